@@ -13,7 +13,7 @@
 
 #define ALLOW 1
 
-/* Of the daemon's network namespace. */
+/* The cookie of the daemon's network namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -41,7 +41,8 @@ static __always_inline void notice(const __u8 *address, __u16 port)
 	if (!is_address(address) && !is_service(address, port))
 		return;
 	count(BIND_BINDS);
-	/* It fails while earlier ones wait for the daemon, which is awake then. */
+	/* This fails while earlier binds still wait for the daemon, which is then
+	 * awake. */
 	bpf_ringbuf_output(&binds, &nothing, sizeof(nothing), 0);
 }
 

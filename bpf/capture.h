@@ -2,8 +2,8 @@
  *
  * What `holdfast capture` shows: the beginning of every packet that a program
  * changed, moved or dropped, and why. Off, it costs one load of a map's value.
- * On is a number of packets that a reader has asked for and asks for again, so
- * that one who dies is forgotten.
+ * A reader asks for a number of packets, and asks again, so that a reader that
+ * dies is forgotten.
  */
 #ifndef HOLDFAST_CAPTURE_H
 #define HOLDFAST_CAPTURE_H
@@ -24,7 +24,8 @@ struct {
 	__uint(max_entries, CAPTURE_RING_BYTES);
 } captures SEC(".maps");
 
-/* `wire_bytes`: of the whole packet, of which `skb` may be the beginning. */
+/* `wire_bytes` is the length of the whole packet; `skb` may be only its
+ * beginning. */
 static __always_inline void capture_beginning(struct __sk_buff *skb, __u32 what, __u32 wire_bytes)
 {
 	__u32 zero = 0, len = skb->len;

@@ -11,7 +11,7 @@
 
 #define TCP_CHECK(p) ((p)->l4 + offsetof(struct tcphdr, check))
 
-/* On failure nothing has been sent: the caller steals the packet. */
+/* On failure nothing has been sent, and the caller steals the packet. */
 static __always_inline int set_tcp_word(struct __sk_buff *skb, const struct packet *p,
 					__u32 field, __be32 old, __be32 new)
 {

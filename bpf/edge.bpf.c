@@ -72,12 +72,12 @@ static __always_inline int address_frame(struct __sk_buff *skb, const struct edg
 #define USUAL_OPTIONS bpf_htonl(0x0101080a)
 #define USUAL_OPTIONS_BYTES 12
 
-/* What one kernel takes and another refuses must not reach any: the backup would
- * give its server other bytes than the primary's, or ask for each of them. Wrong
- * IPv4 header checksums (RFC 1812 §5.2.2), segments that are signed, for which no
- * protected listener has a key, and options of impossible length, which Linux
- * refuses since 6.7 where it can verify signatures, and ignored before; or more of
- * them than are looked at. */
+/* Refuses what one kernel takes and another does not: the backup would give its
+ * server other bytes than the primary's, or ask for each of them. That is: wrong
+ * IPv4 header checksums (RFC 1812 §5.2.2), signed segments, for which no protected
+ * listener has a key, options of impossible length (Linux has refused them since
+ * 6.7 where it can verify signatures, and ignored them before), and more options
+ * than are looked at. */
 static __always_inline int is_sound(struct __sk_buff *skb, const struct packet *p)
 {
 	struct tcp_options o = {};
@@ -123,8 +123,9 @@ static __always_inline void copy_to_backups(struct __sk_buff *skb, const struct 
 }
 
 /* Bounds a client's segment, and says whether its server's kernel could take it.
- * Everything sent to a client goes by here first, so one that acknowledges more
- * (RFC 9293 §3.10.7.4), or that begins behind the promised window, is forged. */
+ * Everything sent to a client passes here first, so a segment that acknowledges
+ * more (RFC 9293 §3.10.7.4), or that begins behind the promised window, is
+ * forged. */
 static __always_inline int track_client(const struct packet *p)
 {
 	struct conn_key key = {};
@@ -144,12 +145,12 @@ static __always_inline int track_client(const struct packet *p)
 	    (AFTER(p->seq, flow->right_edge) ||
 	     ((p->flags & TCP_ACK) && AFTER(p->ack, flow->seq_end))))
 		return 0;
-	/* What begins before the window may still bring new bytes. */
+	/* A segment that begins before the window may still bring new bytes. */
 	if (AFTER(flow->server_ack, p->seq + 1))
 		return 1;
 	if (p->flags & TCP_RST) {
-		/* Any other is answered with a challenge (RFC 5961 §3.2), and the
-		 * connection goes on. */
+		/* Any other SYN is answered with a challenge (RFC 5961 §3.2), and
+		 * the connection goes on. */
 		if (p->seq == flow->server_ack)
 			flow->flags |= FLOW_RESET;
 		return 1;
@@ -256,7 +257,8 @@ int edge_client(struct __sk_buff *skb)
 		copy_to_backups(skb, &p, current);
 	else
 		count(EDGE_IMPLAUSIBLE);
-	/* Nobody answers now, but whoever comes next has what was said. */
+	/* Nobody answers now, but whoever comes next has what the client
+	 * said. */
 	if (!to) {
 		capture(skb, CAPTURE_DROPPED);
 		return steal(EDGE_CLOSED);
@@ -313,7 +315,7 @@ static __always_inline int claims_service(struct __sk_buff *skb, const struct pa
 	return is_address(p->source) || (p->v6 && nd_claims(skb, p));
 }
 
-/* 0: the table is full. */
+/* Returns 0 if the table is full. */
 static __always_inline int start_flow(const struct packet *p, const struct tcp_options *o,
 				      const struct conn_key *key)
 {
@@ -330,8 +332,9 @@ static __always_inline int start_flow(const struct packet *p, const struct tcp_o
 	return bpf_map_update_elem(&edge_flows, key, &flow, BPF_ANY) == 0;
 }
 
-/* A flow that is older than this table, such as after the edge's host was started
- * again. It must not cost a connection its room: 0 if there is none. */
+/* Learns a flow that is older than this table, for example after the edge's host
+ * was started again. It must not cost a connection its room. Returns 0 if there
+ * is none. */
 static __always_inline int learn_flow(const struct packet *p, const struct tcp_options *o,
 				      const struct conn_key *key)
 {
@@ -376,7 +379,7 @@ static __always_inline void track_server(struct edge_flow *flow, const struct pa
 		flow->server_ack = p->ack;
 }
 
-/* 0: a new flow that finds no room. */
+/* Returns 0 if a new flow finds no room. */
 static __always_inline int track(struct __sk_buff *skb, const struct packet *p)
 {
 	struct conn_key key = {};
@@ -405,7 +408,7 @@ static __always_inline int track(struct __sk_buff *skb, const struct packet *p)
 	return 1;
 }
 
-/* On the wire size of the largest segment, for the MTU check. */
+/* Size on the wire of the largest segment, for the MTU check. */
 static __always_inline __u16 segment_len(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 len = p->l3_len;
@@ -466,7 +469,8 @@ int edge_member(struct __sk_buff *skb)
 	}
 	if (what != PARSED_TCP || !is_service(p.source, p.source_port))
 		return PASS;
-	/* What is sent again after a takeover has no urgent pointer either. */
+	/* No urgent pointer here either, as in what is sent again after a
+	 * takeover. */
 	if ((p.flags & TCP_URG) && clear_urgent(skb, &p))
 		return steal(EDGE_ODD);
 	if (!track(skb, &p))

@@ -10,13 +10,13 @@
 
 #define OUTER_TTL 64
 #define IPV4_DF 0x4000
-/* The inner bytes that are written along with the outer header: up to and with
- * TTL and checksum, or hop limit. */
+/* Bytes of the inner header that are written along with the outer one: up to
+ * and including TTL and checksum, or the hop limit. */
 #define INNER4_BYTES 12
 #define INNER6_BYTES 8
 
-/* Written and read by words: a load of a word whose bytes were stored one by one
- * waits until they have left for the cache. */
+/* Written and read by words: the load of a word whose bytes were stored one by
+ * one waits until the stores have reached the cache. */
 struct outer4 {
 	__be32 ip[IPV4_HEADER / 4];
 	__be32 inner[INNER4_BYTES / 4];
@@ -50,7 +50,7 @@ static __always_inline __u16 ipv4_checksum(const struct iphdr *ip)
 	return ~sum;
 }
 
-/* The same of such a header in words, in host order. */
+/* The same sum for such a header in words, in host order. */
 static __always_inline __u32 sum_header(const __be32 *words)
 {
 	__u64 sum = 0;
@@ -63,8 +63,8 @@ static __always_inline __u32 sum_header(const __be32 *words)
 	return ~sum & 0xffff;
 }
 
-/* Makes room and writes the outer header, and the inner one's first bytes, in
- * which the caller has counted the hop. `flags` are those of
+/* Makes room and writes the outer header, and the first bytes of the inner one,
+ * in which the caller has already decremented the hop limit. `flags` are those of
  * bpf_skb_adjust_room for this family; a GSO frame's segments keep their size. */
 static __always_inline int encapsulate4(struct __sk_buff *skb, struct outer4 *o, __u64 flags)
 {
@@ -82,7 +82,7 @@ static __always_inline int encapsulate6(struct __sk_buff *skb, struct outer6 *o,
 	return bpf_skb_store_bytes(skb, ETH_HLEN, o, sizeof(*o), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Takes the outer header away and writes the inner one's beginning back: for
+/* Removes the outer header and writes the beginning of the inner one back: for
  * measuring the same packet over and over again. */
 static __always_inline int undo4(struct __sk_buff *skb, const __be32 *inner)
 {

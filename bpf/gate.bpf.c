@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The gate on the primary's service interface. It holds each SYN-ACK until user
- * space has a replicated record of the connection, clamps every ACK to what
- * the backup holds (`stable`), keeps the advertised right edge, and swallows
- * every FIN and RST that the server did not ask for. Payload is never delayed.
- * While the server speaks alone all passes as it is, and slots are kept only, so
- * that a backup can join later.
+ * space has a replicated record of the connection, clamps every ACK to what the
+ * backup holds (`stable`), keeps the advertised right edge, and swallows every
+ * FIN and RST that the server did not ask for. Payload is never delayed. While
+ * the server speaks alone, everything passes unchanged, and slots are only kept
+ * so that a backup can join later.
  */
 #include "layout.h"
 #define COUNTERS GATE_COUNTERS
@@ -47,7 +47,7 @@ struct {
 	__uint(max_entries, GATE_EVENTS_BYTES);
 } gate_events SEC(".maps");
 
-/* 1: the server's process is dead, no RST leaves any more (decision 11). */
+/* 1 once the server's process is dead: no RST leaves any more (decision 11). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -55,7 +55,7 @@ struct {
 	__type(value, __u32);
 } gate_dead SEC(".maps");
 
-/* 1: the server speaks alone, nothing is withheld or changed. */
+/* 1 while the server speaks alone: nothing is withheld or changed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -150,7 +150,8 @@ static __always_inline void fill_event(struct gate_event *event, const struct ga
 	event->key = slot->key;
 }
 
-/* Whether the handshake is open. What passes alone is: it cannot be called back. */
+/* Whether the handshake is open. A handshake that passed alone is: it cannot be
+ * called back. */
 static __always_inline int may_pass(struct gate_slot *slot, int alone)
 {
 	if (*(volatile __u32 *)&slot->open_gen == slot->gen)
@@ -160,7 +161,8 @@ static __always_inline int may_pass(struct gate_slot *slot, int alone)
 	return alone;
 }
 
-/* The clock that the client has seen, or will. */
+/* Learns the client's view of the server's clock: the timestamps that it has
+ * seen, or will see. */
 static __always_inline void learn_clock(struct gate_slot *slot, const struct tcp_options *o)
 {
 	if (o->has_ts && !AFTER(slot->tsval, o->tsval)) {
@@ -169,9 +171,9 @@ static __always_inline void learn_clock(struct gate_slot *slot, const struct tcp
 	}
 }
 
-/* Makes a slot for a new connection and hands the packet to user space:
- * GATE_HELD_SYN_ACKS, or what keeps it from that. The event is reserved first, so
- * that nothing is left behind where a step fails. */
+/* Makes a slot for a new connection and hands the packet to user space: returns
+ * GATE_HELD_SYN_ACKS, or the counter of what prevents that. The event is reserved
+ * first, so that nothing is left behind if a step fails. */
 static __always_inline __u32 make_slot(struct __sk_buff *skb, const struct packet *p,
 				       const struct tcp_options *o, const struct syn_offer *offer,
 				       const struct conn_key *key, __u64 insert, int alone)
@@ -182,7 +184,7 @@ static __always_inline __u32 make_slot(struct __sk_buff *skb, const struct packe
 
 	if (!event)
 		return GATE_REFUSED_EVENTS;
-	/* The request's cookie becomes that of the accepted socket. */
+	/* The request's cookie becomes the cookie of the accepted socket. */
 	event->socket = bpf_get_socket_cookie(skb);
 	if (!event->socket) {
 		bpf_ringbuf_discard(event, 0);
@@ -249,8 +251,8 @@ static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet
 		return steal(what);
 	if (what == GATE_HELD_SYN_ACKS)
 		return PASS;
-	/* Nobody is refused for our want of room. What the slot of the tuple's
-	 * former life knows is not true of this one. */
+	/* Nobody is refused because we lack room. What the slot knows of the
+	 * tuple's former life is not true of this one. */
 	if (slot)
 		bpf_map_delete_elem(&gate_conns, key);
 	count(GATE_UNKNOWN_ALONE);
@@ -273,8 +275,9 @@ static __always_inline int on_no_slot(const struct packet *p)
 	return PASS;
 }
 
-/* What the kernel itself holds acknowledged: never learnt from packets, one
- * forged ACK would discard output that the client lacks (decision 9). */
+/* Tracks what the kernel itself holds acknowledged. It is never learnt from
+ * packets: one forged ACK would discard output that the client lacks (decision
+ * 9). */
 static __always_inline void track_snd_una(struct __sk_buff *skb, struct gate_slot *slot)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -335,8 +338,8 @@ static __always_inline int clamp(struct __sk_buff *skb, const struct packet *p,
 		has_sack = 0;
 		count(GATE_DSACKS);
 	}
-	/* A repeat would count as a duplicate ACK (RFC 5681 §2). It may go, for an
-	 * ACK of more follows when `stable` advances. */
+	/* A repeat would count as a duplicate ACK (RFC 5681 §2). It need not
+	 * leave: an ACK of more follows when `stable` advances. */
 	if (pure && !has_sack && stable == slot->last_ack && !AFTER(shown, slot->last_edge))
 		return steal(GATE_REPEATS);
 	if (rewrite_ack(skb, p, stable, window))
@@ -348,9 +351,9 @@ static __always_inline int clamp(struct __sk_buff *skb, const struct packet *p,
 }
 
 /* What may be acknowledged: what is stable, and what was acknowledged while the
- * server spoke alone. The client has given the latter up; it drops a segment that
- * acknowledges much less (RFC 5961 §5.2), and from there a window may not reach the
- * right edge (law L4). */
+ * server spoke alone. The client no longer keeps the latter; it drops a segment
+ * that acknowledges much less (RFC 5961 §5.2), and from there a window may not
+ * reach the right edge (law L4). */
 static __always_inline __u32 stable_of(const struct gate_slot *slot, __u32 gen)
 {
 	__u64 word = *(volatile __u64 *)&slot->stable;
@@ -367,9 +370,10 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 	__u32 edge = p->ack + ((__u32)p->window << scale);
 	__u32 seq_end = p->seq + p->payload, gen = slot->gen, stable;
 	int asked = alone || *(volatile __u32 *)&slot->fin_gen == gen;
-	/* A reset's numbers answer a packet, and need not be the stack's own. What carries
-	 * nothing behind all that was sent, and a FIN, is of another life of the tuple: its
-	 * handshake is not known here, and the stack answers a SYN that does not fit it. */
+	/* A reset's numbers answer a packet, and need not be the stack's own. A segment
+	 * without payload that lies beyond everything sent, a FIN included, belongs to
+	 * another life of the tuple: its handshake is not known here, and the stack answers
+	 * a SYN that does not fit it. */
 	int own = !(p->flags & TCP_RST) && (p->payload || !AFTER(p->seq, slot->snd_nxt + 1));
 	struct tcp_options o = {};
 
@@ -383,7 +387,7 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);
 	if (own && AFTER(p->ack, slot->rcv_nxt))
 		slot->rcv_nxt = p->ack;
-	/* Of what is stolen, too: an owed ACK speaks for it. */
+	/* Stolen packets count, too: the ACK that is owed speaks for them. */
 	if (p->tcp_header > TCP_HEADER) {
 		options_of(skb, p, &o);
 		if (own)
@@ -401,7 +405,7 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		else
 			count(GATE_CLEARED_FINS);
 	} else if (!asked && !p->payload && p->seq == slot->snd_nxt + 1) {
-		/* It counts a FIN that was withheld. */
+		/* The segment counts a FIN that was withheld. */
 		return steal(GATE_HELD_FINS);
 	}
 	if (own && AFTER(edge, slot->right_edge))

@@ -2,7 +2,7 @@
 /*
  * The host server's end of a spread group: takes what the edge encapsulated out
  * of its outer header and gives it to the local stack, which has the service
- * address, and tells clients in the SYN-ACK how much fits the way through the
+ * address, and tells clients in the SYN-ACK how much fits the path through the
  * edge (the answers do not pass the redirector, so nobody else can).
  */
 #include "layout.h"
@@ -33,7 +33,8 @@ static __always_inline int same_words(const void *a, const __u64 *b)
 	return words[0] == b[0] && words[1] == b[1];
 }
 
-/* RFC 6040 §4.2. -1: congestion was marked, and the inner packet cannot say so. */
+/* The TOS of the inner packet (RFC 6040 §4.2); -1 if congestion was marked and the
+ * inner packet cannot say so. */
 static __always_inline int inner_tos(__u8 outer, __u8 inner)
 {
 	__u8 outer_ecn = outer & ECN_MASK, inner_ecn = inner & ECN_MASK;
@@ -55,8 +56,8 @@ static __always_inline int set_tos4(struct __sk_buff *skb, const struct iphdr *i
 	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, tos), &tos, 1, 0);
 }
 
-/* Failing leaves what there is, which the checks behind this one see. No more is
- * pulled than needed, since that copies what is shared. */
+/* If this fails, the packet stays as it is, and the checks behind it see that.
+ * No more is pulled than needed, since pulling copies what is shared. */
 static __always_inline void make_linear(struct __sk_buff *skb)
 {
 	int v4 = skb->protocol == bpf_htons(ETH_P_IP);
@@ -67,7 +68,8 @@ static __always_inline void make_linear(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < want ? skb->len : want);
 }
 
-/* The headers are read in place: only what is ours is written to. */
+/* The headers are read in place: only this packet's own bytes are written
+ * to. */
 static __always_inline int decapsulate4(struct __sk_buff *skb, const struct host_config *c)
 {
 	struct iphdr *outer = (void *)(long)skb->data + ETH_HLEN, *inner = outer + 1;
@@ -155,8 +157,9 @@ int host_ingress(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* Nearly no packet is one: those whose headers lie in one piece are told apart in
- * place. Only what has neither options nor extensions is looked at further. */
+/* Almost no packet is a SYN-ACK. If the headers lie in one piece, that is seen in
+ * place; only packets with neither options nor extensions are looked at
+ * further. */
 static __always_inline int may_be_syn_ack(struct __sk_buff *skb)
 {
 	int header = skb->protocol == bpf_htons(ETH_P_IP) ? IPV4_HEADER : IPV6_HEADER;
@@ -167,7 +170,7 @@ static __always_inline int may_be_syn_ack(struct __sk_buff *skb)
 	return (*flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 }
 
-/* What clients are told that they may send in one segment (RFC 6691). */
+/* Lowers the segment size that clients are told they may send (RFC 6691). */
 SEC("classifier")
 int host_egress(struct __sk_buff *skb)
 {
@@ -192,7 +195,8 @@ int host_egress(struct __sk_buff *skb)
 	at = p.l4 + TCP_HEADER + o.mss_at + 2;
 	old = bpf_htons(o.mss);
 	new = bpf_htons(largest);
-	/* An option may begin at an odd place: then its bytes lie in two words. */
+	/* An option may begin at an odd offset; its bytes then lie in two
+	 * words. */
 	if (o.mss_at & 1) {
 		old = bpf_htons((o.mss & 0xff) << 8 | o.mss >> 8);
 		new = bpf_htons((largest & 0xff) << 8 | largest >> 8);

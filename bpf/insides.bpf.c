@@ -46,7 +46,8 @@ struct cpu_itimer {
 	__u64 expires;
 } KERNEL;
 
-/* Timers by real time, by the process's own, and by that in user mode. */
+/* Timers that count real time, the process's own time, and its time in user
+ * mode. */
 struct signal_struct {
 	struct hrtimer real_timer;
 	struct cpu_itimer it[2];
@@ -78,7 +79,7 @@ struct bpf_iter__task {
 	struct task_struct *task;
 } KERNEL;
 
-/* As `Record` in src/snapshot/insides.rs. */
+/* Layout of `Record` in src/snapshot/insides.rs. */
 struct record {
 	__u32 tid;
 	__u32 securebits;
@@ -91,7 +92,7 @@ struct record {
 	struct k_sigaction actions[SIGNALS];
 };
 
-/* The process, numbered as its reader sees it. */
+/* The process to describe, numbered as its reader sees it. */
 volatile const __u32 wanted = 0;
 
 struct {
@@ -101,7 +102,7 @@ struct {
 	__type(value, struct record);
 } insides_record SEC(".maps");
 
-/* Number of a task in the pid namespace of whoever reads. */
+/* Number of a task in the reader's pid namespace. */
 static __u32 number(struct task_struct *task)
 {
 	struct task_struct *reader = (void *)bpf_get_current_task();

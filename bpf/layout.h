@@ -21,7 +21,8 @@
 #define CAPTURE_RING_BYTES (1 << 20)
 #define BIND_RING_BYTES 4096 /* the least there is: nothing but waking is in it */
 #define RECOVER_RING_BYTES (4 << 20)
-/* The reader is woken when so much waits; else it looks when it needs to know. */
+/* The reader is woken when this much waits; otherwise it looks when it needs to
+ * know. */
 #define RECOVER_WAKE_BYTES (RECOVER_RING_BYTES / 4)
 #define REGULATE_FLOWS_DEFAULT 65536
 #define STRINGS_MAX 8
@@ -66,10 +67,10 @@ struct syn_offer {
 	__u8 zero[3];
 };
 
-/* One protected connection. `stable`, `open_gen`, `fin_gen` and `free_gen`
- * are written by user space, the rest by the gate, but for two things: user space
- * writes all of a slot that it adopts, and the gate opens and ends by itself what
- * it lets pass alone. A word of user space counts only if it carries the slot's
+/* One protected connection. `stable`, `open_gen`, `fin_gen` and `free_gen` are
+ * written by user space, the rest by the gate, with two exceptions: user space
+ * writes all of a slot that it adopts, and the gate itself opens and ends what it
+ * lets pass alone. A word of user space counts only if it carries the slot's
  * generation, so that a late store can neither open nor release a recycled slot
  * (decision 1). */
 struct gate_slot {
@@ -100,7 +101,7 @@ struct gate_slot {
 	__u8 zero_tail[16];
 };
 
-/* A SYN-ACK that waits for user space, or of which it learns. */
+/* A SYN-ACK that waits for user space, or of which user space only learns. */
 struct gate_event {
 	__u64 socket; /* its cookie */
 	__u32 index;
@@ -142,8 +143,9 @@ struct edge_member {
 #define FLOW_CLIENT_FIN 2
 #define FLOW_RESET 4
 #define FLOW_ESTABLISHED 8
-/* Its handshake was not seen: how windows scale, the ISS and what went by before are
- * not known, so its bounds say what a client has at least, never what at most. */
+/* The handshake of this flow was not seen: window scales, the ISS and what went by
+ * before are not known, so its bounds tell the least that a client has, never the
+ * most. */
 #define FLOW_LEARNT 16
 /* The client has said something after the handshake of this life of the tuple. */
 #define FLOW_OPENED 32
@@ -185,11 +187,11 @@ struct captured {
 #define RECOVER_SEGMENTS 2
 #define RECOVER_POLICY 0xff /* one of these, and above it: */
 #define RECOVER_HOLDS 0x100 /* until the time in `recover_hold` */
-/* With this bit `recover_hold` is so long from the next packet on: a time namespace
- * may hide the kernel's clock from the daemon. */
+/* With this bit, `recover_hold` is a duration from the next packet on: a time
+ * namespace may hide the kernel's clock from the daemon. */
 #define RECOVER_FROM_NOW (1ULL << 63)
 
-/* Which way a packet goes. A program may add a number of its own, such as the
+/* The direction of a packet. A program may add a number of its own, such as the
  * packet's string, above these bits. */
 #define RECOVER_INTO 0 /* into the part of the network that may fail */
 #define RECOVER_OUT 1
@@ -217,7 +219,8 @@ struct recover_count {
 	__u64 lost; /* no room in the ring, or longer than its longest record */
 };
 
-/* One word, so that a program sees either all of a change or none. */
+/* The control as one word, so that a program sees either all of a change or
+ * none. */
 struct regulate_control {
 	__u32 window_bytes; /* 0: off; REGULATE_UNCAPPED: nothing but promises are bounded */
 	__u16 interval;     /* of the controller; counts on with every one */
@@ -233,8 +236,8 @@ struct regulate_control {
 #define REGULATE_RESET 16
 #define REGULATE_FREE 32 /* was promised more before, and does not feel the cap yet */
 
-/* A flow whose sender is on this side of the edge; its key has the sender as
- * the client. */
+/* A flow whose sender is on this side of the edge; in its key the sender is the
+ * client. */
 struct regulate_flow {
 	__u64 seen_ns;
 	__u64 turn_ns;    /* when this turn began: a round trip from here to the sender */
@@ -279,8 +282,8 @@ struct string_row {
 #define TRANSIT_RETURN_ALL 2 /* moved flows go back to a string that returns */
 #define TRANSIT_CLOSED 4     /* by hand: none is usable; for the daemon's next life */
 
-/* Which strings may be used, and which slot of the hash belongs to which. All
- * of it is replaced in one map update: that is the fence. */
+/* Which strings may be used, and which slot of the hash belongs to which
+ * string. The whole table is replaced in one map update: that is the fence. */
 struct transit_table {
 	__u32 epoch;
 	__u32 armed; /* 0 until the first update: a new map is closed */
@@ -291,8 +294,8 @@ struct transit_table {
 	__u8 slots[TRANSIT_SLOTS];
 };
 
-/* A flow without its direction: the lower end first. Ports and protocol are 0
- * where only the pair of addresses counts. */
+/* A flow without its direction: the lower endpoint comes first. Ports and
+ * protocol are 0 where only the pair of addresses counts. */
 struct transit_key {
 	__u8 low[16];
 	__u8 high[16];
@@ -328,8 +331,9 @@ struct spread_service {
 };
 
 /* The services. Each has a bucket of its own: user space tries `factors` of the
- * hash until no two fall together. Written where no packet looks, and then named
- * by `spread_config`, so that it changes from one packet to the next. */
+ * hash until no two services share one. A directory is written where no packet
+ * looks, and then named by `spread_config`, so that it changes from one packet
+ * to the next. */
 struct spread_directory {
 	__u64 factors[3];
 	struct spread_service services[SPREAD_SERVICES_MAX];
@@ -357,7 +361,8 @@ struct spread_host {
 	__u32 layer2; /* not encapsulated */
 };
 
-/* `tick` counts seconds while the daemon lives: flows age only then. */
+/* Configuration; `tick` counts seconds while the daemon lives: flows age only
+ * then. */
 struct spread_config {
 	__u64 seed;
 	__u32 outer4;
@@ -369,7 +374,7 @@ struct spread_config {
 	__u32 zero;
 };
 
-/* A flow of IPv4; one of IPv6 has a conn_key. */
+/* Key of an IPv4 flow; an IPv6 flow has a conn_key. */
 struct spread_key4 {
 	__u32 server; /* in the order of the packet */
 	__u32 client;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * From a frame to what redirection needs of its headers, read in place: a third
- * of the time of copying them. Nothing is written in place, since a program
- * that does so unshares every packet, also those that it lets pass.
+ * Finds what redirection needs in a frame's headers, reading in place, which
+ * takes a third of the time of copying them. Nothing is written in place: a
+ * program that does so unshares every packet, even those that it lets pass.
  */
 #ifndef HOLDFAST_LOOK_H
 #define HOLDFAST_LOOK_H
@@ -27,8 +27,8 @@ enum looked {
 };
 
 struct look {
-	/* Of the flow; a fragment's has no ports. Aligned, or the compiler would take
-	 * the addresses from it byte by byte. */
+	/* Key of the flow; a fragment's has no ports. Aligned, or the compiler would
+	 * load the addresses byte by byte. */
 	struct conn_key key __attribute__((aligned(8)));
 	__u32 l3_len;        /* bytes from the IP header on, or of a GSO frame */
 	__u32 segment;       /* bytes of the largest packet on the wire */
@@ -117,7 +117,7 @@ static __always_inline enum looked look6(void *data, void *end, struct look *k)
 	k->protocol = ip->nexthdr;
 	k->tos = (bpf_ntohs(*(__be16 *)ip) >> 4) & 0xff;
 	k->ttl = ip->hop_limit;
-	/* 0 is a GSO frame longer than the field can say. */
+	/* A length of 0 is a GSO frame longer than the field can say. */
 	k->l3_len = ip->payload_len ? bpf_ntohs(ip->payload_len) + IPV6_HEADER : 0;
 	k->l4 = ETH_HLEN + IPV6_HEADER;
 	if (ip->nexthdr != IPPROTO_FRAGMENT)
@@ -133,8 +133,8 @@ static __always_inline enum looked look6(void *data, void *end, struct look *k)
 	return look_transport(data, end, k);
 }
 
-/* Bytes that must lie in the linear part. Not one more: pulling them copies what
- * is shared, as every segment is that a sender on this machine still holds. */
+/* Bytes that must lie in the linear part. No byte more: pulling copies what is
+ * shared, as every segment is that a sender on this machine still holds. */
 static __always_inline __u32 bytes_of_headers(struct __sk_buff *skb, void *data, void *end)
 {
 	struct iphdr *ip4 = data + ETH_HLEN;
@@ -167,7 +167,8 @@ static __always_inline enum looked look(struct __sk_buff *skb, struct look *k)
 
 	if (have < LINEAR_BYTES && have < skb->len) {
 		want = bytes_of_headers(skb, data, end);
-		/* Failing leaves what there is, which the checks below see. */
+		/* If this fails, the packet stays as it is, and the checks
+		 * below see that. */
 		if (have < want)
 			bpf_skb_pull_data(skb, want < skb->len ? want : skb->len);
 		data = (void *)(long)skb->data;
@@ -179,7 +180,7 @@ static __always_inline enum looked look(struct __sk_buff *skb, struct look *k)
 		what = look6(data, end, k);
 	if (!k->l3_len || skb->gso_size)
 		k->l3_len = skb->len - ETH_HLEN;
-	/* What claims more than it is the stack drops. */
+	/* The stack drops a packet that claims to be longer than it is. */
 	if (k->l3_len > skb->len - ETH_HLEN || k->headers > k->l3_len)
 		return LOOKED_OTHER;
 	k->segment = k->l3_len;

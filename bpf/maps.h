@@ -17,7 +17,8 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
-/* The services' addresses without their ports: what fence and fragments need. */
+/* The services' addresses without their ports, for the fence and for
+ * fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SERVICES_MAX);

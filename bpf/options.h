@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * TCP options: those that a connection's record needs, the timestamps, and
- * where the SACK option lies.
+ * TCP options: those that a connection's record needs, the timestamps, and the
+ * place of the SACK option.
  */
 #ifndef HOLDFAST_OPTIONS_H
 #define HOLDFAST_OPTIONS_H
@@ -10,8 +10,9 @@
 #include "parse.h"
 
 #define OPTIONS_MAX 40
-/* Options and NOPs looked at; Linux sends at most 7 in one segment, and one with more
- * than these is refused: each more costs the verifier time when a daemon starts. */
+/* Number of options and NOPs looked at. Linux sends at most 7 in one segment; a
+ * segment with more than this is refused: every further one costs the verifier time
+ * when a daemon starts. */
 #define OPTION_STEPS 20
 #define SCALE_MAX 14 /* RFC 7323 §2.3 */
 

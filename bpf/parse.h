@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * From a frame to what the programs need of its IP and TCP headers. Headers
- * are copied with bpf_skb_load_bytes, which also reads non-linear packets.
+ * Finds what the programs need of a frame's IP and TCP headers. Headers are
+ * copied with bpf_skb_load_bytes, which also reads non-linear packets.
  */
 #ifndef HOLDFAST_PARSE_H
 #define HOLDFAST_PARSE_H
@@ -32,7 +32,7 @@
 #define LENGTH_MAX 65535     /* what a header's length field can say */
 
 /* Not ours: the next filter, or the stack, decides. TC_ACT_OK would end the
- * classification and blind filters behind this one. */
+ * classification and hide the packet from later filters. */
 #define PASS TC_ACT_UNSPEC
 
 /* Sequence arithmetic, RFC 9293 §3.4. */
@@ -115,7 +115,7 @@ static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct pack
 	if (!is_extension(ip.nexthdr))
 		return PARSED_IP;
 	/* Multicast listener reports carry a hop-by-hop header and are not ours;
-	 * a longer chain is taken for TCP that hides. */
+	 * a longer chain is treated as hidden TCP. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_HEADER, &next, 1))
 		return PARSED_ODD;
 	return next == IPPROTO_TCP || is_extension(next) ? PARSED_ODD : PARSED_IP;
@@ -135,7 +135,8 @@ static __always_inline enum parsed parse_tcp(struct __sk_buff *skb, struct packe
 	p->window = bpf_ntohs(tcp.window);
 	p->flags = ((__u8 *)&tcp)[13];
 	p->tcp_header = tcp.doff * 4;
-	/* 0 is a GSO frame longer than the field can say; else it is a lie. */
+	/* A length of 0 is a GSO frame longer than the field can say, or else a
+	 * lie. */
 	if (!p->l3_len && skb->len > ETH_HLEN + LENGTH_MAX)
 		p->l3_len = skb->len - ETH_HLEN;
 	headers = p->l4 - ETH_HLEN + p->tcp_header;

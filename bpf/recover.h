@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * Copies of the packets that an outage may swallow, for the cache in user
- * space (HALR, thesis §3.2): of what goes into the cluster the SYNs or every
- * segment, of what comes out the headers that say what has arrived. Off, it
- * costs one load of a map's value.
+ * Copies of the packets that an outage may swallow, for the cache in user space
+ * (HALR, thesis §3.2): into the cluster the SYNs or every segment, out of it
+ * the headers that say what has arrived. Switched off, it costs one load of a
+ * map's value.
  */
 #ifndef HOLDFAST_RECOVER_H
 #define HOLDFAST_RECOVER_H
@@ -95,7 +95,8 @@ discard:
 			return recover_fill(skb, to, r, room, wake);                          \
 	} while (0)
 
-/* Is it copied? A global function, so that the verifier proves it once. */
+/* Whether the packet is copied. A global function, so that the verifier proves
+ * it once. */
 __attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recovered *r)
 {
 	__u32 first, wake = BPF_RB_NO_WAKEUP;
@@ -120,9 +121,9 @@ __attribute__((noinline)) int recover_copy(struct __sk_buff *skb, struct recover
 }
 
 /* While what an outage has swallowed is resent, acknowledgements wait until all
- * of it is out: one of them makes a sender that takes its timeout for a mistake
- * (RFC 3522) send a whole window, and other flows' segments would queue behind
- * that. */
+ * of it is out: one acknowledgement makes a sender that takes its timeout for a
+ * mistake (RFC 3522) send a whole window, and other flows' segments would queue
+ * behind that. */
 static __always_inline int recover_holds(const struct packet *p, __u32 control)
 {
 	__u32 zero = 0;
@@ -141,7 +142,7 @@ static __always_inline int recover_holds(const struct packet *p, __u32 control)
 	return now < at;
 }
 
-/* Is anything in it for the cache? */
+/* Whether the packet has anything for the cache. */
 static __always_inline int recover_wants(const struct packet *p, __u32 into, __u32 what)
 {
 	if (p->flags & (TCP_SYN | TCP_RST))
@@ -151,8 +152,8 @@ static __always_inline int recover_wants(const struct packet *p, __u32 into, __u
 	return into ? p->payload || (p->flags & TCP_FIN) : p->flags & TCP_ACK;
 }
 
-/* Shows the cache a packet as it leaves the edge: after every change to it. The
- * daemon sends it on, and the caller must not, if this answers with 1. */
+/* Shows the cache a packet as it leaves the edge, after all changes. Returns 1
+ * if the daemon sends the packet on, so that the caller must not. */
 static __always_inline int recover_see(struct __sk_buff *skb, const struct packet *p,
 				       __u32 direction)
 {
@@ -169,8 +170,8 @@ static __always_inline int recover_see(struct __sk_buff *skb, const struct packe
 	r.payload = p->payload;
 	segment = skb->gso_size;
 	if (into && segment && segment < p->payload) {
-		/* Of many segments the first is waited for, and the last tells the
-		 * receiver of the hole between them (SACK). */
+		/* The receiver waits for the first segment, and the last one tells
+		 * it of the hole between them (SACK). */
 		r.gso_size = segment;
 		r.head_bytes = segment;
 		r.tail_at = (p->payload - 1) / segment * segment;
@@ -183,8 +184,8 @@ static __always_inline int recover_see(struct __sk_buff *skb, const struct packe
 	return recover_copy(skb, &r) && r.direction == RECOVER_HELD;
 }
 
-/* What the daemon resends leaves by a socket and passes no program: it shows
- * its beginning here (`BPF_PROG_TEST_RUN`), with its length as the mark. */
+/* The daemon's resent packets leave by a socket and pass no program: it shows
+ * their beginning here (`BPF_PROG_TEST_RUN`), with their length as the mark. */
 SEC("classifier")
 int recover_resent(struct __sk_buff *skb)
 {

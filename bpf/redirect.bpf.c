@@ -17,9 +17,9 @@
 
 #define AF_INET 2
 #define AF_INET6 10
-/* Pieces of one packet: of 9000 bytes to an MTU of 1280. */
+/* Most pieces of one packet: 9000 bytes cut to an MTU of 1280. */
 #define PIECES_MAX 8
-/* The mark of a copy that is to become piece `mark & 0xff` of its packet. */
+/* Mark of a copy that is to become piece `mark & 0xff` of its packet. */
 #define PIECE_MARK 0x70696500u
 
 #define ENCAP4 BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
@@ -39,12 +39,14 @@ static __always_inline void count_hop(struct look *k)
 	__u32 word, sum;
 
 	if (k->v6) {
-		/* The limit ends its word, and is more than 1. */
+		/* The hop limit is the last byte of its word, and more than
+		 * 1. */
 		k->start[1] = bpf_htonl(bpf_ntohl(k->start[1]) - 1);
 		return;
 	}
 	word = bpf_ntohl(k->start[2]);
-	/* The TTL is the high byte of its half: the complement grows by as much. */
+	/* The TTL is the high byte of its half word: the complement grows by the
+	 * same amount. */
 	sum = (word & 0xffff) + 0x100;
 	sum += sum >> 16;
 	k->start[2] = bpf_htonl((word & 0xffff0000) - 0x01000000 + (sum & 0xffff));
@@ -59,7 +61,7 @@ static __always_inline int wrap4(struct __sk_buff *skb, struct handling *h, stru
 	if (length > 0xffff)
 		length = 0;
 	o.ip[0] = bpf_htonl(0x45u << 24 | k->tos << 16 | length);
-	/* What may be cut needs a number (RFC 6864 §4.1). */
+	/* A packet that may be cut needs an identification (RFC 6864 §4.1). */
 	o.ip[1] = bpf_htonl(k->df ? IPV4_DF : bpf_get_prandom_u32() << 16);
 	o.ip[2] = bpf_htonl(OUTER_TTL << 24 | IPPROTO_IPIP << 16);
 	o.ip[3] = h->config->outer4 | (h->config->outer4_mask & h->source);
@@ -102,9 +104,9 @@ static __always_inline int rewrite(struct __sk_buff *skb, struct handling *h, st
 	return k->v6 ? wrap6(skb, h, k, way, flags6) : wrap4(skb, h, k, way, flags4);
 }
 
-/* Leaves only piece `piece` of an IPv4 packet without options, each of `room`
- * bytes with its header (RFC 791 §3.2). Copies for the others are made first
- * and come by here again. */
+/* Leaves only piece `piece` of an IPv4 packet without options; each piece has
+ * `room` bytes with its header (RFC 791 §3.2). Copies for the other pieces are
+ * made first and come by here again. */
 static __always_inline int cut(struct __sk_buff *skb, struct look *k, __u32 room, __u32 piece)
 {
 	__u32 bytes = (room - IPV4_HEADER) & ~7u, all = k->l3_len - IPV4_HEADER;
@@ -115,7 +117,7 @@ static __always_inline int cut(struct __sk_buff *skb, struct look *k, __u32 room
 	if (at >= all || room < IPV4_HEADER + 8)
 		return -1;
 	length = all - at < bytes ? all - at : bytes;
-	/* The helper takes away less than 4096 bytes at a time. */
+	/* The helper removes less than 4096 bytes at a time. */
 	for (int i = 0; i < 4 && left; i++) {
 		__u32 step = left > 4088 ? 4088 : left;
 
@@ -138,7 +140,8 @@ static __always_inline int cut(struct __sk_buff *skb, struct look *k, __u32 room
 	return 0;
 }
 
-/* 0: the packet is now one piece of itself, the others are on their way. */
+/* Returns 0 if the packet is now one of its own pieces and the others are on
+ * their way. */
 static __always_inline int cut_to(struct __sk_buff *skb, struct handling *h, struct look *k,
 				  __u32 room)
 {
@@ -166,7 +169,7 @@ static __always_inline int cut_to(struct __sk_buff *skb, struct handling *h, str
 	return cut(skb, k, room, 0);
 }
 
-/* `mtu` is what the client may send. */
+/* Answers the client that it may send at most `mtu`. */
 static __always_inline int too_big(struct __sk_buff *skb, const struct handling *h,
 				   const struct look *k, __u32 mtu)
 {
@@ -198,8 +201,9 @@ static __always_inline int send(struct __sk_buff *skb, const struct handling *h,
 	return bpf_redirect_neigh(way->ifindex, &hop, sizeof(hop), 0);
 }
 
-/* TCP can always send less. A checksum that is left to the device (by a sender
- * on the same machine) could not be completed any more. */
+/* Whether the packet may be cut. TCP can always send less. A checksum that is
+ * left to the device (by a sender on the same machine) could not be completed
+ * any more. */
 static __always_inline int may_be_cut(struct __sk_buff *skb, const struct look *k)
 {
 	__be16 check;
@@ -212,8 +216,8 @@ static __always_inline int is_syn(const struct look *k)
 	return k->protocol == IPPROTO_TCP && (k->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Shows the cache a SYN as it came, and that its client was answered: the answers
- * themselves do not pass here. */
+/* Shows the cache a SYN as it came, and the fact that its client was answered:
+ * the answers themselves do not pass here. */
 static __always_inline void keep_syn(struct __sk_buff *skb, const struct handling *h,
 				     const struct look *k)
 {
@@ -241,7 +245,7 @@ static __always_inline int to_host(struct __sk_buff *skb, struct handling *h, st
 	struct spread_way *way;
 	__u32 room;
 
-	/* Nobody serves it at the moment: what is new goes to the origin. */
+	/* Nobody serves it at the moment: new flows go to the origin. */
 	if (!host) {
 		note(h, SPREAD_NOBODY);
 		return PASS;
@@ -272,7 +276,7 @@ static __always_inline void fragment_key(struct spread_fragment *key, const stru
 	key->protocol = k->protocol;
 }
 
-/* Later fragments go where the first one went; 0: nobody knows. */
+/* Sends later fragments where the first one went; 0 if nobody knows. */
 static __always_inline int place_fragment(struct handling *h, const struct look *k)
 {
 	struct spread_fragment key = {};
@@ -300,9 +304,9 @@ static __always_inline void remember_fragment(const struct handling *h, const st
 	bpf_map_update_elem(&spread_fragments, &key, &first, BPF_ANY);
 }
 
-/* Errors about packets that a host server sent go to that host server. A quote
- * has the IP header and at least 8 bytes more (RFC 792, RFC 4443 §3). 0: it
- * speaks of nothing that is ours. */
+/* Sends errors about a host server's packets to that host server. A quote has
+ * the IP header and at least 8 bytes more (RFC 792, RFC 4443 §3). Returns 0 if
+ * it quotes nothing of ours. */
 static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h, struct look *k)
 {
 	struct conn_key key = {};
@@ -315,7 +319,7 @@ static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h,
 	if (k->v6) {
 		struct ipv6hdr ip;
 
-		/* Errors have the numbers below 128 (RFC 4443 §2.1). */
+		/* Errors have type numbers below 128 (RFC 4443 §2.1). */
 		if (type == 0 || type > 4 || bpf_skb_load_bytes(skb, quoted, &ip, sizeof(ip)))
 			return 0;
 		__builtin_memcpy(key.server, &ip.saddr, 16);
@@ -337,7 +341,8 @@ static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h,
 	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) ||
 	    bpf_skb_load_bytes(skb, at, ports, 4))
 		return 0;
-	/* Who sends an error to one address about another's packet has made it up. */
+	/* A sender that reports another's packet to a third address has made it
+	 * up. */
 	if (!same_address(key.server, k->key.server))
 		return 0;
 	key.server_port = bpf_ntohs(ports[0]);
@@ -349,7 +354,7 @@ static __always_inline int place_icmp(struct __sk_buff *skb, struct handling *h,
 	return 1;
 }
 
-/* -1: refused. 0: the plain way. */
+/* Returns -1 if the packet is refused, and 0 if it goes the plain way. */
 static __always_inline int place(struct __sk_buff *skb, struct handling *h, struct look *k,
 				 enum looked what)
 {
@@ -410,8 +415,9 @@ int redirect(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* The same, undone: measures what one packet costs over and over again. The
- * kernel refuses to encapsulate twice what is said to be encapsulated. */
+/* The same, then undone: measures what one packet costs over and over again.
+ * The kernel refuses to encapsulate a packet twice if it is marked as
+ * encapsulated. */
 SEC("classifier")
 int redirect_undone(struct __sk_buff *skb)
 {

@@ -2,8 +2,8 @@
  *
  * Caps the windows that acknowledgements advertise, so that the senders on this
  * side of the edge share what the cluster can carry (PFRC, thesis §6.2). The
- * window is the controller's, in user space; what it measures is counted here.
- * Window scales are learned from the handshakes also while it is off: without
+ * controller in user space sets the window; what it measures is counted here.
+ * Window scales are learned from the handshakes even while it is off: without
  * them a flow cannot be touched later.
  */
 #ifndef HOLDFAST_REGULATE_H
@@ -13,10 +13,11 @@
 #include "csum.h"
 #include "maps.h"
 
-/* A sender is promised room for so many times what it sends in a round trip: it
- * may double that in the next one, while half of this one is not over yet... */
+/* Multiple of what it sends in a round trip that a sender is promised room for:
+ * it may double that in the next one, while half of this one is not over
+ * yet. */
 #define PROMISE_TURNS 3
-/* ...and for this at least, as receivers do at first. */
+/* Smallest promise, in bytes: what receivers promise at first. */
 #define PROMISE_MIN 65536
 #define NS_PER_US 1000
 
@@ -82,7 +83,7 @@ static __always_inline void regulate_key(struct conn_key *key, const struct pack
 	key->server_port = near ? p->target_port : p->source_port;
 }
 
-/* A SYN or a SYN-ACK of either side tells that side's scale (RFC 7323 §2.2).
+/* Learns the window scale of one side from its SYN or SYN-ACK (RFC 7323 §2.2).
  * A SYN begins a new life of the tuple. A global function, proved once. */
 __attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct packet *p, int near)
 {
@@ -125,8 +126,9 @@ __attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct
 	return 0;
 }
 
-/* How far the sender has come, and how much it sends in a round trip from here
- * to it and back: its answer to the handshake tells how long that takes. */
+/* Notes how far the sender has come, and how much it sends in a round trip from
+ * here to it and back: its answer to the handshake tells how long that
+ * takes. */
 static __always_inline void regulate_sent(struct regulate_flow *flow, const struct packet *p)
 {
 	__u32 end = p->seq + p->payload, bytes;
@@ -154,7 +156,7 @@ static __always_inline void regulate_sent(struct regulate_flow *flow, const stru
 		flow->sent_end = end;
 }
 
-/* A packet of this side's sender goes into a string. */
+/* A packet of a sender on this side goes into a string. */
 static __always_inline void regulate_data(struct __sk_buff *skb, const struct packet *p,
 					  __u32 string)
 {
@@ -192,8 +194,8 @@ static __always_inline void regulate_data(struct __sk_buff *skb, const struct pa
 	}
 }
 
-/* How much a receiver need promise for the next round trip. What it promised and
- * what is not used then could not be taken back when capacity is lost. */
+/* How much a receiver need promise for the next round trip. An unused promise
+ * could not be taken back when capacity is lost. */
 static __always_inline __u32 regulate_room(const struct regulate_flow *flow, __u32 ack)
 {
 	__u32 bytes = flow->sent_end - flow->turn_from, room = PROMISE_MIN;
@@ -208,9 +210,9 @@ static __always_inline __u32 regulate_room(const struct regulate_flow *flow, __u
 	return AFTER(flow->sent_end, ack) ? room + (flow->sent_end - ack) : room;
 }
 
-/* What the window field may say, and what the far side has promised then.
- * W >> scale, rounded up; never 0 where it was not, never more than it was, and
- * the right edge never moves left (law L4; RFC 7323 §2.4). */
+/* What the window field may say, and what the far side has then promised: W >>
+ * scale, rounded up; never 0 where it was not, never more than it was, and the
+ * right edge never moves left (law L4; RFC 7323 §2.4). */
 static __always_inline __u32 regulate_window(struct regulate_flow *flow, __u32 ack, __u32 field,
 					     __u32 scale, struct regulate_control now)
 {
@@ -218,7 +220,7 @@ static __always_inline __u32 regulate_window(struct regulate_flow *flow, __u32 a
 	__s32 promised;
 
 	if (flow->session != now.session) {
-		/* What was promised before is not known: this one passes. */
+		/* Earlier promises are not known: this one passes. */
 		flow->right_edge = ack + offered;
 		flow->session = now.session;
 		flow->flags |= REGULATE_FREE;
@@ -245,8 +247,8 @@ static __always_inline __u32 regulate_window(struct regulate_flow *flow, __u32 a
 	return field;
 }
 
-/* An acknowledgement leaves the cluster for a sender on this side. 0, or -1 if
- * the packet is spoilt and must be stolen. */
+/* An acknowledgement leaves the cluster for a sender on this side. Returns 0,
+ * or -1 if the packet is spoilt and must be stolen. */
 static __always_inline int regulate_ack(struct __sk_buff *skb, const struct packet *p)
 {
 	struct regulate_control now = regulate_now();
@@ -273,7 +275,7 @@ static __always_inline int regulate_ack(struct __sk_buff *skb, const struct pack
 	if ((flow->flags & (REGULATE_NEAR_SEEN | REGULATE_FAR_SEEN)) !=
 	    (REGULATE_NEAR_SEEN | REGULATE_FAR_SEEN))
 		return 0;
-	/* Both must have offered it, or neither scales. */
+	/* Both sides must have offered scaling, or neither scales. */
 	scale = flow->near_scale == NO_SCALE || flow->far_scale == NO_SCALE ? 0 : flow->far_scale;
 	if (scale > SCALE_MAX)
 		return 0;

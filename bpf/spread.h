@@ -3,8 +3,8 @@
  * The memory of a redirector: who serves what, and which host server every flow
  * is at. All processors share it.
  *
- * A SYN makes an embryo, of which the table forgets the oldest: a flood of SYNs
- * displaces only its like. The first later packet makes a flow, whose table
+ * A SYN makes an embryo, in a table that forgets the oldest: a flood of SYNs
+ * displaces only other SYNs. The next packet makes a flow, in a table that
  * forgets nobody: full, it refuses new connections and harms no old one (law
  * L6). A connection whose handshake passed before the edge booted begins as an
  * embryo, too, with whatever it says first. A datagram's flow is remembered while
@@ -127,8 +127,8 @@ static __always_inline void note(const struct handling *h, __u32 which)
 		count(which);
 }
 
-/* The same in all edges of a group, which share the seed, and for both
- * directions of looking: the client and the service are always in their places. */
+/* Hash of a flow. It is the same in all edges of a group, which share the seed,
+ * and for both directions: client and service are always in their places. */
 static __always_inline __u64 flow_hash(const struct spread_config *config,
 				       const struct conn_key *key)
 {
@@ -143,19 +143,20 @@ static __always_inline __u64 flow_hash(const struct spread_config *config,
 	return hash ^ hash >> 29;
 }
 
-/* The host server of a flow that is at none yet. */
+/* Chooses the host server of a flow that has none yet. */
 static __always_inline void choose(struct handling *h, const struct conn_key *key)
 {
 	struct spread_table *table = bpf_map_lookup_elem(&spread_tables, &h->table);
 	__u64 hash = flow_hash(h->config, key);
-	/* The hash as a fraction of the entries; below MAGLEV_ENTRIES by itself. */
+	/* The hash as a fraction of the entries, below MAGLEV_ENTRIES by
+	 * construction. */
 	__u64 entry = (hash >> 32) * MAGLEV_ENTRIES >> 32;
 
 	h->source = hash;
 	h->host = table ? table->hosts[entry] : NOBODY;
 }
 
-/* A flow's host server is remembered. */
+/* Sends the packet to the flow's remembered host server. */
 static __always_inline void follow(struct handling *h, const struct spread_flow *flow, __u8 how)
 {
 	h->how = how;
@@ -177,7 +178,8 @@ static __always_inline int is_dead(__u8 index)
 	return !host || (host->state != SPREAD_UP && host->state != SPREAD_DRAINING);
 }
 
-/* May another life of this flow's tuple begin at the same host server? */
+/* Whether another life of this flow's tuple may begin at the same host
+ * server. */
 static __always_inline int stays(const struct spread_flow *flow)
 {
 	struct spread_host *host = host_at(flow->host);
@@ -245,15 +247,16 @@ static __always_inline void found_full(const struct handling *h)
 		*full = h->config->tick + 1;
 }
 
-/* A stamp is written only when it changes: processors share the entry. */
+/* The stamp is written only when it changes, because processors share the
+ * entry. */
 static __always_inline void stamp(struct spread_flow *flow, const struct handling *h)
 {
 	if (flow->tick != h->config->tick && !h->traced)
 		flow->tick = h->config->tick;
 }
 
-/* How soon the entry may be forgotten. A connection that goes on after a RST
- * was not reset: the RST was forged. */
+/* Notes how soon the entry may be forgotten. A connection that goes on after a
+ * RST was not reset: the RST was forged. */
 static __always_inline void note_flags(struct spread_flow *flow, __u8 tcp_flags)
 {
 	__u8 flags = flow->flags | FLOW_ESTABLISHED;
@@ -274,13 +277,14 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 	struct spread_flow *flow = flow_of(h, key), fresh = {};
 
 	if (flow && stays(flow)) {
-		/* A SYN into a connection: its server answers with a challenge (RFC 5961 §4). */
+		/* A SYN into an existing connection: its server answers with a challenge (RFC
+		 * 5961 §4). */
 		follow(h, flow, TRACE_FLOW);
 		if (!h->traced && (flow->flags & (FLOW_CLIENT_FIN | FLOW_RESET))) {
 			flow->tick = h->config->tick;
 			flow->flags = 0;
 		}
-		/* Its client may have begun anew without a word. */
+		/* Its client may have begun anew without saying so. */
 		if (!h->traced && (flow->flags & FLOW_OPENED))
 			flow->flags &= ~FLOW_OPENED;
 		return 1;
@@ -301,7 +305,7 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 	fresh.host = h->host;
 	fresh.hash = h->source;
 	if (flow) {
-		/* The entry begins a new life: there is room for it. */
+		/* The entry begins a new life in its old place. */
 		*flow = fresh;
 	} else if (is_full(h) || IN_TABLE(spread_embryos, h, key, bpf_map_update_elem, &fresh, BPF_ANY)) {
 		return 0;
@@ -320,7 +324,7 @@ static __always_inline void place_stray(struct handling *h, const struct look *k
 	h->how = TRACE_STRAY;
 	choose(h, &k->key);
 	note(h, SPREAD_STRAY);
-	if (h->traced || h->host == NOBODY || (k->tcp_flags & (TCP_RST | TCP_SYN)) || is_full(h))
+	if (h->traced || h->host == NOBODY || (k->tcp_flags & TCP_RST) || is_full(h))
 		return;
 	fresh.tick = h->config->tick;
 	fresh.host = h->host;
@@ -404,7 +408,7 @@ static __always_inline int place_datagram(struct handling *h, const struct conn_
 	return 1;
 }
 
-/* Where is the flow that an ICMP error speaks of? */
+/* Finds the flow that an ICMP error quotes. */
 static __always_inline void place_quoted(struct handling *h, const struct conn_key *key,
 					 __u8 protocol)
 {
@@ -425,7 +429,7 @@ static __always_inline void place_quoted(struct handling *h, const struct conn_k
 	choose(h, key);
 }
 
-/* Finds the table of the flow's service; 0: it is of none. */
+/* Finds the table of the flow's service; 0 if it has none. */
 static __always_inline int is_of_service(struct handling *h, const struct conn_key *key,
 					 __u8 protocol)
 {
@@ -437,7 +441,8 @@ static __always_inline int is_of_service(struct handling *h, const struct conn_k
 	if (!d)
 		return 0;
 	__builtin_memcpy(words, key->server, 16);
-	/* Multiply-shift (Dietzfelbinger 1997): no product waits for another. */
+	/* Multiply-shift (Dietzfelbinger 1997): no product depends on
+	 * another. */
 	index = d->buckets[(words[0] * d->factors[0] + words[1] * d->factors[1] +
 			    ((__u64)protocol << 16 | key->server_port) * d->factors[2]) >>
 			   (64 - SPREAD_BUCKETS_SHIFT)];

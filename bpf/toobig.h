@@ -8,13 +8,15 @@
 
 #include "look.h"
 
-/* Of the packet that did not fit: its IP header with options and 20 bytes. */
+/* Quoted bytes of the packet that did not fit: its IP header with options and
+ * 20 bytes. */
 #define QUOTE_BYTES 80
 #define ICMP_BYTES 8
 #define ICMP_UNREACHABLE 3
 #define ICMP_FRAGMENTATION_NEEDED 4
 #define ICMPV6_TOO_BIG 2
-/* Answers per processor and window of 2^27 ns (134 ms): 500 in a second. */
+/* Window in which answers are limited, as a power of two: 2^27 ns (134 ms) per
+ * processor, which makes 500 answers in a second. */
 #define ANSWERS_WINDOW_SHIFT 27
 #define ANSWERS_MAX 64
 
@@ -72,8 +74,8 @@ static __always_inline __u64 sum_words(const void *at, int words)
 	return sum;
 }
 
-/* Is the transport checksum left to the device? Only elsewhere does the helper
- * change its field, which gets its old value `check` back. */
+/* Whether the transport checksum is left to the device. Only otherwise does the
+ * helper change its field, which then gets its old value `check` back. */
 static __always_inline int is_open(struct __sk_buff *skb, const struct look *k, __be16 *check)
 {
 	__u32 at = k->l4 + (k->protocol == IPPROTO_TCP ? 16 : 6);
@@ -163,8 +165,9 @@ static __always_inline int answer6(struct __sk_buff *skb, const struct look *k, 
 	return bpf_skb_store_bytes(skb, 0, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Turns the packet into the answer; 0 when that is done. The quoted packet stays
- * where it is in memory, for what the device still has to do with it. */
+/* Turns the packet into the answer; returns 0 when that is done. The quoted
+ * packet stays where it is in memory, for what the device still has to do with
+ * it. */
 static __always_inline int make_too_big(struct __sk_buff *skb, const struct look *k, __u32 mtu)
 {
 	__u32 room = (k->v6 ? IPV6_HEADER : IPV4_HEADER) + ICMP_BYTES;

@@ -18,11 +18,13 @@
 #define AF_INET6 10
 #define ETH_ADDRESSES 12
 #define PACKET_HOST 0 /* linux/if_packet.h */
-/* A flow's stamp is not written for every packet: the line stays shared. */
+/* Age at which a flow's stamp is written again: not for every packet, so that
+ * its cache line stays shared. */
 #define STAMP_NS 100000000ull
 
-/* Never LRU: at the limit new flows go by their hash alone, which keeps them on
- * one string as long as the table stays, and old ones are not harmed (law L6). */
+/* Never LRU: at the limit, new flows go by their hash alone, which keeps them on
+ * one string as long as the table stays, and old flows are not harmed (law
+ * L6). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, TRANSIT_FLOWS_DEFAULT);
@@ -37,7 +39,7 @@ struct {
 	__type(value, struct transit_table);
 } transit_table SEC(".maps");
 
-/* Per string: what went in, then what came out. */
+/* Counters per string: first what went in, then what came out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2 * STRINGS_MAX);
@@ -77,21 +79,23 @@ static __always_inline void count_traffic(struct __sk_buff *skb, __u32 string, _
 	traffic->bytes += skb->len - ETH_HLEN;
 }
 
-/* Where a flow goes that has no string, or a dead one. */
+/* Chooses the string of a flow that has none, or a dead one. */
 static __always_inline __u32 choose(const struct transit_table *t, const struct transit_key *key)
 {
 	__u32 string = t->slots[hash_of(key, t->seed) % TRANSIT_SLOTS];
 
 	if (is_usable(t, string))
 		return string;
-	/* The table is being replaced this moment: any string that is alive. */
+	/* The table is being replaced at this moment: take any string that is
+	 * alive. */
 	for (__u32 i = 0; i < STRINGS_MAX; i++)
 		if (is_usable(t, i))
 			return i;
 	return NO_STRING;
 }
 
-/* A packet of the flow from one side: `came` is TRANSIT_FROM_OUTSIDE or _STRING. */
+/* Notes a packet of the flow from one side: `came` is TRANSIT_FROM_OUTSIDE or
+ * _STRING. */
 static __always_inline void touch(struct transit_flow *flow, const struct packet *p, __u8 came)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -164,7 +168,7 @@ static __always_inline __u32 string_of(const struct transit_table *t, const stru
 	return string;
 }
 
-/* Fragments, and what has no ports, go where their hash says; an ICMP error
+/* Fragments and packets without ports go where their hash says; an ICMP error
  * goes the way of the flow that it is about. */
 static __always_inline __u32 string_by_hash(const struct transit_table *t,
 					    const struct transit_key *key, enum keyed how)
@@ -178,8 +182,8 @@ static __always_inline __u32 string_by_hash(const struct transit_table *t,
 }
 
 /* A packet from a string shows where the other edge has put its flow. The edge
- * that does not lead goes along; the one that leads only if its own string is
- * dead. What a dead string still delivers moves nothing. */
+ * that does not lead follows; the leading edge follows only if its own string
+ * is dead. Packets that a dead string still delivers move nothing. */
 static __always_inline void learn(const struct transit_table *t, const struct transit_key *key,
 				  const struct packet *p, __u32 string)
 {
@@ -219,7 +223,7 @@ static __always_inline long route(struct __sk_buff *skb, const struct packet *p,
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
-/* Do the routes lead this packet into a string, whichever it be? */
+/* Whether the routes lead this packet into some string. */
 static __always_inline int leads_inside(struct __sk_buff *skb, const struct packet *p,
 					const struct transit_table *t)
 {
@@ -256,7 +260,8 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
 		count(TRANSIT_SLOW_PATH);
 		return PASS;
 	}
-	/* What is too long for the string gets its ICMP error from the stack. */
+	/* The stack sends the ICMP error for a packet that is too long for the
+	 * string. */
 	if (bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS)) {
 		count(TRANSIT_SLOW_PATH);
 		return PASS;
@@ -273,8 +278,8 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
 	return bpf_redirect_neigh(ifindex, &hop, sizeof(hop), 0);
 }
 
-/* Somebody asks where this packet would go: the mark says it, and nothing is
- * counted, remembered or sent (`BPF_PROG_TEST_RUN` carries no redirect out). */
+/* Answers where this packet would go: the mark says it, and nothing is counted,
+ * remembered or sent (`BPF_PROG_TEST_RUN` carries no redirect out). */
 static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
 				 const struct transit_table *t, const struct transit_key *key,
 				 enum keyed how)

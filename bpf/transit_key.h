@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * From a packet to the key of its flow, without its direction, so that both
- * edges and both directions agree on it: ports and addresses where there are
- * any, those of the quoted packet for an ICMP error, else the two addresses.
+ * The key of a packet's flow, without its direction, so that both edges and
+ * both directions agree on it: ports and addresses where there are any, those
+ * of the quoted packet for an ICMP error, else the two addresses.
  */
 #ifndef HOLDFAST_TRANSIT_KEY_H
 #define HOLDFAST_TRANSIT_KEY_H
@@ -36,7 +36,7 @@ static __always_inline void transit_key_of(struct transit_key *key, const __u8 *
 
 	__builtin_memcpy(a, source, 16);
 	__builtin_memcpy(b, target, 16);
-	/* Any order will do that both directions share. */
+	/* Any order will do as long as both directions share it. */
 	if (a[0] != b[0])
 		swap = a[0] > b[0];
 	else if (a[1] != b[1])
@@ -66,7 +66,7 @@ static __always_inline int has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
 }
 
-/* Does what follows the IP header begin at p->l4, in this packet? */
+/* Whether what follows the IP header begins at p->l4, in this packet. */
 static __always_inline int is_whole(struct __sk_buff *skb, const struct packet *p)
 {
 	struct iphdr ip;
@@ -90,8 +90,8 @@ static __always_inline int is_icmp_error(struct __sk_buff *skb, const struct pac
 		type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER_PROBLEM);
 }
 
-/* A global function, so that the verifier proves it once. 0: there is no whole
- * quote of TCP or UDP, and `key` is not touched. */
+/* Returns 0 if there is no whole quote of TCP or UDP; `key` is then unchanged.
+ * A global function, so that the verifier proves it once. */
 __attribute__((noinline)) int quoted_key(struct __sk_buff *skb, __u32 at, __u32 v6,
 					 struct transit_key *key)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * What a measurement adds to the redirector's cost: running a program at all,
- * and taking the outer header away again between two runs. Attached to nothing.
+ * Measures the redirector's overhead: running a program at all, and taking the
+ * outer header away again between two runs. Attached to nothing.
  */
 #include "encap.h"
 
@@ -11,7 +11,7 @@ int nothing(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Half of this is the undoing. */
+/* Half of this program's cost is the undoing. */
 SEC("classifier")
 int wrap_and_undo(struct __sk_buff *skb)
 {

@@ -1,5 +1,5 @@
 //! The session manager (TCP Boston §2.2): opening, closing, and the death of
-//! either end. What flows in between is [`Sender`]'s and [`Receiver`]'s.
+//! either end. [`Sender`] and [`Receiver`] handle the stream in between.
 
 use crate::frame::{Ack, Cell, Frame, Opening, Shape};
 use crate::receiver::Receiver;
@@ -8,30 +8,30 @@ use crate::{FlowControl, Nanos, Redundancy, WINDOW_SEGMENTS_MAX};
 use holdfast_code::Dispersal;
 use std::collections::VecDeque;
 
-/// Wait between the first two openings that were not answered.
+/// Wait between the first two unanswered openings.
 const OPENING_WAIT: Nanos = Nanos::from_ms(1000);
-/// Wait between two openings at most.
+/// Longest wait between two openings.
 const OPENING_WAIT_MAX: Nanos = Nanos::from_ms(8000);
-/// Frames of the session itself that may wait to be sent; more are not needed.
+/// Most frames of the session itself that wait to be sent; more are not needed.
 const CONTROL_FRAMES_MAX: usize = 8;
 
-/// How an endpoint works. Each direction is shaped by who sends in it.
+/// Configuration of an endpoint. Each direction is shaped by its sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How this end cuts what it sends.
     pub shape: Shape,
-    /// Segments that this end takes ahead of what was read.
+    /// Most segments that this end takes ahead of what was read.
     pub window: usize,
     pub flow: FlowControl,
     pub redundancy: Redundancy,
-    /// Cells of the window's segments are mixed on the line.
+    /// Whether cells of the window's segments are mixed on the line.
     pub is_interleaved: bool,
     pub dispersal: Dispersal,
-    /// An end that was silent for so long is asked whether it lives.
+    /// Silence after which a peer is asked whether it lives.
     pub ask_after: Nanos,
-    /// And after so long it is given up.
+    /// Silence after which a peer is given up.
     pub dead_after: Nanos,
-    /// How long a connection that ended well still answers a silent peer.
+    /// Time for which a connection that ended well still answers a silent peer.
     pub linger: Nanos,
 }
 
@@ -74,7 +74,7 @@ pub enum ConfigError {
     Window(usize),
 }
 
-/// Why a connection ended otherwise than it should.
+/// Why a connection ended abnormally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     #[error("nobody listens there: start the other end first")]
@@ -103,12 +103,12 @@ pub enum Event {
     Failed(Failure),
 }
 
-/// What to do next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
     Transmit(Frame),
     Event(Event),
-    /// Nothing until then, or until something else happens.
+    /// Wait until then, or until something else happens.
     Wait(Option<Nanos>),
 }
 
@@ -122,10 +122,11 @@ pub enum Poll {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     config: Config,
-    /// What frames for this end must name.
+    /// Tag that frames for this end must carry.
     tag: u32,
     phase: Phase,
-    /// Both stay after the end, so that what was delivered can be read.
+    /// Sender and receiver, which stay after the end, so that what was
+    /// delivered can be read.
     sender: Option<Sender>,
     receiver: Option<Receiver>,
     control: VecDeque<Frame>,
@@ -139,7 +140,7 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Listening,
-    /// A SYN (without a peer) or a SYN-ACK was sent and is repeated.
+    /// A SYN (without a peer) or a SYN-ACK was sent, and is repeated.
     Opening {
         peer: Option<Opening>,
         repeat_at: Nanos,
@@ -157,7 +158,7 @@ enum Phase {
 }
 
 impl Endpoint {
-    /// An end that waits to be connected to. The seed must differ from those of
+    /// An end that waits for a connection. The seed must differ from those of
     /// all earlier ends that this peer may still remember.
     ///
     /// # Errors
@@ -211,14 +212,14 @@ impl Endpoint {
         count
     }
 
-    /// What this end sent so far.
+    /// Counts of what this end sent so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.sender.as_ref().map(Sender::counters).unwrap_or_default()
     }
 
-    /// The number that frames for this end name, where several share a socket. A
-    /// SYN is for who listens, a reflected RESET for all.
+    /// The tag that frames for this end carry, where several share a socket. A
+    /// SYN is for the listening end, a reflected RESET for all.
     #[must_use]
     pub fn tag(&self) -> u32 {
         self.tag
@@ -239,7 +240,7 @@ impl Endpoint {
         self.fail(Failure::Aborted);
     }
 
-    /// A frame has come.
+    /// Takes a frame that has come.
     pub fn handle_frame(&mut self, now: Nanos, frame: &Frame) {
         match frame {
             Frame::Syn(opening) => self.handle_syn(now, opening),
@@ -259,13 +260,13 @@ impl Endpoint {
         self.settle(now);
     }
 
-    /// Time has passed.
+    /// Notes that time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
         match self.phase {
             Phase::Opening { peer, repeat_at, wait } => {
                 if self.is_dead(now) {
                     match peer {
-                        // Who asked has gone away again.
+                        // The peer that asked has gone away again.
                         Some(_) => self.phase = Phase::Listening,
                         None => self.fail(Failure::TimedOut),
                     }
@@ -291,7 +292,7 @@ impl Endpoint {
         self.settle(now);
     }
 
-    /// What to do next; see the contract.
+    /// The next thing to do; see the contract.
     pub fn poll(&mut self, now: Nanos) -> Poll {
         if let Some(event) = self.events.pop_front() {
             return Poll::Event(event);
@@ -323,7 +324,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends the first opening to `peer`, or to whoever listens.
+    /// Sends the first opening to `peer`, or to the listening end.
     fn open(&mut self, now: Nanos, peer: Option<Opening>) {
         let repeat_at = now.plus(OPENING_WAIT);
         self.phase = Phase::Opening { peer, repeat_at, wait: OPENING_WAIT };
@@ -343,10 +344,11 @@ impl Endpoint {
     fn handle_syn(&mut self, now: Nanos, opening: &Opening) {
         match self.phase {
             Phase::Listening => self.open(now, Some(*opening)),
-            // The last who asks is served: no byte has been taken from the other.
+            // The last peer that asks is served: no byte has been taken from the
+            // other.
             Phase::Opening { peer: Some(_), .. } => self.open(now, Some(*opening)),
-            // Somebody may have forged it, so the peer is asked whether it still
-            // lives (as RFC 9293 §3.10.7.4). If it has died and come back it
+            // The frame may be forged, so the peer is asked whether it still
+            // lives (as in RFC 9293 §3.10.7.4). If it has died and come back it
             // will not know the tag, and say so.
             Phase::Open { peer } | Phase::Lingering { peer, .. } => {
                 self.say(Frame::Ping { to: peer });
@@ -365,7 +367,7 @@ impl Endpoint {
         if let Phase::Opening { peer: None, .. } = self.phase {
             self.start(now, opening);
         }
-        // A repeated one means that the answer was lost.
+        // A repeated frame means that the answer was lost.
         if let (Phase::Open { peer }, Some(receiver)) = (self.phase, &mut self.receiver)
             && peer == opening.tag
         {
@@ -405,8 +407,8 @@ impl Endpoint {
         }
     }
 
-    /// Is a frame for this end, and is there a connection? Who names the tag has
-    /// got the SYN-ACK.
+    /// Whether a frame is for this end, and there is a connection. A peer that
+    /// names the tag has received the SYN-ACK.
     fn is_mine(&mut self, now: Nanos, to: u32) -> bool {
         if to != self.tag {
             return false;
@@ -430,8 +432,8 @@ impl Endpoint {
         self.events.push_back(Event::Connected);
     }
 
-    /// What follows from all that happened: tells the application, and ends the
-    /// connection when both streams have.
+    /// Draws the consequences of everything that happened: tells the
+    /// application, and ends the connection when both streams have ended.
     fn settle(&mut self, now: Nanos) {
         let Some(receiver) = &self.receiver else { return };
         if receiver.is_readable() && !self.was_readable {
@@ -471,7 +473,7 @@ impl Endpoint {
         self.dead_at() <= now
     }
 
-    /// When the peer is asked for a sign of life, or for room.
+    /// When to ask the peer for a sign of life, or for room.
     fn ask_at(&self) -> Option<Nanos> {
         let sender = self.sender.as_ref()?;
         let patience = if sender.is_blocked() { sender.timeout() } else { self.config.ask_after };

@@ -3,16 +3,17 @@
 
 use crate::Nanos;
 
-/// Packets that Vegas wants to have in queues, at least and at most, and where its
-/// slow start ends (the ns-1 module that the paper's authors are likely to have used).
+/// Packets that Vegas wants to have in queues, at least and at most, and the number at
+/// which its slow start ends (the ns-1 module that the paper's authors are likely to
+/// have used).
 const VEGAS_QUEUED_MIN: f64 = 1.0;
 const VEGAS_QUEUED_MAX: f64 = 3.0;
 const VEGAS_SLOW_START_QUEUED: f64 = 1.0;
-/// The window at the start and its lower limit, segments.
+/// The window at the start, and its lower limit, in segments.
 const WINDOW_FIRST: f64 = 2.0;
 const WINDOW_MIN: f64 = 2.0;
 
-/// Who decides how many cells may be on their way.
+/// The algorithm that decides how many cells may be on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowControl {
     /// Back to one segment after every loss.
@@ -33,26 +34,28 @@ pub(crate) struct Flow {
     window: f64,
     window_max: f64,
     slow_start_until: f64,
-    /// Losses of cells before this order belong to a window that was cut already.
+    /// Order before which lost cells belong to a window that was cut already.
     recover: u64,
     vegas: Vegas,
 }
 
-/// What Vegas remembers.
+/// State of Vegas.
 #[derive(Clone, Debug, Default)]
 struct Vegas {
     /// The shortest round trip of a first transmission.
     base: Option<Nanos>,
-    /// The shortest in this round.
+    /// The shortest round trip in this round.
     shortest: Option<Nanos>,
-    /// A cell that is sent from this order on belongs to the next round.
+    /// Order from which on cells belong to the next round.
     round_ends: u64,
-    /// Slow start doubles in every other round, so that it can measure in between.
+    /// Whether slow start may double in this round: only in every other one, so
+    /// that it can measure in between.
     may_grow: bool,
 }
 
 impl Flow {
-    /// For segments of `cells` cells, at most `segments_max` of them at once.
+    /// A window for segments of `cells` cells, at most `segments_max` of them
+    /// at once.
     pub fn new(control: FlowControl, cells: usize, segments_max: usize) -> Self {
         let segment = cells as f64;
         Self {
@@ -67,12 +70,13 @@ impl Flow {
         }
     }
 
-    /// Cells that may be on their way.
+    /// Number of cells that may be on their way.
     pub fn window(&self) -> usize {
         self.window as usize
     }
 
-    /// `cells` more arrived; orders below `seen` are settled, `next` is sent next.
+    /// Notes that `cells` more arrived; orders below `seen` are settled, and
+    /// `next` is sent next.
     pub fn arrived(&mut self, cells: u64, seen: u64, next: u64) {
         if self.control == FlowControl::Vegas {
             if seen >= self.vegas.round_ends {
@@ -90,7 +94,7 @@ impl Flow {
         self.window = self.window.min(self.window_max);
     }
 
-    /// A round trip was measured.
+    /// Notes a measured round trip.
     pub fn round_trip(&mut self, rtt: Nanos, is_first_transmission: bool) {
         let shorter = |known: Option<Nanos>| Some(known.map_or(rtt, |known| known.min(rtt)));
         self.vegas.shortest = shorter(self.vegas.shortest);
@@ -99,7 +103,8 @@ impl Flow {
         }
     }
 
-    /// Once in a round trip: too little or too much in the queues?
+    /// Checks once in a round trip whether too little or too much is in the
+    /// queues.
     fn vegas_round(&mut self) {
         let (Some(base), Some(shortest)) = (self.vegas.base, self.vegas.shortest.take()) else {
             return;
@@ -119,9 +124,9 @@ impl Flow {
         self.window = self.window.max(WINDOW_MIN * self.segment);
     }
 
-    /// A cell of order `lost` did not come, whether its segment needed it or not
-    /// (RFC 9265, recommendation 1). The window is cut once per window; true if it
-    /// was.
+    /// Notes that a cell of order `lost` did not come, whether its segment needed
+    /// it or not (RFC 9265, recommendation 1). Cuts the window once per window;
+    /// true if it did.
     pub fn lost(&mut self, lost: u64, next: u64) -> bool {
         if lost < self.recover {
             return false;
@@ -136,7 +141,7 @@ impl Flow {
         true
     }
 
-    /// Nothing came back at all.
+    /// Notes that nothing came back at all.
     pub fn timed_out(&mut self, next: u64) {
         self.recover = next;
         self.slow_start_until = (self.window / 2.0).max(WINDOW_MIN * self.segment);

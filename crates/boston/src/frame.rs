@@ -1,6 +1,6 @@
-//! What goes over the wire. A frame of a cell carries its check over the header
-//! only, as ATM does: the payload is checked as part of its segment. All other
-//! frames are checked whole.
+//! Frames on the wire. A cell's frame has a check over its header only, as in
+//! ATM: the payload is checked as part of its segment. All other frames are
+//! checked whole.
 //!
 //! ```text
 //! every frame   kind 1 | … | check 4
@@ -28,15 +28,15 @@ const CELL_HEADER_LEN: usize = 21;
 /// How one direction cuts its stream: the code's m and the length of its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Cells of a full segment; the last one of a stream may have fewer.
+    /// Cells of a full segment; the last segment of a stream may have fewer.
     pub cells: usize,
     /// Bytes of a cell.
     pub cell_len: usize,
 }
 
 impl Shape {
-    /// Is it within [`CELLS_MAX`], [`CELL_LEN_MAX`] and [`SEGMENT_LEN_MAX`], and is
-    /// there room for data?
+    /// Whether it is within [`CELLS_MAX`], [`CELL_LEN_MAX`] and
+    /// [`SEGMENT_LEN_MAX`], with room for data.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let len = self.cells.saturating_mul(self.cell_len);
@@ -46,29 +46,30 @@ impl Shape {
     }
 }
 
-/// What an end says of itself at the start (TCP Boston §2.2: "the value of m").
+/// What an end says about itself at the start (TCP Boston §2.2: "the value of
+/// m").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// What frames for this end must name.
+    /// Tag that frames for this end must carry.
     pub tag: u32,
     /// How this end will cut what it sends.
     pub shape: Shape,
     /// How this end will code it.
     pub dispersal: Dispersal,
-    /// Segments that this end takes beyond those that it has delivered.
+    /// Most segments that this end takes beyond those that it has delivered.
     pub window: usize,
 }
 
 /// One coded cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Cells of this segment.
+    /// Number of cells of this segment.
     pub cells: usize,
     /// Row of the code.
     pub row: u8,
     /// How often this segment was spoilt by corrupt cells before.
     pub attempt: u8,
-    /// The last cell of a burst: answer at once.
+    /// Whether this is the last cell of a burst: answer at once.
     pub is_last: bool,
     /// Number of the segment, modulo 2^32.
     pub segment: u32,
@@ -80,9 +81,10 @@ pub struct Cell {
 /// The state of one segment at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckEntry {
-    /// Number of the segment, from the acknowledgement's `next` on.
+    /// Number of the segment, counted from the acknowledgement's `next` on.
     pub offset: u8,
-    /// Different cells that are still needed: *Pending*. 0: it is complete.
+    /// Number of different cells that are still needed: *Pending*. 0: it is
+    /// complete.
     pub pending: u8,
     /// The attempt that these cells must belong to.
     pub attempt: u8,
@@ -95,13 +97,14 @@ pub struct Ack {
     pub seen: u32,
     /// How many different cells came.
     pub received: u32,
-    /// The first segment that is not complete.
+    /// Number of the first segment that is not complete.
     pub next: u32,
-    /// The first segment that would not be taken.
+    /// Number of the first segment that would not be taken.
     pub limit: u32,
-    /// How long the cell of the order `seen` - 1 waited for this answer, us.
+    /// Time for which the cell of the order `seen` - 1 waited for this answer,
+    /// in us.
     pub held_us: u32,
-    /// Segments from `next` on of which something came. Of the others all cells
+    /// Segments from `next` on with cells that came. All cells of the others
     /// are pending, in the first attempt.
     pub entries: Vec<AckEntry>,
 }
@@ -182,7 +185,7 @@ impl Frame {
     /// Reads a frame; its numbers are within the limits of this crate.
     ///
     /// # Errors
-    /// If it is none. Whatever the bytes are, there is no panic.
+    /// If the bytes are no frame. Whatever they are, there is no panic.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let kind = *bytes.first().ok_or(ParseError::Length)?;
         if kind == KIND_CELL {
@@ -253,7 +256,7 @@ fn parse_cell(bytes: &[u8]) -> Result<Frame, ParseError> {
     Ok(Frame::Cell { to, cell: Cell { cells, row, attempt, is_last, segment, order, payload } })
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -1,11 +1,13 @@
 //! TCP Boston (Bestavros and Kim, RTAS 1997): a reliable byte stream whose
-//! segments are coded cells, so that a lost cell costs a cell and no segment.
+//! segments are coded cells, so that a lost cell costs a cell and not a
+//! segment.
 //!
 //! One [`Endpoint`] is one end of one connection. It reads no clock and no socket
 //! (law L7): frames, time and a seed come in as arguments, frames and deadlines
 //! go out through [`Endpoint::poll`].
 //!
-//! The paper leaves open what makes a protocol of it; this is how it is closed:
+//! The paper leaves open what is needed to make a protocol of it; this is how
+//! the gaps are filled:
 //!
 //! * AAL5 cells carry no number, and *Pending* is a count, which does not say what
 //!   is missing. So every cell names its segment and its row of the code, and a
@@ -19,11 +21,12 @@
 //! * A check of 32 bits lies inside the coded data. When it fails, some cell was
 //!   corrupt: all cells are thrown away and asked for again, as the next *attempt*,
 //!   so that late cells of the spoilt one are not mixed in.
-//! * An end is known by a number that it drew at its start. Who died and came back
-//!   has another one; what is meant for the former is answered with a reset.
+//! * An end is identified by a number that it drew at its start. An end that died
+//!   and came back has another one; frames for the earlier one are answered with a
+//!   reset.
 //!
 //! Nothing here is secret or authenticated: on an open network every frame belongs
-//! into an authenticated datagram.
+//! in an authenticated datagram.
 #![forbid(unsafe_code)]
 
 mod endpoint;
@@ -42,14 +45,14 @@ pub use holdfast_wire::time::Nanos;
 pub use redundancy::Redundancy;
 pub use sender::Counters;
 
-/// Segments that may be under way at once, at most.
+/// Most segments that may be under way at once.
 pub const WINDOW_SEGMENTS_MAX: usize = 64;
-/// The longest segment, with what is coded along with its data, bytes.
+/// Longest segment, in bytes, with what is coded along with its data.
 pub const SEGMENT_LEN_MAX: usize = 1 << 16;
-/// Cells of a segment at most, so that 64 rows are left for repairs before any
-/// row has to be sent twice.
+/// Most cells of a segment: 64 rows are left for repairs before any row has to
+/// be sent twice.
 pub const CELLS_MAX: usize = 192;
-/// The longest cell, bytes: one datagram.
+/// Longest cell, in bytes: one datagram.
 pub const CELL_LEN_MAX: usize = 1400;
-/// Bytes that were written and are not yet in a segment.
+/// Most bytes that were written and are not yet in a segment.
 pub const SEND_BUFFER_MAX: usize = 256 << 10;

@@ -6,18 +6,19 @@ use crate::{Nanos, segment};
 use holdfast_code::{Code, Decoder, Dispersal, Progress};
 use std::collections::VecDeque;
 
-/// Time for which an acknowledgement waits for more cells at most.
+/// Longest time for which an acknowledgement waits for more cells.
 pub(crate) const ACK_DELAY: Nanos = Nanos::from_ms(10);
-/// Cells for which an acknowledgement waits at most.
+/// Most cells for which an acknowledgement waits.
 const ACK_CELLS: usize = 32;
-/// Orders behind the highest in which a duplicate is recognised.
+/// Number of orders behind the highest in which a duplicate is recognised.
 const ORDERS_KEPT: u64 = 1024;
-/// Distance ahead, in cells, at which a cell is none of this connection's.
+/// Distance ahead, in cells, at which a cell does not belong to this
+/// connection.
 const ORDERS_AHEAD_MAX: u64 = 1 << 20;
-/// Spoilt attempts at one segment after which the path is given up.
+/// Number of spoilt attempts at one segment after which the path is given up.
 pub(crate) const ATTEMPTS_MAX: u8 = 200;
 
-/// A segment that something came of.
+/// A segment of which cells have come.
 #[derive(Clone, Debug)]
 enum Incoming {
     Collecting { attempt: u8, decoder: Option<Box<Decoder>> },
@@ -28,7 +29,7 @@ enum Incoming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spoilt;
 
-/// See the module.
+/// One direction's receiving half; see the module.
 ///
 /// It holds at most `window` segments of twice their length, and as much data
 /// that was not read.
@@ -37,16 +38,18 @@ pub(crate) struct Receiver {
     shape: Shape,
     dispersal: Dispersal,
     window: usize,
-    /// The first segment that is not delivered, and those from it on.
+    /// Number of the first segment that is not delivered, and the segments from
+    /// it on.
     next: u64,
     incoming: VecDeque<Option<Incoming>>,
-    /// Delivered, not read: per segment, so that the window counts segments.
+    /// Data delivered but not read, per segment, so that the window counts
+    /// segments.
     ready: VecDeque<Vec<u8>>,
     /// Bytes of the first of them that were read.
     read: usize,
-    /// The whole stream is delivered.
+    /// Whether the whole stream is delivered.
     is_ended: bool,
-    /// The last limit that was told; it never shrinks.
+    /// The last limit that was announced; it never shrinks.
     limit: u64,
     orders: Orders,
     /// When the cell with the highest order came.
@@ -56,7 +59,8 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// For a peer that sends `shape`, and at most `window` segments ahead.
+    /// A receiver for a peer that sends `shape`, and at most `window` segments
+    /// ahead.
     pub fn new(shape: Shape, dispersal: Dispersal, window: usize) -> Self {
         Self {
             shape,
@@ -89,7 +93,7 @@ impl Receiver {
         }
         let number = expand(cell.segment, self.next);
         let completes = match number.checked_sub(self.next) {
-            // Delivered: the answer to it was lost.
+            // It was delivered: the answer to it was lost.
             None => true,
             Some(_) if number >= self.limit => false,
             Some(offset) => self.collect(number, offset as usize, cell)?,
@@ -102,7 +106,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// True if the segment is complete now.
+    /// Takes a cell of a segment; true if the segment is complete now.
     fn collect(&mut self, number: u64, offset: usize, cell: &Cell) -> Result<bool, Spoilt> {
         let Some(slot) = self.incoming.get_mut(offset) else { return Ok(false) };
         let slot = slot.get_or_insert(Incoming::Collecting { attempt: 0, decoder: None });
@@ -160,24 +164,24 @@ impl Receiver {
                 self.read = 0;
             }
         }
-        // A sender that had to stop hears of the room at once.
+        // A sender that had to stop hears about the room at once.
         if copied > 0 && self.limit <= self.next {
             self.ack_at = Some(now);
         }
         copied
     }
 
-    /// Is there something to read?
+    /// Whether there is something to read.
     pub fn is_readable(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Everything was delivered, to the end of the stream.
+    /// Whether everything was delivered, to the end of the stream.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// The peer asks.
+    /// Takes the peer's question.
     pub fn handle_ping(&mut self, now: Nanos) {
         self.ack_at = Some(now);
     }
@@ -227,7 +231,8 @@ struct Orders {
 }
 
 impl Orders {
-    /// False if it came before, or so long ago that nobody knows.
+    /// Notes an order; false if it came before, or so long ago that nobody
+    /// knows.
     fn insert(&mut self, order: u64) -> bool {
         if order + ORDERS_KEPT < self.seen {
             return false;

@@ -3,14 +3,15 @@
 
 use holdfast_code::planner::{Loss, Planner};
 
-/// Cells after which the loss estimate is moved.
+/// Number of cells after which the loss estimate is moved.
 const SAMPLE_CELLS: u64 = 64;
-/// The estimate follows a rise by half of it, a fall by an eighth.
+/// Weight with which the estimate follows a rise; it follows a fall by an
+/// eighth.
 const RISE: f64 = 0.5;
 const FALL: f64 = 0.125;
 /// Loss below which redundancy is waste.
 const LOSS_MIN: f64 = 0.001;
-/// Loss for which redundancy is planned at most.
+/// Highest loss for which redundancy is planned.
 const LOSS_MAX: f64 = 0.6;
 
 /// How much redundancy a sender adds.
@@ -38,20 +39,20 @@ pub(crate) struct Control {
     redundancy: Redundancy,
     cells: usize,
     loss: f64,
-    /// Of the sample that is being taken.
+    /// Counts of the sample that is being taken.
     expected: u64,
     arrived: u64,
-    /// For a loss of so many percent: cells at first, cells on retransmissions.
+    /// Plan for a loss in percent: cells at first, cells on retransmissions.
     planned: Option<(u32, usize, usize)>,
 }
 
 impl Control {
-    /// For segments of `cells` cells.
+    /// A controller for segments of `cells` cells.
     pub fn new(redundancy: Redundancy, cells: usize) -> Self {
         Self { redundancy, cells, loss: 0.0, expected: 0, arrived: 0, planned: None }
     }
 
-    /// Of `expected` more cells `arrived` came.
+    /// Notes that `arrived` of `expected` more cells came.
     pub fn report(&mut self, expected: u64, arrived: u64) {
         self.expected += expected;
         self.arrived += arrived;

@@ -5,11 +5,11 @@ use crate::receiver::ACK_DELAY;
 
 /// Timeout before anything was measured (RFC 6298 §2.1).
 const RTO_INITIAL: Nanos = Nanos::from_ms(1000);
-/// Linux's lower limit; the RFC's 1 s predates fine clocks.
+/// Lower limit of the timeout, as in Linux; the RFC's 1 s predates fine clocks.
 const RTO_MIN: Nanos = Nanos::from_ms(200);
 /// Longest timeout: after a long blackout the path's return is noticed within it.
 const RTO_MAX: Nanos = Nanos::from_ms(8000);
-/// Doublings after which waiting longer makes no difference.
+/// Number of doublings after which waiting longer makes no difference.
 const BACKOFF_MAX: u32 = 10;
 
 /// Round trip times and the timeout that follows from them.
@@ -31,12 +31,12 @@ impl Rtt {
         });
     }
 
-    /// An answer came.
+    /// Notes that an answer came.
     pub fn progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// No answer came in time: wait twice as long for the next.
+    /// Notes that no answer came in time: waits twice as long for the next.
     pub fn timed_out(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
@@ -48,15 +48,15 @@ impl Rtt {
         Nanos(usual.0 << self.backoff).min(RTO_MAX)
     }
 
-    /// After how long without an answer a single cell asks for one (RFC 8985
-    /// §7.2); once only, and before the timeout or not at all.
+    /// Time without an answer after which a single cell asks for one (RFC 8985
+    /// §7.2); only once, and before the timeout or not at all.
     pub fn probe_timeout(&self) -> Option<Nanos> {
         let (mean, _) = self.smoothed?;
         let patience = Nanos(2 * mean.0).plus(ACK_DELAY);
         (self.backoff == 0 && patience < self.timeout()).then_some(patience)
     }
 
-    /// How long a cell that others overtook may still come.
+    /// Time for which a cell that others overtook may still come.
     pub fn reordering(&self) -> Nanos {
         self.smoothed.map_or(RTO_MIN, |(mean, _)| Nanos(mean.0 / 4))
     }

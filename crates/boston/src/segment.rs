@@ -1,11 +1,11 @@
 //! What is coded: `check 4 | flags 1 | length 2 | data | zeros`. The check covers
-//! the segment's number, so that cells which strayed make no other segment.
+//! the segment's number, so that stray cells make no other segment.
 
 use crate::frame::Shape;
 
 /// Bytes that are coded along with the data.
 pub(crate) const OVERHEAD: usize = 7;
-/// The stream ends behind this segment.
+/// Flag: the stream ends behind this segment.
 const FLAG_END: u8 = 1;
 
 /// Data bytes of a full segment.
@@ -13,12 +13,12 @@ pub(crate) fn capacity(shape: Shape) -> usize {
     shape.cells * shape.cell_len - OVERHEAD
 }
 
-/// Cells that `data_len` bytes need.
+/// Number of cells that `data_len` bytes need.
 pub(crate) fn cells_for(shape: Shape, data_len: usize) -> usize {
     (OVERHEAD + data_len).div_ceil(shape.cell_len)
 }
 
-/// The bytes to disperse; as many cells as the data need.
+/// The bytes to disperse: as many cells as the data need.
 pub(crate) fn seal(shape: Shape, number: u64, data: &[u8], is_end: bool) -> Vec<u8> {
     let mut bytes = vec![0; cells_for(shape, data.len()) * shape.cell_len];
     bytes[4] = if is_end { FLAG_END } else { 0 };

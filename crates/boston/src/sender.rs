@@ -9,17 +9,17 @@ use crate::{Config, Nanos, SEND_BUFFER_MAX, WINDOW_SEGMENTS_MAX, segment};
 use holdfast_code::{Code, Dispersal};
 use std::collections::VecDeque;
 
-/// Later cells that must have overtaken one before it counts as lost.
+/// Number of later cells that must have overtaken one before it counts as lost.
 const REORDER_CELLS: u64 = 8;
 
-/// What a sender did so far.
+/// Counts of what a sender did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Segments that were cut.
     pub segments: u64,
-    /// Cells of them, without redundancy.
+    /// Cells of these segments, without redundancy.
     pub cells_needed: u64,
-    /// Cells that were sent, repairs and redundancy included.
+    /// Cells that were sent, including repairs and redundancy.
     pub cells_sent: u64,
     /// Bursts of repairs: rounds beyond the first of a segment.
     pub repairs: u64,
@@ -43,11 +43,12 @@ struct Outgoing {
     attempt: u8,
     /// The next row, modulo 256: a fresh one until all were sent.
     next_row: u8,
-    /// Different cells that the receiver still needs, as far as it said.
+    /// Number of different cells that the receiver still needs, by its last
+    /// report.
     pending: usize,
-    /// Cells of this attempt that may still arrive.
+    /// Number of cells of this attempt that may still arrive.
     under_way: usize,
-    /// Cells of the present burst that wait for the window.
+    /// Number of cells of the present burst that wait for the window.
     to_send: usize,
     bursts: u32,
 }
@@ -59,11 +60,11 @@ struct UnderWay {
     at: Nanos,
     segment: u64,
     attempt: u8,
-    /// Of a segment's first burst.
+    /// Whether it belongs to a segment's first burst.
     is_first: bool,
 }
 
-/// See the module.
+/// One direction's sending half; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     shape: Shape,
@@ -72,40 +73,42 @@ pub(crate) struct Sender {
     control: Control,
     flow: Flow,
     rtt: Rtt,
-    /// Written, not yet cut.
+    /// Bytes written, not yet cut.
     buffer: VecDeque<u8>,
-    /// No more will be written.
+    /// Whether no more will be written.
     is_ended: bool,
-    /// The segment that says so was cut.
+    /// Whether the segment that says so was cut.
     end_is_cut: bool,
     segments: VecDeque<Outgoing>,
     /// The segment that sent the last cell.
     last_turn: u64,
     /// The number of the next segment.
     next_segment: u64,
-    /// The first segment that the receiver does not take.
+    /// Number of the first segment that the receiver does not take.
     limit: u64,
     next_order: u64,
     under_way: VecDeque<UnderWay>,
-    /// What the receiver said last: the highest order plus 1, cells that came.
+    /// The receiver's last report: the highest order plus 1, and cells that
+    /// came.
     seen: u64,
     received: u64,
-    /// Orders below are settled: arrived or lost.
+    /// Order below which cells are settled: arrived or lost.
     settled: u64,
-    /// Cells among the settled ones that were known to be lost.
+    /// Number of cells among the settled ones that are known to be lost.
     lost: u64,
-    /// When what was overtaken counts as lost.
+    /// When overtaken cells count as lost.
     reorder_at: Option<Nanos>,
     timeout_at: Option<Nanos>,
     /// When a single cell asks whether the last ones were lost.
     probe_at: Option<Nanos>,
-    /// It is to be sent, whatever the window says.
+    /// Whether it is to be sent, whatever the window says.
     is_probing: bool,
     counters: Counters,
 }
 
 impl Sender {
-    /// Sends segments of this end's shape to a receiver that takes `window` of them.
+    /// A sender of segments of this end's shape to a receiver that takes `window` of
+    /// them.
     pub fn new(config: &Config, window: usize) -> Self {
         Self {
             shape: config.shape,
@@ -147,17 +150,17 @@ impl Sender {
         taken
     }
 
-    /// Nothing more will be written.
+    /// Notes that nothing more will be written.
     pub fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// All that was written and its end have arrived.
+    /// Whether everything that was written, and the end, have arrived.
     pub fn is_done(&self) -> bool {
         self.end_is_cut && self.segments.is_empty()
     }
 
-    /// Something waits, and the receiver takes no more segments.
+    /// Whether something waits, and the receiver takes no more segments.
     pub fn is_blocked(&self) -> bool {
         self.has_more() && self.next_segment >= self.limit && self.segments.is_empty()
     }
@@ -171,7 +174,7 @@ impl Sender {
         [self.reorder_at, self.probe_at, self.timeout_at].into_iter().flatten().min()
     }
 
-    /// An acknowledgement. Old ones and impossible ones change nothing.
+    /// Takes an acknowledgement. Old ones and impossible ones change nothing.
     pub fn handle_ack(&mut self, now: Nanos, ack: &Ack) {
         let limit = expand(ack.limit, self.limit);
         let [seen, received] = [(ack.seen, self.seen), (ack.received, self.received)]
@@ -207,7 +210,7 @@ impl Sender {
         }
     }
 
-    /// What the receiver says of one segment.
+    /// Notes what the receiver says about one segment.
     fn note(&mut self, next: u64, entry: &AckEntry) {
         let number = next + u64::from(entry.offset);
         if entry.pending == 0 {
@@ -243,7 +246,7 @@ impl Sender {
         self.flow.round_trip(rtt, cell.is_first);
     }
 
-    /// Orders below `until` have arrived or never will.
+    /// Settles orders below `until`: they have arrived or never will.
     fn settle(&mut self, until: u64) {
         while let Some(cell) = self.under_way.front().filter(|cell| cell.order < until) {
             let (number, attempt) = (cell.segment, cell.attempt);
@@ -270,7 +273,7 @@ impl Sender {
         self.probe_at = probe.map(|patience| now.plus(patience));
     }
 
-    /// Time has passed.
+    /// Notes that time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
         if self.reorder_at.is_some_and(|at| at <= now) {
             self.reorder_at = None;
@@ -340,7 +343,7 @@ impl Sender {
         cell
     }
 
-    /// Cells that are under way or wait for the window.
+    /// Number of cells that are under way or wait for the window.
     fn cells_planned(&self) -> usize {
         self.under_way.len() + self.segments.iter().map(|segment| segment.to_send).sum::<usize>()
     }
@@ -359,8 +362,9 @@ impl Sender {
         after.or_else(|| self.segments.iter().position(is_waiting))
     }
 
-    /// Makes a segment of what was written: a full one, the last one, or, when
-    /// nothing else is on its way, whatever there is (as Nagle, RFC 896).
+    /// Makes a segment from what was written: a full one, the last one, or,
+    /// when nothing else is on its way, whatever there is (as in Nagle, RFC
+    /// 896).
     fn cut(&mut self) -> bool {
         let is_room = self.next_segment < self.limit && self.segments.len() < WINDOW_SEGMENTS_MAX;
         let full = segment::capacity(self.shape);
@@ -393,7 +397,7 @@ impl Sender {
         true
     }
 
-    /// Is there anything that is in no segment yet?
+    /// Whether there is anything that is in no segment yet.
     fn has_more(&self) -> bool {
         !self.buffer.is_empty() || self.is_ended && !self.end_is_cut
     }

@@ -8,14 +8,15 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that `seed` determines; `stream` tells several of one seed apart.
+    /// A generator determined by `seed`; `stream` tells several generators of one
+    /// seed apart.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));
         rng.draw();
         rng
     }
 
-    /// A generator with this very state.
+    /// A generator with exactly this state.
     pub fn of_state(state: u64) -> Self {
         Self(state)
     }
@@ -50,14 +51,14 @@ impl Rng {
         probability > 0.0 && ((self.draw() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// A duration between the two, short ones as likely as long ones.
+    /// A duration between the two; short ones are as likely as long ones.
     pub fn spread(&mut self, from: u64, until: u64) -> u64 {
         let doublings = (until / from.max(1)).max(1).ilog2();
         let from = from << self.below(u64::from(doublings) + 1);
         from + self.below(from)
     }
 
-    /// One of them.
+    /// One element of `all`.
     pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }

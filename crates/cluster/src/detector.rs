@@ -1,8 +1,8 @@
 //! The failure detector of one channel: sends heartbeats, suspects after two
-//! missed ones and declares the peer dead after three (HALR §3.3). How late
-//! heartbeats have come of late, whoever was the cause, is added to both: who has
-//! seen stalls waits longer for a while (see [`crate::lateness`]). What this
-//! process itself sleeps too long is never held against the peer.
+//! missed ones and declares the peer dead after three (HALR §3.3). The lateness
+//! of recent heartbeats, whatever its cause, is added to both: a member that has
+//! seen stalls waits longer for a while (see [`crate::lateness`]). Time that this
+//! process itself overslept is never held against the peer.
 
 use crate::Nanos;
 use crate::lateness::Lateness;
@@ -11,23 +11,25 @@ use crate::lateness::Lateness;
 pub const SUSPECT_AFTER: u64 = 2;
 /// Heartbeats missed in a row before the peer is declared dead.
 pub const DECLARE_AFTER: u64 = 3;
-/// Times that the worst lateness remembered counts in the time-out of a declaration,
-/// for the next one may be worse; in that of a suspicion it counts once.
+/// How often the worst lateness remembered counts in the time-out of a declaration,
+/// because the next one may be worse; in that of a suspicion it counts once.
 pub const LATE_MARGIN: u64 = 2;
-/// Lateness up to half a period is what the missed heartbeats allow for anyway.
+/// Lateness that the number of missed heartbeats already allows for, in half
+/// periods.
 pub const LATE_FREE_HALVES: u64 = 1;
-/// Periods of the longest patience.
+/// Longest patience, in periods.
 pub const PATIENCE_MAX: u64 = 25;
-/// Periods since a peer was last heard for which packets of it that still pass keep it
-/// from being declared dead, and no longer: a kernel speaks without its daemon.
+/// Time since a peer was last heard, in periods, during which packets of it that still
+/// pass keep it from being declared dead. No longer, because a kernel speaks without
+/// its daemon.
 pub const PASSING_PERIODS: u64 = 2 * DECLARE_AFTER;
 /// Additional time for the first sign of life of a peer, and for every one of a peer that
-/// is known to start: its host is busy with that, and nothing depends on it yet.
+/// is known to be starting: its host is busy with that, and nothing depends on it yet.
 pub const FIRST_PATIENCE: Nanos = Nanos::from_ms(1000);
 
 /// What the detector wants done.
 pub trait DetectorOutput {
-    /// Send heartbeat `number`; `echo` is the last one received.
+    /// Sends heartbeat `number`; `echo` is the last one received.
     fn beat(&mut self, number: u64, echo: u64);
     /// Two heartbeats are missing.
     fn suspected(&mut self);
@@ -37,7 +39,8 @@ pub trait DetectorOutput {
     fn declared(&mut self);
 }
 
-/// What a detector wanted in one call, for who acts upon it afterwards.
+/// What a detector wanted in one call, for a caller that acts upon it
+/// afterwards.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Verdicts {
     /// The heartbeat to send: its number, and the last one received.
@@ -59,7 +62,7 @@ impl DetectorOutput for Verdicts {
     }
 }
 
-/// What is thought of the peer.
+/// What this member believes about the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     Alive,
@@ -67,7 +70,7 @@ pub enum Peer {
     Dead,
 }
 
-/// See the module.
+/// The failure detector of one channel; see the module.
 ///
 /// # Contract
 /// * Call `handle_received` for every message, after decryption; for a heartbeat
@@ -90,9 +93,10 @@ pub struct Detector {
     echoed: u64,
     peer: Peer,
     overslept: u64,
-    /// Until then its silence means nothing.
+    /// Time until which the peer's silence means nothing.
     excused: Nanos,
-    /// Until then it is not declared dead, for its packets pass.
+    /// Time until which the peer is not declared dead, because its packets
+    /// pass.
     passing: Nanos,
 }
 
@@ -118,8 +122,8 @@ impl Detector {
         }
     }
 
-    /// Begins again as if the channel were new; the count of the heartbeats and
-    /// what was learnt stay.
+    /// Begins again as if the channel were new; the count of heartbeats and the
+    /// lateness that was learnt stay.
     pub fn start_over(&mut self, now: Nanos) {
         self.heard = false;
         self.last_heard = now;
@@ -127,7 +131,7 @@ impl Detector {
         self.peer = Peer::Alive;
     }
 
-    /// Any message shows that the peer lives.
+    /// Notes a message: any message shows that the peer lives.
     pub fn handle_received(&mut self, now: Nanos, out: &mut impl DetectorOutput) {
         let gap = now.since(self.last_heard);
         if self.heard && !self.starting && now >= self.excused {
@@ -141,7 +145,7 @@ impl Detector {
         }
     }
 
-    /// A heartbeat: `echo` is the last of ours that the peer had.
+    /// Notes a heartbeat: `echo` is the last of ours that the peer had.
     pub fn handle_beat(
         &mut self,
         now: Nanos,
@@ -188,28 +192,30 @@ impl Detector {
         }
     }
 
-    /// Its silence until `until` is not held against the peer: there is a reason
-    /// for it that is not the peer's (see [`crate::hearing`]).
+    /// Does not hold the peer's silence until `until` against it: there is a
+    /// reason for it that is not the peer's (see [`crate::hearing`]).
     pub fn excuse(&mut self, until: Nanos) {
         self.excused = self.excused.max(until);
     }
 
-    /// Whether the peer still starts, as far as is known: it has [`FIRST_PATIENCE`] then,
-    /// time after time.
+    /// Whether the peer is still starting, as far as is known: it then has
+    /// [`FIRST_PATIENCE`] for every sign of life.
     pub fn set_starting(&mut self, yes: bool) {
         self.starting = yes;
     }
 
-    /// Packets of the peer have passed during the last period. Its host and its way
-    /// live then, and its heartbeats may only be late.
+    /// Notes that packets of the peer have passed during the last period. Its host
+    /// and its path live then, and its heartbeats may only be late.
     pub fn handle_passing(&mut self, now: Nanos) {
         let limit = self.period.0.saturating_mul(PASSING_PERIODS);
-        // Not for longer: what ends now must not be noticed later for it.
+        // Not for longer, so that a peer that dies now is not noticed later
+        // because of this.
         let until = now.plus(self.period).min(self.last_heard.plus(Nanos(limit)));
         self.passing = self.passing.max(until);
     }
 
-    /// When it was last heard; what this process overslept counts as heard.
+    /// When the peer was last heard; time that this process overslept counts as
+    /// heard.
     #[must_use]
     pub fn last_heard(&self) -> Nanos {
         self.last_heard
@@ -221,7 +227,7 @@ impl Detector {
         self.lateness.worst()
     }
 
-    /// What is thought of the peer now.
+    /// What this member believes about the peer now.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer
@@ -245,7 +251,7 @@ impl Detector {
         self.wait(DECLARE_AFTER)
     }
 
-    /// How long so many heartbeats take, with what lateness adds.
+    /// The time that this many heartbeats take, plus the lateness.
     fn wait(&self, missed: u64) -> Nanos {
         let free = self.period.0.saturating_mul(LATE_FREE_HALVES) / 2;
         let late = self.lateness.worst().since(Nanos(free)).0;
@@ -411,7 +417,7 @@ mod tests {
         for ms in PERIODS_MS {
             let mut notes = Notes::default();
             let mut detector = heard(ms, &mut notes);
-            // A heartbeat late by a period, of which half is free.
+            // A heartbeat late by a period, half of which is free.
             run_until(&mut detector, Nanos::from_ms(2 * ms - 1), &mut notes);
             detector.handle_beat(Nanos::from_ms(2 * ms), 1, 0, &mut notes);
             assert_eq!(detector.lateness(), Nanos::from_ms(ms));

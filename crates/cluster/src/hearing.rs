@@ -1,25 +1,26 @@
-//! Who hears nobody accuses nobody. When every peer falls silent at once, what
-//! they have in common has failed: this host's own link, or its own process. And
-//! what ends such a silence does not end it for all in the same moment: each
-//! channel repeats what it lost in its own time.
+//! A host that hears nobody accuses nobody. When every peer falls silent at
+//! once, what they have in common has failed: this host's own link, or its own
+//! process. The end of such a silence does not reach all peers in the same
+//! moment: each channel repeats what it lost in its own time.
 //!
 //! Silence is evidence against one peer only while another one is heard.
 
 use crate::Nanos;
 
-/// Time since anybody's last sign of life after which nobody is heard any more, in
-/// halves of a heartbeat period: a heartbeat comes each period, and may be half of one
-/// late.
+/// Time since the last sign of life of any peer after which nobody counts as heard, in
+/// halves of a heartbeat period: a heartbeat comes each period, and may be half a
+/// period late.
 pub const DEAF_HALVES: u64 = 3;
-/// Periods after the end of such a silence until a peer may be accused again: links
-/// come up one after the other, and neighbours have to be found again.
+/// Time after the end of such a silence until a peer may be accused again, in
+/// periods: links come up one after the other, and neighbours have to be found
+/// again.
 pub const GRACE_PERIODS: u64 = 5;
-/// Heartbeats of ours that a peer may have missed while it speaks; one that has missed
-/// more is deaf, and what it says is no sign of life: no client reaches it, and it would
-/// never know. One more than make a peer dead.
+/// Most heartbeats of ours that a peer may have missed while it speaks. A peer that has
+/// missed more is deaf, and its messages are no sign of life: no client reaches it, and
+/// it would never know. One more than makes a peer dead.
 pub const UNHEARD_MAX: u64 = crate::detector::DECLARE_AFTER + 1;
 
-/// When this host last heard any of its peers.
+/// Notes when this host last heard any of its peers.
 ///
 /// # Contract
 /// Tell it of every message of every peer. Before a peer is judged, ask
@@ -27,21 +28,21 @@ pub const UNHEARD_MAX: u64 = crate::detector::DECLARE_AFTER + 1;
 #[derive(Clone, Copy, Debug)]
 pub struct Hearing {
     period: Nanos,
-    /// The last sign of life of anybody.
+    /// The last sign of life of any peer.
     heard: Nanos,
-    /// When the last silence of all ended.
+    /// When the last silence of all peers ended.
     since: Nanos,
     deafened: u64,
 }
 
 impl Hearing {
-    /// Nobody has been heard yet. All peers beat every `period`.
+    /// A host that has heard nobody yet. All peers beat every `period`.
     #[must_use]
     pub fn new(now: Nanos, period: Nanos) -> Self {
         Self { period, heard: now, since: now, deafened: 0 }
     }
 
-    /// Somebody was heard.
+    /// Notes that some peer was heard.
     pub fn handle_received(&mut self, now: Nanos) {
         if now.since(self.heard) > self.patience() {
             self.since = now;
@@ -58,7 +59,7 @@ impl Hearing {
         from.plus(grace)
     }
 
-    /// For how long nobody has been heard.
+    /// Time for which nobody has been heard.
     #[must_use]
     pub fn silence(&self, now: Nanos) -> Nanos {
         now.since(self.heard)
@@ -88,9 +89,9 @@ mod tests {
             hearing.handle_received(Nanos::from_ms(ms));
         }
         let at = Nanos::from_ms;
-        // Somebody is heard: who is silent may be accused.
+        // Somebody is heard: a silent peer may be accused.
         assert!(hearing.excused_until(at(1030)) < at(1030));
-        // Nobody is.
+        // Nobody is heard.
         for ms in 1031..1100 {
             assert_eq!(hearing.excused_until(at(ms)), at(ms + 100));
         }

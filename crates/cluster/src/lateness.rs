@@ -1,28 +1,28 @@
-//! How late heartbeats have been: the longest delay of the last while.
+//! How late heartbeats have been: the longest delay in recent time.
 //!
-//! A scheduler that stalls, a hypervisor that takes the processor away and a way
-//! that loses packets have tails that no normal distribution describes (phi-accrual,
+//! Stalling schedulers, hypervisors that take the processor away and paths that lose
+//! packets have tails that no normal distribution describes (phi-accrual,
 //! Hayashibara et al. 2004, assumes one), and means forget what matters. So the
-//! estimate is the largest sample within a window, the filter by which BBR keeps
-//! its round trip (Cardwell et al. 2016), here in two halves. What is added to the
-//! time-out for it is the safety margin of Chen, Toueg and Aguilera (2002).
+//! estimate is the largest sample within a window, the filter by which BBR keeps its
+//! round trip (Cardwell et al. 2016), here in two halves. What it adds to the
+//! time-out is the safety margin of Chen, Toueg and Aguilera (2002).
 
 use crate::Nanos;
 
-/// Time for which a delay is remembered at least; at most it is twice that.
+/// Least time for which a delay is remembered; it may be up to twice as long.
 pub const LATE_MEMORY: Nanos = Nanos::from_ms(30_000);
 
-/// See the module.
+/// The longest recent delay; see the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
-    /// The largest delay of this half of the window, and of the one before.
+    /// Largest delay of this half of the window, and of the one before.
     halves: [Nanos; 2],
     /// When this half began.
     since: Nanos,
 }
 
 impl Lateness {
-    /// Something came so much later than it should have.
+    /// Notes that something came late by `late`.
     pub fn note(&mut self, now: Nanos, late: Nanos) {
         self.turn(now);
         self.halves[0] = self.halves[0].max(late);

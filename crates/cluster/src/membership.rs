@@ -6,10 +6,10 @@
 
 use crate::state::{EdgeState, is_member_name};
 
-/// Members of one group, the edge's own limit.
+/// Most members of one group, the edge's own limit.
 pub const MEMBERS_MAX: usize = 16;
 
-/// What to do about a request to be current.
+/// The answer to a member's request to become current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Make this durable, then call [`EdgeMembership::handle_persisted`].
@@ -50,8 +50,9 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether asking again is of no use: the member stands down. Anything else
-    /// may pass, and who asks is perhaps the last to hold the connections.
+    /// Whether asking again is useless: the member stands down. Any other
+    /// refusal may pass, and the asking member may be the last to hold the
+    /// connections.
     #[must_use]
     pub fn is_final(self) -> bool {
         match self {
@@ -83,20 +84,21 @@ pub enum MembersError {
 struct Member {
     name: String,
     in_step: bool,
-    /// It has said whether it is, since this edge was started.
+    /// Whether the member has said, since this edge was started, if it is in
+    /// step.
     told: bool,
-    /// It has been heard lately.
+    /// Whether the member has been heard lately.
     answers: bool,
-    /// What its hello said; `None` before its first one.
+    /// Content of its hello; `None` before the first one.
     hello: Option<Greeting>,
 }
 
 /// What a member's hello says about epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Greeting {
-    /// The epoch that it is in; 0 if it has just started.
+    /// The member's epoch; 0 if it has just started.
     pub epoch: u64,
-    /// It is the primary of that epoch, and its server lives.
+    /// Whether it is the primary of that epoch and its server lives.
     pub speaks: bool,
 }
 
@@ -110,29 +112,30 @@ impl Member {
     }
 }
 
-/// See the module.
+/// The edge's epochs; see the module.
 ///
 /// # Contract
 /// * After [`Decision::Grant`] write and sync `persist`, then call
 ///   `handle_persisted`, then flip the fence, then answer the member. If writing
 ///   fails, call `handle_persist_failed` and refuse.
-/// * Call `handle_settled` some time after the start: until then, or until every member
-///   has said hello, a current member that starts anew is granted nothing, because a
-///   backup in step may be about to say so. If what `state` says may be old (the fence in
-///   the kernel is new, so the host was started again), call `handle_boot`: until then
-///   nobody is.
+/// Call `handle_settled` some time after the start: until then, or until every member has
+///   said hello, a current member that starts anew is granted nothing, because a backup
+///   in step may be about to say so. If `state` may be old (the fence in the kernel is
+///   new, so the host was started again), call `handle_boot`: until then no member is
+///   granted anything.
 /// * After `handle_hello` and `handle_settled` look at `claim`.
 /// * Until a member has asked (and got [`Decision::Reopen`] or a grant) after a
 ///   restart of the edge, the fence stays closed.
 #[derive(Clone, Debug)]
 pub struct EdgeMembership {
-    /// In order of preference for the very first start.
+    /// Members in order of preference for the very first start.
     members: Vec<Member>,
     state: EdgeState,
     pending: Option<EdgeState>,
-    /// Whoever knows more than this edge, which was started, has had the time to say so.
+    /// Whether members that know more than this newly started edge have had the time to
+    /// say so.
     settled: bool,
-    /// What the state says may be old.
+    /// Whether the state may be old.
     booted: bool,
 }
 
@@ -170,7 +173,7 @@ impl EdgeMembership {
         Ok(Self { members, state, pending: None, settled: false, booted: false })
     }
 
-    /// Who is current? Only what is durable counts.
+    /// Answers who is current. Only what is durable counts.
     #[must_use]
     pub fn handle_ask(&self) -> &EdgeState {
         &self.state
@@ -182,12 +185,13 @@ impl EdgeMembership {
         self.booted = true;
     }
 
-    /// Who has not said hello by now does not hold up the others.
+    /// Stops waiting for members that have not said hello by now.
     pub fn handle_settled(&mut self) {
         self.settled = true;
     }
 
-    /// Member `name` says which epoch it knows, and whether it speaks in it.
+    /// Notes that member `name` says which epoch it knows, and whether it
+    /// speaks in it.
     pub fn handle_hello(&mut self, name: &str, greeting: Greeting) {
         if let Some(member) = self.members.iter_mut().find(|member| member.name == name) {
             member.hello = Some(greeting);
@@ -195,7 +199,8 @@ impl EdgeMembership {
         self.settle();
     }
 
-    /// Nobody is left who has something to say that this edge does not know.
+    /// Settles once no member is left that has something to say that this edge
+    /// does not know.
     fn settle(&mut self) {
         let state = &self.state;
         let owes_word = |member: &Member| match member.hello {
@@ -209,8 +214,8 @@ impl EdgeMembership {
         self.settled |= !self.members.iter().any(owes_word);
     }
 
-    /// A member that speaks in an epoch which is newer than the state: the file
-    /// was lost or rolled back. It is to be promoted in that epoch.
+    /// A member that speaks in a newer epoch than the state's: the file was
+    /// lost or rolled back. The member is to be promoted in that epoch.
     #[must_use]
     pub fn claim(&self) -> Option<(&str, u64)> {
         let newest = self.newest_known();
@@ -219,11 +224,12 @@ impl EdgeMembership {
         }
         let mut speaks = self.members.iter().filter(|member| member.speaks_in(newest));
         let first = speaks.next()?;
-        // Two of them have never been granted the same epoch.
+        // Two members have never been granted the same epoch.
         speaks.next().is_none().then_some((first.name.as_str(), newest))
     }
 
-    /// Nobody but the members can say what is true, and they have not all been heard.
+    /// Whether only the members can say what is true, and not all of them have been
+    /// heard.
     const fn is_settling(&self) -> bool {
         self.booted && !self.settled
     }
@@ -232,7 +238,7 @@ impl EdgeMembership {
         self.members.iter().filter_map(|member| Some(member.hello?.epoch)).max().unwrap_or(0)
     }
 
-    /// Do the members know more than the state?
+    /// Whether the members know more than the state.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         let newest = self.newest_known();
@@ -243,14 +249,15 @@ impl EdgeMembership {
         epoch == self.state.epoch && self.state.current.as_deref() == Some(name)
     }
 
-    /// An epoch without a member: only the fence was left of the state.
+    /// Whether the epoch has no member: only the fence was left of the state.
     fn is_lost(&self) -> bool {
         self.state.epoch > 0 && self.state.current.is_none()
     }
 
-    /// Member `name` says that it is (or is no longer) in step in `epoch`. False
-    /// if that means nothing: another epoch, an unknown or the current member. While
-    /// a grant is being written it counts as well, for writing may fail.
+    /// Notes that member `name` says that it is (or is no longer) in step in
+    /// `epoch`. False if that means nothing: another epoch, an unknown or the
+    /// current member. It counts even while a grant is being written, because
+    /// writing may fail.
     pub fn handle_in_step(&mut self, name: &str, epoch: u64, yes: bool) -> bool {
         let current = self.state.current.as_deref() == Some(name);
         let valid = epoch == self.state.epoch && !current;
@@ -264,32 +271,33 @@ impl EdgeMembership {
         }
     }
 
-    /// Member `name` is heard, or has been silent for too long: a backup that
-    /// does not answer bars nobody (decision 19). True if that is news.
+    /// Notes that member `name` is heard, or has been silent for too long: a
+    /// backup that does not answer bars nobody (decision 19). True if that is
+    /// news.
     pub fn handle_answers(&mut self, name: &str, yes: bool) -> bool {
         let member = self.members.iter_mut().find(|member| member.name == name);
         member.is_some_and(|member| std::mem::replace(&mut member.answers, yes) != yes)
     }
 
-    /// Has this member been heard lately?
+    /// Whether this member has been heard lately.
     #[must_use]
     pub fn answers(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name && member.answers)
     }
 
-    /// Could this member take over: is it in step, and does it answer?
+    /// Whether this member could take over: it is in step, and it answers.
     #[must_use]
     pub fn is_ready(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name && member.is_ready())
     }
 
-    /// Is this member recorded as in step in the present epoch?
+    /// Whether this member is recorded as in step in the present epoch.
     #[must_use]
     pub fn is_in_step(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name && member.in_step)
     }
 
-    /// Member `name` asks to be current in `epoch`.
+    /// Decides on the request of member `name` to be current in `epoch`.
     #[must_use]
     pub fn handle_promote(&mut self, name: &str, epoch: u64) -> Decision {
         match self.judge(name, epoch) {
@@ -327,7 +335,8 @@ impl EdgeMembership {
         }
         match self.state.epoch.checked_add(1) {
             Some(next) if epoch == next => {}
-            // Who asks for more than the next one knows more than the state.
+            // A member that asks for a later epoch than the next one knows more
+            // than the state.
             Some(next) if epoch > next => return Err(Refusal::Behind),
             _ => return Err(Refusal::WrongEpoch),
         }
@@ -339,7 +348,7 @@ impl EdgeMembership {
                 Err(Refusal::Behind)
             }
             None if self.members.first().is_some_and(|first| first.name == name) => Ok(()),
-            // Nobody ever spoke, and the preferred one is not there.
+            // No member ever spoke, and the preferred one is not there.
             None if self.settled && !self.members.first().is_some_and(|first| first.answers) => {
                 Ok(())
             }
@@ -356,14 +365,14 @@ impl EdgeMembership {
         }
     }
 
-    /// Is this a new epoch? Of one that only the fence was left of nobody knows
-    /// whose it was but the member that speaks in it.
+    /// Whether this is a new epoch. If only the fence was left of an epoch,
+    /// only the member that speaks in it knows whose it was.
     fn begins(&self, granted: &EdgeState) -> bool {
         granted.epoch > self.state.epoch || (self.is_lost() && granted.epoch == self.state.epoch)
     }
 
-    /// The operator closes or opens the edge: what is to be written, also if a
-    /// grant is being written, which carries it too.
+    /// The operator closes or opens the edge. Returns what is to be written; a
+    /// grant that is being written carries it, too.
     pub fn handle_fenced(&mut self, fenced: bool) -> &EdgeState {
         self.state.fenced = fenced;
         if let Some(pending) = &mut self.pending {
@@ -372,8 +381,8 @@ impl EdgeMembership {
         &self.state
     }
 
-    /// The granted state is on disk: the epoch begins, and nobody is in step in
-    /// it. `None` if nothing was being written.
+    /// Notes that the granted state is on disk: the epoch begins, and nobody is
+    /// in step in it. `None` if nothing was being written.
     pub fn handle_persisted(&mut self) -> Option<&EdgeState> {
         let granted = self.pending.take()?;
         assert!(self.begins(&granted), "L3: an epoch is granted twice");
@@ -382,7 +391,7 @@ impl EdgeMembership {
         Some(&self.state)
     }
 
-    /// Writing failed: everything is as before.
+    /// Notes that writing failed: everything is as before.
     pub fn handle_persist_failed(&mut self) {
         self.pending = None;
     }

@@ -1,5 +1,5 @@
-//! What the edge keeps on disk: the epoch, who is current in it, and whether the
-//! operator has closed it.
+//! What the edge keeps on disk: the epoch, its current member, and whether the
+//! operator has closed the edge.
 //!
 //! A block of text of six lines, the last a checksum over the others, so that a
 //! torn or edited file is refused instead of believed. Blocks of version 1 (of
@@ -19,21 +19,22 @@ const FIRST_LINE_1: &str = "holdfast-edge-state 1";
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EdgeState {
     pub epoch: u64,
-    /// `None` in an epoch above 0: it is not known any more who spoke in it.
+    /// The current member; `None` in an epoch above 0 if it is not known any
+    /// more who spoke in it.
     pub current: Option<String>,
-    /// The operator has closed the edge, until he opens it.
+    /// Whether the operator has closed the edge, until he opens it.
     pub fenced: bool,
 }
 
 /// A state as it was written: the block with the highest number counts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StateBlock {
-    /// Counts the writes; 0 in blocks of version 1.
+    /// Number of the write; 0 in blocks of version 1.
     pub number: u64,
     pub state: EdgeState,
 }
 
-/// Why a state file is not believed.
+/// Why a state file is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     #[error("the file is longer than {STATE_BYTES_MAX} bytes or is not text")]
@@ -46,7 +47,7 @@ pub enum StateError {
     Checksum,
 }
 
-/// Is this a name that the file can hold?
+/// Whether the file can hold this name.
 #[must_use]
 pub fn is_member_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -113,14 +114,14 @@ impl StateBlock {
         if block.to_string() == text { Ok(block) } else { Err(StateError::Checksum) }
     }
 
-    /// What decides between two whole blocks.
+    /// Order by which one of two whole blocks is chosen.
     #[must_use]
     pub fn age(&self) -> (u64, u64) {
         (self.number, self.state.epoch)
     }
 }
 
-/// Blocks of the file.
+/// Number of blocks in the file.
 pub const BLOCKS: usize = 2;
 
 /// Which block counts, and which one the next write goes to: a crash in the middle
@@ -134,7 +135,7 @@ pub struct StateBlocks {
 /// A state, and where it is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateWrite {
-    /// The number of the block in the file.
+    /// Number of the block in the file.
     pub block: usize,
     newest: StateBlock,
 }
@@ -150,7 +151,7 @@ impl StateWrite {
 }
 
 impl StateBlocks {
-    /// What the blocks of a file say, as far as they can be read; `None` if none is
+    /// Reads the blocks of a file, as far as they can be read; `None` if none is
     /// whole.
     #[must_use]
     pub fn read(blocks: [Option<&[u8]>; BLOCKS]) -> Option<Self> {
@@ -162,27 +163,28 @@ impl StateBlocks {
         Some(Self { spare: (block + 1) % BLOCKS, newest })
     }
 
-    /// What counts.
+    /// The state that counts.
     #[must_use]
     pub fn state(&self) -> &EdgeState {
         &self.newest.state
     }
 
-    /// What is to be written to keep `state`.
+    /// The write that keeps `state`.
     #[must_use]
     pub fn next(&self, state: EdgeState) -> StateWrite {
         let number = self.newest.number.saturating_add(1);
         StateWrite { block: self.spare, newest: StateBlock { number, state } }
     }
 
-    /// It is on disk. One that failed is not told: the next one goes to the same place.
+    /// Notes that the write is on disk. A failed write is not reported: the next one
+    /// goes to the same place.
     pub fn handle_written(&mut self, write: StateWrite) {
         self.spare = (write.block + 1) % BLOCKS;
         self.newest = write.newest;
     }
 }
 
-/// As the release before wrote it.
+/// A block as the release before wrote it.
 struct Version1<'a>(&'a EdgeState);
 
 impl fmt::Display for Version1<'_> {
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    /// A write that is torn takes the older block with it, never the one that counts.
+    /// A torn write destroys the older block, never the one that counts.
     #[test]
     fn blocks_are_written_in_turn() {
         let empty = StateBlock::default().to_string().into_bytes();

@@ -1,52 +1,54 @@
-//! What a member knows of the other one: its own ear, and the edge's.
+//! What a member knows of the other one: from its own ear, and from the edge's.
 //!
-//! Nobody healthy is replaced on the word of one witness. Where both have lost it,
-//! it is gone at once; where only one has, it may be that one's way that failed,
-//! so the silence must last twice as long. And a member that hears neither the
-//! other one nor the edge has lost its own way, and accuses nobody
+//! Nobody healthy is replaced on the word of one witness. If both have lost the
+//! other member, it is gone at once; if only one has, that witness's own path may
+//! have failed, so the silence must last twice as long. A member that hears
+//! neither the other one nor the edge has lost its own path, and accuses nobody
 //! ([`crate::hearing`]).
 //!
 //! A primary that would run on alone, and may not, has lost this member, for whatever
-//! reason. It is believed when it goes on asking for as long: who only misses a member
-//! that comes back asks no more.
+//! reason. It is believed when it goes on asking for as long: a primary that misses a
+//! member which comes back stops asking.
 
 use crate::Nanos;
 use crate::detector::{DECLARE_AFTER, Detector, Verdicts};
 use crate::hearing::Hearing;
 
-/// Periods that one witness alone must go on missing the other member.
+/// Time for which one witness alone must go on missing the other member, in
+/// periods.
 pub const ALONE_PERIODS: u64 = DECLARE_AFTER;
 
-/// Periods for which a member that has lost the other one, and asks to run on alone,
-/// would take it back: fewer than make the other one act upon it.
+/// Time for which a member that has lost the other one, and asks to run on alone,
+/// would take it back, in periods: less than makes the other one act upon it.
 pub const DOUBT_PERIODS: u64 = ALONE_PERIODS - 1;
 
-/// Who misses the other member.
+/// Which side misses the other member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
-    /// This member does, perhaps with the edge.
+    /// This member misses it, perhaps with the edge.
     Silent,
-    /// The edge does, and this member hears it.
+    /// The edge misses it, and this member hears the edge.
     Unheard,
-    /// Nobody does, but the other member has lost this one.
+    /// Nobody misses it, but the other member has lost this one.
     Alone,
 }
 
-/// See the module.
+/// What a member knows of the other one; see the module.
 ///
 /// # Contract
-/// * As [`Detector`], for the other member; and every message of the edge goes to
-///   `handle_edge`, what it says of the other member to `handle_reach` too.
+/// Call as for [`Detector`], for the other member; every message of the edge goes
+///   to `handle_edge`, and what it says of the other member to `handle_reach`,
+///   too.
 /// * Ask [`Watch::verdict`] after each of them; it may be taken back.
 #[derive(Clone, Debug)]
 pub struct Watch {
     period: Nanos,
     detector: Detector,
     hearing: Hearing,
-    /// Since when this member misses the other one, and since when the edge does.
+    /// When this member began to miss the other one, and when the edge did.
     silent: Option<Nanos>,
     unheard: Option<Nanos>,
-    /// Since when the other member has been asking to run on alone, and the last time.
+    /// When the other member began to ask to run on alone, and when it last did.
     alone: Option<(Nanos, Nanos)>,
 }
 
@@ -64,29 +66,30 @@ impl Watch {
         }
     }
 
-    /// A new channel to the other member, or another life of it.
+    /// Notes a new channel to the other member, or another life of it.
     pub fn renew(&mut self, now: Nanos) {
         self.detector = Detector::new(now, self.period);
         (self.silent, self.alone) = (None, None);
     }
 
-    /// A sign of life of the edge.
+    /// Notes a sign of life of the edge.
     pub fn handle_edge(&mut self, now: Nanos) {
         self.hearing.handle_received(now);
     }
 
-    /// Whether the edge hears the other member, as it says.
+    /// Notes whether the edge says that it hears the other member.
     pub fn handle_reach(&mut self, now: Nanos, yes: bool) {
         self.unheard = if yes { None } else { self.unheard.or(Some(now)) };
     }
 
-    /// The other member has just asked to run on alone, as the edge says.
+    /// Notes that the edge says that the other member has just asked to run on
+    /// alone.
     pub fn handle_alone(&mut self, now: Nanos) {
         let goes_on = self.alone.filter(|(_, last)| now <= self.alone_until(*last));
         self.alone = Some((goes_on.map_or(now, |(since, _)| since), now));
     }
 
-    /// A sign of life of the other member, `now` or a moment ago.
+    /// Notes a sign of life of the other member, `now` or a moment ago.
     pub fn handle_received(&mut self, now: Nanos) {
         if now <= self.detector.last_heard() {
             return;
@@ -96,7 +99,7 @@ impl Watch {
         self.detector.handle_received(now, &mut Verdicts::default());
     }
 
-    /// Its heartbeat.
+    /// Notes its heartbeat.
     pub fn handle_beat(&mut self, now: Nanos, number: u64, echo: u64) {
         self.hearing.handle_received(now);
         self.silent = None;
@@ -116,21 +119,21 @@ impl Watch {
         let mut said = Verdicts::default();
         self.detector.handle_timeout(now, &mut said);
         if said.declared {
-            // It may come back: the beats go on.
+            // The other member may come back: the beats go on.
             self.detector.start_over(now);
             self.silent = self.silent.or(Some(now));
         }
         said.beat
     }
 
-    /// Whether the other member is to be taken for dead.
+    /// Whether the other member is to be taken for dead, and why.
     #[must_use]
     pub fn verdict(&self, now: Nanos) -> Option<Ground> {
         let lasts = |since| now >= self.alone_until(since);
         let ground = match (self.silent, self.unheard) {
             (Some(_), Some(_)) => Some(Ground::Silent),
             (Some(since), None) => lasts(since).then_some(Ground::Silent),
-            // The edge that says so must itself be heard.
+            // An edge that says so must itself be heard.
             (None, Some(since)) => {
                 (lasts(since) && self.hearing.excused_until(now) <= now).then_some(Ground::Unheard)
             }
@@ -141,14 +144,15 @@ impl Watch {
         ground.or_else(|| self.alone.is_some_and(goes_on).then_some(Ground::Alone))
     }
 
-    /// Until when the other member would be taken back, had it been missed since.
+    /// The time until which the other member would be taken back, had it been
+    /// missed since `since`.
     #[must_use]
     pub fn doubt_until(&self, since: Nanos) -> Nanos {
         since.plus(Nanos(self.period.0.saturating_mul(DOUBT_PERIODS)))
     }
 
     /// Whether neither the other member nor the edge is heard any more: for as long as
-    /// makes a peer dead, and lateness that was seen is added.
+    /// makes a peer dead, plus the lateness that was seen.
     #[must_use]
     pub fn hears_nobody(&self, now: Nanos) -> bool {
         self.hearing.silence(now) >= self.detector.patience()
@@ -177,8 +181,8 @@ mod tests {
 
     const PERIOD: u64 = 20;
 
-    /// Runs a watch millisecond by millisecond: the other member beats until it
-    /// is lost, the edge until it is; what the edge says comes at `unheard`.
+    /// Runs a watch millisecond by millisecond: the other member and the edge
+    /// beat until they are lost; the edge's reports come at `unheard`.
     fn run(
         other_until: u64,
         edge_until: u64,
@@ -254,7 +258,7 @@ mod tests {
                 watch.handle_edge(at);
                 watch.handle_received(at);
             }
-            // For less than three periods, twice, and then for longer.
+            // Asking for less than three periods, twice, and then for longer.
             let asks = (100..150).contains(&ms) || (220..270).contains(&ms) || ms >= 331;
             if ms % 10 == 1 && asks {
                 watch.handle_alone(at);
@@ -268,12 +272,32 @@ mod tests {
         assert_eq!(watch.verdict(Nanos::from_ms(401)), None, "another life of it");
     }
 
+    /// Whatever it says shows that it lives, as of when it was said.
+    #[test]
+    fn every_word_is_a_sign_of_life_and_one_of_old_is_none() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        let mut missed = Vec::new();
+        for ms in 0..3000 {
+            let at = Nanos::from_ms(ms);
+            if ms % 10 == 0 {
+                watch.handle_edge(at);
+                watch.handle_received(at.min(Nanos::from_ms(2000)));
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at) {
+                watch.handle_timeout(at);
+            }
+            missed.extend(watch.verdict(at).is_some().then_some(ms));
+        }
+        assert_eq!(missed, Vec::from_iter(2120..3000));
+    }
+
     #[test]
     fn who_comes_back_in_time_is_alive() {
         let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
         for ms in 0..1000 {
             let at = Nanos::from_ms(ms);
-            // Twice a silence of four heartbeats, with the edge's word for one of them.
+            // Twice a silence of four heartbeats, confirmed by the edge for one of
+            // them.
             let silent = (300..380).contains(&ms) || (600..680).contains(&ms);
             if ms % PERIOD == 0 && !silent {
                 watch.handle_beat(at, ms / PERIOD, 0);

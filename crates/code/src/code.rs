@@ -6,16 +6,16 @@ use crate::kernel::{Cauchy, EVERY, Explicit, Kernel, OUTPUTS_MAX, Task};
 
 /// Rows of every code: the elements of GF(2^8).
 pub const ROWS: usize = 256;
-/// The longest cell, bytes.
+/// Longest cell, in bytes.
 pub const CELL_LEN_MAX: usize = 64 << 10;
-/// Missing cells up to which decoding leaves the rows' cells as they are; decoding more
-/// uses them up.
+/// Number of missing cells up to which decoding leaves the rows' cells as they are;
+/// decoding more uses them up.
 pub const KEPT_MAX: usize = OUTPUTS_MAX;
-/// Cells that can be missing or replaced in a systematic code: there are `m` cells and
-/// 256 - `m` other rows.
+/// Most cells that can be missing or replaced in a systematic code: there are `m`
+/// cells and 256 - `m` other rows.
 const REPAIRS_MAX: usize = ROWS / 2;
 
-/// Columns that are copied at once.
+/// Number of columns that are copied at once.
 const NEAR: usize = 32;
 
 /// How rows are made of a segment's cells.
@@ -112,7 +112,7 @@ impl Code {
         Self { kernel, ..self }
     }
 
-    /// Cells of a segment, the `m` of the papers.
+    /// Number of cells of a segment, the `m` of the papers.
     #[must_use]
     pub fn cells(&self) -> usize {
         self.cells
@@ -142,7 +142,7 @@ impl Code {
         self.kernel
     }
 
-    /// Is this row one of the segment's own cells?
+    /// Whether this row is one of the segment's own cells.
     #[must_use]
     pub fn is_plain(&self, row: u8) -> bool {
         self.dispersal == Dispersal::Systematic && usize::from(row) < self.cells
@@ -176,7 +176,7 @@ impl Code {
     /// not matter. With more than [`KEPT_MAX`] missing cells, `cells` holds other
     /// bytes afterwards.
     ///
-    /// In Rabin's dispersal every cell of the segment is missing.
+    /// In Rabin's dispersal every cell of the segment counts as missing.
     ///
     /// # Errors
     /// If lengths or counts do not fit, or a cell or row is named twice or is not
@@ -289,8 +289,8 @@ impl Code {
     }
 
     /// Up to eight erasures stay in registers: syndromes, their e×e solution and
-    /// the restored cells are one pass over the segment. `E` is how many there
-    /// are, or 8: short loops of known length are worth their code.
+    /// the restored cells are one pass over the segment. `E` is their number, or
+    /// 8: short loops of known length are worth their code.
     fn decode_few<const E: usize>(
         &self,
         segment: &mut [u8],
@@ -402,8 +402,8 @@ struct Present {
 }
 
 impl Present {
-    /// The first columns, where the missing ones among them are replaced by
-    /// those columns behind that are present: work for the missing ones only.
+    /// The first columns, in which the missing ones are replaced by later
+    /// columns that are present: work for the missing ones only.
     #[inline(always)]
     fn new(cells: usize, missing: &[u8]) -> Self {
         let mut present = Self { columns: [0; ROWS], count: cells - missing.len() };

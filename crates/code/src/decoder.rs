@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 /// How far a segment has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many different cells are still needed: the *Pending* of TCP Boston §2.2.
+    /// This many different cells are still needed: the *Pending* of TCP Boston
+    /// §2.2.
     Pending(usize),
-    /// The segment is there.
+    /// The segment is complete.
     Complete,
 }
 
@@ -34,7 +35,7 @@ pub struct Decoder {
     spare_rows: [u8; ROWS],
     spare_count: usize,
     seen: RowSet,
-    /// Different cells that are still needed.
+    /// Number of different cells that are still needed.
     pending: usize,
 }
 
@@ -71,7 +72,7 @@ impl Decoder {
         &self.code
     }
 
-    /// How far it is.
+    /// The progress so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
         match self.pending {
@@ -80,7 +81,7 @@ impl Decoder {
         }
     }
 
-    /// Was this row taken?
+    /// Whether this row was taken.
     #[must_use]
     pub fn has(&self, row: u8) -> bool {
         self.seen.contains(row)

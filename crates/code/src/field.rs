@@ -10,7 +10,7 @@ const POLYNOMIAL: u16 = 0x11d;
 /// Number of nonzero elements, after which exponents repeat.
 pub(crate) const ORDER: usize = 255;
 
-/// 2^i, as far as the sum of four logarithms is an index.
+/// Powers 2^i, as far as the sum of four logarithms is an index.
 pub(crate) const EXP: [u8; 4 * ORDER] = powers();
 /// The logarithm to the base 2. That of 0, which has none, is 0: sums over all
 /// pairs may then include a pair of equals.
@@ -21,7 +21,7 @@ pub(crate) static DIVIDE_BITS: [u64; 256] = bit_matrices();
 /// (n / d) for the 16 low nibbles n, then (n·16 / d) for the 16 high ones.
 #[cfg(all(feature = "shuffle", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) static DIVIDE_NIBBLES: [[u8; 32]; 256] = nibble_tables();
-/// 2^b / d for the bits b.
+/// Quotients 2^b / d for the bits b.
 pub(crate) static DIVIDE_BIT: [[u8; 8]; 256] = bit_quotients();
 
 const fn powers() -> [u8; 4 * ORDER] {

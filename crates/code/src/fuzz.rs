@@ -5,11 +5,12 @@ use crate::{CELL_LEN_MAX, Code, CodeError, Decoder, Dispersal, InsertError, Kern
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Lengths of cells around those at which kernels change their step, bytes.
+/// Lengths of cells around those at which kernels change their step, in bytes.
 const CELL_LENS: [usize; 12] = [1, 7, 31, 33, 63, 64, 65, 255, 257, 1400, 4097, 9180];
-/// Longer cells come in fewer numbers, so that a try stays short, bytes.
+/// Most bytes of a segment that is tried: longer cells come in fewer numbers,
+/// so that a try stays short.
 const SEGMENT_LEN_TRIED_MAX: usize = 40_000;
-/// Rows that a direct call of [`Code::decode`] names.
+/// Most rows that a direct call of [`Code::decode`] names.
 const NONSENSE_ROWS_MAX: usize = 40;
 
 /// Reads a shape and then rows from `bytes`, and does to decoders on all kernels
@@ -50,8 +51,8 @@ fn refuse_impossible(m: usize, len: usize) {
     assert_eq!(Code::new(cells, cell_len).map(|code| code.segment_len()), expected);
 }
 
-/// The rows in the order they are named, now and then one of a wrong length, on
-/// all kernels at once.
+/// Inserts the rows in the order they are named, some of them with a wrong
+/// length, on all kernels at once.
 fn insert_hostile(code: &Code, segment: &[u8], rows: &[u8], with_wrong_lengths: bool) -> bool {
     let mut decoders: Vec<Decoder> =
         Kernel::available().map(|kernel| Decoder::new(code.with_kernel(kernel))).collect();

@@ -1,5 +1,5 @@
-//! Inverses in closed form: what a decoder multiplies with costs O(e²), and no
-//! matrix is eliminated.
+//! Inverses in closed form: computing what a decoder multiplies with costs
+//! O(e²), and no matrix is eliminated.
 
 use crate::field::{EXP, LOG, ORDER, multiply};
 
@@ -21,7 +21,8 @@ pub(crate) struct CauchyInverse<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> CauchyInverse<'a, N> {
-    /// Of the rows `x` and as many columns `y`; all of them are different.
+    /// The inverse for the rows `x` and as many columns `y`; all of them are
+    /// different.
     #[inline(always)]
     pub fn new(x: &'a [u8], y: &'a [u8]) -> Self {
         assert!(x.len() == y.len() && x.len() <= N);
@@ -68,12 +69,12 @@ pub(crate) struct VandermondeInverse<'a> {
     log_denominator: [u8; 256],
     /// The next coefficient of Π over j ≠ k of (X + x[j]), for every k.
     quotient: [u8; 256],
-    /// Rows that are left.
+    /// Number of rows that are left.
     left: usize,
 }
 
 impl<'a> VandermondeInverse<'a> {
-    /// Of the points `x`, at most 256 and all different.
+    /// The inverse for the points `x`, at most 256 and all different.
     pub fn new(x: &'a [u8]) -> Self {
         let mut master = [0; 256];
         for (known, point) in x.iter().enumerate() {
@@ -93,14 +94,14 @@ impl<'a> VandermondeInverse<'a> {
         Self { x, master, log_denominator, quotient: [1; 256], left: x.len() }
     }
 
-    /// Begins the next row, from the last one down: its number.
+    /// Begins the next row, from the last one down; returns its number.
     pub fn next_row(&mut self) -> Option<u8> {
         self.left = self.left.checked_sub(1)?;
         Some(self.left as u8)
     }
 
-    /// The divisor of the row that was begun last and point `k`; once for every
-    /// point.
+    /// The divisor of the row that was begun last and point `k`; call it once
+    /// for every point.
     pub fn divisor(&mut self, k: usize) -> u8 {
         let value = self.quotient[k];
         self.quotient[k] = self.master[self.left] ^ multiply(value, self.x[k]);

@@ -54,13 +54,14 @@ const ALL: &[Isa] = &[
 ];
 
 impl Kernel {
-    /// The fastest that this processor has.
+    /// The fastest kernel that this processor has.
     #[must_use]
     pub fn best() -> Self {
         Self::available().next().unwrap_or(Self(Isa::Portable))
     }
 
-    /// All that this processor has, the fastest first. The portable one is the last.
+    /// All kernels that this processor has, the fastest first. The portable one is
+    /// the last.
     pub fn available() -> impl Iterator<Item = Self> {
         ALL.iter().copied().filter(|isa| isa.is_present()).map(Self)
     }
@@ -125,7 +126,8 @@ impl Isa {
         }
     }
 
-    /// Without the standard library nobody can be asked.
+    /// Whether the processor has these instructions; unknown without the
+    /// standard library.
     #[cfg(not(feature = "std"))]
     fn is_present(self) -> bool {
         self == Self::Portable

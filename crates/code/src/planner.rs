@@ -29,7 +29,7 @@ pub enum Loss {
     },
 }
 
-/// What cannot be planned.
+/// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// Too few or too many cells.
@@ -116,12 +116,12 @@ impl Arrivals {
         Self(all)
     }
 
-    /// That `k` of `n` cells arrive.
+    /// Probability that `k` of `n` cells arrive.
     fn exactly(&self, n: usize, k: usize) -> f64 {
         self.0[n][k]
     }
 
-    /// That at least `k` of `n` cells arrive.
+    /// Probability that at least `k` of `n` cells arrive.
     fn at_least(&self, n: usize, k: usize) -> f64 {
         self.0[n].iter().skip(k).sum()
     }
@@ -154,7 +154,7 @@ fn no_retransmission(m: usize, alpha: usize, rate: f64) -> f64 {
     sum
 }
 
-/// What a choice of redundancy leads to.
+/// The consequences of a choice of redundancy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Cells sent beyond `m` at first.
@@ -182,12 +182,13 @@ pub struct Planner {
 struct Rest {
     rounds: Vec<f64>,
     cells: Vec<f64>,
-    /// The probability of not being done within one round less than the deadline.
+    /// Probability of not being done within one round less than the deadline.
     late: Vec<f64>,
 }
 
 impl Planner {
-    /// For segments of `m` cells that should be there `within_rounds` rounds.
+    /// A planner for segments of `m` cells that should be complete within
+    /// `within_rounds` rounds.
     ///
     /// # Errors
     /// If there are no such segments, or no round.
@@ -207,7 +208,8 @@ impl Planner {
         ROWS - self.m
     }
 
-    /// What this redundancy leads to; more than [`Planner::alpha_max`] counts as that.
+    /// The consequences of this redundancy; more than [`Planner::alpha_max`] counts as
+    /// that.
     #[must_use]
     pub fn outcome(&self, alpha_first: usize, alpha_retransmit: usize) -> Outcome {
         let alpha_retransmit = alpha_retransmit.min(self.alpha_max());
@@ -219,7 +221,7 @@ impl Planner {
     }
 
     /// The redundancy with the fewest cells among those that are late with at most
-    /// the probability `late_max`. Of equals the one with less redundancy.
+    /// the probability `late_max`. Among equals, the one with less redundancy.
     /// `None` if even the most is late too often.
     #[must_use]
     pub fn choose(&self, late_max: f64) -> Option<Outcome> {

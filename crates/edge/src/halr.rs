@@ -1,7 +1,7 @@
-//! HALR at work: when packets are copied, when what an outage has swallowed goes
-//! out again, and for how long acknowledgements wait meanwhile. What is kept of
-//! the packets is the business of [`Recovery`], where they are copied and sent that
-//! of a host: eBPF programs and their ring on the wire, a switch in the simulator.
+//! HALR at work: when packets are copied, when what an outage has swallowed is
+//! resent, and how long acknowledgements wait meanwhile. [`Recovery`] decides which
+//! packets are kept; a host copies and sends them: eBPF programs and their ring on
+//! the wire, a switch in the simulator.
 
 mod policy;
 #[cfg(test)]
@@ -12,96 +12,99 @@ pub use policy::{HalrConfig, HalrLimits, Keeps};
 use crate::Ns;
 use crate::recovery::{Recovery, Resend, Shelf};
 
-/// Time between two looks after what the host has copied, ns: so that its age is
-/// known.
+/// Time between two looks at what the host has copied, in ns: the looks tell its
+/// age.
 const LOOK_NS: Ns = 1_000_000_000;
-/// The same while acknowledgements may ask for more, ns: less than a round trip
-/// behind the edge.
+/// The same while acknowledgements may ask for more, in ns: less than a round
+/// trip behind the edge.
 const FOLLOW_LOOK_NS: Ns = 1_000_000;
-/// Acknowledgements that are held at once, 2 MB of them.
+/// Most acknowledgements held at once: 2 MB of them.
 const HELD_MAX: usize = 16_384;
 
-/// What the machine needs of the host that it runs on: copies of what passes, and
-/// hands that send.
+/// What the machine needs of its host: copies of packets that pass, and a way to
+/// send.
 pub trait HalrHost {
     /// The name of a flow, in one direction of its data.
     type Key: Ord + Copy;
     /// Where the copies are kept.
     type Shelf: Shelf;
-    /// An acknowledgement that was not forwarded.
+    /// An acknowledgement that the data path did not forward.
     type Held;
-    /// Why the data path does not do what it was told.
+    /// Reason why the data path does not do what it was told.
     type Error;
-    /// Calls of [`HalrHost::drain`] after which nothing is left, however much has
-    /// waited; 0 where packets do not wait, so that nobody has to look for them.
+    /// Number of [`HalrHost::drain`] calls after which nothing is left, however
+    /// much has waited; 0 where packets do not wait, so that nobody has to look
+    /// for them.
     const DRAINS_MAX: usize;
 
-    /// From now on packets that pass are copied, or no longer, and then what was
-    /// copied and not yet drained is thrown away.
+    /// Starts copying the packets that pass, or stops it; what was copied and
+    /// not yet drained is then thrown away.
     ///
     /// # Errors
     /// When the data path refuses.
     fn set_copying(&mut self, on: bool) -> Result<(), Self::Error>;
-    /// Takes a share of what was copied, in its order, until [`Intake::is_full`].
-    /// Whether nothing is left.
+    /// Takes a share of what was copied, in order, until [`Intake::is_full`].
+    /// True if nothing is left.
     fn drain(&mut self, now: Ns, intake: &mut Intake<Self>) -> bool;
-    /// From now on bare acknowledgements that come out of the cluster are not
-    /// forwarded, only copied, until [`HalrHost::release`], and for `at_most_ns` if
-    /// that does not come. Whether it is so.
+    /// From now on, bare acknowledgements out of the cluster are only copied, not
+    /// forwarded, until [`HalrHost::release`], or for at most `at_most_ns`. False
+    /// if the host cannot do that.
     fn hold(&mut self, at_most_ns: Ns) -> bool;
-    /// Packets that passed and were not copied, for want of room, so far.
+    /// Packets that passed so far and were not copied for lack of room.
     fn lost(&mut self) -> u64 {
         0
     }
-    /// They are forwarded again. What was copied before is still to be drained.
+    /// Acknowledgements are forwarded again. What was copied before is still to
+    /// be drained.
     fn release(&mut self);
-    /// Sends on what was held.
+    /// Sends a held acknowledgement on.
     fn forward(&mut self, held: Self::Held);
     /// Sends a packet again.
     fn resend(&mut self, shelf: &Self::Shelf, resend: &Resend<<Self::Shelf as Shelf>::Packet>);
 }
 
-/// What becomes of the copies.
+/// Receives the copies.
 pub struct Intake<H: HalrHost + ?Sized> {
-    /// Every packet is shown to it.
+    /// The cache, which is shown every packet.
     pub cache: Recovery<H::Key, H::Shelf>,
-    /// In their order.
+    /// Held acknowledgements in their order.
     held: Vec<H::Held>,
     held_count: u64,
 }
 
 impl<H: HalrHost + ?Sized> Intake<H> {
-    /// An acknowledgement that the data path did not forward.
+    /// Takes an acknowledgement that the data path did not forward.
     pub fn hold(&mut self, held: H::Held) {
         self.held.push(held);
         self.held_count += 1;
     }
 
-    /// Whether those that are held have to go on before another one is taken.
+    /// Whether the held acknowledgements must be sent on before another one is
+    /// taken.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.held.len() >= HELD_MAX
     }
 }
 
-/// See the module.
+/// The machine of HALR; see the module.
 ///
 /// # Contract
 /// * [`Halr::handle_start`] comes first.
-/// * [`Halr::handle_suspected`] when packets may be lost, [`Halr::handle_trusted`]
-///   when they may not, as often as it is known; [`Halr::handle_restored`] when there
-///   is a way again.
+/// * [`Halr::handle_suspected`] when packets may be lost, and [`Halr::handle_trusted`]
+///   when they may not, as often as that is known; [`Halr::handle_restored`] when
+///   there is a way again.
 /// * [`Halr::handle_copies`] when the host has copied much, [`Halr::look`] before
-///   something after which it matters what came before; and
+///   any step for which the packets before it matter, and
 ///   [`Halr::handle_timeout`] when [`Halr::poll_timeout`] says.
 pub struct Halr<H: HalrHost + ?Sized> {
     config: HalrConfig,
     intake: Intake<H>,
-    /// While packets are kept: the last look for what was copied.
+    /// Time of the last look at what was copied, while packets are kept.
     looked: Option<Ns>,
-    /// Packets that were not copied, at that time.
+    /// Number of packets that had not been copied at that time.
     lost: u64,
-    /// When what was cached began to go out again, while acknowledgements are held.
+    /// When resending began, while acknowledgements are held.
     holding: Option<Ns>,
 }
 
@@ -114,8 +117,8 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         Self { config, intake, looked: None, lost: 0, holding: None }
     }
 
-    /// Forgets what an earlier life has left in the host, and caches from now on if
-    /// it is to do so always.
+    /// Forgets what an earlier life has left in the host, and starts caching if it
+    /// is to cache always.
     ///
     /// # Errors
     /// When the host refuses.
@@ -124,7 +127,8 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         if self.config.always { self.begin(now, host) } else { Ok(()) }
     }
 
-    /// Packets that pass may be lost; `true` if they are kept from now on.
+    /// Packets that pass may be lost; `true` if they are kept from now on and
+    /// were not before.
     ///
     /// # Errors
     /// When the host refuses.
@@ -136,8 +140,8 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         Ok(true)
     }
 
-    /// Nothing is lost any more. Everything is forgotten, unless it is to be kept
-    /// always or until all is resent; `true` if nothing is kept from now on.
+    /// Nothing is lost any more. Everything is forgotten, unless packets are kept
+    /// always or until all are resent; `true` if nothing is kept from now on.
     ///
     /// # Errors
     /// When the host refuses.
@@ -159,19 +163,19 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         host.set_copying(true)
     }
 
-    /// Takes a share of what was copied. What is left waits for the next call.
+    /// Takes a share of what was copied. The rest waits for the next call.
     pub fn handle_copies(&mut self, now: Ns, host: &mut H) {
         self.take_share(now, host);
     }
 
-    /// As [`Halr::handle_copies`], if there may be anything.
+    /// Like [`Halr::handle_copies`], if there may be anything.
     pub fn look(&mut self, now: Ns, host: &mut H) {
         if self.is_active() {
             self.take_share(now, host);
         }
     }
 
-    /// Whether nothing is left.
+    /// Takes a share; true if nothing is left.
     fn take_share(&mut self, now: Ns, host: &mut H) -> bool {
         if let Some(looked) = &mut self.looked {
             *looked = now;
@@ -179,27 +183,30 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         let is_all = host.drain(now, &mut self.intake);
         let lost = host.lost();
         if std::mem::replace(&mut self.lost, lost) != lost && self.config.forgets_at_loss {
-            // What was not seen may have answered any of them.
+            // A packet that was not seen may have answered any of the cached
+            // ones.
             self.intake.cache.clear();
         }
-        // Of another processor's program, which had begun before they were let go.
+        // From another processor's program, which had begun before they were let
+        // go.
         if self.holding.is_none() || self.intake.is_full() {
             self.let_go(host);
         }
         is_all
     }
 
-    /// The service is back for the flows of which a packet is kept since when, as
-    /// `lost_since` knows, such packets may have been lost. What is kept of them goes
-    /// out again with [`Halr::handle_timeout`], of which the first call is made here.
-    /// Returns how many flows that are.
+    /// The service is back for some flows: `lost_since` tells, for a kept packet,
+    /// since when such packets may have been lost. Their packets go out again with
+    /// [`Halr::handle_timeout`], which is called here for the first time. Returns the
+    /// number of these flows.
     pub fn handle_restored(
         &mut self,
         now: Ns,
         lost_since: impl Fn(&<H::Shelf as Shelf>::Packet) -> Option<Ns>,
         host: &mut H,
     ) -> usize {
-        // What came before the service was back is among what it lacks.
+        // Packets that came before the service was back are among those that it
+        // lacks.
         let _all = (0..H::DRAINS_MAX).any(|_| self.take_share(now, host));
         let cache = &mut self.intake.cache;
         let before = cache.kept_flows();
@@ -212,14 +219,15 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         flows
     }
 
-    /// When those that are held go on: while packets are being resent, not too soon.
+    /// When the held acknowledgements go on: while packets are being resent, not too
+    /// soon.
     fn held_until(&self) -> Option<Ns> {
         let HalrConfig { hold_ns, hold_max_ns, .. } = self.config;
         let longest = if self.intake.cache.is_kicking() { hold_max_ns } else { hold_ns };
         self.holding.map(|since| since + longest)
     }
 
-    /// What was held goes on, and nothing is held any more.
+    /// Sends held acknowledgements on and stops holding.
     fn let_go(&mut self, host: &mut H) {
         if self.holding.take().is_some() {
             host.release();
@@ -246,9 +254,10 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         self.intake.cache.poll_timeout().is_some()
     }
 
-    /// Does what is due; returns how many packets were resent.
+    /// Does what is due; returns the number of packets resent.
     pub fn handle_timeout(&mut self, now: Ns, host: &mut H) -> usize {
-        // What came since may have been acknowledged, and need not be sent again.
+        // Packets that have passed since may acknowledge kept ones, which then
+        // need not be resent.
         if self.poll_timeout().is_some_and(|due| due <= now) {
             self.look(now, host);
         }
@@ -268,13 +277,13 @@ impl<H: HalrHost + ?Sized> Halr<H> {
         self.config.resends_per_turn
     }
 
-    /// What is kept.
+    /// The cache of kept packets.
     #[must_use]
     pub fn cache(&self) -> &Recovery<H::Key, H::Shelf> {
         &self.intake.cache
     }
 
-    /// The flow has ended, as its host knows.
+    /// Forgets a flow that has ended, as its host knows.
     pub fn forget(&mut self, key: H::Key) {
         self.intake.cache.forget(key);
     }

@@ -1,11 +1,12 @@
-//! The flows with the most bytes, without counting all of them: a sketch with
-//! a fixed number of counters (space-saving, Metwally, Agrawal and El Abbadi
-//! 2005). Whoever has more than its share of a window's bytes is in it.
+//! The flows with the most bytes, without counting all of them: a sketch with a
+//! fixed number of counters (space-saving, Metwally, Agrawal and El Abbadi
+//! 2005). Every flow with more than its share of a window's bytes is in it.
 
 use crate::Ns;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Counters per flow that is to be found.
+/// Counters per flow that is to be found; more than one, because light flows
+/// use counters too.
 const COUNTERS_PER_FLOW: usize = 4;
 
 /// The `count` heaviest flows of the last window.
@@ -31,7 +32,8 @@ impl<K: Ord + Copy> Heaviest<K> {
         }
     }
 
-    /// Counts a packet. `true` when a window has ended and the choice is another.
+    /// Counts a packet. `true` when a window has ended and the choice has
+    /// changed.
     pub(crate) fn see(&mut self, now: Ns, key: K, bytes: u32) -> bool {
         let ends = *self.ends.get_or_insert(now + self.window_ns);
         let is_over = now >= ends;
@@ -45,7 +47,8 @@ impl<K: Ord + Copy> Heaviest<K> {
         is_over
     }
 
-    /// Is this flow among them? Before there are enough, everyone is.
+    /// Whether this flow is among the heaviest. Until there are enough flows,
+    /// every flow is.
     pub(crate) fn has(&mut self, key: K) -> bool {
         if self.chosen.len() < self.count {
             self.chosen.insert(key);
@@ -60,7 +63,7 @@ impl<K: Ord + Copy> Heaviest<K> {
                 *known
             }
             None if self.bytes.len() < self.count * COUNTERS_PER_FLOW => 0,
-            // The lightest gives its counter, with what it has counted: no flow
+            // The lightest flow gives up its counter, with its count: no flow
             // is ever underestimated.
             None => self.order.pop_first().map_or(0, |(least, gone)| {
                 self.bytes.remove(&gone);

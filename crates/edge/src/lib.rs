@@ -1,13 +1,13 @@
-//! What an edge does for TCP while a member is replaced, as machines: they keep
-//! the packets that the outage would swallow and resend them when it is over
-//! ([`Recovery`], HALR; [`halr`] says when), and share what is left of the bandwidth afterwards
-//! ([`Pfrc`], PFRC). Both have hard limits on what they remember.
-//! [`strings::Strings`] decides which of several parallel ways is used.
+//! What an edge does for TCP while a member is replaced, as machines: they keep the packets
+//! that the outage would swallow and resend them when it is over ([`Recovery`], HALR; [`halr`]
+//! says when), and share what is left of the bandwidth afterwards ([`Pfrc`], PFRC). Both have
+//! hard limits on what they remember. [`strings::Strings`] decides which of several parallel
+//! paths is used.
 //!
-//! What a new flow's member is, where several serve, says [`maglev`].
+//! [`maglev`] tells the member of a new flow where several serve.
 //!
-//! They know no clock, no socket and no packet format: time and packets are
-//! arguments, so the same machines run at the wire and in the simulator.
+//! The machines know no clock, no socket and no packet format: time and packets
+//! are arguments, so the same machines run on the wire and in the simulator.
 #![forbid(unsafe_code)]
 
 pub mod halr;

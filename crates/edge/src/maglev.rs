@@ -1,34 +1,38 @@
 //! Which member a new flow goes to: Maglev hashing (Eisenbud et al., NSDI 2016,
 //! §3.4) with weights. Every edge of a group that has the same members computes
-//! the same table, and a member that comes or goes moves few entries of others.
+//! the same table, and a member that joins or leaves moves few entries of the
+//! others.
 
-/// Entries of a table: a prime, as the members' permutations need, and so many
-/// that shares of a hundred members differ from their weights by less than 1 %.
+/// Entries of a table: a prime, as the members' permutations need, and large
+/// enough that shares of a hundred members differ from their weights by less
+/// than 1 %.
 pub const ENTRIES: usize = 65_537;
-/// Members of one table: an entry is one byte, of which 255 means nobody.
+/// Most members of one table: an entry is one byte, and 255 means nobody.
 pub const MEMBERS_MAX: usize = 255;
-/// The entry of a table that has no members.
+/// Entry of a table that has no members.
 pub const NOBODY: u8 = 255;
 
 /// One member of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share<'a> {
-    /// What the entries of the table will say.
+    /// Number of the member, which its entries in the table contain.
     pub number: u8,
-    /// What makes its permutation: the same on all edges and in all lives.
+    /// Name that determines the member's permutation: the same on all edges and
+    /// after restarts.
     pub name: &'a [u8],
-    /// Its share compared with the others'; 0 gets none.
+    /// Weight of its share compared with the others'; 0 gets none.
     pub weight: u32,
 }
 
 struct Turn {
     number: u8,
     weight: u64,
-    /// The next entry of its permutation, and the step to the one after.
+    /// The next entry of the member's permutation, and the step to the one
+    /// after it.
     next: usize,
     skip: usize,
-    /// Taken entries times the largest weight: it takes one more when its own
-    /// weight times the rounds so far has got there.
+    /// Taken entries times the largest weight: the member takes another entry
+    /// when its own weight times the rounds so far reaches this.
     due: u64,
 }
 
@@ -61,7 +65,7 @@ pub fn table(members: &[Share<'_>]) -> Vec<u8> {
     table
 }
 
-/// Offset and skip of the paper, from two halves of a hash of the name.
+/// Offset and skip of the paper, from the two halves of a hash of the name.
 fn turn(member: &Share<'_>) -> Turn {
     let hash = hash(member.name);
     let (low, high) = ((hash & 0xffff_ffff) as usize, (hash >> 32) as usize);
@@ -74,8 +78,8 @@ fn turn(member: &Share<'_>) -> Turn {
     }
 }
 
-/// FNV-1a, and the finalizer of SplitMix64 so that names which differ in one
-/// character have unrelated permutations. Part of what edges agree on.
+/// FNV-1a, and the finalizer of SplitMix64, so that names which differ in one
+/// character have unrelated permutations. The edges must agree on it.
 fn hash(name: &[u8]) -> u64 {
     let fold = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut z = name.iter().fold(0xcbf2_9ce4_8422_2325, fold);
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Share of the entries that may change beyond those that have to.
+    /// Largest share of the entries that may change beyond those that have to.
     const DISRUPTION_MAX: f64 = 0.02;
 
     fn names(count: usize) -> Vec<String> {
@@ -111,7 +115,7 @@ mod tests {
         before.iter().zip(after).filter(|(a, b)| a != b).count() as f64 / ENTRIES as f64
     }
 
-    /// Entries that must change when shares go from one to the other.
+    /// Number of entries that must change between two sets of shares.
     fn ideal(before: &[u8], after: &[u8]) -> f64 {
         let loss = |n: u8| (share_of(before, n) - share_of(after, n)).max(0.0);
         (0..=254).map(loss).sum()

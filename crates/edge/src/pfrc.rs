@@ -3,9 +3,9 @@
 //! window for all of them, every interval, and caps what their
 //! acknowledgements advertise, so that the queue need not overflow.
 //!
-//! [`Pfrc`] says when windows are capped and at what; who counts what flows send and
-//! caps their acknowledgements is a host of it: an eBPF program on the wire,
-//! [`Flows`] in the simulator.
+//! [`Pfrc`] says when windows are capped and at what; a host counts what flows send
+//! and caps their acknowledgements: an eBPF program on the wire, [`Flows`] in the
+//! simulator.
 
 mod control;
 mod drive;
@@ -22,38 +22,38 @@ pub use queue::QueueDelay;
 use crate::Ns;
 use holdfast_wire::seq::SeqNo;
 
-/// May a cap take back what was already promised?
+/// Whether a cap may take back what was already promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RightEdge {
     /// No: the advertised right edge never moves left (law L4; RFC 9293
     /// §3.8.6, RFC 7323 §2.4).
     Keeps,
-    /// Yes, as in the thesis' simulations.
+    /// Yes, as in the simulations of the thesis.
     MayShrink,
 }
 
 /// The controller's constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PfrcConfig {
-    /// What the bottleneck carries, bytes per second.
+    /// Capacity of the bottleneck, in bytes per second.
     pub capacity_bytes_per_s: u64,
-    /// How long one measurement takes (Δ). The thesis does not say; 0.25 s
-    /// gives its queue of 600 packets.
+    /// Length of one measurement (Δ). The thesis does not say; 0.25 s gives its
+    /// queue of 600 packets.
     pub interval_ns: Ns,
-    /// The flows' round trip.
+    /// Round trip of the flows.
     pub rtt_ns: Ns,
     /// Weight of a measurement (α). Stable below 2, if the interval is longer
     /// than the round trip; else 1/4 and less converges without swinging.
     pub alpha: f64,
-    /// Share of the capacity that is aimed at (u).
+    /// Share of the capacity that the controller aims at (u).
     pub utilization: f64,
-    /// How the window follows what is measured.
+    /// How the window follows the measurements.
     pub law: Law,
     /// The smallest window that is ever set; two segments keep ACKs coming.
     pub window_min_bytes: u32,
-    /// May promises be taken back?
+    /// Whether promises may be taken back.
     pub right_edge: RightEdge,
-    /// Flows that are counted and capped. One more is neither.
+    /// Most flows that are counted and capped. Further flows are neither.
     pub flows_max: usize,
 }
 
@@ -62,8 +62,8 @@ impl PfrcConfig {
     /// swinging although a round trip may be longer than an interval.
     pub const ALPHA_SHIPPED: f64 = 0.25;
 
-    /// As it ships, with what the group's file says. Nothing is capped before the
-    /// capacity that is left is known.
+    /// The configuration as shipped, with the settings of the group's file.
+    /// Nothing is capped before the capacity that is left is known.
     #[must_use]
     pub fn shipped(settings: &PfrcSettings, flows_max: usize) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl PfrcConfig {
     }
 }
 
-/// What a group's file says of rate control.
+/// Rate-control settings of a group's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PfrcSettings {
     pub interval_ns: Ns,
@@ -90,7 +90,7 @@ pub struct PfrcSettings {
 }
 
 impl PfrcSettings {
-    /// As a group has them whose file says nothing.
+    /// Settings of a group whose file says nothing.
     pub const STANDARD: Self = Self {
         interval_ns: 100_000_000,
         rtt_ns: 100_000_000,
@@ -99,9 +99,9 @@ impl PfrcSettings {
     };
 }
 
-/// What a window field may say instead of `field`, where the receiver shifts its
-/// windows by `scale`, and the right edge that is promised then. `edge`: what was
-/// promised so far; where that is not known nothing is changed.
+/// What a window field may say instead of `field`, if the receiver shifts its
+/// windows by `scale`, and the right edge that is then promised. `edge` is the
+/// promise so far; if it is not known, nothing is changed.
 ///
 /// The result is `cap_bytes >> scale`, rounded up (RFC 7323 §2.4), but never 0
 /// where it was not, never more than it was, and the edge never moves left (law

@@ -1,11 +1,11 @@
-//! Values of one size in chunks of many, named by number: a table that neither
-//! moves when it grows nor takes more than it holds.
+//! Values of one size in chunks of many, addressed by number: a table that
+//! neither moves when it grows nor takes more than it holds.
 
 use std::ops::{Index, IndexMut};
 
-/// Values in one chunk.
+/// Number of values in one chunk.
 const CHUNK: usize = 1024;
-/// No value.
+/// Number that stands for no value.
 pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -20,8 +20,8 @@ impl<T: Copy> Pool<T> {
         Self { chunks: Vec::new(), free: Vec::new(), count: 0 }
     }
 
-    /// Takes a value in; its number until [`Pool::take`]. The caller bounds how
-    /// many there are, far below 2^32.
+    /// Takes a value in; returns its number, which is valid until
+    /// [`Pool::take`]. The caller bounds how many there are, far below 2^32.
     pub(crate) fn put(&mut self, value: T) -> u32 {
         self.count += 1;
         if let Some(at) = self.free.pop() {
@@ -47,7 +47,7 @@ impl<T: Copy> Pool<T> {
         value
     }
 
-    /// What the allocator was asked for.
+    /// Bytes asked of the allocator.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.chunks.len() * CHUNK * size_of::<T>()
             + self.chunks.capacity() * size_of::<Vec<T>>()

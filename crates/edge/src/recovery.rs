@@ -1,6 +1,6 @@
 //! HALR: high-availability local recovery (thesis chapter 3). While packets
 //! pass, the edge keeps for each flow what the outage may swallow; when the
-//! service is back it resends that, and no endpoint waits for its timer.
+//! service is back, the edge resends that, and no endpoint waits for its timer.
 
 mod kick;
 mod lists;
@@ -16,55 +16,57 @@ use lists::{ENDING, Flow, Kept, Lists, Place, SACK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
-/// How often a full cache looks for flows that it need not remember.
+/// Time between two searches of a full cache for flows that need not be
+/// remembered.
 const SWEEP_PERIOD_NS: Ns = 1_000_000_000;
-/// Bytes of an entry of the index at most: nodes of 144 bytes for 11 entries, at least
-/// 5 of which are used, and a level above them.
+/// Most bytes of an entry of the index: nodes of 144 bytes for 11 entries, at least 5
+/// of which are used, and a level above them.
 const INDEX_BYTES: usize = 40;
 
-/// What is kept, and how much of it at most.
+/// What is kept, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// Unacknowledged segments kept per flow: 1 keeps the lowest (thesis §3.3),
-    /// 2 the lowest and the highest, so that a SACK receiver reports the hole
-    /// between them; more keeps the lowest and the highest.
+    /// Most unacknowledged segments kept per flow: 1 keeps the lowest (thesis
+    /// §3.3), 2 the lowest and the highest, so that a SACK receiver reports the
+    /// hole between them; more keeps the lowest and the highest.
     pub segments_max: usize,
-    /// So many more while there is much room. They are not resent, but the
-    /// lowest segment of a busy flow is soon acknowledged, and the next one is
-    /// among them.
+    /// Extra segments kept per flow while memory is plentiful. They are not
+    /// resent, but the lowest segment of a busy flow is soon acknowledged, and
+    /// the next one is among them.
     pub segments_spare: usize,
-    /// Keep SYNs and nothing else.
+    /// Whether only SYNs are kept.
     pub syn_only: bool,
     /// How often the latest acknowledgement is resent; 0 keeps none. Three
     /// start a fast retransmit (thesis §3.3), but not where SACK was negotiated.
     pub ack_copies: u32,
-    /// Flows that are remembered. One more is not, and passes unprotected.
+    /// Most flows that are remembered. Further flows pass unprotected.
     pub flows_max: usize,
-    /// So many of a flow's highest segments are resent, and not only the last one, if
-    /// they passed after the service was last known to be there.
+    /// Most of a flow's highest segments that are resent, instead of only the last
+    /// one, if they passed after the service was last known to be there.
     pub recent_max: usize,
-    /// Bytes that are kept. What would exceed them is not kept.
+    /// Most bytes that are kept. A packet that would exceed them is not kept.
     pub bytes_max: u64,
-    /// A packet that is older is not resent: its ports may have a new owner.
+    /// Age above which a packet is not resent: its ports may have a new owner.
     pub age_max_ns: Ns,
-    /// Resends are spaced to this rate; 0 is at once.
+    /// Rate to which resends are spaced; 0 is at once.
     pub pace_bytes_per_s: u64,
-    /// The further segments of a flow follow its first one after this time.
+    /// Time after which the further segments of a flow follow its first one.
     pub tail_delay_ns: Ns,
-    /// How often a packet is resent at most while nothing acknowledges it.
+    /// Most times that a packet is resent while nothing acknowledges it.
     pub tries: u32,
     /// Time from one try to the next; longer than `tail_delay_ns`.
     pub retry_ns: Ns,
-    /// For so long after the last try, an acknowledgement that asks for another
-    /// segment than the one resent gets it: the receiver had more than the
-    /// acknowledgements told that the outage has swallowed. 0: not at all.
+    /// Time after the last try in which an acknowledgement that asks for
+    /// another segment than the resent one gets it: the receiver had more than
+    /// the acknowledgements told that the outage has swallowed. 0: not at all.
     pub follow_ns: Ns,
-    /// After this time, and two more times within 9 of it, the head and the tail of
-    /// flows go out again that got no answer for so long. 0: never.
+    /// Time without an answer after which the head and the tail of a flow go out
+    /// again, at this time and two more times within 9 of it. 0: never.
     pub overdue_ns: Ns,
-    /// Only so many flows, those with the most bytes (thesis §3.4); 0: all.
+    /// Number of flows that are kept, those with the most bytes (thesis §3.4);
+    /// 0: all.
     pub heaviest: usize,
-    /// The time over which these bytes are counted.
+    /// Time over which these bytes are counted.
     pub window_ns: Ns,
 }
 
@@ -93,33 +95,33 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// Where a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Into the part of the network that may fail.
     IntoCluster,
-    /// Out of it.
+    /// Out of the part of the network that may fail.
     OutOfCluster,
 }
 
-/// What the machine must know of a packet that passes.
+/// What the machine must know about a packet that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passing {
-    /// Where it goes.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// Its first sequence number.
+    /// First sequence number of the packet.
     pub seq: SeqNo,
-    /// One beyond its last: SYN and FIN count (RFC 9293 §3.4).
+    /// Sequence number after its last one: SYN and FIN count (RFC 9293 §3.4).
     pub end: SeqNo,
-    /// What it acknowledges, if it does.
+    /// Sequence number that it acknowledges, if it does.
     pub ack: Option<SeqNo>,
-    /// Opens a connection.
+    /// Whether it opens a connection.
     pub is_syn: bool,
-    /// Ends it at once, whatever is outstanding: RST.
+    /// Whether it ends the connection at once, whatever is outstanding: RST.
     pub is_end: bool,
-    /// Is its last segment: FIN.
+    /// Whether it is the last segment of its direction: FIN.
     pub is_last: bool,
-    /// Does this flow use SACK? `None`: the packet does not tell.
+    /// Whether this flow uses SACK. `None`: the packet does not tell.
     pub sack: Option<bool>,
     /// Bytes that keeping it takes.
     pub bytes: u32,
@@ -130,18 +132,18 @@ pub struct Passing {
 pub struct Resend<P> {
     /// The packet.
     pub packet: P,
-    /// Where it goes.
+    /// Direction of the packet.
     pub direction: Direction,
 }
 
-/// What the machine did.
+/// Counts of what the machine did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryCounts {
     /// Packets it has taken in.
     pub kept: u64,
     /// Packets it has resent.
     pub resent: u64,
-    /// Packets that found no place: a limit was reached.
+    /// Packets for which there was no room: a limit was reached.
     pub refused: u64,
     /// The most bytes it held at once.
     pub bytes_peak: u64,
@@ -149,13 +151,13 @@ pub struct RecoveryCounts {
 
 /// Where packets are kept.
 pub trait Shelf {
-    /// How the machine names one.
+    /// Name of a packet for the machine.
     type Packet: Copy;
-    /// The machine names it no more.
+    /// Releases a packet that the machine will not name again.
     fn release(&mut self, packet: Self::Packet);
 }
 
-/// Packets that are their own names, and need no releasing.
+/// Packets that are their own names and need no releasing.
 #[derive(Clone, Copy, Debug)]
 pub struct Loose<P>(PhantomData<P>);
 
@@ -189,12 +191,12 @@ pub struct Recovery<K, S: Shelf> {
     /// Flows that are being resent; what passes meanwhile is kept anew.
     leaving: BTreeMap<K, u32>,
     lists: Lists<S::Packet>,
-    /// Flows that are released with the next call.
+    /// Flows to release with the next call.
     spent: Vec<u32>,
     bytes: u64,
     kick: Option<Kick<K>>,
     looks: Option<Looks>,
-    /// Flows of which the receiver waits for what is now the lowest segment.
+    /// Flows whose receiver waits for the segment that is now the lowest.
     asked: BTreeSet<K>,
     paced_until: Ns,
     heaviest: Option<Heaviest<K>>,
@@ -226,8 +228,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         }
     }
 
-    /// A packet passes; `packet` puts a copy on the shelf if it is to be kept, or
-    /// answers that there is no room.
+    /// Notes a packet that passes; `packet` puts a copy on the shelf if the
+    /// packet is to be kept, or answers that there is no room.
     pub fn handle_packet(
         &mut self,
         now: Ns,
@@ -242,7 +244,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         }
     }
 
-    /// The flow has ended, or its ports have a new owner.
+    /// Forgets a flow that has ended, or whose ports have a new owner.
     pub fn forget(&mut self, key: K) {
         self.release_spent();
         for flow in [self.flows.remove(&key), self.leaving.remove(&key)].into_iter().flatten() {
@@ -304,8 +306,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     ) {
         let at = &mut self.lists.flows[flow];
         at.touch(now);
-        // A flow of which no SYN was seen is taken for one with SACK, as nearly
-        // all are: bare duplicates would do nothing there.
+        // A flow without a seen SYN is assumed to use SACK, as nearly all do:
+        // bare duplicates would do nothing there.
         let is_new = at.segments == 0 && at.acked().is_none();
         at.mark(SACK, passing.sack.unwrap_or(is_new && !passing.is_syn));
         at.mark(ENDING, passing.is_last);
@@ -339,8 +341,9 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         assert!(segments <= max, "L6: more segments of a flow than the limit");
     }
 
-    /// How many segments a flow may have now: spare ones while half of the memory
-    /// is free, no more of them than it has while a quarter is, and then none.
+    /// Number of segments that a flow may have now: with spare ones while half of
+    /// the memory is free, no more of them than it has while a quarter is, and
+    /// then none.
     fn segments_allowed(&self, flow: u32) -> usize {
         let (least, most) = (self.config.segments_max, self.config.segments_spare);
         let has = usize::from(self.lists.flows[flow].segments);
@@ -376,7 +379,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             self.follow(key, flow, before);
         }
         let wanted = self.config.ack_copies > 0 && !self.config.syn_only;
-        // What is acknowledged is freed, room or not.
+        // Acknowledged segments are freed, whether there is room or not.
         let room = wanted && self.has_room(now, &key, passing.bytes);
         let Some(flow) = self.flows.get(&key).copied() else {
             return;
@@ -404,7 +407,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         }
     }
 
-    /// Drops the segments below `ack`, and the acknowledgement before it.
+    /// Drops the segments below `ack`, and the acknowledgement kept before it.
     fn free_acked(&mut self, flow: u32, ack: SeqNo) {
         let mut next = self.lists.flows[flow].first;
         for _ in 0..self.lists.flows[flow].segments {
@@ -431,7 +434,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.shelf.release(kept.packet);
     }
 
-    /// Drops a flow that is in neither map any more.
+    /// Drops a flow that is no longer in either map.
     fn release(&mut self, flow: u32) {
         while self.lists.flows[flow].first != NONE {
             self.drop_segment(flow, self.lists.flows[flow].first);
@@ -448,7 +451,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         }
     }
 
-    /// Is this SYN another connection's than what is remembered?
+    /// Whether this SYN belongs to another connection than what is remembered.
     fn is_other(&self, key: K, syn: &Passing) -> bool {
         let known = [self.flows.get(&key), self.leaving.get(&key)];
         known.into_iter().flatten().any(|flow| {
@@ -460,7 +463,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
 
     fn is_heavy(&mut self, now: Ns, key: K, passing: &Passing) -> bool {
         let Some(heaviest) = &mut self.heaviest else { return true };
-        // Not `bytes`: what keeping takes is the same for one byte and a hundred.
+        // Not `bytes`: keeping takes the same for one byte and a hundred.
         let sent = passing.end.since(passing.seq).unsigned_abs();
         let is_new_choice = heaviest.see(now, key, sent);
         let is_heavy = heaviest.has(key);
@@ -495,7 +498,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             && (self.flows() < self.config.flows_max || self.flows.contains_key(key))
     }
 
-    /// Forgets flows of which nothing is kept, and those that are too old.
+    /// Forgets flows that have nothing kept, and those that are too old.
     fn sweep(&mut self, now: Ns) {
         let age = self.config.age_max_ns;
         let lists = &self.lists;
@@ -517,32 +520,32 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.counts.bytes_peak = self.counts.bytes_peak.max(self.bytes);
     }
 
-    /// What it did so far.
+    /// Counts of what the machine did so far.
     #[must_use]
     pub fn counts(&self) -> RecoveryCounts {
         self.counts
     }
 
-    /// Bytes it holds, as its caller counts them.
+    /// Bytes that it holds, as its caller counts them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Flows it remembers.
+    /// Number of flows that it remembers.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.flows.len() + self.leaving.len()
     }
 
-    /// Those of them that are not being resent.
+    /// Number of those flows that are not being resent.
     #[must_use]
     pub fn kept_flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// What the allocator was asked for, beside the shelf: exact but for the
-    /// index, which takes at most this.
+    /// Bytes asked of the allocator, without the shelf: exact except for the
+    /// index, for which this is an upper bound.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.lists.flows.memory_bytes()
@@ -550,27 +553,27 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             + self.flows() * INDEX_BYTES
     }
 
-    /// What keeping a packet takes beside its place on the shelf.
+    /// Bytes that keeping a packet takes beside its place on the shelf.
     #[must_use]
     pub fn packet_overhead_bytes() -> usize {
         size_of::<Kept<S::Packet>>()
     }
 
-    /// What remembering a flow takes, at most.
+    /// Most bytes that remembering a flow takes.
     #[must_use]
     pub fn flow_overhead_bytes() -> usize {
         size_of::<Flow>() + INDEX_BYTES
     }
 
-    /// Where the packets are.
+    /// The shelf that the packets are on.
     #[must_use]
     pub fn shelf(&self) -> &S {
         &self.shelf
     }
 }
 
-/// Which of so many segments is one too many: the lowest are waited for, and
-/// beside them the highest is what tells a receiver of the hole.
+/// Index of the segment to drop if there is one too many: receivers wait for
+/// the lowest ones, and beside them the highest tells a receiver of the hole.
 fn gives_way(segments: usize, segments_max: usize) -> Option<usize> {
     (segments > segments_max).then_some(if segments_max == 1 { 1 } else { segments_max - 1 })
 }

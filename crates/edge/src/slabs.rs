@@ -3,14 +3,14 @@
 
 use crate::recovery::Shelf;
 
-/// Sizes of slots, bytes: a SYN of IPv4 and of IPv6 as Linux sends it, small
+/// Sizes of slots, in bytes: a SYN of IPv4 and of IPv6 as Linux sends it, small
 /// requests, an Ethernet frame's packet, and those of larger MTUs.
 const SIZES: [usize; 8] = [64, 96, 256, 512, 1024, 1500, 3072, 9216];
-/// Bytes of a chunk at most: as many slots as fit, and nothing behind them.
+/// Most bytes of a chunk: as many slots as fit, and nothing behind them.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The longest packet that is taken.
+/// Longest packet that is taken, in bytes.
 pub const PACKET_MAX: usize = SIZES[SIZES.len() - 1];
-/// No slot.
+/// Index that stands for no slot.
 const NONE: u16 = u16::MAX;
 
 /// A packet's place, and a number that its owner gave it.
@@ -19,7 +19,7 @@ pub struct Slot {
     chunk: u16,
     slot: u16,
     len: u16,
-    /// The owner's.
+    /// Number given by the owner.
     pub tag: u16,
 }
 
@@ -27,21 +27,21 @@ pub struct Slot {
 struct Chunk {
     class: u8,
     used: u16,
-    /// The first slot that was free and used before; each names the next in its
-    /// first two bytes.
+    /// First free slot that was used before; each names the next in its first
+    /// two bytes.
     free: u16,
-    /// Slots from here on were never used.
+    /// Index from which on slots were never used.
     fresh: u16,
     bytes: Box<[u8]>,
 }
 
-/// Packets, up to a number of bytes.
+/// Packets, up to a total number of bytes.
 #[derive(Debug)]
 pub struct Slabs {
     chunks: Vec<Option<Chunk>>,
-    /// What they take.
+    /// Bytes that the chunks take.
     bytes: usize,
-    /// By size, chunks that have room.
+    /// Chunks that have room, by size of their slots.
     open: [Vec<u16>; SIZES.len()],
     chunks_max: usize,
 }
@@ -54,7 +54,7 @@ impl Slabs {
         Self { chunks: Vec::new(), bytes: 0, open: Default::default(), chunks_max }
     }
 
-    /// The bytes that a packet of this length takes; `None` if it is too long.
+    /// Bytes that a packet of this length takes; `None` if it is too long.
     #[must_use]
     pub fn footprint(len: usize) -> Option<usize> {
         SIZES.into_iter().find(|size| len <= *size)
@@ -83,7 +83,7 @@ impl Slabs {
         chunk.map_or(&[], |chunk| &chunk.slot(slot.slot)[..usize::from(slot.len)])
     }
 
-    /// What the allocator was asked for.
+    /// Bytes asked of the allocator.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Option<Chunk>>()
@@ -120,8 +120,8 @@ impl Shelf for Slabs {
         if was_full {
             self.open[class].push(packet.chunk);
         }
-        // One open chunk of a size stays, or a lone packet that comes and goes
-        // would take and give back its chunk each time.
+        // One open chunk of each size stays, or a lone packet that comes and
+        // goes would take and give back its chunk each time.
         if is_empty && self.open[class].len() > 1 {
             self.open[class].retain(|open| *open != packet.chunk);
             let gone = self.chunks[number].take();
@@ -149,7 +149,7 @@ impl Chunk {
         &mut self.bytes[from..from + size]
     }
 
-    /// A slot; the chunk is not full.
+    /// Takes a free slot; the chunk is not full.
     fn allocate(&mut self) -> u16 {
         self.used += 1;
         let slot = self.free;

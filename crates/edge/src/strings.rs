@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 
 /// Most strings of one group.
 pub const STRINGS_MAX: usize = 8;
-/// Parts into which flows are hashed.
+/// Number of parts into which flows are hashed.
 pub const SLOTS: usize = 256;
-/// Heartbeats in a row after which a string that was declared dead is used again: one
-/// that flaps stays out.
+/// Heartbeats in a row after which a string that was declared dead is used again;
+/// more than one, so that a flapping string stays out.
 pub const RETURN_BEATS: u32 = 5;
-/// Heartbeats through another string, since its own last one, that make a silent string
-/// dead. A peer that dies while it sends leaves one string a single heartbeat ahead of
-/// the next.
+/// Heartbeats that come through another string, since its own last one, and make a
+/// silent string dead. A peer that dies while it sends leaves one string a single
+/// heartbeat ahead of the next.
 pub const AHEAD_BEATS: u32 = 2;
 
 /// How strings share the work.
@@ -25,33 +25,34 @@ pub const AHEAD_BEATS: u32 = 2;
 pub enum Mode {
     /// The first string that is alive does all of it.
     ActiveBackup,
-    /// All do, in proportion to their capacities.
+    /// All strings share it, in proportion to their capacities.
     ActiveActive,
 }
 
-/// What the strings of a group are.
+/// The strings of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StringsConfig {
     pub mode: Mode,
-    /// Of each string, in the order of preference; at most [`STRINGS_MAX`].
+    /// Capacity of each string, in the order of preference; at most
+    /// [`STRINGS_MAX`].
     pub capacities_bytes_per_s: Vec<u64>,
 }
 
 /// Where flows go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Bit `i`: string `i` may be used.
+    /// Mask of strings that may be used: bit `i` is string `i`.
     pub usable: u32,
     /// The string of each part of the flows.
     pub slots: [u8; SLOTS],
 }
 
-/// What has to be done, or is worth telling.
+/// Something that has to be done, or is worth telling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StringsEvent {
     /// Two heartbeats are missing on a string: what passes may be lost.
     Suspected(usize),
-    /// A string that was suspected is heard again; nothing was done to it.
+    /// A suspected string is heard again; nothing was done about it.
     Trusted(usize),
     /// A string is out, because it is silent here or, `by_peer`, at the other edge.
     Declared { string: usize, by_peer: bool },
@@ -60,14 +61,16 @@ pub enum StringsEvent {
     /// Nothing is heard on any string. The other edge's daemon may be dead, so
     /// the table stays as it is.
     AllSilent,
-    /// Judge the silence of this string anew, from now on: it was nobody's fault.
+    /// The silence of this string is to be judged anew, from now on: it was
+    /// nobody's fault.
     Renew(usize),
-    /// This is the table now: put it in force.
+    /// The new table, to be put in force.
     Table(Box<Table>),
-    /// What was sent into these strings (a mask) may be lost, and there is a way
+    /// Packets sent into these strings (a mask) may be lost, and there is a way
     /// again for what is sent now.
     Restored { strings: u32 },
-    /// The strings in use carry so much; undisturbed they carry `full`.
+    /// Capacity of the strings in use; undisturbed they carry
+    /// `full_bytes_per_s`.
     Capacity { bytes_per_s: u64, full_bytes_per_s: u64 },
 }
 
@@ -75,13 +78,14 @@ pub enum StringsEvent {
 enum Hearing {
     Heard,
     Suspected,
-    /// Silent, then this many heartbeats.
+    /// Was silent, then heard for this many heartbeats.
     Silent(u32),
-    /// Silent as all were, until another was heard again: it is judged anew.
+    /// Was silent, as all were, until another string was heard again: it is
+    /// judged anew.
     Hoped,
 }
 
-/// See the module.
+/// The machine of one edge's strings; see the module.
 ///
 /// Contract: tell it every verdict of a detector per string and every fresh
 /// heartbeat; after each call drain [`Strings::poll_event`] until it answers
@@ -90,24 +94,25 @@ enum Hearing {
 pub struct Strings {
     config: StringsConfig,
     hearing: Vec<Hearing>,
-    /// Heartbeats through the one since the last through the other: `[other][one]`.
+    /// Heartbeats through one string since the last through the other:
+    /// `[other][one]`.
     ahead: [[u32; STRINGS_MAX]; STRINGS_MAX],
-    /// Declared dead here.
+    /// Mask of strings declared dead here.
     lost: u32,
-    /// Declared dead at the other edge.
+    /// Mask of strings declared dead at the other edge.
     peer_lost: u32,
-    /// In force.
+    /// Mask of strings that the table in force uses.
     usable: u32,
     all_silent: bool,
-    /// What was sent into these may be lost, and there is no way for it yet.
+    /// Mask of strings whose packets may be lost and have no way yet.
     owed: u32,
     capacity: u64,
     events: VecDeque<StringsEvent>,
 }
 
 impl Strings {
-    /// A machine that takes every string for alive but those outside of `usable`,
-    /// which an earlier life has declared dead.
+    /// A machine that takes every string in `usable` for alive; an earlier life
+    /// has declared the others dead.
     #[must_use]
     pub fn new(config: StringsConfig, usable: u32) -> Self {
         let count = config.capacities_bytes_per_s.len().min(STRINGS_MAX);
@@ -152,14 +157,15 @@ impl Strings {
         }
     }
 
-    /// Packets of flows came through `string`: its heartbeats may be missing, but it
-    /// is not behind the others.
+    /// Notes that packets of flows came through `string`: its heartbeats may be
+    /// missing, but it is not behind the others.
     pub fn handle_traffic(&mut self, string: usize) {
         self.ahead[string] = [0; STRINGS_MAX];
     }
 
-    /// A fresh heartbeat came through `string`. It says which strings the other
-    /// edge has declared dead; `missed` says that others before it never came.
+    /// Takes a fresh heartbeat that came through `string`. It says which
+    /// strings the other edge has declared dead; `missed` says that earlier
+    /// ones never came.
     pub fn handle_beat(&mut self, string: usize, peer_lost: u32, missed: bool) {
         self.peer_lost = peer_lost & all(self.hearing.len());
         self.ahead.iter_mut().for_each(|row| row[string] = row[string].saturating_add(1));
@@ -183,7 +189,7 @@ impl Strings {
                 self.lost &= !(1 << string);
             }
         }
-        // One that was declared dead and is not used yet ends no silence.
+        // A string that was declared dead and is not used yet ends no silence.
         if self.all_silent && !self.is_lost(string) {
             self.end_silence();
         }
@@ -191,8 +197,8 @@ impl Strings {
         self.restore();
     }
 
-    /// After the first heartbeat that ends a silence on all strings the others
-    /// follow; whoever does not is judged from now on.
+    /// After the first heartbeat that ends a silence on all strings, the others
+    /// follow; those that do not are judged from now on.
     fn end_silence(&mut self) {
         self.all_silent = false;
         self.owed = all(self.hearing.len());
@@ -204,8 +210,8 @@ impl Strings {
         }
     }
 
-    /// What is owed goes out as soon as where it goes is heard again: what is resent
-    /// too early is lost as well.
+    /// Reports lost packets for resending as soon as the strings that now carry
+    /// their flows are heard again: what is resent too early is lost as well.
     fn restore(&mut self) {
         if self.owed == 0 {
             return;
@@ -226,8 +232,8 @@ impl Strings {
         }
     }
 
-    /// A string is dead if it is silent while another is heard: silence on all
-    /// says nothing about any.
+    /// Judges the strings: one is dead if it is silent while another is heard;
+    /// silence on all says nothing about any.
     fn judge(&mut self) {
         for (string, hearing) in self.hearing.iter().enumerate() {
             let is_heard = |(other, it): (usize, &Hearing)| {
@@ -268,12 +274,12 @@ impl Strings {
         }
     }
 
-    /// What has to be done next.
+    /// The next thing to be done.
     pub fn poll_event(&mut self) -> Option<StringsEvent> {
         self.events.pop_front()
     }
 
-    /// The strings declared dead here, as the other edge must be told.
+    /// The strings declared dead here, to be reported to the other edge.
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.lost
@@ -292,7 +298,7 @@ impl Strings {
     }
 
     /// Whether packets that pass now may be lost: some string is not heard, and
-    /// nothing is done about it yet; or there is no string left.
+    /// nothing is done about it yet, or no string is left.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         let doubtful = |(string, hearing): (usize, &Hearing)| {
@@ -301,7 +307,7 @@ impl Strings {
         self.usable == 0 || self.hearing.iter().enumerate().any(doubtful)
     }
 
-    /// How a string is, in a word.
+    /// State of a string in a word.
     #[must_use]
     pub fn word(&self, string: usize) -> &'static str {
         match self.hearing[string] {
@@ -313,8 +319,8 @@ impl Strings {
         }
     }
 
-    /// The string in use that has the largest part of the flows: there goes what was
-    /// sent into those that are not in use any more. `None`: no string is left.
+    /// The string in use that has the largest part of the flows; packets sent into
+    /// strings no longer in use are resent there. `None`: no string is left.
     #[must_use]
     pub fn heir(&self) -> Option<usize> {
         let slots = self.table().slots;
@@ -322,7 +328,7 @@ impl Strings {
         bits(self.usable).max_by_key(part)
     }
 
-    /// Where flows go now.
+    /// The table for flows now.
     #[must_use]
     pub fn table(&self) -> Table {
         let weights = &self.config.capacities_bytes_per_s;
@@ -351,8 +357,9 @@ impl Strings {
     }
 }
 
-/// Every part to a string, in proportion to the weights. A part whose string is
-/// not usable goes to one that is, again in proportion; no other part moves.
+/// Assigns every part to a string, in proportion to the weights. A part whose
+/// string is not usable goes to one that is, again in proportion; no other part
+/// moves.
 fn share(weights: &[u64], usable: u32) -> [u8; SLOTS] {
     let everything = all(weights.len());
     let mut first = Turns::new(weights, everything);

@@ -1,4 +1,4 @@
-//! The admin socket: one line of JSON asks, one line answers.
+//! The admin socket: one line of JSON asks, and one line answers.
 //!
 //! The daemon's side is one descriptor in its event loop and never blocks; the
 //! other side is what the verbs use.
@@ -23,15 +23,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Clients at a time; one more is closed at once.
+/// Most clients at a time; one more is closed at once.
 pub const CLIENTS_MAX: usize = 16;
-/// Longest request line.
+/// Longest request line, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// The schema of an answer to [`Request::Show`].
 pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
-/// Longest answer that a verb accepts.
+/// Longest answer that a verb accepts, in bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// How long a verb waits for a daemon.
+/// Longest time for which a verb waits for a daemon.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Time after which a host that is out of descriptors or memory is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ const SILENT_MAX: Duration = Duration::from_secs(2);
 const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;
 const LOOK: u64 = u64::MAX - 2;
-/// How often a daemon looks whether verbs still find it.
+/// Time between a daemon's looks at whether verbs still find it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What can be asked.
@@ -55,16 +55,17 @@ pub enum Request {
     },
     /// Let no member speak (edge only), until [`Request::Unfence`].
     Fence {
-        /// Only until a backup takes over, or the daemon ends.
+        /// Whether it lasts only until a backup takes over, or the daemon ends.
         #[serde(default)]
         until_takeover: bool,
     },
     /// Undo `Fence`.
     Unfence,
-    /// The primary's backup is to take over, planned, and the primary to be its backup
-    /// (a protected primary only).
+    /// Makes the primary's backup take over, as planned, and the primary its backup (a
+    /// protected primary only).
     Switchover {
-        /// The primary's daemon ends instead, once the other one has taken over.
+        /// Whether the primary's daemon ends instead, once the other member has
+        /// taken over.
         #[serde(default)]
         leaves: bool,
     },
@@ -72,7 +73,7 @@ pub enum Request {
     Show,
     /// Where a packet would go.
     Trace(TraceRequest),
-    /// Give the member no new connections, or (`end`) some again.
+    /// Gives the member no new connections, or (`end`) some again.
     Drain {
         name: String,
         #[serde(default)]
@@ -91,7 +92,7 @@ pub struct TraceRequest {
     pub payload_bytes: u16,
 }
 
-/// The refusal of a switchover where no member is asked.
+/// The refusal of a switchover by anything but a member.
 pub const NO_PRIMARY: &str = "only a primary hands over; ask on the primary's host";
 
 /// An answer that says why there is none.
@@ -100,13 +101,13 @@ pub fn refusal(reason: &str) -> Value {
     json!({ "error": reason })
 }
 
-/// The daemon's side.
+/// The daemon's side of the socket.
 #[derive(Debug)]
 pub struct AdminSocket {
     listener: UnixListener,
-    /// Held for as long as the daemon lives: whoever has it owns the socket's file.
+    /// Held for as long as the daemon lives: its holder owns the socket's file.
     lock: File,
-    /// Which file the socket is: device and number.
+    /// Device and number of the socket's file.
     place: (u64, u64),
     epoll: Epoll,
     /// Rings when the listening socket is watched again.
@@ -134,7 +135,7 @@ struct Client {
     stream: UnixStream,
     request: Vec<u8>,
     answer: Vec<u8>,
-    /// When it came, or was served last.
+    /// When it came, or was last served.
     served: Instant,
 }
 
@@ -158,8 +159,8 @@ impl AdminSocket {
         make_folder(path)?;
         let in_use =
             || io::Error::new(ErrorKind::AddrInUse, "a daemon with this role runs already");
-        // Two that start at once: without the lock, each could take the other's
-        // socket for one that a dead daemon left.
+        // Two daemons may start at once: without the lock, each could take the
+        // other's socket for one that a dead daemon left.
         let lock = lock::exclusive(&path.with_extension("lock"))?.ok_or_else(in_use)?;
         if UnixStream::connect(path).is_ok() {
             return Err(in_use());
@@ -196,7 +197,7 @@ impl AdminSocket {
     }
 
     /// Listens at its path again, and locks it, if somebody has removed the files;
-    /// whether that was so.
+    /// true if so.
     ///
     /// # Errors
     /// `AddrInUse` if another daemon has taken the place; else as [`Self::bind`].
@@ -299,7 +300,7 @@ impl AdminSocket {
         }
     }
 
-    /// A free place, or that of the client that has been silent for longest.
+    /// A free place, or that of the client that has been silent longest.
     fn place_for_one_more(&self) -> Option<usize> {
         let silent = |(index, client): (usize, &Option<Client>)| match client {
             None => Some((Duration::MAX, index)),
@@ -325,8 +326,8 @@ impl Drop for AdminSocket {
 }
 
 impl Client {
-    /// Reads, answers once and writes; an error ends the client. Who asks on without
-    /// reading the answers waits.
+    /// Reads, answers once and writes; an error ends the client. A client that asks
+    /// without reading the answers waits.
     fn serve(&mut self, answer: &mut impl FnMut(Request) -> Value) -> io::Result<()> {
         self.write()?;
         if self.is_served() {
@@ -334,7 +335,7 @@ impl Client {
         }
         let end = self.end_of_request().filter(|_| self.answer.is_empty());
         if let Some(end) = end {
-            // Who asks byte by byte keeps nobody else out.
+            // A client that asks byte by byte keeps nobody else out.
             self.served = Instant::now();
             let value = match serde_json::from_slice(&self.request[..end]) {
                 Ok(request) => answer(request),
@@ -385,7 +386,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     run_dir::make(folder)
 }
 
-/// For its owner only.
+/// Listens for the owner only.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -520,7 +521,7 @@ mod tests {
     fn events_are_numbered_and_limited() {
         let mut events = Events::default();
         for number in 0..EVENTS_MAX + 5 {
-            // Of one kind so many would not be written.
+            // Events of one kind: so many of them would not be written.
             events.add(&format!("tick {}", number % 100), "");
         }
         assert_eq!(events.answer(0)["events"].as_array().map(Vec::len), Some(EVENTS_MAX));

@@ -31,14 +31,15 @@ use std::time::{Duration, Instant};
 
 /// Time after which a handshake is given up.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
-/// Bytes that may wait to be sent; a peer that lets more pile up is not reading.
+/// Most bytes that wait to be sent; a peer that lets more pile up is not
+/// reading.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Longest name of a group or a member, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Unacknowledged data older than this closes the TCP connection.
+/// Age of unacknowledged data at which the TCP connection is closed.
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time between two probes of an idle channel: an end whose host was restarted, and
-/// that has nothing to say, would never be missed.
+/// Time between two probes of an idle channel: without them, nobody would notice
+/// that the other end's host was restarted while it has nothing to say.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Largest Noise message (Noise specification §3).
 const RECORD_MAX: usize = 65535;
@@ -46,14 +47,15 @@ const TAG_BYTES: usize = 16;
 const RECORD_PLAIN_MAX: usize = RECORD_MAX - TAG_BYTES;
 const RECORD_HEADER: usize = 2;
 const MESSAGE_HEADER: usize = 4;
-/// Read buffer: two whole records.
+/// Size of the read buffer, in bytes: two whole records.
 const RAW_BYTES: usize = 2 * (RECORD_HEADER + RECORD_MAX);
-/// Reads of one [`Channel::recv`], so that a fast peer cannot starve the loop.
+/// Most reads of one [`Channel::recv`], so that a fast peer cannot starve the
+/// loop.
 const READS_PER_TURN: usize = 16;
-/// [`Channel::send`] flushes by itself when this much plaintext waits.
+/// Bytes of waiting plaintext at which [`Channel::send`] flushes by itself.
 const PLAIN_FLUSH_BYTES: usize = RECORD_PLAIN_MAX;
 
-/// What the two ends must agree on, and who this end is.
+/// What the two ends must agree on, and the identity of this end.
 #[derive(Clone)]
 pub struct Identity {
     /// See [`crate::key::GroupKey::channel_key`].
@@ -96,7 +98,7 @@ pub struct Channel {
 }
 
 enum Stage {
-    /// The TCP connection is under way.
+    /// The TCP connection is being established.
     Connecting(Box<Handshake>),
     Handshaking(Box<Handshake>),
     /// `confirmed`: a record of the peer was opened, so the handshake was no replay.
@@ -123,8 +125,8 @@ impl Channel {
             Type::STREAM.nonblocking().cloexec(),
             Some(Protocol::TCP),
         )?;
-        // A lost segment must not look like a lost peer, from the first one on: the
-        // handshake's round trip starts the estimate. Older kernels refuse.
+        // A lost segment must not look like a lost peer, not even the first one:
+        // the handshake's round trip starts the estimate. Older kernels refuse.
         let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         match socket.connect(&SockAddr::from(address)) {
             Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e.into()),
@@ -152,8 +154,8 @@ impl Channel {
     fn new(socket: TcpStream, stage: Stage, now: Instant) -> Result<Self, ChannelError> {
         let options = socket2::SockRef::from(&socket);
         options.set_tcp_nodelay(true)?;
-        // The host's default may be one that probes with delay; where cubic is
-        // missing the default has to do.
+        // The host's default may be one that probes with delay; if cubic is
+        // missing, the default has to do.
         let _ = options.set_tcp_congestion(b"cubic");
         options.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
@@ -262,8 +264,8 @@ impl Channel {
     }
 
     /// Reads what has arrived and hands over every complete message. Also
-    /// drives the handshake. What a peer sent before it closed is handed over
-    /// before the error tells that it closed.
+    /// drives the handshake. Messages that a peer sent before it closed are
+    /// handed over before the error that says it closed.
     ///
     /// # Errors
     /// When the peer has closed, or sent what no peer with the key sends; the
@@ -328,13 +330,13 @@ impl Channel {
         Ok(())
     }
 
-    /// Nobody has answered our first words yet.
+    /// Whether nobody has answered our first bytes yet.
     fn is_introducing_itself(&self) -> bool {
         matches!(&self.stage, Stage::Handshaking(handshake) if handshake.is_initiator())
             && self.raw_start == self.raw_end
     }
 
-    /// Looks whether the TCP connection is there, and if so says hello.
+    /// Checks whether the TCP connection is established, and if so says hello.
     fn finish_connecting(&mut self) -> Result<(), ChannelError> {
         match &self.stage {
             Stage::Closed => return Err(ChannelError::Closed),
@@ -441,7 +443,8 @@ impl Channel {
         self.peer = finished.peer;
         self.stage = Stage::Open { noise: Box::new(finished.noise), confirmed: initiator };
         if initiator {
-            // An empty record proves to the other side that we are no recording.
+            // An empty record proves to the other side that this is no
+            // recording.
             self.seal_chunk(0..0)?;
         }
         self.flush()?;

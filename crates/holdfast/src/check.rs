@@ -1,8 +1,8 @@
 //! `holdfast check`: can this machine do what a member or an edge must do?
 //!
-//! Every line is a fact that was tried out or read, and where it is not as it
-//! should be, what to do about it. Experiments run in namespaces of their own
-//! and leave no trace.
+//! Every line is a fact that was tried out or read, with a remedy if it is not
+//! as it should be. Experiments run in namespaces of their own and leave no
+//! trace.
 
 mod experiments;
 mod host;
@@ -22,7 +22,7 @@ use serde::Serialize;
 /// Schema of `holdfast check --json`.
 pub const SCHEMA: &str = "holdfast.check/1";
 
-/// How a finding counts.
+/// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -33,17 +33,17 @@ pub enum Verdict {
     Fail,
 }
 
-/// One line.
+/// One line of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub name: &'static str,
     pub verdict: Verdict,
     pub found: String,
-    /// Empty when there is nothing to do.
+    /// The remedy; empty when there is nothing to do.
     pub remedy: String,
 }
 
-/// All lines.
+/// All lines of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub schema: &'static str,
@@ -53,7 +53,7 @@ pub struct Report {
     pub not_checked: &'static [&'static str],
 }
 
-/// Lines that only a pair needs.
+/// Names of lines that only a pair needs.
 const OF_PAIRS: [&str; 5] =
     ["TCP_REPAIR", "pidfd_getfd", "SYN cookies", "TCP Fast Open", "conntrack"];
 
@@ -90,7 +90,7 @@ impl Finding {
 }
 
 impl Report {
-    /// The worst line.
+    /// Verdict of the worst line.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.findings.iter().map(|f| f.verdict).max().unwrap_or(Verdict::Ok)
@@ -119,8 +119,8 @@ impl Report {
     }
 }
 
-/// Looks at this machine; with a file, also at what it says of the host that has the
-/// role.
+/// Looks at this machine; with a file, also at what it says about the host that has
+/// the role.
 #[must_use]
 pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     let is_pair = host.is_none_or(|(file, _)| matches!(file, GroupFile::Replicated(_)));
@@ -141,7 +141,8 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     Report { schema: SCHEMA, role, findings, not_checked }
 }
 
-/// What the file says of the host with this role, and what stays unknown.
+/// Checks what the file says about the host with this role; returns also what
+/// stays unknown.
 fn of_host(file: &GroupFile, role: &str) -> (Vec<Finding>, &'static [&'static str]) {
     let no_role = |error: String| vec![Finding::fail("role", error, "choose one with --role")];
     match file {
@@ -176,7 +177,8 @@ mod tests {
         });
     }
 
-    /// The examples name hosts that this one is not: much fails, and says how.
+    /// The examples name other hosts than this one: much fails, and the
+    /// findings say how.
     #[test]
     fn each_kind_of_group_is_checked_and_the_rest_is_named() {
         let spread = include_str!("../../../docs/example-spread.toml");

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 /// A file to start from.
 const EXAMPLE: &str = include_str!("../../../docs/example.toml");
-/// The same of a spread group.
+/// A file of a spread group to start from.
 const EXAMPLE_SPREAD: &str = include_str!("../../../docs/example-spread.toml");
 /// The table of calls and their support, kept beside the other documents.
 const SUPPORT: &str = include_str!("../../../docs/SUPPORT.md");
@@ -79,7 +79,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// Before anything is touched, and in better words than the first call that fails.
+/// Checks the user before anything is touched, with a better message than that of
+/// the first call that fails.
 fn must_be_root() -> Result<(), Failure> {
     if check::may_administer() {
         return Ok(());
@@ -158,7 +159,8 @@ fn style(colour: Colour) -> Style {
     if wanted { Style::Colour } else { Style::Plain }
 }
 
-/// Daemons log from a thread; the verbs, which end at once, by themselves.
+/// Starts the log: daemons log from a thread; verbs, which end soon, log
+/// directly.
 fn start_log(cli: &Cli) -> Option<log::Log> {
     let level = match cli.verbose {
         0 => tracing::Level::INFO,
@@ -195,7 +197,7 @@ fn print(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// All that a verb does which only prints.
+/// Does all that a verb does which only prints.
 fn say(text: &str) -> Result<u8, Failure> {
     print(text).map(|_| exit::OK)
 }

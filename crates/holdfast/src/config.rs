@@ -1,12 +1,13 @@
-//! The configuration: one TOML file that all hosts of a group share.
-//! [`Config`] is that of a replicated group; [`GroupFile`] is that of any kind.
+//! The configuration: one TOML file that all hosts of a group share. [`Config`]
+//! is the file of a replicated group; [`GroupFile`] is that of any kind.
 //!
-//! Nothing in it is guessed: an unknown key, a value out of range or a name
-//! that is not defined is an error with its line, its column and a remedy.
-//! `config show --effective` prints every default.
+//! Nothing in it is guessed: an unknown key, a value out of range or an
+//! undefined name is an error with its line, its column and a remedy. `config
+//! show --effective` prints every default.
 //!
-//! Each kind has a file of its own here, which knows nothing of the others.
-//! `group` and `checks` are what they share, `file` is what knows all three.
+//! Each kind has a source file of its own here, which knows nothing about the
+//! others. `group` and `checks` are what they share, and `file` knows all
+//! three.
 
 mod checks;
 mod error;

@@ -1,4 +1,4 @@
-//! `holdfast run`: one daemon per host, its role taken from the file.
+//! `holdfast run`: one daemon per host, with its role from the file.
 
 mod advice;
 pub mod backup;
@@ -38,7 +38,7 @@ use holdfast_member::shown::{Protection, Shown};
 /// Whatever keeps it from starting or ends it, with a remedy where there is one.
 pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     let named = || format!("`{role}` of group `{}`", file.name());
-    // Whoever runs out of descriptors cannot even answer questions.
+    // A daemon out of descriptors cannot even answer questions.
     limits::raise_open_files(0).context("the limit of open files")?;
     match file {
         GroupFile::Replicated(config) => {
@@ -53,7 +53,7 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What a machine shows of itself, as `status` says it: state, reason and remedy.
+/// A machine's state as `status` gives it: state, reason and remedy.
 fn shown(shown: Shown) -> (State, String, String) {
     let state = match shown.protection {
         Protection::Protected => State::Protected,
@@ -64,16 +64,17 @@ fn shown(shown: Shown) -> (State, String, String) {
     (state, shown.reason, shown.remedy)
 }
 
-/// What this daemon can do without, and tries again or shows elsewhere: `-v` tells.
+/// Logs with `-v` the failure of something that this daemon can do without, and
+/// tries again or shows elsewhere.
 fn heed<T>(what: &str, result: Result<T, impl std::fmt::Display>) {
     if let Err(error) = result {
         tracing::debug!("{what}: {error}");
     }
 }
 
-/// The signal that ends this daemon, if one has come. SIGHUP never does: nothing is
-/// to be opened again, for the log is standard error, and the file counts from the
-/// next start on.
+/// The signal that ends this daemon, if one has come. SIGHUP never does: nothing
+/// needs to be opened again, because the log is standard error, and the file counts
+/// from the next start on.
 fn ending(signals: &Signals) -> Option<i32> {
     while let Some(signal) = signals.take() {
         if signal != libc::SIGHUP {

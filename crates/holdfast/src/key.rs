@@ -2,8 +2,9 @@
 //!
 //! Keys are derived from it (BLAKE2s keyed with the secret, one label each): one
 //! opens the encrypted channel, one keys the hashes that compare what the members
-//! read and wrote, one those that compare their worlds, one authenticates heartbeats;
-//! and for transit groups, one authenticates theirs and one keys the hash of flows.
+//! read and wrote, one those that compare their worlds, and one authenticates
+//! heartbeats; in transit groups, one authenticates theirs and one keys the hash of
+//! flows.
 
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -14,7 +15,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const KEY_BYTES: usize = 32;
-/// Largest key file that is read.
+/// Largest key file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
 /// The secret that all members and the edge of one group share.
@@ -35,7 +36,7 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self, path: &Path) -> String {
         let path = path.display();
@@ -79,7 +80,7 @@ impl GroupKey {
     /// # Errors
     /// As [`KeyError`] tells.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
-        // Opening a pipe would wait for whoever writes into it.
+        // Opening a pipe would wait for its writer.
         let mut options = std::fs::File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(KeyError::Unreadable)?;
@@ -116,7 +117,7 @@ impl GroupKey {
         let mut bytes = [0; KEY_BYTES];
         for (byte, digits) in bytes.iter_mut().zip(line.as_bytes().chunks_exact(2)) {
             let digits = std::str::from_utf8(digits).unwrap_or_default();
-            // `from_str_radix` takes a sign, which is no digit.
+            // `from_str_radix` accepts a sign, which is no digit.
             *byte = (!digits.starts_with('+'))
                 .then(|| u8::from_str_radix(digits, 16).ok())
                 .flatten()
@@ -154,7 +155,7 @@ impl GroupKey {
         words
     }
 
-    /// Keys the hashes of what both members must have alike (decision 25).
+    /// Keys the hashes of what both members must have in common (decision 25).
     #[must_use]
     pub fn world_key(&self) -> [u8; KEY_BYTES] {
         self.derive(b"holdfast world 1")
@@ -180,8 +181,8 @@ impl GroupKey {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Of the hash by which a spread group's edges choose host servers: the same on
-    /// all of them, and unknown to clients.
+    /// Keys the hash by which a spread group's edges choose host servers: the same
+    /// on all of them, and unknown to clients.
     #[must_use]
     pub fn spread_seed(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.derive(b"holdfast spread 1");
@@ -195,7 +196,7 @@ impl GroupKey {
     }
 }
 
-/// Who this process is.
+/// The user of this process.
 fn own_user() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |of| of.uid())
 }

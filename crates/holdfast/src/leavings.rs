@@ -23,15 +23,15 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Wait for the end of all processes that were killed; only a disk that does not answer
-/// holds one up for longer.
+/// Longest wait for the end of all killed processes; only a disk that does not answer
+/// delays one for longer.
 const KILLED_MAX: Duration = Duration::from_secs(5);
 
-/// What was removed.
+/// Something that was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Removed {
     pub kind: Kind,
-    /// Its name, as `tc`, `ip`, `mount` or `ps` would show it.
+    /// Its name, as `tc`, `ip`, `mount` or `ps` shows it.
     pub what: String,
 }
 
@@ -77,27 +77,27 @@ impl fmt::Display for Removed {
     }
 }
 
-/// Removes what an earlier life of a member has left and its new role has no use
-/// for. The new role's own program is attached by now, in place of an earlier one,
-/// so that nothing slips through in between.
+/// Removes what an earlier life of a member has left and its new role does not
+/// need. The new role's own program is attached by now, in place of an earlier
+/// one, so that nothing slips through in between.
 ///
 /// # Errors
 /// When something that would harm the service cannot be removed.
 pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec<Removed>> {
     let run_dir = &config.group.run_dir;
     let pins = pin_dir(run_dir, &me.name);
-    // First, so that their clients hear of it, if the edge lets this member speak.
+    // First, so that their clients hear of it if the edge lets this member speak.
     let mut removed: Vec<Removed> = sockets(config).into_iter().collect();
     removed.extend(addresses(&me.interface, &config.service_ips())?);
     // A backup has a gate too, which takes the place of an earlier one.
     if own == Own::Gate {
-        removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
+        removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     }
     removed.extend(old_layout(run_dir, &me.name)?);
     Ok(removed)
 }
 
-/// Removes all that a member's daemons have put into this host.
+/// Removes everything that a member's daemons have put into this host.
 ///
 /// # Errors
 /// When something cannot be removed.
@@ -106,17 +106,17 @@ pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
     let pins = pin_dir(run_dir, &me.name);
     let mut removed = orphan(run_dir, &me.name, server_user(&config.server))?;
     removed.extend(sockets(config));
-    // Without an address the kernel says nothing for the service, whatever is left
-    // of its sockets: now nothing needs to be held back any more.
+    // Without an address the kernel sends nothing for the service, whatever is
+    // left of its sockets: now nothing needs to be held back any more.
     removed.extend(addresses(&me.interface, &config.service_ips())?);
-    removed.extend(filters(Gate::detach_stale(&me.interface, &pins)?));
-    removed.extend(filters(TapDrop::detach_stale(&me.interface, &pins)?));
+    removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
+    removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(old_layout(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }
 
-/// Removes all that the daemons of a role have put into this host.
+/// Removes everything that the daemons of a role have put into this host.
 ///
 /// # Errors
 /// When something cannot be removed, or there is no such role.
@@ -144,7 +144,7 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
         .chain(&config.edge.l3)
         .map(String::as_str)
         .collect();
-    let mut removed = filters(Edge::detach_stale(&interfaces, &pins)?);
+    let mut removed = filters(Edge::detach_stale(&interfaces, &config.served(), &pins)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }
@@ -181,7 +181,7 @@ fn filters(detached: Vec<Detached>) -> Vec<Removed> {
 }
 
 fn addresses(interface: &str, ips: &[IpAddr]) -> Result<Vec<Removed>> {
-    // What is gone has no addresses.
+    // An interface that is gone has no addresses.
     let Ok(link) = Link::by_name(interface) else { return Ok(Vec::new()) };
     let mut socket = AddressSocket::open()?;
     let mut removed = Vec::new();
@@ -193,8 +193,8 @@ fn addresses(interface: &str, ips: &[IpAddr]) -> Result<Vec<Removed>> {
     Ok(removed)
 }
 
-/// Connections that the kernel still closes for a server that is gone: a client that
-/// comes from the same port would meet them, and so would a promotion.
+/// Removes connections that the kernel is still closing for a server that is gone: a
+/// client that comes from the same port would meet them, and so would a promotion.
 fn sockets(config: &Config) -> Option<Removed> {
     let ips: Vec<[u8; 16]> = config.service_ips().into_iter().map(mapped).collect();
     let ended =
@@ -210,7 +210,8 @@ fn sockets(config: &Config) -> Option<Removed> {
     }
 }
 
-/// Qdiscs that were made for filters, and the file system with the pins.
+/// Removes qdiscs that were made for filters, and the file system with the
+/// pins.
 fn kernel_objects(pins: &Path) -> Result<Vec<Removed>> {
     let qdisc = |what| Removed { kind: Kind::Qdisc, what };
     let mut removed: Vec<Removed> = remove_qdiscs(pins).into_iter().map(qdisc).collect();
@@ -220,7 +221,7 @@ fn kernel_objects(pins: &Path) -> Result<Vec<Removed>> {
     Ok(removed)
 }
 
-/// An older layout: members pinned in `bpf/NAME` of `run_dir`.
+/// Removes an older layout: members pinned in `bpf/NAME` of `run_dir`.
 fn old_layout(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     let folder = run_dir.join("bpf");
     let pins = folder.join(name);
@@ -233,22 +234,22 @@ fn old_layout(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
     Ok(removed)
 }
 
-/// As whom a server runs, if it is named.
+/// The user that a server runs as, if one is named.
 #[must_use]
 pub fn server_user(server: &Server) -> Option<u32> {
     server.user.as_deref().and_then(|name| world::user_ids(name).ok()).map(|(user, _)| user)
 }
 
-/// Where the number of a member's server stands.
+/// The file with the number of a member's server.
 fn server_file(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("{name}.server"))
 }
 
-/// What the memory that a member's server shares with its daemon is called. Another
-/// root's `run_dir` is another directory, even if its path is the same.
+/// Name of the memory that a member's server shares with its daemon. Another root's
+/// `run_dir` is another directory, even if its path is the same.
 ///
 /// # Errors
-/// When `run_dir` is not there.
+/// When `run_dir` does not exist.
 pub fn mark(run_dir: &Path, name: &str) -> Result<String> {
     let found = std::fs::metadata(run_dir);
     let found = found.with_context(|| format!("cannot look at {}", run_dir.display()))?;
@@ -256,8 +257,8 @@ pub fn mark(run_dir: &Path, name: &str) -> Result<String> {
     Ok(format!("holdfast {name} {device}:{number}"))
 }
 
-/// Notes which process is the server, and what it was given as standard input, output and
-/// error: should its daemon die and it live on, it is found by this.
+/// Notes the server's process, and its standard input, output and error: if its daemon
+/// dies and the server lives on, it is found by this.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -274,10 +275,10 @@ pub fn note_server(run_dir: &Path, name: &str, pid: u32, standard: &Standard) ->
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Before what a server was given, one line each.
+/// Words before what a server was given, one line each.
 const STANDARD: [&str; 3] = ["stdin ", "stdout ", "stderr "];
 
-/// The word behind the number of a server that no daemon's death ends any more.
+/// Word behind the number of a server that no daemon's death ends any more.
 const LOOSE: &str = "loose";
 
 /// Notes that the server speaks alone and outlives its daemon: the next one leaves
@@ -298,7 +299,7 @@ pub fn note_loose(run_dir: &Path, name: &str) -> Result<()> {
 /// A server that spoke alone when its daemon died, and still runs.
 pub struct Survivor {
     pub pid: u32,
-    /// Tells when it ends.
+    /// Becomes readable when it ends.
     pub process: OwnedFd,
     /// What its daemon gave it.
     pub standard: Standard,
@@ -310,7 +311,7 @@ pub fn survivor(run_dir: &Path, name: &str) -> Option<Survivor> {
     let text = std::fs::read_to_string(server_file(run_dir, name)).ok()?;
     let pid = noted(&text).filter(|_| text.lines().any(|line| line == LOOSE))?;
     let process = process::pidfd_open(pid).ok()?;
-    // Opened first: the number cannot be given anew meanwhile.
+    // Opened first, so that the number cannot be reused meanwhile.
     let lives = noted(&text).is_some() && !process::poll_in(process.as_fd(), 0).ok()?;
     let line = |begins: &str| text.lines().find_map(|line| line.strip_prefix(begins));
     let standard = STANDARD.map(|begins| line(begins).filter(|it| !it.is_empty()).map(Into::into));
@@ -325,27 +326,27 @@ fn noted(text: &str) -> Option<u32> {
     process::started(pid).is_ok_and(|found| found == started).then_some(pid)
 }
 
-/// The server is gone.
+/// Notes that the server is gone.
 pub fn forget_server(run_dir: &Path, name: &str) {
     let _absent = std::fs::remove_file(server_file(run_dir, name));
 }
 
 /// The processes of a member's server, whether its daemon lives or not. Of those that map
-/// the memory of its servers only such as run as `user`: a server may hand that on, or make
-/// some of that name, and is to end nobody else by it.
+/// its servers' memory, only those that run as `user`: a server may hand that memory on, or
+/// make some of that name, and must not be able to end other processes by it.
 #[must_use]
 pub fn servers(run_dir: &Path, name: &str, user: Option<u32>) -> Vec<u32> {
     let named = std::fs::read_to_string(server_file(run_dir, name)).ok();
     let named = named.and_then(|text| noted(&text));
-    // Where no directory is, no daemon was.
+    // If there is no directory, there was no daemon.
     let marked = mark(run_dir, name).map(|mark| process::holders(&mark)).unwrap_or_default();
     let own = |pid: &u32| user.is_none_or(|user| process::user_of(*pid).is_ok_and(|it| it == user));
     let marked = marked.into_iter().filter(own);
     named.into_iter().chain(marked).flat_map(process::family).collect()
 }
 
-/// Kills a server that has outlived its daemon, with all its children: also if its
-/// file is damaged or gone, and what it has put into the background.
+/// Kills a server that has outlived its daemon, with all its children: even if its
+/// file is damaged or gone, and even what it has put into the background.
 ///
 /// # Errors
 /// When it does not die.
@@ -362,14 +363,14 @@ pub fn orphan(run_dir: &Path, name: &str, user: Option<u32>) -> Result<Vec<Remov
             .with_context(|| format!("the server {pid} of an earlier life lives on"))?;
         removed.push(Removed { kind: Kind::Process, what });
     }
-    // Whatever else stands in it names no process of ours.
+    // Anything else in the file names no process of ours.
     let _absent = std::fs::remove_file(&path);
     Ok(removed)
 }
 
 fn kill(pid: u32, until: Instant) -> std::io::Result<()> {
     let Ok(process) = process::pidfd_open(pid) else { return Ok(()) };
-    // One that has just ended needs no signal.
+    // A process that has just ended needs no signal.
     let _ended = process::signal(process.as_fd(), libc::SIGKILL);
     let left = until.saturating_duration_since(Instant::now());
     match process::poll_in(process.as_fd(), left.as_millis() as i32)? {
@@ -408,7 +409,8 @@ mod tests {
         std::fs::remove_dir_all(folder).unwrap();
     }
 
-    /// What maps the server's memory is the server's, also if its parents are gone.
+    /// A process that maps the server's memory is the server's, even if its parents
+    /// are gone.
     const INTO_THE_BACKGROUND: &str = r"
 import mmap, os, sys, time
 fd = os.memfd_create(sys.argv[1]); os.ftruncate(fd, 4096)
@@ -457,7 +459,7 @@ if os.fork() == 0:
         assert!(!child.wait().unwrap().success());
         assert_eq!(orphan(&folder, "a", None).unwrap(), [], "it is noted no more");
 
-        // A number that was given anew, and nonsense.
+        // A reused number, and nonsense.
         let own = std::process::id();
         for text in [format!("{own} 1\n"), format!("{own}"), "x y\n".into(), String::new()] {
             std::fs::write(server_file(&folder, "a"), text).unwrap();

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Locks `path`, a file of its own that stays where it is: one that was removed
-/// could be locked twice. `None` if another process holds it.
+/// Locks `path`, a file of its own that stays where it is: a removed file could
+/// be locked twice. `None` if another process holds the lock.
 ///
 /// # Errors
 /// As `open` and `flock`.
@@ -22,13 +22,13 @@ pub fn exclusive(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Which file it is: device and number.
+/// Device and number of a file.
 #[must_use]
 pub fn place(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
-/// Whether the open file is the one that stands at `path`.
+/// Whether the open file is the one at `path`.
 #[must_use]
 pub fn is_at(file: &File, path: &Path) -> bool {
     let both = file.metadata().and_then(|own| Ok((own, std::fs::metadata(path)?)));

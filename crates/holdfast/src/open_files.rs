@@ -6,17 +6,17 @@ use anyhow::{Context as _, bail};
 use holdfast_linux::limits::{self, OpenFiles};
 use holdfast_wire::shm::{CONNS_MAX, mode};
 
-/// Descriptors of a member's daemon besides those of connections.
+/// Descriptors that a member's daemon needs besides those of connections.
 const RESERVE: u64 = 256;
 
-/// How many descriptors a member's daemon must be able to have: for as many
-/// connections as its server can have open at once.
+/// How many descriptors a member's daemon must be able to have: enough for as
+/// many connections as its server can have open at once.
 #[must_use]
 pub fn needed(config: &Config) -> u64 {
     u64::from(config.group.connections_max).min(CONNS_MAX as u64) + RESERVE
 }
 
-/// What to do where that is not allowed.
+/// The remedy if that is not allowed.
 #[must_use]
 pub fn remedy(config: &Config) -> String {
     format!(
@@ -25,8 +25,8 @@ pub fn remedy(config: &Config) -> String {
     )
 }
 
-/// Takes what a member needs, or refuses to start: a daemon that could not carry
-/// all connections over would reset them at the takeover.
+/// Raises the limit to what a member needs, or refuses to start: a daemon that
+/// could not carry all connections over would reset them at the takeover.
 ///
 /// # Errors
 /// If the limit is too low and cannot be raised.
@@ -40,8 +40,8 @@ pub fn take(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the server may have. The operator chose it; only a replica is not to
-/// fail where its primary did not, and learns its limit from the log anyhow.
+/// The server's limit. The operator chose it; only a replica must not fail
+/// where its primary did not, and learns its limit from the log anyway.
 ///
 /// # Errors
 /// As getrlimit(2).

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// The timer's own token; no caller's.
+/// The timer's own token, which no caller uses.
 const TIMER: u64 = u64::MAX;
 
 /// An epoll set with its buffer.
@@ -79,7 +79,7 @@ impl Poll {
         Ok(&self.ready)
     }
 
-    /// Sees to it that the timer rings by `at`; zero if that has passed.
+    /// Makes the timer ring by `at`; returns zero if that has passed.
     fn ring_by(&mut self, at: Instant) -> io::Result<Option<Duration>> {
         let delay = at.saturating_duration_since(Instant::now());
         if delay.is_zero() {
@@ -104,7 +104,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Waits until `at` as a loop does: it may be called back early.
+    /// Waits until `at` as a loop does, which may return early; counts its
+    /// returns.
     fn wait_until(poll: &mut Poll, at: Instant) -> usize {
         let mut turns = 0;
         while Instant::now() < at {
@@ -122,7 +123,7 @@ mod tests {
         poll.ring_by(at(60_000)).unwrap();
         assert!(wait_until(&mut poll, at(5)) <= 2);
         poll.ring_by(at(10)).unwrap();
-        // The earlier one rings first, and then no more.
+        // The earlier deadline rings first, and then no more.
         assert!(wait_until(&mut poll, at(20)) <= 3);
         assert!(wait_until(&mut poll, at(21)) <= 2);
         assert!(poll.wait(Some(start)).unwrap().is_empty());

@@ -1,5 +1,5 @@
-//! The folder of a daemon's socket, pins and notes. Who may write there could answer in
-//! the daemon's place, and name processes that the next one ends.
+//! The folder of a daemon's socket, pins and notes. Anybody who may write there could
+//! answer in the daemon's place, and name processes that the next daemon ends.
 
 use std::fs::Metadata;
 use std::io;
@@ -8,10 +8,11 @@ use std::path::Path;
 
 const BY_GROUP: u32 = 0o020;
 const BY_ALL: u32 = 0o002;
-/// Only its owner moves or removes what lies there.
+/// Mode bit by which only its owner moves or removes what lies there.
 const STICKY: u32 = 0o1000;
 
-/// Makes the folder if it is not there, and refuses it if others may write to it.
+/// Makes the folder if it does not exist, and refuses it if others may write to
+/// it.
 ///
 /// # Errors
 /// As mkdir(2), or with reason and remedy.
@@ -25,8 +26,8 @@ pub fn make(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Why the folder is not this daemon's alone, and the remedy. One that is not there is
-/// judged by where it will be.
+/// Why the folder is not this daemon's alone, and the remedy. A folder that does not
+/// exist is judged by where it will be.
 #[must_use]
 pub fn trouble(folder: &Path) -> Option<(String, String)> {
     let real = folder.canonicalize();
@@ -66,7 +67,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown};
     use std::path::PathBuf;
 
-    /// `/tmp/…/above/run`, gone with the test.
+    /// The folder `/tmp/…/above/run`, removed with the test.
     struct Folders(PathBuf);
 
     impl Folders {

@@ -6,6 +6,7 @@
 
 pub use holdfast_program::exit;
 
+use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -21,7 +22,7 @@ pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be pro
 /// The mode of a group whose backup runs no replica.
 const COLD: &str = "cold";
 
-/// What is said of a member that will join by itself.
+/// Words about a member that will join by itself.
 pub const REJOINS: &str = "it joins again by itself";
 
 /// One daemon's answer.
@@ -34,16 +35,23 @@ pub struct Status {
     /// The member's name, or `edge`.
     pub member: String,
     pub role: Role,
-    /// Of a pair: `hot`, or `cold` if the backup builds its replica only when a takeover
-    /// needs it; else empty.
+    /// Mode of a pair: `hot`, or `cold` if the backup builds its replica only when a
+    /// takeover needs it; otherwise empty.
     #[serde(default)]
     pub mode: String,
+    /// Of a pair: what output waits for, as the file says it; else empty.
+    #[serde(default)]
+    pub buffering: String,
     pub epoch: u64,
     pub state: State,
     /// Why the state is what it is; never empty unless protected.
     pub reason: String,
     /// What a person can do about it; empty if nothing.
     pub remedy: String,
+    /// Of a server without a backup: whether it is rebuilt on this host if it falls, `yes` or
+    /// why not; empty where that is not wanted.
+    #[serde(default)]
+    pub rebuild: String,
     /// Connections of clients that are protected now.
     pub connections: u64,
     pub lag: Lag,
@@ -69,7 +77,7 @@ pub enum Role {
     None,
 }
 
-/// How the group is, seen from this daemon.
+/// State of the group, as seen from this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -91,7 +99,7 @@ pub enum State {
 }
 
 impl State {
-    /// How loudly the log says it.
+    /// Level of the state in the log.
     #[must_use]
     pub fn level(self) -> tracing::Level {
         match self {
@@ -117,7 +125,7 @@ pub struct Lag {
 pub struct Peer {
     pub name: String,
     pub connected: bool,
-    /// What is known of it, in a few words.
+    /// What is known about it, in a few words.
     pub note: String,
 }
 
@@ -128,12 +136,12 @@ pub struct Takeover {
     pub cause: String,
     pub phases_us: Phases,
     pub total_us: u64,
-    /// Connections that were carried over.
+    /// Number of connections that were carried over.
     pub connections: u64,
     pub at: String,
 }
 
-/// A takeover's parts in the order they happen, in microseconds.
+/// Durations of a takeover's parts in the order they happen, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
     pub detect: u64,
@@ -156,10 +164,12 @@ impl Status {
             member: member.to_owned(),
             role: Role::None,
             mode: String::new(),
+            buffering: String::new(),
             epoch: 0,
             state: State::Waiting,
             reason: String::new(),
             remedy: String::new(),
+            rebuild: String::new(),
             connections: 0,
             lag: Lag::default(),
             peers: Vec::new(),
@@ -181,18 +191,28 @@ impl Status {
         }
     }
 
-    /// Nothing but a person's hand makes the group protected again.
+    /// Whether only a person can make the group protected again.
     #[must_use]
     pub fn is_lost_for_good(&self) -> bool {
         match self.state {
             State::Diverged | State::Hung | State::Fenced | State::Ended => {
                 !self.remedy.contains(REJOINS)
             }
-            // What helps tells a survivor from who has only lost sight of a peer. A member
-            // that waits may be one of two that are just being restarted.
+            // The remedy distinguishes a survivor from a member that has only lost sight
+            // of a peer. A member that waits may be one of two that are just being
+            // restarted.
             State::Unprotected => self.remedy.contains(RESTART_BOTH),
             State::Waiting | State::Protected => false,
         }
+    }
+
+    /// How the group is set up, where not as usual.
+    fn ways(&self) -> String {
+        let cold = (self.mode == COLD).then(|| "   cold".to_owned());
+        let is_usual = ["", Buffering::Commit.word()].contains(&self.buffering.as_str());
+        let lax =
+            (!is_usual).then(|| format!("   buffering {}: answers may be lost", self.buffering));
+        [cold, lax].into_iter().flatten().collect()
     }
 
     /// The status as a few lines for people.
@@ -213,13 +233,16 @@ impl Status {
             self.role,
             self.member,
             self.epoch,
-            if self.mode == COLD { "   cold" } else { "" }
+            self.ways()
         )?;
         if !self.reason.is_empty() {
             writeln!(out, "  reason  {}", self.reason)?;
         }
         if !self.remedy.is_empty() {
             writeln!(out, "  remedy  {}", self.remedy)?;
+        }
+        if !self.rebuild.is_empty() {
+            writeln!(out, "  rebuilt in place: {}", self.rebuild)?;
         }
         let Lag { frames, bytes, executed } = self.lag;
         writeln!(
@@ -300,7 +323,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Protected => "protected",
-            // In capitals: the one word nobody may overlook.
+            // In capitals: the one word that nobody may overlook.
             Self::Unprotected => "UNPROTECTED",
             Self::Diverged => "diverged",
             Self::Hung => "hung",
@@ -368,7 +391,7 @@ pub fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     // Days to a date with the year starting in March, so that the leap day is
-    // its last (Hinnant, "chrono-compatible low-level date algorithms").
+    // its last day (Hinnant, "chrono-compatible low-level date algorithms").
     let shifted = days + 719_468;
     let era_day = shifted % 146_097;
     let era_year = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;
@@ -431,7 +454,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","epoch":0,"state":"unprotected","reason":"","remedy":"","connections":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
@@ -450,6 +473,12 @@ mod tests {
         status.remedy = "start holdfast on it".to_owned();
         status.lag.bytes = 5 << 19;
         let text = status.render(Style::Plain);
+        assert!(!text.contains("buffering"), "{text}");
+        status.buffering = "commit".to_owned();
+        assert_eq!(status.render(Style::Plain), text, "that is as it should be");
+        status.buffering = "pr".to_owned();
+        assert!(status.render(Style::Plain).contains("buffering pr: answers may be lost"));
+        status.buffering.clear();
         for part in ["UNPROTECTED", "reason  the backup", "remedy  start", "2.5 MiB"] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -1,7 +1,7 @@
-//! What must be the same on both members, or the replica computes something
-//! else (decision 25): the server's program and libraries, its command line and
-//! the files named there, its environment, the settings of the group's file
-//! that reach it, and the processor's features.
+//! What must be the same on both members because the replica would otherwise
+//! compute something else (decision 25): the server's program and libraries,
+//! its command line and the files named there, its environment, the settings of
+//! the group's file that reach it, and the processor's features.
 //!
 //! A world is a list of named hashes, keyed with the group's secret. The members
 //! exchange them when they meet, so that a refusal names what differs.
@@ -46,15 +46,15 @@ pub struct Part {
     pub hash: u64,
 }
 
-/// All that must be the same, as this host has it.
+/// Everything that must be the same, as this host has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
-    /// Sorted; at most [`WORLD_PARTS_MAX`].
+    /// Parts, sorted; at most [`WORLD_PARTS_MAX`].
     parts: Vec<Part>,
     hasher: Hasher,
 }
 
-/// Why this host cannot say what its world is: the server could not start either.
+/// Why this host cannot tell its world: the server could not start either.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     #[error("`{0}` is no program of this host")]
@@ -72,7 +72,7 @@ pub enum WorldError {
 }
 
 impl WorldError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -106,7 +106,7 @@ impl World {
         Self::gather_with(config, key, &shim_path()?)
     }
 
-    /// As [`Self::gather`], with the shim at this path.
+    /// Like [`Self::gather`], with the shim at this path.
     pub(crate) fn gather_with(
         config: &Config,
         key: &GroupKey,
@@ -132,13 +132,14 @@ impl World {
         self.parts.iter().map(Part::wire).collect()
     }
 
-    /// One number for all of it: equal on both members, or they do not pair.
+    /// One number for everything: if it differs between members, they do not
+    /// pair.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash_of(|_| true)
     }
 
-    /// The hash, and those of its kinds, for people who compare two hosts.
+    /// The hash, and the hashes of its kinds, for people who compare two hosts.
     #[must_use]
     pub fn summary(&self) -> String {
         let kinds: Vec<String> = KINDS
@@ -153,8 +154,8 @@ impl World {
         format!("{:016x} ({})", self.hash(), kinds.join(", "))
     }
 
-    /// What differs between this member and another one; `None` if nothing.
-    /// `us` and `them` are the members' names.
+    /// The differences between this member and another one; `None` if there are
+    /// none. `us` and `them` are the members' names.
     #[must_use]
     pub fn difference(&self, theirs: &[Part], us: &str, them: &str) -> Option<Difference> {
         compare::difference(&self.parts, theirs, us, them)
@@ -186,7 +187,7 @@ impl From<&WorldPart<'_>> for Part {
 
 type Mac = blake2::Blake2sMac<U8>;
 
-/// BLAKE2s keyed for a group, 64 bits of it.
+/// BLAKE2s keyed for a group, cut to 64 bits.
 #[derive(Clone, PartialEq, Eq)]
 struct Hasher([u8; 32]);
 
@@ -207,7 +208,7 @@ impl Hasher {
     }
 
     /// A part with what `mac` has seen. A name that is too long keeps its end,
-    /// and all of it counts.
+    /// and all of it goes into the hash.
     fn finish(&self, kind: Kind, name: &str, mut mac: Mac) -> Part {
         mac.update(name.as_bytes());
         let mut from = name.len().saturating_sub(WORLD_NAME_BYTES_MAX);

@@ -5,7 +5,7 @@ use crate::chaos::{self, ChaosArgs};
 use crate::demo;
 use crate::life::{self, LifeArgs};
 use crate::simulate::{self, SimulateArgs};
-use crate::{emu, load};
+use crate::{emu, fttcp, load};
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use holdfast_program::{BUILD, DemoArgs, LAB, exit};
@@ -107,7 +107,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Chaos(args) => chaos::run(&args),
         Verb::Life(args) => life::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
-        Verb::Papers(verb) => holdfast_papers::run(verb),
+        Verb::Papers(verb) => holdfast_papers::run(verb, &fttcp::FIGURES),
         Verb::Demo(args) => demo::run(&args),
         Verb::Completions { shell } => print_completions(shell),
         Verb::Man { directory } => write_man_pages(&directory),

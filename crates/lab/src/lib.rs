@@ -9,6 +9,7 @@ mod cli;
 mod command;
 pub mod demo;
 pub mod emu;
+mod fttcp;
 mod life;
 pub mod load;
 mod simulate;

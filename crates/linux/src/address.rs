@@ -21,7 +21,7 @@ const IFA_FLAGS: u16 = 8;
 /// already guarantees that nobody else speaks for it.
 const IFA_F_NODAD: u32 = 0x02;
 
-/// Time within which an added address must be usable.
+/// Longest time until an added address must be usable.
 pub const LOCAL_MAX: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
@@ -62,7 +62,7 @@ impl AddressSocket {
             .map_err(|source| AddressError::Change { action: "adding", source })
     }
 
-    /// As [`Self::add`], where it is not there yet; whether that was so.
+    /// Like [`Self::add`]; true if the address was not there yet.
     ///
     /// # Errors
     /// [`AddressError::Change`].
@@ -102,12 +102,12 @@ impl AddressSocket {
         self.request(RTM_GETROUTE, 0, &body)?;
         let mut buffer = [0; 1024];
         let datagram = netlink::receive(&self.fd, &mut buffer)?;
-        // The type is the eighth byte; without any route the answer is an error.
+        // The type is the eighth byte; without a route the answer is an error.
         Ok(netlink::answers(datagram)
             .any(|answer| answer.kind == RTM_NEWROUTE && answer.body.get(7) == Some(&RTN_LOCAL)))
     }
 
-    /// Removes `address` from the interface; whether it was there.
+    /// Removes `address` from the interface; true if it was there.
     ///
     /// # Errors
     /// [`AddressError::Change`].

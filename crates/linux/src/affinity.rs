@@ -1,4 +1,5 @@
-//! Which processors a thread may run on, where it ran, and where packets arrive.
+//! Which processors a thread may run on, where it last ran, and where packets
+//! arrive.
 
 use crate::sockopt::{self, checked};
 use std::io;
@@ -10,7 +11,7 @@ use std::time::Duration;
 pub struct CpuSet(libc::cpu_set_t);
 
 impl CpuSet {
-    /// Only this processor.
+    /// A set of this processor alone.
     #[must_use]
     pub fn one(cpu: usize) -> Self {
         // SAFETY: a plain array of bits; CPU_SET checks its bounds.

@@ -1,4 +1,4 @@
-//! When a packet came, by the kernel's clock: who reads it may be late.
+//! When a packet arrived, by the kernel's clock: its reader may be late.
 
 use crate::sockopt::checked;
 use std::io;
@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// `SIOCGSTAMPNS_OLD` of linux/sockios.h.
 const SIOCGSTAMPNS: libc::Ioctl = 0x8907;
 
-/// When the packet that was read last from this socket had come. The first call
-/// begins to keep times, which the kernel does some milliseconds later: make it
-/// well before the first packet that matters. A packet without a time has that of
-/// its reading.
+/// When the packet that was read last from this socket had arrived. The first
+/// call makes the kernel keep times, which begins some milliseconds later: make
+/// that call well before the first packet that matters. A packet without a time
+/// counts as arrived when it was read.
 ///
 /// # Errors
-/// When no time is known, as of the first call.
+/// When no time is known, as in the first call.
 pub fn of_last(socket: impl AsFd) -> io::Result<SystemTime> {
     let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let fd = socket.as_fd().as_raw_fd();

@@ -1,6 +1,7 @@
-//! Whether anything about this host's interfaces, addresses or tc filters has
-//! changed: the kernel tells. Asking it instead takes the lock of all network
-//! namespaces, for which an event loop may wait while others set up theirs.
+//! Tells whether this host's interfaces, addresses or tc filters have changed:
+//! the kernel reports it. Asking the kernel takes the lock of all network
+//! namespaces instead, which an event loop may wait for while others set up
+//! theirs.
 
 use crate::{netlink, sockopt};
 use std::io::{self, ErrorKind};
@@ -9,14 +10,14 @@ use std::os::fd::{AsFd, OwnedFd};
 /// `RTMGRP_LINK`, `RTMGRP_TC`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of
 /// linux/rtnetlink.h.
 const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x100;
-/// Messages looked at in one go; more are as good as one.
+/// Most messages looked at in one go; more are as good as one.
 const TAKEN_MAX: usize = 256;
 
-/// Listens in the network namespace of the thread that opened it.
+/// A listener in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Changes {
     fd: OwnedFd,
-    /// Nobody has looked at anything yet.
+    /// Whether nobody has looked at anything yet.
     is_new: bool,
 }
 
@@ -29,8 +30,8 @@ impl Changes {
         Ok(Self { fd, is_new: true })
     }
 
-    /// Whether there was any since the last call, or before the first. Some may have
-    /// been missed, where there were too many: then there was.
+    /// Whether there was a change since the last call, or this is the first call. If
+    /// messages were missed because there were too many, there was a change.
     #[must_use]
     pub fn take(&mut self) -> bool {
         let is_new = std::mem::take(&mut self.is_new);
@@ -75,7 +76,8 @@ mod tests {
                 ] {
                     run(program, words);
                     assert!(changes.take(), "{words}");
-                    // An address of IPv6 that comes with it is told a moment later.
+                    // An IPv6 address that comes with it is reported a moment
+                    // later.
                     std::thread::sleep(std::time::Duration::from_millis(50));
                     let _later = changes.take();
                     assert!(!changes.take(), "{words}");

@@ -1,6 +1,6 @@
-//! The state of TCP connections by their exact four-tuple, asked from the kernel
-//! without listing all sockets (`SOCK_DIAG_BY_FAMILY`), and the end of those that
-//! nobody owns any more (`SOCK_DESTROY`).
+//! The state of TCP connections by their exact four-tuple, asked of the kernel
+//! without listing all sockets (`SOCK_DIAG_BY_FAMILY`), and ending connections
+//! that nobody owns any more (`SOCK_DESTROY`).
 
 use crate::listeners::INODE;
 use crate::netlink;
@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// `TCPF_LISTEN`: bit of a state in the mask of a request.
+/// `TCPF_LISTEN` as a bit in a request's mask of states.
 const LISTENING: u32 = 1 << LISTENS;
 /// `TCPF_FIN_WAIT1`, `TCPF_FIN_WAIT2`, `TCPF_LAST_ACK`, `TCPF_CLOSING`.
 const CLOSING: u32 = 1 << 4 | 1 << 5 | 1 << 9 | 1 << 11;
-/// `TCPF_TIME_WAIT`: no longer the server's.
+/// `TCPF_TIME_WAIT`: a connection no longer the server's.
 const PASSED: u32 = 1 << 6;
-/// `TCPF_SYN_RECV`, `TCPF_NEW_SYN_RECV`, and that: not yet or no longer the server's.
+/// `TCPF_SYN_RECV`, `TCPF_NEW_SYN_RECV` and `TCPF_TIME_WAIT`: connections not yet or
+/// no longer the server's.
 const PASSING: u32 = 1 << 3 | PASSED | 1 << 12;
 /// `TCPF_ESTABLISHED`, `TCPF_CLOSE_WAIT`: in them a connection without a process waits to be
 /// accepted.
@@ -26,29 +27,31 @@ const COMPLETE: u32 = 1 << 1 | 1 << 8;
 /// of the kernel's, under the same name: one that does so while it is listed is found
 /// when it is listed again.
 const ROUNDS_MAX: usize = 4;
-/// `struct inet_diag_sockid` in an answer.
+/// Place of `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
-/// Of `idiag_cookie` in it, low half first.
+/// Offset of `idiag_cookie` in that structure, low half first.
 const COOKIE: usize = 40;
-/// Bytes of a buffer for a list: more than one datagram of it.
+/// Size of the buffer for a list, in bytes: more than one of its datagrams.
 const LIST_BYTES: usize = 64 << 10;
-/// Questions per system call; their answers must fit the socket's buffer.
+/// Most questions per system call; their answers must fit the socket's buffer.
 const BATCH: usize = 32;
-/// `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
+/// Sizes of `struct inet_diag_req_v2` and `struct inet_diag_msg`, in bytes.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// Offset of `idiag_state` in the latter; `TCP_LISTEN` and `TCP_FIN_WAIT2` there.
+/// Offset of `idiag_state` in `struct inet_diag_msg`; `TCP_LISTEN` and
+/// `TCP_FIN_WAIT2` there.
 const STATE: usize = 1;
 const LISTENS: u8 = 10;
 const WAITS_FOR_FIN: u8 = 5;
-/// Offset of `idiag_timer` in it; of a connection whose peer's window is closed.
+/// Offset of `idiag_timer` in it; its value for a connection whose peer's window
+/// is closed.
 const TIMER: usize = 2;
 const ASKS_FOR_WINDOW: u8 = 4;
-/// Offset of `idiag_retrans` in it: how often the kernel has repeated itself, or asked
+/// Offset of `idiag_retrans` in it: how often the kernel has repeated data, or asked
 /// for a window, since the peer last answered.
 const REPEATS: usize = 3;
-/// Offset of `idiag_wqueue` in it: of a listener its backlog, of a connection what
-/// its peer has not acknowledged.
+/// Offset of `idiag_wqueue` in it: a listener's backlog, or what a connection's
+/// peer has not acknowledged.
 const WAITING: usize = 60;
 
 /// Why the kernel did not say.
@@ -62,7 +65,7 @@ pub enum DiagError {
     Destroy(io::Error),
 }
 
-/// RFC 9293 §3.3.2, numbered as in Linux.
+/// TCP states of RFC 9293 §3.3.2, numbered as in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
     Established,
@@ -78,7 +81,8 @@ pub enum TcpState {
 }
 
 impl TcpState {
-    /// `None` for a listener, which is no connection, and for unknown numbers.
+    /// The state with this number; `None` for a listener, which is no
+    /// connection, and for unknown numbers.
     fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Established,
@@ -97,15 +101,15 @@ impl TcpState {
     }
 }
 
-/// What a client has not acknowledged.
+/// Output that a client has not acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unacked {
-    /// Whether they were sent or not.
+    /// Bytes, sent or not.
     pub bytes: u32,
-    /// How often the kernel has repeated itself, or asked for a window, since the client last
+    /// How often the kernel has repeated data, or asked for a window, since the client last
     /// answered.
     pub repeats: u8,
-    /// The client lets the kernel send nothing.
+    /// Whether the client lets the kernel send nothing.
     pub window_closed: bool,
 }
 
@@ -137,7 +141,7 @@ impl DiagSocket {
         Ok(states)
     }
 
-    /// As [`Self::states`] for one connection.
+    /// Like [`Self::states`], for one connection.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -147,8 +151,8 @@ impl DiagSocket {
         Ok(state[0])
     }
 
-    /// How many connections may wait for the listener that would take this one, in
-    /// the handshake or behind it; `None` if nobody listens.
+    /// Most connections that may wait for the listener that would take this one,
+    /// in the handshake or after it; `None` if nobody listens.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -161,8 +165,8 @@ impl DiagSocket {
         Ok(backlog)
     }
 
-    /// What is left of each connection's output; nothing where this host has no such
-    /// connection.
+    /// The rest of each connection's output; nothing for a connection that this host
+    /// does not have.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -181,15 +185,15 @@ impl DiagSocket {
         Ok(unacked)
     }
 
-    /// Ends connections without a word to their clients; one that is gone already is
-    /// no error.
+    /// Ends connections without a word to their clients; a connection that is gone
+    /// already is no error.
     ///
     /// # Errors
     /// [`DiagError::Destroy`].
     pub fn destroy(&mut self, keys: &[ConnKey]) -> Result<(), DiagError> {
         for keys in keys.chunks(BATCH) {
-            // Where there is no such connection the kernel would end the listener that would
-            // take it: what is ended is named by the cookie that a connection has.
+            // If there is no such connection, the kernel would end the listener that would
+            // take it: connections are named by their cookies, therefore.
             let mut named = Vec::new();
             let found = |_: usize, body: &[u8]| {
                 if body[STATE] != LISTENS {
@@ -204,9 +208,9 @@ impl DiagSocket {
         Ok(())
     }
 
-    /// Ends every connection of this host that has one of these addresses (IPv4
-    /// mapped into IPv6) and ports as its own, whoever holds it; listeners stay.
-    /// Returns how many there were.
+    /// Ends every connection of this host whose own end is one of these
+    /// addresses (IPv4 mapped into IPv6) and ports, whoever holds it; listeners
+    /// stay. Returns their number.
     ///
     /// # Errors
     /// [`DiagError::Ask`], [`DiagError::Destroy`].
@@ -233,8 +237,8 @@ impl DiagSocket {
         Ok(destroyed)
     }
 
-    /// How many connections of this host have one of these addresses and ports as
-    /// their own, without those that no process holds: the kernel alone still closes
+    /// Number of connections of this host whose own end is one of these addresses
+    /// and ports, without those that no process holds: the kernel alone still closes
     /// them, or nobody has accepted them yet.
     ///
     /// # Errors
@@ -283,8 +287,9 @@ impl DiagSocket {
         self.keys(!(LISTENING | PASSING), addresses, ports, |_| true)
     }
 
-    /// Those of [`Self::own`] that no process holds and the kernel alone closes, and whose
-    /// client owes it nothing but its own end, or has let it repeat itself so often.
+    /// Connections of [`Self::own`] that no process holds and the kernel alone closes, and
+    /// whose client owes it nothing but its own end, or has made it repeat itself this
+    /// often.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -300,7 +305,7 @@ impl DiagSocket {
         self.keys(CLOSING, addresses, ports, is_left)
     }
 
-    /// As [`Self::list`], of both address families.
+    /// Like [`Self::list`], for both address families.
     fn keys(
         &mut self,
         states: u32,
@@ -316,7 +321,8 @@ impl DiagSocket {
         Ok(keys)
     }
 
-    /// As [`Self::own`], with handshakes, and the cookie of each socket (SO_COOKIE).
+    /// Like [`Self::own`], with handshakes, and the cookie of each socket
+    /// (SO_COOKIE).
     ///
     /// # Errors
     /// [`DiagError::Ask`].
@@ -380,7 +386,7 @@ impl DiagSocket {
         }
     }
 
-    /// Whether it was still there.
+    /// Ends one connection; true if it was still there.
     fn destroy_one(&mut self, family: u8, id: &[u8]) -> io::Result<bool> {
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         self.say(SOCK_DESTROY, flags, &by_id(family, u32::MAX, id))?;
@@ -411,15 +417,15 @@ impl DiagSocket {
         })
     }
 
-    /// `found` gets the place of a connection among the keys, and a whole
-    /// `struct inet_diag_msg` of it, or, where there is no such connection, of the listener
-    /// that would take it.
+    /// Asks about connections. `found` gets the index of a connection among the keys, and a
+    /// whole `struct inet_diag_msg` about it, or, if there is no such connection, about the
+    /// listener that would take it.
     fn look_up(&mut self, keys: &[ConnKey], found: impl FnMut(usize, &[u8])) -> io::Result<()> {
         let requests: Vec<Vec<u8>> = keys.iter().map(request).collect();
         self.ask(SOCK_DIAG_BY_FAMILY, &requests, found)
     }
 
-    /// Makes requests, all at once; `found` gets the place of each that is answered, and the
+    /// Sends requests, all at once; `found` gets the index of each that is answered, and the
     /// answer.
     fn ask(
         &mut self,
@@ -460,12 +466,12 @@ impl DiagSocket {
     }
 }
 
-/// [`WAITING`] of a `struct inet_diag_msg`.
+/// The [`WAITING`] field of a `struct inet_diag_msg`.
 fn waiting(body: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*body.get(WAITING..)?.first_chunk()?))
 }
 
-/// `struct inet_diag_req_v2` for states by their bits, with this identity.
+/// A `struct inet_diag_req_v2` for a mask of states, with this identity.
 fn by_id(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
     body.extend(states.to_ne_bytes());
@@ -473,7 +479,7 @@ fn by_id(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Whether a process holds the socket: only then has it an inode.
+/// Whether a process holds the socket: only then does it have an inode.
 fn is_held(body: &[u8]) -> bool {
     body.get(INODE..).and_then(|rest| rest.first_chunk::<4>()).is_some_and(|inode| *inode != [0; 4])
 }
@@ -504,7 +510,7 @@ fn key_of(family: u8, id: &[u8]) -> Option<ConnKey> {
     })
 }
 
-/// `struct inet_diag_req_v2`. The kernel looks mapped addresses up among IPv4
+/// A `struct inet_diag_req_v2`. The kernel looks mapped addresses up among IPv4
 /// connections too, whatever the family of their socket.
 fn request(key: &ConnKey) -> Vec<u8> {
     let mut body = vec![libc::AF_INET6 as u8, libc::IPPROTO_TCP as u8, 0, 0];

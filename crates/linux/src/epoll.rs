@@ -1,17 +1,17 @@
 //! epoll with nanosecond timeouts and signals as a descriptor: what an event
 //! loop needs from Linux, behind safe types.
 //!
-//! Registrations are level-triggered, but for [`Interest::Rung`]. An [`Epoll`]
-//! is itself a descriptor that becomes readable when one of its own is ready, so
-//! a part of a program can keep its sockets in an inner set and show the outer
-//! loop a single one.
+//! Registrations are level-triggered, except for [`Interest::Rung`]. An
+//! [`Epoll`] is itself a descriptor that becomes readable when one of its own is
+//! ready, so a part of a program can keep its sockets in an inner set and show
+//! the outer loop a single one.
 
 use crate::sockopt::checked;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Events taken from the kernel in one call.
+/// Most events taken from the kernel in one call.
 pub const EVENTS_PER_WAIT: usize = 64;
 
 /// What a descriptor is watched for. Errors and hang-ups are always reported.
@@ -20,7 +20,7 @@ pub enum Interest {
     Read,
     Write,
     Both,
-    /// An event counter: reported once for each time it is rung, and never read.
+    /// An event counter: reported once each time it is rung, and never read.
     Rung,
     /// Only errors and hang-ups.
     Nothing,
@@ -46,7 +46,7 @@ pub struct Ready {
     pub token: u64,
     pub readable: bool,
     pub writable: bool,
-    /// Error or hang-up: reading tells which.
+    /// Whether there is an error or hang-up: reading tells which.
     pub closed: bool,
 }
 
@@ -92,8 +92,9 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::Nothing)
     }
 
-    /// Appends what is ready to `ready`, waiting at most `timeout` (`None`: for
-    /// ever) for the first. A signal handler's interruption counts as a time-out.
+    /// Appends what is ready to `ready`, waiting at most `timeout` (`None`:
+    /// forever) for the first event. A signal handler's interruption counts as a
+    /// time-out.
     ///
     /// # Errors
     /// As `epoll_pwait2`, except `EINTR`.
@@ -173,7 +174,7 @@ impl Timer {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Rings once after `delay`, and not when it was set to ring before.
+    /// Rings once after `delay`, and not at the time that was set before.
     ///
     /// # Errors
     /// As `timerfd_settime`.

@@ -1,5 +1,5 @@
 //! Sending whole packets to a neighbour of one's choice, whatever the routing
-//! table says: what was cached for a service is resent to the host that serves
+//! table says: packets cached for a service are resent to the host that serves
 //! it now.
 
 use crate::sockopt::{self, Address};
@@ -21,14 +21,14 @@ pub enum FrameError {
     NoPacket,
 }
 
-/// The next host on a way.
+/// The next host on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Number of the interface that leads there.
     pub ifindex: u32,
-    /// Source of the frames.
+    /// Source address of the frames.
     pub from: [u8; 6],
-    /// Their destination.
+    /// Destination address of the frames.
     pub to: [u8; 6],
 }
 
@@ -40,7 +40,7 @@ pub struct FrameSender {
 }
 
 impl FrameSender {
-    /// Opens it in the network namespace of the calling thread.
+    /// Opens the socket in the network namespace of the calling thread.
     ///
     /// # Errors
     /// [`FrameError::Open`].
@@ -74,7 +74,7 @@ impl FrameSender {
     }
 }
 
-/// Of a packet, IP header first.
+/// Ethernet type of a packet, IP header first.
 pub(crate) fn ethertype(l3: &[u8]) -> Option<u16> {
     match l3.first().map(|byte| byte >> 4) {
         Some(4) => Some(ETHERTYPE_IPV4),
@@ -83,7 +83,8 @@ pub(crate) fn ethertype(l3: &[u8]) -> Option<u16> {
     }
 }
 
-/// Puts a packet into a frame to the one and from the other of two addresses.
+/// Puts a packet into a frame to the first and from the second of two
+/// addresses.
 pub(crate) fn write(frame: &mut Vec<u8>, ends: ([u8; 6], [u8; 6]), protocol: u16, l3: &[u8]) {
     frame.clear();
     frame.extend(ends.0);

@@ -1,5 +1,5 @@
-//! An interface of the daemon's own: what is written to it comes in as if a client
-//! had sent it, and passes the programs that are attached there.
+//! An interface of the daemon's own: a packet that is written to it comes in as if
+//! a client had sent it, and passes the programs attached there.
 
 use crate::frame;
 use crate::link::{self, Link};
@@ -8,14 +8,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 
-/// The kernel puts a number for the `%d`.
+/// Name of the interface; the kernel puts a number for the `%d`.
 const NAME: &str = "hf-in%d";
 /// `TUNSETIFF` of `<linux/if_tun.h>`.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 /// Source address of the frames; the interface's own address is their destination.
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Why there is none.
+/// Why there is no such interface.
 #[derive(Debug, thiserror::Error)]
 pub enum InletError {
     #[error("opening /dev/net/tun: {0}; it needs CONFIG_TUN and CAP_NET_ADMIN")]
@@ -24,7 +24,7 @@ pub enum InletError {
     Make(io::Error),
 }
 
-/// It is gone when this is dropped.
+/// The interface, which is gone when this is dropped.
 #[derive(Debug)]
 pub struct Inlet {
     device: File,
@@ -33,7 +33,7 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Makes one in the network namespace of the calling thread.
+    /// Makes the interface in the network namespace of the calling thread.
     ///
     /// # Errors
     /// [`InletError`].
@@ -46,7 +46,8 @@ impl Inlet {
         checked(unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request) })
             .map_err(InletError::Make)?;
         let name = link::name_in(&request);
-        // It is nobody's way out: no neighbours are looked for, none is answered.
+        // Nothing leaves by this interface: no neighbours are looked for, and
+        // none is answered.
         let _unheard = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         link::set_up(&name, libc::IFF_NOARP).map_err(InletError::Make)?;
         let link =
@@ -54,19 +55,19 @@ impl Inlet {
         Ok(Self { device, name, link })
     }
 
-    /// Its name.
+    /// Name of the interface.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// Number of the interface.
     #[must_use]
     pub fn ifindex(&self) -> u32 {
         self.link.index
     }
 
-    /// A packet, IP header first, comes in. Its checksums must be complete.
+    /// Lets a packet, IP header first, come in. Its checksums must be complete.
     ///
     /// # Errors
     /// As write(2); `InvalidInput` if it is no IP packet.

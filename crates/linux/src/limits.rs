@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 /// A limit on open descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// What the kernel enforces.
+    /// The limit that the kernel enforces.
     pub soft: u64,
-    /// How far the process may raise it by itself.
+    /// The limit up to which the process may raise it by itself.
     pub hard: u64,
 }
 
-/// What this process was started with.
+/// The limit that this process was started with.
 static GIVEN: OnceLock<OpenFiles> = OnceLock::new();
 
 /// The limit as it is now.
@@ -26,7 +26,8 @@ pub fn open_files() -> io::Result<OpenFiles> {
     Ok(OpenFiles { soft: limit.rlim_cur, hard: limit.rlim_max })
 }
 
-/// The limit that whoever started this process chose: it is the server's, too.
+/// The limit that the starter of this process chose: it applies to the server,
+/// too.
 ///
 /// # Errors
 /// As getrlimit(2).
@@ -35,7 +36,7 @@ pub fn given_open_files() -> io::Result<OpenFiles> {
 }
 
 /// Lets this process have as many descriptors as it may, and at least `need` if
-/// the kernel allows that (`CAP_SYS_RESOURCE`). Returns how many there are.
+/// the kernel allows that (`CAP_SYS_RESOURCE`). Returns the new limit.
 ///
 /// # Errors
 /// As getrlimit(2).
@@ -61,7 +62,8 @@ pub fn set_open_files(limit: OpenFiles) -> io::Result<()> {
     Ok(())
 }
 
-/// How far a stack may grow; the kernel leaves so much room above the libraries.
+/// How far a stack may grow; the kernel leaves that much room above the
+/// libraries.
 #[must_use]
 pub fn stack_bytes() -> Option<u64> {
     get(libc::RLIMIT_STACK).ok().map(|limit| limit.rlim_cur)

@@ -16,11 +16,12 @@ pub enum LinkError {
     Hardware { name: String, source: io::Error },
 }
 
-/// One interface as it was when it was looked up.
+/// One interface, as it was when it was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub index: u32,
-    /// All zero on links without Ethernet addresses (loopback, tunnels).
+    /// Hardware address; all zero on links without Ethernet addresses
+    /// (loopback, tunnels).
     pub mac: [u8; 6],
 }
 
@@ -60,15 +61,16 @@ pub fn name_of(index: u32) -> Option<String> {
     text(&name)
 }
 
-/// Up to the first NUL.
+/// The text up to the first NUL.
 fn text(name: &[libc::c_char]) -> Option<String> {
     let bytes = name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
     String::from_utf8(bytes.collect()).ok()
 }
 
 /// Makes the sender complete the checksums of what leaves through `name`, and cut it
-/// to size, as if no card did it. Between namespaces of one kernel nobody would ever
-/// do so otherwise, while all that comes from another machine is complete.
+/// to size, as if no card did it. Otherwise nobody would ever do so between
+/// namespaces of one kernel, whereas packets from another machine are always
+/// complete.
 ///
 /// # Errors
 /// As SIOCETHTOOL; it needs CAP_NET_ADMIN.
@@ -90,7 +92,7 @@ pub fn complete_checksums(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets an interface up, with these flags beside.
+/// Sets an interface up, with these additional flags.
 ///
 /// # Errors
 /// As SIOCSIFFLAGS; it needs CAP_NET_ADMIN.
@@ -112,7 +114,7 @@ pub(crate) fn name_in(request: &libc::ifreq) -> String {
     text(&request.ifr_name).unwrap_or_default()
 }
 
-/// A request about an interface. A name that is too long is nobody's.
+/// A request about an interface. A name that is too long matches none.
 pub(crate) fn request(name: &str) -> libc::ifreq {
     // SAFETY: ifreq is plain data; all zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,12 +1,12 @@
-//! Bringing a replica's listener up at promotion: the socket exists, with the
-//! server's options on it; what is missing is its address and its queue.
+//! Bringing up a replica's listener at promotion: the socket exists, with the
+//! server's options; its address and its queue are missing.
 
 use crate::sockopt::{self, checked};
 use libc::{c_int, socklen_t};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Room for a `sockaddr`.
+/// Size of the buffer for a `sockaddr`, in bytes.
 const ADDR_MAX: usize = 128;
 
 /// Binds `fd` to `address` (a raw `sockaddr`), which need not be local yet, and
@@ -16,7 +16,7 @@ const ADDR_MAX: usize = 128;
 /// # Errors
 /// `EADDRINUSE` if another socket holds the port, or as bind(2) and listen(2).
 pub fn revive(fd: BorrowedFd<'_>, address: &[u8], backlog: i32) -> io::Result<()> {
-    // It is the server's word which of its descriptors this is.
+    // Only the server says which of its descriptors this is.
     if sockopt::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no socket of TCP"));
     }

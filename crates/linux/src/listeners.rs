@@ -1,4 +1,4 @@
-//! Which sockets of this network namespace wait for clients: listening TCP
+//! The sockets of this network namespace that wait for clients: listening TCP
 //! sockets and unconnected UDP sockets (`SOCK_DIAG_BY_FAMILY`, dumped).
 
 use crate::netlink;
@@ -9,20 +9,21 @@ use std::os::fd::{AsFd, OwnedFd};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const TCP_CLOSE: u32 = 7;
 const TCP_LISTEN: u32 = 10;
-/// `struct inet_diag_msg` as far as its source address, in bytes.
+/// Length of `struct inet_diag_msg` up to its source address, in bytes.
 const ANSWER: usize = 24;
-/// `struct inet_diag_msg`, which attributes follow, and its inode, in bytes.
+/// Length of `struct inet_diag_msg`, which attributes follow, and offset of its
+/// inode, in bytes.
 const ANSWER_WHOLE: usize = 72;
 pub(crate) const INODE: usize = 68;
-/// The attribute that tells of IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
+/// The attribute for IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
 const V6ONLY: u16 = 11;
-/// Sockets that are looked at.
+/// Most sockets that are looked at.
 pub const SOCKETS_MAX: usize = 65_536;
 
-/// One of them.
+/// A service for which a socket waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Waiting {
-    /// As it was bound: unspecified for all addresses.
+    /// Address that it was bound to: unspecified for all addresses.
     pub address: IpAddr,
     pub port: u16,
     pub udp: bool,
@@ -31,17 +32,18 @@ pub struct Waiting {
 /// A TCP socket that listens, or a UDP socket that hears anybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// As it was bound: unspecified for all addresses.
+    /// Address that it was bound to: unspecified for all addresses.
     pub address: IpAddr,
     pub port: u16,
-    /// IPv4 does not reach it, if it is bound to all addresses of IPv6.
+    /// Whether IPv4 does not reach it although it is bound to all addresses of
+    /// IPv6.
     pub v6_only: bool,
-    /// As `/proc/PID/fd` names it.
+    /// Inode of the socket, as in `/proc/PID/fd`.
     pub inode: u32,
 }
 
 impl Listening {
-    /// Whether clients of this address and port come to it.
+    /// Whether clients of this address and port reach it.
     #[must_use]
     pub fn serves(&self, address: IpAddr, port: u16) -> bool {
         let all = match self.address {
@@ -52,13 +54,14 @@ impl Listening {
     }
 }
 
-/// Where somebody would listen.
+/// A place to listen at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Unspecified for all addresses.
+    /// Address; unspecified for all addresses.
     pub address: IpAddr,
     pub port: u16,
-    /// IPv4 shall not reach it, if it is all addresses of IPv6.
+    /// Whether IPv4 shall not reach it although it is bound to all addresses of
+    /// IPv6.
     pub v6_only: bool,
 }
 
@@ -90,8 +93,8 @@ impl ListenerSocket {
         Ok(Self { fd: netlink::open(libc::NETLINK_SOCK_DIAG)?, sequence: 0 })
     }
 
-    /// All of them, sorted, at most [`SOCKETS_MAX`]. Where the kernel cannot tell
-    /// about UDP, TCP's are all.
+    /// All waiting services, sorted, at most [`SOCKETS_MAX`]. If the kernel
+    /// cannot tell about UDP, only those of TCP.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -121,7 +124,7 @@ impl ListenerSocket {
         Ok(all)
     }
 
-    /// All UDP sockets that hear anybody, at most [`SOCKETS_MAX`]; none where the kernel
+    /// All UDP sockets that hear anybody, at most [`SOCKETS_MAX`]; none if the kernel
     /// cannot tell.
     ///
     /// # Errors
@@ -226,7 +229,7 @@ mod tests {
         assert!(!socket.waiting().unwrap().contains(&of(tcp_port, false)));
     }
 
-    /// On all addresses of IPv6, and of IPv4 too if not `only`.
+    /// A listener on all addresses of IPv6, and of IPv4 too if not `only`.
     fn on_all(only: bool) -> OwnedFd {
         use crate::sockopt::{self, Address, checked};
         use std::os::fd::AsRawFd;
@@ -244,7 +247,7 @@ mod tests {
         let place = |address: &str| Place {
             address: address.trim_end_matches('+').parse().unwrap(),
             port: 80,
-            // With a plus IPv4 belongs to it.
+            // A plus says that IPv4 belongs to it.
             v6_only: !address.ends_with('+'),
         };
         let cases = [

@@ -1,5 +1,5 @@
-//! Telling the neighbours where the service address lives now: gratuitous ARP
-//! (RFC 826, RFC 5227 §3) and unsolicited neighbour advertisements (RFC 4861
+//! Telling the neighbours where the service address is now: gratuitous ARP (RFC
+//! 826, RFC 5227 §3) and unsolicited neighbour advertisements (RFC 4861
 //! §7.2.6), over a socket that is opened before it is needed.
 
 use crate::link::Link;
@@ -11,12 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Ethernet's and IPv6's name for all nodes of a link (RFC 2464 §7, RFC 4291 §2.7.1).
+/// Ethernet's and IPv6's addresses for all nodes of a link (RFC 2464 §7, RFC 4291
+/// §2.7.1).
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 const ALL_NODES: [u8; 16] = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const ICMPV6: u8 = 58;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-/// Replace what the neighbour has cached.
+/// Flag: replaces what the neighbour has cached.
 const OVERRIDE: u8 = 0x20;
 const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
 const ARP_REQUEST: u8 = 1;
@@ -47,8 +48,9 @@ impl Announcer {
         Ok(Self { fd })
     }
 
-    /// Says once that `address` (IPv4 mapped into IPv6) is at `link`: for IPv4 as a
-    /// request and as a reply, because neighbours differ in which they believe.
+    /// Announces once that `address` (IPv4 mapped into IPv6) is at `link`: for IPv4
+    /// as a request and as a reply, because neighbours differ in which they
+    /// believe.
     ///
     /// # Errors
     /// [`NeighbourError::Announce`].
@@ -74,7 +76,7 @@ fn ethernet(to: [u8; 6], from: [u8; 6], ethertype: u16) -> Vec<u8> {
     [&to[..], &from, &ethertype.to_be_bytes()].concat()
 }
 
-/// Sender and target are the same address: RFC 5227 §3's announcement.
+/// An announcement of RFC 5227 §3: sender and target are the same address.
 fn arp(operation: u8, mac: [u8; 6], ipv4: [u8; 4]) -> Vec<u8> {
     let target = if operation == ARP_REQUEST { [0; 6] } else { BROADCAST };
     let mut frame = ethernet(BROADCAST, mac, ETHERTYPE_ARP);

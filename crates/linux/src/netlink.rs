@@ -1,14 +1,15 @@
-//! The little netlink that addresses, routes and socket diagnosis need: requests as
-//! bytes, answers as an iterator that trusts no length.
+//! The part of netlink that addresses, routes and socket diagnosis need: requests
+//! as bytes, answers as an iterator that trusts no length.
 
 use crate::sockopt;
 use libc::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// `struct nlmsghdr`, in bytes.
+/// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
-/// Longest a netlink answer may take, in ms: the kernel answers inside sendmsg().
+/// Longest time that a netlink answer may take, in ms: the kernel answers inside
+/// sendmsg().
 const ANSWER_TIMEOUT_MS: c_int = 1000;
 
 /// Opens a netlink socket for `protocol`.
@@ -16,7 +17,7 @@ pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
     sockopt::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)
 }
 
-/// Has the kernel tell what happens in these groups, one bit each.
+/// Has the kernel report events of these groups, one bit each.
 pub(crate) fn listen(fd: &OwnedFd, groups: u32) -> io::Result<()> {
     // SAFETY: all-zero is a valid address of that plain C structure.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -61,7 +62,7 @@ pub(crate) fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a 
     Ok(&buffer[..len])
 }
 
-/// Throws away answers that nobody waits for any more.
+/// Discards answers that nobody waits for any more.
 pub(crate) fn discard(fd: BorrowedFd<'_>) {
     let mut buffer = [0; 64];
     while sockopt::receive(fd, &mut buffer, libc::MSG_DONTWAIT).is_ok() {}
@@ -75,8 +76,8 @@ pub(crate) struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// The error number of an `NLMSG_ERROR`, 0 for an acknowledgement, and that of a
-    /// list that has failed; `None` for any other message, and for a list that ends.
+    /// The error number of an `NLMSG_ERROR` (0 for an acknowledgement) or of a list
+    /// that has failed; `None` for any other message, and for a list that ends.
     pub(crate) fn errno(&self) -> Option<c_int> {
         let number = self.body.first_chunk().map(|bytes| -c_int::from_ne_bytes(*bytes));
         match c_int::from(self.kind) {
@@ -87,7 +88,7 @@ impl Answer<'_> {
     }
 }
 
-/// The answers in one datagram; ends at the first impossible length.
+/// The answers in one datagram, up to the first impossible length.
 pub(crate) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
     std::iter::from_fn(move || {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
@@ -102,7 +103,7 @@ pub(crate) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
     })
 }
 
-/// The attributes of a message body; ends at the first impossible length.
+/// The attributes of a message body, up to the first impossible length.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// The two high bits of a type are flags.
     const KIND: u16 = 0x3fff;

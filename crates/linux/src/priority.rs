@@ -1,4 +1,4 @@
-//! How the calling thread stands to others that want its processor.
+//! The priority of the calling thread among others that want its processor.
 
 use crate::sockopt::checked;
 use std::io;
@@ -25,7 +25,7 @@ pub fn realtime() -> Option<i32> {
     Some(parameters.sched_priority).filter(|priority| *priority > 0)
 }
 
-/// Does `work` with a real-time priority that the calling thread does not have otherwise.
+/// Does `work` with a real-time priority that the calling thread otherwise does not have.
 pub fn urgently<T>(priority: Option<i32>, work: impl FnOnce() -> T) -> T {
     let is_urgent = priority.is_some_and(|priority| set_realtime(priority).is_ok());
     let done = work();
@@ -43,7 +43,7 @@ pub fn give_way(nice: i32) {
 
 fn give_up_realtime() {
     let ordinary = libc::sched_param { sched_priority: 0 };
-    // Without the flag the kernel would ask for a right that none is needed for.
+    // Without the flag the kernel would demand a right that is not needed.
     let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const ordinary) };

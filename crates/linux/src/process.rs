@@ -1,5 +1,5 @@
-//! Other processes and the own thread: descriptors and memory of the replica,
-//! waiting, event counters.
+//! Other processes, and the calling thread: descriptors and memory of the
+//! replica, waiting, event counters.
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
@@ -33,7 +33,7 @@ pub fn close_at_exec(first: RawFd) -> io::Result<()> {
     checked(done as c_int).map(drop)
 }
 
-/// Sends a signal to the process behind a pidfd.
+/// Sends a signal to the process that a pidfd stands for.
 ///
 /// # Errors
 /// `ESRCH` if it has ended.
@@ -67,8 +67,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// How a child of this process has ended, or `None` if it has not. It is not reaped by
-/// this: see [`reap_aside`].
+/// How a child of this process has ended, or `None` if it has not. This does not reap
+/// it: see [`reap_aside`].
 ///
 /// # Errors
 /// `ECHILD` if it has been reaped.
@@ -80,13 +80,13 @@ pub fn ending(child: BorrowedFd<'_>) -> io::Result<Option<Ending>> {
     Ok((pid != 0).then(|| how(status)))
 }
 
-/// Has a child of this process leave the list of processes once it has ended, whatever
-/// that takes. The kernel forgets a process in its parent's name, and spins while
-/// anybody who has looked at it in /proc is not done: a real-time thread would keep the
-/// processor from just that one, and any other would wait for it.
+/// Has a child of this process removed from the list of processes once it has ended, in
+/// a thread of its own. The kernel forgets a process in its parent's name, and spins
+/// until everybody who has looked at it in /proc is done: a real-time thread would keep
+/// the processor from just that reader, and any other thread would wait for it.
 pub fn reap_aside(child: OwnedFd) {
     let reaper = std::thread::Builder::new().name("reaper".to_owned());
-    // Without a thread init does it, when this process has ended.
+    // If there is no thread, init does it when this process has ended.
     let _ = reaper.spawn(move || drop(wait_for(child.as_fd(), libc::WEXITED)));
 }
 
@@ -100,7 +100,8 @@ fn wait_for(child: BorrowedFd<'_>, how: c_int) -> io::Result<libc::siginfo_t> {
     Ok(found)
 }
 
-/// The process at the other end of a UNIX stream: who connected, or who listens.
+/// The process at the other end of a UNIX stream: the one that connected or that
+/// listens.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -120,13 +121,13 @@ pub fn peer(stream: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(peer.pid.cast_unsigned())
 }
 
-/// When a process started, in the kernel's ticks since boot: with its number it
-/// names a process for good.
+/// When a process started, in the kernel's ticks since boot: together with its
+/// number, this identifies a process forever.
 ///
 /// # Errors
 /// `NotFound` if there is none, `InvalidData` if /proc makes no sense.
 pub fn started(pid: u32) -> io::Result<u64> {
-    /// Of `starttime`, counted behind the name.
+    /// Position of `starttime`, counted behind the name.
     const FIELD: usize = 19;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let field = stat_field(&stat, FIELD).and_then(|text| text.parse().ok());
@@ -151,7 +152,8 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// A thread's number in its innermost pid namespace: what it has written down itself.
+/// A thread's number in its innermost pid namespace, which is the number that it has
+/// stored itself.
 ///
 /// # Errors
 /// If there is no such thread.
@@ -170,8 +172,8 @@ fn stat_field(stat: &str, number: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(number)
 }
 
-/// The process that has the socket of this number open, if one can be seen: of several
-/// that share it, the one that was started first.
+/// The process that has the socket with this inode open, if one can be seen; if
+/// several share it, the one that started first.
 #[must_use]
 pub fn holder_of_socket(inode: u32) -> Option<u32> {
     let name = format!("socket:[{inode}]");
@@ -205,8 +207,8 @@ pub fn family(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The processes that map a memory file of this name, but for this one: a program and
-/// what it forked, even if it went into the background.
+/// The other processes that map a memory file of this name: a program and what it
+/// forked, even if it went into the background.
 #[must_use]
 pub fn holders(memory: &str) -> Vec<u32> {
     let mapping = format!(" /memfd:{memory} (deleted)");
@@ -219,7 +221,7 @@ pub fn holders(memory: &str) -> Vec<u32> {
     numbers.filter(|pid| *pid != std::process::id()).filter(holds).collect()
 }
 
-/// Who runs a process: its real user.
+/// The real user of a process.
 ///
 /// # Errors
 /// `NotFound` if it is gone.
@@ -231,7 +233,7 @@ pub fn user_of(pid: u32) -> io::Result<u32> {
     user.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The number by which a process has a memory file of this name.
+/// The descriptor by which a process has a memory file of this name.
 ///
 /// # Errors
 /// `NotFound` if it has none.
@@ -259,8 +261,8 @@ pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
     checked_fd(fd)
 }
 
-/// Copies memory of another process from `address` on. Returns how many bytes
-/// were readable; fewer than asked for if the mapping ends.
+/// Copies memory of another process from `address` on. Returns the number of
+/// bytes that were readable; fewer than asked for if the mapping ends.
 ///
 /// # Errors
 /// `EFAULT` if nothing is mapped there, `EPERM` without `CAP_SYS_PTRACE`.
@@ -276,9 +278,9 @@ pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize>
     })
 }
 
-/// Waits until one of `fds` has something of its wanted events. A negative
-/// timeout waits for ever; 0 only looks. Returns how many are ready; after a
-/// signal that is 0.
+/// Waits until one of `fds` has one of its wanted events. A negative timeout
+/// waits forever; 0 only looks. Returns how many are ready; after a signal that
+/// is 0.
 ///
 /// # Errors
 /// As poll(2), without `EINTR`.
@@ -302,8 +304,8 @@ pub fn poll_in(fd: BorrowedFd<'_>, timeout_ms: c_int) -> io::Result<bool> {
     Ok(poll(&mut fds, timeout_ms)? > 0)
 }
 
-/// Keeps the memory that the process touches in RAM, the memory it will map later
-/// too: no page that was written out delays a heartbeat or a takeover.
+/// Keeps in RAM the memory that the process touches, even memory mapped later: no
+/// page that was written out delays a heartbeat or a takeover.
 ///
 /// # Errors
 /// `EPERM` or `ENOMEM` without `CAP_IPC_LOCK`.
@@ -313,10 +315,10 @@ pub fn lock_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives what the process frees in large pieces back to the kernel at once, now and
-/// later: glibc's allocator would keep them where they had once been freed, tens of
-/// megabytes for each thread, and locked ones for good (`M_MMAP_THRESHOLD` in mallopt(3),
-/// which else grows).
+/// Makes the process return freed large pieces to the kernel at once, now and later:
+/// glibc's allocator would keep them after their first release, tens of megabytes for
+/// each thread, and locked ones for good (`M_MMAP_THRESHOLD` in mallopt(3), which would
+/// grow otherwise).
 pub fn keep_no_large_pieces() {
     const LARGE: libc::c_int = 1 << 20;
     // SAFETY: no pointers. A threshold that is refused is as before.
@@ -329,11 +331,12 @@ pub fn keep_no_large_pieces() {
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, `ESRCH` if the process has ended.
 pub fn set_process_realtime(pid: u32, priority: Option<i32>) -> io::Result<()> {
-    // What it starts meanwhile does not inherit it: nobody would take it back.
+    // Threads that it starts meanwhile do not inherit it: nobody would take it
+    // back.
     let raised = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     let policy = priority.map_or(libc::SCHED_OTHER, |_| raised);
     let parameters = libc::sched_param { sched_priority: priority.unwrap_or(0) };
-    // Threads come and go meanwhile: until a look finds no other one.
+    // Threads come and go meanwhile: repeated until a look finds no new one.
     let mut done = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
         let fresh: Vec<u32> = threads(pid)?.into_iter().filter(|tid| done.insert(*tid)).collect();
@@ -375,8 +378,8 @@ pub fn give_up_ambient() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file to append to, made if it is not there; no part of its path may be a
-/// symbolic link, and opening never waits.
+/// Opens a file for appending, and makes it if it is missing; no part of its path
+/// may be a symbolic link, and opening never waits.
 ///
 /// # Errors
 /// As openat2(2): `ELOOP` for a symbolic link, `ENXIO` for a pipe that nobody reads.
@@ -400,7 +403,7 @@ pub fn open_without_links(path: &Path) -> io::Result<File> {
 }
 
 /// Memory of its own that a process has, in bytes, swapped out or not: pages that it
-/// maps many times do not count. Without an answer it may be anything.
+/// maps many times do not count. `u64::MAX` if the kernel does not tell.
 #[must_use]
 pub fn memory_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -408,7 +411,7 @@ pub fn memory_bytes(pid: u32) -> u64 {
     bytes_of(&status, "RssAnon:").map_or(u64::MAX, |resident| resident + swapped)
 }
 
-/// Memory that this host could give to new programs without swapping, bytes.
+/// Memory that this host could give to new programs without swapping, in bytes.
 ///
 /// # Errors
 /// As reading `/proc/meminfo`.
@@ -417,20 +420,20 @@ pub fn memory_available() -> io::Result<u64> {
     bytes_of(&said, "MemAvailable:").ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Resident memory of a process, bytes; `None` if it is gone.
+/// Resident memory of a process, in bytes; `None` if it is gone.
 #[must_use]
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     bytes_of(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// A number of `/proc/PID/status`.
+/// A number from `/proc/PID/status`.
 fn bytes_of(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
 
-/// How often descendants are looked for that others have just started.
+/// Most searches for descendants that others have just started.
 const ROUNDS_MAX: usize = 16;
 
 /// Sends `signal` to the first thread of a process, marked as one that a program
@@ -450,7 +453,8 @@ pub fn queue_signal(pid: u32, signal: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills what a process has started, and what that has.
+/// Kills the processes that a process has started, and those that they have
+/// started.
 pub fn kill_descendants(pid: u32) {
     let mut known = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
@@ -466,8 +470,8 @@ pub fn kill_descendants(pid: u32) {
     }
 }
 
-/// Neither this process nor what it becomes gains rights by a program's mode or
-/// capabilities (`PR_SET_NO_NEW_PRIVS`).
+/// Prevents this process, and the program that it becomes, from gaining rights
+/// by a program's mode or capabilities (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
 /// As prctl(2).
@@ -477,8 +481,8 @@ pub fn gain_no_privileges() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel place the programs that this process becomes where it always
-/// does, not at random.
+/// Has the kernel always place the programs that this process becomes at the
+/// same addresses, not at random.
 ///
 /// # Errors
 /// As personality(2).
@@ -492,12 +496,12 @@ pub fn fix_addresses() -> io::Result<()> {
     Ok(())
 }
 
-/// A counter that wakes a poll: any thread or process that has it can ring.
+/// A counter that wakes a poll: any thread or process that has it can ring it.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// The counter of another process that it has handed over.
+    /// A counter that another process has handed over.
     ///
     /// # Errors
     /// `EINVAL` if it is none.
@@ -519,14 +523,15 @@ impl EventFd {
         checked_fd(c_long::from(fd)).map(Self)
     }
 
-    /// Wakes whoever waits. A counter that is already full wakes just as well.
+    /// Wakes the waiting thread. A counter that is already full wakes just as
+    /// well.
     pub fn ring(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: pointer and length describe `one`.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// How often it was rung since the last call; 0 if not.
+    /// How often it was rung since the last call; 0 if it was not.
     #[must_use]
     pub fn take(&self) -> u64 {
         let mut count = [0u8; 8];
@@ -549,7 +554,7 @@ mod tests {
     #[test]
     fn memory_that_cannot_be_read_is_not_zero() {
         assert_eq!(bytes_of("VmPeak:\t  9 kB\nVmRSS:\t  12 kB\n", "VmRSS:"), Some(12 << 10));
-        // As of a process that has ended and is not waited for.
+        // The status of a process that has ended and is not waited for.
         assert_eq!(bytes_of("Name:\tsh\nState:\tZ (zombie)\n", "VmRSS:"), None);
         assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
     }

@@ -1,5 +1,5 @@
-//! Sending whole IP packets: owed ACKs, probes and kicks to clients, and packets
-//! of clients played to the own stack.
+//! Sending whole IP packets: owed ACKs, probes and kicks to clients, and
+//! clients' packets played to the local stack.
 //!
 //! The source need not be a local address, so a member can speak for the service
 //! before it owns its address (Linux 6.18, IPv4 and IPv6). A packet whose
@@ -55,8 +55,8 @@ impl RawSender {
         Ok(sender)
     }
 
-    /// As [`RawSender::open`]; every packet leaves through `interface`, by the
-    /// best of the routes that lead there.
+    /// Like [`RawSender::open`]; every packet leaves through `interface`, by
+    /// the best of the routes that lead there.
     ///
     /// # Errors
     /// [`RawError::Open`] and [`RawError::Bind`].

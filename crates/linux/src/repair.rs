@@ -1,17 +1,17 @@
 //! Rebuilding an established TCP connection on an unconnected socket
 //! (`TCP_REPAIR`): the step of a promotion that gives the replica its clients.
 //!
-//! [`restore`] works on the very socket the replica's process holds, so that its
-//! descriptor number, its duplicates and its epoll registrations stay valid
-//! (decision 13). Half-closed connections are finished by [`finish_closing`]
-//! once the service address is local.
+//! [`restore`] works on the very socket that the replica's process holds, so
+//! that its descriptor number, its duplicates and its epoll registrations stay
+//! valid (decision 13). Half-closed connections are finished by
+//! [`finish_closing`] once the service address is local.
 //!
 //! The rebuilt socket has no round-trip sample, so its retransmission timer starts
-//! at 3 s (measured, Linux 6.18): [`show_clock`] gives it one where the connection
-//! has timestamps, and output that may be lost needs a [`Nudge`].
+//! at 3 s (measured, Linux 6.18): [`show_clock`] gives it a sample if the
+//! connection has timestamps, and output that may be lost needs a [`Nudge`].
 //!
-//! Linux sends no wake-up for what is put into a receive queue this way: whoever
-//! polls the socket must be armed again afterwards.
+//! Linux sends no wake-up for bytes that are put into a receive queue this way:
+//! a poll on the socket must be armed again afterwards.
 
 mod closing;
 mod nudge;
@@ -41,14 +41,14 @@ const TCP_TIMESTAMP: c_int = 24;
 const SO_BUF_LOCK: c_int = 72;
 const IPV6_TRANSPARENT: c_int = 75;
 
-/// Least value that setsockopt(`TCP_MAXSEG`) accepts, bytes.
+/// Least value that setsockopt(`TCP_MAXSEG`) accepts, in bytes.
 const MSS_MIN: u16 = 88;
 const MSS_MAX: u16 = 32767;
 /// [`ConnRecord`]'s mark for "no window scaling".
 const NO_WSCALE: u8 = 255;
 /// Largest window without scaling, in bytes.
 const WINDOW_MAX_UNSCALED: u32 = 65535;
-/// Room a queue needs beside its bytes, for the kernel's bookkeeping.
+/// Room that a queue needs beside its bytes, for the kernel's bookkeeping.
 const QUEUE_SLACK_BYTES: usize = 256 << 10;
 
 /// A connection as the client must find it.
@@ -59,21 +59,21 @@ pub struct RestoreSpec<'a> {
     pub record: &'a ConnRecord,
     /// The first byte of `unread`: what the server's process reads next.
     pub rcv_nxt: SeqNo,
-    /// Client bytes the process has not read, in order. They count as received
-    /// and will be acknowledged.
+    /// Client bytes that the process has not read, in order. They count as
+    /// received and will be acknowledged.
     pub unread: &'a [&'a [u8]],
     /// The client's cumulative ACK: everything before it has arrived.
     pub snd_una: SeqNo,
     /// Output from `snd_una` on that may still reach the client from elsewhere.
-    /// The kernel treats it as already sent and sends it again after seconds only,
-    /// so a [`Nudge`] should follow.
-    /// Output that no client can have belongs into [`live_send`].
+    /// The kernel treats it as already sent and sends it again only after seconds,
+    /// so a [`Nudge`] should follow. Output that no client can have belongs in
+    /// [`live_send`].
     pub in_flight: &'a [u8],
     /// The client's window, scaled, in bytes.
     pub peer_window_bytes: u32,
     /// The largest right edge ever advertised to the client (L4).
     pub right_edge: SeqNo,
-    /// The TSval to go on from: not below any value sent before. Its lowest bit
+    /// TSval to continue from: not below any value sent before. Its lowest bit
     /// is the kernel's switch for microseconds; 0 there means milliseconds.
     pub tsval: Option<u32>,
     /// The client's clock, if the connection has timestamps and it is known:
@@ -98,7 +98,8 @@ pub struct ClientClock {
 }
 
 impl RestoreSpec<'_> {
-    /// The number behind `unread`: what the kernel acknowledges after [`restore`].
+    /// The sequence number behind `unread`: what the kernel acknowledges after
+    /// [`restore`].
     #[must_use]
     pub fn rcv_end(&self) -> SeqNo {
         self.rcv_nxt.plus(self.unread_len() as u64)
@@ -113,7 +114,7 @@ impl RestoreSpec<'_> {
     }
 
     /// Bytes before `snd_una` that count as under way until [`show_clock`] plays
-    /// their ACK: only an ACK of something gives the kernel a round-trip sample.
+    /// their ACK: only an ACK of some byte gives the kernel a round-trip sample.
     /// The client has long had the byte, and ignores it should it be sent again.
     fn marker(&self) -> &'static [u8] {
         let sent_any = self.snd_una != self.record.iss.plus(1);
@@ -185,7 +186,7 @@ pub fn restore(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairE
     let family = family(fd)?;
     let restored = rebuild(fd, family, spec);
     if restored.is_err() {
-        // Whose socket it is has no right to another's address.
+        // The owner of the socket has no right to another's address.
         let (level, name) = transparent(family);
         let _ = int(fd, level, name, 0);
     }
@@ -240,8 +241,9 @@ fn reuse(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
     int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(step("SO_REUSEADDR", NEEDS_CLOSED))
 }
 
-/// It is the server's word which of its descriptors stands for a connection: one that
-/// is anything else must not get options that only root may set.
+/// Checks that the descriptor is a blank TCP socket. Only the server says which of
+/// its descriptors stands for a connection, and any other socket must not get options
+/// that only root may set.
 fn ensure_blank(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
     let told = |name| {
         sockopt::get::<c_int>(fd, libc::SOL_SOCKET, name).map_err(step("SO_TYPE", NEEDS_CLOSED))
@@ -272,7 +274,7 @@ fn transparent(family: c_int) -> (c_int, c_int) {
     }
 }
 
-/// Everything that has to stand before repair mode.
+/// Sets everything that must be in place before repair mode.
 fn prepare(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<(), RepairError> {
     reuse(fd)?;
     // Only TRANSPARENT lets connect() route from an address that is not local
@@ -301,7 +303,7 @@ fn prepare(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<
     Ok(())
 }
 
-/// Addresses, sequence numbers and segment size, up to `ESTABLISHED`.
+/// Sets addresses, sequence numbers and segment size, up to `ESTABLISHED`.
 fn connect(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<(), RepairError> {
     let (local, remote) = addresses(family, &spec.key)?;
     sockopt::bind(fd, &local)
@@ -349,7 +351,7 @@ struct RepairOption {
     value: u32,
 }
 
-/// Everything SYN and SYN-ACK agreed on.
+/// Sets everything that SYN and SYN-ACK agreed on.
 fn negotiated(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairError> {
     let record = spec.record;
     let mut options = [RepairOption::default(); 4];
@@ -378,7 +380,8 @@ fn negotiated(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairEr
     Ok(())
 }
 
-/// In repair mode send() fills the chosen queue; one call takes at most about 70 kB.
+/// Fills a queue: in repair mode, send() fills the chosen queue; one call takes at
+/// most about 70 kB.
 fn refill(
     fd: BorrowedFd<'_>,
     queue: c_int,
@@ -409,8 +412,8 @@ struct RepairWindow {
     rcv_wup: u32,
 }
 
-/// Both windows. The right edge reaches as far as it was ever advertised (L4):
-/// Linux 6.17 and later drop what ends beyond it.
+/// Sets both windows. The right edge reaches as far as it was ever advertised
+/// (L4): Linux 6.17 and later drop what ends beyond it.
 fn windows(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairError> {
     let rcv_end = spec.rcv_end();
     let advertised = u32::try_from(spec.right_edge.since(rcv_end)).unwrap_or(0);
@@ -418,7 +421,7 @@ fn windows(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairError
         NO_WSCALE => WINDOW_MAX_UNSCALED,
         shift => WINDOW_MAX_UNSCALED << shift.min(14),
     };
-    // A FIN needs a place in the window like a byte, also when the window is full.
+    // A FIN needs a place in the window like a byte, even when the window is full.
     let fin = u32::from(spec.closing.peer_fin());
     let window = RepairWindow {
         snd_wl1: rcv_end.0,

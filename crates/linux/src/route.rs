@@ -1,5 +1,5 @@
-//! Which way packets to an address leave this host (`RTM_GETROUTE`), and how
-//! long they may be.
+//! The path of packets to an address that leave this host (`RTM_GETROUTE`), and
+//! its MTU.
 
 use crate::netlink;
 use crate::sockopt::{self, checked};
@@ -15,7 +15,7 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_METRICS: u16 = 8;
 const RTAX_MTU: u16 = 2;
-/// `struct rtmsg`, in bytes.
+/// Size of `struct rtmsg`, in bytes.
 const RTMSG: usize = 12;
 
 /// Where packets to an address go first.

@@ -2,7 +2,7 @@
 //! and the connection table (layout in `holdfast_wire::shm`).
 //!
 //! The server can write to all of it, and runs with fewer rights than its daemon:
-//! whatever is read here may be anything, and may change while it is read.
+//! any value read here may be wrong, and may change while it is read.
 
 #[cfg(test)]
 mod tests;
@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use zerocopy::IntoBytes;
 
-/// How often the daemon tries to end a record that the shim adds to meanwhile: a
-/// record has no room for nearly as many words.
+/// Most attempts of the daemon to end a record that the shim extends meanwhile:
+/// a record does not have room for nearly as many words.
 const TAKES_MAX: u32 = 10_000;
 
-/// What the memory is made with.
+/// Settings with which the memory is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Size of the ring, rounded up to a power of two of at least a megabyte.
@@ -38,8 +38,9 @@ pub struct Settings {
     pub options: u32,
     /// [`mode::RECORD`] or [`mode::REPLAY`].
     pub mode: u32,
-    /// What `/proc/PID/maps` calls the memory, at most 249 bytes: by it
-    /// [`crate::process::holders`] finds the server and all that it forked.
+    /// Name of the memory in `/proc/PID/maps`, at most 249 bytes: by it
+    /// [`crate::process::holders`] finds the server and everything that it
+    /// forked.
     pub name: String,
 }
 
@@ -84,7 +85,8 @@ impl SharedMemory {
         if unsafe { libc::ftruncate(fd.as_raw_fd(), total as i64) } != 0 {
             return Err(fail("sizing the log's memory"));
         }
-        // The server has the descriptor too: who shortens the memory kills its reader.
+        // The server has the descriptor too: shortening the memory would kill its
+        // reader.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: as above.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
@@ -96,9 +98,9 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// Maps memory that an earlier daemon has made, as `settings` say but for the mode. The
-    /// server has it, too, and could have put anything in its place: it is the right one if
-    /// nobody can shorten it, and it says what it must.
+    /// Maps memory that an earlier daemon has made with these `settings`, except for the
+    /// mode. The server has it, too, and could have put anything in its place: it is the
+    /// right one if nobody can shorten it, and its content says so.
     ///
     /// # Errors
     /// `InvalidData` if it is not.
@@ -159,7 +161,7 @@ impl SharedMemory {
     }
 
     /// Whether a shim runs in the server: not in a static program, nor in one
-    /// that is just becoming another.
+    /// that is just becoming another program.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.header().pid.load(Acquire) != 0
@@ -174,8 +176,8 @@ impl SharedMemory {
         }
     }
 
-    /// Cookies of the sockets that places of the table are of: what was accepted and has
-    /// left its place to nobody.
+    /// Cookies of the sockets in the table: accepted connections whose place was not
+    /// taken by another.
     #[must_use]
     pub fn sockets(&self) -> BTreeSet<u64> {
         let places = (0..CONNS_MAX as u32).map(|place| self.entry(place));
@@ -183,15 +185,15 @@ impl SharedMemory {
         used.map(|entry| entry.socket.load(Relaxed)).collect()
     }
 
-    /// How far the producer has come.
+    /// Position of the producer.
     #[must_use]
     pub fn tail(&self) -> u64 {
         self.header().tail.0.load(Acquire) & !OPEN
     }
 
-    /// Primary: as [`Self::tail`], for what is to be read now, behind `seen`: a last
-    /// record that the shim could still have added to is ended. `None`: no log
-    /// grows like this, the server has written over it.
+    /// On the primary, like [`Self::tail`], for reading what follows `seen`: a last
+    /// record that the shim could still extend is ended. `None`: no log grows like
+    /// this, so the server has written over it.
     #[must_use]
     pub fn take_tail(&self, seen: u64) -> Option<u64> {
         let h = self.header();
@@ -213,20 +215,21 @@ impl SharedMemory {
         None
     }
 
-    /// Of the log, not consumed yet; never more than the ring holds.
+    /// Bytes of the log that are not consumed yet; never more than the ring
+    /// holds.
     #[must_use]
     pub fn unconsumed(&self) -> u64 {
         self.tail().saturating_sub(self.head()).min(self.ring_bytes as u64)
     }
 
-    /// Size of the ring.
+    /// Size of the ring, in bytes.
     #[must_use]
     pub fn ring_bytes(&self) -> u64 {
         self.ring_bytes as u64
     }
 
-    /// The record from `start` to `end` says how long it is. The positions are the
-    /// server's word: a nonsensical one is left for the parser to refuse.
+    /// Sets the length in the record from `start` to `end`. The positions are the
+    /// server's word: nonsensical ones are left for the parser to refuse.
     fn set_payload_len(&self, start: u64, end: u64) {
         let len = end.saturating_sub(start);
         if len < HEADER_LEN as u64 || len > self.ring_bytes as u64 {
@@ -242,14 +245,14 @@ impl SharedMemory {
         }
     }
 
-    /// How far the consumer has come.
+    /// Position of the consumer.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.header().head.0.load(Acquire)
     }
 
-    /// Log bytes `[position, position + len)`: a contiguous view, by the second mapping.
-    /// The range must lie between `head` and `tail`; it is cut to that.
+    /// Log bytes `[position, position + len)`: contiguous, because the ring is mapped
+    /// twice. The range must lie between `head` and `tail`; it is cut to that.
     #[must_use]
     pub fn bytes(&self, position: u64, len: usize) -> &[u8] {
         let len =
@@ -259,7 +262,8 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(self.base.add(RING_OFFSET + at), len as usize) }
     }
 
-    /// Primary: the backup holds everything up to `position`; its space is free.
+    /// On the primary: the backup holds everything up to `position`, and its
+    /// space is free.
     pub fn set_stable(&self, position: u64) {
         let h = self.header();
         h.head.0.store(position, Release);
@@ -267,14 +271,14 @@ impl SharedMemory {
         self.tell_shim();
     }
 
-    /// Primary, while a backup joins: it holds everything up to `position`, whose space is
-    /// free. Nobody has waited for it.
+    /// On the primary, while a backup joins: it holds everything up to `position`, and
+    /// that space is free. Nobody has waited for it.
     pub fn free_to(&self, position: u64) {
         self.header().head.0.store(position, Release);
         self.tell_shim();
     }
 
-    /// A shim that waits for confirmation, or for room, looks again.
+    /// Makes a shim that waits for confirmation, or for room, look again.
     fn tell_shim(&self) {
         let h = self.header();
         h.stable_futex.0.fetch_add(1, SeqCst);
@@ -284,7 +288,7 @@ impl SharedMemory {
     }
 
     /// Announces that the daemon is about to sleep having seen `tail`. Returns
-    /// false if more has come meanwhile: then it must not.
+    /// false if more has come meanwhile: then it must not sleep.
     #[must_use]
     pub fn may_sleep(&self, seen_tail: u64) -> bool {
         let h = self.header();
@@ -302,7 +306,8 @@ impl SharedMemory {
         self.header().daemon_waiting.0.store(0, Release);
     }
 
-    /// Backup: appends a record. Returns false if the ring has no room for it now.
+    /// On the backup: appends a record. Returns false if the ring has no room for
+    /// it now.
     #[must_use]
     pub fn append(&self, record: &Record, parts: &[&[u8]]) -> bool {
         let h = self.header();
@@ -327,7 +332,7 @@ impl SharedMemory {
         true
     }
 
-    /// Wakes a replica that sleeps for want of records (or for its mode).
+    /// Wakes a replica that sleeps because it lacks records (or for its mode).
     pub fn wake_shim(&self) {
         let h = self.header();
         h.tail_futex.0.fetch_add(1, SeqCst);
@@ -336,7 +341,7 @@ impl SharedMemory {
         }
     }
 
-    /// Sets the mode and wakes whoever waits for it.
+    /// Sets the mode and wakes everybody who waits for it.
     pub fn set_mode(&self, mode: u32) {
         self.header().mode.0.store(mode, SeqCst);
         self.wake_all();
@@ -346,8 +351,8 @@ impl SharedMemory {
         self.header().mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
     }
 
-    /// Primary: from here on the server speaks alone, and writes no log, if it did not
-    /// before. Where protection was broken, none can begin again.
+    /// On the primary: from here on the server speaks alone, and writes no log, if it
+    /// did not before. If protection was broken, none can begin again.
     pub fn go_solo(&self) {
         let is_solo = self.change_mode(mode::RECORD, mode::SOLO)
             || matches!(self.mode(), mode::SOLO | mode::LIVE);
@@ -357,7 +362,7 @@ impl SharedMemory {
         }
     }
 
-    /// Each thread that comes to a logged call stands still there, until
+    /// Makes each thread stand still at its next logged call, until
     /// [`Self::unpark`].
     pub fn park(&self) {
         self.header().park.0.fetch_or(1, SeqCst);
@@ -368,19 +373,19 @@ impl SharedMemory {
         let park = &self.header().park.0;
         let seen = park.load(SeqCst);
         if seen & 1 != 0 {
-            // Threads may have ended it themselves meanwhile.
+            // Threads may have ended the parking themselves meanwhile.
             let _ended = park.compare_exchange(seen, seen.wrapping_add(1), SeqCst, SeqCst);
         }
         futex_wake(park);
     }
 
-    /// The log of a server that speaks alone begins, where it says. Its threads stand
-    /// still ([`crate::threads`]), and its output waits for nobody until
-    /// [`Self::set_stable`]. `None`: none can begin.
+    /// Begins the log of a server that speaks alone, and returns its position. The
+    /// threads stand still ([`crate::threads`]), and output waits for nobody until
+    /// [`Self::set_stable`]. `None`: no log can begin.
     #[must_use]
     pub fn begin_log(&self) -> Option<u64> {
         let h = self.header();
-        // Of an earlier log, which may have ended because it was full, nobody knows the end.
+        // The end of an earlier log, which may have ended because it was full, is not known.
         let seen = h.tail.0.load(SeqCst) & !OPEN;
         let at = self.take_tail(seen)?;
         h.head.0.store(at, SeqCst);
@@ -403,7 +408,7 @@ impl SharedMemory {
         self.header().mode.0.load(Acquire)
     }
 
-    /// The log ends here: the replica runs on to its first live call.
+    /// Ends the log here: the replica runs on to its first live call.
     pub fn end_log(&self) {
         let h = self.header();
         h.end.0.store(h.tail.0.load(Relaxed), SeqCst);
@@ -425,8 +430,8 @@ impl SharedMemory {
         }
     }
 
-    /// Listeners of a replica; before it is parked one that is written just now may be
-    /// half of another.
+    /// Listeners of a replica; before the replica is parked, one that is being written
+    /// may mix two listeners.
     #[must_use]
     pub fn listeners(&self) -> Vec<Listener> {
         let h = self.header();
@@ -436,7 +441,8 @@ impl SharedMemory {
         listeners[..n].to_vec()
     }
 
-    /// Of a replica that does not run yet: as many as there is room for.
+    /// Sets the listeners of a replica that does not run yet: as many as there
+    /// is room for.
     pub fn set_listeners(&self, listeners: impl Iterator<Item = Listener>) {
         let h = self.header();
         let mut count = 0;
@@ -449,7 +455,7 @@ impl SharedMemory {
         h.listeners_len.store(count as u32, Release);
     }
 
-    /// Processes that the server has made.
+    /// Processes that the server has forked.
     #[must_use]
     pub fn forks(&self) -> u32 {
         self.header().forks.load(Relaxed)

@@ -1,13 +1,13 @@
-//! The image of a running server, and a server made of an image.
+//! The image of a running server, and a server made from an image.
 //!
 //! The server's threads are frozen with ptrace(2), which only reads: nothing is
-//! injected, no register changes, and a daemon that dies in the freeze leaves the
-//! server running. Its memory is copied in the freeze, or, where the server has a
-//! userfaultfd, in rounds before it, of which the freeze copies what changed last
-//! (asynchronous write protection, Linux 6.7). What /proc does not say an eBPF
-//! iterator reads. The restored process has the same addresses, thread ids and
-//! descriptors, in a pid namespace of its own; what connects it with other hosts
-//! (its sockets, the log's memory) is supplied by whoever restores it.
+//! injected, no register changes, and a daemon that dies during the freeze leaves
+//! the server running. Its memory is copied in the freeze, or, if the server has
+//! a userfaultfd, in rounds before it, so that the freeze copies only what
+//! changed last (asynchronous write protection, Linux 6.7). An eBPF iterator
+//! reads what /proc does not say. The restored process has the same addresses,
+//! thread ids and descriptors, in a pid namespace of its own; the restoring side
+//! supplies what connects it with other hosts (its sockets, the log's memory).
 
 mod bounds;
 mod describe;
@@ -43,31 +43,33 @@ use std::time::Duration;
 /// How an image is taken.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of the group: hashes the image, and the files that it relies on.
+    /// Key of the group, for the hashes of the image and of the files that it
+    /// relies on.
     pub key: HashKey,
     pub limits: Limits,
-    /// How long the server may stand still before the attempt is given up.
+    /// Longest time that the server may stand still before the attempt is given
+    /// up.
     pub freeze_max: Duration,
-    /// Whoever restores it has the files that the server writes, as they are now. Otherwise
-    /// a server that has one open is refused.
+    /// Whether the restoring side has the files that the server writes, as they are now.
+    /// Otherwise a server that has one open is refused.
     pub shares_files: bool,
-    /// Folders whose content goes over with the image.
+    /// Folders whose content is transferred with the image.
     pub state_dirs: Vec<PathBuf>,
-    /// Whoever waits for the image sets it when it is not wanted any more: copying ends.
+    /// Set when the image is not wanted any more: copying ends.
     pub is_off: Arc<AtomicBool>,
     pub external: External,
 }
 
-/// What is not in the image, because whoever restores it has it.
+/// What is not in the image, because the restoring side has it.
 #[derive(Clone, Debug, Default)]
 pub struct External {
     /// Memory files, by device and number.
     pub memory: Vec<(u64, u64)>,
     /// Descriptors.
     pub descriptors: Vec<u32>,
-    /// What epoll sets watch.
+    /// Whether the watches of epoll sets are external.
     pub watches: bool,
-    /// Connections, by their descriptors: before the freeze nothing is asked of them. In
-    /// it [`quiet::Quiescence::reached`] says which they are.
+    /// Connections, by their descriptors: before the freeze nothing is asked about them.
+    /// In the freeze, [`quiet::Quiescence::reached`] says which they are.
     pub connections: Vec<u32>,
 }

@@ -1,6 +1,6 @@
-//! Starting a server under the shim: memory, control socket and wake-up are
-//! handed over as descriptors, and the server dies with its daemon. Or making one of
-//! the image of another.
+//! Starting a server under the shim: memory, control socket and wake-up are handed
+//! over as descriptors, and the server dies with its daemon. Or making one from the
+//! image of another.
 
 mod books;
 mod copy;
@@ -27,12 +27,12 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// What to start.
+/// Configuration of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerCommand {
     /// Program and arguments.
     pub argv: Vec<OsString>,
-    /// Added to the environment that is inherited.
+    /// Variables added to the inherited environment.
     pub env: Vec<(OsString, OsString)>,
     /// Inherited variables that it does not get.
     pub without: Vec<OsString>,
@@ -43,25 +43,25 @@ pub struct ServerCommand {
     pub log: Option<PathBuf>,
     /// The shim's shared object.
     pub shim: PathBuf,
-    /// How many descriptors it may have; as many as its daemon if absent.
+    /// Limit of its descriptors; as many as its daemon if absent.
     pub open_files: Option<OpenFiles>,
-    /// Whether the kernel may place it at random.
+    /// Whether the kernel may place it at random addresses.
     pub aslr: bool,
 }
 
 /// Highest number of a signal.
 const SIGNAL_MAX: i32 = 64;
 
-/// What is to be done in the child before it becomes the server.
+/// Steps to take in the child before it becomes the server.
 #[derive(Clone, Copy)]
 struct Preparation {
     handed: [RawFd; HANDED],
-    /// The numbers that they get.
+    /// Numbers that the handed descriptors get.
     places: [RawFd; HANDED],
     daemon: u32,
     open_files: Option<OpenFiles>,
     aslr: bool,
-    /// It runs as another user than the daemon.
+    /// Whether it runs as another user than the daemon.
     has_user: bool,
 }
 
@@ -72,38 +72,39 @@ pub struct Server {
     pidfd: OwnedFd,
     /// How it ended, once it has.
     ending: Option<Ending>,
-    /// Nobody has the other end of an earlier daemon's.
+    /// The daemon's end of the control socket; nobody has that of an earlier
+    /// daemon.
     control: Option<OwnedFd>,
     wake: EventFd,
     started: Instant,
-    /// What its daemon had as standard input, output and error when it was made.
+    /// Standard input, output and error of its daemon when it was made.
     standard: Standard,
-    /// Of a copy that was made in a thread of its own: whose child it is, and which ends
-    /// when this is dropped.
+    /// For a copy: keeps the thread alive whose child it is; the thread ends when this
+    /// is dropped.
     _maker: Option<Sender<()>>,
 }
 
 enum Process {
-    /// Its number.
+    /// A child of this process, by its number.
     Child(u32),
     Copy(Restored),
-    /// Another daemon's child, and nobody's now.
+    /// A child of an earlier daemon, and nobody's now.
     Found(u32),
 }
 
-/// Files as /proc calls them; `None` where there is none.
+/// Files as /proc names them; `None` where there is none.
 pub type Standard = [Option<PathBuf>; FIRST_OWN as usize];
 
-/// Words on its control socket that a server may not have been asked about yet.
+/// Most messages on its control socket that a server may have sent unread.
 const WORDS_MAX: usize = 64;
-/// How long a killed server may take to be gone, ms. Only a disk that does not answer, or
-/// who traces it, holds one up for longer; it runs no instruction of its own any more.
+/// Longest time until a killed server is gone, in ms. Only a disk that does not answer,
+/// or a tracer, delays it for longer; it runs no instruction of its own any more.
 const KILLED_MAX_MS: i32 = 2000;
 
 /// First descriptor that is not standard input, output or error.
 const FIRST_OWN: RawFd = 3;
 
-/// Servers that go into the background do so soon.
+/// Longest time in which a server goes into the background.
 const BACKGROUND_MAX: Duration = Duration::from_secs(5);
 
 impl Server {
@@ -128,11 +129,12 @@ impl Server {
         Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
     }
 
-    /// Takes up a server that an earlier daemon has started, and that speaks alone: by the
-    /// memory of that name that both have, which is as `settings` say but for the mode.
+    /// Takes over a server that an earlier daemon has started and that speaks alone: found
+    /// by the named memory that both share, which is as `settings` say except for the
+    /// mode.
     ///
     /// # Errors
-    /// If it has no such memory, or not what a shim was handed.
+    /// If it has no such memory, or lacks what a shim was handed.
     pub fn found(
         (pid, process): (u32, BorrowedFd<'_>),
         settings: &Settings,
@@ -148,7 +150,7 @@ impl Server {
         Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
     }
 
-    /// What its daemon had as standard input, output and error when it was made.
+    /// Standard input, output and error of its daemon when it was made.
     #[must_use]
     pub const fn standard(&self) -> &Standard {
         &self.standard
@@ -168,22 +170,23 @@ impl Server {
         self.pidfd.as_fd()
     }
 
-    /// Hung up as soon as the process closes its descriptors, a little before
-    /// [`Self::pidfd`] reports; `None` of one that an earlier daemon has started.
+    /// Hangs up as soon as the process closes its descriptors, a little before
+    /// [`Self::pidfd`] reports; `None` for a server that an earlier daemon has
+    /// started.
     #[must_use]
     pub fn control(&self) -> Option<BorrowedFd<'_>> {
         self.control.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether the control socket has hung up, or the server says there what it never
-    /// should: one that still runs is to be ended then.
+    /// Whether the control socket has hung up, or the server has sent something there
+    /// that it never should: if it still runs, it is to be ended then.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
         self.word().is_some()
     }
 
-    /// Whether the server has its end of the control socket still. What it has said there
-    /// until now, as the shim does at its promotion, is left aside.
+    /// Whether the server still has its end of the control socket. Messages sent there
+    /// until now, as by the shim at its promotion, are discarded.
     #[must_use]
     pub fn has_control(&self) -> bool {
         if self.control.is_none() {
@@ -218,8 +221,8 @@ impl Server {
         process::pidfd_getfd(self.pidfd.as_fd(), fd)
     }
 
-    /// Holds a connection that the server has accepted and not closed: `None` if
-    /// it is not there, or is not the socket with this cookie.
+    /// Borrows a connection that the server has accepted and not closed: `None`
+    /// if it is not there, or is not the socket with this cookie.
     #[must_use]
     pub fn borrow(&self, accept: u32, socket: u64) -> Option<Borrowed<'_>> {
         let borrowed = self.borrow_any(accept)?;
@@ -227,11 +230,11 @@ impl Server {
         same.then_some(borrowed)
     }
 
-    /// As [`Self::borrow`], whatever socket it is.
+    /// Like [`Self::borrow`], for any socket.
     fn borrow_any(&self, accept: u32) -> Option<Borrowed<'_>> {
         let entry = self.memory.entry(accept);
         let mark = Mark(entry);
-        // The server that closes says so first, and looks at the mark then.
+        // A closing server says so first, and then looks at the mark.
         entry.borrowed.store(1, SeqCst);
         let open = entry.state.load(SeqCst) == conn_state::OPEN;
         if !open || entry.conn.load(Relaxed) != accept {
@@ -251,35 +254,36 @@ impl Server {
         send_fd(control.as_raw_fd(), &number, connection.as_raw_fd())
     }
 
-    /// Kills the server with all that it has started, at once, and waits for its end.
-    /// Returns whether it is gone.
+    /// Kills the server with everything that it has started, at once, and waits for
+    /// its end. True if it is gone.
     pub fn kill(&mut self) -> bool {
         if !self.has_ended() {
-            // One that stands still starts nothing in its children's place.
+            // A stopped server starts nothing in its children's place.
             let _ = process::signal(self.pidfd(), libc::SIGSTOP);
             process::kill_descendants(self.pid());
             let _ = process::signal(self.pidfd(), libc::SIGKILL);
         }
-        // One that somebody traces stays until its tracer looks: nobody waits for that.
+        // A traced process stays until its tracer looks: nobody waits for that.
         let mut is_gone = process::poll_in(self.pidfd(), KILLED_MAX_MS).unwrap_or(false);
         is_gone &= process::poll_in(self.child(), KILLED_MAX_MS).unwrap_or(false);
         let _ = self.has_ended();
-        // Without it the dead one stays in the list of processes, until its daemon ends.
+        // Without this the dead process stays in the list of processes until its daemon
+        // ends.
         if let Ok(child) = self.child().try_clone_to_owned() {
             process::reap_aside(child);
         }
         is_gone
     }
 
-    /// Once the server speaks alone: asks its first thread not to die with the
-    /// daemon. Returns whether it will not; else it is to be asked again.
+    /// Call once the server speaks alone: asks its first thread not to die with
+    /// the daemon. True if it will not; otherwise ask again.
     #[must_use]
     pub fn let_loose(&mut self) -> bool {
         if let Process::Copy(copy) = &self.process {
             return mode::is_alone(self.memory.mode()) && copy.let_loose();
         }
         if let Process::Found(_) = &self.process {
-            // Else it would have ended.
+            // Otherwise it would have ended.
             return true;
         }
         match self.memory.header().leash.load(SeqCst) {
@@ -292,7 +296,7 @@ impl Server {
         }
     }
 
-    /// Whether it ended at once, without an error and after it had made a child, as
+    /// Whether it ended at once, without an error and after forking a child, as
     /// servers do that go into the background.
     #[must_use]
     pub fn is_in_background(&mut self) -> bool {
@@ -300,16 +304,16 @@ impl Server {
         soon && self.memory.forks() > 0 && self.ending() == Some(Ending::Exited(0))
     }
 
-    /// How the server has ended; `None`: it has not.
+    /// How the server has ended; `None` if it has not.
     #[must_use]
     pub fn ending(&mut self) -> Option<Ending> {
-        // It is remembered: once it is reaped nobody knows.
+        // The ending is remembered: once the process is reaped nobody knows it.
         if self.ending.is_none() {
             let ending = || process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
             self.ending = match self.process {
                 Process::Child(_) => ending(),
                 Process::Copy(_) => ending().map(as_the_server),
-                // Only its parent is told how.
+                // Only its parent is told how it ended.
                 Process::Found(_) => {
                     let has_ended = process::poll_in(self.pidfd(), 0).unwrap_or(true);
                     has_ended.then_some(Ending::Unknown)
@@ -319,11 +323,25 @@ impl Server {
         self.ending
     }
 
+    /// It was found running: this process is not told how it ends.
+    #[must_use]
+    pub fn is_found(&self) -> bool {
+        matches!(self.process, Process::Found(_))
+    }
+
+    /// How the server has ended, of one that just has: a copy's namespace ends after it.
+    #[must_use]
+    pub fn last_words(&mut self) -> Option<Ending> {
+        let _timeout = process::poll_in(self.child(), KILLED_MAX_MS);
+        self.ending()
+    }
+
     fn has_ended(&mut self) -> bool {
         self.ending().is_some()
     }
 
-    /// The server, or who keeps a copy's namespace and ends as that does.
+    /// The server, or the process that keeps a copy's namespace and ends as the
+    /// copy does.
     fn child(&self) -> BorrowedFd<'_> {
         match &self.process {
             Process::Child(_) | Process::Found(_) => self.pidfd.as_fd(),
@@ -332,8 +350,8 @@ impl Server {
     }
 }
 
-/// What the end of who keeps a copy's namespace says of the server's own: it ends as a shell
-/// does.
+/// The server's own ending, told by that of the process that keeps a copy's namespace, which
+/// ends as a shell does.
 fn as_the_server(ending: Ending) -> Ending {
     match ending {
         Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
@@ -341,8 +359,8 @@ fn as_the_server(ending: Ending) -> Ending {
     }
 }
 
-/// One of the server's connections. Its last close waits until this is dropped:
-/// that must be soon.
+/// One of the server's connections. The server's last close of it waits until
+/// this is dropped: that must be soon.
 pub struct Borrowed<'a> {
     // Dropped in this order.
     fd: OwnedFd,
@@ -355,7 +373,7 @@ impl AsFd for Borrowed<'_> {
     }
 }
 
-/// Says as long as it lives that the daemon holds the descriptor.
+/// Marks the connection as held by the daemon for as long as this lives.
 struct Mark<'a>(&'a ConnEntry);
 
 impl Drop for Mark<'_> {
@@ -388,7 +406,8 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
     c.envs(command.env.iter().cloned());
     c.env("LD_PRELOAD", &command.shim);
     let places = places()?;
-    // Always as long: what lies on the server's stack decides its addresses.
+    // The value always has the same length: what lies on the server's stack
+    // decides its addresses.
     c.env("HOLDFAST_SHIM", places.map(|fd| format!("{fd:010}")).join(","));
     c.stdin(Stdio::null());
     // A Ctrl-C at the daemon's terminal is for the daemon, which hands over first.
@@ -417,8 +436,8 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
 }
 
 /// Opens the server's log with the daemon's rights, in a folder where the server's
-/// user may have put something else in its place: what it writes must not end in
-/// somebody else's file, nor the daemon wait for a reader of a pipe.
+/// user may have put something else in its place: the server's output must not end
+/// up in somebody else's file, nor the daemon wait for a reader of a pipe.
 fn open_log(path: &Path) -> io::Result<File> {
     let named = |error: io::Error| {
         let remedy = match error.raw_os_error() {
@@ -440,8 +459,9 @@ fn open_log(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Numbers at the upper end of what a server may have: it finds all others as it
-/// would without a shim, and so does its replica.
+/// Numbers at the upper end of what a server may have: all its other descriptors
+/// have the numbers that they would have without a shim, and so do those of its
+/// replica.
 fn places() -> io::Result<[RawFd; HANDED]> {
     let end = limits::open_files()?.soft.min(FDS_MAX as u64);
     let first = end.saturating_sub(SHIM_FDS as u64) as RawFd;
@@ -449,15 +469,16 @@ fn places() -> io::Result<[RawFd; HANDED]> {
 }
 
 impl Preparation {
-    /// In the child: what the server is to have and what it is not to inherit.
+    /// In the child: sets what the server is to have, and removes what it must
+    /// not inherit.
     fn make(&self) -> io::Result<()> {
-        // What the daemon happens to have been started with differs between hosts, and no
-        // copy of the server could have it.
+        // Descriptors that the daemon happens to have been started with differ between
+        // hosts, and no copy of the server could have them.
         process::close_at_exec(FIRST_OWN)?;
         self.place_descriptors()?;
         if self.has_user {
-            // Or a set-uid program in its place would be taken for the server, whose
-            // memory and descriptors the daemon reads.
+            // Otherwise a set-uid program in its place would be taken for the
+            // server, whose memory and descriptors the daemon reads.
             process::gain_no_privileges()?;
         }
         if let Some(limit) = self.open_files {
@@ -495,8 +516,8 @@ impl Preparation {
     }
 }
 
-/// The daemon blocks signals, which it reads from a descriptor, and ignores
-/// others: neither is the server's business.
+/// Resets signals: the daemon blocks those that it reads from a descriptor, and
+/// ignores others; neither is the server's business.
 fn forget_signals() -> io::Result<()> {
     for signal in 1..=SIGNAL_MAX {
         // Those that cannot be handled, and libc's own, refuse.
@@ -512,9 +533,9 @@ fn forget_signals() -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Room for the connections that nobody has accepted, which wait in this socket until
-/// the replica is live: each message takes less than 1 KiB of the kernel's memory, and
-/// the shim takes 4096 of them.
+/// Size of the socket's buffer, in bytes, for the connections that nobody has
+/// accepted, which wait in this socket until the replica is live: each message takes
+/// less than 1 KiB of the kernel's memory, and the shim takes 4096 of them.
 const CONTROL_BYTES: libc::c_int = 4 << 20;
 
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -526,15 +547,15 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
             return Err(io::Error::last_os_error());
         }
         let pair = (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]));
-        // The kernel doubles what it is given. Without the right to so much there is
-        // room for fewer.
+        // The kernel doubles this. Without the right to so much there is room for
+        // fewer.
         let _ =
             sockopt::set(pair.0.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &CONTROL_BYTES);
         Ok(pair)
     }
 }
 
-/// One message with one descriptor.
+/// Sends one message with one descriptor.
 fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
     let slice = IoSlice::new(bytes);
     let mut control = [0u64; 3];

@@ -1,4 +1,4 @@
-//! Seeing every packet for the service before the own stack does.
+//! Seeing every packet for the service before the local stack does.
 //!
 //! An `AF_PACKET` socket for all protocols gets its copy before tc ingress, where
 //! the backup drops the service's packets. A socket filter lets through only TCP
@@ -14,11 +14,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most services one tap can watch: the filter's jumps reach that far.
+/// Most services that one tap can watch: the filter's jumps reach that far.
 pub const SERVICES_MAX: usize = 16;
-/// Packets taken by one system call.
+/// Most packets taken by one system call.
 pub const BATCH: usize = 8;
-/// Largest packet taken whole, in bytes: one IP packet, also after GRO.
+/// Largest packet taken whole, in bytes: one IP packet, even after GRO.
 pub const PACKET_MAX: usize = 65_536;
 /// Default size of the socket's buffer in bytes: it must hold what all clients
 /// may send in one window while a promotion is busy.
@@ -58,7 +58,7 @@ pub enum TapError {
     Read(io::Error),
 }
 
-/// What the tap has lost since it was last asked.
+/// Packets that the tap has lost since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TapDrops {
     /// Packets for which the buffer had no room.
@@ -248,13 +248,13 @@ fn unless_equal(k: u32, skip: u8) -> sock_filter {
     sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: skip, k }
 }
 
-/// Lets through TCP to each service, and the edge's signs; fragments and IPv6 extension headers are
-/// left to [`holdfast_wire::packet::TcpPacket::parse`]. One block per service,
-/// each of which falls through to the next.
+/// Lets through TCP to each service, and the edge's signs;
+/// [`holdfast_wire::packet::TcpPacket::parse`] handles fragments and IPv6 extension headers.
+/// One block per service, which falls through to the next one.
 fn filter(services: &[Service]) -> Vec<sock_filter> {
     let accept = op(RETURN, u32::MAX);
     let ethertype = op(LOAD_HALF, PROTOCOL_ANCILLARY);
-    // What proves that the edge's frames reach this tap.
+    // The signs prove that the edge's frames reach this tap.
     let mut program = vec![ethertype, unless_equal(u32::from(way::ETHERTYPE), 1), accept];
     for service in services {
         let port = u32::from(service.port);

@@ -1,5 +1,5 @@
-//! What a server's shim says of its threads (`holdfast_wire::quiet`): read out of the
-//! server's memory, of which the server may have made anything.
+//! What a server's shim says about its threads (`holdfast_wire::quiet`), read from
+//! the server's memory, which the server may have changed in any way.
 
 use crate::process;
 use crate::shm::SharedMemory;
@@ -8,28 +8,28 @@ use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Where the server's threads stand.
+/// State of the server's threads.
 #[derive(Clone, Debug, Default)]
 pub struct Threads {
     /// See [`ShimState::gate`].
     gate: u64,
-    /// Threads that the shim cannot tell of: no copy can be made.
+    /// Threads that the shim cannot describe: no copy can be made.
     pub lost: u32,
     list: Vec<Standing>,
 }
 
-/// One of them.
+/// State of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// In the innermost namespace of processes.
+    /// Number in the innermost pid namespace.
     pub tid: i32,
-    /// See [`state`].
+    /// One of [`state`].
     pub state: u32,
     condition: u64,
 }
 
 impl Threads {
-    /// Reads what the shim says; exact of threads that stand still.
+    /// Reads what the shim says; exact for threads that are stopped.
     ///
     /// # Errors
     /// If no shim is there, or the memory cannot be read.
@@ -61,7 +61,8 @@ impl Threads {
         &self.list
     }
 
-    /// Whether all looked as if they could be copied: a hint when to stop them.
+    /// Whether all threads looked as if they could be copied: a hint when to
+    /// stop them.
     #[must_use]
     pub fn look_quiet(&self) -> bool {
         self.list.iter().all(|it| it.state != state::BUSY)
@@ -86,7 +87,7 @@ fn standing(thread: &[u8]) -> Standing {
     }
 }
 
-/// `N` bytes of a structure, which has them there.
+/// The `N` bytes at a place of a structure.
 fn part<const N: usize>(bytes: &[u8], place: usize) -> [u8; N] {
     bytes[place..place + N].try_into().unwrap_or([0; N])
 }

@@ -1,5 +1,5 @@
-//! How soon one TCP connection sends again what was lost. The kernel's default
-//! of 200 ms is made for the Internet; between two neighbours it is longer than
+//! How soon one TCP connection repeats lost segments. The kernel's default of
+//! 200 ms is made for the Internet; between two neighbours it is longer than
 //! three heartbeats.
 
 use crate::sockopt;
@@ -11,10 +11,10 @@ use std::os::fd::BorrowedFd;
 const TCP_RTO_MIN_US: c_int = 45;
 const TCP_DELACK_MAX_US: c_int = 46;
 
-/// Least retransmission timeout, µs: two ticks of a kernel with 250 Hz at least (RFC
-/// 6298 §2.4 asks for a second, which Linux has never obeyed).
+/// Least retransmission timeout, in µs: at least two ticks of a kernel with 250 Hz
+/// (RFC 6298 §2.4 asks for a second, which Linux has never obeyed).
 const RTO_MIN_US: c_int = 12_000;
-/// Longest delay of an ACK, µs: below the timeout (RFC 1122 §4.2.3.2).
+/// Longest delay of an ACK, in µs: below the timeout (RFC 1122 §4.2.3.2).
 const DELACK_MAX_US: c_int = 8_000;
 
 /// Makes a connection to a neighbour repeat lost segments within milliseconds.

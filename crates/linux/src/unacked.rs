@@ -1,5 +1,5 @@
 //! What a TCP socket was given to send and its peer has not acknowledged: looked at through a
-//! duplicate of the descriptor, and left where it is.
+//! duplicate of the descriptor, and left there.
 
 use crate::repair::{TCP_REPAIR_OFF_NO_WP, TCP_REPAIR_ON, TCP_SEND_QUEUE};
 use crate::sockopt;
@@ -8,17 +8,19 @@ use libc::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `tcpi_state` of a connection that has sent no FIN, in which nothing else than bytes is
+/// Values of `tcpi_state` of a connection that has sent no FIN, so that only bytes are
 /// queued: ESTABLISHED and CLOSE_WAIT.
 const SAYS_MORE: [u8; 2] = [1, 8];
-/// What has been acknowledged in part is queued whole: a segment of the kernel's, at most.
+/// Largest segment of the kernel, in bytes: one that has been acknowledged in part is
+/// queued whole.
 const SEGMENT_MAX: usize = 64 << 10;
 
-/// Its bytes, and the number of the first one, which may be older than what the peer lacks.
-/// `None`: it has sent its FIN, or is none, or has more than `most` bytes.
+/// The unacknowledged bytes, and the number of the first one, which may be older than what
+/// the peer lacks. `None` if the socket has sent its FIN, is no connection, or has more
+/// than `most` bytes.
 ///
-/// The owner must stand still: while the kernel is asked, it would answer a call of the
-/// owner's with an error.
+/// The owner must be stopped: while the kernel is asked, it would answer the owner's
+/// calls with an error.
 ///
 /// # Errors
 /// As setsockopt(2) and recv(2); `CAP_NET_ADMIN` is needed.

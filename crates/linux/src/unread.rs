@@ -1,5 +1,5 @@
 //! What a TCP socket has received and its owner has not read: looked at through a
-//! duplicate of the descriptor, and left where it is.
+//! duplicate of the descriptor, and left there.
 
 use crate::sockopt;
 use libc::c_int;
@@ -7,31 +7,33 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Where `tcpi_state` and `tcpi_bytes_received` lie in `struct tcp_info`, in bytes.
+/// Offsets of `tcpi_state` and `tcpi_bytes_received` in `struct tcp_info`, in
+/// bytes.
 const STATE: usize = 0;
 const BYTES_RECEIVED: Range<usize> = 128..136;
-/// States, numbered as in Linux: the last three have the client's FIN. Of a
-/// closed socket nobody knows whether it had one.
+/// States, numbered as in Linux: the last three have the client's FIN. Whether
+/// a closed socket had one is not known.
 const CLOSED: u8 = 7;
 const HAVE_FIN: [u8; 3] = [8, 9, 11];
 const SO_PEEK_OFF: c_int = 42;
 const SO_COOKIE: c_int = 57;
-/// Looks at a socket that is being read or fed meanwhile.
+/// Most looks at a socket that is being read or fed meanwhile.
 const TRIES: usize = 4;
-/// The kernel copies what lies in front of the range, too: over and over to one
-/// buffer of this size.
+/// Size of a buffer for skipped bytes: the kernel copies what lies in front of
+/// the range, too, over and over into this buffer.
 const SKIP_BYTES: usize = 64 << 10;
-/// Pieces of one call (`IOV_MAX`).
+/// Most pieces of one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// What came of a look.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// The range's first byte is not there any more, or not yet.
     Nothing,
     /// Bytes from the range's start on.
     Bytes,
-    /// Such bytes, if any, and behind them the client's FIN.
+    /// Bytes from the range's start on, possibly none, and behind them the
+    /// client's FIN.
     Last,
 }
 
@@ -43,7 +45,7 @@ struct Standing {
     fin: bool,
 }
 
-/// The name of a socket in this kernel.
+/// Cookie of the socket in this kernel.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -51,9 +53,9 @@ pub fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     sockopt::get(fd, libc::SOL_SOCKET, SO_COOKIE)
 }
 
-/// Replaces `into` by what a connection holds unread of the range, in offsets of
-/// the stream that it receives. One that was restored (`TCP_REPAIR`) counts from
-/// then on.
+/// Replaces `into` by the unread bytes of the range that a connection holds, in
+/// offsets of the stream that it receives. For a restored connection
+/// (`TCP_REPAIR`), offsets count from its restoration.
 ///
 /// # Errors
 /// As getsockopt(2) and recvmsg(2).
@@ -78,7 +80,7 @@ fn look_often(fd: BorrowedFd<'_>, range: &Range<u64>, into: &mut Vec<u8>) -> io:
     Ok(Unread::Nothing)
 }
 
-/// `None` if the socket changed meanwhile.
+/// Looks once; `None` if the socket changed meanwhile.
 fn look_once(
     fd: BorrowedFd<'_>,
     range: &Range<u64>,
@@ -128,7 +130,7 @@ fn queued(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Copies what waits behind the first `skip` bytes; how much that was.
+/// Copies what waits behind the first `skip` bytes; returns its length.
 fn peek(fd: BorrowedFd<'_>, skip: usize, into: &mut [u8]) -> io::Result<usize> {
     let mut sink = vec![0u8; skip.min(SKIP_BYTES)];
     let piece = |start: *mut u8, len| libc::iovec { iov_base: start.cast(), iov_len: len };
@@ -152,7 +154,7 @@ fn peek(fd: BorrowedFd<'_>, skip: usize, into: &mut [u8]) -> io::Result<usize> {
     let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     match sockopt::checked_len(result) {
         Ok(copied) => Ok(copied.saturating_sub(skip)),
-        // Its owner was faster.
+        // The owner was faster.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         Err(error) => Err(error),
     }

@@ -1,7 +1,7 @@
-//! Proving a way on Ethernet: the edge sends numbered frames of a type of their
-//! own to the hardware address that its file names for a member, and the member
-//! tells over its channel which number has come, and which address it has there. No stack,
-//! no server and no client sees them.
+//! Proving a path on Ethernet: the edge sends numbered frames of an Ethernet type of their
+//! own to the hardware address that its file names for a member, and the member reports
+//! over its channel which number has arrived, and which address it has there. No stack, no
+//! server and no client sees them.
 
 use crate::frame::{FrameError, FrameSender, Hop};
 use crate::link::Link;
@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Ethernet type for experiments within one organisation (IEEE 802-2014 §9.2.4).
 pub const ETHERTYPE: u16 = 0x88b5;
 const MAGIC: [u8; 8] = *b"hfastway";
-/// Bytes of a frame's payload.
+/// Size of a frame's payload, in bytes.
 const BYTES: usize = MAGIC.len() + 8;
-/// Bytes of a frame at most; no shorter one leaves a card.
+/// Largest frame, in bytes; no card sends a shorter one.
 const BYTES_MAX: usize = 64;
 
 /// The number that a frame's payload carries, if it is a sign.
@@ -25,7 +25,7 @@ pub fn number_of(payload: &[u8]) -> Option<u64> {
     (*magic == MAGIC).then_some(u64::from_le_bytes(*number))
 }
 
-/// Sends a sign to where the hop leads.
+/// Sends a sign to the next hop.
 ///
 /// # Errors
 /// [`FrameError::Send`].
@@ -36,14 +36,14 @@ pub fn send(number: u64, hop: &Hop, by: &mut FrameSender) -> Result<(), FrameErr
     by.send_as(hop, ETHERTYPE, &payload)
 }
 
-/// The member's end, where no tap watches.
+/// The member's socket for signs, where no tap watches.
 #[derive(Debug)]
 pub struct SignSocket {
     fd: OwnedFd,
 }
 
 impl SignSocket {
-    /// Opens it on an interface.
+    /// Opens the socket on an interface.
     ///
     /// # Errors
     /// As socket(2) and bind(2) of a packet socket, or if there is no such interface.
@@ -59,8 +59,8 @@ impl SignSocket {
     /// The number of the newest sign that waits.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
-        /// Frames that are looked at in a turn: a flood of strangers' frames waits for
-        /// the next one.
+        /// Most frames looked at in a turn: a flood of strangers' frames waits for the
+        /// next one.
         const LOOKS_MAX: usize = 64;
         let mut newest = None;
         for _ in 0..LOOKS_MAX {

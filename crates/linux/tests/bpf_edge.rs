@@ -6,7 +6,7 @@ mod bpf_common;
 use bpf_common::edge::*;
 use bpf_common::{ACK, Context, FIN, Frame, Lab, PASS, REDIRECT, RST, STOLEN, SYN};
 use bpf_common::{Capture, assert_too_big, counter, ifindex, is_root, sh, sums_are_right};
-use holdfast_linux::bpf::{Edge, Question, TapDrop, Verdict};
+use holdfast_linux::bpf::{Edge, EdgeConfig, Question, TapDrop, Verdict};
 use std::net::IpAddr;
 
 #[test]
@@ -82,10 +82,10 @@ fn a_packet_that_is_too_large_for_a_members_link_is_answered() {
     let frames = [request().payload(1300), request6().payload(1300)];
     let fits = |f: &Fixture| frames.clone().map(|frame| f.client_sends(&frame.build()).1);
     let forwarded = frames.clone().map(|frame| hop(&frame, MEMBER_MACS[0], PORT_MACS[0]));
-    sh("ip link set m1 mtu 1290");
+    sh("ip link set e1 mtu 1290");
     assert_eq!(fits(&f), forwarded, "nothing goes to the other member yet");
     f.edge.set_tap(1, true).expect("tap");
-    for (mtu, port) in [(1290, "m1"), (1280, "m0")] {
+    for (mtu, port) in [(1290, "e1"), (1280, "e0")] {
         sh(&format!("ip link set {port} mtu {mtu}"));
         for frame in &frames {
             let (verdict, out) = f.client_sends(&frame.build());
@@ -395,9 +395,38 @@ fn a_restarted_edge_keeps_fence_flows_and_tap() {
     assert_eq!(f.count("copied"), 1);
     f.config.flows_max = 3;
     assert!(Edge::attach(&f.config).is_err(), "maps of another size");
-    Edge::detach_stale(&["e0", "e1", "ec"], &f.lab.pin_dir).expect("detach");
+    Edge::detach_stale(&["e0", "e1", "ec"], &[], &f.lab.pin_dir).expect("detach");
     f.edge = Edge::attach(&f.config).expect("afresh");
     assert_eq!(f.edge.current().expect("fence"), (0, None));
+}
+
+/// Its filters have the same places: each group would tear out the other's for ever.
+#[test]
+fn an_interface_belongs_to_one_group() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("groups", false, None);
+    f.edge.set_current(1, Some(0)).expect("fence");
+    let pin_dir = f.lab.pin_dir.with_extension("other");
+    let services = vec![(address("10.9.0.101"), 80)];
+    let other = EdgeConfig { services, pin_dir, ..f.config.clone() };
+    let refused = Edge::attach(&other).map(drop).expect_err("two groups").to_string();
+    let whose = format!("e0 belongs to another group, that of {VIP4}:{PORT}");
+    assert!(refused.contains(&whose), "{refused}");
+    let removed = Edge::detach_stale(&["e0", "e1", "ec"], &other.services, &other.pin_dir);
+    assert_eq!(removed.expect("nothing of it"), []);
+    Edge::undo(&other).expect("nothing is left of it");
+    assert_eq!(f.client_sends(&request().build()).0, REDIRECT);
+    // What lost its pins is known by its services.
+    std::fs::remove_dir_all(f.lab.pin_dir.join("edge")).expect("the pins");
+    f.edge = Edge::attach(&f.config).expect("its own");
+    sh("tc filter del dev ec ingress");
+    let mended = f.edge.mend(&f.config);
+    assert!(mended.failed.is_none() && mended.missing.len() == 1);
+    f.edge.detach().expect("detach");
+    Edge::attach(&other).expect("nobody's").detach().expect("detach");
+    Edge::undo(&other).expect("nothing is left of it");
 }
 
 #[test]
@@ -410,7 +439,7 @@ fn the_fence_follows_a_member_that_moved_in_the_file() {
     f.config.members.swap(0, 1);
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, Some(0)), "it is the same member");
-    // Whoever stands there is another one: nobody speaks until he has asked.
+    // Another member stands there now: nobody speaks until it has asked.
     f.config.members[0].mac = [2, 0, 0, 0, 9, 9];
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, None));

@@ -89,7 +89,8 @@ fn a_full_flow_table_refuses_new_flows_and_keeps_the_old() {
     assert_eq!((f.count("refused_flows"), f.count("untracked")), (1, 1));
 }
 
-/// Who vanishes without a word is asked for, and makes room if nobody knows it.
+/// The current member is asked about a client that vanishes without a word,
+/// which makes room if nobody knows it.
 #[test]
 fn a_flow_that_nobody_knows_any_more_makes_room() {
     if !is_root() {

@@ -139,7 +139,7 @@ fn the_right_edge_never_moves_left_by_a_unit() {
         acked += random >> 20;
         stable += (random >> 8 & 0xfff).min(acked - stable);
         edge = edge.max(acked + (random >> 4 & 0xf_ffff));
-        // As Linux does: whole units, rounded up, so that its own edge stays.
+        // Whole units, rounded up, as in Linux, so that its own edge stays.
         let window = (edge - acked).div_ceil(512).min(65535) as u16;
         edge = acked + (u32::from(window) << 9);
         f.gate.set_stable(conn, SeqNo(ack(stable)));

@@ -398,7 +398,7 @@ impl Pair {
 
     fn kernel_sends(&mut self) {
         let tuple = self.draw_tuple();
-        // Of the newest life of the tuple mostly.
+        // Mostly of the newest life of the tuple.
         let known = self.conns.iter().rev().find(|conn| conn.tuple == tuple).copied();
         let frame = match known.and_then(|conn| self.gate.slot(conn.at_gate)) {
             Some(slot) => self.segment(tuple, &slot),
@@ -536,7 +536,7 @@ impl Pair {
     }
 }
 
-/// Of a server's frame.
+/// The key of a server's frame.
 fn key(frame: &Frame) -> ConnKey {
     let mapped = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -508,13 +508,17 @@ fn gate_and_fence_outlive_their_daemons() {
     };
     assert!(!connects(), "the gate still holds the SYN-ACK");
     let pins = lab.pin_dir.clone();
-    topology.on("pri", move || Gate::detach_stale("p0", &pins)).join().expect("p").expect("detach");
+    topology
+        .on("pri", move || Gate::detach_stale("p0", &[], &pins))
+        .join()
+        .expect("p")
+        .expect("detach");
     assert!(connects(), "and is gone when it is detached");
     edge.set_current(2, None).expect("fence");
     drop(edge);
     assert!(!connects(), "the edge is still closed");
     let pins = lab.pin_dir.clone();
-    let detach = topology.on("edge", move || Edge::detach_stale(&["ep", "eb", "ec"], &pins));
+    let detach = topology.on("edge", move || Edge::detach_stale(&["ep", "eb", "ec"], &[], &pins));
     detach.join().expect("edge").expect("detach");
     assert!(connects(), "and plain routing when it is detached");
 }

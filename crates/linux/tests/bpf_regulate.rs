@@ -123,7 +123,7 @@ impl Fixture {
         (bytes, flows)
     }
 
-    /// And those of them that do not feel the cap yet.
+    /// The counts, the last of which are flows that do not feel the cap yet.
     fn counted(&mut self) -> [u64; 4] {
         let map = self.ebpf.map_mut("regulate_strings").expect("a map");
         let map = PerCpuArray::<&mut MapData, [u64; 4]>::try_from(map).expect("an array");
@@ -239,7 +239,7 @@ fn no_more_is_promised_than_the_sender_may_use_soon() {
     // What was sent and not acknowledged comes on top of the least.
     f.sends(&data().seq(5001).payload(1400));
     assert_eq!(window(&f, 5001, 60_000) << 7, 65_536 + 1408);
-    // And the right edge stays where it is, to the unit.
+    // The right edge stays where it is, to the unit.
     assert_eq!(window(&f, 6401, 60_000) << 7, 65_536 + 128);
     let (_, flow) = f.flow().expect("a flow");
     assert_eq!(flow.sent_end, 6401);

@@ -148,7 +148,7 @@ impl<'a> Tapped<'a> {
         let rcv_nxt = self.kernel.rcv_nxt();
         let seqs = [rcv_nxt, rcv_nxt, rcv_nxt.plus(100), rcv_nxt.plus(4_000)];
         let seq = if self.rng.one_in(2) { rcv_nxt } else { near(&mut self.rng, &seqs, 7) };
-        // Of what was sent, old or new, or a byte or a unit more.
+        // A number of what was sent, old or new, or a byte or a unit more.
         let old = SeqNo(self.server_next.0.wrapping_sub(self.rng.below(2_000) as u32));
         let acks = [self.server_next, self.server_next, old];
         let ack = if self.rng.one_in(4) { near(&mut self.rng, &acks, 7) } else { self.server_next };

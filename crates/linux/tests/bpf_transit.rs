@@ -3,131 +3,11 @@
 
 mod bpf_common;
 
-use bpf_common::{ACK, Context, Frame, Lab, PASS, REDIRECT, STOLEN, SYN};
-use bpf_common::{counter, ifindex, is_root, sh, sums_are_right};
-use holdfast_linux::bpf::{How, Question, Verdict};
-use holdfast_linux::bpf::{STRINGS_MAX, StringPort, TRANSIT_SLOTS};
-use holdfast_linux::bpf::{Transit, TransitConfig, TransitState};
-use std::net::IpAddr;
-
-const OUTSIDE: &str = "transit/transit_outside";
-const STRING: &str = "transit/transit_string";
-const CLIENT4: &str = "10.8.0.2";
-const SERVER4: &str = "10.9.0.100";
-const CLIENT6: &str = "fd08::2";
-const SERVER6: &str = "fd09::100";
-const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
-/// What [`Frame`] sends to.
-const OWN_MAC: &str = "02:00:00:00:00:01";
-const STRINGS: usize = 3;
-
-struct Fixture {
-    transit: Transit,
-    config: TransitConfig,
-    epoch: u32,
-    lab: Lab,
-}
-
-fn address(text: &str) -> IpAddr {
-    text.parse().expect("address")
-}
-
-impl Fixture {
-    /// Clients behind `nc`, and strings 0 to 2 behind `n0` to `n2`.
-    fn new(name: &str, leads: bool, return_all: bool) -> Self {
-        let lab = Lab::new(name);
-        sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-        link("nc", "10.8.0.1/24", "fd08::1/64");
-        sh("ip neigh replace 10.8.0.2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
-        sh("ip neigh replace fd08::2 lladdr 02:00:00:00:08:02 dev nc nud permanent");
-        for n in 0..STRINGS {
-            link(&format!("n{n}"), &format!("10.11.{n}.1/24"), &format!("fd11:{n}::1/64"));
-            for net in ["10.9.0.0/24", "10.7.0.0/24"] {
-                sh(&format!("ip route add {net} via 10.11.{n}.2 metric {}", n + 1));
-            }
-            sh(&format!("ip route add fd09::/64 via fd11:{n}::2 metric {}", n + 1));
-        }
-        let port = |n: usize| StringPort {
-            interface: format!("n{n}"),
-            next_hop4: Some([10, 11, n as u8, 2].into()),
-            next_hop6: Some(format!("fd11:{n}::2").parse().expect("address")),
-        };
-        let config = TransitConfig {
-            outside: vec!["nc".into()],
-            strings: (0..STRINGS).map(port).collect(),
-            leads,
-            return_all,
-            seed: 7,
-            pin_dir: lab.pin_dir.clone(),
-            flows_max: 16,
-        };
-        let transit = Transit::attach(&config).unwrap_or_else(|error| panic!("{error}"));
-        Self { transit, config, epoch: 0, lab }
-    }
-
-    /// Only these strings may be used, all parts to the first of them.
-    fn use_strings(&mut self, usable: u32) {
-        self.use_slots(usable, [usable.trailing_zeros() as u8; TRANSIT_SLOTS]);
-    }
-
-    /// Strings 0 and 1 in turns.
-    fn use_both(&mut self) {
-        self.use_slots(0b11, std::array::from_fn(|slot| slot as u8 % 2));
-    }
-
-    fn use_slots(&mut self, usable: u32, slots: [u8; TRANSIT_SLOTS]) {
-        self.epoch += 1;
-        let state = TransitState { epoch: self.epoch, usable, slots, is_closed: false };
-        self.transit.set_state(&state).expect("table");
-        assert_eq!(self.transit.state().expect("table"), Some(state));
-    }
-
-    fn outside_sends(&self, frame: &[u8]) -> (u32, Vec<u8>) {
-        self.lab.run(OUTSIDE, frame, Context { ifindex: ifindex("nc"), ..Context::default() })
-    }
-
-    fn string_sends(&self, string: usize, frame: &[u8]) -> (u32, Vec<u8>) {
-        let ifindex = ifindex(&format!("n{string}"));
-        self.lab.run(STRING, frame, Context { ifindex, ..Context::default() })
-    }
-
-    /// The string into which a frame from outside goes.
-    fn string_of(&self, frame: &[u8]) -> usize {
-        let before = self.transit.traffic();
-        let (verdict, out) = self.outside_sends(frame);
-        assert_eq!(verdict, REDIRECT);
-        assert_eq!(out[..14], frame[..14], "the kernel addresses the frame");
-        let after = self.transit.traffic();
-        let went = |n: &usize| after[*n].0.packets > before[*n].0.packets;
-        let taken: Vec<usize> = (0..STRINGS).filter(went).collect();
-        assert_eq!(taken.len(), 1, "one string");
-        taken[0]
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        counter(&self.transit.counters(), name)
-    }
-}
-
-fn link(name: &str, v4: &str, v6: &str) {
-    sh(&format!("ip link add {name} address {OWN_MAC} type veth peer name p{name}"));
-    sh(&format!("ip link set {name} up"));
-    sh(&format!("ip link set p{name} up"));
-    sh(&format!("ip addr add {v4} dev {name}"));
-    sh(&format!("ip addr add {v6} dev {name} nodad"));
-}
-
-fn request(port: u16) -> Frame {
-    Frame::new((address(CLIENT4), port), (address(SERVER4), 80)).seq(1).payload(20)
-}
-
-fn reply(port: u16) -> Frame {
-    Frame::new((address(SERVER4), 80), (address(CLIENT4), port)).seq(1).payload(20)
-}
-
-fn request6(port: u16) -> Frame {
-    Frame::new((address(CLIENT6), port), (address(SERVER6), 80)).seq(1).payload(20)
-}
+use bpf_common::transit::*;
+use bpf_common::{ACK, Frame, PASS, REDIRECT, STOLEN, SYN, is_root, sums_are_right};
+use holdfast_linux::bpf::{
+    How, Question, STRINGS_MAX, TRANSIT_SLOTS, Transit, TransitConfig, TransitState, Verdict,
+};
 
 fn udp(mut frame: Vec<u8>) -> Vec<u8> {
     frame[23] = 17;
@@ -292,7 +172,7 @@ fn one_edge_leads_and_the_other_follows() {
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), if leads { 1 } else { 2 });
         assert_eq!(f.count("followed"), u64::from(!leads));
-        // Whoever leads follows, too, when its own string is dead.
+        // The leading edge follows, too, when its own string is dead.
         f.use_slots(0b100, [2; TRANSIT_SLOTS]);
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), 2);
@@ -478,8 +358,8 @@ fn table_and_flows_survive_the_daemon() {
     let closed = TransitState { usable: 0, is_closed: true, ..state.expect("set before") };
     f.transit.set_state(&closed).expect("table");
     f.transit = Transit::attach(&f.config).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(f.transit.state().expect("table"), Some(closed));
-    f.transit.set_state(&TransitState { is_closed: false, ..closed.clone() }).expect("table");
+    assert_eq!(f.transit.state().expect("table"), Some(closed.clone()));
+    f.transit.set_state(&TransitState { is_closed: false, ..closed }).expect("table");
     assert!(f.transit.state().expect("table").is_some_and(|state| !state.is_closed));
     let other = TransitConfig { flows_max: 32, ..f.config.clone() };
     assert!(Transit::attach(&other).is_err(), "maps of another size");

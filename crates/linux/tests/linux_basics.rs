@@ -67,7 +67,7 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
         address.remove(link.index, &vip).unwrap();
         address.remove(link.index, &vip).unwrap();
         assert!(!listed(&world));
-        // Whoever waits for what does not come is told.
+        // Waiting for what does not come ends with an error.
         assert_eq!(address.wait_local(&vip).is_err(), v6);
     }
 }

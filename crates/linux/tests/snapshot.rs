@@ -229,6 +229,11 @@ fn a_restored_server_that_was_let_loose_outlives_who_restored_it() {
             continue;
         }
         assert_eq!(ask(pid, 7310, "", "\n"), ODD);
+        // Whoever kills by the restoring program's name means that.
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim();
+        let called = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap();
+        assert!(called.starts_with(b"keeper of a server\0"), "{called:?}");
         // SAFETY: plain numbers; it has just answered.
         unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
     }

@@ -140,7 +140,7 @@ fn what_a_name_means_when_it_is_restored_its_own_rights_decide_and_nobody_waits(
         [("shared", "f"), ("private", "f"), ("open", "f"), ("watch", "w"), ("folder", "w")]
     {
         for other in ["link", "roots", "fifo"] {
-            // Whoever watches opens nothing.
+            // A watch opens nothing.
             if (what, other) == ("watch", "fifo") {
                 continue;
             }

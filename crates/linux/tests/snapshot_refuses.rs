@@ -102,7 +102,8 @@ fn what_cannot_be_rebuilt_is_refused_by_name_and_not_touched() {
         let before = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
         let found = reasons(what, snapshot(pid).err());
         assert!(found.iter().any(|reason| reason.starts_with(words)), "{what}: {found:?}");
-        // Who traces is a child of its own, a ring is a descriptor, a pair has two ends.
+        // A tracer is a child of its own, a ring is a descriptor, and a pair has two
+        // ends.
         let only = if ["traced", "ring", "pair"].contains(&what) { 2 } else { 1 };
         assert!(found.len() <= only, "{what}: {found:?}");
         let after = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));

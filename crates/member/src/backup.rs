@@ -2,12 +2,16 @@
 //! over when the primary is gone.
 
 mod follow;
+mod host;
 mod join;
+mod rebuild;
 mod takeover;
 
+pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
+pub(crate) use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
-use crate::host::{End, Fault, Member, MemberHost, News, Turn, stand_alone};
+use crate::host::{End, Fault, Member, News, Turn, stand_alone};
 use crate::nanos;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
 use crate::timing::doubled;
@@ -15,182 +19,20 @@ use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
 use holdfast_replica::Broken;
-use holdfast_replica::backup::{Backup, BackupOutput, Counters};
+use holdfast_replica::backup::{Backup, BackupOutput};
 use holdfast_replica::limits::Limits;
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message, clip};
-use holdfast_wire::packet::TcpPacket;
-use holdfast_wire::seq::SeqNo;
+use holdfast_wire::message::{Message, clip};
 use join::{Joining, Said};
 use takeover::{Takeover, nudges};
-
-/// What a replica is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Replica {
-    Replays,
-    /// It has come to the end of its log, and stands still.
-    Parked,
-    /// It did something else, in words.
-    Diverged(String),
-    Ended,
-    /// What is kept of it, so that it could be built, is not kept any more, in words.
-    Unkept(String),
-    /// So much log is kept of it that a takeover would take long: a new image is due.
-    Outgrown(String),
-}
-
-/// What is kept of a replica that is built only when a takeover needs it (decision 30), and
-/// of which nothing runs yet, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    pub image: u64,
-    pub log: u64,
-}
-
-/// What a backup needs of its host.
-pub trait BackupHost: MemberHost + Sized {
-    // The tap.
-
-    /// Hands on at most so many segments of clients; whether there was any.
-    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool;
-    /// Whether every copy wakes this member.
-    fn watch_tap(&mut self, yes: bool);
-    /// No copy is needed any more.
-    fn close_tap(&mut self);
-
-    // The replica.
-
-    fn replica(&self) -> Replica;
-    /// Does a thread of the replica compute, or wait for a processor or a disk?
-    fn is_replica_busy(&self) -> bool;
-    /// Appends a record to its log; whether there was room.
-    fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
-    /// The client has acknowledged so much of a connection's output.
-    fn acked(&mut self, accept: u32, bytes: u64);
-    /// The connection is over.
-    fn gone(&mut self, accept: u32);
-    /// Bytes of the log: appended, and executed.
-    fn progress(&self) -> (u64, u64);
-    /// Half of the room for its log is free.
-    fn has_room(&self) -> bool;
-    /// Tells it of new records.
-    fn wake_replica(&mut self);
-    /// No record follows: it parks when it has executed them all.
-    fn end_log(&mut self);
-
-    // A joiner's replica, in this order. What is replayed before it runs is kept. Where it is
-    // built only when a takeover needs it (decision 30), all of it is kept until then: it is
-    // `made` as soon as it could be built, and once more when the takeover has built it.
-
-    /// An image of at most so many bytes comes, of a server whose log begins at `log_from`:
-    /// a server is made of it while it comes.
-    ///
-    /// # Errors
-    /// When there is no room for it, in words.
-    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String>;
-    /// Its next bytes.
-    ///
-    /// # Errors
-    /// In words.
-    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String>;
-    /// Bytes of it for which no room is needed any more: as many may follow.
-    fn image_kept(&self) -> u64;
-    /// It is whole.
-    fn end_image(&mut self);
-    /// What has become of the server: it follows the log, or nothing is left of it, and why.
-    /// `None`: it is being made.
-    fn copy_made(&mut self) -> Option<Result<(), String>>;
-    /// What was kept goes to it, as far as it has room; whether nothing is kept any more.
-    fn feed_copy(&mut self) -> bool;
-    /// See [`Kept`]; `None`: the replica is there, or is just being built of an image that
-    /// comes.
-    fn kept(&self) -> Option<Kept>;
-
-    // The primary.
-
-    /// Whether anything may have come from it.
-    fn is_peer_ready(&self) -> bool;
-    /// Hands on what has come; whether the channel was lost.
-    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
-    fn send(&mut self, message: &Message<'_>);
-    fn flush(&mut self);
-    fn close_peer(&mut self);
-
-    // A takeover, in this order.
-
-    /// It has begun: the replica is given the processor; one of which all is kept is built.
-    fn begin_takeover(&mut self);
-    /// The parked replica's connections.
-    fn manifest(&mut self) -> Vec<ManifestConn>;
-    /// Rebuilds a connection in the kernel, which does not speak yet.
-    fn restore(&mut self, restore: &Restore<'_>);
-    /// A connection that is not carried over, and why.
-    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
-    fn revive_listeners(&mut self);
-    /// The service address is this host's.
-    ///
-    /// # Errors
-    /// When the kernel refuses, in words.
-    fn take_address(&mut self) -> Result<(), String>;
-    /// How far each client's clock had come: before the sockets hear anybody.
-    fn show_clocks(&mut self);
-    /// What clients send reaches this host's kernel, and they learn where it is.
-    ///
-    /// # Errors
-    /// When the kernel refuses, in words.
-    fn hear_clients(&mut self) -> Result<(), String>;
-    /// Output that no client has, the ends of streams, and the accept queue: all of it
-    /// before the server writes again.
-    fn send_retained(&mut self);
-    /// The server speaks for itself.
-    fn set_live(&mut self);
-    /// Tells every client what has arrived, and sends again what may be lost.
-    fn kick(&mut self);
-    /// A client's packet that was kept, into this host's kernel.
-    fn inject(&mut self, raw: Vec<u8>);
-    /// It is over: the replica's process is like any other.
-    fn end_takeover(&mut self);
-
-    // Afterwards.
-
-    /// Something that was in flight may still be lost.
-    fn has_nudges(&self) -> bool;
-    /// A client's ACK drives what may be lost.
-    fn nudge(&mut self, key: &ConnKey, ack: SeqNo);
-    /// A client repeats its SYN: the SYN-ACK was lost.
-    fn repeat_syn_ack(&mut self, key: &ConnKey);
-    /// Begins again where a client has made no progress, or has not answered a SYN-ACK.
-    fn nudge_again(&mut self);
-    /// Handshakes of which no client has been heard in all that time end, as the kernel's own
-    /// would: they were rebuilt as connections, which nothing else would ever end.
-    fn end_unanswered(&mut self);
-
-    /// How things are, now and then.
-    fn report(&mut self, report: &Report<'_>);
-}
-
-/// See [`BackupHost::report`].
-#[derive(Debug)]
-pub struct Report<'a> {
-    /// Why it takes over, once it does.
-    pub promoting: Option<Cause>,
-    pub counters: &'a Counters,
-    /// Connections of which the tap keeps something.
-    pub connections: usize,
-    /// Frames and bytes of the log that wait for what the tap lacks.
-    pub unresolved: (usize, usize),
-    /// Hundredths of the image that are here, while this member joins.
-    pub joins: Option<u8>,
-}
 
 /// What effects of the log's machine leave for the turn.
 #[derive(Debug, Default)]
 struct Effects {
     /// Messages to the primary, encoded.
     outbox: Vec<Vec<u8>>,
-    /// The replica was not told of new records.
+    /// Whether the replica has not been told of new records yet.
     fresh: bool,
     full: bool,
     server_died: bool,
@@ -204,7 +46,7 @@ struct Acting<'a, H> {
     host: &'a mut H,
 }
 
-impl<H: BackupHost> BackupOutput for Acting<'_, H> {
+impl<H: FollowHost> BackupOutput for Acting<'_, H> {
     fn send(&mut self, message: &Message<'_>) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -242,66 +84,71 @@ impl<H: BackupHost> BackupOutput for Acting<'_, H> {
 /// How far a backup has come.
 #[derive(Debug)]
 enum Stage {
-    /// It joins a server that runs.
+    /// It joins a server that already runs.
     Joining(Joining),
     Following,
     TakingOver(Box<Takeover>),
-    /// The server speaks for itself; clients' ACKs drive what was in flight until then.
+    /// The server speaks for itself; clients' ACKs drive the resending of what was in
+    /// flight before.
     Survivor {
         nudges_until: Option<Nanos>,
     },
-    /// It will not be promoted; when it may join again, if it may.
+    /// It will not be promoted; says when it may join again, if it may.
     GaveUp {
         again_at: Option<Nanos>,
     },
 }
 
-/// See the module.
+/// The machine of a backup; see the module.
 ///
 /// # Contract
-/// [`BackupMachine::turn`] is called when something has come, and at the time that it
-/// has said.
+/// Call [`BackupMachine::turn`] when something has come, and at the time that it has
+/// named.
 #[derive(Debug)]
 pub struct BackupMachine {
     stage: Stage,
     log: Backup,
     effects: Effects,
-    /// The primary goes on without this backup, it says.
+    /// Reason that the primary gave for going on without this backup.
     refused: Option<String>,
     wake_at: Option<Nanos>,
     report_at: Nanos,
     room_wanted: bool,
-    /// Since when the primary serves: from then on its silence means something.
+    /// When the primary began to serve: from then on its silence means
+    /// something.
     armed: Option<Nanos>,
-    /// The edge was asked to make this member current: it decides, whatever the
-    /// primary says from then on.
+    /// Set once the edge was asked to make this member current: the edge
+    /// decides, whatever the primary says from then on.
     promoting: Option<Cause>,
-    /// The primary has said that it is being stopped.
+    /// Whether the primary has said that it is being stopped.
     stopped: bool,
-    /// Nothing more comes from the primary, whatever it said last.
+    /// Whether nothing more comes from the primary, whatever it said last.
     peer_gone: bool,
-    /// It has asked the primary to go on alone, so that it can join anew.
+    /// Whether this backup has asked the primary to go on alone, so that it can
+    /// join anew.
     wants_out: bool,
-    /// When to look at the tap again; `None`: its readiness wakes us.
+    /// When to look at the tap again; `None`: its readiness wakes this member.
     tap_at: Option<Nanos>,
     /// Bytes tapped since the last confirmation, and when to confirm them.
     held_bytes: usize,
     held_at: Option<Nanos>,
     /// When the primary was last heard.
     heard_at: Nanos,
-    /// See [`Report::joins`]; what the primary has said of that, and since when it goes on.
+    /// See [`Report::joins`]; the primary's reason for going on alone, and since when it
+    /// does.
     joins: Option<u8>,
     said: Vec<Said>,
     begun: Nanos,
 }
 
 impl BackupMachine {
-    /// The replica has just been started, and follows the primary whose hello was heard.
+    /// A backup whose replica has just been started, and which follows the primary whose
+    /// hello was heard.
     pub fn new(key: HashKey, host: &mut impl BackupHost) -> Self {
         Self::with_limits(key, Limits::DEFAULT, host)
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     pub fn with_limits(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
         let Member { watch, speaks, .. } = host.member();
@@ -335,19 +182,19 @@ impl BackupMachine {
         }
     }
 
-    /// Every copy of the tap wakes the member.
+    /// Whether every copy of the tap wakes the member.
     #[must_use]
     pub fn watches_tap(&self) -> bool {
         self.tap_at.is_none()
     }
 
-    /// It follows, and has not asked for more.
+    /// Whether it follows, and has not asked to become current.
     #[must_use]
     pub fn follows(&self) -> bool {
         matches!(self.stage, Stage::Following)
     }
 
-    /// A turn; `stop`: the operator ends this member.
+    /// Takes a turn; `stop`: the operator ends this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl BackupHost) -> Turn {
         let stage = std::mem::replace(&mut self.stage, Stage::GaveUp { again_at: None });
         let (stage, turn) = match stage {
@@ -371,7 +218,7 @@ impl BackupMachine {
         turn
     }
 
-    /// Confirms nothing any more; what is still under way is drained.
+    /// Stops confirming; what is still under way is drained.
     fn begin_promotion(&mut self, cause: Cause, peer_lost: bool, host: &mut impl BackupHost) {
         self.promoting = Some(cause);
         if peer_lost {
@@ -434,8 +281,8 @@ impl BackupMachine {
         if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
             host.member().given_up = 0;
         }
-        // A primary that goes on alone as it was asked to closes the channel, and what it said
-        // before may be lost with that: whether it lives the edge and its heartbeats tell.
+        // A primary that goes on alone, as it was asked to, closes the channel, and its last
+        // messages may be lost with that: the edge and heartbeats tell whether it lives.
         let cause = cause.filter(|cause| !self.wants_out || *cause != Cause::ChannelLost);
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(Cause::Alone) if self.wants_out => {
@@ -446,9 +293,10 @@ impl BackupMachine {
         }
     }
 
-    /// Hears the edge, which is told of this backup when its channel opens, and when it
-    /// tells of the epoch: one that was started again with an older disk has just heard
-    /// of it from the primary, and what was said of it before meant nothing.
+    /// Hears the edge. The edge is told of this backup when its channel opens, and when
+    /// it announces an epoch: an edge that was started again with an older disk has
+    /// just learnt that epoch from the primary, and what it was told before meant
+    /// nothing.
     fn stay_in_step(&self, host: &mut impl BackupHost) {
         let ours = host.member().epoch;
         let is_ours = |message: &Message<'_>| matches!(message, Message::Epoch { epoch, .. } if *epoch == ours);
@@ -459,8 +307,8 @@ impl BackupMachine {
         }
     }
 
-    /// It would join anew. It stays a backup until the primary goes on alone: one that dies
-    /// meanwhile has it still.
+    /// Asks to join anew. It stays a backup until the primary goes on alone: a primary that
+    /// dies meanwhile still has it.
     fn wants_to_leave(&mut self, reason: &str, host: &mut impl BackupHost) {
         if !std::mem::replace(&mut self.wants_out, true) {
             let state = Fault::Outgrown.word();
@@ -469,8 +317,9 @@ impl BackupMachine {
         }
     }
 
-    /// The edge has lost the primary, and with it the clients have; or the primary
-    /// has lost this member, which the edge did not let it bar.
+    /// Reason for a takeover that the edge reports: the edge has lost the primary,
+    /// and so have the clients; or the primary has lost this member, and the edge
+    /// did not let it bar this member.
     fn told_by_edge(&self, host: &mut impl BackupHost) -> Option<Cause> {
         let now = host.now();
         let may = self.armed.is_some_and(|since| now.since(since) > nanos(START_PATIENCE));
@@ -482,9 +331,9 @@ impl BackupMachine {
         may.then_some(cause)
     }
 
-    /// This member will not be promoted: it says so, and stays silent. Edge and primary
-    /// hear it before the replica is gone, which may take seconds to die: the service
-    /// waits for them, not for that.
+    /// Announces that this member will not be promoted, and stays silent. Edge and
+    /// primary hear it before the replica is gone, whose death may take seconds: the
+    /// service waits for them, not for that.
     fn give_up(
         &mut self,
         fault: Fault,
@@ -492,6 +341,9 @@ impl BackupMachine {
         stop: bool,
         host: &mut impl BackupHost,
     ) -> (Stage, Turn) {
+        if self.promoting == Some(Cause::Fallen) && fault != Fault::Fenced {
+            return self.leave_fallen(reason, stop, host);
+        }
         say_in_step(false, host);
         part(fault, reason, host);
         host.show(News::GaveUp { fault, reason });
@@ -503,7 +355,7 @@ impl BackupMachine {
     }
 }
 
-/// A turn of the survivor: the server speaks for itself.
+/// A turn of the survivor, whose server speaks for itself.
 fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
     if let Some(end) = stand_alone(stop, host) {
         return (Stage::Survivor { nudges_until }, Turn::End(end));
@@ -519,7 +371,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
 }
 
 /// Tells the primary, and ends what a backup has.
-fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
+fn part(fault: Fault, reason: &str, host: &mut impl FollowHost) {
     host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
     host.flush();
     host.close_peer();
@@ -527,11 +379,11 @@ fn part(fault: Fault, reason: &str, host: &mut impl BackupHost) {
     host.close_tap();
 }
 
-/// When a backup that gives up may join again: later each time, and not for ever.
+/// When a backup that gives up may join again: later each time, and not forever.
 fn again_at(fault: Fault, host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
     if fault == Fault::Outgrown {
-        // Nothing was wrong.
+        // Nothing was wrong with it.
         return Some(now);
     }
     let Member { given_up, rejoin_max, .. } = host.member();
@@ -554,7 +406,7 @@ fn rest(again_at: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> Turn
 
 /// Tells the edge whether this backup could take over, in the epoch of the primary
 /// that it follows.
-fn say_in_step(yes: bool, host: &mut impl BackupHost) {
+fn say_in_step(yes: bool, host: &mut impl FollowHost) {
     let epoch = host.member().epoch;
     host.tell_edge(&Message::InStep { epoch, yes });
 }

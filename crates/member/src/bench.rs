@@ -1,5 +1,5 @@
-//! What tests of a member's role stand upon: a clock, an edge that is always there,
-//! and a list of what the machine has done.
+//! The common ground of tests of a member's role: a clock, an edge that is always
+//! there, and a list of what the machine has done.
 
 use crate::host::{Context, Member};
 use holdfast_cluster::Nanos;
@@ -9,7 +9,7 @@ use holdfast_wire::seq::SeqNo;
 pub const PERIOD: Nanos = Nanos::from_ms(10);
 pub const EPOCH: u64 = 3;
 
-/// Writes down what the machine does.
+/// Notes what the machine does.
 pub struct Bench {
     pub now: Nanos,
     pub member: Member,
@@ -66,8 +66,8 @@ impl Context for Bench {
     }
 }
 
-/// Makes a test's host of a [`Bench`] in its field `bench`, and of a machine's bed a
-/// thing that turns.
+/// Implements a test's host by the [`Bench`] in its field `bench`, and lets a
+/// machine's bed take turns.
 macro_rules! on_bench {
     ($book:ty, $bed:ty) => {
         impl std::ops::Deref for $book {

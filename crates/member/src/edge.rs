@@ -1,5 +1,6 @@
-//! The edge of a pair: who is here, who is heard, and who may speak (decisions 19,
-//! 21 and 22). The data path lives in the kernel and goes on without it.
+//! The edge of a pair: which members are here, which are heard, and which may
+//! speak (decisions 19, 21 and 22). The data path lives in the kernel and goes on
+//! without it.
 //!
 //! A grant is on disk before it is in the fence, and in the fence before the member
 //! hears of it.
@@ -21,58 +22,60 @@ use holdfast_cluster::state::EdgeState;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use watch::Slot;
 
-/// What the machine needs of the host that it runs on: the kernel's fence, tap and
-/// flows, a disk, and channels to the members, which go by their index.
+/// What the machine needs of its host: the kernel's fence, tap and flows, a disk,
+/// and channels to the members, who are named by their index.
 pub trait EdgeHost {
-    /// The time, which has gone on since the machine was called.
+    /// The time, which has advanced since the machine was called.
     fn now(&self) -> Nanos;
-    /// Says something to a member that is here. If its channel fails,
+    /// Sends a message to a member that is here. If its channel fails,
     /// [`EdgeMachine::handle_closed`] follows the present call.
     fn send(&mut self, member: usize, message: &Message<'_>);
     /// Closes the channel of a member.
     fn close(&mut self, member: usize);
-    /// From now on nobody but `current` speaks, in this epoch, and clients' packets
-    /// go to it.
+    /// From now on only `current` speaks, in this epoch, and clients' packets go to
+    /// it.
     ///
     /// # Errors
-    /// When the kernel refuses, in words; the fence is as it was.
+    /// When the kernel refuses, with the reason; the fence is unchanged.
     fn set_fence(&mut self, epoch: u64, current: Option<usize>) -> Result<(), String>;
-    /// Whether a member gets copies of what clients say.
+    /// Sets whether a member gets copies of what clients send.
     fn set_tap(&mut self, member: usize, on: bool);
-    /// Has `state` written, after all that was asked for before; the number of the
-    /// write. [`EdgeMachine::handle_written`] follows, not within this call.
+    /// Has `state` written, after everything asked for before; returns the number
+    /// of the write. [`EdgeMachine::handle_written`] follows, not within this
+    /// call.
     fn keep(&mut self, state: &EdgeState) -> u64;
-    /// What the wire has seen of every flow.
+    /// The bounds that the edge has seen for every flow.
     ///
     /// # Errors
-    /// When it cannot be read, in words.
+    /// When they cannot be read, with the reason.
     fn bounds(&mut self) -> Result<Vec<FlowBounds>, String>;
-    /// Whether what clients say to `member` is kept, for it may be lost.
+    /// Sets whether what clients send to `member` is kept because it may be
+    /// lost.
     fn set_cache(&mut self, member: usize, on: bool);
     /// Plays what was kept to `member`.
     fn resend(&mut self, member: usize);
-    /// Looks through a share of the flows, and forgets those that are over. Those of
-    /// which nothing was heard for long are returned if somebody can be asked.
+    /// Looks through a share of the flows, and forgets those that are over. Returns
+    /// the flows of which nothing was heard for long, if somebody can be asked.
     fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey>;
-    /// Their clients have vanished, as the current member knows.
+    /// Forgets flows whose clients have vanished, as the current member knows.
     fn forget_flows(&mut self, keys: &[ConnKey]);
-    /// Something has happened that people want to know: the kind, and words.
+    /// Notes an event that people want to know about: its kind, and a text.
     fn note(&mut self, what: &'static str, words: String);
 }
 
-/// What an edge is.
+/// Configuration of an edge.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     pub group: &'a str,
-    /// All members; by their places here everybody calls them.
+    /// All members; their positions here are the indices that everybody uses.
     pub members: &'a [&'a str],
-    /// Who is current before there was anybody.
+    /// The member that is current before any other was.
     pub first: &'a str,
     /// Time between two heartbeats.
     pub period: Nanos,
 }
 
-/// See the module.
+/// The machine of a pair's edge; see the module.
 ///
 /// # Contract
 /// * [`EdgeMachine::handle_start`] comes first.
@@ -85,26 +88,27 @@ pub struct EdgeMachine {
     first: String,
     membership: EdgeMembership,
     slots: Vec<Slot>,
-    /// All members together: an edge that hears nobody accuses nobody.
+    /// Hears all members together: an edge that hears nobody accuses nobody.
     hearing: Hearing,
-    /// Closed by hand until the next takeover; not remembered.
+    /// Whether it is closed by hand until the next takeover; not remembered.
     held: bool,
     /// The newest epoch that was in the fence.
     fenced_epoch: u64,
     /// The grant that is being written.
     asked: Option<Asked>,
-    /// The last refusal, so that one that is repeated is noted once.
+    /// The last refusal, so that a repeated one is noted once.
     refused: Option<(usize, u64, String)>,
-    /// Who has not said hello by then does not hold up the others.
+    /// When to stop waiting for members that have not said hello.
     settled_at: Option<Nanos>,
     age_at: Nanos,
     grants: u64,
-    /// From a member's request to its answer, the last time.
+    /// Time from the member's last request to its answer.
     last_grant: Nanos,
 }
 
 impl EdgeMachine {
-    /// `state` is what the disk says, or the default before the very first start.
+    /// Builds an edge; `state` is what the disk says, or the default before the
+    /// very first start.
     ///
     /// # Errors
     /// If the names are unusable, or the state names somebody else.
@@ -129,10 +133,10 @@ impl EdgeMachine {
         })
     }
 
-    /// What the fence of the kernel says, from an earlier life of this daemon. It may
-    /// be older than the disk (we died between the two), new and closed (the host was
-    /// started again), or newer (the file was lost or rolled back). Only where both
-    /// say the same may it stay open; else the member named has to ask.
+    /// Takes the kernel's fence, from an earlier life of this daemon. It may be older
+    /// than the disk (we died between the two), new and closed (the host was started
+    /// again), or newer (the file was lost or rolled back). It may stay open only if
+    /// both agree; otherwise the named member has to ask.
     ///
     /// # Errors
     /// When the fence cannot be closed.
@@ -154,13 +158,14 @@ impl EdgeMachine {
         } else if epoch < disk.epoch || name != disk.current || disk.fenced {
             self.set_fence(disk.epoch, None, host)?;
         }
-        // The fence is new, or nobody has been let through since it was: an earlier
-        // life of this daemon may have ended before all members had spoken.
+        // The fence is new, or no member has been let through since it was: an
+        // earlier life of this daemon may have ended before all members had spoken.
         if epoch == 0 || current.is_none() {
             self.membership.handle_boot();
         }
         self.fenced_epoch = self.fenced_epoch.max(epoch);
-        // Whoever was lost while this daemon was away must be missed all the same.
+        // A member that was lost while this daemon was away must be missed all the
+        // same.
         for name in &self.names {
             self.membership.handle_answers(name, true);
         }
@@ -171,21 +176,22 @@ impl EdgeMachine {
         Ok(())
     }
 
-    /// Whether a host that comes as this member may: while the member answers, it is
-    /// another host that uses its name.
+    /// Whether a host that comes as this member may: while the member answers,
+    /// another host is using its name.
     #[must_use]
     pub fn admits(&self, index: usize) -> bool {
         !(self.is_here(index) && self.membership.answers(self.name(index)))
     }
 
-    /// A member's channel has opened; one that it had before is closed.
+    /// A member's channel has opened; an earlier channel of the member is
+    /// closed.
     pub fn handle_opened(&mut self, index: usize, host: &mut impl EdgeHost) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         (slot.here, slot.greeted) = (true, false);
         let epoch = self.membership.handle_ask().epoch;
         host.send(index, &hello(&self.group, "edge", (epoch, false), Vec::new()));
-        // It may be another life of the member, of which the old channel has
-        // not told yet; one that is in step says so again.
+        // It may be another life of the member, whose old channel has not
+        // closed yet; a member in step says so again.
         self.membership.handle_in_step(&self.names[index], epoch, false);
         host.note("joined", self.names[index].clone());
         self.update_taps(host);
@@ -198,12 +204,12 @@ impl EdgeMachine {
         slot.detector.start_over(now);
         slot.tap_off = Some(now.plus(nanos(TAP_LINGER)));
         host.note("left", format!("{}: {why}", self.names[index]));
-        // It says so again when it comes back, if it still is.
+        // It says so again when it comes back, if it still is in step.
         let epoch = self.membership.handle_ask().epoch;
         self.membership.handle_in_step(&self.names[index], epoch, false);
     }
 
-    /// A member that is here says something; whether it may.
+    /// Takes a message from a member that is here; false if that is not allowed.
     pub fn handle_wish(
         &mut self,
         index: usize,
@@ -247,7 +253,7 @@ impl EdgeMachine {
             }
             Wish::Promote { epoch } => self.promote(index, epoch, now, host),
             Wish::NotAlive { epoch, keys } => {
-                // Only who is current knows, and only of its own epoch.
+                // Only the current member knows, and only about its own epoch.
                 if self.is_current(index) && epoch == self.membership.handle_ask().epoch {
                     host.forget_flows(&keys);
                 }
@@ -286,8 +292,8 @@ impl EdgeMachine {
         }
     }
 
-    /// Flows end on the wire, or their clients vanish without a word: then the
-    /// current member knows.
+    /// Ages flows: they end on the wire, or their clients vanish without a
+    /// word, which the current member then knows.
     fn age_flows(&mut self, now: Nanos, host: &mut impl EdgeHost) {
         let state = self.membership.handle_ask();
         let current = state.current.as_deref().and_then(|name| self.index(name));
@@ -298,8 +304,8 @@ impl EdgeMachine {
         }
     }
 
-    /// Copies go to every member that is here and not current. Call it when the
-    /// members' ports are others.
+    /// Sends copies to every member that is here and not current. Call it when
+    /// the members' ports have changed.
     pub fn update_taps(&self, host: &mut impl EdgeHost) {
         for index in 0..self.slots.len() {
             host.set_tap(index, self.is_here(index) && !self.is_current(index));
@@ -318,7 +324,7 @@ impl EdgeMachine {
         }
     }
 
-    /// Who may speak, and who could.
+    /// The membership: who may speak, and who could.
     #[must_use]
     pub fn membership(&self) -> &EdgeMembership {
         &self.membership
@@ -334,7 +340,7 @@ impl EdgeMachine {
         self.names.get(index).map_or("?", String::as_str)
     }
 
-    /// Members of the configuration.
+    /// Number of members in the configuration.
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.len()
@@ -351,7 +357,7 @@ impl EdgeMachine {
         self.membership.handle_ask().current.as_deref() == Some(self.name(index))
     }
 
-    /// Epochs that members were granted.
+    /// Number of epochs that members were granted.
     #[must_use]
     pub fn grants(&self) -> u64 {
         self.grants

@@ -1,5 +1,5 @@
-//! What both roles of a member share: what it has heard, what it needs of the host
-//! that it runs on, and how its turns end.
+//! What both roles of a member share: what it has heard, what it needs of its
+//! host, and how its turns end.
 
 use crate::backup::{Cause, Phases};
 use crate::nanos;
@@ -8,6 +8,7 @@ use crate::standing::{Heard, Place, Settled, Standing};
 use crate::timing::primary::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
 use std::time::Duration;
@@ -15,26 +16,31 @@ use std::time::Duration;
 /// A member of a pair.
 #[derive(Debug)]
 pub struct Member {
-    /// The epoch that it is in.
+    /// The member's epoch.
     pub epoch: u64,
-    /// It is the primary of its epoch, as far as it knows, and its server lives.
+    /// Whether it is the primary of its epoch, as far as it knows, and its
+    /// server lives.
     pub speaks: bool,
     /// What the edge has said.
     pub standing: Standing,
     /// Whether the other member lives.
     pub watch: Watch,
-    /// The operator wants its backup to be the primary.
+    /// Whether the operator wants its backup to be the primary.
     pub hands_over: bool,
     /// How often it has given up as a backup since it last followed for a while, and how
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
+    /// What acknowledgements and output wait for (decision 32).
+    pub buffering: Buffering,
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
+    /// Where the log of a server ended that fell last and was to be rebuilt (decision 31).
+    pub fallen_at: Option<u64>,
 }
 
 impl Member {
-    /// Nothing has been heard yet.
+    /// A member that has heard nothing yet.
     #[must_use]
     pub fn new(group: &str, me: &str, other: &str, period: Nanos, now: Nanos) -> Self {
         Self {
@@ -45,37 +51,39 @@ impl Member {
             hands_over: false,
             given_up: 0,
             rejoin_max: u32::MAX,
+            buffering: Buffering::Commit,
             alone_after: Nanos(u64::MAX),
+            fallen_at: None,
         }
     }
 
-    /// The edge says something.
+    /// Takes a message from the edge.
     pub fn handle_edge(&mut self, message: &Message<'_>) {
         self.standing.handle_message(message, self.epoch);
     }
 
-    /// After all that the edge has said; see [`Standing::settle`].
+    /// Call after everything that the edge has said; see [`Standing::settle`].
     pub fn settle(&mut self, now: Nanos, say: &mut dyn FnMut(&Message<'_>)) -> Settled {
         self.standing.settle(now, (self.epoch, self.speaks), &mut self.watch, say)
     }
 
-    /// Another member speaks in a newer epoch.
+    /// The other member, if it speaks in a newer epoch.
     #[must_use]
     pub fn replaced_by(&self) -> Option<Heard> {
         self.standing.replaced_by(self.epoch).cloned()
     }
 
-    /// Another member is current, as far as this one knows.
+    /// Whether another member is current, as far as this one knows.
     #[must_use]
     pub fn is_behind_another(&self) -> bool {
         self.standing.is_behind_another(self.epoch)
     }
 }
 
-/// What a kernel says of a connection.
+/// The kernel's state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnState {
-    /// Nothing, or only TIME-WAIT is left.
+    /// The connection is gone, or only TIME-WAIT is left.
     Over,
     /// The client has not answered the SYN-ACK.
     SynReceived,
@@ -91,11 +99,11 @@ pub enum Fault {
     Hung,
     /// Another member speaks.
     Fenced,
-    /// Its process, or its daemon, has ended.
+    /// The replica's process, or its daemon, has ended.
     Ended,
-    /// What a cold backup keeps has no room, or is lost.
+    /// A cold backup lacks room for what it keeps, or has lost it.
     Unkept,
-    /// It has so much log that a new image is due.
+    /// A cold backup has so much log that a new image is due.
     Outgrown,
 }
 
@@ -114,66 +122,75 @@ impl Fault {
     }
 }
 
-/// What people want to know of a member.
+/// Events of a member that people want to know about.
 #[derive(Debug)]
 pub enum News<'a> {
-    /// The operator stops a primary: its backup is to go on.
+    /// The operator stops a primary, so that its backup goes on.
     HandsOver,
     /// Its server stands still; the backup takes over.
     Stopped,
-    /// The edge has let the other member speak, so long after the begin.
+    /// The edge has let the other member speak, this long after the beginning.
     HandedOver { newer: &'a Heard, took: Nanos },
-    /// The server has ended, beside whom it may concern: the backup is `gone`, or
-    /// somebody `newer` speaks.
+    /// The server has ended, with what else matters then: the backup is `gone`, or
+    /// another member, `newer`, speaks.
     ServerEnded { gone: Option<&'a str>, newer: Option<&'a Heard> },
     /// The server of a member that speaks alone has ended.
     EndedAlone,
     /// Another member speaks; this one is silent.
     Replaced { newer: &'a Heard },
-    /// The backup does not answer, and the edge is asked to bar it. It is followed by
-    /// what comes of it, or by nothing: the backup was heard again.
+    /// The backup does not answer, and the edge is asked to bar it. What follows is
+    /// its outcome, or nothing: the backup was heard again.
     Doubts { reason: &'a str },
-    /// The member would go on alone, if the edge lets it.
+    /// The member asks the edge to let it go on alone.
     Asks { reason: &'a str },
-    /// It does.
+    /// The member goes on alone.
     Alone { reason: &'a str },
-    /// Somebody joins: an image of the server goes over.
+    /// A member joins: an image of the server is sent.
     Joins { image_bytes: u64 },
-    /// It does not, and comes again.
+    /// The join failed, and will be tried again.
     JoinFailed { reason: &'a str },
     /// The joiner is a backup in step.
     Joined { took: Nanos },
     /// The backup begins to take over.
     Promotes { cause: Cause, stopped: bool },
-    /// It still does.
+    /// The takeover goes on.
     TakesOver { cause: Cause },
-    /// The server of a cold backup is made of its image; its log follows.
+    /// A cold backup's server was built from its image; its log follows.
     Built { took: Nanos },
-    /// The edge does not let it, for now.
+    /// The edge does not allow the takeover, for now.
     Waits { reason: &'a str },
-    /// It has.
+    /// The takeover is complete.
     TookOver { cause: Cause, stopped: bool, phases: &'a Phases },
     /// It has given up too often: it will not join again by itself.
     GaveUpForGood,
-    /// It does not any more.
+    /// The backup gives up.
     GaveUp { fault: Fault, reason: &'a str },
+    /// All is kept of a server that speaks alone that it can be rebuilt of, after so long.
+    Keeps { took: Nanos },
+    /// It is not, or not any more.
+    KeepsNot { reason: &'a str },
+    /// Its server has fallen, and is rebuilt of what is kept; so much log there is of it.
+    Fell { log_at: u64 },
+    /// It is not, or has fallen again where it had fallen before; and whose bytes it was
+    /// given last.
+    NotRebuilt { reason: &'a str, input: Option<ConnKey> },
 }
 
 /// What is the same in every role: a clock, and the channel to the edge.
 pub trait Context {
-    /// The time, which goes on within a turn.
+    /// The time, which advances within a turn.
     fn now(&self) -> Nanos;
     fn member(&mut self) -> &mut Member;
-    /// Takes what the edge has said, tells it to the member, and hands each message
-    /// on. Whether the channel has just opened.
+    /// Takes the edge's messages, tells the member, and hands each message on. True
+    /// if the channel has just opened.
     fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
     /// Whether the channel to the edge is open.
     fn is_edge_open(&self) -> bool;
-    /// Says something to the edge, if the channel is open.
+    /// Sends a message to the edge, if the channel is open.
     fn tell_edge(&mut self, message: &Message<'_>);
 }
 
-/// What works in such a context.
+/// A type that works in such a context.
 pub trait Hosted {
     type Context: Context;
     fn context(&self) -> &Self::Context;
@@ -200,17 +217,17 @@ pub trait Hosted {
     }
 }
 
-/// What every role beside a server needs of its host.
+/// What every role with a server needs of its host.
 pub trait MemberHost: Hosted {
     /// The server's, or the replica's, process has ended.
     fn has_server_ended(&mut self) -> bool;
-    /// Ends it, and waits until it is gone.
+    /// Kills the server, and waits until it is gone.
     fn kill_server(&mut self);
-    /// What the kernel says of connections; `None`: it does not answer.
+    /// The kernel's states of connections; `None`: it does not answer.
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>>;
-    /// Out to a client, past everything that may hold it back.
+    /// Sends a segment to a client, past everything that may hold it back.
     fn send_segment(&mut self, segment: &TcpSegment<'_>);
-    /// What a member does beside a server that speaks alone: it tells others that
+    /// What a member does while its server speaks alone: it tells others that
     /// they come too late.
     fn stand_by(&mut self);
     fn show(&mut self, news: News<'_>);
@@ -221,42 +238,45 @@ pub trait MemberHost: Hosted {
 pub enum Turn {
     /// At once: there is more.
     Busy,
-    /// When something comes, or at this time.
+    /// When something comes, or at this time at the latest.
     Until(Nanos),
     End(End),
 }
 
 impl Turn {
-    /// After a pause at the latest.
+    /// At the latest after a pause.
     pub(crate) fn after(pause: Duration, now: Nanos) -> Self {
         Self::Until(now.plus(nanos(pause)))
     }
 }
 
-/// Why a role has come to its end.
+/// Why a role has come to an end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was asked to; the service needs nothing of this member any more.
+    /// It was asked to stop; the service needs nothing of this member any more.
     Stopped,
-    /// It was asked to, and another member may yet carry the connections over: what
-    /// keeps this one's kernel silent has to stay.
+    /// It was asked to stop, and another member may yet carry the connections over:
+    /// whatever silences this host's kernel has to stay.
     Silent,
     /// Begin again by asking the edge.
     Again,
-    /// It knows what this member is.
+    /// The member's place is known.
     Placed(Place),
+    /// Its server has fallen, which spoke alone: it is rebuilt (decision 31).
+    Fallen,
     /// It has met the other member, whose server `runs` already: it joins.
     Met { runs: bool },
-    /// Nobody has come that could be its backup: it serves without one.
+    /// No member has come that could be its backup: it serves without one.
     Unmet,
-    /// It has taken over, and clients have all that was on its way: a primary that speaks
-    /// alone.
+    /// It has taken over, and clients have everything that was on its way: it is now a
+    /// primary that speaks alone.
     Survives,
-    /// The host does not do what it must, in words.
+    /// The host fails to do what it must; the text says why.
     Failed(String),
 }
 
-/// Asks for an epoch, if it is time; at once if the channel has just `opened`.
+/// Asks for an epoch when it is time, or at once if the channel has just
+/// `opened`.
 pub(crate) fn ask_for(host: &mut impl MemberHost, request: &mut EpochRequest, opened: bool) {
     let channel = (host.is_edge_open(), opened);
     request.settle(host.now(), channel, &mut |message| host.tell_edge(message));
@@ -280,16 +300,16 @@ pub(crate) fn tell_vanished<H: MemberHost>(
     }
 }
 
-/// A turn beside a server that speaks alone: no death of ours touches it
-/// (decision 20). With a backup only the gate could answer the edge: the kernel of a
-/// dying server would take away what the backup needs. `stop`: the operator ends this
+/// A turn while the server speaks alone: no death of this daemon touches it (decision
+/// 20). With a backup only the gate could answer the edge: the kernel of a dying
+/// server would take away what the backup needs. `stop`: the operator ends this
 /// member, and its server with it.
 pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.stand_by();
     speak_alone(stop, host)
 }
 
-/// As [`stand_alone`], where somebody may join.
+/// Like [`stand_alone`], if somebody may join.
 pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.turn_edge(&mut |_| {});
     tell_vanished(host, |host, keys| {

@@ -21,18 +21,19 @@ use looks::Looks;
 use offered::offered;
 use std::net::IpAddr;
 
-/// What the machine needs of the host that it runs on: its listeners, clients for
-/// them, and a channel to the edge.
+/// What the machine needs of its host: its listeners, clients for them, and a
+/// channel to the edge.
 pub trait ListenerHost {
-    /// The time, which has gone on since the machine was called.
+    /// The time, which has advanced since the machine was called.
     fn now(&self) -> Nanos;
-    /// Says something to the edge, if its channel is open.
+    /// Sends a message to the edge, if its channel is open.
     fn send(&mut self, message: &Message<'_>);
-    /// The sockets that wait for clients; `None` if the kernel does not say.
+    /// The sockets that wait for clients; `None` if the kernel does not tell.
     fn listening(&mut self) -> Option<Vec<Waiting>>;
     /// Whether a bind was noticed since the last call. It may not have happened yet.
     fn take_bind(&mut self) -> bool;
-    /// Begins to ask whether these answer a client, unless that is under way.
+    /// Begins to ask whether these services answer a client, unless that is
+    /// under way.
     fn ask(&mut self, services: &[Service]);
     /// What has become of that, once it is known.
     fn answers(&mut self) -> Option<Vec<(Service, Answer)>>;
@@ -40,24 +41,25 @@ pub trait ListenerHost {
     fn note(&mut self, what: &'static str, words: String);
 }
 
-/// What a host server is.
+/// Configuration of a host server.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub group: String,
     pub name: String,
     /// Its share of new connections.
     pub weight: u32,
-    /// Not encapsulated.
+    /// Whether packets come without encapsulation.
     pub layer2: bool,
-    /// Its ends of the tunnel, one for each family at most.
+    /// Its tunnel endpoints, at most one per family.
     pub tunnels: Vec<IpAddr>,
     /// Addresses that clients use.
     pub addresses: Vec<IpAddr>,
-    /// `None`: whatever is bound of these addresses.
+    /// Services to announce; `None`: everything that is bound to these
+    /// addresses.
     pub services: Option<Vec<Service>>,
 }
 
-/// What the edge has said in one turn: of each kind, the last counts.
+/// What the edge has said in one turn; of each kind, the last message counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     beat: Option<u64>,
@@ -65,7 +67,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// One more message.
+    /// Takes one more message.
     pub fn take(&mut self, message: &Message<'_>) {
         match message {
             Message::Beat { number, .. } => self.beat = Some(*number),
@@ -75,7 +77,7 @@ impl Heard {
     }
 }
 
-/// See the module.
+/// The machine of a host server; see the module.
 ///
 /// # Contract
 /// * [`HostServer::handle_timeout`] follows at [`HostServer::next_deadline`], which any
@@ -117,7 +119,7 @@ impl HostServer {
         host.note("left", format!("the edge: {why}"));
     }
 
-    /// The edge has spoken: its heartbeats are answered.
+    /// The edge has spoken: answers its heartbeats.
     pub fn handle_heard(&mut self, heard: Heard, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
             host.note("refused", reason);
@@ -157,8 +159,8 @@ impl HostServer {
             self.answering.learn(now, &answers);
         }
         let found = host.listening();
-        // The kernel tells of a bind before it is done: that of whatever was found
-        // has been told.
+        // The kernel reports a bind before it is done: the binds of all sockets
+        // found have been reported.
         self.handle_bind(now, host);
         let at_bind = self.looks.follow_a_bind();
         self.looks.looked(now, host.now());
@@ -186,7 +188,7 @@ impl HostServer {
         self.say(host);
     }
 
-    /// Announces everything; an edge that does not hear it asks by coming back.
+    /// Announces everything; an edge that missed it asks by reconnecting.
     fn say(&self, host: &mut impl ListenerHost) {
         let Setup { weight, layer2, tunnels, .. } = &self.setup;
         host.send(&Message::Announce {
@@ -197,13 +199,13 @@ impl HostServer {
         });
     }
 
-    /// What the edge was told that this host serves.
+    /// The services that the edge was told of.
     #[must_use]
     pub fn announced(&self) -> &[Service] {
         &self.announced
     }
 
-    /// What it shows of itself, with its channel to the edge open or not.
+    /// The state that it shows, with its channel to the edge open or not.
     #[must_use]
     pub fn shown(&self, is_connected: bool) -> Shown {
         let waits = |reason| Shown::new(Protection::Waiting, reason, "");
@@ -216,7 +218,7 @@ impl HostServer {
         Shown::protected()
     }
 
-    /// How many services were announced because their bind was noticed.
+    /// Number of services announced because their bind was noticed.
     #[must_use]
     pub fn announced_at_bind(&self) -> u64 {
         self.announced_at_bind

@@ -1,5 +1,6 @@
-//! What daemons are, wherever they run: the wire's daemons (`crates/holdfast`) take
-//! all of them from here, and the simulated ones of a pair (`crates/sim`) do so, too.
+//! The machines of the daemons, wherever they run: the daemons on the wire
+//! (`crates/holdfast`) take all of them from here, and so do the simulated ones of a
+//! pair (`crates/sim`).
 
 pub mod backup;
 #[cfg(test)]
@@ -19,12 +20,12 @@ pub mod transit;
 use holdfast_cluster::Nanos;
 use std::time::Duration;
 
-/// A constant of [`timing`] as the machines count time.
+/// A constant of [`timing`], as the machines count time.
 pub(crate) const fn nanos(duration: Duration) -> Nanos {
     Nanos(duration.as_nanos() as u64)
 }
 
-/// Hundredths of an image that are there, while it is not over.
+/// Percentage of an image that has arrived, while it is not complete.
 fn percent(done: u64, all: u64) -> u8 {
     (100 * done).checked_div(all).unwrap_or(0).min(99) as u8
 }

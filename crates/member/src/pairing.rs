@@ -1,6 +1,7 @@
 //! How the members meet: both say hello, and each pairs only if the other one
-//! speaks the same and lives in the same world (decision 25). What differs is
-//! shown, and tried again: nobody need restart a daemon after copying a file.
+//! speaks the same version and lives in the same world (decision 25).
+//! Differences are shown, and pairing is tried again: nobody need restart a
+//! daemon after copying a file.
 
 use crate::host::{End, Hosted, Turn};
 use crate::nanos;
@@ -14,7 +15,8 @@ use holdfast_wire::message::{Message, VERSION, WorldPart};
 pub enum Side {
     /// It waits, and answers a hello.
     Primary,
-    /// As a primary, whose server runs already: who comes joins it.
+    /// Like a primary, but its server already runs: a member that comes joins
+    /// it.
     Alone,
     /// It connects, and says hello first.
     Backup,
@@ -23,8 +25,8 @@ pub enum Side {
 /// Why two members do not pair.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Apart<'a> {
-    /// The other one does not want to, in its words.
-    /// `again`: later it may be otherwise; else the server of the other one has ended.
+    /// The other member refuses, in its own words. `again`: it may agree later;
+    /// otherwise its server has ended.
     TurnedAway {
         reason: &'a str,
         again: bool,
@@ -35,19 +37,20 @@ pub enum Apart<'a> {
 
 /// What pairing asks of its host.
 pub trait PairingHost: Hosted {
-    /// Turns the channel to the other member, where one that comes later takes the
-    /// place of one before. Whether a channel has just opened.
+    /// Turns the channel to the other member; a later channel replaces an earlier
+    /// one. True if a channel has just opened.
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
     /// Says hello there, with this host's world as it is now: files may have been
-    /// repaired meanwhile. False: the channel does not take it.
+    /// repaired meanwhile. False if the channel does not take it.
     ///
     /// # Errors
-    /// When the host cannot tell its own world.
-    /// `runs`: the server of this member does already.
+    /// When the host cannot tell its own world. `runs`: this member's server
+    /// already runs.
     fn say_hello(&mut self, runs: bool) -> Result<bool, String>;
-    /// Whether the other's world is the one that was said last.
+    /// Whether the other member's world is the one that was said last.
     fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool;
-    /// Messages that came right behind the other's hello, encoded: the role's.
+    /// Keeps messages that came right behind the other's hello, encoded, for
+    /// the role.
     fn keep(&mut self, early: Vec<Vec<u8>>);
     fn hang_up(&mut self);
     fn show_apart(&mut self, why: &Apart<'_>);
@@ -57,18 +60,18 @@ pub trait PairingHost: Hosted {
 #[derive(Debug)]
 pub struct Pairing {
     side: Side,
-    /// The backup has said hello on the channel that is open.
+    /// Whether the backup has said hello on the open channel.
     greeted: bool,
     /// When the backup tries again.
     again_at: Nanos,
-    /// Since when nobody has been at the primary's door.
+    /// Since when nobody has come to the primary.
     nobody_since: Option<Nanos>,
 }
 
-/// What came in a turn.
+/// What came in one turn.
 #[derive(Default)]
 struct Came {
-    /// The reason, and whether to ask again.
+    /// The reason for a refusal, and whether to ask again.
     turned_away: Option<(String, bool)>,
     /// The other's hello, encoded.
     hello: Option<Vec<u8>>,
@@ -97,7 +100,7 @@ impl Pairing {
     }
 
     /// Takes what has come, until the members have met. `stop`: the operator ends
-    /// this one.
+    /// this member.
     pub fn turn(&mut self, stop: bool, host: &mut impl PairingHost) -> Turn {
         if stop {
             return Turn::End(End::Stopped);
@@ -114,15 +117,16 @@ impl Pairing {
         }
     }
 
-    /// A primary has waited for long enough. Who comes and does not fit is being mended:
-    /// the wait begins anew.
+    /// Whether a primary has waited for long enough. A member that comes and does not
+    /// fit is being repaired: the wait begins anew.
     fn nobody_comes(&mut self, host: &mut impl PairingHost) -> bool {
         let now = host.now();
         let since = *self.nobody_since.get_or_insert(now);
         self.side == Side::Primary && now.since(since) >= host.member().alone_after
     }
 
-    /// Once the members have: whether the primary's server runs already.
+    /// Finishes once the members have met: returns whether the primary's server
+    /// already runs.
     fn meet(&mut self, host: &mut impl PairingHost) -> Result<Option<bool>, String> {
         let mut came = Came::default();
         if host.turn_peer(&mut |message| came.handle_message(message)) {
@@ -137,7 +141,7 @@ impl Pairing {
         }
         let Some(bytes) = came.hello else { return Ok(None) };
         let runs = self.side == Side::Alone;
-        // The other end is to know as well what differs.
+        // The other member is to know the differences as well.
         let greeted = match self.side {
             Side::Backup => self.greeted,
             Side::Primary | Side::Alone => host.say_hello(runs)?,
@@ -156,7 +160,7 @@ impl Pairing {
         } else {
             if self.side == Side::Backup {
                 // What it does from now on counts in the primary's epoch, whatever
-                // the edge may have said before or says later.
+                // the edge has said before or says later.
                 host.member().epoch = epoch;
                 host.keep(came.early);
             }
@@ -181,7 +185,7 @@ mod tests {
     use crate::host::{Context, Member};
     use crate::standing::hello;
 
-    /// Messages come from a list; what is said is written down.
+    /// Takes messages from a list; what is said is noted.
     struct Host {
         now: Nanos,
         member: Member,
@@ -293,7 +297,7 @@ mod tests {
             host.member.alone_after = Nanos::from_ms(1000);
             assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
             host.now = Nanos::from_ms(999);
-            // Who comes may be mended, and come again.
+            // A member that comes may be repaired, and come again.
             host.next = Some((true, vec![greets(1)]));
             assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
             host.now = Nanos::from_ms(1998);

@@ -1,21 +1,21 @@
-//! A member's request to be current: said again until the edge has decided, for it
-//! may be away, start anew, or have a disk that fails.
+//! A member's request to be current: repeated until the edge has decided, because
+//! the edge may be away, start anew, or have a disk that fails.
 
 use crate::nanos;
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::{FlowBounds, Message};
 use std::time::Duration;
 
-/// See the module.
+/// A request for an epoch; see the module.
 ///
 /// # Contract
-/// [`EpochRequest::settle`] after the messages of each turn.
+/// Call [`EpochRequest::settle`] after the messages of each turn.
 #[derive(Clone, Debug)]
 pub struct EpochRequest {
     /// The epoch that is asked for.
     wanted: u64,
     every: Nanos,
-    /// The member follows the current one.
+    /// Whether the member follows the current one.
     in_step: bool,
     asked_at: Option<Nanos>,
     granted: bool,
@@ -26,7 +26,7 @@ pub struct EpochRequest {
 }
 
 impl EpochRequest {
-    /// For the epoch after `ours`.
+    /// A request for the epoch after `ours`.
     #[must_use]
     pub fn new(ours: u64, every: Duration, in_step: bool) -> Self {
         Self {
@@ -42,12 +42,13 @@ impl EpochRequest {
         }
     }
 
-    /// The edge says something.
+    /// Takes a message from the edge.
     pub fn handle_message(&mut self, message: &Message<'_>) {
         match message {
-            // One for the old epoch only opens an edge that has restarted.
+            // A grant for the old epoch only opens an edge that has restarted.
             Message::Granted { epoch } => self.granted |= *epoch == self.wanted,
-            // A full disk, say: nobody else speaks meanwhile, and nothing is lost.
+            // The reason may be a full disk, say: nobody else speaks meanwhile,
+            // and nothing is lost.
             Message::Refused { reason, again: true } => self.waits = Some((*reason).to_owned()),
             Message::Refused { reason, .. } => self.refused = Some((*reason).to_owned()),
             Message::Bounds { flows, last } => {
@@ -58,7 +59,8 @@ impl EpochRequest {
         }
     }
 
-    /// Asks, if it is time and there is a channel; at once if that has just `opened`.
+    /// Asks if it is time and there is a channel, or at once if that has just
+    /// `opened`.
     pub fn settle(
         &mut self,
         now: Nanos,
@@ -77,7 +79,7 @@ impl EpochRequest {
         self.asked_at = Some(now);
     }
 
-    /// When it is asked again; `None`: as soon as there is a channel.
+    /// When to ask again; `None`: as soon as there is a channel.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.asked_at.map(|at| at.plus(self.every))
@@ -89,18 +91,18 @@ impl EpochRequest {
         self.granted.then_some(self.wanted)
     }
 
-    /// Why it will never be.
+    /// Why the epoch will never be this member's.
     pub fn take_refused(&mut self) -> Option<String> {
         self.refused.take()
     }
 
-    /// Why it is not yet.
+    /// Why the epoch is not this member's yet.
     pub fn take_waits(&mut self) -> Option<String> {
         self.waits.take()
     }
 
-    /// What the wire has seen of flows, as far as it has been told, and whether that
-    /// was all.
+    /// The flows' bounds that the edge has sent so far, and whether they are
+    /// complete.
     pub fn take_bounds(&mut self) -> Option<(Vec<FlowBounds>, bool)> {
         let any = self.bounds_last || !self.bounds.is_empty();
         any.then(|| (std::mem::take(&mut self.bounds), std::mem::take(&mut self.bounds_last)))

@@ -1,6 +1,6 @@
-//! What the daemons of spread and transit groups say of how they are, for `status`.
+//! The state of spread and transit daemons, as `status` shows it.
 
-/// In a word.
+/// The state in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Another failure costs nobody more than a moment.

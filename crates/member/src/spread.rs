@@ -1,6 +1,6 @@
-//! The edge of a spread group: which host servers are heard, what each of them may
-//! announce and does, and who gets the new flows of a service. The data path lives
-//! in the kernel and goes on without it.
+//! The edge of a spread group: which host servers are heard, what each may
+//! announce and is doing, and who gets the new flows of a service. The data path
+//! lives in the kernel and goes on without it.
 
 mod announced;
 mod links;
@@ -24,27 +24,27 @@ use service::address_of;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// What the machine needs of the host that it runs on: the kernel's redirector, and
-/// channels to the host servers. These go by their link, and by the slot that the
-/// redirector has for each.
+/// What the machine needs of its host: the kernel's redirector, and channels to the
+/// host servers. Host servers are named by their link, and by the redirector's slot
+/// for each.
 pub trait SpreadHost {
-    /// Why the kernel does not do what it was told.
+    /// Reason why the kernel does not do what it was told.
     type Error;
-    /// Says something to a host server that is here. If its channel fails,
+    /// Sends a message to a host server that is here. If its channel fails,
     /// [`SpreadMachine::handle_closed`] follows the present call.
     fn send(&mut self, link: usize, message: &Message<'_>);
-    /// Closes a channel, after what was said to it.
+    /// Closes a channel, after everything that was sent on it.
     fn close(&mut self, link: usize);
-    /// Asks which way packets to these leave now.
+    /// Finds the path of packets to these host servers now.
     fn find_ways(&mut self, placed: &[Placed]);
-    /// Makes the redirector know the host servers as they are.
+    /// Tells the redirector the state of the host servers.
     fn set_hosts(&mut self, placed: &[Placed]);
     /// Redirects a service by this table of slots.
     ///
     /// # Errors
-    /// When the kernel refuses, in words.
+    /// When the kernel refuses, with the reason.
     fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String>;
-    /// Packets of a service go the plain way again.
+    /// Sends packets of a service the plain way again.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -61,39 +61,40 @@ pub trait SpreadHost {
     fn age_flows(&mut self) -> Result<(), Self::Error>;
     /// Whether flows of any service are left.
     fn has_flows(&mut self) -> bool;
-    /// SYNs that were kept on their way to these slots come in anew. Returns of how
-    /// many connections.
+    /// Re-injects SYNs that were kept on their way to these slots. Returns the
+    /// number of connections.
     fn resend(&mut self, slots: &[u8]) -> usize;
-    /// Resends what is due. SYNs that pass may be lost, and are kept, or they are not.
+    /// Resends what is due. `on` says whether SYNs that pass may be lost, and are
+    /// kept.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn set_cache(&mut self, on: bool) -> Result<(), Self::Error>;
-    /// Something has happened that people want to know: the kind, and words.
+    /// Notes an event that people want to know about: its kind, and a text.
     fn note(&mut self, what: &'static str, words: String);
 }
 
-/// What the edge's file gives a host server.
+/// What the edge's file grants a host server.
 #[derive(Clone, Debug)]
 pub struct Given {
     pub name: String,
     pub tunnels: Vec<IpAddr>,
-    /// Not encapsulated.
+    /// Whether packets go to it without encapsulation.
     pub layer2: bool,
-    /// Its share at most.
+    /// Its largest share.
     pub weight: u32,
-    /// `None`: whatever it serves of the group's addresses.
+    /// Services that it may serve; `None`: any of the group's addresses.
     pub services: Option<Vec<Service>>,
 }
 
-/// What an edge is.
+/// Configuration of an edge.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub group: String,
     /// Addresses that clients use.
     pub addresses: Vec<IpAddr>,
     pub hosts: Vec<Given>,
-    /// Host servers that there may be.
+    /// Most host servers that there may be.
     pub hosts_max: usize,
     /// Time between two heartbeats.
     pub period: Nanos,
@@ -110,7 +111,7 @@ impl Setup {
     }
 }
 
-/// How the redirector has a host server.
+/// The redirector's state of a host server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Up,
@@ -118,7 +119,7 @@ pub enum State {
     Draining,
     /// Nobody waits for it: a repeated SYN goes elsewhere.
     Dead,
-    /// And when it comes back, it is still drained.
+    /// It is dead, and when it comes back, it is still drained.
     DeadDrained,
 }
 
@@ -132,37 +133,39 @@ impl State {
     }
 }
 
-/// A host server that the redirector has a slot for.
+/// A host server that has a slot in the redirector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub slot: u8,
     pub name: String,
-    /// Its ends of the tunnel, one for each family at most.
+    /// Its tunnel endpoints, at most one per family.
     pub tunnels: Vec<IpAddr>,
     pub layer2: bool,
     pub state: State,
 }
 
-/// See the module.
+/// The machine of a spread group's edge; see the module.
 ///
 /// # Contract
 /// * [`SpreadMachine::handle_start`] comes first.
-/// * Host servers are judged in [`SpreadMachine::handle_timeout`]: before it, hand
-///   over whatever those have said that [`SpreadMachine::due`] names.
-/// * [`SpreadMachine::handle_timeout`] and then [`SpreadMachine::handle_turned`] end
-///   every turn, also one in which only words have come.
+/// Host servers are judged in [`SpreadMachine::handle_timeout`]: before it, hand
+///   over everything already received from those that [`SpreadMachine::due`]
+///   names.
+/// [`SpreadMachine::handle_timeout`] and then [`SpreadMachine::handle_turned`] end
+///   every turn, even one in which only messages have come.
 #[derive(Debug)]
 pub struct SpreadMachine {
     setup: Setup,
     roster: Roster,
     links: Vec<Link>,
     placed: Vec<Placed>,
-    /// Everybody who was up when this life began is back, or was waited for.
+    /// Whether every host server that was up when this life began is back, or
+    /// was waited for.
     settled: bool,
     settle_at: Nanos,
     tick_at: Nanos,
     ticks: u64,
-    /// Slots whose SYNs may have been lost and can be delivered now.
+    /// Slots whose SYNs may have been lost and can now be delivered.
     lost: BTreeSet<u8>,
 }
 
@@ -182,8 +185,8 @@ impl SpreadMachine {
         }
     }
 
-    /// Takes over what an earlier life has left in the kernel. Whose slots these are,
-    /// the file says now.
+    /// Takes over what an earlier life has left in the kernel. The file now says
+    /// whose slots these are.
     pub fn handle_start(
         &mut self,
         services: &[Service],
@@ -202,8 +205,8 @@ impl SpreadMachine {
     }
 
     /// The link of the host server that comes as `name`; `None`: there are too many
-    /// already, or nobody may be called so. Who is not in the file is told so, as long as
-    /// there is room beside all that are.
+    /// already, or nobody may have this name. A host server that is not in the file is
+    /// told so, as long as there is room beside all that are.
     pub fn link_of(&mut self, name: &str, now: Nanos) -> Option<usize> {
         if let Some(index) = self.links.iter().position(|link| link.name == name) {
             return Some(index);
@@ -219,7 +222,7 @@ impl SpreadMachine {
         Some(self.links.len() - 1)
     }
 
-    /// A host server's channel has opened; one that it had before is closed.
+    /// A host server's channel has opened; an earlier channel of it is closed.
     pub fn handle_opened(&mut self, index: usize, host: &mut impl SpreadHost) {
         let Some(link) = self.links.get_mut(index) else { return };
         (link.here, link.greeted) = (true, false);
@@ -227,15 +230,16 @@ impl SpreadMachine {
         host.note("joined", link.name.clone());
     }
 
-    /// Its channel is gone. Its heartbeats say when it is out; a daemon that starts
-    /// again was not.
+    /// A channel is gone. Heartbeats tell whether its host server is out; one whose
+    /// daemon starts again was not.
     pub fn handle_closed(&mut self, index: usize, why: &str, host: &mut impl SpreadHost) {
         let Some(link) = self.links.get_mut(index).filter(|link| link.here) else { return };
         link.here = false;
         host.note("left", format!("{}: {why}", link.name));
     }
 
-    /// A host server that is here says something; whether it may.
+    /// Takes a message of a host server that is here; false if that is not
+    /// allowed.
     pub fn handle_word(
         &mut self,
         index: usize,
@@ -261,12 +265,13 @@ impl SpreadMachine {
         true
     }
 
-    /// One that was declared dead is heard again.
+    /// A host server that was declared dead is heard again.
     fn revive(&mut self, index: usize, host: &mut impl SpreadHost) {
         let slots = self.slots_of(&self.links[index].name);
         let link = &mut self.links[index];
         for slot in &slots {
-            // It is only news for one that has announced something before.
+            // This is news only for a host server that has announced something
+            // before.
             if self.roster.weight(*slot) > 0 && self.roster.set_alive(*slot, true) {
                 host.note("trusted", link.name.clone());
             }
@@ -276,8 +281,8 @@ impl SpreadMachine {
         }
     }
 
-    /// A host server says what it is and serves. What the file does not give it is
-    /// refused, and what it had announced before stays.
+    /// Takes a host server's announcement of what it is and serves. What the file
+    /// does not grant is refused, and the earlier announcement stays.
     fn hear_announcement(&mut self, index: usize, said: &Said, host: &mut impl SpreadHost) {
         let name = self.links[index].name.clone();
         let complaint = match self.announce(&name, said, host) {
@@ -293,7 +298,8 @@ impl SpreadMachine {
         }
     }
 
-    /// What is wrong with it although it was taken; nothing, if that is empty.
+    /// Takes an announcement; returns what is wrong with it nevertheless, or an
+    /// empty text.
     fn announce(
         &mut self,
         name: &str,
@@ -312,8 +318,8 @@ impl SpreadMachine {
         Ok(complaint(&strange))
     }
 
-    /// The slot whose tunnel addresses these are, or a free one: a flow knows its
-    /// host server by the slot.
+    /// The slot with these tunnel addresses, or a free one: a flow knows its host
+    /// server by the slot.
     fn place(&mut self, name: &str, said: &Said, host: &mut impl SpreadHost) -> Option<u8> {
         let said_by_family = |is_v4: bool| {
             let mut addresses = said.tunnels.iter().map(address_of);
@@ -344,7 +350,7 @@ impl SpreadMachine {
     fn set_hosts(&mut self, host: &mut impl SpreadHost) {
         for placed in &mut self.placed {
             let condition = self.roster.condition(placed.slot);
-            // Before all have come back, nobody is dead.
+            // Before all have come back, no host server is dead.
             placed.state = match (condition.alive || !self.settled, condition.draining) {
                 (false, false) => State::Dead,
                 (false, true) => State::DeadDrained,
@@ -355,7 +361,7 @@ impl SpreadMachine {
         host.set_hosts(&self.placed);
     }
 
-    /// The links of which silence would mean something now.
+    /// The links whose silence would mean something now.
     pub fn due(&self, now: Nanos) -> Vec<usize> {
         let is_due =
             |index: &usize| self.links[*index].next_deadline().is_some_and(|due| due <= now);
@@ -370,8 +376,8 @@ impl SpreadMachine {
         watch.chain(settle).fold(self.tick_at, Nanos::min)
     }
 
-    /// Sends heartbeats, judges the host servers, does what else is due, and redirects
-    /// what is to be redirected differently.
+    /// Sends heartbeats, judges the host servers, does what else is due, and changes
+    /// the redirection where necessary.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -419,7 +425,7 @@ impl SpreadMachine {
         host.tick()?;
         host.find_ways(&self.placed);
         self.set_hosts(host);
-        // The redirector may have room for it now.
+        // The redirector may have room for the service now.
         self.roster.try_again();
         if self.ticks.is_multiple_of(AGE_TICKS) {
             host.age_flows()?;
@@ -428,7 +434,7 @@ impl SpreadMachine {
         Ok(())
     }
 
-    /// A service without host servers goes when the last flow has gone.
+    /// Forgets a service without host servers when its last flow has gone.
     fn forget_unserved<H: SpreadHost>(&mut self, host: &mut H) -> Result<(), H::Error> {
         let unserved = self.roster.unserved();
         if !self.settled || unserved.is_empty() || host.has_flows() {
@@ -442,7 +448,8 @@ impl SpreadMachine {
         Ok(())
     }
 
-    /// Carries out what the roster says, once everybody had the time to return.
+    /// Carries out the roster's changes, once all host servers had the time to
+    /// return.
     fn apply(&mut self, host: &mut impl SpreadHost) {
         if !self.settled {
             let is_back = |p: &Placed| self.roster.condition(p.slot).alive;
@@ -469,8 +476,8 @@ impl SpreadMachine {
         }
     }
 
-    /// After the redirector knows who is there: SYNs of a host server that died or was
-    /// away come in anew.
+    /// Call after the redirector knows who is there: SYNs of a host server that died
+    /// or was away are re-injected.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -485,10 +492,10 @@ impl SpreadMachine {
         host.set_cache(self.links.iter().any(|link| link.doubted))
     }
 
-    /// An operator wants a host server empty, or (`end`) not any more.
+    /// An operator wants a host server empty, or (`end`) no longer wants that.
     ///
     /// # Errors
-    /// When there is none of this name, in words.
+    /// When none has this name; the text says so.
     pub fn handle_drain(
         &mut self,
         name: &str,
@@ -514,7 +521,7 @@ impl SpreadMachine {
         self.placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
     }
 
-    /// Who has a slot.
+    /// Name of the host server in a slot.
     #[must_use]
     pub fn name_of(&self, slot: u8) -> &str {
         self.placed.iter().find(|p| p.slot == slot).map_or("?", |p| &p.name)
@@ -559,8 +566,8 @@ impl SpreadMachine {
         }
     }
 
-    /// Whether everybody who was up when this life began is back, or was waited for:
-    /// until then everything stays as an earlier life has left it.
+    /// Whether every host server that was up when this life began is back, or was
+    /// waited for: until then everything stays as an earlier life has left it.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled

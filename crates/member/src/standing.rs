@@ -9,30 +9,30 @@ use holdfast_cluster::watch::Watch;
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{ConnKey, Message, VERSION, WorldKind, WorldPart};
 
-/// Who is current, in the edge's words.
+/// The current member, in the edge's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub epoch: u64,
     pub current: String,
 }
 
-/// See the module.
+/// What a member knows from its edge; see the module.
 ///
 /// # Contract
-/// Messages and the opening of the channel are taken as they come; after all that
-/// came at a time [`Standing::settle`] acts upon them.
+/// Hand over messages and the opening of the channel as they come; after
+/// everything that came at one time, [`Standing::settle`] acts upon them.
 #[derive(Clone, Debug)]
 pub struct Standing {
     group: String,
     me: String,
     other: String,
-    /// Settings that the edge must have alike, one line each.
+    /// Settings that the edge's file must share, one line each.
     file: Vec<String>,
     heard: Option<Heard>,
-    /// Whether the edge hears the other member, as far as it has said.
+    /// Whether the edge hears the other member, by its last report.
     other_reached: bool,
     asked: Vec<ConnKey>,
-    // What came since the last `settle`.
+    // Keys that came since the last `settle`.
     asked_now: Vec<ConnKey>,
     opened: bool,
     any: bool,
@@ -42,7 +42,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Nothing has been heard yet.
+    /// A standing before anything was heard.
     #[must_use]
     pub fn new(group: &str, me: &str, other: &str) -> Self {
         Self {
@@ -62,7 +62,8 @@ impl Standing {
         }
     }
 
-    /// What this member's file says that the edge's must say too: every hello tells it.
+    /// Sets what this member's file says that the edge's must say, too: every hello
+    /// tells it.
     pub fn tell_file(&mut self, lines: Vec<String>) {
         self.file = lines;
     }
@@ -72,7 +73,7 @@ impl Standing {
         self.opened = true;
     }
 
-    /// The edge says something; `ours` is the epoch that this member is in.
+    /// Takes a message from the edge; `ours` is this member's epoch.
     pub fn handle_message(&mut self, message: &Message<'_>, ours: u64) {
         self.any = true;
         match message {
@@ -87,9 +88,9 @@ impl Standing {
         }
     }
 
-    /// Tells the watch what has come, and answers the edge. `epoch` is the one that
-    /// this member is in, and `speaks` whether it is the primary of it and its server
-    /// lives. What is returned is what was new.
+    /// Tells the watch what has come, and answers the edge. `epoch` is this member's
+    /// epoch, and `speaks` whether it is its primary and its server lives. Returns
+    /// what was new.
     pub fn settle(
         &mut self,
         now: Nanos,
@@ -102,7 +103,7 @@ impl Standing {
             beat: self.beat.is_some(),
             reach: self.reach.is_some(),
         };
-        // What nobody has answered by now was not for this role.
+        // Questions that nobody has answered by now were not for this role.
         self.asked = std::mem::take(&mut self.asked_now);
         if new.opened {
             self.other_reached = true;
@@ -134,39 +135,39 @@ impl Standing {
         self.heard.as_ref()
     }
 
-    /// Another member speaks in a newer epoch than `ours`.
+    /// The other member, if it speaks in a newer epoch than `ours`.
     #[must_use]
     pub fn replaced_by(&self, ours: u64) -> Option<&Heard> {
         self.heard.as_ref().filter(|heard| heard.epoch > ours && heard.current != self.me)
     }
 
-    /// Another member is current, as the edge has said last, in `ours` or a newer epoch: of
-    /// older ones it may have been.
+    /// Whether another member is current, by the edge's last report, in `ours` or a newer
+    /// epoch; an older epoch's current member does not count.
     #[must_use]
     pub fn is_behind_another(&self, ours: u64) -> bool {
         let other = |heard: &Heard| heard.current == self.other && heard.epoch >= ours;
         self.heard.as_ref().is_some_and(other)
     }
 
-    /// Whether the edge hears the other member, as far as it has said.
+    /// Whether the edge hears the other member, by its last report.
     #[must_use]
     pub fn other_reached(&self) -> bool {
         self.other_reached
     }
 
-    /// What the edge asked about connections of this epoch, until the next turn.
+    /// Connections of this epoch that the edge asked about, until the next turn.
     #[must_use]
     pub fn asked(&self) -> &[ConnKey] {
         &self.asked
     }
 
-    /// As [`Standing::asked`]; it is not asked twice.
+    /// Like [`Standing::asked`], but takes them.
     pub fn take_asked(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.asked)
     }
 }
 
-/// What a turn has brought.
+/// What was new in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub opened: bool,
@@ -201,14 +202,14 @@ pub enum Place {
     Backup { epoch: u64 },
 }
 
-/// Every member starts silent and asks (decision 21).
+/// The question that every silent member starts with (decision 21).
 #[derive(Clone, Debug)]
 pub struct Ask {
     me: String,
     other: String,
-    /// This member is the first one before there was anybody.
+    /// Whether this member is the one that serves before any other did.
     preferred: bool,
-    /// Since when it waits.
+    /// When it began to wait.
     begun: Nanos,
     ask_at: Nanos,
     asked: Option<u64>,
@@ -234,15 +235,15 @@ impl Ask {
         }
     }
 
-    /// Hears the edge, and asks when it is time, until it is known what this member
-    /// is. `stop`: the operator ends it.
+    /// Hears the edge, and asks when it is time, until this member's place is
+    /// known. `stop`: the operator ends it.
     pub fn turn(&mut self, stop: bool, host: &mut impl Hosted) -> Turn {
         if stop {
             return Turn::End(End::Stopped);
         }
         host.turn_edge(&mut |message| self.handle_message(message));
         let now = host.now();
-        // The preferred one does not come.
+        // The preferred member does not come.
         let may_begin = self.preferred || now.since(self.begun) >= host.member().alone_after;
         if let Some(place) = self.settle(may_begin, &mut |message| host.tell_edge(message)) {
             return Turn::End(End::Placed(place));
@@ -260,7 +261,7 @@ impl Ask {
         }
     }
 
-    /// The edge says something.
+    /// Takes a message from the edge.
     fn handle_message(&mut self, message: &Message<'_>) {
         match message {
             Message::Epoch { epoch, current } => {
@@ -277,7 +278,7 @@ impl Ask {
         self.refused.take()
     }
 
-    /// What this member is to be, once that is known; else it asks for what it may: to be
+    /// This member's place, once that is known; otherwise it asks for what it may: to be
     /// the first of all, too, if it `may_begin`.
     fn settle(&mut self, may_begin: bool, say: &mut dyn FnMut(&Message<'_>)) -> Option<Place> {
         let granted = self.granted.take().filter(|epoch| self.asked == Some(*epoch));
@@ -289,7 +290,7 @@ impl Ask {
             return Some(Place::Backup { epoch });
         }
         // A server that starts anew begins a new epoch: what it once told its clients
-        // is gone.
+        // is lost.
         if current == self.me || may_begin {
             self.asked = Some(epoch + 1);
             say(&Message::Promote { epoch: epoch + 1 });

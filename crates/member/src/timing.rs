@@ -1,18 +1,18 @@
-//! How long daemons wait for what. A number that stood in two places
+//! How long daemons wait for each thing. A number that stood in two places
 //! would be tested in one and shipped in the other.
 
 use std::time::Duration;
 
-/// Time between two heartbeats, ms, where the file says nothing: three that are
-/// missing are less than the 75 ms that a cut link may cost.
+/// Time between two heartbeats if the file says nothing, in ms: three missing
+/// ones are less than the 75 ms that a cut link may cost.
 pub const HEARTBEAT_MS_DEFAULT: u64 = 18;
 
-/// A pause that doubles with each attempt that has failed before.
+/// A pause that doubles with each failed attempt before.
 pub(crate) fn doubled(first: Duration, failed: u32, most: Duration) -> Duration {
     first.saturating_mul(1 << failed.min(16)).min(most)
 }
 
-/// Every member.
+/// Times of every member.
 pub mod member {
     use super::Duration;
 
@@ -22,18 +22,18 @@ pub mod member {
     pub const ASK_RETRY: Duration = Duration::from_millis(10);
 }
 
-/// Members that meet.
+/// Times of members that meet.
 pub mod pairing {
     use super::Duration;
 
     /// Time between two looks after handshakes that have come to a halt.
     pub const LOOK_EVERY: Duration = Duration::from_millis(50);
-    /// The backup compares again after this long; reading a server and its
+    /// Time after which the backup compares again; reading a server and its
     /// libraries takes a good part of a second.
     pub const COMPARE_EVERY: Duration = Duration::from_secs(2);
 }
 
-/// The primary.
+/// Times of the primary.
 pub mod primary {
     use super::Duration;
 
@@ -41,8 +41,7 @@ pub mod primary {
     pub const TICK: Duration = Duration::from_millis(4);
     /// Time between two reports of the kernel's progress to the backup.
     pub const PROGRESS_EVERY: Duration = Duration::from_millis(2);
-    /// How much longer that is for each connection, so that a thousand do not cost a
-    /// core.
+    /// Additional time for each connection, so that a thousand do not cost a core.
     pub const PROGRESS_PER_CONN: Duration = Duration::from_micros(20);
     /// Time between two requests to the edge to let this member run on alone.
     pub const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -50,101 +49,117 @@ pub mod primary {
     pub const REPORT_EVERY: Duration = Duration::from_millis(50);
     /// Time between two looks for ending connections in the kernel.
     pub const CLOSING_EVERY: Duration = Duration::from_millis(20);
-    /// How long slots of ended connections are kept for late packets, unless they
-    /// are half of all.
+    /// Time for which slots of ended connections are kept for late packets,
+    /// unless they are half of all.
     pub const LINGER: Duration = Duration::from_secs(60);
     /// Time between two looks after connections that nobody has accepted.
     pub const STRAY_EVERY: Duration = Duration::from_secs(2);
     /// The same while a quarter of the gate's slots, or less, is free.
     pub const SCARCE_EVERY: Duration = Duration::from_millis(200);
-    /// How long an owed ACK waits for a reply to carry it, unless it covers more than
-    /// [`OWED_BYTES`] (RFC 5681 §4.2).
+    /// Time for which an owed ACK waits for a reply to carry it, unless it covers
+    /// more than [`OWED_BYTES`] (RFC 5681 §4.2).
     pub const OWED_WAIT: Duration = Duration::from_millis(5);
-    /// Two segments.
+    /// Bytes for which an owed ACK does not wait: two segments.
     pub const OWED_BYTES: i32 = 2 * 1448;
-    /// How long a server may take until the shim runs in it.
+    /// Longest time until the shim runs in a server.
     pub const ATTACH_MAX: Duration = Duration::from_secs(5);
-    /// Wait of a planned switchover at most, until the backup holds all that the server
-    /// has logged.
+    /// Longest wait of a planned switchover until the backup holds everything that the
+    /// server has logged.
     pub const CONFIRM_MAX: Duration = Duration::from_secs(1);
-    /// Time between two looks whether it does.
+    /// Time between two looks at whether the backup holds it.
     pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
-    /// How long the edge may take to let the backup of a planned switchover speak.
+    /// Longest time until the edge lets the backup of a planned switchover speak.
     pub const GRANT_MAX: Duration = Duration::from_secs(3);
-    /// Time between two looks whether it has.
+    /// Time between two looks at whether the edge has let it.
     pub const GRANT_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a primary that has nothing left to do.
     pub const IDLE_LOOK: Duration = Duration::from_millis(200);
     /// Age below which no unfinished handshake makes room for another.
     pub const YOUNG: Duration = Duration::from_millis(100);
-    /// Unfinished handshakes that are looked at in one go, so that nobody else waits
-    /// for long.
+    /// Most unfinished handshakes looked at in one go, so that nobody else waits for
+    /// long.
     pub const HALF_OPEN_LOOK_MAX: usize = 64;
-    /// Time between two looks of a primary that speaks alone, and that somebody may join.
+    /// Time between two looks of a primary that speaks alone and that somebody may join.
     pub const ALONE_LOOK: Duration = Duration::from_millis(20);
-    /// Pause after an attempt to join that failed, doubled with each, and the longest.
+    /// Pause after a failed attempt to join, doubled with each further one; and the
+    /// longest pause.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(1);
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(60);
-    /// How long a member that was replaced still answers who replaced it, until it begins
-    /// again as its backup.
+    /// Time for which a replaced member still answers the one that replaced it, before it
+    /// begins again as its backup.
     pub const REPLACED_REST: Duration = Duration::from_secs(1);
-    /// How long a backup that has joined is in step until the attempts before it count no
-    /// more: a replica that always differs after seconds costs its server a freeze each time.
+    /// Time in step after which a joined backup's earlier attempts no longer count: a replica
+    /// that always differs after seconds costs its server a freeze each time.
     pub const IN_STEP_LASTS: Duration = Duration::from_secs(60);
-    /// Time between two pieces of an image, 200 MB/s: both daemons come before everything
-    /// else on their processors, and the servers beside them have clients.
+    /// Time between two pieces of an image, which makes 200 MB/s: both daemons come
+    /// before everything else on their processors, and the servers beside them have
+    /// clients.
     pub const IMAGE_EVERY: Duration = Duration::from_micros(1300);
+    /// How long nobody has come to a server that speaks alone until what it can be rebuilt of
+    /// is kept: a backup that comes at once needs an image of its own.
+    pub const KEEP_AFTER: Duration = Duration::from_millis(500);
+    /// Pause until that is tried again, doubled with each time that has failed, and the
+    /// longest; and how long it must have lasted until those before count no more.
+    pub const KEEP_PAUSE: Duration = Duration::from_secs(1);
+    pub const KEEP_PAUSE_MAX: Duration = Duration::from_secs(60);
+    pub const KEEP_LASTS: Duration = Duration::from_secs(10);
+    /// How long what a fallen server has logged may take until it is kept.
+    pub const FALL_MAX: Duration = Duration::from_millis(50);
     /// How long a joiner may say nothing; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
-    /// How long a joiner waits for clients to acknowledge what they were sent before it.
+    /// Longest wait of a joiner for clients to acknowledge what they were sent before
+    /// it.
     pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
-    /// Clients that take nothing, whose output is copied while the server stands still: each
-    /// costs the others some microseconds.
-    pub const SLOW_MAX: usize = 64;
-    /// How often the kernel has repeated itself to a client that is not waited for: three
-    /// times are 1.4 s of a short path, and more of a long one.
+    /// Most clients that take nothing and whose output is copied while the server stands
+    /// still: each costs the others some microseconds.
+    pub const SLOW_MAX: usize = 1024;
+    /// Number of the kernel's repetitions to a client after which it is not waited for:
+    /// three take 1.4 s on a short path, and more on a long one.
     pub const REPEATS_MAX: u8 = 3;
-    /// Time between two questions for the backlog of the listeners.
+    /// Time between two questions for the listeners' backlog.
     pub const BACKLOG_EVERY: Duration = Duration::from_secs(1);
 }
 
-/// The backup.
+/// Times of the backup.
 pub mod backup {
     use super::Duration;
 
-    /// Packets taken from the tap in one turn.
+    /// Most packets taken from the tap in one turn.
     pub const TAP_BATCH: usize = 256;
     /// Bytes of log for which the replica is woken at once: one wake-up for many
     /// records costs the pair far less than one each.
     pub const WAKE_BYTES: u64 = 64 << 10;
-    /// How long less log than that waits.
+    /// Longest time for which less log than that waits.
     pub const WAKE_AFTER: Duration = Duration::from_micros(400);
     /// Time between two looks at the tap, unless the primary's log wakes us first:
     /// the log needs the copies, and a client's ACK can wait that long.
     pub const TAP_AFTER: Duration = Duration::from_micros(800);
-    /// Bytes held that are told at once; fewer wait for the next confirmation of the
-    /// log, or for [`HELD_AFTER`].
+    /// Held bytes that are reported at once; fewer wait for the next confirmation of
+    /// the log, or for [`HELD_AFTER`].
     pub const HELD_BYTES: usize = 512 << 10;
-    /// How long what is held may be untold.
+    /// Longest time for which held bytes are not reported.
     pub const HELD_AFTER: Duration = Duration::from_millis(1);
-    /// Time between two looks at whether a server is made of its image by now; messages
-    /// and copies of packets are looked at when they come.
+    /// Time between two looks at whether a server is built from its image by now;
+    /// messages and copies of packets are looked at when they come.
     pub const COPY_LOOK: Duration = Duration::from_millis(2);
     /// Time between two looks at a replica that is waited for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);
-    /// Pause of a backup that has given up, until it joins again: doubled with each time,
-    /// and the longest.
+    /// Pause until a backup that has given up joins again, doubled each time; and the
+    /// longest pause.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(2);
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(120);
-    /// How long a backup must have followed until what went before is forgotten.
+    /// Time that a backup must have followed until earlier failures are
+    /// forgotten.
     pub const PROVEN_AFTER: Duration = Duration::from_secs(60);
-    /// How long a joiner may lack what it needs to be in step, while output already waits.
+    /// Longest time that a joiner may lack what it needs to be in step, while output
+    /// already waits.
     pub const CLOSING_MAX: Duration = Duration::from_secs(10);
-    /// How long of that it waits for what came of clients' streams before its tap. What it
-    /// lacks then costs a connection, if a takeover comes before it is read.
+    /// Part of that time in which it waits for bytes of clients' streams from before its
+    /// tap. Bytes that it then lacks cost a connection, if a takeover comes before they
+    /// are read.
     pub const STREAMS_MAX: Duration = Duration::from_secs(5);
-    /// How long for that of a connection which the server has not accepted: nobody can be
-    /// asked for it.
+    /// Part of that time for a connection that the server has not accepted: nobody can be
+    /// asked for its bytes.
     pub const UNACCEPTED_MAX: Duration = Duration::from_secs(1);
     /// Time from its first beat within which a primary that was busy with its start
     /// answers the edge.
@@ -153,20 +168,23 @@ pub mod backup {
     pub const REPORT_EVERY: Duration = Duration::from_millis(20);
 }
 
-/// A takeover.
+/// Times of a takeover.
 pub mod takeover {
     use super::Duration;
 
-    /// How long a replica may take to the end of its log; later it is hung.
+    /// Longest time for a replica to reach the end of its log; after that it
+    /// counts as hung.
     pub const PARK_MAX: Duration = Duration::from_secs(5);
-    /// What a cold backup has besides, until its server is built and has come to its log's
-    /// end (decision 30): on any machine that does it at all, a few times what it takes.
+    /// Additional time for a cold backup, until its server is built and has reached its
+    /// log's end (decision 30): on any machine that can do it at all, a few times what it
+    /// takes.
     pub const BUILD_MAX: Duration = Duration::from_secs(30);
-    /// For each MB of the image, 20 MB/s.
+    /// Additional time for each MB of the image, which makes 20 MB/s.
     pub const BUILD_PER_IMAGE_MB: Duration = Duration::from_millis(50);
-    /// For each MB of the log: a server in Python replays 8 MB/s.
+    /// Additional time for each MB of the log: a server in Python replays 8
+    /// MB/s.
     pub const BUILD_PER_LOG_MB: Duration = Duration::from_millis(500);
-    /// Time between two looks whether the server is built.
+    /// Time between two looks at whether the server is built.
     pub const BUILD_LOOK: Duration = Duration::from_millis(2);
     /// Time between two requests to an edge that does not answer.
     pub const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -176,32 +194,32 @@ pub mod takeover {
     pub const GRANT_LOOK: Duration = Duration::from_millis(5);
     /// Time between two looks for what clients answer to probes.
     pub const PROBE_LOOK: Duration = Duration::from_millis(2);
-    /// How long after it has gone live clients' ACKs still drive what was in flight; then
-    /// the kernel's own timers do, and somebody may join.
+    /// Time after going live for which clients' ACKs still drive the resending of what
+    /// was in flight; then the kernel's own timers do, and somebody may join.
     pub const NUDGE_MAX: Duration = Duration::from_secs(5);
     /// Time between two looks at clients that make no progress.
     pub const NUDGE_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a survivor that has nothing left to do.
     pub const IDLE_LOOK: Duration = Duration::from_millis(500);
-    /// Packets taken from the tap in one turn.
+    /// Most packets taken from the tap in one turn.
     pub const TAP_BATCH: usize = 256;
 }
 
-/// The edge of a pair.
+/// Times of a pair's edge.
 pub mod edge {
     use super::Duration;
 
-    /// Time between two looks at a share of the flows, whether they are over.
+    /// Time between two looks at a share of the flows, for those that are over.
     pub const FLOW_AGE_PERIOD: Duration = Duration::from_millis(100);
-    /// How long a member that went away keeps its tap: it may only have lost its
-    /// channel, and what is copied now it need not ask the primary for.
+    /// Time for which a member that went away keeps its tap: it may only have
+    /// lost its channel, and need not ask the primary for what is copied now.
     pub const TAP_LINGER: Duration = Duration::from_secs(5);
-    /// Wait after a start of the host until members that live have said so: the time of
-    /// a connection attempt whose first packets were lost.
+    /// Wait after a start of the host until living members have spoken: the time of a
+    /// connection attempt whose first packets were lost.
     pub const SETTLE: Duration = Duration::from_secs(3);
 }
 
-/// The edge of a spread group.
+/// Times of a spread group's edge.
 pub mod spread {
     use super::Duration;
 
@@ -210,22 +228,22 @@ pub mod spread {
     pub const TICK: Duration = Duration::from_secs(1);
     /// Ticks between two looks for flows that are over.
     pub const AGE_TICKS: u64 = 5;
-    /// How long after its start the daemon leaves everything as it is, unless all host
-    /// servers that were up have come back before.
+    /// Time after its start for which the daemon leaves everything as it is, unless
+    /// all host servers that were up have come back before.
     pub const GRACE: Duration = Duration::from_secs(3);
 }
 
-/// A host server of a spread group.
+/// Times of a spread group's host server.
 pub mod host_server {
     use super::Duration;
 
-    /// Time between two looks for listeners without a bind: how long a service that
-    /// leaves stays announced.
+    /// Time between two looks for listeners without a bind, which is how long a
+    /// service that leaves stays announced.
     pub const LOOK_EVERY: Duration = Duration::from_millis(200);
-    /// Looks after a bind, ms since it.
+    /// Times of the looks after a bind, in ms since it.
     pub const AFTER_BIND_MS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
-    /// Rest after a look, in multiples of its duration, whatever is bound: a daemon
-    /// that only looked would miss its heartbeats.
+    /// Pause after a look, in multiples of its duration, whatever is bound: a
+    /// daemon that only looked would miss its heartbeats.
     pub const REST: u64 = 4;
     /// Time between two questions whether listeners answer.
     pub const ASK_EVERY: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
 //! An edge of a transit group: which strings are heard, which of them are used, and
-//! what becomes of the packets and of the windows of flows when that changes. The
-//! data path lives in the kernel and goes on without it.
+//! what happens to packets and to flows' windows when that changes. The data path
+//! lives in the kernel and goes on without it.
 //!
-//! [`Strings`] judges the strings; here are the detectors that it judges by, and the
-//! order in which its verdicts are carried out.
+//! [`Strings`] judges the strings; this file has its detectors, and the order in
+//! which its verdicts are carried out.
 
 pub mod beat;
 mod lines;
@@ -15,20 +15,20 @@ use holdfast_cluster::Nanos;
 use holdfast_edge::strings::{Strings, StringsConfig, StringsEvent, Table};
 use lines::Lines;
 
-/// What the machine needs of the host that it runs on: the kernel's table, sockets
-/// into each string, and what keeps packets and caps windows. Strings go by their
-/// index.
+/// What the machine needs of its host: the kernel's table, sockets into each
+/// string, and something that keeps packets and caps windows. Strings are named by
+/// their index.
 pub trait TransitHost {
-    /// Why the kernel does not do what it was told.
+    /// Reason why the kernel does not do what it was told.
     type Error;
-    /// The time, which has gone on since the machine was called.
+    /// The time, which has advanced since the machine was called.
     fn now(&self) -> Nanos;
     /// Sends a heartbeat into every string. `lost`: the strings that are dead here.
-    /// What cannot be sent is as good as lost.
+    /// A heartbeat that cannot be sent is as good as lost.
     fn beat(&mut self, lost: u32);
     /// Packets of flows that have come through each string so far.
     fn traffic(&mut self) -> Vec<u64>;
-    /// The table that is in force, also one from an earlier life.
+    /// The table in force, even one from an earlier life.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -41,35 +41,36 @@ pub trait TransitHost {
     fn set_table(&mut self, epoch: u32, table: &Table, is_closed: bool) -> Result<(), Self::Error>;
     /// What passed until now is told apart from what will.
     fn mark(&mut self);
-    /// Packets that pass may be lost, and are kept, or they are not, and what is not
-    /// needed any more is forgotten; `true` if that changes anything.
+    /// Sets whether packets that pass may be lost, and are kept; otherwise what is
+    /// not needed any more is forgotten. `true` if that changes anything.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn set_cache(&mut self, on: bool) -> Result<bool, Self::Error>;
-    /// What was kept on its way into one string goes into another; flows that have a
-    /// way of their own, by one of the strings in use, keep it. Returns of how many
-    /// flows that is.
+    /// Resends into one string what was kept on its way into another; flows that
+    /// have their own string among those in use keep it. Returns the number of
+    /// flows.
     fn resend(&mut self, ways: &[Way], usable: u32) -> usize;
-    /// Only these strings are left, which carry so much: windows are capped. Of how
-    /// many flows, if they are so from now on.
+    /// Caps windows, because only these strings are left, with this capacity.
+    /// Returns the number of flows if they are capped from now on.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn cap(&mut self, strings: &[usize], bytes_per_s: u64) -> Result<Option<usize>, Self::Error>;
-    /// All the capacity is there; `true` if windows were capped until now.
+    /// Ends the capping, because all the capacity is there; `true` if windows
+    /// were capped until now.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn uncap(&mut self) -> Result<bool, Self::Error>;
-    /// Something has happened that people want to know: the kind, and words.
+    /// Notes an event that people want to know about: its kind, and a text.
     fn note(&mut self, what: &'static str, words: String);
 }
 
-/// Where packets go that were kept on their way into a string.
+/// Where to resend the packets that were kept on their way into a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The string that they were for; `None`: there was none.
+    /// The string that they were for; `None` if there was none.
     pub from: Option<usize>,
     /// The last moment at which packets are known to have got through it.
     pub sound: Nanos,
@@ -98,21 +99,21 @@ impl Left {
 pub struct Setup {
     /// The strings' names, by their index.
     pub names: Vec<String>,
-    /// What the other edge is called.
+    /// Name of the other edge.
     pub other: &'static str,
     pub strings: StringsConfig,
     /// Time between two heartbeats.
     pub period: Nanos,
 }
 
-/// See the module.
+/// The machine of a transit edge; see the module.
 ///
 /// # Contract
 /// * [`TransitMachine::handle_start`] comes first.
 /// * Strings are judged in [`TransitMachine::handle_timeout`]: before it, hand over
 ///   whatever has come already.
-/// * After it, and after what keeps packets had its turn,
-///   [`TransitMachine::handle_turned`].
+/// Call [`TransitMachine::handle_turned`] after it, and after whatever keeps
+///   packets had its turn.
 #[derive(Debug)]
 pub struct TransitMachine {
     setup: Setup,
@@ -121,7 +122,7 @@ pub struct TransitMachine {
     beat_at: Nanos,
     /// Number of the table.
     epoch: u32,
-    /// Closed by hand, until it is opened by hand.
+    /// Whether it is closed by hand, until it is opened by hand.
     closed: bool,
 }
 
@@ -149,8 +150,8 @@ impl TransitMachine {
         self.lines.handle_beat(string, fresh, now, &mut self.strings);
     }
 
-    /// Judges who is silent, carries that out, and sends heartbeats, each when it is
-    /// time.
+    /// Judges which strings are silent, carries that out, and sends heartbeats, each
+    /// when it is time.
     ///
     /// # Errors
     /// When the host refuses.
@@ -159,7 +160,7 @@ impl TransitMachine {
         now: Nanos,
         host: &mut H,
     ) -> Result<(), H::Error> {
-        // Once per heartbeat: that is when each detector is due at least.
+        // Once per heartbeat, because each detector is due at least that often.
         if self.lines.next_deadline().is_some_and(|due| due <= now) {
             self.lines.count(now, &host.traffic(), &mut self.strings);
         }
@@ -173,7 +174,7 @@ impl TransitMachine {
         Ok(())
     }
 
-    /// Packets are kept while they may be lost.
+    /// Keeps packets while they may be lost.
     ///
     /// # Errors
     /// When the host refuses.
@@ -196,7 +197,8 @@ impl TransitMachine {
         self.lines.next_deadline().map_or(self.beat_at, |at| at.min(self.beat_at))
     }
 
-    /// Closes or opens the edge, whatever is heard; the number of the table.
+    /// Closes or opens the edge, whatever is heard; returns the number of the
+    /// table.
     ///
     /// # Errors
     /// When the host refuses.
@@ -283,8 +285,8 @@ impl TransitMachine {
         host.set_table(self.epoch, &Table { usable, slots: table.slots }, self.closed)
     }
 
-    /// What was kept on its way into these strings goes into one that is in use: its
-    /// own, if it is, or the heir of those that are not.
+    /// Resends what was kept on its way into these strings into one that is in use:
+    /// the string itself, if it is, or else the heir of those that are not.
     fn resend<H: TransitHost>(&mut self, strings: u32, host: &mut H) {
         // Nothing leaves an edge that is closed; all of it does when it is opened.
         if self.closed {
@@ -307,7 +309,8 @@ impl TransitMachine {
         }
     }
 
-    /// Less than all the capacity is left, or all is back.
+    /// Caps windows if less than all the capacity is left, or uncaps them if
+    /// all is back.
     fn regulate<H: TransitHost>(
         &mut self,
         bytes_per_s: u64,
@@ -331,14 +334,14 @@ impl TransitMachine {
         Ok(())
     }
 
-    /// How long packets wait in front of a string, there or back, since this was
-    /// asked last.
+    /// How long packets wait in front of a string, there or back, since the last
+    /// call.
     fn queue_delay(&mut self, string: usize) -> Option<Nanos> {
         self.lines.queue_delay(string)
     }
 
-    /// What waits in front of these strings, as far as heartbeats have told since this
-    /// was asked last.
+    /// Bytes that wait in front of these strings, as far as heartbeats have told since
+    /// the last call.
     pub fn queue_bytes(&mut self, strings: &[usize]) -> Option<f64> {
         let mut waiting = |string: usize| {
             let bytes_per_s = *self.setup.strings.capacities_bytes_per_s.get(string)? as f64;
@@ -348,7 +351,7 @@ impl TransitMachine {
         strings.iter().map(|string| waiting(*string)).sum()
     }
 
-    /// What it shows of itself.
+    /// The state that it shows.
     #[must_use]
     pub fn shown(&self) -> Shown {
         if self.closed {
@@ -378,7 +381,7 @@ impl TransitMachine {
         }
     }
 
-    /// What the strings are judged to be.
+    /// The judge of the strings.
     #[must_use]
     pub fn strings(&self) -> &Strings {
         &self.strings
@@ -407,7 +410,7 @@ impl TransitMachine {
         of_mask.map(|index| self.name(index)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Where new flows go, for people.
+    /// Names of the strings that new flows go to, for people.
     fn in_use(&self) -> String {
         let Table { usable, slots } = self.strings.table();
         if usable == 0 {

@@ -1,6 +1,6 @@
 //! The verbs about papers.
 
-use crate::figures::{self, ListArgs, NoFigure, ReportArgs, RunArgs};
+use crate::figures::{self, ListArgs, Measured, NoFigure, ReportArgs, RunArgs};
 use crate::memory::{self, MemoryArgs};
 use crate::plan::{self, PlanArgs};
 use crate::scenario::{self, FileError, MergeArgs, SimArgs};
@@ -14,9 +14,9 @@ use std::process::ExitCode;
 pub enum Verb {
     /// How much redundancy TCP Boston needs for a deadline.
     Plan(PlanArgs),
-    /// The figures of the HALR and PFRC thesis, and sweeps beyond them.
+    /// The papers' figures, and sweeps beyond them.
     List(ListArgs),
-    /// Simulate figures: NAME.csv, NAME.svg, and what the paper says of them.
+    /// Simulate or measure figures: NAME.csv, NAME.svg, and what the paper says of them.
     Run(RunArgs),
     /// One self-contained page with all figures.
     Report(ReportArgs),
@@ -28,15 +28,15 @@ pub enum Verb {
     Merge(MergeArgs),
 }
 
-/// Runs a verb.
+/// Runs a verb; some figures are `measured` by its caller.
 ///
 /// # Errors
 /// When it cannot do its work.
-pub fn run(verb: Verb) -> Result<ExitCode> {
+pub fn run(verb: Verb, measured: &[Measured]) -> Result<ExitCode> {
     match verb {
         Verb::Plan(args) => plan::run(&args),
-        Verb::List(args) => figures::list(&args),
-        Verb::Run(args) => figures::run(&args),
+        Verb::List(args) => figures::list(&args, measured),
+        Verb::Run(args) => figures::run(&args, measured),
         Verb::Report(args) => figures::report(&args),
         Verb::Sim(args) => scenario::sim(&args),
         Verb::Memory(args) => memory::run(&args),

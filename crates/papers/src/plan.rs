@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 /// Redundancies in the table, from 0 on.
 const ROWS_SHOWN: usize = 11;
-/// What Boston-FEC adds to a retransmission, of the segment (TCP Boston §3.2).
+/// Share of the segment that Boston-FEC adds to a retransmission (TCP Boston
+/// §3.2).
 const PAPER_RETRANSMIT_SHARE: f64 = 0.10;
 
 /// Options of the planner.
@@ -58,7 +59,7 @@ struct Row {
     exact_fec: Choice,
 }
 
-/// What a redundancy leads to.
+/// The consequences of a redundancy.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Choice {
     alpha_first: usize,

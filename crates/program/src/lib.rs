@@ -8,8 +8,8 @@ pub mod exit;
 
 pub use demo::DemoArgs;
 
-/// Version and commit of these programs: what replays a run.
+/// Version and commit of these programs, which a replay of a run needs.
 pub const BUILD: &str = env!("HOLDFAST_BUILD");
 
-/// The laboratory's file name; it stands beside `holdfast`.
+/// File name of the laboratory; it stands beside `holdfast`.
 pub const LAB: &str = "holdfast-lab";

@@ -24,46 +24,49 @@ use log::Log;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use unread::Gaps;
 
-/// How long a read waits for the tap before the primary is asked.
+/// Time for which a read waits for the tap before the primary is asked.
 pub const NEED_AFTER: Nanos = Nanos(300_000);
-/// How long a promotion waits for frames that a living peer still sends.
+/// Longest time for which a promotion waits for frames that a living peer still
+/// sends.
 pub const PROMOTE_DRAIN_MAX: Nanos = Nanos::from_ms(5);
-/// Bytes of frames that may wait for the tap; more breaks the pair. The
+/// Most bytes of frames that wait for the tap; more breaks the pair. The
 /// primary's ring holds less, so an honest peer never gets there.
 pub const FRAMES_QUEUED_MAX: usize = 64 << 20;
-/// SYNs remembered for tuples without a record; the oldest goes first.
+/// Most SYNs remembered for tuples without a record; the oldest is dropped
+/// first.
 pub const SYNS_MAX: usize = 1024;
-/// SYNs older than this are forgotten: the client has repeated them.
+/// Age after which a SYN is forgotten: the client has repeated it by then.
 pub const SYN_AGE_MAX: Nanos = Nanos::from_ms(3000);
-/// Bytes tapped before their connection's record; later ones are refused.
+/// Most bytes tapped before their connection's record; later ones are refused.
 pub const EARLY_BYTES_MAX: usize = 4 << 20;
-/// Accepted connections the log may have open; more breaks the pair.
+/// Most accepted connections that the log may have open; more breaks the pair.
 pub const ACCEPTS_MAX: usize = 2 * crate::CONNS_MAX;
 
-/// What the machine wants done. Called during `handle_*`, in order.
+/// What the machine wants done; called during `handle_*`, in order.
 pub trait BackupOutput {
-    /// Send to the primary, in order with earlier messages.
+    /// Sends to the primary, in order with earlier messages.
     fn send(&mut self, message: &Message<'_>);
-    /// Append one record, its payload in pieces, to the replica's ring. False if
-    /// the ring has no room: nothing was taken, and [`Backup::handle_room`] must
-    /// be called once it has.
+    /// Appends one record, its payload in pieces, to the replica's ring. False
+    /// if the ring has no room: nothing was taken, and [`Backup::handle_room`]
+    /// must be called once there is room.
     #[must_use]
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
     /// The client acknowledged this many bytes of what the server wrote (the
     /// server's FIN may count as one more). Older output need not be retained.
     fn acked(&mut self, accept: u32, bytes: u64);
-    /// The connection is over; nothing of it need be kept.
+    /// The connection is over; none of its state need be kept.
     fn gone(&mut self, accept: u32);
     /// The primary says that its server's process is dead.
     fn server_died(&mut self);
-    /// Every record that can be replayed was; [`Backup::plan`] is possible.
+    /// Every record that could be replayed was replayed; [`Backup::plan`] is
+    /// possible.
     fn log_ended(&mut self);
     /// The peer and this member no longer understand each other. Nothing is
     /// confirmed any more, and this member must not be promoted.
     fn broken(&mut self, reason: &Broken);
 }
 
-/// How far the way from following to promotion has gone.
+/// How far this member has gone from following to promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Confirms what it holds.
@@ -87,14 +90,14 @@ struct Pools {
 }
 
 impl Pools {
-    /// A connection took `before`, and takes `after` now.
+    /// Notes that a connection took `before` bytes and takes `after` now.
     fn note(&mut self, before: Usage, after: Usage) {
         self.held.note(before.held, after.held);
         self.aside.note(before.aside, after.aside);
     }
 }
 
-/// See the module.
+/// The backup's machine; see the module.
 ///
 /// # Contract
 /// * `handle_segment`, `handle_message`, `handle_room` and `handle_timeout` take
@@ -112,25 +115,28 @@ pub struct Backup {
     conns: BTreeMap<ConnId, Conn>,
     by_key: BTreeMap<ConnKey, ConnId>,
     accepts: BTreeMap<u32, Accepted>,
-    /// Connections to forget once the frame is resolved.
+    /// Connections to forget, each once its frame is resolved.
     leaving: BTreeSet<(u64, ConnId)>,
     log: Log,
     /// Connections with news for [`Message::Held`].
     dirty: BTreeSet<ConnId>,
     gaps: Gaps,
     lag: Lag,
-    /// Records that find no room: the primary forgets sooner what is over. Their SYN-ACKs
-    /// wait, and so do they.
+    /// Records for which there is no room, since the primary forgets ended connections
+    /// sooner. Their SYN-ACKs wait with them.
     waiting: VecDeque<(ConnId, ConnRecord)>,
     early: Early,
-    /// Output from before the join that connections keep.
+    /// Bytes of output from before the join that connections keep.
     earlier_bytes: usize,
     limits: Limits,
     pools: Pools,
     peer_lost: bool,
     server_died: Option<u64>,
-    /// It is not in step yet: nobody waits for its replica.
+    /// Whether it is still joining, not yet in step: nobody waits for its
+    /// replica.
     joins: bool,
+    /// Whose bytes the log has given to the server last.
+    last_input: Option<ConnKey>,
     counters: Counters,
 }
 
@@ -141,7 +147,7 @@ impl Backup {
         Self::with_limits(key, Limits::default())
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     #[must_use]
     pub fn with_limits(key: HashKey, limits: Limits) -> Self {
         Self {
@@ -163,13 +169,14 @@ impl Backup {
             peer_lost: false,
             server_died: None,
             joins: false,
+            last_input: None,
             counters: Counters::default(),
         }
     }
 
-    /// As [`with_limits`](Self::with_limits), for a server that already runs: connections
-    /// are [adopted](Self::adopt), frames confirmed as soon as they are held, until
-    /// [`joined`](Self::joined).
+    /// Like [`with_limits`](Self::with_limits), for a server that already runs:
+    /// connections are [adopted](Self::adopt), and frames are confirmed as soon as they
+    /// are held, until [`joined`](Self::joined).
     #[must_use]
     pub fn joining(key: HashKey, limits: Limits) -> Self {
         let mut this = Self { joins: true, ..Self::with_limits(key, limits) };
@@ -177,14 +184,14 @@ impl Backup {
         this
     }
 
-    /// The replica, which was built of an image, begins with what waits for it: all
-    /// connections of the image were adopted.
+    /// The replica, built from an image, begins with the records that wait for it:
+    /// all connections of the image have been adopted.
     pub fn replica_begins(&mut self, now: Nanos) {
         self.lag = Lag::default();
         self.early.forget_strangers(now);
     }
 
-    /// The replica has come as far as the log: from now on it sets the pace.
+    /// The replica has caught up with the log: from now on it sets the pace.
     pub fn joined(&mut self) {
         self.joins = false;
     }
@@ -207,7 +214,7 @@ impl Backup {
         }
     }
 
-    /// Takes one message of the primary. Messages of other conversations are
+    /// Takes one message from the primary. Messages of other conversations are
     /// ignored.
     pub fn handle_message(
         &mut self,
@@ -236,7 +243,7 @@ impl Backup {
             }
             Message::Gone { conn } => {
                 self.handle_gone(*conn, out);
-                // Nothing may be left to confirm, and so no flush may follow.
+                // Perhaps nothing is left to confirm, so that no flush follows.
                 self.admit_waiting(now, out);
             }
             Message::ServerDied { last } => {
@@ -265,7 +272,7 @@ impl Backup {
     }
 
     /// Stops confirming for ever. With a peer that still sends what its dead
-    /// server logged, waits up to [`PROMOTE_DRAIN_MAX`] for it; then the log
+    /// server logged, waits up to [`PROMOTE_DRAIN_MAX`] for that; then the log
     /// ends before the first read whose bytes are not here.
     pub fn begin_promotion(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if self.phase != Phase::Following {
@@ -287,39 +294,41 @@ impl Backup {
         self.lag.note(now, appended, executed);
     }
 
-    /// Are there frames to confirm, with the next [`flush`](Self::flush) in which
-    /// the replica is not [behind](Self::is_behind)?
+    /// Whether there are frames to confirm with the next [`flush`](Self::flush)
+    /// in which the replica is not [behind](Self::is_behind).
     #[must_use]
     pub fn owes_confirmation(&self) -> bool {
         self.phase == Phase::Following && self.log.has_confirmable()
     }
 
-    /// Must the primary wait for the replica?
+    /// Whether the primary must wait for the replica.
     #[must_use]
     pub fn is_behind(&self, now: Nanos) -> bool {
         !self.joins && self.lags(now)
     }
 
-    /// Is the replica behind what was appended for it?
+    /// Whether the replica is behind what was appended for it.
     #[must_use]
     pub fn lags(&self, now: Nanos) -> bool {
         self.lag.is_behind(now)
     }
 
-    /// The last frame of which everything has gone to the replica.
+    /// The last frame that has gone to the replica completely.
     #[must_use]
     pub fn resolved(&self) -> u64 {
         self.log.resolved()
     }
 
-    /// Has the replica log to run, and does not run it (decision 23)? Then it can
-    /// only be given up. `is_busy`: it computes, or waits for a processor or a disk.
+    /// Whether the replica has log to run and does not run it (decision 23); then it
+    /// can only be given up. `is_busy`: it computes, or waits for a processor or a
+    /// disk.
     #[must_use]
     pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
         self.lag.is_hung(is_busy)
     }
 
-    /// Confirms what the batch brought: the last whole frame and the streams.
+    /// Confirms what the batch brought: the last complete frame and the
+    /// streams.
     pub fn flush(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if self.phase != Phase::Following {
             return;
@@ -380,27 +389,33 @@ impl Backup {
         Some(Promotion::new(planned, syns, self.limits))
     }
 
+    /// Whose bytes the log has given to the server last.
+    #[must_use]
+    pub fn last_input(&self) -> Option<ConnKey> {
+        self.last_input
+    }
+
     /// What was ignored or repaired so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Connections that the primary has announced and not ended, and of which the tap
-    /// keeps what was not read.
+    /// Connections that the primary has announced and not ended; the tap keeps what
+    /// was not read of them.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
 
-    /// Frames that are here and not confirmed, and their bytes: the first of
-    /// them waits for the tap, or for room in the replica's ring.
+    /// Frames that are here and not confirmed, and their bytes: the first one
+    /// waits for the tap, or for room in the replica's ring.
     #[must_use]
     pub fn unresolved(&self) -> (usize, usize) {
         self.log.queued()
     }
 
-    /// Nothing is confirmed or accepted any more after this.
+    /// Ends all confirming and accepting.
     fn break_off(&mut self, reason: &Broken, out: &mut impl BackupOutput) {
         self.phase = Phase::Broken;
         out.broken(reason);

@@ -1,16 +1,16 @@
 //! Output of a connection from before its member joined: the replica has none of it, and the
-//! kernel that does may be gone when the client asks for it.
+//! kernel that has it may be gone when the client asks for it.
 
-/// See the module.
+/// The kept output; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
-    /// Place of the first byte in the stream.
+    /// Stream offset of the first byte.
     from: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Earlier {
-    /// Takes the next piece; whether it follows the one before it.
+    /// Takes the next piece; false if it does not follow the one before it.
     pub(crate) fn take(&mut self, offset: u64, bytes: &[u8]) -> bool {
         if self.bytes.is_empty() {
             self.from = offset;
@@ -26,7 +26,8 @@ impl Earlier {
         self.from.saturating_add(self.bytes.len() as u64)
     }
 
-    /// Forgets it once the client has all of it; how many bytes that were.
+    /// Forgets the output once the client has all of it; returns how many bytes
+    /// that were.
     pub(crate) fn forget(&mut self, acked: u64) -> usize {
         if acked < self.end() {
             return 0;
@@ -34,8 +35,8 @@ impl Earlier {
         std::mem::take(&mut self.bytes).len()
     }
 
-    /// From this place on up to where the replica's own output begins; `None`: some of it is
-    /// not here.
+    /// The output from `from` up to `until`, where the replica's own output begins; `None`
+    /// if some of it is not here.
     pub(crate) fn range(&self, from: u64, until: u64) -> Option<&[u8]> {
         if from >= until {
             return Some(&[]);

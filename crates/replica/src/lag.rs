@@ -4,35 +4,37 @@
 //! client hears of it again. So a backup whose replica is behind holds back its
 //! confirmations, and with them the primary's output, until the replica has come
 //! up: both servers run at the speed of the slower one. A replica that makes no
-//! progress at all is hung: it ends the pair, for the primary is worth more. One
-//! that a busy machine lets starve is not, until its clients have waited too long.
+//! progress at all is hung: it ends the pair, for the primary is worth more. A
+//! replica that starves on a busy machine is not hung until its clients have
+//! waited too long.
 
 use crate::Nanos;
 use std::collections::VecDeque;
 
-/// A replica that has not run a record for this long is behind.
+/// Time without running a record after which a replica is behind.
 pub const LAG_MAX: Nanos = Nanos::from_ms(10);
-/// A replica that sleeps while it has log to run, for this long, is hung.
+/// Time after which a replica that sleeps while it has log to run is hung.
 const HUNG_AFTER: Nanos = Nanos::from_ms(1000);
-/// One that computes, or waits for a processor or a disk, is slow for this long.
+/// The same for a replica that computes, or waits for a processor or a disk: it
+/// is only slow for this long.
 const HUNG_BUSY: Nanos = Nanos::from_ms(10_000);
-/// One that has not begun may still be loading.
+/// The same for a replica that has not begun: it may still be loading.
 const HUNG_AT_START: Nanos = Nanos::from_ms(30_000);
-/// Of the time between two looks only this much counts: when the machine stood
-/// still, so did the replica.
+/// Most time that counts between two looks: when the machine stood still, so
+/// did the replica.
 const LOOK_MAX: Nanos = Nanos::from_ms(50);
-/// How exactly the time of a record is known.
+/// Resolution with which the time of a record is known.
 const MARK_EVERY: Nanos = Nanos(500_000);
-/// Marks kept; at the limit the newest records have none.
+/// Most marks kept; at the limit the newest records have none.
 const MARKS_MAX: usize = 256;
 
-/// Knows when which part of the log was appended for the replica.
+/// Knows when each part of the log was appended for the replica.
 #[derive(Clone, Debug, Default)]
 pub struct Lag {
-    /// When the log ended at this position, oldest first.
+    /// Times at which the log ended at a position, oldest first.
     marks: VecDeque<(Nanos, u64)>,
-    /// Where the replica was at the last look, when that was, and for how long
-    /// it had not moved although there was log to run.
+    /// Position of the replica at the last look, when that was, and for how
+    /// long it had not moved although there was log to run.
     executed: u64,
     looked: Nanos,
     stuck: Nanos,
@@ -56,14 +58,14 @@ impl Lag {
         }
     }
 
-    /// Must the primary wait for the replica?
+    /// Whether the primary must wait for the replica.
     #[must_use]
     pub fn is_behind(&self, now: Nanos) -> bool {
         self.marks.front().is_some_and(|(at, _)| now.since(*at) > LAG_MAX)
     }
 
-    /// Has it log to run, and does not? `is_busy`: it computes, or would if it could;
-    /// asked only when that matters.
+    /// Whether the replica has log to run and does not run it. `is_busy`: it
+    /// computes, or would if it could; asked only when that matters.
     #[must_use]
     pub fn is_hung(&self, is_busy: impl FnOnce() -> bool) -> bool {
         if self.executed == 0 {

@@ -24,7 +24,8 @@ pub use tap::{ACK_SLACK_BYTES, Verdict};
 
 use holdfast_wire::message::ConnId;
 
-/// Connections that a pair can know at a time, bound by the shared table.
+/// Most connections that a pair can know at a time; the bound is the shared
+/// table's.
 pub const CONNS_MAX: usize = holdfast_wire::shm::CONNS_MAX;
 
 /// Why protection ended: a member can no longer follow or be followed.

@@ -1,41 +1,42 @@
-//! How much the machines of a pair hold (law L6). Of clients' streams a backup has
-//! bounds for each connection, and for all of them together, of which every connection
-//! keeps a share that no other can use up. What is refused is not acknowledged: it comes
-//! again, from the client or from the primary.
+//! How much the machines of a pair hold (law L6). A backup bounds clients' streams per
+//! connection and in total; of the total, every connection keeps a share that no other
+//! can use up. Refused bytes are not acknowledged: they come again, from the client or
+//! from the primary.
 
 use crate::CONNS_MAX;
 use crate::backup::{ACCEPTS_MAX, EARLY_BYTES_MAX, FRAMES_QUEUED_MAX, SYNS_MAX, UNREAD_ASKED_MAX};
 use crate::primary::{FRAME_BYTES_MAX, FRAMES_UNCONFIRMED_MAX};
 use crate::promotion::{LATE_BYTES_MAX, LATE_SYNS_MAX};
 
-/// Bytes of one client that may be held ahead of what the server has read.
-/// Beyond it segments are refused.
+/// Most bytes of one client held ahead of what the server has read. Segments
+/// beyond it are refused.
 pub const STREAM_BYTES_MAX: usize = 64 << 20;
-/// Pieces beyond a hole that one stream keeps, neighbours counted as one; later
-/// ones are refused.
+/// Most pieces beyond a hole that one stream keeps, neighbours counted as one;
+/// later ones are refused.
 pub const BEYOND_PIECES_MAX: usize = 1024;
-/// Bytes beyond a hole that one stream keeps; later ones are refused.
+/// Most bytes beyond a hole that one stream keeps; later ones are refused.
 pub const BEYOND_BYTES_MAX: usize = 8 << 20;
-/// Bytes of raw packets beyond a hole kept per connection for re-injection; later
-/// ones are left to the client's retransmission.
+/// Most bytes of raw packets beyond a hole kept per connection for re-injection;
+/// later ones are left to the client's retransmission.
 pub const RAWS_BYTES_MAX: usize = 4 << 20;
-/// Bytes that all streams together hold. A share for each of
-/// [`CONNS_MAX`] connections makes 512 MiB more.
+/// Bytes that all streams together hold. The shares of [`CONNS_MAX`]
+/// connections add 512 MiB.
 pub const HELD: Share = Share { each: 32 << 10, common: 512 << 20 };
-/// Bytes beyond holes in all streams together, raw packets included: a segment of
-/// an Ethernet frame for each connection, and 64 MiB more.
+/// Bytes beyond holes in all streams together, raw packets included: one Ethernet
+/// frame's segment for each connection, and 64 MiB more.
 pub const ASIDE: Share = Share { each: 4 << 10, common: 64 << 20 };
 
-/// Bytes of output from before a join that all connections together keep; a connection of
-/// which more came is not carried over before its client has acknowledged that.
+/// Most bytes of output from before a join that all connections together keep; a
+/// connection with more is not carried over before its client has acknowledged that
+/// output.
 pub const EARLIER_BYTES_MAX: usize = 64 << 20;
 
-/// Memory for many connections.
+/// Memory shared by many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Bytes that each connection may always have.
     pub each: usize,
-    /// Bytes for what connections have above that.
+    /// Bytes for what connections use above that.
     pub common: usize,
 }
 
@@ -46,15 +47,15 @@ pub struct Limits {
     pub beyond_pieces_max: usize,
     pub beyond_bytes_max: usize,
     pub raws_bytes_max: usize,
-    /// Of all streams: what is held, wherever it lies.
+    /// Bounds for all streams together: what is held, wherever it lies.
     pub held: Share,
-    /// Of all streams: what lies beyond a hole.
+    /// Bounds for all streams together: what lies beyond a hole.
     pub aside: Share,
-    /// Connections that are known; a record more is not confirmed.
+    /// Most connections that are known; one record more is not confirmed.
     pub conns_max: usize,
     /// See [`EARLIER_BYTES_MAX`].
     pub earlier_bytes_max: usize,
-    /// See [`ACCEPTS_MAX`], and so on.
+    /// See [`ACCEPTS_MAX`]; the others are named alike.
     pub accepts_max: usize,
     pub syns_max: usize,
     pub early_bytes_max: usize,
@@ -65,7 +66,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that a daemon has.
+    /// The limits of a daemon.
     pub const DEFAULT: Self = Self {
         stream_bytes_max: STREAM_BYTES_MAX,
         beyond_pieces_max: BEYOND_PIECES_MAX,
@@ -94,7 +95,7 @@ impl Default for Limits {
 /// Every bound on what a primary holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimaryLimits {
-    /// Connections that are known; the SYN-ACK of one more is dropped.
+    /// Most connections that are known; the SYN-ACK of one more is dropped.
     pub conns_max: usize,
     /// See [`FRAMES_UNCONFIRMED_MAX`] and [`FRAME_BYTES_MAX`].
     pub frames_unconfirmed_max: usize,
@@ -102,7 +103,7 @@ pub struct PrimaryLimits {
 }
 
 impl PrimaryLimits {
-    /// The limits that a daemon has.
+    /// The limits of a daemon.
     pub const DEFAULT: Self = Self {
         conns_max: CONNS_MAX,
         frames_unconfirmed_max: FRAMES_UNCONFIRMED_MAX,
@@ -114,7 +115,7 @@ impl PrimaryLimits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pool {
     share: Share,
-    /// Of the common part.
+    /// Bytes used of the common part.
     used: usize,
 }
 
@@ -123,13 +124,13 @@ impl Pool {
         Self { share, used: 0 }
     }
 
-    /// May a connection that has `has` bytes have `more`?
+    /// Whether a connection that has `has` bytes may have `more`.
     pub(crate) fn has_room(&self, has: usize, more: usize) -> bool {
         let more_common = self.above(has + more) - self.above(has);
         more_common == 0 || self.used + more_common <= self.share.common
     }
 
-    /// A connection that had `before` bytes has `after` now.
+    /// Notes that a connection that had `before` bytes has `after` now.
     pub(crate) fn note(&mut self, before: usize, after: usize) {
         let (took, gave) = (self.above(after), self.above(before));
         assert!(self.used + took >= gave, "L6: a connection gives back what it never took");

@@ -1,5 +1,5 @@
-//! The primary's machine: sends what the shim logs, tells the shim what is
-//! stable, and the gate what may leave.
+//! The primary's machine: sends what the shim logs, and tells the shim what is
+//! stable and the gate what may leave.
 
 mod frames;
 mod sent;
@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Largest frame, in bytes of stripped records; only a single record may be longer.
 pub const FRAME_BYTES_MAX: usize = 64 << 10;
-/// Frames sent and not confirmed. At the limit the log waits in the ring, and
-/// with it the server's writes.
+/// Most frames sent and not confirmed. At the limit the log waits in the ring,
+/// and with it the server's writes.
 pub const FRAMES_UNCONFIRMED_MAX: usize = 4096;
-/// How far one confirmation may move a stream; more is nonsense.
+/// Farthest that one confirmation may move a stream, in bytes; more is
+/// nonsense.
 const ADVANCE_BYTES_MAX: u64 = 1 << 31;
 
 /// Bytes of a client's stream that the backup lacks and the server may not have
@@ -27,27 +28,28 @@ const ADVANCE_BYTES_MAX: u64 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub conn: ConnId,
-    /// The server's number of it, and the cookie of the kernel's socket.
+    /// The server's accept number for the connection, and the cookie of the
+    /// kernel's socket.
     pub accept: u32,
     pub socket: u64,
     pub from: u64,
     pub until: u64,
 }
 
-/// What came of a look at them.
+/// The outcome of looking for wanted bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {
-    /// The kernel does not have the first one, or nobody can tell.
+    /// The kernel does not have the first wanted byte, or nobody can tell.
     Nothing,
     /// Bytes from the first one on.
     Bytes,
-    /// Such bytes, if any, and then the client's FIN.
+    /// Bytes from the first one on, possibly none, and then the client's FIN.
     Last,
 }
 
-/// What the machine wants done. Called during `handle_*`, in order.
+/// What the machine wants done; called during `handle_*`, in order.
 pub trait PrimaryOutput {
-    /// Send to the backup, in order with earlier messages.
+    /// Sends to the backup, in order with earlier messages.
     fn send(&mut self, message: &Message<'_>);
     /// The backup holds the record: let the SYN-ACK go.
     fn open(&mut self, conn: ConnId);
@@ -57,24 +59,25 @@ pub trait PrimaryOutput {
     fn advance(&mut self, conn: ConnId, stable: SeqNo);
     /// Everything in the log before ring position `pos` is held by the backup.
     fn stable(&mut self, pos: u64);
-    /// The server asked for the end of its sending side: FIN and RST may leave.
+    /// The server asked to end its sending side: FIN and RST may leave.
     fn allow_fin(&mut self, conn: ConnId);
     /// Replaces `into` by `len` bytes of the ring from `pos` on; false if they
     /// are gone. Never asked for bytes before the last `stable`.
     fn read_log(&mut self, pos: u64, len: usize, into: &mut Vec<u8>) -> bool;
-    /// Replaces `into` by what the kernel holds unread of `wanted`, and leaves it
-    /// there for the server.
+    /// Replaces `into` by the unread bytes of `wanted` that the kernel holds, and
+    /// leaves them there for the server.
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked;
     /// Protection has ended; nothing more is confirmed.
     fn broken(&mut self, reason: &Broken);
 }
 
-/// What the machine ignored, for status and tests.
+/// Counts of what the machine ignored or repaired, for status and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests for records of frames that are confirmed or unknown.
     pub needs_ignored: u64,
-    /// Confirmations of unknown connections, or backwards, or too far.
+    /// Confirmations of unknown connections, and those that go backwards or too
+    /// far.
     pub held_ignored: u64,
     /// Messages that are not for a primary.
     pub messages_ignored: u64,
@@ -88,19 +91,19 @@ pub struct Counters {
     pub peeked: u64,
 }
 
-/// A connection of a server that has spoken alone.
+/// A connection of a server that has run without a backup.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     pub id: ConnId,
-    /// The cookie of the kernel's socket.
+    /// Cookie of the kernel's socket.
     pub socket: u64,
     pub key: ConnKey,
     /// The initial sequence numbers of client and server.
     pub irs: SeqNo,
     pub iss: SeqNo,
-    /// The server's number of it, once it has accepted it.
+    /// The server's accept number, once it has accepted the connection.
     pub accept: Option<u32>,
-    /// Bytes that the server has read of it, and written.
+    /// Stream bytes that the server has read and written.
     pub in_bytes: u64,
     pub out_bytes: u64,
 }
@@ -108,7 +111,7 @@ pub struct Taken {
 #[derive(Debug)]
 struct Conn {
     key: ConnKey,
-    /// The cookie of the kernel's socket.
+    /// Cookie of the kernel's socket.
     socket: u64,
     /// Sequence number of the first byte of the client's stream.
     origin: SeqNo,
@@ -118,7 +121,7 @@ struct Conn {
     sent: Sent,
 }
 
-/// See the module.
+/// The primary's machine; see the module.
 ///
 /// # Contract
 /// * The machine has no timers. Every `handle_*` has its effects, through
@@ -135,14 +138,16 @@ pub struct Primary {
     /// for its accept.
     by_key: BTreeMap<ConnKey, Vec<ConnId>>,
     accepts: BTreeMap<u32, ConnId>,
-    /// Ring positions: framed up to here; produced by the shim up to here.
+    /// Ring positions: end of what was framed, and end of what the shim
+    /// produced.
     framed: u64,
     produced: u64,
-    /// Confirmed by the backup up to here, and released (law L2).
+    /// End of what the backup confirmed and the machine released (law L2).
     confirmed: u64,
     last_frame: u64,
     unconfirmed: VecDeque<Frame>,
-    /// Where output began to wait for the backup; `None`: it does not.
+    /// Ring position from which output waits for the backup; `None` if it does
+    /// not.
     waits_from: Option<u64>,
     frozen: bool,
     limits: PrimaryLimits,
@@ -156,7 +161,7 @@ impl Primary {
         Self::with_limits(log_start, PrimaryLimits::DEFAULT)
     }
 
-    /// As [`new`](Self::new), with bounds of one's own.
+    /// Like [`new`](Self::new), with the caller's own bounds.
     #[must_use]
     pub fn with_limits(log_start: u64, limits: PrimaryLimits) -> Self {
         Self {
@@ -175,9 +180,9 @@ impl Primary {
         }
     }
 
-    /// A machine for a log that begins at `log_start` where a server has spoken alone, with
-    /// the connections that it has had since, and with what was ignored before. Those beyond
-    /// the limit are left out, as the gate's slots would.
+    /// A machine for a log that begins at `log_start` where a server has run alone, with the
+    /// connections that it has accepted since, and with the counts of what was ignored
+    /// before. Connections beyond the limit are left out, as the gate's slots would be.
     pub fn adopt(
         log_start: u64,
         limits: PrimaryLimits,
@@ -203,13 +208,14 @@ impl Primary {
         this
     }
 
-    /// Up to where the backup has confirmed the log.
+    /// Ring position up to which the backup has confirmed the log.
     #[must_use]
     pub fn confirmed(&self) -> u64 {
         self.confirmed
     }
 
-    /// Where the log begins that no frame holds yet, and the last frame before it.
+    /// Ring position where the part of the log begins that no frame holds yet, and
+    /// the number of the last frame before it.
     #[must_use]
     pub fn framed(&self) -> (u64, u64) {
         (self.framed, self.last_frame)
@@ -265,7 +271,7 @@ impl Primary {
             return self.break_off(&Broken::LogGap { expected: self.produced, got: pos }, out);
         }
         self.produced += bytes.len() as u64;
-        // Earlier bytes that still wait in the ring go first.
+        // Earlier bytes that still wait in the ring are sent first.
         let result = if self.framed == pos {
             self.frame_up(bytes, Walk::Whole, out)
         } else {
@@ -276,7 +282,7 @@ impl Primary {
         }
     }
 
-    /// Takes one message of the backup.
+    /// Takes one message from the backup.
     pub fn handle_message(
         &mut self,
         _now: Nanos,
@@ -311,9 +317,9 @@ impl Primary {
         }
     }
 
-    /// What the kernel says about its connections; unknown ones are left out. Take the log
-    /// once more after that was read: a call's intent is in it before the call, and output
-    /// does not wait for its own intent.
+    /// Takes the kernel's state of its connections; unknown ones are left out. Read the
+    /// log once more after that state was read: a call's intent is in the log before the
+    /// call, and output does not wait for its own intent.
     pub fn handle_progress(
         &mut self,
         _now: Nanos,
@@ -334,7 +340,7 @@ impl Primary {
         out.send(&Message::Progress { conns });
     }
 
-    /// From ring position `pos` on output waits for the backup.
+    /// Output waits for the backup from ring position `pos` on.
     pub fn output_waits(&mut self, pos: u64) {
         self.waits_from = Some(pos);
     }
@@ -368,14 +374,15 @@ impl Primary {
         self.unconfirmed.clear();
     }
 
-    /// Whether the server has not accepted it yet, as far as the log tells.
+    /// Whether the server has not accepted the connection yet, as far as the
+    /// log tells.
     #[must_use]
     pub fn awaits_accept(&self, id: ConnId) -> bool {
         self.conns.get(&id).is_some_and(|conn| conn.accept.is_none())
     }
 
-    /// Whether the backup is told of it: of no connection while there is none, nor of one
-    /// that was accepted and whose tuple has had another life since.
+    /// Whether the backup is told of the connection: of none while there is no backup,
+    /// nor of an accepted one whose tuple has had another life since.
     #[must_use]
     pub fn follows(&self, id: ConnId) -> bool {
         !self.frozen && self.conns.contains_key(&id)
@@ -412,8 +419,8 @@ impl Primary {
         }
     }
 
-    /// Every question has its answer, if only that there is nothing: the backup
-    /// waits for it. A connection that was not accepted has no descriptor.
+    /// Answers every question, if only with "nothing": the backup waits for an
+    /// answer. A connection that was not accepted has no descriptor.
     fn handle_need_unread(
         &mut self,
         id: ConnId,
@@ -437,8 +444,9 @@ impl Primary {
         out.send(&Message::Unread { conn: id, offset: from, bytes: &bytes, last });
     }
 
-    /// A new connection on the tuple of an accepted one: the client has given
-    /// the older one up, and both members forget it (the backup by itself).
+    /// Handles a new connection on the tuple of an accepted one: the client has
+    /// given the older one up, and both members forget it (the backup by
+    /// itself).
     fn replace_bound(&mut self, key: &ConnKey) {
         let older = self.by_key.get(key).cloned().unwrap_or_default();
         for id in older {
@@ -448,8 +456,8 @@ impl Primary {
         }
     }
 
-    /// The very socket that was accepted: of one tuple there may be more, such as
-    /// one that an old SYN began and that nobody will ever accept.
+    /// Finds the very socket that was accepted: a tuple may have more than one,
+    /// such as one that an old SYN began and that nobody will ever accept.
     fn bind(&mut self, key: &ConnKey, socket: u64, accept: u32) -> Option<ConnId> {
         let ids = self.by_key.get(key)?;
         let is_it = |conn: &Conn| conn.socket == socket && conn.accept.is_none();

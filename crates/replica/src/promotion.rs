@@ -11,30 +11,33 @@ use crate::limits::Limits;
 use crate::segment::OwnedSegment;
 use crate::tap::Tap;
 use crate::{Nanos, Verdict};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long a connection waits for its client's answer and the edge's bounds.
+/// Longest time for which a connection waits for its client's answer and the
+/// edge's bounds.
 pub const PROBE_WAIT: Nanos = Nanos::from_ms(20);
-/// Round trip assumed of a client that has not answered in time, ms.
+/// Round trip assumed for a client that has not answered in time, in ms.
 pub const RTT_UNKNOWN_MS: u32 = 100;
-/// Added to every TSval, so that it is above whatever the primary sent.
+/// Margin added to every TSval, in ms, so that it is above whatever the primary
+/// sent.
 pub const TSVAL_MARGIN_MS: u32 = 1000;
-/// Bytes of packets kept for re-injection after the sockets live; later ones
-/// are left to the clients' retransmission.
+/// Most bytes of packets kept for re-injection after the sockets live; later
+/// ones are left to the clients' retransmission.
 pub const LATE_BYTES_MAX: usize = 16 << 20;
-/// SYNs kept for the listeners; later ones are left to retransmission.
+/// Most SYNs kept for the listeners; later ones are left to retransmission.
 pub const LATE_SYNS_MAX: usize = 1024;
 
-/// What the machine wants done. Each connection gets exactly one verdict.
+/// What the machine wants done; each connection gets exactly one verdict.
 pub trait PromotionOutput {
-    /// Rebuild this socket.
+    /// Rebuilds this socket.
     fn restore(&mut self, restore: &Restore<'_>);
-    /// No socket is needed; without `accept` the server never saw it. Where the
-    /// client still waits, `tell` is to be sent once the service lives: its answer
-    /// finds no socket, and the kernel's RST tells it.
+    /// No socket is needed; without `accept` the server never saw it. If the
+    /// client still waits, `tell` is to be sent once the service lives: the
+    /// client's answer finds no socket, and the kernel's RST tells it.
     fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>);
     /// The client reset the connection: the server's descriptor answers ECONNRESET.
     fn reset(&mut self, conn: ConnId, accept: u32);
@@ -46,7 +49,8 @@ pub trait PromotionOutput {
 /// How a replica contradicts the primary (law L5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Diverged {
-    /// Edge and gate have seen it pass: the word of a client proves nothing.
+    /// Edge and gate have seen more pass than was written: the word of a client
+    /// proves nothing.
     #[error("connection {conn:?}: the client may hold {held} bytes, the replica wrote {written}")]
     Output { conn: ConnId, held: u64, written: u64 },
     #[error("connection {conn:?}: the log says {logged} bytes were read, the replica read {read}")]
@@ -73,32 +77,35 @@ pub struct Probe {
 pub struct ManifestConn {
     /// Accept number.
     pub accept: u32,
-    /// The server holds a descriptor.
+    /// Whether the server holds a descriptor.
     pub open: bool,
     pub fd: i32,
     /// Stream bytes read and written by the replica.
     pub in_bytes: u64,
     pub out_bytes: u64,
-    /// Oldest retained output offset.
+    /// Oldest retained output, as a stream offset.
     pub keep_from: u64,
-    /// 1 = the server shut down its sending side, 2 = receiving side.
+    /// How the server shut the connection down: 1 = its sending side, 2 = its
+    /// receiving side.
     pub shut: u32,
-    /// The server has seen the client's end of stream.
+    /// Whether the server has seen the client's end of stream.
     pub eof: bool,
 }
 
-/// What [`Backup::plan`](crate::backup::Backup::plan) hands over per connection.
+/// The state of one connection that
+/// [`Backup::plan`](crate::backup::Backup::plan) hands over.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) id: ConnId,
     pub(crate) record: ConnRecord,
     pub(crate) accept: Option<u32>,
-    /// A newer connection took the four-tuple: the client has given this one up.
+    /// Whether a newer connection took the four-tuple: the client has then given
+    /// this one up.
     pub(crate) replaced: bool,
     pub(crate) in_bytes: u64,
     pub(crate) closed: bool,
     pub(crate) snd_una: u64,
-    /// The client will not send again what lies before this offset.
+    /// Stream offset before which the client will not send anything again.
     pub(crate) told: u64,
     /// Output from before this member had a replica.
     pub(crate) earlier: Earlier,
@@ -110,12 +117,12 @@ pub(crate) struct Planned {
 struct Conn {
     planned: Planned,
     bounds: Option<FlowBounds>,
-    /// How long the first answer took, once it is here.
+    /// Time until the first answer in ms, once it is here.
     answered_ms: Option<u32>,
     settled: bool,
 }
 
-/// See the module.
+/// The machine of a promotion; see the module.
 ///
 /// # Contract
 /// * Send [`probes`](Self::probes) once the edge has granted; all go out at once.
@@ -136,6 +143,8 @@ pub struct Promotion {
     deadline: Option<Nanos>,
     waited: bool,
     diverged: bool,
+    /// A client that holds what the replica did not write loses its connection alone.
+    may_lose: bool,
     late: VecDeque<Vec<u8>>,
     late_bytes: usize,
     syns: VecDeque<OwnedSegment>,
@@ -159,6 +168,7 @@ impl Promotion {
             deadline: None,
             waited: false,
             diverged: false,
+            may_lose: false,
             late: VecDeque::new(),
             late_bytes: 0,
             syns,
@@ -166,13 +176,27 @@ impl Promotion {
         }
     }
 
+    /// Clients of a primary that did not wait for all may know of more than came here: that
+    /// ends their connections, and says nothing against the replica (decision 32).
+    #[must_use]
+    pub fn after(mut self, buffering: Buffering) -> Self {
+        self.may_lose = buffering.may_lose();
+        if !buffering.holds_acks() {
+            for Conn { planned, .. } in self.conns.values_mut() {
+                planned.told = planned.told.max(planned.tap.acknowledged());
+            }
+        }
+        self
+    }
+
     /// The packets that ask every client at once; the wait starts now.
     pub fn probes(&mut self, now: Nanos) -> Vec<Probe> {
         self.deadline = Some(now.plus(PROBE_WAIT));
         // From here on only answers count: what was acknowledged before may have
-        // been forged, and what the kernel took of it is in `snd_una`. An RST had
-        // the next number of what is held here, which need not have been that of
-        // the primary's kernel; a client that has reset says so again.
+        // been forged, and `snd_una` has what the kernel took of it. An earlier
+        // RST had the next number of the stream held here, which need not have
+        // been that of the primary's kernel; a client that has reset says so
+        // again.
         for conn in self.conns.values_mut() {
             conn.planned.tap.acked = conn.planned.snd_una;
             conn.planned.tap.reset = false;
@@ -215,7 +239,7 @@ impl Promotion {
         }
     }
 
-    /// What the edge saw go by; `last` if there is no more to come.
+    /// Takes the bounds that the edge has seen; `last` if no more are to come.
     pub fn handle_bounds(
         &mut self,
         now: Nanos,
@@ -224,7 +248,8 @@ impl Promotion {
         out: &mut impl PromotionOutput,
     ) {
         for bounds in flows {
-            // Those of an earlier life of the four-tuple say nothing about this one.
+            // Bounds of an earlier life of the four-tuple say nothing about this
+            // one.
             if let Some(conn) = self.by_key.get(&bounds.key).and_then(|id| self.conns.get_mut(id))
                 && bounds.iss.is_none_or(|iss| iss == conn.planned.record.iss)
             {
@@ -235,7 +260,7 @@ impl Promotion {
         self.settle_all(now, out);
     }
 
-    /// The replica is parked: what it holds, read and wrote.
+    /// Takes the state of the parked replica: what it holds, read and wrote.
     pub fn handle_manifest(
         &mut self,
         now: Nanos,
@@ -252,7 +277,7 @@ impl Promotion {
         self.deadline.filter(|_| !self.waited)
     }
 
-    /// Clients that did not answer are restored from the bounds.
+    /// Restores clients that did not answer from the bounds.
     pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl PromotionOutput) {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.waited = true;
@@ -260,7 +285,7 @@ impl Promotion {
         }
     }
 
-    /// Has every connection its verdict? Never true after divergence.
+    /// Whether every connection has its verdict. Never true after divergence.
     #[must_use]
     pub fn is_done(&self) -> bool {
         !self.diverged && self.manifest.is_some() && self.conns.values().all(|conn| conn.settled)
@@ -320,6 +345,10 @@ impl Promotion {
         }
         match conn.settle(now, manifest, out) {
             Ok(()) => conn.settled = true,
+            Err(Diverged::Output { .. }) if self.may_lose => {
+                conn.settled = true;
+                conn.lose(now, Why::BeyondLog, out);
+            }
             Err(reason) => {
                 self.diverged = true;
                 out.diverged(&reason);
@@ -329,7 +358,7 @@ impl Promotion {
 }
 
 impl Conn {
-    /// Has the client given the connection up?
+    /// Whether the client has given the connection up.
     fn is_over(&self) -> bool {
         self.planned.replaced || self.planned.tap.reset
     }
@@ -338,17 +367,17 @@ impl Conn {
         self.answered_ms.is_some()
     }
 
-    /// Had both directions ended, as the primary's kernel knew? Such a client
-    /// has often forgotten the connection, or does so without a word when the
-    /// probe acknowledges its FIN, and need not be asked.
+    /// Whether both directions had ended, as far as the primary's kernel knew.
+    /// Such a client has often forgotten the connection, or forgets it without
+    /// a word when the probe acknowledges its FIN, and need not be asked.
     fn has_ended(&self, manifest: &BTreeMap<u32, ManifestConn>) -> bool {
         let replica = self.planned.accept.and_then(|accept| manifest.get(&accept));
         self.planned.tap.fin_held()
             && replica.is_some_and(|r| r.has_ended() && self.planned.snd_una > r.out_bytes)
     }
 
-    /// Does it acknowledge what never passed the edge? The kernel drops such a
-    /// segment with all its bytes (RFC 9293 §3.10.7.4).
+    /// Whether the segment acknowledges what never passed the edge. The kernel
+    /// drops such a segment with all its bytes (RFC 9293 §3.10.7.4).
     fn acknowledges_unsent(&self, segment: &TcpPacket<'_>) -> bool {
         segment.is_ack()
             && self.whole_bounds().is_some_and(|bounds| segment.ack.after(bounds.seq_end))
@@ -359,7 +388,7 @@ impl Conn {
         self.bounds.as_ref().filter(|bounds| bounds.iss.is_some())
     }
 
-    /// Has the client said nothing since its SYN, as far as is known?
+    /// Whether the client has said nothing since its SYN, as far as is known.
     fn may_lack_syn_ack(&self) -> bool {
         let tap = &self.planned.tap;
         self.planned.accept.is_none()
@@ -371,7 +400,7 @@ impl Conn {
     fn probe(&self, now: Nanos) -> Probe {
         let Planned { id, record, tap, .. } = &self.planned;
         let syn = self.may_lack_syn_ack();
-        // A byte that the client has for certain: the primary's kernel saw it
+        // A byte that the client certainly has: the primary's kernel saw it
         // acknowledged. Counting from the ISS would wrap after 2 GiB.
         let seq = if syn {
             record.iss
@@ -390,9 +419,10 @@ impl Conn {
         }
     }
 
-    /// Decision 18: last seen, plus the time since, plus a margin; bit 0 clear,
-    /// which to Linux means millisecond ticks. What the edge has seen of the clock was
-    /// shown to the client, also where it does not know the connection's beginning.
+    /// Decision 18: last seen, plus the time since, plus a margin; bit 0 clear, which
+    /// to Linux means millisecond ticks. Clock values that the edge has seen were
+    /// shown to the client, even where the edge does not know the connection's
+    /// beginning.
     fn tsval(&self, now: Nanos) -> Option<u32> {
         let (seen, at) = self.planned.tsval?;
         let mut last = seen.wrapping_add(now.since(at).as_ms() as u32);

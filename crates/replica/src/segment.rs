@@ -3,7 +3,7 @@
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpPacket;
 
-/// See the module.
+/// An owned segment; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedSegment {
     fields: TcpPacket<'static>,

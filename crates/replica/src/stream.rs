@@ -10,7 +10,7 @@ use crate::limits::Limits;
 use beyond::Beyond;
 use std::collections::VecDeque;
 
-/// What [`Stream::insert`] did.
+/// The outcome of [`Stream::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// Every byte was known before, in the contiguous part or beyond a hole.
@@ -23,14 +23,14 @@ pub enum Inserted {
     Full,
 }
 
-/// See the module.
+/// One client's stream; see the module.
 #[derive(Clone, Debug)]
 pub struct Stream {
     limits: Limits,
     /// Offset of the first byte in `bytes`; everything before was consumed.
     base: u64,
     bytes: VecDeque<u8>,
-    /// All above `end()`.
+    /// Pieces that lie above `end()`.
     beyond: Beyond,
 }
 
@@ -41,7 +41,7 @@ impl Stream {
         Self::from(0, limits)
     }
 
-    /// One of which everything before `base` was consumed elsewhere.
+    /// A stream of which everything before `base` was consumed elsewhere.
     #[must_use]
     pub fn from(base: u64, limits: Limits) -> Self {
         Self { limits, base, bytes: VecDeque::new(), beyond: Beyond::default() }
@@ -71,13 +71,13 @@ impl Stream {
         self.bytes.len() + self.beyond.bytes()
     }
 
-    /// Those of them beyond a hole.
+    /// Bytes in memory that lie beyond a hole.
     #[must_use]
     pub fn beyond_bytes(&self) -> usize {
         self.beyond.bytes()
     }
 
-    /// How much was looked at or moved beyond holes.
+    /// Number of pieces and bytes looked at or moved beyond holes.
     #[cfg(test)]
     pub(crate) fn steps(&self) -> u64 {
         self.beyond.steps
@@ -122,8 +122,8 @@ impl Stream {
         }
     }
 
-    /// Adds `new` to the contiguous part, but where a piece has the first copy.
-    /// Always taken: it frees the pieces behind it.
+    /// Adds `new` to the contiguous part, except where a piece has the first
+    /// copy. Always taken: it frees the pieces behind it.
     fn append(&mut self, new: &[u8]) {
         let until = self.end() + new.len() as u64;
         while self.end() < until {
@@ -197,11 +197,11 @@ impl Stream {
     }
 }
 
-/// What [`Stream::fill_holes`] did.
+/// The outcome of [`Stream::fill_holes`].
 struct Filled {
-    /// There was a hole.
+    /// Whether there was a hole.
     any: bool,
-    /// At a limit.
+    /// Whether a limit was reached.
     full: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The checks follow RFC 9293 §3.10.7.4 and Linux; where the backup knows less
 //! than the primary's kernel they are lenient, because the hash of every read
-//! finds what got in wrongly and a refused segment costs a round trip.
+//! finds wrongly accepted bytes, and a refused segment costs a round trip.
 
 mod raws;
 
@@ -15,7 +15,8 @@ use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use raws::Raws;
 
-/// How far an ACK may lie from what the server is known to have sent.
+/// Farthest that an ACK may lie from what the server is known to have sent, in
+/// bytes.
 pub const ACK_SLACK_BYTES: u32 = 64 << 20;
 /// Idle time after which a timestamp says nothing about age (RFC 7323 §5.5).
 const PAWS_IDLE: Nanos = Nanos::from_ms(24 * 24 * 3600 * 1000);
@@ -24,14 +25,14 @@ const NO_SCALING: u8 = 255;
 /// Largest shift (RFC 7323 §2.3).
 const WSCALE_MAX: u8 = 14;
 
-/// What became of a tapped segment.
+/// The outcome of a tapped segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The held part of the stream is longer (bytes or FIN).
     Grown,
-    /// Kept beyond a hole.
+    /// The segment is kept beyond a hole.
     Kept,
-    /// Acceptable, and nothing new.
+    /// Acceptable, but nothing new.
     Nothing,
     /// Wholly before what is held: a repetition, whose ACK may be old too.
     Old,
@@ -48,7 +49,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Would the primary's kernel look at the segment's ACK and window?
+    /// Whether the primary's kernel would look at the segment's ACK and window.
     pub(crate) fn is_acceptable(self) -> bool {
         matches!(self, Self::Grown | Self::Kept | Self::Nothing | Self::Full)
     }
@@ -59,7 +60,7 @@ impl Verdict {
 pub(crate) enum Room {
     /// Anywhere in the window.
     Anywhere,
-    /// Not beyond a hole: all connections together have too much there.
+    /// Not beyond a hole: all connections together have too many bytes there.
     InOrder,
 }
 
@@ -70,24 +71,25 @@ pub(crate) struct Tap {
     pub(crate) rcv_origin: SeqNo,
     pub(crate) snd_origin: SeqNo,
     pub(crate) stream: Stream,
-    /// Behind the last byte, or FIN, that anybody brought: nothing beyond is held
-    /// (law L1).
+    /// End of the bytes, or FIN, that the tap or the primary brought: nothing
+    /// beyond is held (law L1).
     brought: u64,
     fin: Option<u64>,
-    /// The client reset the connection, as far as its own word goes.
+    /// Whether the client reset the connection, by its own word.
     pub(crate) reset: bool,
-    /// The primary's kernel handed out other bytes than the tap had held. An
-    /// honest client never says two things of one byte, so its kernel may as well
-    /// have left one out: where the rest of the stream lies is not certain.
+    /// Whether the primary's kernel handed out other bytes than the tap had held.
+    /// An honest client never says two things about one byte, so the kernel may
+    /// as well have left one out: where the rest of the stream lies is not
+    /// certain.
     contradicted: bool,
-    /// How much the primary's kernel said that it has, its FIN counted.
+    /// How much the primary's kernel reported to have, its FIN counted.
     rcv_nxt: u64,
     right_edge: u64,
     window_max: u64,
     snd_shift: u8,
     timestamps: bool,
     ts_recent: Option<(u32, Nanos)>,
-    /// Bytes the server is known to have handed to its kernel.
+    /// Bytes that the server is known to have handed to its kernel.
     snd_nxt: u64,
     /// Highest acceptable ACK of the client, as an offset of the server's stream.
     pub(crate) acked: u64,
@@ -126,7 +128,7 @@ impl Tap {
         }
     }
 
-    /// Of a connection that was there before its tap.
+    /// For a connection that is older than its tap.
     pub(crate) fn adopt(record: &ConnRecord, adopted: &Adopted, limits: Limits) -> Self {
         let Adopted { in_bytes, out_bytes, acked_bytes, eof, .. } = *adopted;
         Self {
@@ -141,8 +143,8 @@ impl Tap {
         }
     }
 
-    /// The client's SYN, if its copy was seen: the first timestamp, and the
-    /// options that the record may lack.
+    /// Takes the client's SYN, if its copy was seen: the first timestamp, and
+    /// the options that the record may lack.
     pub(crate) fn note_syn(&mut self, now: Nanos, syn: &TcpPacket<'_>, record: &mut ConnRecord) {
         if self.ts_recent.is_none() {
             self.ts_recent = syn.tsval().map(|tsval| (tsval, now));
@@ -158,7 +160,7 @@ impl Tap {
         self.peer_window = self.peer_window.max(u32::from(syn.window));
     }
 
-    /// What the primary's kernel says; `snd_una` as an offset.
+    /// Takes the primary's kernel's state; `snd_una` is an offset.
     pub(crate) fn note_progress(&mut self, progress: &ConnProgress, snd_una: u64) {
         let edge = progress.right_edge.offset_near(self.rcv_origin, self.stream.end());
         self.right_edge = self.right_edge.max(edge);
@@ -174,7 +176,7 @@ impl Tap {
         self.snd_nxt = self.snd_nxt.max(total);
     }
 
-    /// Is the client's FIN held, and every byte before it?
+    /// Whether the client's FIN is held, and every byte before it.
     pub(crate) fn fin_held(&self) -> bool {
         self.fin == Some(self.stream.end())
     }
@@ -190,31 +192,32 @@ impl Tap {
         held
     }
 
-    /// Does the primary's kernel have more than is held here?
+    /// Whether the primary's kernel has more than is held here.
     pub(crate) fn is_behind(&self) -> bool {
         self.rcv_nxt > self.held_offset()
     }
 
-    /// Up to where the primary's kernel has the stream, as it said last.
+    /// Stream offset up to which the primary's kernel has the stream, by its
+    /// last report.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// Is the stream held up to there?
+    /// Whether the stream is held up to `until`.
     pub(crate) fn holds(&self, until: u64) -> bool {
         self.held_offset() >= until
     }
 
-    /// The first hole `[from, until)` in front of what was tapped, or of what the
-    /// primary's kernel has; a FIN counts as one byte.
+    /// The first hole `[from, until)` before the end of what was tapped, or of
+    /// what the primary's kernel has; a FIN counts as one byte.
     pub(crate) fn missing(&self) -> Option<(u64, u64)> {
         let end = self.fin.map_or(0, |fin| fin + 1).max(self.rcv_nxt);
         let until = self.stream.next_piece().unwrap_or(end);
         (until > self.held_offset()).then(|| (self.stream.end(), until))
     }
 
-    /// The primary's kernel holds `bytes` at `from`, and behind them the client's
-    /// FIN if they are its `last` ones. True if more is held now.
+    /// Takes `bytes` that the primary's kernel holds at `from`, followed by the
+    /// client's FIN if they are the `last` ones. True if more is held now.
     pub(crate) fn note_unread(&mut self, from: u64, bytes: &[u8], last: bool) -> bool {
         let held = self.held_offset();
         let base = self.stream.base();
@@ -224,7 +227,7 @@ impl Tap {
         if from > self.stream.end() || cut < base.max(from) || (bytes.is_empty() && !last) {
             return false;
         }
-        // What the server has read since is consumed here.
+        // Bytes that the server has read since are consumed here.
         let start = from.max(base);
         self.overwrite(start, &bytes[(start - from) as usize..(cut - from) as usize]);
         if last && cut == until {
@@ -235,7 +238,8 @@ impl Tap {
         self.held_offset() > held
     }
 
-    /// The primary's kernel had these bytes at `from`, whatever the tap said.
+    /// Takes bytes that the primary's kernel had at `from`, whatever the tap
+    /// said.
     pub(crate) fn overwrite(&mut self, from: u64, bytes: &[u8]) {
         let until = from + bytes.len() as u64;
         self.contradicted |= !self.stream.overwrite(from, bytes);
@@ -243,12 +247,12 @@ impl Tap {
         self.note_read(until);
     }
 
-    /// Did the primary say otherwise than the tap?
+    /// Whether the primary contradicted the tap.
     pub(crate) fn is_contradicted(&self) -> bool {
         self.contradicted
     }
 
-    /// The server read up to `offset`: no FIN can lie before it.
+    /// Notes that the server read up to `offset`: no FIN can lie before it.
     fn note_read(&mut self, offset: u64) {
         if self.fin.is_some_and(|fin| fin < offset) {
             self.fin = None;
@@ -287,7 +291,7 @@ impl Tap {
         let end = start + segment.payload.len() as i64 + i64::from(segment.is_fin());
         let edge = self.right_edge.max(self.stream.end() + self.window_max);
         // The lower bound is what the primary's kernel may still lack; a client
-        // repeats older bytes, and those change nothing.
+        // repeats older bytes, and they change nothing.
         if start > edge as i64 {
             return Verdict::Window;
         }
@@ -307,8 +311,8 @@ impl Tap {
         self.accept_payload(segment, start)
     }
 
-    /// RFC 5961 §3.2: only the exact next sequence number resets. Nothing is
-    /// remembered of another: the stream may reach that number later.
+    /// RFC 5961 §3.2: only the exact next sequence number resets. Other RSTs
+    /// are not remembered: the stream may reach their number later.
     fn accept_rst(&mut self, exact: bool) -> Verdict {
         self.reset |= exact;
         if exact { Verdict::Reset } else { Verdict::Challenge }
@@ -353,7 +357,7 @@ impl Tap {
         }
         let inserted =
             if payload.is_empty() { Inserted::Old } else { self.stream.insert(start, payload) };
-        // A repeat says nothing new, and is not kept again.
+        // A repeat brings nothing new, and is not kept again.
         if end > self.held_offset() as i64 && (ends || inserted == Inserted::Beyond) {
             self.raws.keep(start, end as u64, segment.raw, self.limits.raws_bytes_max);
         }
@@ -379,13 +383,13 @@ impl Tap {
         self.raws.packets()
     }
 
-    /// What is in memory.
+    /// Bytes in memory.
     pub(crate) fn usage(&self) -> Usage {
         let aside = self.stream.beyond_bytes() + self.raws.bytes();
         Usage { held: self.stream.held_bytes(), aside }
     }
 
-    /// What keeping `segment` beyond a hole would add to it at most.
+    /// Most bytes that keeping `segment` beyond a hole would add.
     pub(crate) fn aside_cost(segment: &TcpPacket<'_>) -> usize {
         segment.payload.len() + Raws::cost(segment.raw)
     }
@@ -394,9 +398,9 @@ impl Tap {
 /// Bytes of one connection in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Of its stream.
+    /// Bytes of its stream.
     pub(crate) held: usize,
-    /// Beyond a hole, raw packets included.
+    /// Bytes beyond a hole, raw packets included.
     pub(crate) aside: usize,
 }
 

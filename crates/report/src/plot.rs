@@ -43,11 +43,11 @@ pub struct Line {
 /// A rectangle of a bar chart, in the colour of its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar {
-    /// Where it stands.
+    /// Range of x that it covers.
     pub x: (f64, f64),
-    /// From where to where it reaches.
+    /// Range of y that it covers.
     pub y: (f64, f64),
-    /// Which of the bar names it belongs to.
+    /// Index of its bar name.
     pub name: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct Span {
 pub struct Moment {
     /// Written beside it.
     pub name: String,
-    /// Where it is.
+    /// Its place.
     pub at: f64,
 }
 
@@ -80,17 +80,17 @@ pub struct Chart {
     pub x_name: String,
     /// Beside the y axis.
     pub y_name: String,
-    /// What part of x is shown.
+    /// Range of x that is shown.
     pub x_range: (f64, f64),
     /// Names of the first, second … unit of x, instead of numbers.
     pub x_names: Vec<String>,
-    /// What part of y is shown; all there is if not given.
+    /// Range of y that is shown; everything if not given.
     pub y_range: Option<(f64, f64)>,
     /// The lines; what lies outside of `x_range` is left away.
     pub lines: Vec<Line>,
     /// Bars, drawn below the lines.
     pub bars: Vec<Bar>,
-    /// What the bars' colours mean.
+    /// Meanings of the bars' colours.
     pub bar_names: Vec<String>,
     /// Shaded parts.
     pub spans: Vec<Span>,

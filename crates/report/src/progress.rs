@@ -1,4 +1,4 @@
-//! A bar that says how far a long piece of work is.
+//! A progress bar for a long piece of work.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;

@@ -14,7 +14,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of no values all three are 0.
+    /// The statistics of values; without values all three are 0.
     pub fn of(values: &[f64]) -> Self {
         let sorted = sorted(values);
         Self {
@@ -36,12 +36,12 @@ pub struct Interval {
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// How many values there were.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Interval {
-    /// Of no values all are 0.
+    /// The statistics of values; without values all are 0.
     pub fn of(values: &[f64]) -> Self {
         let sorted = sorted(values);
         let count = sorted.len();
@@ -79,7 +79,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Of times in ns.
+    /// The statistics of times in ns.
     pub fn of_ns(values: &[u64]) -> Self {
         let ms: Vec<f64> = values.iter().map(|ns| *ns as f64 / 1e6).collect();
         let sorted = sorted(&ms);

@@ -1,6 +1,6 @@
-//! What every call stands on: system calls, the shim's state, libc's own
-//! functions, the log, and what is known of descriptors and connections. Nothing
-//! here knows a call.
+//! What all calls rely on: system calls, the shim's state, libc's own functions,
+//! the log, and what is known about descriptors and connections. Nothing here
+//! knows a call.
 
 pub mod actions;
 pub mod alarm;

@@ -1,5 +1,5 @@
-//! The calls that the shim stands before: each is recorded on the primary and
-//! answered from the log on the backup.
+//! The calls in front of which the shim stands: each is recorded on the primary
+//! and answered from the log on the backup.
 
 pub mod binds;
 pub mod children;

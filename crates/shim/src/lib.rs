@@ -9,7 +9,8 @@
 //! process needs no privilege: everything privileged is the daemon's work.
 #![allow(clippy::missing_safety_doc)] // the exports are libc's own, with libc's contracts
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
-// Unit tests have no exports, by which all of it is reached and `_Exit` may be so named.
+// Unit tests have no exports, which reach everything and for which `_Exit` may have its
+// name.
 #![cfg_attr(test, allow(dead_code, non_snake_case))]
 
 mod base;

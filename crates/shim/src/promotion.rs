@@ -9,10 +9,11 @@ use crate::calls::{binds, clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
-/// How long the main thread waits for the others to reach the log's end.
+/// Longest time for which the main thread waits for the others to reach the
+/// log's end, in ms.
 const OTHERS_WAIT_MS: u32 = 3;
 
-/// Makes the replica the server: run by one thread, at the end of the log.
+/// Turns the replica into the server: run by one thread, at the end of the log.
 pub fn lead() {
     log::wake_turns();
     wait_for_others();
@@ -48,7 +49,8 @@ fn go_live() {
     clocks::continue_from_log();
     fds::for_each(|fd, f| match f.kind() {
         Kind::Outside => inherited::bury(fd, f),
-        // Bound already; TCP's listeners are the daemon's work.
+        // A UNIX listener is bound already; TCP listeners are the daemon's
+        // work.
         Kind::PlainListener if fds::is_unix(fd) => {
             sys!(SYS_listen, fd, f.backlog.load(Relaxed));
         }
@@ -64,8 +66,8 @@ fn go_live() {
     log::wake_turns();
 }
 
-/// Connections of the dead primary's accept queue come from the daemon, each in
-/// a message with its listener's number.
+/// Takes the connections of the dead primary's accept queue from the daemon,
+/// each in a message with its listener's number.
 fn take_queue() {
     inherited::forget();
     while inherited::has_room() {

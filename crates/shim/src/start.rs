@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 use holdfast_wire::log::Op;
 use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
 
-/// Exit code when the memory handed over is not what we understand.
+/// Exit code if the memory handed over is not what we understand.
 const EXIT_SETUP: i32 = 78;
 
 #[used]
@@ -36,7 +36,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     processors::note();
     threads::note_main();
     family::note();
-    // What another program logged that became this one.
+    // The program that became this one has logged this.
     DIRTY.store(ring::tail(), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
@@ -59,7 +59,7 @@ fn show() {
     header().control.store(core::ptr::from_ref(shim) as u64, Release);
 }
 
-/// The end of the process by its own will is part of the log.
+/// Logs the end of the process by its own will.
 extern "C" fn stop() {
     quiet::call(|_| {
         match mode() {
@@ -143,9 +143,9 @@ fn hide([control, memory, wake]: [i32; 3]) {
     FAULT_FD.store(userfault(from), Relaxed);
 }
 
-/// A userfaultfd of this process, above `from`, by which the daemon can see what
-/// changes in its memory. That of user mode alone needs no privilege; -1: an old
-/// kernel, or one that gives none.
+/// A userfaultfd of this process, above `from`, by which the daemon sees what
+/// changes in its memory. One for user mode alone needs no privilege; -1 if the
+/// kernel is old, or gives none.
 fn userfault(from: i32) -> i32 {
     const USER_MODE_ONLY: i32 = 1;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;

@@ -11,7 +11,7 @@ pub const RING_BYTES: usize = 64 << 10;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The shim is attached as long as this lives.
+/// Keeps the shim attached as long as this lives.
 pub struct Attached {
     _turn: MutexGuard<'static, ()>,
 }
@@ -32,19 +32,19 @@ pub fn attach(as_mode: Mode) -> Attached {
 }
 
 impl Attached {
-    /// The same log, from here on seen by the other member.
+    /// Switches to the other member's view of the same log.
     pub fn become_mode(&self, as_mode: Mode) {
         let shared = if as_mode == Mode::Replay { mode::REPLAY } else { mode::RECORD };
         header().mode.0.store(shared, SeqCst);
         state::set_mode(as_mode);
     }
 
-    /// Everything that was logged is confirmed.
+    /// Confirms everything that was logged.
     pub fn confirm(&self) {
         header().stable.0.store(crate::base::ring::tail(), Release);
     }
 
-    /// Headers and payloads of all that was logged and not consumed.
+    /// Headers and payloads of everything that was logged and not consumed.
     pub fn records(&self) -> Vec<(Header, Vec<u8>)> {
         let mut at = header().head.0.load(Acquire);
         let mut records = Vec::new();
@@ -69,7 +69,8 @@ impl Drop for Attached {
     }
 }
 
-/// As the daemon hands it over: a file in memory, which start-up maps.
+/// Maps memory as the daemon hands it over: a file in memory, which start-up
+/// maps.
 #[cfg(not(miri))]
 fn map() {
     // SAFETY: libc's calls with arguments of ours.
@@ -90,7 +91,8 @@ fn map() {
     }
 }
 
-/// Without a kernel there is no second mapping: no record may reach the ring's end.
+/// Maps memory under Miri: without a kernel there is no second mapping, so no
+/// record may reach the ring's end.
 #[cfg(miri)]
 fn map() {
     let _ = (MAGIC, VERSION);

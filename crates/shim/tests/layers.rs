@@ -79,7 +79,7 @@ fn no_module_reaches_up() {
 #[test]
 fn no_module_reaches_itself() {
     let graph = graph();
-    // Whoever imports nothing that is left is not in a circle.
+    // A file that imports nothing that is left is not in a circle.
     let mut left: BTreeSet<&String> = graph.keys().collect();
     loop {
         let free: Vec<&String> = left

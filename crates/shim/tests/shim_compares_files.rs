@@ -11,13 +11,13 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
 
-/// As much of a file as the members compare, besides its length.
+/// Bytes of a file that the members compare, besides its length.
 const COMPARED_BYTES: u64 = 64 << 20;
 
 /// A library that any machine has, to be loaded as a module.
 const LIBRARY: &str = "/lib/x86_64-linux-gnu/libm.so.6";
 
-/// Which member a directory is.
+/// The member that a directory belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Member {
     Primary,

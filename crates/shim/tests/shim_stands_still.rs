@@ -151,7 +151,8 @@ fn books(server: &Server) -> Books {
     open.map(book).collect()
 }
 
-/// As [`counting`]; in the end the server's books say what clients have sent and received.
+/// Like [`counting`]; in the end the server's books tell what clients have sent and
+/// received.
 fn booked(of: Counts, port: u16, name: &str, run: impl FnOnce(&Server, &AtomicUsize)) {
     counting(of, port, name, run, |server, counters| {
         let mut theirs: Vec<_> =

@@ -1,16 +1,16 @@
 //! The model server's memory: state per connection, and one counter shared by
 //! all. What it answers depends on the order of requests across connections, on
 //! all bytes that a connection ever sent, and on the clock; so a replica that
-//! sees another order, other bytes, or a request twice, shows it.
+//! sees another order, other bytes, or a request twice, betrays it.
 
-/// Bytes before a request's filler.
+/// Bytes of a request before its filler.
 pub const REQUEST_HEADER: usize = 12;
-/// Bytes before a reply's filler.
+/// Bytes of a reply before its filler.
 pub const REPLY_HEADER: usize = 45;
-/// The server is to end its sending side after the reply.
+/// Flag: the server ends its sending side after the reply.
 pub const END: u8 = 1;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub client: u8,
@@ -55,20 +55,20 @@ impl Request {
     }
 }
 
-/// What a server reads of its clocks: the monotonic one, and the time of day, ns.
+/// A server's clock readings: the monotonic clock, and the time of day, in ns.
 pub type Clocks = [i64; 2];
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Requests that the server has executed, this one included.
+    /// Number of requests that the server has executed, including this one.
     pub counter: u64,
     pub client: u8,
     pub session: u16,
     pub index: u32,
-    /// Requests of this connection, this one included.
+    /// Number of requests on this connection, including this one.
     pub count: u32,
-    /// Of all bytes the connection ever sent.
+    /// Digest of all bytes that the connection ever sent.
     pub digest: u64,
     pub clocks: Clocks,
     pub bulk: u16,
@@ -122,7 +122,7 @@ pub fn digest(so_far: u64, bytes: &[u8]) -> u64 {
     })
 }
 
-/// What the server knows of one connection.
+/// What the server knows about one connection.
 #[derive(Clone, Debug, Default)]
 pub struct PerConn {
     partial: Vec<u8>,
@@ -137,14 +137,14 @@ pub struct Shared {
 }
 
 impl PerConn {
-    /// Takes what was read; is there a whole request now?
+    /// Takes bytes that were read; true if there is a whole request now.
     pub fn read(&mut self, bytes: &[u8]) -> bool {
         self.partial.extend(bytes);
         Request::parse(&self.partial).is_some()
     }
 
-    /// Executes the whole requests at this time: the output, and whether the
-    /// server is to end its sending side after it.
+    /// Executes the whole requests at this time; returns the output, and
+    /// whether the server ends its sending side after it.
     pub fn execute(&mut self, shared: &mut Shared, clocks: Clocks) -> (Vec<u8>, bool) {
         let (mut output, mut end) = (Vec::new(), false);
         while let Some((request, len)) = Request::parse(&self.partial) {

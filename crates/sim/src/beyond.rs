@@ -1,30 +1,31 @@
-//! What came beyond a hole: the queue of a receiver that reports it (RFC 2018).
+//! Bytes beyond a hole: the queue of a receiver that reports it (RFC 2018).
 
 use crate::packet::Packet;
 use holdfast_wire::packet::Flags;
 use std::collections::BTreeMap;
 
-/// Blocks that an ACK reports, beside timestamps (RFC 2018 §3).
+/// Most blocks that an ACK reports, beside timestamps (RFC 2018 §3).
 const BLOCKS_MAX: usize = 3;
 
-/// See the module.
+/// The queue; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct Beyond {
-    /// By stream offset; they may overlap.
+    /// Pieces by stream offset; they may overlap.
     pieces: BTreeMap<u64, Vec<u8>>,
-    /// Where the stream ends, if that came.
+    /// Offset of the stream's end, if that came.
     fin: Option<u64>,
-    /// Offset of what came last: its block is reported first (RFC 2018 §4).
+    /// Offset of the newest piece: its block is reported first (RFC 2018 §4).
     newest: u64,
 }
 
 impl Beyond {
-    /// Keeps what `p` has from stream offset `start` on, as far as the window goes.
+    /// Keeps the bytes of `p` from stream offset `start` on, as far as the window
+    /// goes.
     pub fn keep(&mut self, start: u64, edge: u64, p: &Packet) {
         let len = p.payload.len().min(edge.saturating_sub(start) as usize);
         if len > 0 {
             let piece = self.pieces.entry(start).or_default();
-            // Who came first is right.
+            // The first copy of a byte is right.
             piece.extend_from_slice(p.payload[..len].get(piece.len()..).unwrap_or_default());
             self.newest = start;
         }
@@ -33,8 +34,8 @@ impl Beyond {
         }
     }
 
-    /// The bytes from `next` on, once the hole before them is closed, and whether the
-    /// stream ends behind them.
+    /// Takes the bytes from `next` on, once the hole before them is closed, and tells
+    /// whether the stream ends behind them.
     pub fn take(&mut self, next: u64) -> (Vec<u8>, bool) {
         let mut bytes = Vec::new();
         while let Some((start, piece)) = self.pieces.pop_first() {
@@ -49,7 +50,7 @@ impl Beyond {
         (bytes, ends)
     }
 
-    /// What is here, as `[left, right)`, what came last first.
+    /// The pieces as `[left, right)`, the newest first.
     pub fn blocks(&self) -> Vec<(u64, u64)> {
         let mut blocks: Vec<(u64, u64)> = Vec::new();
         for (start, piece) in &self.pieces {

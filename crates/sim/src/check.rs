@@ -1,6 +1,6 @@
 //! The judges. They watch packets where they pass the edge, what reaches the
-//! backup, what clients read, and who was broken when; never what the machines
-//! under test believe.
+//! backup, what clients read, and when each host was broken; they never see
+//! what the machines under test believe.
 
 mod alive;
 mod cause;
@@ -37,8 +37,8 @@ use window::Windows;
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `knock`, `one client`, or what else
-    /// went wrong.
+    /// Name of the law: `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `knock`, `one
+    /// client`, or anything else that went wrong.
     pub law: &'static str,
     pub at: Ns,
     pub what: String,
@@ -50,10 +50,10 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Violations kept; the first one matters.
+/// Most violations kept; the first one matters.
 const VIOLATIONS_MAX: usize = 20;
 
-/// All of them.
+/// All judges.
 #[derive(Debug)]
 pub struct Checkers {
     violations: Vec<Violation>,
@@ -67,9 +67,9 @@ pub struct Checkers {
     shown: Shown,
     granted_at: Ns,
     syns: Syns,
-    /// Which clients are at fault by themselves.
+    /// Which clients are themselves at fault.
     at_fault: Vec<bool>,
-    /// Who is done has read all that it asked for.
+    /// Whether a client that is done has read all that it asked for.
     all_read: bool,
     fenced: u64,
     unread: u64,
@@ -114,7 +114,7 @@ impl Checkers {
 
     // What happens to the cluster.
 
-    /// A primary begins to serve, with a backup.
+    /// Notes that a primary begins to serve, with a backup.
     pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
         self.held.pair_begins(member, epoch, server);
         self.alive.primary_begins(member);
@@ -122,50 +122,52 @@ impl Checkers {
         self.causes.pair_begins();
     }
 
-    /// A primary begins to serve, without a backup.
+    /// Notes that a primary begins to serve, without a backup.
     pub fn lone_begins(&mut self, member: usize) {
         self.alive.primary_begins(member);
         self.streams.server_begins();
     }
 
-    /// A replica begins to follow.
+    /// Notes that a replica begins to follow.
     pub fn replica_begins(&mut self, member: usize) {
         self.held.replica_begins();
         self.alive.backup_begins(member);
     }
 
-    /// A member joins a server that runs.
+    /// Notes that a member joins a server that runs.
     pub fn joins(&mut self, member: usize) {
         self.held.joiner_begins();
         self.alive.joins(member);
     }
 
-    /// The copy of that server runs, which had logged so many records.
+    /// Notes that the copy of that server runs, which had logged `records`
+    /// records.
     pub fn copy_made(&mut self, records: u64) {
         self.held.copy_made(records);
     }
 
-    /// A joiner has heard of a connection.
+    /// Notes that a joiner has heard of a connection.
     pub fn adopted(&mut self, adopted: &Adopted) {
         self.held.adopted(adopted);
     }
 
-    /// It is told where it has everything.
+    /// Notes that the joiner is told where it has everything.
     pub fn closes(&mut self, member: usize) {
         self.alive.closes(member);
     }
 
-    /// How many connections it lacks something of that nobody could be asked for.
+    /// Number of connections of which it lacks something that nobody could be
+    /// asked for.
     pub fn left_out(&self) -> usize {
         self.held.left_out().len()
     }
 
-    /// It does not join.
+    /// Notes that it does not join.
     pub fn leaves(&mut self, member: usize) {
         self.alive.leaves(member);
     }
 
-    /// It is a backup of the other member, whose server this is.
+    /// Notes that it is a backup of the other member, whose server this is.
     pub fn in_step(&mut self, at: Ns, member: usize, epoch: u64, server: u32) {
         self.held.pair_begins(1 - member, epoch, server);
         for key in self.held.left_out() {
@@ -175,21 +177,22 @@ impl Checkers {
         self.causes.joined(at);
     }
 
-    /// Where output begins to wait for a joiner, a client that nobody has accepted was told
-    /// that so much of its stream had come.
+    /// Notes, when output begins to wait for a joiner, that a client which nobody has
+    /// accepted was told that its stream had come up to `until`.
     pub fn told(&mut self, key: ConnKey, irs: SeqNo, until: u64) {
         self.held.told_before(key, irs, until);
     }
 
-    /// A client had not taken what it was sent before a join when that ended.
+    /// Notes that a client had not taken what it was sent before a join when
+    /// that ended.
     pub fn not_kept(&mut self, key: ConnKey) {
         self.all_read = false;
         self.streams.not_kept(key);
     }
 
-    /// Is it one of those, or does no client have it?
+    /// Whether this is one of those connections, or no client has it.
     pub fn may_be_lost(&self, conn: ConnId, clients: &[Client]) -> bool {
-        // Of one with bad manners nobody knows what it has.
+        // What a client with bad manners has is not known.
         let has = |client: &Client, key: &ConnKey, irs| {
             client.plan.manners() != Manners::Bad && client.has(key, irs)
         };
@@ -197,6 +200,14 @@ impl Checkers {
             let living = clients.iter().any(|client| has(client, &key, irs));
             self.streams.may_be_lost(&key) || !living
         })
+    }
+
+    /// All is kept that a server can be rebuilt of on its own host: what of its clients'
+    /// streams came before that nobody could be asked for.
+    pub fn kept(&mut self) {
+        for key in self.held.left_out() {
+            self.not_kept(key);
+        }
     }
 
     /// A fault has destroyed what the member held.
@@ -222,7 +233,8 @@ impl Checkers {
         }
     }
 
-    /// A handshake was ended since others want its place, or since nobody answered.
+    /// Notes that a handshake was ended because others want its place, or because
+    /// nobody answered.
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.streams.handshake_ended(key);
     }
@@ -232,13 +244,14 @@ impl Checkers {
         self.alive.took_over(member);
     }
 
-    /// The edge's host was restarted, and with it went what was promised to whom:
-    /// a takeover then has only the primary's last word, some ms old.
+    /// Notes that the edge's host was restarted, which lost what was promised to
+    /// whom: a takeover then has only the primary's last word, some ms old.
     pub fn edge_forgot(&mut self) {
         self.windows.forget();
     }
 
-    /// A machine has ended protection because its peer made no sense.
+    /// Notes that a machine has ended protection because its peer made no
+    /// sense.
     pub fn broke(&mut self, at: Ns, reason: String) {
         self.violation(at, "broken", reason);
     }
@@ -257,7 +270,8 @@ impl Checkers {
         self.held.conn_taken(conn, record);
     }
 
-    /// Bytes that the primary's server had not read, its client's FIN as one.
+    /// Notes bytes that the primary's server had not read, with its client's
+    /// FIN as one.
     pub fn unread_taken(&mut self, conn: ConnId, offset: u64, len: u64) {
         self.unread += len;
         self.held.unread_taken(conn, offset, len);
@@ -274,7 +288,7 @@ impl Checkers {
         }
     }
 
-    /// A client begins a connection.
+    /// Notes that a client begins a connection.
     pub fn knocks(&mut self, at: Ns, key: ConnKey) {
         self.syns.comes(at, key);
     }
@@ -283,8 +297,8 @@ impl Checkers {
         self.syns.answered(key);
     }
 
-    /// Is everybody let in? `full`: somebody was refused for want of room; `lost`: copies
-    /// found none.
+    /// Judges whether all clients are let in. `full`: a client was refused for lack of
+    /// room; `lost`: copies found none.
     pub fn look_at_syns(&mut self, at: Ns, full: bool, lost: bool) {
         if full {
             self.syns.spoil();
@@ -306,7 +320,7 @@ impl Checkers {
         self.windows.iss_of(packet)
     }
 
-    /// A member's packet is on its way to its client.
+    /// Notes that a member's packet is on its way to its client.
     pub fn passed(&mut self, at: Ns, packet: &Packet, member: usize, epoch: u64, ear: Ear) {
         let expected = match ear {
             Ear::Expects(next) => Some(next),
@@ -322,7 +336,8 @@ impl Checkers {
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
         found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));
-        // What an older life of the tuple repeats is told by its numbers.
+        // A repeat from an older life of the tuple is recognised by its
+        // numbers.
         if self.iss_of(packet).is_none_or(|iss| !iss.after(packet.seq)) {
             found.extend(self.clocks.passed(packet, expected).map(|what| ("L5", what)));
         }
@@ -340,7 +355,8 @@ impl Checkers {
         }
     }
 
-    /// Where nothing but another client is at fault, that is the law that is broken.
+    /// The law that is broken: a special one if nothing but another client is at
+    /// fault.
     fn law_of(&self, client: usize, law: &'static str) -> &'static str {
         let mut others = self.at_fault.iter().enumerate();
         let other = others.any(|(n, at_fault)| n != client && *at_fault);
@@ -348,14 +364,14 @@ impl Checkers {
         if only { "one client" } else { law }
     }
 
-    // Who gives up whom, and what is said of it.
+    // / Which members are given up, and what is said about it.
 
-    /// What a member knows of the other one's clock may be old.
+    /// Notes that a member's knowledge of the other one's clock may be old.
     pub fn falls_behind(&mut self) {
         self.clocks.falls_behind();
     }
 
-    /// A fault strikes, which can be held against `whom`.
+    /// Notes that a fault strikes, which can be held against `whom`.
     pub fn strikes(&mut self, at: Ns, fault: &Fault, whom: [bool; 2], speaker: Option<usize>) {
         self.syns.strikes(at, fault, speaker);
         if let Fault::SetsClock { by, .. } = *fault {
@@ -364,14 +380,14 @@ impl Checkers {
         self.causes.strikes(at, fault, whom);
     }
 
-    /// The edge misses a member.
+    /// Notes that the edge misses a member.
     pub fn missed(&mut self, at: Ns, member: usize) {
         if let Some(what) = self.causes.missed(at, member) {
             self.violation(at, "cause", what);
         }
     }
 
-    /// A member is given up, by itself or by the other one.
+    /// Notes that a member is given up, by itself or by the other one.
     pub fn given_up(&mut self, at: Ns, member: usize, why: &str) {
         if let Some(what) = self.causes.given_up(at, member, why) {
             self.violation(at, "cause", what);
@@ -386,11 +402,11 @@ impl Checkers {
         self.shown.said(member)
     }
 
-    /// Compares what one shows with what is so.
+    /// Compares what a host shows with the truth.
     pub fn look(&mut self, at: Ns, who: usize, truth: Truth) {
         let late = self.causes.struck() > 1;
-        // Who has just been let speak may be silent for a while: where that is the only
-        // word that reaches anybody, nobody knows better.
+        // A member that has just been let speak may be silent for a while: if that is
+        // the only word that reaches anybody, nobody knows better.
         let excused = late && at < self.granted_at + FIRST_PATIENCE.0;
         let truth = Truth { can_know: truth.can_know && !excused, ..truth };
         if let Some(what) = self.shown.look(at, who, truth, late) {
@@ -400,7 +416,8 @@ impl Checkers {
 
     // Tables and the end.
 
-    /// So much of something is left over, of which there may be `most`.
+    /// Judges that `count` of something is left over, of which there may be
+    /// `most`.
     pub fn at_rest(&mut self, at: Ns, what: &str, count: usize, most: usize) {
         if let Some(what) = rest::exceeds(what, count, most) {
             self.violation(at, "rest", what);
@@ -413,7 +430,7 @@ impl Checkers {
         }
     }
 
-    /// All clients are done.
+    /// Notes that all clients are done.
     pub fn all_done(&mut self, at: Ns) {
         let all_read = self.all_read && !self.alive.is_gone();
         if let Some(what) = self.streams.unread_counts().filter(|_| all_read) {
@@ -421,7 +438,7 @@ impl Checkers {
         }
     }
 
-    /// Time is up, and this client is not done.
+    /// Judges that time is up, and this client is not done.
     pub fn hangs(&mut self, at: Ns, client: u8, session: u16, replies: usize) {
         if !self.alive.is_gone() {
             let holders = self.alive.holders();
@@ -432,7 +449,8 @@ impl Checkers {
         }
     }
 
-    /// Time is up, and a member that is not current still runs its server.
+    /// Judges that time is up, and a member that is not current still runs its
+    /// server.
     pub fn still_runs(&mut self, at: Ns, member: usize) {
         let what = format!("{} was replaced, and its server still runs", NAMES[member]);
         self.violation(at, "L3", what);

@@ -1,5 +1,5 @@
 //! A model client: sessions of requests, each on a connection of its own, and what a
-//! client with bad manners does besides.
+//! client with bad manners does in addition.
 
 mod conn;
 mod tricks;
@@ -15,11 +15,11 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 
 const FIRST_PORT: u16 = 1000;
-/// Of the requests of a client that leaves sessions in the middle, one in so many is
-/// not made, and how long it stays away at most.
+/// For a client that leaves sessions in the middle: one request in this many is not
+/// made, and the longest time that it then stays away.
 const LEAVES_ONE_IN: u64 = 8;
 const AWAY_MAX: Ns = 2_000_000;
-/// Ports of one client.
+/// Number of ports of one client.
 const PORTS: u16 = 1000;
 
 /// What a client noticed, for the checkers.
@@ -30,7 +30,7 @@ pub enum Notice {
         reply: Reply,
         whole: bool,
     },
-    /// `heard`: its server had said something.
+    /// A reset; `heard`: the server had sent something before.
     Reset {
         key: ConnKey,
         heard: bool,
@@ -41,14 +41,14 @@ pub enum Notice {
 /// How a client listens to one of its server's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ear {
-    /// It does not know it, or nobody knows.
+    /// It does not know the connection, or nobody knows.
     Unknown,
     Expects(SeqNo),
-    /// It has given it up, and begins the tuple's next life.
+    /// It has given the connection up, and begins the tuple's next life.
     Elsewhere,
 }
 
-/// See the module.
+/// The client; see the module.
 pub struct Client {
     pub number: u8,
     pub plan: ClientPlan,
@@ -57,15 +57,15 @@ pub struct Client {
     pub conn: Option<Conn>,
     over: Vec<Conn>,
     next_port: u16,
-    /// When it next does something of its own accord.
+    /// When it next acts of its own accord.
     pub act_at: Option<Ns>,
     pub load_until: Ns,
     pub vanished: bool,
     pub finished: bool,
     pub notices: Vec<Notice>,
-    /// Bytes of replies, for progress.
+    /// Bytes of replies, which show progress.
     pub received: u64,
-    /// How often it has lied to a member that asks where it stands.
+    /// How often it has lied to a member that probes it.
     pub lies: u64,
 }
 
@@ -90,14 +90,15 @@ impl Client {
         }
     }
 
-    /// How it listens to this connection of its server, to anything but a SYN-ACK.
+    /// How it listens to this connection of its server, for anything but a
+    /// SYN-ACK.
     pub fn ear(&self, key: &ConnKey, iss: SeqNo) -> Ear {
         let begins = |conn: &Conn| conn.key == *key && conn.iss.is_none();
         if self.conn.as_ref().is_some_and(begins) {
             return Ear::Elsewhere;
         }
         if matches!(self.plan.trick, Some(Trick::AcksUnsent | Trick::ResetsBeside)) {
-            // What it has acknowledged it may not have.
+            // It may not have what it has acknowledged.
             return Ear::Unknown;
         }
         let mut conns = self.conn.iter().chain(&self.over).filter(|c| c.key == *key);
@@ -105,7 +106,7 @@ impl Client {
         known.map_or(Ear::Unknown, |conn| Ear::Expects(conn.rcv_nxt()))
     }
 
-    /// It waits for the first answer on a tuple that it uses once.
+    /// Whether it waits for the first answer on a tuple that it uses once.
     pub fn begins(&self, key: &ConnKey) -> bool {
         let again = self.plan.reuse_port || self.plan.comes_again || self.is_hostile();
         !again && self.conn.as_ref().is_some_and(|c| c.key == *key && c.iss.is_none())
@@ -122,7 +123,7 @@ impl Client {
         [rto, self.act_at, end].into_iter().flatten().min()
     }
 
-    /// Whatever is due: a new session, a request, a repeat.
+    /// Does whatever is due: a new session, a request, a repeat.
     pub fn act(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.plan.vanishes_at.is_some_and(|at| at <= now) {
             self.vanish();
@@ -150,17 +151,17 @@ impl Client {
         self.vanish_in_time();
     }
 
-    /// Is that its connection, which began with this number?
+    /// Whether this is its connection, which began with this number.
     pub fn has(&self, key: &ConnKey, irs: SeqNo) -> bool {
         self.conn.as_ref().is_some_and(|conn| conn.key == *key && conn.irs == irs)
     }
 
-    /// Where it vanishes in this session, if it does.
+    /// The stage at which it vanishes in this session, if it does.
     fn stage(&self) -> Option<Stage> {
         self.plan.vanishes_in.filter(|_| self.session > 1)
     }
 
-    /// It has said all that it will ever say.
+    /// Ends the client once it has said all that it will ever say.
     fn vanish_in_time(&mut self) {
         let ended = self.conn.as_ref().is_some_and(Conn::has_ended);
         if ended && self.stage() == Some(Stage::Ended) {
@@ -196,7 +197,7 @@ impl Client {
         self.conn = Some(Conn::new(key, SeqNo(irs), &self.plan, now));
     }
 
-    /// The next request, or the end of the session.
+    /// Makes the next request, or ends the session.
     fn ask(&mut self, now: Ns) {
         if self.plan.comes_again && now < self.load_until && self.rng.one_in(LEAVES_ONE_IN) {
             self.over.extend(self.conn.take());
@@ -234,8 +235,8 @@ impl Client {
         self.act_at = Some(now + pause);
     }
 
-    /// A program that looks away reads nothing, and its window closes; when it
-    /// looks again the window opens.
+    /// Lets the program look away, so that it reads nothing and its window
+    /// closes, or look again, so that the window opens.
     fn look(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let away = self.plan.looks_away.is_some_and(|(from, until)| (from..until).contains(&now));
         let Some(conn) = &mut self.conn else { return };
@@ -301,7 +302,7 @@ impl Client {
         self.act_at = Some(now + 1 + self.rng.below(self.plan.think));
     }
 
-    /// The program looks at what has come.
+    /// Lets the program read what has come.
     fn read(&mut self) {
         let Some(conn) = self.conn.as_mut().filter(|conn| !conn.away) else { return };
         while let Some(reply) = Reply::parse(&conn.unparsed) {
@@ -310,7 +311,7 @@ impl Client {
                 return;
             }
             let Some(request) = conn.requests.get(conn.replies).copied() else {
-                // An answer that was never asked for: let the checker say so.
+                // An answer that was never asked for: the checker must say so.
                 let request = Request { index: u32::MAX, ..conn.requests[0] };
                 self.notices.push(Notice::Reply { request, reply, whole: true });
                 conn.unparsed.clear();
@@ -327,8 +328,8 @@ impl Client {
         }
     }
 
-    /// A connection that is over here: TIME-WAIT acknowledges, anything else is
-    /// answered with a reset (RFC 9293 §3.10.7.1).
+    /// Answers for a connection that is over here: TIME-WAIT acknowledges,
+    /// anything else is answered with a reset (RFC 9293 §3.10.7.1).
     fn answer_for_ended(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) {
         if p.is(Flags::RST) {
             return;

@@ -1,5 +1,5 @@
 //! What hosts' clocks show. No two hosts agree: neither on the origin of the monotonic
-//! clock, which machines and kernels go by, nor on its rate, nor on the time of day.
+//! clock, which machines and kernels use, nor on its rate, nor on the time of day.
 
 use crate::app::Clocks;
 use crate::{Ns, Rng};
@@ -7,19 +7,19 @@ use crate::{Ns, Rng};
 const SECOND: Ns = 1_000_000_000;
 const DAY: Ns = 86_400 * SECOND;
 const MILLION: i64 = 1_000_000;
-/// A wall clock that is right when a run begins, ns since 1970.
+/// A correct wall clock at the beginning of a run, in ns since 1970.
 const TODAY: i64 = 1_700_000_000 * SECOND as i64;
-/// Longer than any run.
+/// Time longer than any run, in ns.
 const RUN_MAX: Ns = 3600 * SECOND;
 
-/// What a host's clocks show when a run begins, and how they go.
+/// What a host's clocks show when a run begins, and how they go on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClockPlan {
-    /// The monotonic one, ns.
+    /// Value of the monotonic clock, in ns.
     pub since: Ns,
-    /// By how much it is ahead of true time, ns per ms.
+    /// Its rate ahead of true time, in ns per ms.
     pub ppm: i64,
-    /// How far the time of day is wrong, ns.
+    /// Error of the time of day, in ns.
     pub wrong: i64,
 }
 
@@ -35,12 +35,12 @@ impl ClockPlan {
     }
 }
 
-/// What becomes of a host's clock while the host stands still.
+/// What happens to a host's clock while the host stands still.
 #[derive(Clone, Copy, Debug)]
 pub enum Pause {
     /// It goes on.
     Goes,
-    /// It stands still, too, as that of a machine that sleeps.
+    /// It stands still, too, as in a machine that sleeps.
     Stands,
     /// It goes on, and leaps ahead when the host does.
     Leaps(Ns),
@@ -56,7 +56,7 @@ impl Pause {
     }
 }
 
-/// The clocks of one host. Moments of the world are true time.
+/// The clocks of one host. Points in time of the world are true time.
 #[derive(Debug)]
 pub struct Clock {
     since: i64,
@@ -88,7 +88,7 @@ impl Clock {
         [shown, shown + self.wall]
     }
 
-    /// The host stood still from then until `now`.
+    /// Notes that the host stood still from `from` until `now`.
     pub fn paused(&mut self, from: Ns, now: Ns, how: Pause) {
         match how {
             Pause::Goes => {}
@@ -101,7 +101,7 @@ impl Clock {
         }
     }
 
-    /// Somebody sets the time of day.
+    /// Sets the time of day, `by` this much.
     pub fn step(&mut self, by: i64) {
         self.wall += by;
     }

@@ -28,15 +28,16 @@ use syns::Copies;
 /// The name of the only group.
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
-/// After so long a silence, ns, the member is asked whether a flow lives: twice in the
-/// time after which all is to be given back. And for so long where less than a quarter
-/// of the table is free.
+/// Silence after which the member is asked whether a flow lives, in ns: it fits twice
+/// into the time after which everything must be given back. Also the silence that
+/// counts while less than a quarter of the table is free.
 const QUIET: Ns = 20_000_000_000;
 const QUIET_CROWDED: Ns = 1_000_000_000;
-/// How late a copy on an uneven way may be, ns: later than the log that needs it.
+/// Longest delay of a copy on an uneven path, in ns: later than the log that
+/// needs it.
 const COPY_LATE_MAX: Ns = 1_500_000;
 
-/// What the edge knows of one connection.
+/// What the edge knows about one connection.
 #[derive(Clone, Debug)]
 pub struct Flow {
     pub iss: SeqNo,
@@ -50,10 +51,10 @@ pub struct Flow {
     pub client_fin: bool,
     pub server_fin: bool,
     pub reset: bool,
-    /// Its SYN-ACK was not seen.
+    /// Whether its SYN-ACK was not seen.
     pub learnt: bool,
     pub seen: Ns,
-    /// The current member was asked about it then, and it has been silent since.
+    /// When the current member was asked about it, if it has been silent since.
     asked: Option<Ns>,
 }
 
@@ -66,20 +67,20 @@ impl Flow {
 /// The edge's process.
 pub struct EdgeDaemon {
     pub life: u32,
-    /// Away for the time of a call.
+    /// The machine; away during a call.
     machine: Option<Box<EdgeMachine>>,
     links: [Option<PipeId>; 2],
     inbox: VecDeque<Input>,
-    /// What the disk says, as far as this life knows.
+    /// The disk's content, as far as this life knows.
     blocks: StateBlocks,
-    /// What the disk does not have yet, oldest first.
+    /// Writes that the disk does not have yet, oldest first.
     writing: VecDeque<(u64, EdgeState)>,
     writes: u64,
-    /// What it keeps for an outage; away for the time of a call.
+    /// The cache for an outage; away during a call.
     cache: Option<Halr<World>>,
-    /// Where that goes again.
+    /// The member that its packets are resent to.
     resends_to: Option<usize>,
-    /// Pipes that broke while something was said.
+    /// Pipes that broke while something was sent.
     failed: Vec<usize>,
     /// When the machine is called next at the latest.
     timer_at: Ns,
@@ -87,16 +88,16 @@ pub struct EdgeDaemon {
     spoken: u64,
 }
 
-/// See the module.
+/// The edge; see the module.
 pub struct Edge {
-    /// The fence: an epoch and who may speak in it.
+    /// The fence: an epoch and the member that may speak in it.
     pub epoch: u64,
     pub current: Option<usize>,
     tap: [bool; 2],
     flows: BTreeMap<ConnKey, Flow>,
-    /// More are refused.
+    /// Most flows; further ones are refused.
     flows_max: usize,
-    /// New ones that were.
+    /// Number of new flows that were refused.
     pub refused: u64,
     /// Clients' segments that no kernel could take.
     pub implausible: u64,
@@ -136,28 +137,29 @@ impl Edge {
         self.daemon.as_ref()?.machine.as_deref()
     }
 
-    /// What it holds, beside what is its own.
+    /// What it holds for connections.
     pub fn left(&self) -> Vec<(&'static str, usize)> {
         let unwritten = self.daemon.as_ref().map_or(0, |daemon| daemon.writing.len());
         vec![("edge flows", self.flows()), ("writes of the edge", unwritten)]
     }
 
-    /// No new flow finds room.
+    /// Whether no new flow finds room.
     pub fn is_full(&self) -> bool {
         self.flows.len() >= self.flows_max
     }
 
-    /// The disk is older than what the members know, and who could go on is gone.
+    /// Whether the disk is older than what the members know, and the one who
+    /// could go on is gone.
     pub fn is_behind(&self) -> bool {
         self.machine().is_some_and(|machine| machine.membership().is_behind())
     }
 
-    /// What is known of one connection.
+    /// What is known about one connection.
     pub fn flow(&self, key: &ConnKey) -> Option<&Flow> {
         self.flows.get(key)
     }
 
-    /// A client's packet comes by; whether backups get a copy.
+    /// Notes a client's packet; true if backups get a copy.
     pub fn copies(&mut self, now: Ns, p: &Packet) -> bool {
         let plausible = self.track_client(now, p);
         self.implausible += u64::from(!plausible);
@@ -224,7 +226,7 @@ impl Edge {
         true
     }
 
-    /// A flow that is older than the table.
+    /// Learns a flow that is older than the table.
     fn learn_flow(&mut self, now: Ns, p: &Packet) {
         let speaks = p.is(ACK) && !p.is(Flags::RST) && !p.is(Flags::FIN);
         if !speaks || self.flows.len() >= self.flows_max {
@@ -312,7 +314,7 @@ impl World {
         }
     }
 
-    /// A client begins a connection, of whose tuple there was none.
+    /// Notes that a client begins a connection on a tuple that had none.
     fn knocks(&mut self, packet: &Packet) {
         let begins = |client: &Client| client.begins(&packet.key);
         if packet.is(Flags::SYN) && self.clients.iter().any(begins) {
@@ -406,7 +408,7 @@ impl World {
         self.end_pipes_of(Process { host: EDGE, life: daemon.life });
     }
 
-    /// Somebody closes it, if its daemon is there to hear of it.
+    /// Closes the edge by hand, if its daemon is there to hear of it.
     pub fn closed_by_hand(&mut self, until_takeover: bool) {
         let Some((life, mut machine)) = self.edge_machine() else { return };
         if let Err(error) = machine.handle_close(until_takeover, self) {
@@ -415,8 +417,8 @@ impl World {
         self.edge_rests(life, machine);
     }
 
-    /// Somebody opens it: at first on the disk, where that says that it is closed. Whether
-    /// it is open.
+    /// Opens the edge by hand: first on the disk, if that says that it is closed. Returns
+    /// whether it is open.
     pub fn opened_by_hand(&mut self) -> bool {
         let Some((life, mut machine)) = self.edge_machine() else { return false };
         let opens = machine.handle_opening(self).is_none() && self.edge_writes_nothing();
@@ -435,7 +437,8 @@ impl World {
         Nanos(self.time_at(EDGE))
     }
 
-    /// Its clock is another one than when it said what it waits for.
+    /// Sets the timer anew, because its clock differs from when it said what it
+    /// waits for.
     pub fn edge_timer(&mut self) {
         if let Some(life) = self.edge.daemon.as_ref().map(|daemon| daemon.life) {
             self.schedule(1_000, Event::EdgeDaemon(life));
@@ -447,7 +450,7 @@ impl World {
         Some((daemon.life, daemon.machine.take()?))
     }
 
-    /// What the kernel held is gone: programs, fence and flows.
+    /// Forgets what the kernel held: programs, fence and flows.
     pub fn edge_forgets(&mut self) {
         self.edge.epoch = 0;
         self.edge.current = None;
@@ -469,7 +472,7 @@ impl World {
         self.schedule(5_000, Event::EdgeDaemon(life));
     }
 
-    /// One turn of the daemon's loop: what has come, and what is due.
+    /// Does one turn of the daemon's loop: what has come, and what is due.
     pub fn edge_daemon_wakes(&mut self, life: u32) {
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         let Some(mut machine) = daemon.machine.take() else { return };
@@ -489,7 +492,7 @@ impl World {
         self.edge_rests(life, machine);
     }
 
-    /// The disk has what was asked for first.
+    /// Notes that the disk has what was requested first.
     pub fn edge_written(&mut self, life: u32) {
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         let Some((number, state)) = daemon.writing.pop_front() else { return };
@@ -497,7 +500,7 @@ impl World {
         let write = daemon.blocks.next(state);
         let permille = self.plan.disk.fails_permille;
         let fails = permille > 0 && self.rng.below(1000) < permille;
-        // What failed may be there all the same, or in part.
+        // A failed write may have happened all the same, or in part.
         let part = fails.then(|| self.rng.below(200) as usize);
         self.edge.disk.write(&write, part);
         if !fails {
@@ -508,7 +511,7 @@ impl World {
         self.edge_rests(life, machine);
     }
 
-    /// The machine goes back to its place until something comes or is due.
+    /// Puts the machine back in its place until something comes or is due.
     fn edge_rests(&mut self, life: u32, mut machine: Box<EdgeMachine>) {
         let now = self.edge_time();
         while let Some(index) = self.edge.daemon.as_mut().and_then(|daemon| daemon.failed.pop()) {
@@ -561,7 +564,8 @@ impl World {
         }
     }
 
-    /// As if the machine had not forgotten it, or the member had said so.
+    /// A mutation: as if the machine had not forgotten it, or the member had
+    /// said so.
     fn edge_lies(&mut self, machine: &mut EdgeMachine, member: usize) {
         let epoch = machine.membership().handle_ask().epoch;
         let hello = hello(GROUP, NAMES[member], (epoch, false), Vec::new());
@@ -571,7 +575,8 @@ impl World {
         }
     }
 
-    /// Whoever asks is in step, in whatever epoch it asks for.
+    /// A mutation: whoever asks counts as in step, in whatever epoch it asks
+    /// for.
     fn edge_is_generous(&mut self, machine: &mut EdgeMachine, member: usize, wish: Wish) -> Wish {
         match wish {
             Wish::Promote { epoch } if self.edge.current != Some(member) => {

@@ -7,12 +7,12 @@ use crate::world::{EDGE, Event, World};
 use crate::{Ns, Rng};
 use holdfast_wire::packet::Flags;
 
-/// How many times as long a slow backup takes.
+/// Factor by which a slow backup takes longer.
 const SLOW: u64 = 10;
-/// How far behind the death of a host its last words may come, ns: as long as a link
+/// Longest delay of a host's last packets behind its death, in ns: as long as a link
 /// takes, without a repeat.
 const WAKE: Ns = 100_000;
-/// How long a fault waits for what may never come, ns.
+/// Longest time for which a fault waits for what may never come, in ns.
 const COMES_MAX: Ns = 8_000_000_000;
 /// Time between two attempts to open the edge by hand.
 const BY_HAND_AGAIN: Ns = 100_000_000;
@@ -23,7 +23,7 @@ impl World {
             let at = *at;
             self.schedule(at, Event::Strikes(0));
         }
-        // A run that never gets to the boundary breaks at its end at the latest.
+        // A run that never reaches the boundary breaks at its end.
         if let Some((When::Record(_) | When::Message(_) | When::Join(_), _)) =
             self.plan.faults.first()
         {
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// The first primary's server has logged this many records.
+    /// Notes that the first primary's server has logged this many records.
     pub fn record_logged(&mut self, server: u32, records: u64) {
         if server == 1 {
             self.reached.records = records;
@@ -40,13 +40,13 @@ impl World {
         }
     }
 
-    /// A message between the members has come.
+    /// Notes that a message between the members has come.
     pub fn message_came(&mut self) {
         self.reached.messages += 1;
         self.crosses(When::Message(self.reached.messages));
     }
 
-    /// Something has just come that the next fault may wait for.
+    /// Notes that something has just come that the next fault may wait for.
     pub fn crosses(&mut self, boundary: When) {
         let next = self.plan.faults.len() - self.pending;
         if self.plan.faults.get(next).map(|fault| fault.0) == Some(boundary) {
@@ -82,7 +82,7 @@ impl World {
             Fault::Starts { member } => self.starts(member),
             Fault::Dies { speaks, how } => self.dies(speaks, how),
             Fault::KillDaemon { member, .. } => {
-                // On a machine that stands still nothing is killed.
+                // Nothing is killed on a machine that stands still.
                 self.thaw(member);
                 if !self.is_loose(member) {
                     self.check.state_lost(member);
@@ -91,7 +91,9 @@ impl World {
             }
             Fault::KillServer { member } => {
                 self.thaw(member);
-                self.check.state_lost(member);
+                if self.hosts[member].daemon.as_ref().is_none_or(|daemon| !daemon.keeps) {
+                    self.check.state_lost(member);
+                }
                 self.kill_server(member);
             }
             Fault::SlowBackup { .. } => self.hosts[1].slow = SLOW,
@@ -141,7 +143,7 @@ impl World {
             }
             Fault::ClosedByHand { .. } => {
                 if self.plan.mutation != Some(Mutation::StaysClosed) && !self.opened_by_hand() {
-                    // Whoever wants it open tries until it is.
+                    // The operator tries to open it until it is open.
                     self.faults_over = self.faults_over.max(self.now + BY_HAND_AGAIN);
                     self.schedule(BY_HAND_AGAIN, Event::Ends(index));
                 }
@@ -169,7 +171,7 @@ impl World {
     fn host_dies(&mut self, member: usize) {
         self.check.state_lost(member);
         self.hosts[member].alive = false;
-        // Of what it has just said a part is still on its way.
+        // Part of what it has just sent is still on its way.
         let behind = Rng::new(self.plan.seed, 6).below(WAKE);
         self.hosts[member].heard_until = self.now + behind;
         self.daemon_dies(member);
@@ -181,7 +183,7 @@ impl World {
         }
     }
 
-    /// Whoever speaks, or the other one.
+    /// Kills the speaking member, or the other one.
     fn dies(&mut self, speaks: bool, how: How) {
         let Some(speaker) = self.edge.current else { return };
         let member = if speaks { speaker } else { 1 - speaker };
@@ -192,7 +194,7 @@ impl World {
         });
     }
 
-    /// A host, or only its daemon, is started again, if it is not there.
+    /// Starts a host, or only its daemon, again, if it is not there.
     fn starts(&mut self, member: usize) {
         let host = &mut self.hosts[member];
         if !std::mem::replace(&mut host.alive, true) {
@@ -205,7 +207,7 @@ impl World {
         }
     }
 
-    /// A mutation: where a client lies, another one may be reset for it.
+    /// A mutation: if a client lies, another one may be reset for it.
     pub fn neighbour_pays(&mut self, mut packet: Packet) -> Packet {
         let pays = self.plan.mutation == Some(Mutation::NeighbourPays)
             && self.clients.iter().any(|client| client.plan.lies)
@@ -216,7 +218,8 @@ impl World {
         packet
     }
 
-    /// It lets no call of its server through until somebody decides.
+    /// Breaks the shim: it lets no call of its server through until somebody
+    /// decides.
     fn shim_breaks(&mut self, member: usize) {
         let server = self.hosts[member].server.as_mut();
         if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Record) {
@@ -231,7 +234,8 @@ impl World {
             if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Replay) {
                 server.hung = true;
                 if server.executed == 0 {
-                    // One that has not begun may still be loading, for 30 s.
+                    // A replica that has not begun may still be loading, for 30
+                    // s.
                     self.faults_over = self.faults_over.max(self.now + 30_000_000_000);
                 }
                 self.check.state_lost(member);
@@ -239,7 +243,7 @@ impl World {
         }
     }
 
-    /// A backup that thinks its primary dead, for no reason.
+    /// Makes a backup think its primary dead, for no reason.
     fn mistake(&mut self) {
         for member in 0..self.hosts.len() {
             let Some(mut daemon) = self.hosts[member].daemon.take() else { continue };

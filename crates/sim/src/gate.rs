@@ -1,7 +1,7 @@
-//! The gate on the primary's interface, as `bpf/gate.bpf.c` has it: holds
-//! SYN-ACKs, clamps ACKs to what is stable, keeps the right edge, withholds
-//! FINs and RSTs that the server did not ask for; while the server speaks alone, it
-//! only keeps slots. Lives on without its daemon.
+//! The gate on the primary's interface, as `bpf/gate.bpf.c` has it: holds SYN-ACKs,
+//! clamps ACKs to what is stable, keeps the right edge, and withholds FINs and RSTs
+//! that the server did not ask for. While the server speaks alone, it only keeps
+//! slots. It lives on without its daemon.
 
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::plan::{Limits, Mutation};
@@ -31,17 +31,17 @@ pub struct Slot {
     pub rcv_wscale: u8,
 }
 
-/// What the gate did, and how often.
+/// Counts of what the gate did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// FINs and RSTs that the server did not ask for: withheld, or taken off.
     pub held_ends: u64,
     pub cleared_fins: u64,
-    /// ACKs that went no further than what is stable.
+    /// ACKs that were limited to what is stable.
     pub clamped: u64,
     /// Among those, D-SACKs that were taken off.
     pub dsacks: u64,
-    /// Repeats that did not go, and those that went since they say more.
+    /// Repeats that were not sent, and those that were because they say more.
     pub repeats: u64,
     pub telling_repeats: u64,
 }
@@ -58,7 +58,7 @@ impl std::ops::AddAssign for Counts {
 }
 
 impl Slot {
-    /// `fill_slot`: of a SYN-ACK, and of the SYN that it answers.
+    /// `fill_slot`: a slot from a SYN-ACK and the SYN that it answers.
     pub fn of(p: &Packet, offer: &Packet) -> Self {
         let (iss, irs) = (p.seq, p.ack.plus(u64::from(u32::MAX)));
         let record = ConnRecord {
@@ -95,7 +95,7 @@ impl Slot {
         }
     }
 
-    /// Of a connection that is older than its gate.
+    /// A slot for a connection that is older than its gate.
     fn adopted(adopted: &Adopted) -> Self {
         let Adopted { record, snd_una, snd_nxt, rcv_nxt, right_edge, tsval, .. } = *adopted;
         Self {
@@ -117,34 +117,36 @@ impl Slot {
         }
     }
 
-    /// A reset's numbers answer a packet, and need not be the stack's own. What carries
-    /// nothing behind all that was sent, and a FIN, is of another life of the tuple.
+    /// Whether the packet is the stack's own. A reset's numbers answer a packet, and
+    /// need not be. A segment without payload that lies beyond everything sent, a FIN
+    /// included, belongs to another life of the tuple.
     fn is_own(&self, p: &Packet) -> bool {
         let is_known = !p.payload.is_empty() || !p.seq.after(self.snd_nxt.plus(1));
         !p.is(Flags::RST) && is_known
     }
 
-    /// What the stack says, whether it goes out or not: an owed ACK speaks for it.
+    /// Learns what the stack sends, whether it leaves or not: an owed ACK speaks
+    /// for it.
     fn learn(&mut self, p: &Packet) {
         self.rcv_nxt = self.rcv_nxt.max(p.ack);
         self.learn_clock(p);
     }
 
-    /// The clock that the client has seen, or will.
+    /// Learns the clock that the client has seen, or will see.
     fn learn_clock(&mut self, p: &Packet) {
         if !SeqNo(self.tsval).after(SeqNo(p.tsval)) {
             self.tsval = p.tsval;
         }
     }
 
-    /// It goes out like this.
+    /// Notes that it leaves like this.
     fn track_sent(&mut self, p: &Packet, seq_end: SeqNo) {
         self.snd_nxt = self.snd_nxt.max(seq_end);
         self.last_ack = self.last_ack.max(p.ack);
         self.last_edge = self.last_edge.max(self.edge(p));
     }
 
-    /// The kernel holds so much acknowledged.
+    /// Notes how much the kernel holds acknowledged.
     fn track_snd_una(&mut self, snd_una: Option<SeqNo>) {
         let is_news = |una: &SeqNo| una.after(self.snd_una) && !una.after(self.snd_nxt);
         self.snd_una = snd_una.filter(is_news).unwrap_or(self.snd_una);
@@ -160,7 +162,7 @@ impl Slot {
         self.stable.max(self.last_ack)
     }
 
-    /// As a daemon sees it.
+    /// The slot as a daemon sees it.
     fn view(&self) -> SlotView {
         SlotView {
             key: self.key,
@@ -182,7 +184,7 @@ impl Slot {
     }
 }
 
-/// A SYN-ACK that is held, or has passed while the server spoke alone, for the daemon.
+/// A SYN-ACK for the daemon that is held, or has passed while the server spoke alone.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub id: ConnId,
@@ -191,25 +193,25 @@ pub struct Held {
     pub passed: bool,
 }
 
-/// See the module.
+/// The gate; see the module.
 #[derive(Debug)]
 pub struct Gate {
     slots: BTreeMap<ConnId, Slot>,
     conns: BTreeMap<ConnKey, ConnId>,
-    /// The newest last.
+    /// SYNs, the newest last.
     syns: VecDeque<Packet>,
     pub events: VecDeque<Held>,
     slots_max: usize,
     syns_max: usize,
     generation: u64,
     pub server_dead: bool,
-    /// The server speaks alone: all passes.
+    /// Whether the server speaks alone: everything passes.
     pub solo: bool,
-    /// The daemon does not take its events, and no more fit.
+    /// Whether the daemon does not take its events, and no more fit.
     pub events_full: bool,
     mutation: Option<Mutation>,
     pub refused: u64,
-    /// SYN-ACKs that passed alone and have no slot.
+    /// Number of SYN-ACKs that passed alone and have no slot.
     pub unknown_alone: u64,
 }
 
@@ -244,7 +246,7 @@ impl Gate {
         self.slots.get_mut(&id)
     }
 
-    /// What the kernel thinks it has acknowledged, and no client was told.
+    /// ACKs that the kernel believes it has sent, and no client got.
     pub fn withheld(&self) -> Vec<(ConnKey, SeqNo)> {
         let newest = self.conns.values().filter_map(|id| self.slots.get(id));
         let withheld = newest.filter(|slot| slot.rcv_nxt.after(slot.last_ack));
@@ -257,7 +259,8 @@ impl Gate {
         slot.is_some_and(|slot| slot.fin_allowed)
     }
 
-    /// All connections that it knows, as the wire's gate tells who takes it up.
+    /// All connections that it knows, as the gate on the wire tells a daemon
+    /// that takes it over.
     pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
         let of = |id: &ConnId| Some((*id, self.slots.get(id)?.record));
         self.conns.values().filter_map(of).collect()
@@ -339,7 +342,7 @@ impl Gate {
         }
         let known = self.make_slot(&p).is_some();
         if self.solo && !known {
-            // What its former life's slot knows is not true of this one.
+            // What the slot knows of its former life is not true of this one.
             self.conns.remove(&p.key);
             self.unknown_alone += 1;
         }
@@ -347,7 +350,8 @@ impl Gate {
         (self.solo || at_once).then_some(p)
     }
 
-    /// Of a SYN-ACK; `None` if the gate does not know its SYN, or has no room.
+    /// Makes a slot for a SYN-ACK; `None` if the gate does not know its SYN, or
+    /// has no room.
     fn make_slot(&mut self, p: &Packet) -> Option<ConnId> {
         let is_offer = |syn: &&Packet| syn.key == p.key && syn.seq.plus(1) == p.ack;
         let offer = self.syns.iter().find(is_offer)?.clone();
@@ -379,8 +383,8 @@ impl Gate {
     }
 }
 
-/// A segment that passes while the server speaks alone. What has gone out cannot be
-/// called back: the connection is open, and a FIN may be repeated.
+/// Follows a segment that passes while the server speaks alone. What has gone out
+/// cannot be called back: the connection is open, and a FIN may be repeated.
 fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
     slot.open = true;
     if p.is(Flags::RST) || !p.is(ACK) {
@@ -396,8 +400,8 @@ fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
     slot.track_snd_una(snd_una);
 }
 
-/// A segment of a connection that has a slot: what goes out of it, if anything does.
-/// Depends on nothing but slot and packet; the counts only grow.
+/// Handles a segment of a connection that has a slot; returns what leaves, if
+/// anything does. Depends on nothing but slot and packet; the counts only grow.
 pub fn on_segment(
     slot: &mut Slot,
     mut p: Packet,
@@ -433,8 +437,8 @@ pub fn on_segment(
     goes.then_some(p)
 }
 
-/// The end of what the segment says to the client, without a FIN that the server did
-/// not ask for; nothing if that is all it says.
+/// End of what the segment tells the client, without a FIN that the server did not
+/// ask for; `None` if the FIN is all it says.
 fn end_allowed(
     slot: &Slot,
     p: &mut Packet,
@@ -445,7 +449,7 @@ fn end_allowed(
     if slot.fin_allowed {
         return Some(payload_end.plus(u64::from(p.is(Flags::FIN))));
     }
-    // Behind what was sent it counts a FIN that was withheld.
+    // Behind what was sent, the segment counts a FIN that was withheld.
     let counts_fin = p.seq == slot.snd_nxt.plus(1);
     if p.payload.is_empty() && (p.is(Flags::FIN) || counts_fin) {
         counts.held_ends += 1;
@@ -458,8 +462,8 @@ fn end_allowed(
     Some(payload_end)
 }
 
-/// Rewrites ACK and window so that the right edge stays; false: a repeat that
-/// need not go.
+/// Rewrites ACK and window so that the right edge stays; false for a repeat
+/// that need not leave.
 fn clamp(
     slot: &Slot,
     p: &mut Packet,

@@ -6,20 +6,21 @@ use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
 use crate::server::{Conn, Doing, Mode, RESET, Server};
 use crate::world::{EDGE, Event, NAMES, World};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::log::{AcceptInfo, LAZY, Op, TAPPED};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
-/// `depends` of what no server asked for.
+/// Value of `depends` for what no server asked for.
 const NEVER_ASKED: u64 = u64::MAX;
-/// A server that pauses does so once in this many steps.
+/// One step in this many at which a pausing server pauses.
 const PAUSE_ONE_IN: u64 = 100;
 
 impl World {
-    /// A packet reaches a member's interface; a copy has its address as well,
-    /// so both go the same way.
+    /// Delivers a packet to a member's interface; a copy has the member's
+    /// address as well, so both take the same path.
     pub fn at_member(&mut self, member: usize, packet: Packet, _copy: bool) {
         let host = &mut self.hosts[member];
         if !host.alive {
@@ -39,7 +40,7 @@ impl World {
         }
     }
 
-    /// The host's TCP takes a packet, from the wire or injected.
+    /// Hands a packet to the host's TCP, from the wire or injected.
     pub fn kernel_receives(&mut self, member: usize, packet: &Packet) {
         let now = self.time_at(member);
         let host = &mut self.hosts[member];
@@ -102,7 +103,8 @@ impl World {
             return self.answer_reset(member, syn);
         }
         if self.is_listener_full(member) {
-            // Without SYN cookies, which nobody could replicate, it is not answered.
+            // It is not answered, for lack of SYN cookies, which nobody could
+            // replicate.
             self.reached.syns_dropped += 1;
             return;
         }
@@ -114,7 +116,8 @@ impl World {
         self.host_sends(member, vec![packet]);
     }
 
-    /// Has it as many handshakes, or connections to accept, as it bears?
+    /// Whether it has as many handshakes, or connections to accept, as it
+    /// takes.
     fn is_listener_full(&mut self, member: usize) -> bool {
         let (now, max) = (self.time_at(member), self.plan.limits.backlog);
         let host = &mut self.hosts[member];
@@ -131,7 +134,7 @@ impl World {
         half_open >= max || host.backlog.len() > max
     }
 
-    /// RFC 9293 §3.10.7.1: no connection has this.
+    /// Answers a packet that no connection has (RFC 9293 §3.10.7.1).
     fn answer_reset(&mut self, member: usize, packet: &Packet) {
         let (seq, flags) =
             if packet.is(ACK) { (packet.ack, Flags::RST) } else { (SeqNo(0), Flags::RST | ACK) };
@@ -143,7 +146,7 @@ impl World {
         self.host_sends(member, vec![rst]);
     }
 
-    /// Out through the gate, if there is one, towards the edge.
+    /// Sends packets out through the gate, if there is one, towards the edge.
     pub fn host_sends(&mut self, member: usize, packets: Vec<Packet>) {
         for packet in packets {
             let host = &mut self.hosts[member];
@@ -180,7 +183,8 @@ impl World {
         let host = &mut self.hosts[member];
         let due = host.kernel_timer.take_if(|at| host.alive && *at <= now);
         if due.is_none() {
-            // One of an earlier clock, or of what is not awaited any more.
+            // The event belongs to an earlier clock, or is not awaited any
+            // more.
             return;
         }
         let mut out = Vec::new();
@@ -192,7 +196,7 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// The process is dead. Its kernel ends the connections, behind the gate if
+    /// Kills the process. Its kernel ends the connections, behind the gate if
     /// that still stands.
     pub fn kill_server(&mut self, member: usize) {
         let now = self.time_at(member);
@@ -238,6 +242,7 @@ impl World {
     pub fn start_server(&mut self, member: usize, mode: Mode) {
         self.servers += 1;
         let mut server = Server::new(self.servers, mode, self.plan.ring_bytes);
+        server.buffering = self.plan.buffering;
         server.twice = mode == Mode::Replay && self.plan.mutation == Some(Mutation::CountTwice);
         self.hosts[member].server = Some(server);
         if mode != Mode::Replay {
@@ -246,7 +251,7 @@ impl World {
         self.wake_server(member);
     }
 
-    /// A server that was copied goes on here, with the log; whether nobody has heard of it yet.
+    /// Lets a copied server go on here, with the log; `is_new`: nobody has heard of it yet.
     pub fn copy_starts(&mut self, member: usize, mut server: Server, is_new: bool) {
         self.servers += 1;
         server.number = self.servers;
@@ -312,9 +317,10 @@ impl World {
         }
     }
 
-    /// Where output stands that depends on everything so far (decision 7).
+    /// Whether output that depends on everything so far may leave (decision 7).
     fn is_stable(&self, member: usize, pos: u64) -> bool {
-        let skips = self.plan.mutation == Some(Mutation::NoCommit);
+        let skips = self.plan.mutation == Some(Mutation::NoCommit)
+            || self.plan.buffering == Buffering::Immediate;
         let server = self.hosts[member].server.as_ref();
         server.is_some_and(|s| s.mode != Mode::Record || !s.commits || s.stable >= pos || skips)
     }
@@ -327,7 +333,7 @@ impl World {
         })
     }
 
-    /// One step; false if the process sleeps now.
+    /// Does one step; false if the process sleeps now.
     fn server_step(&mut self, member: usize) -> bool {
         let own = self.hosts[member].clock.both(self.now);
         let Some(server) = self.server(member) else { return false };
@@ -390,7 +396,7 @@ impl World {
         }
         let Some(server) = self.server(member) else { return false };
         if server.tail() > tail && self.hosts[member].daemon.is_some() {
-            // The daemon finds what nobody announced with its next tick.
+            // The daemon finds unannounced log with its next tick.
             self.log_grew(member);
         }
         true
@@ -425,7 +431,7 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// The kernel hears of the end: of sending, or of everything.
+    /// Tells the kernel of the end: of sending, or of everything.
     fn server_ends(&mut self, member: usize, accept: u32) {
         let now = self.time_at(member);
         let Some(server) = self.server(member) else { return };
@@ -461,7 +467,8 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// What lets the server end a connection has let the gate pass its end before.
+    /// Judges that the gate has let an end pass before the server may end the
+    /// connection.
     fn judge_end(&mut self, member: usize, accept: u32) {
         let now = self.now;
         let Some(socket) = self.socket_of(member, accept) else { return };
@@ -506,7 +513,8 @@ impl World {
         if reads {
             self.server_reads(member, accept);
         } else {
-            // The kernel says that it takes output again: an input like any other.
+            // The kernel reports that it takes output again, which is an input
+            // like any other.
             self.log(member, Op::Result, accept, 0, 1, &[]);
             self.set_doing(member, Doing::Intent(accept));
         }

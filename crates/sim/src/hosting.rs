@@ -2,6 +2,7 @@
 //! its server and its channels do in virtual time.
 
 mod backup;
+mod keeper;
 mod pairing;
 mod primary;
 
@@ -14,6 +15,7 @@ use crate::pipe::{Input, Kind, PipeId};
 use crate::plan::{Mutation, Step, When};
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
+use holdfast_member::backup::Cause;
 use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberHost, News};
 use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
@@ -56,24 +58,25 @@ impl AtHost<'_> {
         self.world.check.violation(now, law, what);
     }
 
-    /// The reason of a primary to go on alone is what its plan has broken.
+    /// Whether the plan has broken what the primary gives as its reason to go
+    /// on alone.
     fn is_meant(&self, reason: &str) -> bool {
         self.world.plan.unattached || reason == primary::BROKEN
     }
 
-    /// What a broken member does not hear.
+    /// Whether a broken member does not hear this message.
     fn is_deaf_to(&self, message: &Message<'_>) -> bool {
         let other = NAMES[1 - self.d.at];
         let replaced = matches!(message, Message::Epoch { current, .. } if *current == other);
         replaced && self.d.member.speaks && self.is(Mutation::NeverStandDown)
     }
 
-    /// What a broken member does not say to the other one.
+    /// Whether a broken member does not send this beat to the other one.
     fn is_beat_unsent(&self, message: &Message<'_>) -> bool {
         matches!(message, Message::Beat { .. }) && self.is(Mutation::NoBeats)
     }
 
-    /// What a broken member does not say.
+    /// Whether a broken member does not send this message.
     fn is_mute_for(&self, message: &Message<'_>) -> bool {
         let takes_over = self.d.takes_over;
         match message {
@@ -218,6 +221,16 @@ impl MemberHost for AtHost<'_> {
             }
             News::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
             News::Joined { .. } => self.joined(),
+            News::Keeps { .. } => {
+                self.d.keeps = true;
+                self.world.reached.kept += 1;
+                self.world.check.kept();
+            }
+            News::KeepsNot { .. } | News::Joins { .. } => self.d.keeps = false,
+            News::NotRebuilt { .. } => {
+                self.world.reached.not_rebuilt += 1;
+                self.world.check.state_lost(self.d.at);
+            }
             _ => {}
         }
         self.say(|| format!("{news:?}"));
@@ -225,7 +238,7 @@ impl MemberHost for AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// This member is in step, or has heard that the other one is.
+    /// Notes that this member is in step, or has heard that the other one is.
     fn joined(&mut self) {
         let (at, epoch) = (self.d.at, self.d.member.epoch);
         if self.d.member.speaks {
@@ -243,12 +256,15 @@ impl AtHost<'_> {
         self.world.close_pipe(pipe, 1);
     }
 
-    /// What the judges make of what a member tells of itself.
+    /// Shows the judges what a member tells about itself.
     fn judge_news(&mut self, news: &News<'_>) {
         let (now, at) = (self.world.now, self.d.at);
         let speaks = self.d.member.speaks;
         let check = &mut self.world.check;
         let (said, why) = match news {
+            News::Keeps { .. } => (Said::Alone, "all is kept"),
+            News::KeepsNot { reason } => (Said::Alone, *reason),
+            News::Promotes { cause: cause @ Cause::Fallen, .. } => (Said::Waits, cause.text()),
             News::Promotes { cause, .. } => {
                 check.given_up(now, 1 - at, cause.text());
                 (Said::Waits, cause.text())
@@ -281,7 +297,7 @@ impl AtHost<'_> {
         if why.is_empty() {
             check.violation(now, "status", format!("{} gives no reason: {news:?}", NAMES[at]));
         }
-        // What it said of its log is over.
+        // What it said about its log is over.
         (self.d.connections, self.d.unconfirmed) = (0, 0);
         if self.world.plan.mutation != Some(Mutation::StaysProtected) {
             self.world.check.says(at, said);
@@ -289,7 +305,8 @@ impl AtHost<'_> {
     }
 }
 
-/// Reasons of a primary to go on alone that are no fault of anybody's words.
+/// Whether a primary's reason to go on alone is not the fault of anybody's
+/// messages.
 fn is_of_the_backup(reason: &str) -> bool {
     let known =
         ["the channel to the backup was lost", "the backup does not answer", "the backup gave up"];

@@ -1,5 +1,5 @@
-//! What a member that joins takes over from one that speaks alone: the bytes of an image,
-//! and the log that waits until the server that is made of them runs.
+//! What a joining member takes over from one that speaks alone: the bytes of an image,
+//! and the log that waits until the server made from them runs.
 
 use crate::server::Server;
 use crate::world::World;
@@ -7,7 +7,7 @@ use holdfast_cluster::Nanos;
 use holdfast_wire::log::{Header, record_len};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes of log that a joiner keeps at most for a server that does not run yet.
+/// Most bytes of log that a joiner keeps for a server that does not run yet.
 const SPOOL_MAX: u64 = 256 << 10;
 
 /// An image that a primary sends.
@@ -18,8 +18,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// At most so many of its bytes from `at` on: first its name, then what shows whether
-    /// they are in their places.
+    /// At most `most` of its bytes from `at` on: first its name, then bytes that show
+    /// whether they are in place.
     pub fn part(&self, at: u64, most: usize) -> Vec<u8> {
         let until = self.bytes.min(at + most as u64);
         (at..until).map(|at| self.byte(at)).collect()
@@ -32,7 +32,7 @@ impl Image {
         }
     }
 
-    /// The image that these bytes are, whole and in their order.
+    /// The image that consists of these bytes, complete and in order.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let id = u64::from_le_bytes(*bytes.first_chunk()?);
         let image = Self { id, bytes: bytes.len() as u64 };
@@ -45,21 +45,21 @@ impl Image {
 pub struct Copy {
     all: u64,
     pub bytes: Vec<u8>,
-    /// When the server of the whole image is made.
+    /// When the server of the complete image is made.
     pub due: Option<Nanos>,
     pub runs: bool,
     spool: VecDeque<(Header, Vec<u8>)>,
     pub spool_bytes: u64,
     acked: BTreeMap<u32, u64>,
     gone: BTreeSet<u32>,
-    /// It is made only when a takeover needs it (decision 30).
+    /// Set if it is made only when a takeover needs it (decision 30).
     pub cold: Option<Cold>,
 }
 
 /// How far a cold backup has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cold {
-    /// The image comes, or is whole and the machine knows it.
+    /// The image comes, or is complete and the machine knows it.
     Arrives,
     Keeps,
     /// A takeover needs it.
@@ -71,12 +71,13 @@ impl Copy {
         Self { all, cold: is_cold.then_some(Cold::Arrives), ..Self::default() }
     }
 
-    /// All that comes is kept, and nothing runs.
+    /// Whether everything that comes is kept, and nothing runs.
     pub fn is_kept(&self) -> bool {
         matches!(self.cold, Some(Cold::Arrives | Cold::Keeps))
     }
 
-    /// Takes the next bytes of the image; whether its half is there now.
+    /// Takes the next bytes of the image; returns whether half of it is there
+    /// now.
     pub fn take(&mut self, bytes: &[u8]) -> bool {
         let has_half = |bytes: &Vec<u8>| bytes.len() as u64 * 2 >= self.all;
         let before = has_half(&self.bytes);
@@ -95,7 +96,7 @@ impl Copy {
         has_room
     }
 
-    /// Half of its room is free.
+    /// Whether half of its room is free.
     pub fn has_room(&self) -> bool {
         self.cold.is_some() || self.spool_bytes < SPOOL_MAX / 2
     }
@@ -108,7 +109,7 @@ impl Copy {
         self.gone.insert(accept);
     }
 
-    /// Gives what has waited to the server. Whether nothing waits any more.
+    /// Gives the waiting records to the server; true if nothing waits any more.
     pub fn feed(&mut self, server: &mut Server) -> bool {
         while let Some((header, payload)) = self.spool.front() {
             if !server.replay(header, &[payload]) {
@@ -128,12 +129,12 @@ impl Copy {
 }
 
 impl World {
-    /// How many records the server of this image had logged.
+    /// Number of records that the server of this image had logged.
     pub fn records_of(&self, bytes: &[u8]) -> Option<u64> {
         self.images.get(&Image::of(bytes)?.id).map(|server| server.records)
     }
 
-    /// Somebody who joins needs the server of this image no more.
+    /// Takes the server of this image, which a joining member needs no more.
     pub fn image_of(&mut self, bytes: &[u8]) -> Option<Server> {
         self.images.remove(&Image::of(bytes)?.id)
     }

@@ -14,22 +14,24 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 
 pub const SEGMENT_MAX: u64 = 200;
-/// Empty segments out of place are answered once in this time (Linux limits
+/// Time in which empty segments out of place are answered once (Linux limits
 /// them too, `tcp_invalid_ratelimit`).
 pub const CHALLENGE_PAUSE: Ns = 100_000_000;
 const RTO_MIN: Ns = 40_000_000;
 const RTO_MAX: Ns = 1_000_000_000;
-/// Segments sent again at a time.
+/// Most segments resent at a time.
 const BURST: usize = 8;
-/// Output that the kernel takes before a write falls short.
+/// Output that the kernel takes before a write falls short, in bytes.
 const SEND_BUFFER: u64 = 4000;
 
-/// How long an unanswered SYN-ACK is remembered: five repeats, and two where half of
-/// the listener's queue is full (Linux' `tcp_synack_retries`, `reqsk_timer_handler`).
+/// Time for which an unanswered SYN-ACK is remembered: five repeats, and two if half
+/// of the listener's queue is full (Linux' `tcp_synack_retries`,
+/// `reqsk_timer_handler`).
 const HANDSHAKE: Ns = 63_000_000_000;
 const HANDSHAKE_CROWDED: Ns = 7_000_000_000;
 
-/// What names a socket among all that its tuple ever had, as SO_COOKIE does.
+/// Number that names a socket among all that its tuple ever had, as SO_COOKIE
+/// does.
 pub fn cookie(iss: SeqNo, irs: SeqNo) -> u64 {
     u64::from(iss.0) << 32 | u64::from(irs.0)
 }
@@ -40,7 +42,7 @@ pub struct Socket {
     pub key: ConnKey,
     pub iss: SeqNo,
     pub irs: SeqNo,
-    /// The server's number of it.
+    /// The server's accept number.
     pub accept: Option<u32>,
     pub established: bool,
     opened: Ns,
@@ -60,7 +62,8 @@ pub struct Socket {
     /// Output from stream offset `out_from` on.
     out: VecDeque<u8>,
     out_from: u64,
-    /// Up to which output offset a packet depends on which record.
+    /// Records on which packets depend, each with the output offset up to which
+    /// it holds.
     marks: VecDeque<(u64, Truth)>,
     fin: Option<Truth>,
     fin_sent: bool,
@@ -72,24 +75,27 @@ pub struct Socket {
     rto_at: Option<Ns>,
     backoff: u32,
     quiet_until: Ns,
-    /// Both sides report what came beyond a hole, and only then is it kept.
+    /// Whether both sides report bytes beyond a hole; only then are they kept.
     sack: bool,
     beyond: Beyond,
-    /// What came twice, for the next ACK (RFC 2883).
+    /// Range that came twice, for the next ACK (RFC 2883).
     twice: Option<(u64, u64)>,
-    /// Both sides know of it (RFC 3168 §6.1.1), which no repaired socket does.
+    /// Whether both sides use ECN (RFC 3168 §6.1.1), which no repaired socket
+    /// does.
     ecn: bool,
-    /// The client has not heard yet that the path is congested (RFC 3168 §6.1.3).
+    /// Whether the client has not heard yet that the path is congested (RFC 3168
+    /// §6.1.3).
     congested: bool,
-    /// The server has let go of it.
+    /// Whether the server has released it.
     pub orphan: bool,
     pub reset: bool,
-    /// We ended first: once over it stays, and only answers.
+    /// Whether this side ended first: once over, the socket stays and only
+    /// answers.
     pub time_wait: bool,
 }
 
 impl Socket {
-    /// The answer to a SYN.
+    /// The socket that answers a SYN.
     pub fn new(syn: &Packet, iss: SeqNo, wscale: u8, buffer: u64, now: Ns) -> Self {
         let scaled = syn.wscale != NO_SCALING;
         Self {
@@ -134,8 +140,8 @@ impl Socket {
         }
     }
 
-    /// A socket in repair mode, made what a verdict says; `kept` is the output
-    /// `[snd_una, out_end)`. The client's FIN is played in afterwards.
+    /// A socket in repair mode, set to what a verdict says; `kept` is the
+    /// output `[snd_una, out_end)`. The client's FIN is played in afterwards.
     pub fn restore(r: &Restore<'_>, kept: &[u8], truth: Truth, buffer: u64, now: Ns) -> Self {
         let origin = r.record.irs.plus(1);
         let unread: VecDeque<u8> = r.unread.concat().into();
@@ -232,7 +238,7 @@ impl Socket {
         }
     }
 
-    /// What came twice, once, and what lies beyond a hole.
+    /// Blocks to report: what came twice, once, and what lies beyond a hole.
     fn report(&mut self) -> SackBlocks {
         let mut sack = SackBlocks::default();
         if self.sack {
@@ -263,8 +269,8 @@ impl Socket {
         let start = next as i64 + i64::from(p.seq.since(self.irs.plus(1 + next)));
         let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
         if p.is(Flags::RST) {
-            // Linux takes one just before a FIN, too: who has closed a socket with that
-            // FIN under way says it so (`tcp_reset_check`).
+            // Linux accepts a reset just before a FIN, too: a client that has closed a
+            // socket with that FIN under way says it so (`tcp_reset_check`).
             let before_fin = self.client_fin && start + 1 == next as i64;
             self.reset |= start == next as i64 || before_fin;
             return false;
@@ -308,7 +314,7 @@ impl Socket {
         true
     }
 
-    /// False: it acknowledges what was never sent.
+    /// Takes an ACK; false if it acknowledges what was never sent.
     fn take_ack(&mut self, now: Ns, p: &Packet) -> bool {
         let acked = i64::from(p.ack.since(self.iss.plus(1)));
         let sent = self.snd_max + u64::from(self.fin_sent);
@@ -343,14 +349,14 @@ impl Socket {
         self.established && (self.snd_una < self.out_end() || unsent_fin)
     }
 
-    /// What the client has not acknowledged.
+    /// Output that the client has not acknowledged.
     pub fn unacked(&self) -> Unacked {
         let bytes = (self.out_end() - self.snd_una) as u32;
         let window_closed = bytes > 0 && self.peer_window == 0;
         Unacked { bytes, repeats: self.backoff as u8, window_closed }
     }
 
-    /// All that it keeps of its output.
+    /// All output that it keeps.
     pub fn earlier(&self) -> Earlier {
         let socket = cookie(self.iss, self.irs);
         let from = self.iss.plus(1 + self.out_from);
@@ -362,7 +368,7 @@ impl Socket {
         self.rto_at.filter(|_| self.is_waiting() && !self.reset)
     }
 
-    /// How much a write takes now.
+    /// Bytes that a write takes now.
     pub fn room(&self) -> u64 {
         SEND_BUFFER.saturating_sub(self.out.len() as u64)
     }
@@ -372,7 +378,7 @@ impl Socket {
         self.marks.push_back((self.out_end(), truth));
     }
 
-    /// The server ends its sending side.
+    /// Ends the server's sending side.
     pub fn shutdown(&mut self, truth: Truth) {
         if self.fin.is_none() {
             self.time_wait = !self.client_fin;
@@ -386,7 +392,7 @@ impl Socket {
         bytes
     }
 
-    /// What a descriptor's duplicate shows of `[from, until)`.
+    /// Bytes of `[from, until)` that a duplicate of the descriptor shows.
     pub fn peek(&self, from: u64, until: u64, into: &mut Vec<u8>) -> Peeked {
         let end = self.read + self.unread.len() as u64;
         if self.reset || self.orphan || from < self.read || from > end {
@@ -421,7 +427,8 @@ impl Socket {
         }
     }
 
-    /// The FIN goes once everything has, unless the last bytes had it.
+    /// Sends the FIN once everything else has gone, unless the last bytes had
+    /// it.
     fn end_sending(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
             self.fin_sent = true;
@@ -431,7 +438,8 @@ impl Socket {
         }
     }
 
-    /// The last bytes have the FIN with them, if the stream ends there by now.
+    /// A segment; the last bytes carry the FIN, if the stream ends there by
+    /// now.
     fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
         let fin = self.fin.filter(|_| until == self.out_end());
         let flags = fin.map_or(ACK, |_| Flags::FIN | ACK);
@@ -449,7 +457,7 @@ impl Socket {
         Packet { fin_truth, ..self.packet(now, seq, Flags::FIN, &[]) }
     }
 
-    /// Repeats the oldest segments, or asks after a closed window.
+    /// Repeats the oldest segments, or probes a closed window.
     pub fn on_timer(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.timer().is_none_or(|at| at > now) {
             return;
@@ -471,7 +479,8 @@ impl Socket {
             out.push(self.fin_packet(now));
         }
         if out.is_empty() {
-            // A zero-window probe (RFC 9293 §3.8.6.1): an old number, to be answered.
+            // A zero-window probe (RFC 9293 §3.8.6.1): an old number, which must be
+            // answered.
             let seq = self.iss.plus(self.snd_una);
             out.push(self.packet(now, seq, ACK, &[]));
         }
@@ -482,19 +491,20 @@ impl Socket {
         self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
     }
 
-    /// Nobody has answered its SYN-ACK in time. By the host's clock: one that leaps ahead
-    /// ends at once what Linux, which counts its repeats, would still remember.
+    /// Whether nobody has answered its SYN-ACK in time, by the host's clock: one that
+    /// leaps ahead ends at once what Linux, which counts its repeats, would still
+    /// remember.
     pub fn is_expired(&self, now: Ns, crowded: bool) -> bool {
         let life = if crowded { HANDSHAKE_CROWDED } else { HANDSHAKE };
         !self.established && now - self.opened > life
     }
 
-    /// RFC 9293 §3.10.7.4: its SYN-ACK is not what `p` acknowledges.
+    /// Whether `p` does not acknowledge its SYN-ACK (RFC 9293 §3.10.7.4).
     pub fn is_not_meant(&self, p: &Packet) -> bool {
         !self.established && p.is(ACK) && !p.is(Flags::RST) && p.ack != self.iss.plus(1)
     }
 
-    /// Both ends of stream are acknowledged.
+    /// Whether both ends of stream are acknowledged.
     pub fn is_over(&self) -> bool {
         self.reset || (self.client_fin && self.fin_acked)
     }

@@ -40,7 +40,7 @@ pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
     ClientPlan, ColdPlan, DiskPlan, Fault, How, JoinPlan, Limits, Manners, Mutation, Path, Plan,
-    Stage, Step, Trick, Ways, When,
+    Rebuild, Stage, Step, Trick, Ways, When,
 };
 pub use sweep::{Case, Uneven};
 
@@ -52,21 +52,22 @@ const fn ns(duration: std::time::Duration) -> Ns {
     duration.as_nanos() as Ns
 }
 
-/// Where a run got, and how often it came to what is rare.
+/// How far a run got, and how often it met what is rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Records of the first primary's log.
     pub records: u64,
     /// Messages between the members.
     pub messages: u64,
-    /// Reads of the server of which the tap had lost something.
+    /// Reads of the server for which the tap had lost something.
     pub repairs: u64,
     pub gates: Counts,
     /// Packets of clients with bad manners.
     pub hostile: u64,
-    /// Answers of such clients to who asks where they stand.
+    /// Answers of such clients to probes.
     pub lies_at_probe: u64,
-    /// Segments that the edge copied to nobody, for no kernel could take them.
+    /// Segments that the edge copied to nobody, because no kernel could take
+    /// them.
     pub implausible: u64,
     /// SYN-ACKs that found no room in the edge's table.
     pub edge_refused: u64,
@@ -78,17 +79,22 @@ pub struct Reached {
     pub refused_full: u64,
     /// Copies that found no room in the tap.
     pub tap_lost: u64,
-    /// SYNs that the edge sent again.
+    /// SYNs that the edge resent.
     pub syns_resent: u64,
     /// Clients that found no room until the end.
     pub shut_out: u64,
     /// Images that were taken, and members that have joined.
     pub images: u64,
     pub joins: u64,
-    /// Connections that joiners were in step without.
+    /// Connections that joiners lacked when they were in step.
     pub left_out: u64,
-    /// Servers that a daemon has taken up.
+    /// Servers that a daemon has taken over.
     pub taken_up: u64,
+    /// Times that all was kept of a server that spoke alone, that such a server was rebuilt, and
+    /// that it was not, or fell again where it had fallen.
+    pub kept: u64,
+    pub rebuilt: u64,
+    pub not_rebuilt: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -111,33 +117,36 @@ impl std::ops::AddAssign for Reached {
         self.joins += other.joins;
         self.left_out += other.left_out;
         self.taken_up += other.taken_up;
+        self.kept += other.kept;
+        self.rebuilt += other.rebuilt;
+        self.not_rebuilt += other.not_rebuilt;
     }
 }
 
-/// What a run led to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
-    /// The case, of a sweep.
+    /// The case of a sweep.
     pub case: Option<Case>,
     pub reached: Reached,
-    /// Events that happened, and how much virtual time they took.
+    /// Number of events, and the virtual time that they took.
     pub events: u64,
     pub virtual_ns: Ns,
     /// Replies that clients checked.
     pub replies: u64,
     pub takeovers: u64,
-    /// Bytes, FINs among them, that the backup got from the primary's kernel.
+    /// Bytes, including FINs, that the backup got from the primary's kernel.
     pub unread: u64,
-    /// Both members had lost what the clients were told: the service stopped,
-    /// as it must.
+    /// Whether both members had lost what the clients were told: the service
+    /// then stopped, as it must.
     pub service_ended: bool,
     pub violations: Vec<Violation>,
-    /// Empty unless it was asked for.
+    /// The trace; empty unless it was asked for.
     pub trace: Vec<String>,
 }
 
-/// Lines of a trace that a failure is shown with.
+/// Lines of a trace that are shown with a failure.
 const TAIL_LINES: usize = 60;
 
 impl Outcome {

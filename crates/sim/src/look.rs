@@ -1,5 +1,5 @@
-//! What the simulator sees of its cluster from outside, for the judges: every now and
-//! then whether what is said is true, and at the end what was not given back.
+//! What the simulator sees of its cluster from outside, for the judges: from time to
+//! time whether what is said is true, and at the end what was not given back.
 
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
@@ -11,15 +11,15 @@ use crate::world::{EDGE, Event, Host, NAMES, World};
 use crate::{Ns, Reached};
 use std::collections::VecDeque;
 
-/// Messages that may be under way at any time: heartbeats, reports and probes, both
-/// ways, on two channels to the edge and one between the members.
+/// Most messages that may be under way at any time: heartbeats, reports and probes,
+/// both ways, on two channels to the edge and one between the members.
 const BEATS: usize = 12;
-/// So long a server may wait for room in the log while somebody joins, ns: until its
-/// daemon has seen that there is none.
+/// Longest time that a server may wait for room in the log while somebody joins, in
+/// ns: until its daemon has seen that there is none.
 const JOINER_WAIT_MAX: Ns = 4 * LOOK_EVERY;
 
 impl World {
-    /// Whom a fault can be held against.
+    /// The members that a fault can be held against.
     pub fn blames(&self, fault: &Fault) -> [bool; 2] {
         match *fault {
             Fault::FreezeHost { member, .. }
@@ -51,7 +51,8 @@ impl World {
         daemon.is_some_and(|d| matches!(&d.phase, Phase::Backup(machine) if machine.follows()))
     }
 
-    /// Does a server live there, or a replica of one, or is that kept?
+    /// Whether a server lives there, or a replica of one, or what is kept of
+    /// one.
     fn serves(&self, member: usize, replica: bool) -> bool {
         let is_one = |server: &Server| {
             server.alive && server.diverged.is_none() && (server.mode == Mode::Replay) == replica
@@ -71,7 +72,7 @@ impl World {
         self.is_heard(one, other) && self.is_heard(other, one)
     }
 
-    /// Primary and backup are there, in step, and reach each other.
+    /// Whether primary and backup are there, in step, and reach each other.
     fn is_protected(&self) -> bool {
         let Some(member) = self.edge.current else { return false };
         let records = |server: &Server| server.mode == Mode::Record && server.commits;
@@ -83,7 +84,7 @@ impl World {
             && self.hosts[member].daemon.is_some()
     }
 
-    /// Compares what everybody shows with what is so.
+    /// Compares what all hosts show with the truth.
     pub fn looks(&mut self) {
         self.schedule(LOOK_EVERY, Event::Looks);
         let Reached { syns_dropped, refused_full, tap_lost, .. } = self.reached;
@@ -110,7 +111,7 @@ impl World {
                 EDGE => (0..2).any(|member| self.is_whole(EDGE, member)),
                 member => here[member] && self.is_whole(EDGE, member),
             };
-            // What is well can be known only where all hear all.
+            // A healthy state can be known only if all hear all.
             let can_know = knows && (all || !protected);
             let speaks =
                 who == EDGE || (self.edge.current != Some(1 - who) && self.serves(who, false));
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for who is not in step.
+    /// Judges that nobody waits for a member that is not in step.
     fn look_at_joiner(&mut self, member: usize) {
         let host = &self.hosts[member];
         let waits = |server: &Server| {
@@ -143,7 +144,7 @@ impl World {
         machine.is_current(member) && answers && known.is_ready(NAMES[1 - member])
     }
 
-    /// At the end: what was not given back, though nobody needs it.
+    /// Judges at the end what was not given back, though nobody needs it.
     pub fn left_over(&mut self) {
         let mut left = self.edge.left();
         for (member, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.alive) {

@@ -27,7 +27,7 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
-/// What a member is configured to wait for the other one: runs are short.
+/// Time for which a member waits for the other one: short, as the runs are.
 const ALONE_AFTER: Nanos = Nanos::from_ms(1500);
 
 /// A lasting channel that this side opens, or (on the primary) the peer's.
@@ -39,7 +39,7 @@ pub struct Link {
     pub inbox: VecDeque<Input>,
 }
 
-/// What the daemon is.
+/// The state of a daemon.
 pub enum Phase {
     Ask(Ask),
     /// A primary that waits for its backup, or a backup that seeks its primary.
@@ -51,7 +51,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The first member is the preferred one.
+    /// The initial phase; the first member is the preferred one.
     pub fn asks(at: usize, now: Ns) -> Self {
         Self::Ask(Ask::new(NAMES[at], NAMES[1 - at], at == 0, Nanos(now)))
     }
@@ -68,48 +68,52 @@ pub struct Daemon {
     pub phase: Phase,
     /// SYN-ACKs that the gate holds.
     pub held: BTreeMap<ConnId, Packet>,
-    /// ACKs that the gate withheld when it went, and that are still to be sent.
+    /// ACKs that the gate had withheld when it went, and that are still to be
+    /// sent.
     pub owed: Vec<(ConnKey, SeqNo)>,
     /// Sockets that a takeover has rebuilt.
     pub carried: Vec<Carried>,
-    /// The channel to the primary was lost, or is of no use any more.
+    /// Whether the channel to the primary was lost, or is of no use any more.
     pub lost: bool,
     pub takes_over: bool,
-    /// The takeover has asked its replica for its connections.
+    /// Whether the takeover has asked its replica for its connections.
     pub settles: bool,
-    /// What its machine had refused when it last said so.
+    /// Number that its machine had refused when it last said so.
     pub refused_full: u64,
-    /// A broken member does what the primary says.
+    /// Whether a broken member does what the primary says.
     pub sent_away: bool,
-    /// Connections that its machine knows, and what is not confirmed of the log, as it
-    /// said last.
+    /// Connections that its machine knows, and unconfirmed parts of the log, by its
+    /// latest report.
     pub connections: usize,
     pub unconfirmed: usize,
-    /// When the image of its server is taken, the one that it sends, and how much of that is
-    /// sent; what is in it of connections, and which of their clients had not acknowledged
-    /// everything, by how many bytes they had to.
+    /// When the image of its server is taken; the image that it sends, and how much of it is
+    /// sent; its connections, and how many bytes their clients had not acknowledged.
     pub image_due: Option<Nanos>,
-    /// What has come of it, when the daemon sees it; connections that its server had accepted
-    /// by then.
+    /// Outcome of the image, and when the daemon sees it; connections that its server had
+    /// accepted by then.
     pub image_seen: Option<(Nanos, Result<Taken, String>)>,
     pub accepts: u32,
-    /// What of it the server had let go of, and of its place in the books.
+    /// Connections of it that the server had released, together with their
+    /// place in the books.
     pub let_go: Vec<ConnKey>,
     pub image: Option<Image>,
     pub image_at: u64,
     pub books: Vec<Book>,
     pub unacked: Vec<(ConnKey, u64)>,
-    /// Sockets whose output goes with an image, and what there was.
+    /// Sockets whose output goes with an image, and that output.
     pub slow: Vec<u64>,
     pub earlier: Vec<Earlier>,
-    /// The server that it makes of one.
+    /// The server that it makes from an image.
     pub copy: Option<Copy>,
-    /// The connections that it has taken over.
+    /// Connections that it has taken over.
     pub survivors: Vec<Held>,
+    /// All is kept that its server could be rebuilt of, and it is.
+    pub keeps: bool,
+    pub rebuilds: bool,
 }
 
 impl Daemon {
-    /// Is the socket for the other member open?
+    /// Whether the socket for the other member is open.
     pub fn listens(&self) -> bool {
         matches!(self.phase, Phase::Pairing(_) | Phase::Primary(_)) && self.member.speaks
     }
@@ -118,7 +122,7 @@ impl Daemon {
         Process { host: self.at, life: self.life }
     }
 
-    /// What it holds of connections and channels.
+    /// What it holds for connections and channels.
     pub fn left(&self) -> [(&'static str, usize); 6] {
         let inbox = self.edge.inbox.len() + self.pair.inbox.len();
         let unmade = self.copy.as_ref().filter(|copy| !copy.is_kept());
@@ -150,6 +154,7 @@ impl World {
             at: member,
             member: Member {
                 alone_after: ALONE_AFTER,
+                buffering: self.plan.buffering,
                 ..Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now))
             },
             edge: Link::default(),
@@ -177,6 +182,8 @@ impl World {
             earlier: Vec::new(),
             copy: None,
             survivors: Vec::new(),
+            keeps: false,
+            rebuilds: false,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -186,8 +193,9 @@ impl World {
         self.wake_daemon_soon(member);
     }
 
-    /// SIGKILL. The server dies with its daemon (`PR_SET_PDEATHSIG`), but for one that
-    /// speaks alone (here: without a log, too; the real one lives while it is joined); gate and tap's drop stay as they are.
+    /// Kills the daemon (SIGKILL). The server dies with it (`PR_SET_PDEATHSIG`), except for one
+    /// that speaks alone (here: even without a log; the real one lives while it is joined);
+    /// gate and the tap's drop stay as they are.
     pub fn daemon_dies(&mut self, member: usize) {
         let is_loose = self.is_loose(member);
         let Some(daemon) = self.hosts[member].daemon.take() else { return };
@@ -199,7 +207,7 @@ impl World {
         self.end_pipes_of(daemon.process());
     }
 
-    /// No daemon's death touches its server any more.
+    /// Whether no daemon's death touches its server any more.
     pub fn is_loose(&self, member: usize) -> bool {
         let host = &self.hosts[member];
         let alone = host.server.as_ref().is_some_and(|it| it.alive && it.mode == Mode::Live);
@@ -216,7 +224,7 @@ impl World {
         self.wake_daemon(member, self.now + delay);
     }
 
-    /// The next turn is at the latest then.
+    /// Schedules the next turn at this time at the latest.
     pub fn wake_daemon(&mut self, member: usize, at: Ns) {
         let at = at.max(self.now + 1_000);
         let host = &mut self.hosts[member];
@@ -242,8 +250,8 @@ impl World {
             // Nobody reads a channel that leads nowhere any more.
             daemon.pair.inbox.clear();
         }
-        // Inputs of this very turn go to the same inboxes. What comes to a channel that was
-        // closed, and who connects while nobody accepts, waits.
+        // Inputs of this very turn go to the same inboxes. Input on a channel that was
+        // closed, and connections while nobody accepts, wait.
         let link = &daemon.pair;
         let pair = !link.inbox.is_empty() && link.pipe.is_some() && !daemon.lost;
         let again = !daemon.edge.inbox.is_empty() || pair;
@@ -277,7 +285,7 @@ impl World {
         }
     }
 
-    /// A backup that thinks its primary dead, for no reason.
+    /// Makes a backup think its primary dead, for no reason.
     pub fn mistakes(&mut self, d: &mut Daemon) {
         let phase = std::mem::replace(&mut d.phase, Phase::Away);
         d.phase = match phase {
@@ -295,7 +303,7 @@ impl World {
             Turn::Busy => self.sleep(d, self.now),
             Turn::Until(at) => self.sleep(d, self.hosts[d.at].clock.when(at.0)),
             Turn::End(End::Again) => {
-                // With its role goes what that had held.
+                // What its role had held goes with the role.
                 d.held.clear();
                 d.owed.clear();
                 self.check.says(d.at, Said::Waits);
@@ -310,6 +318,7 @@ impl World {
             Turn::End(End::Met { runs: false }) => return self.backup_starts(d),
             Turn::End(End::Unmet) => return self.lone_starts(d),
             Turn::End(End::Survives) => return self.survivor_serves(d),
+            Turn::End(End::Fallen) => return self.rebuilds(d, phase),
             Turn::End(end) => {
                 let what = format!("{} ends: {end:?}", NAMES[d.at]);
                 self.check.violation(self.now, "ends", what);
@@ -318,7 +327,8 @@ impl World {
         phase
     }
 
-    /// `EdgeLink::turn`, for either link: connects when it is time; what came.
+    /// `EdgeLink::turn`, for either link: connects when it is time; returns
+    /// what came.
     pub fn turn_link(&mut self, d: &mut Daemon, kind: Kind) -> Vec<Input> {
         let (now, member, process) = (self.now, d.at, d.process());
         let link = if kind == Kind::Edge { &mut d.edge } else { &mut d.pair };
@@ -355,7 +365,8 @@ impl World {
         inputs
     }
 
-    /// As [`Self::wake_daemon`], while the daemon is out of its place for a turn.
+    /// Like [`Self::wake_daemon`], while the daemon is out of its place for a
+    /// turn.
     fn wake_taken(&mut self, member: usize, process: Process, at: Ns) {
         let at = at.max(self.now + 1_000);
         let host = &mut self.hosts[member];
@@ -393,7 +404,7 @@ impl World {
         d.member.speaks = true;
         let gate = crate::gate::Gate::new(&self.plan.limits, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
-        // It may be a backup's host of old.
+        // The host may have been a backup's before.
         self.hosts[member].tap_drop = None;
         if self.plan.cold.is_some() {
             return self.lone_starts(d);
@@ -408,15 +419,15 @@ impl World {
         });
         self.kill_server(member);
         self.hosts[member].tap_drop = Some(false);
-        // It may be a primary's host of old: what its kernel still has would speak again after
-        // a takeover, and be in its connections' way.
+        // The host may have been a primary's before: what its kernel still has would speak
+        // again after a takeover, and be in its connections' way.
         self.hosts[member].sockets.clear();
         self.hosts[member].gate = None;
         self.hosts[member].tap = Some(VecDeque::new());
         self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Backup)))
     }
 
-    /// The backup has come: address and server.
+    /// Starts address and server, because the backup has come.
     fn primary_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
@@ -434,7 +445,7 @@ impl World {
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
-    /// Nobody has come: it serves without a backup.
+    /// Starts to serve without a backup, because nobody has come.
     fn lone_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
@@ -447,8 +458,8 @@ impl World {
         self.survivor_serves(d)
     }
 
-    /// Its server has outlived an earlier daemon: what the gate knows and the kernel still
-    /// has (`daemon/survivor.rs`).
+    /// Takes over a server that has outlived an earlier daemon: what the gate knows and
+    /// the kernel still has (`daemon/survivor.rs`).
     fn takes_up(&mut self, d: &mut Daemon) -> Phase {
         self.say(|| format!("{}: takes its server up", NAMES[d.at]));
         d.member.speaks = true;
@@ -469,7 +480,7 @@ impl World {
         self.survivor_serves(d)
     }
 
-    /// The primary has answered: the replica.
+    /// Starts the replica, because the primary has answered.
     fn backup_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.start_server(at, Mode::Replay);
@@ -482,7 +493,7 @@ impl World {
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 
-    /// The primary's server runs already.
+    /// Joins a primary whose server already runs.
     fn joiner_starts(&mut self, d: &mut Daemon) -> Phase {
         self.say(|| format!("{}: joins in epoch {}", NAMES[d.at], d.member.epoch));
         (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
@@ -494,10 +505,31 @@ impl World {
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 
+    /// Its server has fallen, and is rebuilt of what was kept (`daemon/backup/rebuild.rs`).
+    fn rebuilds(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
+        let kept = match phase {
+            Phase::Primary(mut machine) => machine.take_kept(),
+            _ => None,
+        };
+        let mut machine = Box::new(kept.expect("who falls has kept something"));
+        let host = &mut self.hosts[d.at];
+        (host.server, host.tap_drop) = (None, Some(false));
+        host.sockets.clear();
+        host.backlog.clear();
+        d.held.clear();
+        d.owed.clear();
+        // There is nobody on the other end.
+        (d.lost, d.takes_over, d.settles) = (true, false, false);
+        (d.keeps, d.rebuilds, d.refused_full) = (false, true, 0);
+        self.reached.rebuilt += 1;
+        let turn = machine.rebuild(&mut AtHost { world: self, d });
+        self.after(d, turn, Phase::Backup(machine))
+    }
+
     /// It has taken over, and speaks alone.
     fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
         (d.lost, d.takes_over, d.settles) = (false, false, false);
-        d.refused_full = 0;
+        (d.rebuilds, d.refused_full) = (false, 0);
         let (linger_max, limits) = (self.plan.limits.gate_slots / 2, self.plan.limits.primary);
         let conns = std::mem::take(&mut d.survivors);
         let host = &mut AtHost { world: self, d };
@@ -505,14 +537,15 @@ impl World {
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
-    /// The log has grown, and nobody rang: the next tick finds it.
+    /// The log has grown without a signal: the next tick finds it.
     pub fn log_grew(&mut self, member: usize) {
         self.wake_daemon(member, self.now + ns(TICK));
     }
 
-    /// A copy has come: does anybody watch?
+    /// A copy has come: wakes the member if it watches.
     pub fn tap_rings(&mut self, member: usize) {
-        if self.hosts[member].daemon.as_ref().is_some_and(Daemon::watches_tap) {
+        let watches = |daemon: &Daemon| daemon.watches_tap() || daemon.listens();
+        if self.hosts[member].daemon.as_ref().is_some_and(watches) {
             self.wake_daemon_soon(member);
         }
     }

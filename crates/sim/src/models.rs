@@ -1,7 +1,8 @@
-//! The gate and the edge's data path as the simulator has them, packet by packet, for
+//! The gate and the edges' data paths as the simulator has them, packet by packet, for
 //! whoever compares them with the programs that they model (`bpf/gate.bpf.c`,
-//! `bpf/edge.bpf.c`); and the two ends of the tap: a primary's kernel, and the backup
-//! that is to hold what it holds. Packets come as bytes from the IP header on.
+//! `bpf/edge.bpf.c`, `bpf/redirect.bpf.c`, `bpf/transit.bpf.c`); and the two ends of the
+//! tap: a primary's kernel, and the backup that is to hold what it holds. Packets come as
+//! bytes from the IP header on.
 
 mod tap;
 
@@ -15,21 +16,24 @@ use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 
+pub use crate::spread::model::{Became, PlaceWords, RedirectModel, Shown, State};
+pub use crate::transit::model::{StringShown, StringWords, TransitModel};
 pub use tap::{KernelModel, TapModel};
 
-/// Flows that the edge's model follows; more are refused.
+/// Most flows that the edge's model follows; further ones are refused.
 pub const FLOWS_MAX: usize = Limits::WIDE.edge_flows;
 
-/// No time passes: what is over leaves the tables when it is told to.
+/// Time of all events: none passes, and what is over leaves the tables when it
+/// is told to.
 const NOW: Ns = 0;
 
-/// What a packet has become that goes on.
+/// What became of a packet that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     pub ack: SeqNo,
     pub window: u16,
     pub flags: Flags,
-    /// Its SACK blocks are there still.
+    /// Whether its SACK blocks are still there.
     pub has_sack: bool,
 }
 
@@ -43,14 +47,15 @@ impl GateModel {
         Self(Gate::new(&Limits { gate_slots: slots_max, ..Limits::WIDE }, None))
     }
 
-    /// A client's packet comes by.
+    /// Takes a client's packet.
     pub fn ingress(&mut self, bytes: &[u8]) {
         if let Some(packet) = packet(bytes, false, |_| None) {
             self.0.ingress(&packet);
         }
     }
 
-    /// The member's kernel sends a packet; `None` if it does not go on.
+    /// Takes a packet that the member's kernel sends; `None` if it does not go
+    /// on.
     pub fn egress(&mut self, bytes: &[u8]) -> Option<Passed> {
         let last = |key: &ConnKey| Some(self.0.view(self.0.conn_of(key)?)?.tsval);
         let packet = packet(bytes, true, last)?;
@@ -107,12 +112,12 @@ impl GateModel {
         self.0.solo = solo;
     }
 
-    /// There is no room for more events, or there is again.
+    /// Sets whether there is no room for more events.
     pub fn set_events_full(&mut self, full: bool) {
         self.0.events_full = full;
     }
 
-    /// `None` if no slot is free.
+    /// Adopts a connection; `None` if no slot is free.
     pub fn adopt(&mut self, adopted: &Adopted) -> Option<ConnId> {
         self.0.adopt(adopted)
     }
@@ -124,7 +129,7 @@ impl GateModel {
     }
 }
 
-/// What the edge remembers of a flow.
+/// What the edge remembers about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowWords {
     pub iss: SeqNo,
@@ -133,13 +138,13 @@ pub struct FlowWords {
     pub tsval: u32,
     pub client_ack: SeqNo,
     pub server_ack: SeqNo,
-    /// 255: its windows do not scale.
+    /// Shift of its windows; 255 if they do not scale.
     pub wscale: u8,
     pub established: bool,
     pub client_fin: bool,
     pub server_fin: bool,
     pub reset: bool,
-    /// Its SYN-ACK was not seen.
+    /// Whether its SYN-ACK was not seen.
     pub learnt: bool,
 }
 
@@ -162,7 +167,7 @@ impl From<&Flow> for FlowWords {
     }
 }
 
-/// What every packet through the edge meets, but for the fence.
+/// What every packet through the edge meets, except for the fence.
 pub struct EdgeModel(Edge);
 
 impl Default for EdgeModel {
@@ -172,12 +177,12 @@ impl Default for EdgeModel {
 }
 
 impl EdgeModel {
-    /// A client's packet; true if the backup gets a copy.
+    /// Takes a client's packet; true if the backup gets a copy.
     pub fn client_sends(&mut self, bytes: &[u8]) -> bool {
         packet(bytes, false, |_| None).is_some_and(|packet| self.0.copies(NOW, &packet))
     }
 
-    /// A packet of the current member; false if it does not go on.
+    /// Takes a packet of the current member; false if it does not go on.
     pub fn member_sends(&mut self, bytes: &[u8]) -> bool {
         let last = |key: &ConnKey| self.0.flow(key).map(|flow| flow.tsval);
         packet(bytes, true, last).is_some_and(|packet| self.0.track_server(NOW, &packet))
@@ -189,8 +194,8 @@ impl EdgeModel {
     }
 }
 
-/// A packet as the simulation has it, where everybody has timestamps: one without is
-/// read as if it repeated the `last` one of its sender, which says nothing new.
+/// A packet in the simulation's form, where every host has timestamps: one without
+/// is read as if it repeated the `last` one of its sender, which says nothing new.
 fn packet(bytes: &[u8], of_server: bool, last: impl Fn(&ConnKey) -> Option<u32>) -> Option<Packet> {
     let p = TcpPacket::parse(bytes, Checksum::Verify).ok()?;
     let key = p.client_to_server_key();

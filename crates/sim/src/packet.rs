@@ -1,4 +1,5 @@
-//! A packet on the wire, both ways, with what only the simulation knows of it.
+//! A packet on the wire, in either direction, with what only the simulation
+//! knows about it.
 
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, SackBlocks, TcpOptions, TcpPacket};
@@ -18,33 +19,33 @@ pub struct Packet {
     /// Meaningless without [`Flags::ACK`].
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As on the wire: not shifted.
+    /// The window as on the wire: not shifted.
     pub window: u16,
-    /// Of a SYN.
+    /// Window scale of a SYN.
     pub wscale: u8,
-    /// Of a SYN: SACK is permitted.
+    /// Whether a SYN permits SACK.
     pub sack_permitted: bool,
     pub sack: SackBlocks,
     pub tsval: u32,
-    /// The path is congested, which the IP header says (RFC 3168 §5).
+    /// Whether the IP header says that the path is congested (RFC 3168 §5).
     pub ce: bool,
     pub payload: Rc<[u8]>,
-    /// Of a client's packet: its number, which stands for the raw bytes.
+    /// Number of a client's packet, which stands for its raw bytes.
     pub id: u64,
-    /// Of a server's packet: where its payload, or its RST, comes from, in truth.
+    /// True origin of the payload, or the RST, of a server's packet.
     pub truth: Truth,
-    /// And its FIN.
+    /// True origin of its FIN.
     pub fin_truth: Truth,
-    /// Its first SACK block tells of bytes that came twice (RFC 2883).
+    /// Whether its first SACK block tells of bytes that came twice (RFC 2883).
     pub is_dsack: bool,
 }
 
-/// What the checkers know of a packet of a member.
+/// What the checkers know about a member's packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
-    /// The server process that wrote the payload or asked for the FIN; 0: none.
+    /// The server process that wrote the payload or requested the FIN; 0: none.
     pub server: u32,
-    /// Records of its log on which that depends.
+    /// Number of records of its log on which that depends.
     pub depends: u64,
 }
 
@@ -53,7 +54,7 @@ impl Packet {
         self.flags.has(flags)
     }
 
-    /// How many sequence numbers it takes.
+    /// Number of sequence numbers that it takes.
     pub fn len(&self) -> u64 {
         self.payload.len() as u64 + u64::from(self.is(Flags::SYN)) + u64::from(self.is(Flags::FIN))
     }
@@ -62,12 +63,12 @@ impl Packet {
         self.seq.plus(self.len())
     }
 
-    /// Without anything that could be read as the start of a stream.
+    /// Whether nothing in it could be read as the start of a stream.
     pub fn is_pure(&self) -> bool {
         self.payload.is_empty() && self.flags.0 & (Flags::SYN | Flags::FIN | Flags::RST).0 == 0
     }
 
-    /// As the replica's machines take it.
+    /// Shows it as the replica's machines take it.
     pub fn with_view<R>(&self, f: impl FnOnce(&TcpPacket<'_>) -> R) -> R {
         let options = TcpOptions {
             timestamps: Some((self.tsval, 0)),

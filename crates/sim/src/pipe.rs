@@ -17,9 +17,10 @@ pub const RETRY: Ns = 100_000_000;
 /// `HANDSHAKE_LIMIT` of `channel.rs`, and TCP's first repeat of a SYN.
 const HANDSHAKE_LIMIT: Ns = 2_000_000_000;
 const SYN_AGAIN: Ns = 1_000_000_000;
-/// Longest pause of TCP's repeats as the model has it.
+/// Longest pause of TCP's repeats in the model, in ns.
 const REPEAT_MAX: Ns = 400_000_000;
-/// How late a message on an uneven way may be, ns: far less than a heartbeat.
+/// Longest delay of a message on an uneven path, in ns: far less than a
+/// heartbeat.
 const LATE_MAX: Ns = 4_000_000;
 
 pub type PipeId = usize;
@@ -42,7 +43,7 @@ pub struct Process {
 /// What a daemon finds in a link's inbox.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The handshake of this end's attempt is over.
+    /// The handshake of this end's attempt is complete.
     Opened(PipeId),
     Failed,
     /// Somebody has connected.
@@ -59,14 +60,14 @@ pub enum Item {
     End,
 }
 
-/// One way of a pipe.
+/// One direction of a pipe.
 #[derive(Debug, Default)]
 struct Flow {
     sent: u64,
     delivered: u64,
-    /// Earlier items arrive by then.
+    /// Time by which earlier items have arrived.
     free_at: Ns,
-    /// Sent into a cut link; TCP repeats them.
+    /// Items sent into a cut link; TCP repeats them.
     stalled: VecDeque<(u64, Item)>,
     unacked: VecDeque<(u64, Ns)>,
     timer: bool,
@@ -75,13 +76,14 @@ struct Flow {
 #[derive(Debug)]
 pub struct Pipe {
     pub kind: Kind,
-    /// Who connected, and who accepted.
+    /// The ends: the one that connected, and the one that accepted.
     pub ends: [Process; 2],
     open: [bool; 2],
     flows: [Flow; 2],
 }
 
-/// A message of `dir` arrives, or something else happens to a pipe.
+/// Arrival of a message in direction `dir`, or something else that happens to a
+/// pipe.
 #[derive(Clone, Debug)]
 pub enum PipeEvent {
     Arrives {
@@ -226,7 +228,7 @@ impl World {
         }
     }
 
-    /// This end is closed by the other or by its own kernel.
+    /// Closes this end, because the other end or its own kernel did.
     fn lose_end(&mut self, id: PipeId, end: usize) {
         if std::mem::replace(&mut self.pipes[id].open[end], false) {
             let process = self.pipes[id].ends[end];
@@ -234,13 +236,14 @@ impl World {
         }
     }
 
-    /// The process lets go of its end.
+    /// Lets the process release its end.
     pub fn close_pipe(&mut self, id: PipeId, end: usize) {
         self.send_item(id, end, Item::End);
         self.pipes[id].open[end] = false;
     }
 
-    /// A process has died; its kernel, if that lives, ends its connections.
+    /// Ends the connections of a process that has died; its kernel does that,
+    /// if it lives.
     pub fn end_pipes_of(&mut self, process: Process) {
         for id in 0..self.pipes.len() {
             for end in 0..2 {
@@ -299,8 +302,8 @@ impl World {
         self.schedule(delay, Event::Pipe(PipeEvent::Reset { pipe: id, end: 1 - dir }));
     }
 
-    /// A connection on which nothing is said is probed, or a peer that was
-    /// restarted would never be missed.
+    /// Probes a connection on which nothing is sent: otherwise a restarted peer
+    /// would never be missed.
     fn keeps_alive(&mut self, id: PipeId, dir: usize) {
         let pipe = &self.pipes[id];
         if pipe.open[dir] {
@@ -345,7 +348,8 @@ impl World {
         self.put_link(listener, kind, Input::Accepted(id));
     }
 
-    /// Messages that nobody has acknowledged, on channels that are open.
+    /// Number of messages that nobody has acknowledged, on channels that are
+    /// open.
     pub fn unacked(&self) -> usize {
         let open = |pipe: &&Pipe| pipe.open == [true; 2];
         let flows = self.pipes.iter().filter(open).flat_map(|pipe| &pipe.flows);

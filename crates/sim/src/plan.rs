@@ -12,7 +12,8 @@ use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
 use holdfast_replica::limits::{self as replica, PrimaryLimits, Share};
-pub use joins::{ColdPlan, How, JoinPlan, Step};
+use holdfast_wire::buffering::Buffering;
+pub use joins::{ColdPlan, How, JoinPlan, Rebuild, Step};
 
 const MS: Ns = 1_000_000;
 
@@ -22,7 +23,7 @@ pub enum Trick {
     /// It acknowledges what was never sent.
     AcksUnsent,
     /// It resets one beyond the next number, and claims to have more than was sent when
-    /// a member that takes over asks where it stands.
+    /// a member that takes over probes it.
     ResetsBeside,
     /// Its segments lie outside the window, have no ACK, or begin anew.
     StraysOutside,
@@ -37,9 +38,9 @@ pub enum Trick {
 /// Where a client vanishes without a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its SYN is answered.
+    /// When its SYN is answered.
     HalfOpen,
-    /// It has said FIN.
+    /// After its FIN.
     Ended,
 }
 
@@ -47,7 +48,7 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
     Good,
-    /// It says two things of one byte, and nobody knows which of them is read.
+    /// It says two things about one byte, and nobody knows which one is read.
     Contradicts,
     /// See [`Trick`].
     Bad,
@@ -64,63 +65,64 @@ pub struct ClientPlan {
     pub filler_max: u16,
     pub bulk_max: u16,
     pub wscale: u8,
-    /// Its first sequence numbers are about to wrap.
+    /// Whether its first sequence numbers are about to wrap.
     pub near_wrap: bool,
-    /// It ends its sending side before the answers are there.
+    /// Whether it ends its sending side before the answers are there.
     pub half_close: bool,
-    /// The server ends first.
+    /// Whether the server ends first.
     pub server_ends: bool,
-    /// It reports, and hears, what came beyond a hole (RFC 2018).
+    /// Whether it reports, and hears, bytes beyond a hole (RFC 2018).
     pub sack: bool,
-    /// It and its server mark what they send as able to hear of congestion (RFC 3168).
+    /// Whether it and its server mark packets as able to hear of congestion (RFC
+    /// 3168).
     pub ecn: bool,
-    /// The next session has the same ports.
+    /// Whether the next session has the same ports.
     pub reuse_port: bool,
-    /// Its repeats contradict what it sent first.
+    /// Whether its repeats contradict what it sent first.
     pub lies: bool,
-    /// It repeats its SYN as late as most do (RFC 6298 §2.1).
+    /// Whether it repeats its SYN as late as most clients do (RFC 6298 §2.1).
     pub patient: bool,
-    /// It reads nothing from then until then, and its window closes.
+    /// Period in which it reads nothing, so that its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
-    /// It vanishes at this stage of its second session.
+    /// The stage of its second session at which it vanishes.
     pub vanishes_in: Option<Stage>,
-    /// It leaves sessions in the middle, without a word, and comes again from the same
-    /// port at once.
+    /// Whether it leaves sessions in the middle, without a word, and comes again from
+    /// the same port at once.
     pub comes_again: bool,
     pub trick: Option<Trick>,
 }
 
-/// The way between clients and edge.
+/// The path between clients and edge.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     pub delay: Ns,
     pub loss_permille: u64,
     pub duplicate_permille: u64,
     pub reorder_permille: u64,
-    /// Of packets whose ends can hear of it, so many say that the path is congested.
+    /// Permille of packets, whose ends can hear of it, that report a congested path.
     pub congestion_permille: u64,
 }
 
 /// Sizes of tables and queues (law L6).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections that the gate knows.
+    /// Most connections that the gate knows.
     pub gate_slots: usize,
-    /// Flows that the edge follows.
+    /// Most flows that the edge follows.
     pub edge_flows: usize,
-    /// SYNs that the gate remembers; the oldest gives way.
+    /// Most SYNs that the gate remembers; the oldest gives way.
     pub gate_syns: usize,
-    /// Handshakes, and connections to accept, that a listener bears.
+    /// Most handshakes, and connections to accept, that a listener takes.
     pub backlog: usize,
-    /// Packets in the socket of a backup's tap; more are lost.
+    /// Most packets in the socket of a backup's tap; further ones are lost.
     pub tap_packets: usize,
     pub primary: PrimaryLimits,
     pub backup: replica::Limits,
 }
 
 impl Limits {
-    /// As daemons have them, but for the tables of the kernels.
+    /// The daemons' limits, except for the tables of the kernels.
     pub const WIDE: Self = Self {
         gate_slots: 256,
         edge_flows: 64,
@@ -131,7 +133,7 @@ impl Limits {
         backup: replica::Limits::DEFAULT,
     };
 
-    /// Some that a few clients reach; `clients` there are.
+    /// Limits that a few clients reach; `clients` is their number.
     fn draw(rng: &mut Rng, clients: usize) -> Self {
         let mut limits = Self::WIDE;
         limits.edge_flows = rng.pick(&[64, 64, 64, clients + 2]);
@@ -142,13 +144,13 @@ impl Limits {
         limits
     }
 
-    /// The backup may have no room for a SYN.
+    /// Whether the backup may have no room for a SYN.
     pub(crate) fn forget_syns(&self) -> bool {
         self.backup.syns_max < Self::WIDE.backup.syns_max
     }
 
-    /// Everything is tiny, and lets everybody through in the end: what clients send at
-    /// a time, and what a log's records are, has room.
+    /// Makes everything tiny, but so that every client gets through in the end: what
+    /// clients send at a time, and a log's records, have room.
     pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
         self.gate_syns = rng.range(2, 6) as usize;
         // Fewer handshakes may be old than there are connections.
@@ -181,13 +183,14 @@ impl Limits {
 /// The edge's disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskPlan {
-    /// Of the writes, so many fail.
+    /// Permille of writes that fail.
     pub fails_permille: u64,
-    /// When the edge's host is started again, an old image may be in its place.
+    /// Whether an old image may be in its place when the edge's host is started
+    /// again.
     pub rolls_back: bool,
 }
 
-/// Which way of a link is cut.
+/// Which direction of a link is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
     Both,
@@ -199,8 +202,8 @@ pub enum Ways {
 /// What breaks. Members are 0, the first primary, and 1, its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// All of it stands still, as a machine that is stopped; 2 is the edge's. When it
-    /// goes on, its clock has gone on, has stood still, or leaps.
+    /// A whole machine stands still, as if stopped; 2 is the edge's. When it goes on,
+    /// its clock has gone on, has stood still, or leaps.
     FreezeHost {
         member: usize,
         lasts: Ns,
@@ -208,21 +211,21 @@ pub enum Fault {
     HostDies {
         member: usize,
     },
-    /// Who is dead is started again.
+    /// A dead member is started again.
     Starts {
         member: usize,
     },
-    /// As what it says, of who speaks then or of the other one.
+    /// The member that then speaks, or the other one, dies.
     Dies {
         speaks: bool,
         how: How,
     },
-    /// The daemon alone; its server dies with it. It may be started again.
+    /// The daemon alone dies, and its server with it. It may be started again.
     KillDaemon {
         member: usize,
         again: Option<Ns>,
     },
-    /// The server's, or the replica's, process alone.
+    /// The process of the server, or of the replica, dies alone.
     KillServer {
         member: usize,
     },
@@ -244,7 +247,7 @@ pub enum Fault {
     TapLoss {
         lasts: Ns,
     },
-    /// Messages between the members come late, as lost segments do.
+    /// Messages between the members come late, as after lost segments.
     SlowPair {
         lasts: Ns,
     },
@@ -254,18 +257,18 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
-    /// Servers accept nobody; who comes waits in the kernel.
+    /// Servers accept nobody; clients that connect wait in the kernel.
     AcceptsNobody {
         lasts: Ns,
     },
-    /// The shim of a server that records says that it cannot go on.
+    /// The shim of a recording server reports that it cannot go on.
     ShimBreaks {
         member: usize,
     },
     /// Somebody sets the time of day of a member's host.
     SetsClock {
         member: usize,
-        /// Forward, or back, ns.
+        /// Amount, forward or back, in ns.
         by: i64,
     },
     /// Somebody closes the edge by hand, and opens it again.
@@ -283,7 +286,7 @@ pub enum When {
     Record(u64),
     /// Right after this message between the members has come.
     Message(u64),
-    /// So long after the fault before.
+    /// This long after the fault before.
     After(Ns),
     /// When a join has next come so far.
     Join(Step),
@@ -324,20 +327,20 @@ pub enum Mutation {
     AcksKept,
     /// A primary that another has replaced goes on (L3).
     NeverStandDown,
-    /// As the daemons once were: idle channels are not probed, so that nobody
-    /// misses an edge that was restarted (liveness).
+    /// Idle channels are not probed, as in early daemons, so that nobody misses
+    /// an edge that was restarted (liveness).
     NoKeepalive,
-    /// As the daemons once were: whoever is current does not ask a restarted edge
-    /// to open the fence again, nor who is current now (liveness).
+    /// The current member does not ask a restarted edge to open the fence again,
+    /// nor who is current now, as in early daemons (liveness).
     NobodyAsksAgain,
-    /// As the daemons once were: in a takeover a restarted edge is not told who
-    /// is in step (liveness).
+    /// A restarted edge is not told in a takeover who is in step, as in early
+    /// daemons (liveness).
     NotSaidAgain,
-    /// As the daemons once were: a member that comes back while the edge still has
-    /// its old channel counts as in step (liveness).
+    /// A member that comes back while the edge still has its old channel counts as
+    /// in step, as in early daemons (liveness).
     NotForgotten,
-    /// As the daemons once were: a backup that has asked to be current gives up
-    /// when its primary sends it away (liveness).
+    /// A backup that has asked to be current gives up when its primary sends it
+    /// away, as in early daemons (liveness).
     SentAway,
     /// Heartbeats between the members are not sent (cause).
     NoBeats,
@@ -347,7 +350,7 @@ pub enum Mutation {
     KeepSlots,
     /// A promoted server reads its host's clocks as they are (L5).
     ClocksAnew,
-    /// What the edge has kept for an outage it keeps for itself (knock).
+    /// The edge keeps to itself what it has kept for an outage (knock).
     NeverResend,
     /// A client that lies costs others their connections (one client).
     NeighbourPays,
@@ -363,24 +366,29 @@ pub struct Plan {
     pub ring_bytes: u64,
     pub receive_buffer: u64,
     pub wscale: u8,
-    /// Of the copies to the backup, so many are lost all the time.
+    /// Permille of the copies to the backup that are lost all the time.
     pub copy_loss_permille: u64,
-    /// Now and then the server does nothing for up to this long.
+    /// Longest pause of the server, from time to time.
     pub server_pause: Option<Ns>,
-    /// No shim ever runs in the first primary's server.
+    /// Whether no shim ever runs in the first primary's server.
     pub unattached: bool,
     pub disk: DiskPlan,
-    /// Of both members, and of the edge.
+    /// Clocks of both members, and of the edge.
     pub clocks: [ClockPlan; 3],
-    /// Clients begin no session after this.
+    /// Time after which clients begin no session.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
     pub uneven: Uneven,
-    /// The daemons' heartbeats come by datagrams, too.
+    /// Whether the daemons' heartbeats come by datagrams, too.
     pub pulses: bool,
     pub joins: JoinPlan,
-    /// The backup is cold (decision 30).
+    /// Set if the backup is cold (decision 30).
     pub cold: Option<ColdPlan>,
+    /// A server that falls while it is alone is rebuilt (decision 31).
+    pub rebuild: Option<Rebuild>,
+    /// What acknowledgements and output wait for (decision 32). Nothing draws another mode
+    /// than output commit: the others give up laws that are judged.
+    pub buffering: Buffering,
     /// The case of a sweep that this is.
     pub case: Option<Case>,
     /// How long the run goes on when all clients are done.
@@ -389,7 +397,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What `seed` draws.
+    /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
@@ -403,7 +411,7 @@ impl Plan {
             congestion_permille: 0,
         };
         let count = 2 + rng.below(5);
-        // A stream of its own: what came before it draws as it always did.
+        // A stream of its own, so that earlier draws stay the same.
         let mut strain = Rng::new(seed, 3);
         let mut habits = Rng::new(seed, 4);
         let mut clients: Vec<ClientPlan> = (0..count).map(|_| ClientPlan::draw(&mut rng)).collect();
@@ -447,6 +455,8 @@ impl Plan {
             pulses: clocks.one_in(2),
             joins,
             cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
+            rebuild: None,
+            buffering: Buffering::Commit,
             case: None,
             rest: 0,
             mutation: None,
@@ -455,14 +465,14 @@ impl Plan {
 }
 
 impl ClientPlan {
-    /// Does it do what no other client may suffer from?
+    /// Whether it does something that no other client may suffer from.
     #[must_use]
     pub fn is_at_fault(&self) -> bool {
         self.manners() != Manners::Good || self.vanishes_at.is_some() || self.vanishes_in.is_some()
     }
 
-    /// Does it read all that it asks for? One that looks away may end its connection with
-    /// replies unread, and so does one that leaves in the middle.
+    /// Whether it reads everything that it asks for. One that looks away may end its
+    /// connection with replies unread, and so may one that leaves in the middle.
     #[must_use]
     pub fn reads_all(&self) -> bool {
         !self.is_at_fault() && self.looks_away.is_none() && !self.comes_again
@@ -506,7 +516,7 @@ impl ClientPlan {
         }
     }
 
-    /// Habits with a stream of their own.
+    /// Draws habits that have a stream of their own.
     fn draw_habits(&mut self, rng: &mut Rng) {
         self.sack = rng.one_in(2);
         self.ecn = rng.one_in(3);
@@ -530,7 +540,7 @@ impl ClientPlan {
         plan
     }
 
-    /// From now on it plays this trick.
+    /// Makes it play this trick from now on.
     pub fn plays(&mut self, trick: Trick) {
         self.trick = Some(trick);
         if trick == Trick::Storms {
@@ -540,7 +550,7 @@ impl ClientPlan {
 }
 
 impl Fault {
-    /// How long it lasts; nothing for what does not end.
+    /// How long it lasts; 0 for what does not end.
     #[must_use]
     pub fn lasts(&self) -> Ns {
         match *self {

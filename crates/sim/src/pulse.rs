@@ -1,7 +1,7 @@
 //! The datagrams beside the channels (`daemon/pulse.rs`): each daemon sends one to every
 //! other in each period, of its own accord, and notes when it last heard one. Nothing
-//! repeats them, and nothing holds them up; what a deaf host says does not count. Some
-//! networks let none through.
+//! repeats them, and nothing holds them up; datagrams from a deaf host do not count.
+//! Some networks let none through.
 
 use crate::Ns;
 use crate::member::{Daemon, HEARTBEAT};
@@ -10,12 +10,13 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::hearing::UNHEARD_MAX;
 use holdfast_member::edge::EdgeMachine;
 
-/// Who has heard whom: of the first one the second.
+/// Which host has heard which: the first index hears the second.
 #[derive(Debug, Default)]
 pub struct Pulses {
-    /// When what counted came last, as the hearer's clock shows it.
+    /// When the last datagram that counted came, by the hearer's clock.
     heard: [[Option<Ns>; 3]; 3],
-    /// How often each host has sent, and the last of another's that it has had.
+    /// How often each host has sent, and the last number of each other host
+    /// that it has received.
     sent: [u64; 3],
     had: [[u64; 3]; 3],
 }
@@ -24,12 +25,12 @@ impl World {
     pub fn pulses_start(&mut self) {
         let hosts = if self.plan.pulses { 3 } else { 0 };
         for host in 0..hosts {
-            // Nobody began at the same time as another.
+            // No two hosts begin at the same time.
             self.schedule(HEARTBEAT * (host as Ns + 1) / 4, Event::Pulse(host));
         }
     }
 
-    /// It is time for a host's daemon to say that it lives.
+    /// Lets a host's daemon say that it lives.
     pub fn pulse(&mut self, from: usize) {
         self.schedule(HEARTBEAT, Event::Pulse(from));
         if !self.has_daemon(from) {

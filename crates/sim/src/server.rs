@@ -7,6 +7,7 @@ mod copy;
 
 use crate::app::{Clocks, PerConn, Shared};
 use holdfast_replica::promotion::ManifestConn;
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::hash::{HashKey, hash};
 use holdfast_wire::log::{AcceptInfo, Header, LAZY, Op, TAPPED, record_len};
 use holdfast_wire::message::ConnKey;
@@ -23,11 +24,11 @@ pub const RESET: i64 = -104;
 pub enum Mode {
     Record,
     Replay,
-    /// It speaks alone: nothing is logged and nothing waits.
+    /// The server speaks alone: nothing is logged and nothing waits.
     Live,
 }
 
-/// What the process does next with which connection.
+/// What the process does next, with which connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Idle,
@@ -62,10 +63,10 @@ pub struct Conn {
     gone: bool,
 }
 
-/// See the module.
+/// The server; see the module.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Tells processes apart; from 1.
+    /// Number that tells processes apart, from 1.
     pub number: u32,
     pub alive: bool,
     pub mode: Mode,
@@ -78,24 +79,30 @@ pub struct Server {
     added: Clocks,
     pub log: Vec<u8>,
     pub records: u64,
-    /// End of the last record on which output depends, in bytes and records.
+    /// End of the last record that output waits for, in bytes, and of the last one on which
+    /// it depends, in records: with output commit the same.
     pub dirty: (u64, u64),
     pub stable: u64,
-    /// Output waits until what it depends on is stable: always, but while somebody joins.
+    /// Whether output waits until what it depends on is stable: always, except while
+    /// somebody joins.
     pub commits: bool,
+    /// Which records output waits for.
+    pub buffering: Buffering,
     pub ring_bytes: u64,
     ring: VecDeque<(Header, Vec<u8>)>,
     pub appended: u64,
     pub executed: u64,
-    /// Records that the replica's ring has taken.
+    /// Number of records that the replica's ring has taken.
     pub taken: u64,
     pub log_ended: bool,
     pub parked: bool,
     pub diverged: Option<String>,
-    /// Stands still for ever, without a word.
+    /// Whether it stands still forever, without a word.
     pub hung: bool,
-    /// Its shim cannot go on recording.
+    /// Whether its shim cannot go on recording.
     pub broken: bool,
+    /// It falls where its log ends.
+    pub falls_at_end: bool,
     /// A mutation: the replica executes this request twice.
     pub twice: bool,
 }
@@ -117,6 +124,7 @@ impl Server {
             dirty: (0, 0),
             stable: 0,
             commits: true,
+            buffering: Buffering::Commit,
             ring_bytes,
             ring: VecDeque::new(),
             appended: 0,
@@ -127,6 +135,7 @@ impl Server {
             diverged: None,
             hung: false,
             broken: false,
+            falls_at_end: false,
             twice: false,
         }
     }
@@ -135,7 +144,8 @@ impl Server {
         self.log.len() as u64
     }
 
-    /// Has the ring room for another record (the shim's `wait_for_space`)?
+    /// Whether the ring has room for another record (the shim's
+    /// `wait_for_space`).
     pub fn has_room(&self) -> bool {
         self.mode != Mode::Record || self.tail() - self.stable + 4096 <= self.ring_bytes
     }
@@ -167,8 +177,11 @@ impl Server {
         self.log.extend_from_slice(payload);
         self.log.resize(at + record_len(payload.len()), 0);
         self.records += 1;
+        if self.buffering.waits_for(op, flags) {
+            self.dirty.0 = self.tail();
+        }
         if flags & LAZY == 0 {
-            self.dirty = (self.tail(), self.records);
+            self.dirty.1 = self.records;
         }
     }
 
@@ -192,7 +205,7 @@ impl Server {
         self.conns.insert(accept, conn);
     }
 
-    /// A read of the server: bytes, the end (nothing), or a reset.
+    /// Notes a read of the server: bytes, the end (nothing), or a reset.
     pub fn took(&mut self, accept: u32, bytes: &[u8], ret: i64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         conn.in_bytes += bytes.len() as u64;
@@ -207,13 +220,13 @@ impl Server {
         }
     }
 
-    /// Its clocks, where its host's show this.
+    /// Its clocks, when its host's show this.
     pub fn clocks(&self, own: Clocks) -> Clocks {
         [own[0] + self.added[0], own[1] + self.added[1]]
     }
 
-    /// A replica is promoted (the shim's `continue_from_log`): its host's clocks show this.
-    /// What it has kept is the kernel's by now.
+    /// Promotes a replica (the shim's `continue_from_log`): its host's clocks show this.
+    /// What it has kept belongs to the kernel by now.
     pub fn goes_live(&mut self, own: Option<Clocks>) {
         self.mode = Mode::Live;
         self.conns.retain(|_, conn| conn.open);
@@ -222,7 +235,7 @@ impl Server {
         }
     }
 
-    /// The time is known: the whole requests are executed.
+    /// Executes the whole requests, now that the time is known.
     pub fn execute(&mut self, accept: u32, clocks: Clocks) {
         let last = self.last_clocks.get_or_insert(clocks);
         *last = [0, 1].map(|clock| last[clock].max(clocks[clock]));
@@ -236,7 +249,7 @@ impl Server {
         self.doing = Doing::Intent(accept);
     }
 
-    /// The kernel took `n` bytes of what was pending.
+    /// Notes that the kernel took `n` bytes of what was pending.
     pub fn wrote(&mut self, accept: u32, n: u64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         let n = (n as usize).min(conn.pending.len());
@@ -254,7 +267,7 @@ impl Server {
         };
     }
 
-    /// The sending side has ended; what comes next.
+    /// Notes that the sending side has ended; sets what comes next.
     pub fn shut(&mut self, accept: u32) {
         let conn = self.conns.get_mut(&accept);
         let close = conn.is_some_and(|conn| {
@@ -274,7 +287,7 @@ impl Server {
         }
     }
 
-    /// The replica's ring takes a record; false without room.
+    /// Gives the replica's ring a record; false without room.
     pub fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         let payload = payload.concat();
         let len = record_len(payload.len()) as u64;
@@ -287,7 +300,7 @@ impl Server {
         true
     }
 
-    /// The client has acknowledged that much of the output.
+    /// Notes that the client has acknowledged this much of the output.
     pub fn acked(&mut self, accept: u32, bytes: u64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         let drop = bytes.saturating_sub(conn.keep_from).min(conn.kept.len() as u64);
@@ -309,7 +322,8 @@ impl Server {
             return false;
         }
         let Some((header, payload)) = self.ring.pop_front() else {
-            return self.log_ended && self.run_on();
+            self.alive &= !(self.log_ended && self.falls_at_end);
+            return self.alive && self.log_ended && self.run_on();
         };
         self.executed += record_len(payload.len()) as u64;
         if let Err(reason) = self.replay_record(&header, &payload) {
@@ -362,8 +376,8 @@ impl Server {
         Ok(())
     }
 
-    /// The log has ended: the replica runs on, keeping its output, up to its
-    /// first call that needs a live answer (`live.rs`: `draining`, `park`).
+    /// The log has ended: lets the replica run on, keeping its output, up to
+    /// its first call that needs a live answer (`live.rs`: `draining`, `park`).
     fn run_on(&mut self) -> bool {
         if let Doing::Intent(accept) | Doing::Write(accept) = self.doing {
             let pending = self.conns.get(&accept).map_or(0, |conn| conn.pending.len());
@@ -374,7 +388,8 @@ impl Server {
         true
     }
 
-    /// Connections for which it has a descriptor, or output that a client may lack.
+    /// Number of connections for which it has a descriptor, or output that a client
+    /// may lack.
     pub fn conns_held(&self) -> usize {
         let replays = self.mode == Mode::Replay;
         self.conns.values().filter(|conn| conn.open || replays).count()

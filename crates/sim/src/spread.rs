@@ -10,6 +10,7 @@ mod client;
 mod edge;
 mod faults;
 mod looks;
+pub(crate) mod model;
 mod packet;
 mod plan;
 mod redirector;
@@ -22,19 +23,20 @@ pub use plan::{ClientPlan, Fault, Lie, Limits, Mutation, Plan, ServerPlan, Trick
 
 use crate::{Ns, Violation};
 
-/// How often a run came to what is rare.
+/// How often a run met what is rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Connections that ended as they should, and replies that clients got.
     pub connections: u64,
     pub replies: u64,
-    /// Tables that were made.
+    /// Number of tables that were made.
     pub tables: u64,
-    /// SYNs that came in anew, and clients that need not repeat theirs for that.
+    /// SYNs that were re-injected, and clients that need not repeat theirs
+    /// because of that.
     pub resent: u64,
     pub repeats_spared: u64,
     pub syns_repeated: u64,
-    /// At the limits.
+    /// Counts of refusals at the limits.
     pub refused_full: u64,
     pub evicted: u64,
     /// Connections that the edge has learnt without their handshakes.
@@ -42,7 +44,7 @@ pub struct Reached {
     pub kept_most: u64,
     pub drained: u64,
     pub lies: u64,
-    /// Host servers of the file for whom there was no link.
+    /// Host servers of the file for which there was no link.
     pub shut_out: u64,
 }
 
@@ -64,7 +66,7 @@ impl std::ops::AddAssign for Reached {
     }
 }
 
-/// What a run led to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
@@ -72,7 +74,7 @@ pub struct Outcome {
     pub virtual_ns: Ns,
     pub reached: Reached,
     pub violations: Vec<Violation>,
-    /// Empty unless it was asked for.
+    /// The trace; empty unless it was asked for.
     pub trace: Vec<String>,
 }
 

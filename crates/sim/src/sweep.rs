@@ -1,6 +1,6 @@
 //! A sweep: one short run, broken right after each of its boundaries in turn. A
 //! boundary is a record of the first primary's log, or a message between the members
-//! that has just come. A case of it has a name, by which it is run again.
+//! that has just come. A case has a name by which it can be run again.
 
 use crate::plan::{Fault, Plan, Ways, When};
 use crate::{Ns, Rng};
@@ -10,16 +10,16 @@ use std::str::FromStr;
 const MS: Ns = 1_000_000;
 /// Clients of a short run: enough for records of different connections to mix.
 const CLIENTS: usize = 3;
-/// How long what passes lasts, ns: longer than the patience of the members with one
-/// witness, so that it costs somebody his place.
+/// Duration of passing faults, in ns: longer than the patience of the members with
+/// one witness, so that it costs somebody his place.
 const LASTS: Ns = 150 * MS;
-/// How long a run goes on when its clients are done, ns: what is shown may be behind for
-/// a little less.
+/// Time for which a run goes on when its clients are done, in ns: what is shown may be
+/// behind for a little less.
 const REST: Ns = 250 * MS;
-/// As [`LASTS`], for what nobody may take for a death.
+/// Like [`LASTS`], for what nobody may take for a death.
 const BRIEF: Ns = 15 * MS;
 
-/// What breaks, by its name in a case.
+/// Faults by their names in a case.
 const BREAKS: [(&str, Fault); 16] = [
     ("host", Fault::HostDies { member: 0 }),
     ("server", Fault::KillServer { member: 0 }),
@@ -39,7 +39,7 @@ const BREAKS: [(&str, Fault); 16] = [
     ("backup-cut", Fault::CutEdge { member: 1, ways: Ways::Both, lasts: LASTS }),
 ];
 
-/// What is uneven on the ways of the pair itself, of a thousand.
+/// What is uneven on the paths of the pair itself, in permille.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uneven {
     /// Copies that come late, behind what the log says of them.
@@ -57,7 +57,7 @@ impl Uneven {
         Self { copies_late_permille: 150, messages_late_permille: 120, ring_full_permille: 25 };
 }
 
-/// Something that breaks right after a boundary.
+/// A fault right after a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     name: &'static str,
@@ -71,7 +71,7 @@ impl Case {
         BREAKS.into_iter().map(move |(name, fault)| Self { name, fault, when })
     }
 
-    /// What breaks in it.
+    /// Name of the fault.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -111,7 +111,8 @@ impl FromStr for Case {
 }
 
 impl Plan {
-    /// A short run of what `seed` draws, in which nothing breaks but what is uneven.
+    /// A short run of what `seed` draws, in which nothing breaks except what is
+    /// uneven.
     #[must_use]
     pub fn short(seed: u64) -> Self {
         let mut plan = Self::draw(seed);
@@ -123,7 +124,7 @@ impl Plan {
             client.start = rng.range(15 * MS, 20 * MS);
             client.requests = rng.range(2, 4) as u8;
             client.think = MS;
-            // One that does not wait for answers.
+            // One client that does not wait for answers.
             client.pipeline = if number == 1 { 4 } else { client.pipeline };
             client.filler_max = client.filler_max.min(200);
             client.bulk_max = client.bulk_max.min(100);
@@ -140,7 +141,7 @@ impl Plan {
         plan
     }
 
-    /// As [`Plan::short`], broken as `case` says.
+    /// Like [`Plan::short`], broken as `case` says.
     #[must_use]
     pub fn swept(seed: u64, case: Case) -> Self {
         let mut plan = Self::short(seed);

@@ -2,10 +2,10 @@
 
 use crate::Ns;
 
-/// Lines kept; a run that says more has its beginning cut off.
+/// Most lines kept; a longer trace has its beginning cut off.
 const LINES_MAX: usize = 200_000;
 
-/// See the module.
+/// The trace; see the module.
 #[derive(Debug, Default)]
 pub struct Trace {
     wanted: bool,

@@ -9,6 +9,7 @@ mod check;
 mod edge;
 mod ends;
 mod faults;
+pub(crate) mod model;
 mod packet;
 mod path;
 mod plan;
@@ -18,16 +19,16 @@ pub use plan::{Fault, Limits, Mutation, Plan, SenderPlan, StringPlan, Ways};
 
 use crate::{Ns, Violation};
 
-/// How often a run came to what is rare.
+/// How often a run met what is rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     pub connections: u64,
     pub bytes: u64,
-    /// Timers of senders that ran out.
+    /// Number of senders' timers that expired.
     pub timeouts: u64,
     pub declared: u64,
     pub moved: u64,
-    /// Times that packets went out again, and how many.
+    /// How often packets were resent, and how many.
     pub resends: u64,
     pub resent: u64,
     /// Acknowledgements that were held and went on, and those that died with a daemon.
@@ -35,7 +36,7 @@ pub struct Reached {
     pub dropped: u64,
     pub capped: u64,
     pub queue_drops: u64,
-    /// Heartbeats that were not believed.
+    /// Number of heartbeats that were not believed.
     pub rejected: u64,
 }
 
@@ -56,17 +57,17 @@ impl std::ops::AddAssign for Reached {
     }
 }
 
-/// What a run led to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
     pub events: u64,
     pub virtual_ns: Ns,
     pub reached: Reached,
-    /// Bytes of each sender that were acknowledged.
+    /// Acknowledged bytes of each sender.
     pub acked: Vec<u64>,
     pub violations: Vec<Violation>,
-    /// Empty unless it was asked for.
+    /// The trace; empty unless it was asked for.
     pub trace: Vec<String>,
 }
 

@@ -25,13 +25,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of the edge's host; the members are 0 and 1.
 pub const EDGE: usize = 2;
 pub const NAMES: [&str; 3] = ["a", "b", "edge"];
-/// After the last fault, every client that can be served must be done by then.
+/// Time after the last fault by which every client that can be served must be
+/// done.
 pub const LIVENESS: Ns = 15_000_000_000;
-/// After so long a rest, ns, everything must be given back: slots are kept for a minute.
+/// Rest after which everything must be given back, in ns: slots are kept for a minute.
 const REST_ALL: Ns = 65_000_000_000;
-/// By so much a rebuilt connection's clock is ahead, ns.
+/// Lead of a rebuilt connection's clock, in ns.
 const CLOCK_MARGIN: Ns = 1_000_000 * TSVAL_MARGIN_MS as Ns;
-/// More events than any run needs: a storm, which is a finding.
+/// Most events of a run, more than any needs: reaching it means a storm, which
+/// is a finding.
 const EVENTS_MAX: u64 = 3_000_000;
 
 pub enum Event {
@@ -56,7 +58,7 @@ pub enum Event {
     EdgeWritten(u32),
     Strikes(usize),
     Ends(usize),
-    /// The judges look at what is said.
+    /// The judges look at what is shown.
     Looks,
     /// A daemon's datagrams to the others.
     Pulse(usize),
@@ -65,23 +67,24 @@ pub enum Event {
 /// A machine: what lives on in its kernel, and its processes.
 pub struct Host {
     pub alive: bool,
-    /// When it died: nothing of what it said comes later.
+    /// When it died: nothing that it sent arrives later.
     pub heard_until: Ns,
     /// Since when it stands still, if it does.
     pub frozen: Option<Ns>,
     pub clock: Clock,
     /// What arrives meanwhile, unless it is lost.
     deferred: Vec<Event>,
-    /// Everything on it takes so many times as long.
+    /// Factor by which everything on it takes longer.
     pub slow: u64,
-    /// It owns the service address.
+    /// Whether it owns the service address.
     pub address: bool,
-    /// The tap's drop is attached; true: it lets packets through to the stack.
+    /// Set if the tap's drop is attached; true: it lets packets through to the
+    /// stack.
     pub tap_drop: Option<bool>,
     pub gate: Option<Gate>,
     pub listening: bool,
     pub sockets: BTreeMap<ConnKey, Socket>,
-    /// Established, and accepted by nobody yet.
+    /// Connections that are established, and accepted by nobody yet.
     pub backlog: VecDeque<ConnKey>,
     pub kernel_timer: Option<Ns>,
     /// Copies in the daemon's packet socket, if it has one.
@@ -93,7 +96,7 @@ pub struct Host {
     pub lives: u32,
 }
 
-/// What is cut, per direction.
+/// Which directions are cut.
 #[derive(Default)]
 pub struct Links {
     cuts: [[u32; 3]; 3],
@@ -120,7 +123,7 @@ pub struct World {
     pub hosts: [Host; 3],
     pub edge: Edge,
     pub links: Links,
-    /// No server takes anybody from its backlog.
+    /// Whether no server accepts anybody from its backlog.
     pub accepts_nobody: bool,
     pub pulses: Pulses,
     pub pipes: Vec<Pipe>,
@@ -130,7 +133,7 @@ pub struct World {
     pub reached: Reached,
     pub events: u64,
     pub faults_over: Ns,
-    /// Since when everybody is done.
+    /// Since when all clients are done.
     rests: Option<Ns>,
     pub pending: usize,
     client_link_free: [Ns; 2],
@@ -196,7 +199,7 @@ impl World {
         world
     }
 
-    /// Runs until everybody is done, or time is up.
+    /// Runs until all clients are done, or time is up.
     pub fn run(mut self) -> Outcome {
         while let Some((at, event)) = self.queue.pop() {
             self.now = at;
@@ -245,7 +248,7 @@ impl World {
         away.fold(self.faults_over.max(self.plan.load_until), Ns::max) + LIVENESS
     }
 
-    /// A member whose server speaks to nobody, since another is current.
+    /// A member whose server speaks to nobody, because another is current.
     fn replaced(&self) -> Option<usize> {
         let speaks = |host: &Host| {
             let server = host.server.as_ref();
@@ -266,7 +269,7 @@ impl World {
         }
         for client in self.clients.iter().filter(|client| !client.is_hostile()) {
             let refused = self.is_refused(client);
-            // Without its memory the edge lets nobody speak but who spoke last.
+            // Without its memory, the edge lets only the last speaker speak.
             self.reached.shut_out += u64::from(refused && !client.finished && !client.vanished);
             if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
                 let replies = client.conn.as_ref().map_or(0, |conn| conn.replies);
@@ -276,8 +279,8 @@ impl World {
     }
 
     /// At their limits gate and edge refuse new connections (law L6), and so does a kernel
-    /// whose listener's queue is full. A handshake whose SYN-ACK somebody has refused keeps
-    /// its tuple, and its place in that queue, until the kernel gives it up.
+    /// whose listener's queue is full. A handshake whose SYN-ACK was refused keeps its
+    /// tuple, and its place in that queue, until the kernel gives it up.
     fn is_refused(&self, client: &Client) -> bool {
         let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
             return false;
@@ -301,12 +304,12 @@ impl World {
         self.trace.add(self.now, line);
     }
 
-    /// The time as this host has it.
+    /// The time by this host's clock.
     pub fn time_at(&self, host: usize) -> Ns {
         self.hosts[host].clock.shows(self.now)
     }
 
-    /// One way between two hosts.
+    /// One-way time between two hosts.
     pub fn link_delay(&mut self) -> Ns {
         20_000 + self.rng.below(60_000)
     }
@@ -324,7 +327,7 @@ impl World {
             _ => None,
         };
         if let Some(host) = host.filter(|host| self.hosts[*host].frozen.is_some()) {
-            // Of what comes from outside a sleeping machine keeps little.
+            // A sleeping machine keeps little of what comes from outside.
             let packet = matches!(
                 event,
                 Event::AtMember { .. } | Event::AtEdge(_) | Event::FromMember { .. }
@@ -383,7 +386,7 @@ impl World {
         if matches!(pause, Pause::Leaps(_)) || self.now - since > CLOCK_MARGIN {
             self.check.falls_behind();
         }
-        // All timers are other ones now.
+        // All timers are different now.
         match host {
             EDGE => self.edge_timer(),
             member => {
@@ -428,7 +431,7 @@ impl World {
         }
     }
 
-    /// Puts something into a process's inbox, and wakes it.
+    /// Puts an input into a process's inbox, and wakes it.
     pub fn put_link(&mut self, process: Process, kind: Kind, input: Input) {
         if !self.is_alive(process) {
             return;
@@ -491,7 +494,8 @@ impl World {
         self.wake_client(n);
     }
 
-    /// The path between clients and edge loses, repeats and reorders.
+    /// Sends a packet along the path between clients and edge, which loses,
+    /// repeats and reorders.
     pub fn cross(&mut self, lane: usize, packet: Packet, event: fn(Packet) -> Event) {
         let path = self.plan.path;
         // A SYN that comes again after its connection has ended is not modelled: the

@@ -4,13 +4,13 @@
 use holdfast_sim::{DiskPlan, Fault, Plan, When, simulate, trace_tail};
 
 const MS: u64 = 1_000_000;
-/// Longer than a slot is kept.
+/// Time longer than a slot is kept.
 const LONG: u64 = 66_000 * MS;
-/// Longer than an edge that was started again may go unnoticed, and what is shown then
-/// may be behind.
+/// Time longer than an edge that was restarted may go unnoticed, and what is shown
+/// then may be behind.
 const SHORT: u64 = 4_000 * MS;
 
-/// Runs `plan`; what a failure shows is all that is needed to run it again.
+/// Runs `plan`; a failure shows everything needed to run it again.
 fn run(plan: Plan) {
     let why = simulate(plan.clone(), false).violations;
     if !why.is_empty() {
@@ -35,7 +35,8 @@ fn everything_is_given_back_though_nothing_breaks() {
     }
 }
 
-/// Nobody tells it that a tuple's earlier lives have ended, and it may go on for weeks.
+/// Nobody tells the server that a tuple's earlier lives have ended, and it may go on
+/// for weeks.
 #[test]
 fn a_server_that_speaks_alone_gives_everything_back() {
     for seed in 0..40 {
@@ -55,7 +56,7 @@ fn what_is_shown_is_true() {
 
 #[test]
 fn what_is_shown_is_true_after_the_edge_was_started_with_an_older_disk() {
-    // What a backup says of an epoch that the edge does not know any more means nothing.
+    // A backup's report about an epoch that the edge no longer knows means nothing.
     for seed in 0..60 {
         let disk = DiskPlan { fails_permille: 0, rolls_back: true };
         let faults = vec![(When::At(400 * MS), Fault::EdgeHost { lasts: 20 * MS })];

@@ -4,7 +4,7 @@
 use holdfast_sim::{Fault, Plan, When, simulate};
 
 const MS: u64 = 1_000_000;
-/// For each case.
+/// Seeds of each case.
 const SEEDS: u64 = 30;
 
 fn all_are_served(change: impl Fn(&mut Plan)) {

@@ -7,9 +7,9 @@ use holdfast_sim::{
 };
 
 const MS: u64 = 1_000_000;
-/// Runs of each named plan.
+/// Number of runs of each named plan.
 const SEEDS: u64 = 8;
-/// Runs of drawn plans, beyond those of other tests.
+/// Seeds of drawn plans, beyond those of other tests.
 const DRAWN: std::ops::Range<u64> = 200_000..200_400;
 
 /// Clients that go on for long, a cold backup that joins at once, and nothing that breaks.
@@ -59,8 +59,8 @@ fn it_joins_by_itself_and_takes_over() {
     }
 }
 
-/// Where it dies before the joiner can be in step, the service ends, as it would have
-/// without a joiner; afterwards the joiner takes over.
+/// If the speaking member dies before the joiner can be in step, the service ends, as
+/// it would have without a joiner; afterwards the joiner takes over.
 #[test]
 fn who_speaks_dies_in_every_step() {
     for (step, seed) in Step::ALL.into_iter().flat_map(|step| (0..SEEDS).map(move |n| (step, n))) {
@@ -81,7 +81,7 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
         for life in 0..10 {
             let how = [How::Host, How::Daemon, How::Server][life % 3];
             plan.faults.push((When::Join(Step::Joined), Fault::Dies { speaks: true, how }));
-            // Of a primary whose server has ended the daemon is restarted, too.
+            // The daemon of a primary whose server has ended is restarted, too.
             let rest = Fault::Dies { speaks: false, how: How::Daemon };
             plan.faults.push((When::After(700 * MS), rest));
             plan.faults.push((When::After(20 * MS), Fault::Starts { member: life % 2 }));
@@ -92,7 +92,7 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
     }
 }
 
-/// Again and again it leaves and joins anew, and nobody loses anything.
+/// The backup leaves and joins anew again and again, and nobody loses anything.
 #[test]
 fn a_long_log_is_cut_short() {
     let mut joins = 0;

@@ -1,14 +1,14 @@
-//! Members that come back join who speaks alone, and whoever dies while they do, the
-//! survivors do what docs/REPLICATION.md says.
+//! Members that come back join the one that speaks alone, and whichever member dies
+//! meanwhile, the survivors do what docs/REPLICATION.md says.
 
 use holdfast_sim::{
     DiskPlan, Fault, How, JoinPlan, Outcome, Path, Plan, Step, Ways, When, simulate, trace_tail,
 };
 
 const MS: u64 = 1_000_000;
-/// Runs of each named plan.
+/// Number of runs of each named plan.
 const SEEDS: u64 = 8;
-/// Runs of drawn plans, beyond those of other tests.
+/// Seeds of drawn plans, beyond those of other tests.
 const DRAWN: std::ops::Range<u64> = 100_000..100_600;
 
 /// Clients that go on for long, and nothing that breaks.
@@ -16,7 +16,7 @@ fn calm(seed: u64) -> Plan {
     let plan = Plan::draw(seed);
     let mut clients = plan.clients.clone();
     for client in &mut clients {
-        // Some may be away, which is told where it matters.
+        // Some may be away, which is said where it matters.
         (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
     }
     Plan {
@@ -51,8 +51,8 @@ fn starts(after: u64) -> [(When, Fault); 2] {
     [(When::After(after), starts(0)), (When::After(MS), starts(1))]
 }
 
-/// Where it dies before the joiner can be in step, the service ends, as it would have
-/// without a joiner; afterwards the joiner takes over.
+/// If the speaking member dies before the joiner can be in step, the service ends, as
+/// it would have without a joiner; afterwards the joiner takes over.
 #[test]
 fn who_speaks_dies_in_every_step() {
     for (step, how, seed) in all(&[How::Daemon, How::Server, How::Host]) {
@@ -61,7 +61,7 @@ fn who_speaks_dies_in_every_step() {
         plan.faults.push((When::Join(step), Fault::Dies { speaks: true, how }));
         let outcome = run(&plan);
         let in_step = matches!(step, Step::InStep | Step::Joined);
-        // That it has everything may be on its way to the joiner.
+        // The message that the joiner has everything may be on its way to it.
         let may = in_step || matches!(step, Step::Commits | Step::Closes);
         let seen = (outcome.takeovers, outcome.service_ended);
         let takes_over = seen == (1, false) && may;
@@ -91,7 +91,7 @@ fn a_group_serves_from_its_first_member_on() {
     }
 }
 
-/// The service goes on, and it joins when it comes back.
+/// The service goes on, and the joiner joins when it comes back.
 #[test]
 fn who_joins_dies_in_every_step() {
     for (step, how, seed) in all(&[How::Daemon, How::Server, How::Host]) {
@@ -100,7 +100,7 @@ fn who_joins_dies_in_every_step() {
         plan.faults = comes_back();
         plan.faults.push((When::Join(step), Fault::Dies { speaks: false, how }));
         plan.faults.extend(starts(100 * MS));
-        // Until it has.
+        // Until it has joined.
         plan.faults.push((When::After(3000 * MS), Fault::TapLoss { lasts: MS }));
         let outcome = run(&plan);
         let what = format!("{step:?} {how:?}\n{plan}");
@@ -116,7 +116,7 @@ fn all(hows: &[How]) -> impl Iterator<Item = (Step, How, u64)> + '_ {
     Step::ALL.into_iter().flat_map(each)
 }
 
-/// What is cut or stands still for a moment costs nobody a connection.
+/// Cutting or stopping something for a moment costs nobody a connection.
 #[test]
 fn ways_are_cut_in_every_step() {
     for (step, _, seed) in all(&[How::Host]) {
@@ -147,7 +147,7 @@ fn chain(seed: u64) -> Plan {
     for life in 0..10 {
         let how = [How::Host, How::Daemon, How::Server][life % 3];
         plan.faults.push((When::Join(Step::Joined), Fault::Dies { speaks: true, how }));
-        // Of a primary whose server has ended the daemon is restarted, too.
+        // The daemon of a primary whose server has ended is restarted, too.
         let rest = Fault::Dies { speaks: false, how: How::Daemon };
         plan.faults.push((When::After(700 * MS), rest));
         plan.faults.push((When::After(20 * MS), Fault::Starts { member: life % 2 }));
@@ -155,7 +155,8 @@ fn chain(seed: u64) -> Plan {
     plan
 }
 
-/// Ten lives, each of which ends with the death of who speaks, alternating in how.
+/// Ten lives, each of which ends with the death of the speaking member, in
+/// alternating ways.
 #[test]
 fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
     for seed in 0..SEEDS {
@@ -166,8 +167,8 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
     }
 }
 
-/// A client that reads nothing for a while is waited for; one that does for longer loses
-/// no more than its own connection.
+/// A client that reads nothing for a while is waited for; one that does so for longer
+/// loses no more than its own connection.
 #[test]
 fn windows_may_be_closed_while_somebody_joins() {
     for (seed, until) in (0..3 * SEEDS).flat_map(|seed| [(seed, 2000 * MS), (seed, 9000 * MS)]) {
@@ -184,7 +185,8 @@ fn windows_may_be_closed_while_somebody_joins() {
 }
 
 /// Nobody can be asked for what clients have sent on connections that the server accepts
-/// only later: the joiner is in step without, and a takeover costs just those.
+/// only later: the joiner is in step without those bytes, and a takeover costs just
+/// these connections.
 #[test]
 fn connections_that_nobody_accepts_hold_up_no_join() {
     let mut lost = 0;
@@ -192,7 +194,7 @@ fn connections_that_nobody_accepts_hold_up_no_join() {
         for takes_over in [false, true] {
             let mut plan = calm(seed);
             plan.load_until = 6000 * MS;
-            // That its connection is over a client is told once.
+            // A client is told once that its connection is over.
             plan.path.loss_permille = 0;
             plan.faults = vec![(When::At(300 * MS), Fault::AcceptsNobody { lasts: 4000 * MS })];
             let dies = Fault::KillDaemon { member: 1, again: Some(100 * MS) };
@@ -244,8 +246,8 @@ fn no_drawn_join_breaks_a_law() {
     assert!(joins * 4 > runs, "{joins} joins in {runs} runs: too little is exercised");
 }
 
-/// The daemon of a server that speaks alone dies, and the next one takes it up: nobody loses
-/// a connection, somebody joins it, and takes over.
+/// The daemon of a server that speaks alone dies, and the next one takes the server over:
+/// nobody loses a connection, and a member joins it, and takes over.
 #[test]
 fn a_server_that_outlives_its_daemon_is_joined() {
     for seed in 0..3 * SEEDS {

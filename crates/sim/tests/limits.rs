@@ -4,7 +4,7 @@
 use holdfast_sim::{Fault, Limits, Plan, Reached, Rng, Trick, When, simulate};
 
 const MS: u64 = 1_000_000;
-/// For each case.
+/// Seeds of each case.
 const SEEDS: u64 = 40;
 
 #[test]
@@ -35,7 +35,7 @@ fn at_the_limits_old_connections_go_on() {
 }
 
 /// Strangers' handshakes hold no more than their share of the gate's slots, however many
-/// the listener bears.
+/// the listener takes.
 #[test]
 fn handshakes_that_nobody_completes_leave_slots_for_others() {
     let mut reached = Reached::default();

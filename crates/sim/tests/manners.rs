@@ -1,13 +1,13 @@
-//! Clients with bad manners: whatever they say, everybody else's streams are whole and
-//! everybody else is served, while members die and take over.
+//! Clients with bad manners: whatever they send, all other clients' streams are whole
+//! and all others are served, while members die and take over.
 
 use holdfast_sim::{ClientPlan, Fault, Limits, Plan, Reached, Stage, Trick, When, simulate};
 
 const MS: u64 = 1_000_000;
-/// For each case.
+/// Seeds of each case.
 const SEEDS: u64 = 12;
 
-/// Each fault that makes another member ask the clients where they stand, and none.
+/// Each fault that makes another member probe the clients, and none.
 const FAULTS: [Option<Fault>; 4] = [
     None,
     Some(Fault::HostDies { member: 0 }),
@@ -96,7 +96,7 @@ fn they_vanish_half_open_and_behind_their_end() {
     });
 }
 
-/// Of a tuple that is used again the newest life only is what its kernel tells of.
+/// For a tuple that is used again, its kernel tells only about the newest life.
 #[test]
 fn a_handshake_that_makes_room_is_the_oldest_and_no_newer_one() {
     let reached = all_are_served(|plan| {

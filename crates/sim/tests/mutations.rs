@@ -1,7 +1,7 @@
 //! Every checker can fail: each mutation breaks the model, or what the daemons'
-//! machines hear and say of their host, in one way, and the checker that watches over
-//! that law says so. The last five are bugs that the simulation found in the daemons'
-//! logic; since it runs that very logic, it would find them again.
+//! machines hear and tell their host, in one way, and the checker that watches over
+//! that law reports it. The last five are bugs that the simulation found in the
+//! daemons' logic; since it runs that very logic, it would find them again.
 
 use holdfast_sim::{Fault, Mutation, Plan, Ways, When, simulate};
 
@@ -94,8 +94,8 @@ fn l5_a_replica_that_counts_twice_is_seen() {
 
 #[test]
 fn l3_the_promotion_of_a_stale_backup_is_seen() {
-    // Its backup out of reach, the primary runs on alone; the backup knows nothing
-    // of what it says from then on, and both would speak.
+    // With its backup out of reach, the primary runs on alone; the backup hears
+    // nothing of that, and both would speak.
     let pair = Fault::CutPair { ways: Ways::Both, lasts: 5000 * MS };
     let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 4000 * MS };
     sees("L3", Mutation::PromoteAnybody, &[at(200, pair), (When::After(MS), edge)]);
@@ -115,7 +115,7 @@ fn l6_a_table_without_a_limit_is_seen() {
 
 #[test]
 fn l6_a_new_connection_that_harms_an_old_one_is_seen() {
-    // Nothing else is wrong there but a client.
+    // Nothing but a client is wrong there.
     sees_in(2 * SEEDS, "one client", Mutation::EvictOldest, &[]);
 }
 
@@ -158,7 +158,7 @@ fn a_restarted_edge_does_not_know_who_is_in_step() {
 
 #[test]
 fn a_backup_that_was_granted_had_been_sent_away() {
-    // The backup has asked to be current, and the question is under way.
+    // The backup has asked to be current, and the request is under way.
     let pair = Fault::CutPair { ways: Ways::Both, lasts: 180 * MS };
     let edge = Fault::CutEdge { member: 1, ways: Ways::Both, lasts: 20 * MS };
     sees("liveness", Mutation::SentAway, &[at(300, pair), (When::After(75 * MS), edge)]);

@@ -1,11 +1,11 @@
-//! Nobody is taken for dead, and nobody takes over, without a cause.
+//! No member is taken for dead, and none takes over, without a cause.
 
 use holdfast_sim::{DiskPlan, Fault, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
-/// For each case.
+/// Seeds of each case.
 const SEEDS: u64 = 60;
-/// Time after all clients are done in which somebody could still lose patience.
+/// Time after all clients are done in which a member could still lose patience.
 const REST: u64 = 500 * MS;
 
 #[test]
@@ -15,7 +15,7 @@ fn what_is_no_cause_leads_to_no_takeover() {
         None,
         Some(freeze(0)),
         Some(freeze(1)),
-        // Of the edge, for as long as it likes.
+        // A standstill of the edge, of any length.
         Some(Fault::FreezeHost { member: 2, lasts: 900 * MS }),
         Some(Fault::SetsClock { member: 0, by: -86_400_000 * MS as i64 }),
         Some(Fault::SlowBackup { lasts: 1_000 * MS }),
@@ -59,8 +59,9 @@ fn follows(seed: u64) -> Plan {
     Plan { cold: None, ..Plan::draw(seed) }
 }
 
-/// The primary does not hear the backup for a moment, which hears the primary; and the
-/// edge hears both. Who has asked to run on alone asks no more, and nobody takes over.
+/// The primary does not hear the backup for a moment; the backup hears the primary,
+/// and the edge hears both. A primary that has asked to run on alone stops asking, and
+/// nobody takes over.
 #[test]
 fn a_backup_that_is_heard_again_soon_is_a_backup_still() {
     let run = |seed, lasts| {
@@ -80,7 +81,8 @@ fn a_backup_that_is_heard_again_soon_is_a_backup_still() {
     assert!(doubted as u64 > SEEDS / 2 && parted as u64 > SEEDS / 2, "{doubted}, {parted}");
 }
 
-/// Nobody would miss it: it hears neither its clients nor its backup, and still speaks.
+/// Nobody would miss the primary: it hears neither its clients nor its backup, and
+/// still speaks.
 #[test]
 fn a_primary_that_hears_nothing_is_replaced() {
     for seed in 0..SEEDS {

@@ -115,8 +115,8 @@ fn who_was_drained_when_it_died_is_still_so_for_another_daemon_of_the_edge() {
     }
 }
 
-/// Whoever has the key, but no name of the file, took all links there may be, and kept
-/// those of the file out for ever.
+/// A host with the key, but no name of the file, took all links there may be, and kept
+/// those of the file out forever.
 #[test]
 fn strangers_leave_room_for_those_of_the_file() {
     for seed in 0..SEEDS {

@@ -5,7 +5,7 @@ use holdfast_sim::{Case, Outcome, Plan, When, simulate, trace_tail};
 
 /// Runs that are broken after every record.
 const BY_RECORD: u64 = 16;
-/// Of those, the first so many are broken after every message as well.
+/// Number of seeds among those that are also broken after every message.
 const BY_MESSAGE: u64 = 8;
 
 fn run(plan: Plan) -> Outcome {

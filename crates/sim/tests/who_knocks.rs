@@ -1,5 +1,5 @@
-//! Who knocks during an outage is let in as soon as it is over, though the copy of its
-//! SYN was lost: the edge has kept it.
+//! A client that connects during an outage is let in as soon as it is over, though the
+//! copy of its SYN was lost: the edge has kept it.
 
 use holdfast_sim::{Fault, Limits, Mutation, Plan, When, simulate};
 

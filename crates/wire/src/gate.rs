@@ -12,15 +12,17 @@ pub struct SlotView {
     pub irs: SeqNo,
     /// Oldest unacknowledged byte, from the kernel's own state; may lag.
     pub snd_una: SeqNo,
-    /// End of what was let out so far.
+    /// End of what the gate has let out so far.
     pub snd_nxt: SeqNo,
-    /// What may be acknowledged, as the daemon has last stored it.
+    /// Sequence number up to which bytes may be acknowledged, as the daemon
+    /// last stored it.
     pub stable: SeqNo,
-    /// Largest right edge the stack wanted to advertise.
+    /// Largest right edge that the stack wanted to advertise.
     pub right_edge: SeqNo,
-    /// Highest ACK the stack wanted to send: what the server's kernel holds.
+    /// Highest ACK that the stack wanted to send: what the server's kernel
+    /// holds.
     pub rcv_nxt: SeqNo,
-    /// Highest ACK and right edge that went out on the wire.
+    /// Highest ACK that went out on the wire, and the highest right edge.
     pub last_ack: SeqNo,
     pub last_edge: SeqNo,
     /// Shift of windows the server sends; 255 = no scaling.
@@ -33,22 +35,23 @@ pub struct SlotView {
     pub held_synack: bool,
 }
 
-/// A connection that is older than its gate: a promoted replica knows it from its
-/// repair, and no SYN-ACK of it will come by.
+/// A connection older than its gate: a promoted replica knows it from its repair,
+/// and its SYN-ACK will never pass the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
     pub record: ConnRecord,
     /// Oldest byte that the client has not acknowledged, next byte to send.
     pub snd_una: SeqNo,
     pub snd_nxt: SeqNo,
-    /// Next byte of the client's stream: what is acknowledged already, and so stable.
+    /// Next byte of the client's stream; what lies before it is acknowledged, and so
+    /// stable.
     pub rcv_nxt: SeqNo,
-    /// Largest right edge that the client was told.
+    /// Largest right edge told to the client.
     pub right_edge: SeqNo,
     /// The last timestamps sent; meaningless unless the record has one.
     pub tsval: u32,
     pub tsecr: u32,
-    /// The server has closed: its FIN may leave, or has left.
+    /// Whether the server has closed: its FIN may leave, or has left.
     pub fin_allowed: bool,
 }
 
@@ -63,7 +66,8 @@ impl SlotView {
         both.after(self.last_ack).then_some(both)
     }
 
-    /// The segment that pays what is owed: `ack`, and the right edge as it was.
+    /// The segment that sends the owed ACK: `ack`, with the right edge
+    /// unchanged.
     #[must_use]
     pub fn acknowledgement(&self, ack: SeqNo) -> TcpSegment<'static> {
         let shift = if self.rcv_wscale > 14 { 0 } else { self.rcv_wscale };

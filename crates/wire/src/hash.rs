@@ -2,8 +2,8 @@
 //!
 //! rapidhash with a secret seed and secret multipliers: a client that sends
 //! different bytes to the tap and to the primary never sees a hash and does not
-//! know the key, so it cannot search for a collision; and at memory speed it
-//! costs a fraction of copying the bytes.
+//! know the key, so it cannot search for a collision. It runs at memory speed
+//! and costs a fraction of copying the bytes.
 
 use rapidhash::v3::{RapidSecrets, RapidStreamHasherInlineV3, rapidhash_v3_inline};
 

@@ -7,6 +7,7 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod buffering;
 #[cfg(feature = "std")]
 pub mod gate;
 pub mod hash;

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Version of the record format; peers with another version are refused.
 pub const LOG_VERSION: u32 = 2;
 
-/// Records start at multiples of this.
+/// Alignment of records in the log, in bytes.
 pub const ALIGN: usize = 8;
 
 /// Largest payload of one record; longer reads are cut short by the shim.
@@ -25,13 +25,14 @@ pub const NO_CONN: u32 = 0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Header {
-    /// Bytes of payload that follow (not counting padding).
+    /// Bytes of payload that follow, without padding.
     pub payload_len: u32,
     /// What was called: an [`Op`] as a number.
     pub op: u8,
-    /// [`TAPPED`] | [`PEEKED`] | [`LAZY`].
+    /// Bits: [`TAPPED`] | [`PEEKED`] | [`LAZY`].
     pub flags: u8,
-    /// Thread that called, in order of creation; the main thread is 0.
+    /// Thread that made the call, numbered in order of creation; the main
+    /// thread is 0.
     pub tid: u16,
     /// Descriptor (or another small argument that both members must agree on).
     pub fd: i32,
@@ -46,7 +47,7 @@ pub struct Header {
 /// Size of [`Header`] in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 
-/// The payload is client stream bytes: `ret` of them. It is not sent.
+/// The payload is `ret` bytes of the client's stream; it is not sent.
 pub const TAPPED: u8 = 1;
 /// A read that left the bytes in the socket (`MSG_PEEK`).
 pub const PEEKED: u8 = 2;
@@ -96,23 +97,24 @@ ops! {
     Data,
     /// Bytes read; payload is the bytes.
     Read,
-    /// Bytes read with more than bytes (recvmsg, recvfrom): payload is opaque.
+    /// Bytes read together with something else (recvmsg, recvfrom): the payload
+    /// is opaque.
     ReadMsg,
     /// The intent to write: `hash` and `ret` (length) of the whole buffer.
     Intent,
-    /// What came of the last intent on `fd`.
+    /// The outcome of the last intent on `fd`.
     Written,
     /// The server ends its sending side or the whole connection.
     Close,
-    /// As `Close`, by `shutdown`: `ret` is how (0 read, 1 write, 2 both).
+    /// Like `Close`, by `shutdown`: `ret` is how (0 read, 1 write, 2 both).
     Shutdown,
     /// A signal handler ran here: `ret` is the signal.
     Signal,
-    /// A clock: `fd` is the clock id, `ret` nanoseconds, `hash` the call; the payload
-    /// is [`Reading`]s that follow it, packed, with nothing in between.
+    /// A clock reading: `fd` is the clock id, `ret` nanoseconds, `hash` the call; the
+    /// payload holds the [`Reading`]s that follow it, packed without gaps.
     Clock,
-    /// Lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result. Also,
-    /// among several threads, where one begins to sleep.
+    /// A lock acquired (mutex, rwlock, semaphore, condition): `ret` is the result.
+    /// With several threads, also the place where one begins to sleep.
     Lock,
     /// A thread was created; `ret` is its number.
     Thread,
@@ -126,11 +128,11 @@ ops! {
 /// clocks several times for each request, so a reading takes eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// As `hash` of the record.
+    /// The clock call, as in the record's `hash`.
     pub call: u16,
-    /// Clock id.
+    /// The clock's id.
     pub clock: u8,
-    /// Since the last reading of the same clock id in the log.
+    /// Nanoseconds since the last reading of the same clock id in the log.
     pub delta_ns: i64,
 }
 
@@ -170,8 +172,9 @@ pub struct AcceptInfo {
     pub peer_port: u16,
     /// Bytes of `sockaddr` that the kernel returned (0 if the caller asked for none).
     pub addr_len: u32,
-    /// From the shim: the socket's cookie (SO_COOKIE), which the gate knows too.
-    /// The primary's daemon replaces it by the gate's connection id, or 0.
+    /// The socket's cookie (SO_COOKIE) when it comes from the shim; the gate
+    /// knows it too. The primary's daemon replaces it by the gate's connection
+    /// id, or 0.
     pub conn_id: u64,
     /// The `sockaddr` that the caller got.
     pub addr: [u8; 32],

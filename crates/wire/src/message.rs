@@ -8,26 +8,26 @@ use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// Version of the conversation; another version is refused in [`Message::Hello`].
+/// Version of the conversation; [`Message::Hello`] refuses any other.
 pub const VERSION: u32 = 8;
-/// Largest encoded message: several channel records carry a longer one.
+/// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
-/// Parts that a world in [`Message::Hello`] may have; more is malformed.
+/// Most parts of a world in [`Message::Hello`]; more is malformed.
 pub const WORLD_PARTS_MAX: usize = 4096;
-/// Services that one [`Message::Announce`] may name; more is malformed.
+/// Most services in one [`Message::Announce`]; more is malformed.
 pub const OFFERS_MAX: usize = 64;
 /// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
 pub const WORLD_NAME_BYTES_MAX: usize = 256;
-/// Connections that one [`Message::AreAlive`] or [`Message::NotAlive`] may name;
-/// more is malformed.
+/// Most connections in one [`Message::AreAlive`] or [`Message::NotAlive`]; more
+/// is malformed.
 pub const KEYS_MAX: usize = 512;
-/// Bytes that one [`Message::Unread`] may carry; more is malformed. Behind it
-/// wait the log's frames.
+/// Most bytes in one [`Message::Unread`]; more is malformed. A longer message
+/// would delay the log's frames.
 pub const UNREAD_BYTES_MAX: usize = 256 << 10;
-/// Connections that one [`Message::Adopt`] may name; more is malformed.
+/// Most connections in one [`Message::Adopt`]; more is malformed.
 pub const ADOPTED_MAX: usize = 512;
-/// Bytes that one [`Message::Image`] may carry; more is malformed. Behind it wait
-/// heartbeats and the log's frames.
+/// Most bytes in one [`Message::Image`]; more is malformed. A longer message
+/// would delay heartbeats and the log's frames.
 pub const IMAGE_BYTES_MAX: usize = 256 << 10;
 /// Longest text that a daemon says about itself, in bytes; a longer one is malformed.
 pub const SAID_BYTES_MAX: usize = 2048;
@@ -49,7 +49,7 @@ pub struct ConnKey {
 }
 
 impl std::fmt::Display for ConnKey {
-    /// As operators write it: `10.0.0.1:4242>10.9.0.100:80`.
+    /// Written as operators write it: `10.0.0.1:4242>10.9.0.100:80`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = |address, port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
         let (client, server) =
@@ -63,17 +63,19 @@ impl std::fmt::Display for ConnKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnId(pub u64);
 
-/// All that the SYN and SYN-ACK agreed on: what a repaired socket needs and a
-/// client's packets cannot tell.
+/// Everything that the SYN and SYN-ACK agreed on: a repaired socket needs it,
+/// and the client's later packets do not tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnRecord {
     pub key: ConnKey,
     /// Server's and client's initial sequence numbers.
     pub iss: SeqNo,
     pub irs: SeqNo,
-    /// Segment size the server announced; what it may send is learnt from `peer_mss`.
+    /// Segment size that the server announced; what it may send is learnt from
+    /// `peer_mss`.
     pub mss: u16,
-    /// Segment size the client announced (from the tap's SYN; 0 = unknown).
+    /// Segment size that the client announced (from the tap's SYN; 0 =
+    /// unknown).
     pub peer_mss: u16,
     /// Shift of windows the server sends / the client sends; 255 = no scaling.
     pub rcv_wscale: u8,
@@ -96,26 +98,29 @@ pub struct ConnProgress {
     pub right_edge: SeqNo,
     /// Last TSval sent.
     pub tsval: u32,
-    /// What the kernel itself has acknowledged of the client's stream, FIN
-    /// included, whatever the gate let out.
+    /// Next byte that the kernel itself expects of the client's stream, its FIN
+    /// included, whatever ACKs the gate let out.
     pub rcv_nxt: SeqNo,
 }
 
-/// A connection that a server had where its log begins, as its backup-to-be takes it up.
+/// A connection that the server already had when its log begins, as the joining backup
+/// takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopted {
-    /// `None`: the primary's gate does not know it, so that no takeover keeps it.
+    /// Gate's id and record; `None` if the primary's gate does not know the
+    /// connection, so that no takeover keeps it.
     pub conn: Option<(ConnId, ConnRecord)>,
-    /// The server's number of it; `None`: it has not accepted it yet.
+    /// The server's accept number; `None` if it has not accepted the connection
+    /// yet.
     pub accept: Option<u32>,
-    /// Stream bytes that the server has read and written there.
+    /// Stream bytes that the server had read and written by then.
     pub in_bytes: u64,
     pub out_bytes: u64,
-    /// Those of `out_bytes` that the client has acknowledged.
+    /// Bytes of `out_bytes` that the client has acknowledged.
     pub acked_bytes: u64,
-    /// The server has seen the end of the client's stream.
+    /// Whether the server has seen the end of the client's stream.
     pub eof: bool,
-    /// The server has closed it.
+    /// Whether the server has closed the connection.
     pub closed: bool,
 }
 
@@ -123,8 +128,8 @@ pub struct Adopted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowBounds {
     pub key: ConnKey,
-    /// The server's initial sequence number. `None`: its SYN-ACK was not seen, and
-    /// the bounds say what the client has at least, not what at most.
+    /// The server's initial sequence number. `None` if its SYN-ACK was not seen:
+    /// the bounds then tell the least that the client has, not the most.
     pub iss: Option<SeqNo>,
     /// Highest sequence end, right edge and TSval sent to the client.
     pub seq_end: SeqNo,
@@ -134,20 +139,20 @@ pub struct FlowBounds {
     pub client_ack: SeqNo,
 }
 
-/// What a part of a member's world is (decision 25).
+/// The kind of a part of a member's world (decision 25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorldKind {
     /// The server's program.
     Program,
     /// A shared object that the loader maps into it; named by its soname.
     Library,
-    /// A word of its command line; named by its place, the program being 0.
+    /// A word of its command line, named by its position; the program is 0.
     Argument,
     /// A variable of its environment.
     Variable,
     /// A file that its command line names.
     File,
-    /// A value of the group's file; the name tells the value.
+    /// A value of the group's file; the part's name contains the value.
     Setting,
     /// A feature flag of the processor.
     CpuFeature,
@@ -159,7 +164,7 @@ pub struct WorldPart<'a> {
     pub kind: WorldKind,
     /// At most [`WORLD_NAME_BYTES_MAX`] bytes.
     pub name: &'a str,
-    /// Of the content, keyed with the group's secret.
+    /// Hash of the content, keyed with the group's secret.
     pub hash: u64,
 }
 
@@ -172,15 +177,15 @@ pub enum Message<'a> {
         log_version: u32,
         group: &'a str,
         member: &'a str,
-        /// The epoch that the sender is in.
+        /// The sender's epoch.
         epoch: u64,
-        /// It is the primary of that epoch and its server lives: an edge whose disk
-        /// knows less believes it, and another member joins what already runs.
+        /// Whether the sender is the primary of that epoch and its server lives. An
+        /// edge whose disk knows less believes it; another member joins what
+        /// already runs.
         speaks: bool,
-        /// Between the members, the sender's world. Towards the edge, the settings of
-        /// the group's file that the edge's copy must have too, none from a release
-        /// that did not say them. From the edge, nothing. At most [`WORLD_PARTS_MAX`]
-        /// parts.
+        /// Between members, the sender's world. To the edge, the settings of the
+        /// group's file that the edge's copy must share (empty from releases that did
+        /// not send them). From the edge, empty. At most [`WORLD_PARTS_MAX`] parts.
         #[serde(borrow)]
         world: Vec<WorldPart<'a>>,
     },
@@ -192,7 +197,7 @@ pub enum Message<'a> {
     },
 
     // primary -> backup
-    /// Whole records, tapped payload left out. Frames are numbered from 1.
+    /// Whole records without tapped payload. Frames are numbered from 1.
     Frame {
         number: u64,
         #[serde(serialize_with = "in_one_piece")]
@@ -214,14 +219,15 @@ pub enum Message<'a> {
     Progress {
         conns: Vec<ConnProgress>,
     },
-    /// The answer to [`Message::NeedUnread`]: what the kernel holds of the client's
-    /// stream from `offset` on. No bytes and not `last`: it cannot tell.
+    /// Answer to [`Message::NeedUnread`]: the client's stream from `offset` on, as
+    /// the primary's kernel holds it. No bytes and not `last` means that it cannot
+    /// tell.
     Unread {
         conn: ConnId,
         offset: u64,
-        /// At most [`UNREAD_BYTES_MAX`].
+        /// At most [`UNREAD_BYTES_MAX`] bytes.
         bytes: &'a [u8],
-        /// The client's stream ends behind `bytes`.
+        /// Whether the client's stream ends behind `bytes`.
         last: bool,
     },
     /// The connection is over: the client acknowledged the server's FIN, or reset it.
@@ -237,44 +243,44 @@ pub enum Message<'a> {
     /// takes over.
     Stopping,
 
-    /// The receiver joins: the server's image has at most so many bytes, and its log begins
-    /// there, at this position. Connections and image follow.
+    /// The receiver joins: the server's image has at most this many bytes, and its log
+    /// begins at this position. Connections and the image follow.
     Join {
         log_from: u64,
         image_bytes: u64,
     },
-    /// Connections that the server had then.
+    /// Connections that the server had at that position of the log.
     Adopt {
-        /// At most [`ADOPTED_MAX`].
+        /// At most [`ADOPTED_MAX`] connections.
         conns: Vec<Adopted>,
     },
-    /// Output of such a connection that the server had written by then and its client had not
-    /// acknowledged, from this place of the stream on. Nothing is left out between two of them.
+    /// Output of an adopted connection that the server had written and its client had not
+    /// acknowledged, from this stream offset on. Consecutive messages leave no gap.
     Earlier {
         conn: ConnId,
         offset: u64,
-        /// At most [`IMAGE_BYTES_MAX`].
+        /// At most [`IMAGE_BYTES_MAX`] bytes.
         #[serde(serialize_with = "in_one_piece")]
         bytes: &'a [u8],
     },
-    /// The next bytes of the image; without any it is whole.
+    /// The next bytes of the image; an empty message ends it.
     Image {
-        /// At most [`IMAGE_BYTES_MAX`].
+        /// At most [`IMAGE_BYTES_MAX`] bytes.
         #[serde(serialize_with = "in_one_piece")]
         bytes: &'a [u8],
     },
-    /// From now on output waits for confirmation. Who has executed all up to and
-    /// including this frame is in step.
+    /// From now on output waits for confirmation. A backup that has executed
+    /// everything up to and including this frame is in step.
     Closing {
         number: u64,
     },
 
     // backup -> primary
-    /// So many bytes of the image have come.
+    /// This many bytes of the image have arrived.
     ImageOk {
         bytes: u64,
     },
-    /// The image runs, and has executed what the log held until lately.
+    /// The image runs, and has executed almost all that the log held.
     CaughtUp,
     /// The backup is in step: it can take over.
     Joined,
@@ -285,7 +291,7 @@ pub enum Message<'a> {
     ConnOk {
         conn: ConnId,
     },
-    /// The client's stream is held up to this sequence number, for each.
+    /// The client's streams are held up to these sequence numbers.
     Held {
         conns: Vec<(ConnId, SeqNo)>,
     },
@@ -303,7 +309,7 @@ pub enum Message<'a> {
     },
 
     // member <-> edge
-    /// Who is current? The edge answers with [`Message::Epoch`].
+    /// Asks which member is current; the edge answers with [`Message::Epoch`].
     Ask,
     Epoch {
         epoch: u64,
@@ -314,8 +320,9 @@ pub enum Message<'a> {
         member: &'a str,
         yes: bool,
     },
-    /// The current member asked to run on alone and was refused, because who reads
-    /// this is in step and answers: it takes over, or both would wait.
+    /// The current member asked to run on alone and was refused, because the
+    /// receiver is in step and answers. The receiver must take over, or both would
+    /// wait.
     Alone {
         member: &'a str,
     },
@@ -333,34 +340,36 @@ pub enum Message<'a> {
     },
     Refused {
         reason: &'a str,
-        /// It may be granted later: the one that asked gives nothing up and asks again.
+        /// Whether it may be granted later; the asking member then gives nothing up and
+        /// asks again.
         again: bool,
     },
     Bounds {
         flows: Vec<FlowBounds>,
         last: bool,
     },
-    /// The edge has not heard of these connections for long. The current member,
-    /// and only in this epoch, answers with [`Message::NotAlive`].
+    /// Connections that the edge has not heard of for a long time. Only the
+    /// current member of this epoch answers, with [`Message::NotAlive`].
     AreAlive {
         epoch: u64,
-        /// At most [`KEYS_MAX`].
+        /// At most [`KEYS_MAX`] keys.
         keys: Vec<ConnKey>,
     },
-    /// Those of [`Message::AreAlive`] that are over: the edge may forget them.
+    /// Connections of [`Message::AreAlive`] that are over: the edge may forget
+    /// them.
     NotAlive {
         epoch: u64,
-        /// At most [`KEYS_MAX`].
+        /// At most [`KEYS_MAX`] keys.
         keys: Vec<ConnKey>,
     },
 
     // everybody -> everybody
-    /// What the sender is, as far as it knows by itself: said when that changes,
-    /// and now and then. Words of `holdfast.status/1`.
+    /// The sender's state as it knows it by itself, in the words of
+    /// `holdfast.status/1`; sent on every change, and from time to time.
     Says {
         role: &'a str,
         state: &'a str,
-        /// At most [`SAID_BYTES_MAX`], as all texts here.
+        /// At most [`SAID_BYTES_MAX`] bytes, as all texts here.
         reason: &'a str,
         remedy: &'a str,
     },
@@ -369,35 +378,36 @@ pub enum Message<'a> {
         state: &'a str,
         reason: &'a str,
     },
-    /// The sender has taken over: what `last_takeover` of its status says.
+    /// The sender has taken over; the content of `last_takeover` in its status.
     TookOver {
         cause: &'a str,
-        /// In the order of `phases_us`.
+        /// Durations in the order of the status's `phases_us`.
         phases_us: [u64; 7],
         total_us: u64,
         connections: u64,
-        /// RFC 3339, by the sender's clock.
+        /// Time in RFC 3339 by the sender's clock.
         at: &'a str,
     },
 
     // member -> edge
-    /// The edge's sign with this number has come to where the sender has this
-    /// hardware address.
+    /// The edge's sign with this number has reached the host where the sender
+    /// has this hardware address.
     SignSeen {
         number: u64,
         mac: [u8; 6],
     },
 
     // host server -> edge of a spread group
-    /// Everything that the host server serves now, and how packets reach it. What
-    /// it named before and does not name any more is withdrawn.
+    /// Everything that the host server serves now, and how packets reach it. A
+    /// service that it named before and no longer names is withdrawn.
     Announce {
         weight: u32,
-        /// Not encapsulated.
+        /// Whether packets come without encapsulation.
         layer2: bool,
-        /// Its ends of the tunnel, IPv4 mapped into IPv6: one per family at most.
+        /// The host server's tunnel endpoints, IPv4 mapped into IPv6: at most one
+        /// per family.
         tunnels: Vec<[u8; 16]>,
-        /// At most [`OFFERS_MAX`].
+        /// At most [`OFFERS_MAX`] services.
         services: Vec<Offer>,
     },
 }
@@ -410,7 +420,8 @@ pub struct Offer {
     pub udp: bool,
 }
 
-/// Without this, serde encodes a slice byte by byte. The encoding is the same.
+/// Serializes bytes in one piece, which serde would encode one by one; the
+/// encoding is the same.
 fn in_one_piece<S: Serializer>(bytes: &&[u8], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bytes(bytes)
 }

@@ -33,13 +33,13 @@ pub(crate) mod field {
     pub const DESTINATION_PORT: Range<usize> = 2..4;
     pub const SEQ: Range<usize> = 4..8;
     pub const ACK: Range<usize> = 8..12;
-    /// Its upper half: the header's length in words of four bytes.
+    /// The byte whose upper half is the header's length in words of four bytes.
     pub const DATA_OFFSET: usize = 12;
     pub const FLAGS: usize = 13;
     pub const WINDOW: Range<usize> = 14..16;
     pub const CHECKSUM: Range<usize> = 16..18;
 }
-/// The most that a header's length field can say, in bytes.
+/// Largest value of a header's length field, in bytes.
 const LENGTH_MAX: usize = u16::MAX as usize;
 /// The first twelve bytes of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2).
 pub(crate) const MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -47,7 +47,7 @@ pub(crate) const MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 
 /// Whether the TCP checksum in memory means anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// It must be right.
+    /// It is complete and must be right.
     Verify,
     /// The kernel has not computed it yet (`CHECKSUM_PARTIAL`: it would be done
     /// by the network card) or has already validated it.
@@ -139,12 +139,12 @@ pub struct TcpPacket<'a> {
     /// Meaningless without [`Flags::ACK`].
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As on the wire: not shifted by any window scale.
+    /// The window as on the wire: not shifted by any window scale.
     pub window: u16,
     pub options: TcpOptions,
     pub payload: &'a [u8],
-    /// The whole packet as it was parsed, from the IP header on; of an offloaded
-    /// frame's headers, these.
+    /// The whole packet as it was parsed, from the IP header on; for the headers
+    /// of an offloaded frame, only those.
     pub raw: &'a [u8],
 }
 
@@ -159,7 +159,7 @@ impl<'a> TcpPacket<'a> {
     pub fn parse(l3: &'a [u8], checksum: Checksum) -> Result<Self, PacketError> {
         let ip = Layer3::parse(l3)?;
         let packet = Self::read((ip.source, ip.destination), ip.payload, l3)?;
-        // No card leaves this one open.
+        // No card leaves the IPv4 header's checksum open.
         if l3[0] >> 4 == 4 && internet_checksum(&l3[..ip.start]) != 0 {
             return Err(PacketError::HeaderChecksum);
         }
@@ -227,7 +227,7 @@ impl<'a> TcpPacket<'a> {
         self.flags.has(Flags::RST)
     }
 
-    /// A SYN that opens a connection, and no answer to one.
+    /// Whether this is a SYN that opens a connection, not one that answers.
     #[must_use]
     pub fn is_opening(&self) -> bool {
         self.is_syn() && !self.is_ack()
@@ -247,7 +247,7 @@ impl<'a> TcpPacket<'a> {
         self.payload.len() as u64 + control
     }
 
-    /// The number behind the last one this packet occupies.
+    /// The sequence number after the last one that this packet occupies.
     #[must_use]
     pub fn seq_end(&self) -> SeqNo {
         self.seq.plus(self.seq_len())
@@ -264,7 +264,7 @@ pub(crate) fn be32(field: &[u8]) -> u32 {
     field.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// `address` as the IPv4 address it maps, if it does.
+/// The IPv4 address that `address` maps, if it does.
 #[must_use]
 pub fn mapped_ipv4(address: &[u8; 16]) -> Option<[u8; 4]> {
     let (prefix, ipv4) = address.split_at(MAPPED_PREFIX.len());

@@ -12,10 +12,10 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const COMMENT: u16 = 1;
 const NAME: u16 = 2;
 const CLOCK: u16 = 9;
-/// The clock of `CLOCK` counts nanoseconds: 10^-9 s.
+/// Resolution of the clock for `CLOCK`: 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
-/// What the packets begin with.
+/// What each packet begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
     Ethernet = 1,
@@ -26,18 +26,18 @@ pub enum LinkType {
 /// A packet to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// As [`Writer::interface`] numbered it.
+    /// The interface's number, as [`Writer::interface`] returned it.
     pub interface: u32,
-    /// Since 1970.
+    /// Nanoseconds since 1970.
     pub at_ns: u64,
-    /// What it was long; `bytes` may be only its beginning.
+    /// Length of the whole packet; `bytes` may be only its beginning.
     pub wire_bytes: u32,
     pub bytes: &'a [u8],
-    /// Empty for none; at most 65,535 bytes are kept.
+    /// The comment, empty for none; at most 65,535 bytes are kept.
     pub comment: &'a str,
 }
 
-/// A file that is being written.
+/// A file being written.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -53,7 +53,7 @@ impl<W: Write> Writer<W> {
     pub fn new(out: W) -> io::Result<Self> {
         let mut writer = Self { out, interfaces: 0, body: Vec::new() };
         writer.body.extend(BYTE_ORDER.to_le_bytes());
-        // Version 1.0; how long the section is, nobody knows yet.
+        // Version 1.0; the section's length is not known yet.
         writer.body.extend([1, 0, 0, 0]);
         writer.body.extend(u64::MAX.to_le_bytes());
         writer.block(SECTION_HEADER)?;
@@ -99,7 +99,7 @@ impl<W: Write> Writer<W> {
         self.block(ENHANCED_PACKET)
     }
 
-    /// Hands what was written to the reader.
+    /// Flushes what was written to the reader.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -1,37 +1,38 @@
-//! What the shim says of the server's threads, so that a daemon that has stopped
-//! them all knows whether they may be copied where they stand, and how each goes on
-//! in the copy, whose shim answers calls from the log.
+//! What the shim tells about the server's threads. A daemon that has stopped them
+//! all learns from it whether they may be copied where they stand, and how each
+//! goes on in the copy, whose shim answers calls from the log.
 //!
 //! A thread may be copied anywhere but between a logged call's effect and its
-//! record. The shim says where it is in that respect by one word, written by the
-//! thread itself; its registers say the rest. Both are exact when the thread is
-//! stopped, and a hint while it runs.
+//! record. One word per thread, written by the thread itself, says where it is
+//! in that respect; its registers say the rest. Both are exact when the thread
+//! is stopped, and a hint while it runs.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
-/// Threads that are told of. One more, and no copy can be made.
+/// Most threads in the table; with one more, no copy can be made.
 pub const THREADS_MAX: usize = 16384;
 
-/// `Thread::state`
+/// Values of `Thread::state`.
 pub mod state {
-    /// It runs code of the server's or of libc's, or of the shim's without effect.
+    /// Runs code of the server or of libc, or code of the shim that has no effect.
     pub const OUTSIDE: u32 = 0;
-    /// In the middle of a logged call.
+    /// Is in the middle of a logged call.
     pub const BUSY: u32 = 1;
-    /// It has come to a logged call while it was to stand still, and does.
+    /// Has reached a logged call while threads were to stand still, and waits
+    /// there.
     pub const PARKED: u32 = 2;
-    /// In one system call of the shim's own, or about to make it, or just back. The
-    /// call starts over if that has not happened.
+    /// Makes one of the shim's own system calls: in it, just before or just after.
+    /// If the call has not happened yet, it starts over.
     pub const SLEEPS: u32 = 3;
-    /// In a function of libc that waits for other threads as long as they take. What
-    /// it gets, it gives back where that was not its turn.
+    /// Waits in a libc function for other threads, without a time limit. What it
+    /// obtains out of turn, it gives back.
     pub const WAITS: u32 = 4;
-    /// In a function of libc that waits for a moment, or on a condition: it must not
+    /// Waits in a libc function for a point in time or on a condition: it must not
     /// sleep on in a copy.
     pub const TIMED: u32 = 5;
 }
 
-/// `ShimState::mode`
+/// Values of `ShimState::mode`.
 pub mod shim_mode {
     /// Calls go to the kernel.
     pub const PASS: u32 = 0;
@@ -44,16 +45,16 @@ pub mod shim_mode {
 /// One thread of the server.
 #[repr(C, align(64))]
 pub struct Thread {
-    /// Its number in the innermost namespace of processes; 0 = nobody's.
+    /// Thread id in the innermost pid namespace; 0 = an unused place.
     pub tid: AtomicI32,
-    /// See [`state`].
+    /// One of [`state`].
     pub state: AtomicU32,
-    /// The condition that it waits on in [`state::TIMED`], or 0.
+    /// Address of the condition that it waits on in [`state::TIMED`], or 0.
     pub condition: AtomicU64,
 }
 
 impl Thread {
-    /// Nobody's place.
+    /// An unused place.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
@@ -65,7 +66,8 @@ impl Thread {
     }
 }
 
-/// What the shim shows of itself, in the server's own memory, and so in a copy of it.
+/// What the shim shows of itself. It lies in the server's own memory, and so in a
+/// copy of it.
 #[repr(C)]
 pub struct ShimState {
     /// How calls are treated: see [`shim_mode`].
@@ -80,7 +82,7 @@ pub struct ShimState {
 }
 
 impl ShimState {
-    /// A shim that does nothing, without threads.
+    /// The state of a shim that does nothing and has no threads.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it is a megabyte: for statics only")]
     pub const fn new() -> Self {
@@ -94,16 +96,16 @@ impl ShimState {
     }
 }
 
-/// What a stopped thread's registers (x86-64) say of a system call.
+/// What a stopped thread's registers (x86-64) tell about its system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
-    /// The next instruction's address.
+    /// Address of the next instruction.
     pub rip: u64,
-    /// The interrupted call's number; negative outside of calls.
+    /// Number of the interrupted call; negative outside of calls.
     pub orig_rax: i64,
-    /// Its result.
+    /// The call's result.
     pub rax: i64,
-    /// Its first two arguments: a futex and the operation on it.
+    /// The call's first two arguments: a futex and the operation on it.
     pub rdi: u64,
     pub rsi: u64,
 }
@@ -123,11 +125,12 @@ impl Stopped {
     }
 }
 
-/// How a thread goes on in a copy. In the original all go on as they are.
+/// How a thread goes on in a copy. In the original, every thread goes on
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// With its registers as they are: a call that the kernel would make again by itself
-    /// is made again (with its full time, if it has one), another one answers `EINTR`.
+    /// Its registers stay: a call that the kernel would make again by itself is made
+    /// again (with its full time, if it has a limit), any other answers `EINTR`.
     AsIs,
     /// Its system call returns `-EINTR`: the shim starts the server's call over.
     StartOver,
@@ -137,26 +140,28 @@ pub enum Resume {
 }
 
 const SYS_FUTEX: i64 = 202;
-/// What a wait with a limit goes on as when it has been interrupted before.
+/// Call number under which the kernel continues an interrupted wait with a time
+/// limit.
 const SYS_RESTART_SYSCALL: i64 = 219;
-/// By this libc waits where it takes no answer but a wake-up: for a plain lock.
+/// Operation by which libc waits for a plain lock: only a wake-up ends the
+/// wait.
 const FUTEX_WAIT: u64 = 0;
-/// By this libc waits where it may give up.
+/// Operation by which libc waits where it may give up.
 const FUTEX_WAIT_BITSET: u64 = 9;
 const FUTEX_FLAGS: u64 = 128 | 256;
 const EINTR: i64 = 4;
-/// The kernel's own results of calls that have not happened: ERESTARTSYS,
+/// The kernel's internal results of calls that have not happened: ERESTARTSYS,
 /// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
 const ERESTART: [i64; 4] = [512, 513, 514, 516];
-/// Bytes of a `syscall` instruction.
+/// Size of a `syscall` instruction, in bytes.
 const SYSCALL_BYTES: u64 = 2;
-/// Bytes of a `pthread_cond_t`.
+/// Size of a `pthread_cond_t`, in bytes.
 const CONDITION_BYTES: u64 = 48;
 
-/// How a thread goes on in a copy that is made now; `None`: it must not be copied
-/// here. `state` and `condition` are those of its [`Thread`] (of one that the shim does
-/// not know: [`state::OUTSIDE`]), and `gate` is [`ShimState::gate`]. Exact if the thread
-/// was stopped before its state was read.
+/// How a thread goes on in a copy made now; `None` if it must not be copied here.
+/// `state` and `condition` are those of its [`Thread`] ([`state::OUTSIDE`] if the shim
+/// does not know it), and `gate` is [`ShimState::gate`]. Exact if the thread was stopped
+/// before its state was read.
 #[must_use]
 pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Resume> {
     let is_interrupted = at.has_not_happened();
@@ -169,8 +174,8 @@ pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Res
         {
             match at.rsi & !FUTEX_FLAGS {
                 FUTEX_WAIT_BITSET => Some(Resume::TimeOut),
-                // The lock of the server's that goes with the condition, which libc
-                // takes back. One inside the condition stands before the wait too.
+                // The server's lock that goes with the condition, which libc takes
+                // back. A lock inside the condition comes before the wait, too.
                 FUTEX_WAIT if at.rdi.wrapping_sub(condition) >= CONDITION_BYTES => {
                     Some(Resume::AsIs)
                 }

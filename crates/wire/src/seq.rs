@@ -62,7 +62,7 @@ mod tests {
                 assert_eq!(number.offset_near(origin, near), offset);
             }
         }
-        // What lies before the stream counts as its beginning.
+        // A number before the stream counts as its beginning.
         assert_eq!(SeqNo(origin.0 - 1).offset_near(origin, 0), 0);
     }
 }

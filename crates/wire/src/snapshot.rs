@@ -1,11 +1,11 @@
-//! The image of a process, as a stream: what it is ([`Description`]), what its
-//! files and its shared memory hold, and its pages.
+//! The image of a process, as a stream: the [`Description`] of the process, the
+//! contents of its files and shared memory, and its pages.
 //!
 //! A preamble, then chunks, each with a keyed hash of its place in the stream, its
 //! header and its bytes: an image that is cut off, damaged, spliced, or made with
-//! another key is refused where that shows. The hash is no signature (see
-//! [`crate::hash`]); who may send an image at all is for the channel to decide.
-//! Pages that are not in the stream are zero, or as the mapped file has them.
+//! another key is refused where this shows. The hash is no signature (see
+//! [`crate::hash`]); the channel decides who may send an image at all. Pages that
+//! are not in the stream are zero, or those of the mapped file.
 
 mod check;
 mod description;
@@ -25,7 +25,7 @@ pub const VERSION: u32 = 4;
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");
 
-/// What an image may be at most.
+/// Upper limits of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of one chunk.
@@ -37,11 +37,11 @@ pub struct Limits {
     pub threads: usize,
     pub areas: usize,
     pub descriptors: usize,
-    /// Highest number of a descriptor, plus one.
+    /// Highest descriptor number, plus one.
     pub descriptor_end: u32,
     /// Bytes of one path or name.
     pub name_bytes: usize,
-    /// Files, folders and links in its state folders.
+    /// Files, folders and links in the state folders.
     pub state_entries: usize,
 }
 
@@ -66,15 +66,15 @@ impl Default for Limits {
 pub enum ImageError {
     /// The stream failed, or ended early (`UnexpectedEof`).
     Io(io::Error),
-    /// It does not begin as an image does.
+    /// It does not begin like an image.
     Foreign,
-    /// It is of another version.
+    /// It has another version.
     Version(u32),
-    /// A chunk is not what was sent, not at its place, or made with another key.
+    /// A chunk was damaged, moved to another place, or made with another key.
     Damaged { chunk: u64 },
-    /// More than a limit of this name allows.
+    /// It exceeds the limit of this name.
     TooMuch(&'static str),
-    /// It makes no sense: the first rule that it breaks.
+    /// It is inconsistent; names the first rule that it breaks.
     Malformed(&'static str),
 }
 
@@ -107,16 +107,17 @@ impl From<io::Error> for ImageError {
     }
 }
 
-/// What a chunk holds.
+/// The content of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Whole pages from this address on.
     Pages { address: u64 },
-    /// Bytes of [`Description::files`]`[file]`: a pipe's, or an unlinked file's.
+    /// Bytes of [`Description::files`]`[file]`, which is a pipe or an unlinked
+    /// file.
     File { file: u32, offset: u64 },
     /// Bytes of [`Description::objects`]`[object]`.
     Object { object: u32, offset: u64 },
-    /// Bytes of [`State::entries`]`[entry]`, a file.
+    /// Bytes of the file [`State::entries`]`[entry]`.
     State { entry: u32, offset: u64 },
     /// Nothing: the image is complete.
     End,
@@ -136,10 +137,10 @@ struct Preamble {
 struct Header {
     kind: u32,
     len: u32,
-    /// Which file, object or entry.
+    /// Index of the file, object or entry.
     index: u32,
     zero: u32,
-    /// Address or offset.
+    /// Address or offset of the content.
     at: u64,
     hash: u64,
 }
@@ -158,8 +159,8 @@ fn hash_of(secrets: &Secrets, place: u64, header: &[u8], bytes: &[u8]) -> u64 {
     hash.finish()
 }
 
-/// The most bytes that the image of this has, with so many bytes of contents in so many
-/// pieces.
+/// The largest size of an image with this description, in bytes, with this many bytes
+/// of contents in this many pieces.
 ///
 /// # Errors
 /// If the description cannot be encoded.
@@ -169,7 +170,8 @@ pub fn bytes_max(
     pieces: u64,
 ) -> Result<u64, ImageError> {
     let before = size_of::<Preamble>() + encoded(description)?.len();
-    // Each of a page at least, but for a piece's last, and the one that says the end.
+    // Each chunk has at least a page, except the last of each piece and the one that
+    // marks the end.
     let chunks = contents_bytes / PAGE + pieces + 1;
     Ok(before as u64 + contents_bytes + chunks * size_of::<Header>() as u64)
 }
@@ -184,9 +186,9 @@ pub struct Writer<W> {
     out: W,
     secrets: Secrets,
     limits: Limits,
-    /// Chunks written.
+    /// Number of chunks written.
     place: u64,
-    /// Bytes of them.
+    /// Bytes of contents written.
     taken: u64,
 }
 
@@ -219,7 +221,7 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, secrets, limits, place: 0, taken: 0 })
     }
 
-    /// Appends a chunk, or as many as it takes; of nothing none.
+    /// Appends the bytes as one chunk or several; no bytes, no chunk.
     ///
     /// # Errors
     /// If `out` fails, or a reader with these limits would refuse it.
@@ -277,16 +279,16 @@ pub struct Reader<R> {
     secrets: Secrets,
     limits: Limits,
     description: Description,
-    /// Chunks read.
+    /// Number of chunks read.
     place: u64,
-    /// Bytes of them.
+    /// Bytes of contents read.
     taken: u64,
     ended: bool,
     buffer: Vec<u8>,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads what the image describes.
+    /// Reads the image's description.
     ///
     /// # Errors
     /// [`ImageError`]; nothing has been allocated beyond the limits.
@@ -338,7 +340,8 @@ impl<R: Read> Reader<R> {
         self.input.read_exact(header.as_mut_bytes())?;
         self.place += 1;
         let len = header.len as usize;
-        // A length that was damaged, too, is known only by the hash behind it.
+        // A damaged length that is within the limits is found only by the hash
+        // behind it.
         if len > self.limits.chunk_bytes.max(PAGE as usize) {
             return Err(ImageError::TooMuch("chunk_bytes"));
         }
@@ -366,7 +369,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Reads `len` bytes, and makes room only for what comes.
+/// Reads `len` bytes, and allocates only for what arrives.
 fn fill(input: &mut impl Read, into: &mut Vec<u8>, len: usize) -> Result<(), ImageError> {
     into.clear();
     if input.take(len as u64).read_to_end(into)? < len {
@@ -375,7 +378,7 @@ fn fill(input: &mut impl Read, into: &mut Vec<u8>, len: usize) -> Result<(), Ima
     Ok(())
 }
 
-/// Parses an encoded [`Description`]: total over any bytes.
+/// Parses an encoded [`Description`]; defined for any bytes.
 ///
 /// # Errors
 /// [`ImageError::Malformed`], [`ImageError::TooMuch`].

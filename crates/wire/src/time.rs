@@ -30,8 +30,8 @@ impl Nanos {
     }
 }
 
-/// What a promoted server's clock has to add to its host's, which shows `own`, so that
-/// it goes on from `last`, the last value in the log (decision 18); both in ns. A
+/// What a promoted server's clock must add to its host's clock, which shows `own`, to
+/// continue from `last`, the last value in the log (decision 18); both in ns. A
 /// real-time clock that is ahead already is right, and may be read.
 #[must_use]
 pub const fn added(last: i64, own: i64, is_realtime: bool) -> i64 {

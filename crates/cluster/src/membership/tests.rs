@@ -135,7 +135,7 @@ fn hello(edge: &mut EdgeMembership, name: &str, epoch: u64, speaks: bool) {
     edge.handle_hello(name, Greeting { epoch, speaks });
 }
 
-/// An edge whose host was started again, with what its disk says.
+/// An edge whose host was started again, with the state on its disk.
 fn booted(disk: EdgeState) -> EdgeMembership {
     let mut edge = EdgeMembership::new(&["alpha", "beta"], disk).expect("two names");
     edge.handle_boot();
@@ -171,7 +171,7 @@ fn a_member_that_does_not_speak_is_evidence_but_not_the_primary() {
     assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::Behind));
     assert_eq!(edge.handle_promote("beta", 5), Decision::Refuse(Refusal::Behind));
     assert_eq!(edge.handle_promote("beta", 4), Decision::Refuse(Refusal::Behind));
-    // Both were started again: nothing is left that could be lost.
+    // Both members were started again: nothing is left that could be lost.
     hello(&mut edge, "beta", 0, false);
     grant(&mut edge, "alpha", 1);
 }
@@ -187,7 +187,7 @@ fn who_says_no_hello_holds_up_nobody_for_long() {
     grant(&mut edge, "alpha", 4);
 }
 
-/// What an edge that was started again knew of backups went with it.
+/// What an edge knew of backups was lost when it was started again.
 #[test]
 fn a_current_member_that_starts_anew_waits_until_a_backup_could_have_spoken() {
     for beta in [None, Some((3, true)), Some((3, false)), Some((0, false))] {
@@ -234,7 +234,7 @@ fn a_fence_without_a_member_waits_for_the_one_that_speaks() {
     assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::WrongEpoch));
     hello(&mut edge, "beta", 2, true);
     grant(&mut edge, "beta", 2);
-    // Nobody knows anything: it is a first start again.
+    // No member knows anything: this is a first start again.
     let mut edge = EdgeMembership::new(&["alpha", "beta"], lost).expect("two names");
     hello(&mut edge, "alpha", 0, false);
     assert_eq!(edge.handle_promote("alpha", 3), Decision::Refuse(Refusal::Behind));
@@ -266,7 +266,8 @@ proptest! {
                 edge.handle_hello(name, Greeting { epoch, speaks: own.is_some() });
             }
         };
-        // Who speaks: the primary of the last epoch that was granted.
+        // The member that speaks: the primary of the last epoch that was
+        // granted.
         let mut speaks: Option<(usize, u64)> = None;
         // The host was started again, and nobody has been let through since.
         let mut booted = false;
@@ -309,7 +310,8 @@ proptest! {
                     if let Some(disk) = disks.last_mut() { disk.fenced = ahead == 2; }
                 }
                 7 if speaks.is_some() => {
-                    // The host is started again with an older disk; the members are there.
+                    // The host is started again with an older disk; the members are still
+                    // there.
                     let older = disks.len() - 1 - (ahead as usize).min(disks.len() - 1);
                     edge = new(&disks[older]);
                     greet(&mut edge, speaks);
@@ -326,7 +328,7 @@ proptest! {
     }
 }
 
-/// Writing may take its time, and fail.
+/// Writing may take time, and may fail.
 #[test]
 fn what_is_said_while_a_grant_is_written_counts() {
     let mut edge = group();

@@ -125,7 +125,7 @@ fn too_few_cells_say_so_and_give_nothing() {
     assert!(!decoder.has(8));
     assert!(decoder.insert(8, &cells[40..45]).is_ok());
     assert_eq!(decoder.insert(1, &cells[5..10]), Ok(Progress::Complete));
-    // What comes too late is not looked at.
+    // A cell that comes too late is not looked at.
     assert_eq!(decoder.insert(2, &[0; 5]), Ok(Progress::Complete));
     assert_eq!(decoder.segment(), Some(&segment[..]));
     decoder.clear();

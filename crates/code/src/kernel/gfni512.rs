@@ -12,10 +12,10 @@ use core::arch::x86_64::{
 use core::mem::MaybeUninit;
 
 const VECTOR_BYTES: usize = 64;
-/// Bytes of a cell from which on looking the matrices of all divisors up beforehand is
-/// the lesser work.
+/// Length of a cell, in bytes, from which on it is less work to look the matrices of
+/// all divisors up beforehand.
 const LONG_BYTES: usize = 512;
-/// `a + b + c` as a truth table.
+/// Truth table of `a + b + c`.
 const SUM_OF_THREE: i32 = 0x96;
 
 /// # Safety
@@ -52,7 +52,8 @@ unsafe fn outputs<const R: usize, const W: usize, D: Divisors>(task: &Task<'_, D
     unsafe { cells::<R, 2, D>(task, 0, matrix_of) }
 }
 
-/// Apart from the others, which so need no room on the stack.
+/// The outputs of long cells; apart from the others, which then need no room on
+/// the stack.
 ///
 /// # Safety
 /// As [`outputs`]; cells are longer than a vector.
@@ -74,9 +75,9 @@ unsafe fn long_outputs<const R: usize, const W: usize, D: Divisors>(task: &Task<
     unsafe { cells::<R, W, D>(task, head, |o, k, _| room[k].assume_init_ref()[o]) }
 }
 
-/// All byte columns, `W` vectors at once but for the first `head` bytes and the
-/// end. `matrix_of` knows the matrix of an output, the number of a source and its
-/// cell.
+/// All byte columns, `W` vectors at once, except for the first `head` bytes and
+/// the end. `matrix_of` knows the matrix of an output, the number of a source and
+/// its cell.
 ///
 /// # Safety
 /// As [`outputs`]; `head` is less than a vector.

@@ -1,21 +1,21 @@
-//! What a kernel is asked to do. The constructors check every index once, so
-//! that the kernels need not.
+//! Work for a kernel. The constructors check every index once, so that the
+//! kernels need not.
 
 use crate::code::ROWS;
 use core::marker::PhantomData;
 
-/// Outputs that one task computes at once.
+/// Most outputs that one task computes at once.
 pub(crate) const OUTPUTS_MAX: usize = 8;
 
-/// The divisors that say how outputs are made of sources.
+/// The divisors that tell how outputs are made from sources.
 pub(crate) trait Divisors: Copy {
-    /// That of output `o` and of the `k`-th source, whose cell is `column`: a
-    /// byte, as an index.
+    /// The divisor of output `o` and of the `k`-th source, whose cell is
+    /// `column`: a byte, as an index.
     fn divisor(&self, o: usize, k: usize, column: u8) -> usize;
     /// A copy for a loop that asks for the `R` outputs from the `start`-th on.
     #[cfg(any(target_arch = "x86_64", all(feature = "shuffle", target_arch = "aarch64")))]
     fn local<const R: usize>(&self, start: usize) -> Self;
-    /// Are there divisors for so many sources?
+    /// Whether there are divisors for this many sources.
     fn covers(&self, sources: usize) -> bool;
 }
 
@@ -24,7 +24,7 @@ pub(crate) trait Divisors: Copy {
 pub(crate) struct Cauchy([usize; OUTPUTS_MAX]);
 
 impl Cauchy {
-    /// At most [`OUTPUTS_MAX`] rows.
+    /// A matrix of at most [`OUTPUTS_MAX`] rows.
     #[inline]
     pub fn new(rows: &[u8]) -> Self {
         let mut all = [0; OUTPUTS_MAX];
@@ -94,16 +94,16 @@ pub(crate) struct Task<'a, D> {
     pub source: *const u8,
     pub columns: &'a [u8],
     pub divisors: D,
-    /// What the sums start with; they start with 0 if there is none.
+    /// Start values of the sums; they start with 0 if there are none.
     pub first: Option<*const u8>,
-    /// The divisors of the mix: for every sum those of all outputs.
+    /// Divisors of the mix: for every sum, those of all outputs.
     pub mix: Option<&'a [[u8; OUTPUTS_MAX]; OUTPUTS_MAX]>,
     pub target: *mut u8,
     pub places: &'a [u8],
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-/// 0 to 255: all columns, or outputs that lie one behind the other.
+/// The numbers 0 to 255: all columns, or outputs that lie one behind the other.
 pub(crate) static EVERY: [u8; ROWS] = every();
 
 const fn every() -> [u8; ROWS] {
@@ -210,7 +210,8 @@ impl<'a, D: Divisors> Task<'a, D> {
         Self::sums(cell_len, source, columns, divisors, target, places)
     }
 
-    /// Without first and mix, from one buffer to another; the caller has checked.
+    /// Sums without first and mix, from one buffer to another; the caller has
+    /// checked.
     #[inline(always)]
     fn sums(
         cell_len: usize,
@@ -239,10 +240,10 @@ fn check_shape(cell_len: usize, outputs: usize, covered: bool) {
     assert!(cell_len != 0 && (1..=OUTPUTS_MAX).contains(&outputs) && covered);
 }
 
-/// Numbers that are compared at once.
+/// Number of values that are compared at once.
 const NEAR: usize = 16;
 
-/// Is every one of `cells` a whole cell among `len` bytes?
+/// Whether every one of `cells` is a whole cell among `len` bytes.
 #[inline(always)]
 fn are_cells(cells: &[u8], len: usize, cell_len: usize) -> bool {
     let largest = |most: u8, cell: &u8| most.max(*cell);

@@ -1,86 +1,88 @@
-//! What an edge keeps and how it resends: as it ships, by the names of the file's
+//! What an edge keeps and how it resends: as shipped, by the names of the file's
 //! policies, and as the thesis describes it.
 
 use crate::Ns;
 use crate::recovery::{Recovery, RecoveryConfig};
 use crate::slabs::Slabs;
 
-/// Packets resent in one turn: whoever turns has other work between them.
+/// Most packets resent in one turn: the caller has other work between turns.
 const RESENDS_PER_TURN: usize = 256;
-/// Segments of a flow under the policy `all`: a window of 400 KB.
+/// Most segments of a flow under the policy `all`: a window of 400 KB.
 const ALL_SEGMENTS: usize = 256;
-/// Segments of a flow that the policy `head+tail` keeps while there is room, so
-/// that the lowest one is among them after every acknowledgement.
+/// Extra segments of a flow that the policy `head+tail` keeps while there is
+/// room, so that the lowest one is among them after every acknowledgement.
 const SPARE_SEGMENTS: usize = 254;
-/// Last segments of a flow that are resent behind its head if they passed in the
-/// outage: senders probe with one or two of them (RFC 8985 §7).
+/// Most segments at a flow's end that are resent behind its head if they passed
+/// in the outage: senders probe with one or two of them (RFC 8985 §7).
 const RECENT_SEGMENTS: usize = 8;
-/// Copies of the latest acknowledgement, as many as start a fast retransmit.
+/// Copies of the latest acknowledgement: as many as start a fast retransmit.
 const ACK_COPIES: u32 = 3;
-/// Time for which acknowledgements are held, ns, so that what they ask for overtakes
-/// what they make the sender send.
+/// Time for which acknowledgements are held, in ns, so that the segments they ask
+/// for overtake those they make the sender send.
 const HOLD_NS: Ns = 2_000_000;
-/// The same while heads and tails are being resent, ns: all of them, but no sender's
-/// timer.
+/// The same while heads and tails are being resent, in ns: enough for all of them,
+/// but less than a sender's timer.
 const HOLD_MAX_NS: Ns = 10_000_000;
 /// Tries of a SYN: the new server may need some time until it listens.
 const SYN_TRIES: u32 = 8;
-/// Time between two of them, ns.
+/// Time between two tries of a SYN, in ns.
 const SYN_RETRY_NS: Ns = 12_000_000;
-/// Time after the last resend in which acknowledgements may ask for more, ns: longer
-/// than a round trip behind the edge.
+/// Time after the last resend in which acknowledgements may ask for more, in ns:
+/// longer than a round trip behind the edge.
 const FOLLOW_NS: Ns = 200_000_000;
-/// Time without an answer after which a flow's head and tail go out once more, ns:
-/// longer than a queue that has filled at once, and than its round trip.
+/// Time without an answer after which a flow's head and tail go out once more, in
+/// ns: longer than a queue that has filled at once, and than its round trip.
 const OVERDUE_NS: Ns = 20_000_000;
-/// Size of the packets that fill the cache with the most of them, bytes.
+/// Size of the packets that fill the cache with the largest number of packets,
+/// in bytes.
 const PACKET_BYTES_MIN: u64 = 64;
 
-/// What of the packets that pass is kept.
+/// Which of the packets that pass are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// None of them.
+    /// No packets.
     Nothing,
     /// SYNs.
     Syns,
-    /// Of every flow the lowest segment that is not acknowledged.
+    /// The lowest unacknowledged segment of every flow.
     Head,
-    /// And the highest.
+    /// The lowest and the highest unacknowledged segment of every flow.
     HeadTail,
-    /// As many as there is room for.
+    /// As many segments as there is room for.
     All,
 }
 
-/// How much of it.
+/// Limits on what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalrLimits {
-    /// Flows that are remembered at most.
+    /// Most flows that are remembered.
     pub flows_max: usize,
-    /// What the cache takes at most.
+    /// Most memory that the cache takes, in bytes.
     pub memory_bytes: u64,
-    /// What is older is not resent.
+    /// Age above which a packet is not resent.
     pub age_max_ns: Ns,
-    /// Resends are spaced to this rate; 0: at once.
+    /// Rate to which resends are spaced; 0: at once.
     pub pace_bytes_per_s: u64,
-    /// Only so many flows, those with the most bytes; 0: all.
+    /// Number of flows that are kept, those with the most bytes; 0: all.
     pub heaviest: usize,
 }
 
-/// How HALR works.
+/// Configuration of HALR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalrConfig {
-    /// What is kept, and in which order it is resent.
+    /// What is kept, and the order in which it is resent.
     pub cache: RecoveryConfig,
-    /// Packets are kept always, and not only while they may be lost.
+    /// Whether packets are kept always, not only while they may be lost.
     pub always: bool,
-    /// For so long acknowledgements are held when resending begins; 0: not at all.
+    /// Time for which acknowledgements are held when resending begins; 0: not at
+    /// all.
     pub hold_ns: Ns,
-    /// For so long at most, while heads and tails are being resent.
+    /// Longest such time, while heads and tails are being resent.
     pub hold_max_ns: Ns,
-    /// Packets that are resent in one turn.
+    /// Most packets resent in one turn.
     pub resends_per_turn: usize,
-    /// Everything is forgotten where a packet was not copied: what is resent although it
-    /// has been answered would do harm.
+    /// Whether everything is forgotten when a packet was not copied: resending a packet
+    /// that has been answered would do harm.
     pub forgets_at_loss: bool,
 }
 
@@ -99,7 +101,7 @@ impl HalrConfig {
         }
     }
 
-    /// As it ships.
+    /// The configuration as shipped.
     #[must_use]
     pub fn shipped(keeps: Keeps, always: bool, limits: &HalrLimits) -> Self {
         let (segments_max, ack_copies) = match keeps {
@@ -122,8 +124,9 @@ impl HalrConfig {
             pace_bytes_per_s: limits.pace_bytes_per_s,
             recent_max: RECENT_SEGMENTS,
             segments_spare: if keeps == Keeps::HeadTail { SPARE_SEGMENTS } else { 0 },
-            // Before the senders: an acknowledgement of the head makes them send a whole
-            // window, and what the receiver waits for would queue behind it.
+            // Tails go before the senders' data: an acknowledgement of the head makes
+            // senders send a whole window, and what the receiver waits for would queue
+            // behind it.
             tail_delay_ns: 0,
             tries: if syn_only { SYN_TRIES } else { 1 },
             retry_ns: SYN_RETRY_NS,
@@ -142,8 +145,9 @@ impl HalrConfig {
         }
     }
 
-    /// As it ships in front of host servers: SYNs, and none that may have been answered,
-    /// for it would come to another host server than its connection is at.
+    /// The configuration shipped in front of host servers: keeps SYNs, and none
+    /// that may have been answered, because it would go to another host server than
+    /// its connection.
     #[must_use]
     pub fn in_front_of_host_servers(keeps: Keeps, always: bool, limits: &HalrLimits) -> Self {
         Self { forgets_at_loss: true, ..Self::shipped(keeps, always, limits) }
@@ -155,8 +159,8 @@ impl HalrConfig {
         self.cache.segments_max == 0 && self.cache.ack_copies == 0
     }
 
-    /// What packets in [`Slabs`] may take together, so that with all that is noted of
-    /// the most of them the cache keeps within its memory.
+    /// Most bytes that packets in [`Slabs`] may take, so that the cache keeps within
+    /// its memory even with its notes about the largest number of them.
     #[must_use]
     pub fn slabs_bytes(&self) -> u64 {
         let RecoveryConfig { segments_max, ack_copies, flows_max, bytes_max, .. } = self.cache;
@@ -167,7 +171,7 @@ impl HalrConfig {
 }
 
 impl HalrLimits {
-    /// As a group has them whose file says nothing: flows for a second of new
+    /// Limits of a group whose file says nothing: flows for a second of new
     /// connections, and a head and a tail of 1500 bytes for each of them.
     pub const STANDARD: Self = Self {
         flows_max: 10_000,
@@ -177,8 +181,8 @@ impl HalrLimits {
         heaviest: 0,
     };
 
-    /// So many flows that half of the memory is left for their packets, and what is
-    /// left.
+    /// The number of flows that leaves half of the memory for their packets, and
+    /// the bytes left.
     fn share(&self) -> (usize, u64) {
         let per_flow = Recovery::<u64, Slabs>::flow_overhead_bytes() as u64;
         let flows = (self.flows_max as u64).min(self.memory_bytes / 2 / per_flow);

@@ -1,29 +1,30 @@
-//! One window for all flows, from what the string carries and what has come.
+//! One window for all flows, from the capacity of the string and the bytes that
+//! have come.
 
 use super::PfrcConfig;
 use crate::Ns;
 
-/// The window grows in one interval by at most this factor.
+/// Largest factor by which the window grows in one interval.
 const GROWTH_MAX: f64 = 1.05;
-/// Share of what was promised below which senders seem to wait: for the promise to be
-/// used up, or for the string.
+/// Share of the promised bytes below which senders seem to wait: for the promise to
+/// be used up, or for the string.
 const STALLED: f64 = 0.25;
-/// Intervals for which nothing is concluded from that.
+/// Most intervals in a row from which nothing is concluded for that reason.
 const STALLED_MAX: u32 = 10;
-/// Weight of an interval in what comes on average: senders in step with each
-/// other send more in one interval and less in the next.
+/// Weight of the latest interval in the average of bytes that come: senders in
+/// step with each other send more in one interval and less in the next.
 const LATEST: f64 = 0.25;
-/// Part of the window that draining a queue takes at most in an interval.
+/// Largest part of the window that draining a queue takes in one interval.
 const DRAIN_MAX: f64 = 0.25;
 
-/// How the window follows what is measured.
+/// How the window follows the measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Law {
     /// Equations (9) and (10) of the thesis §6.3.
     Printed,
-    /// The same, with the round trip as it is measured, a term that drains a
-    /// queue where one is known, no step from an interval in which nothing came,
-    /// and without the flows that do not feel the window yet.
+    /// The same, with the measured round trip, a term that drains a queue where
+    /// one is known, no step from an interval in which nothing came, and without
+    /// the flows that do not feel the window yet.
     Shipped {
         /// Weight of the queue (β): the share of it that is drained per interval.
         beta: f64,
@@ -35,17 +36,18 @@ impl Law {
     pub const SHIPPED: Self = Self::Shipped { beta: 0.25 };
 }
 
-/// What one interval has shown.
+/// Measurements of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measurement {
     /// B(n): bytes that came for the string.
     pub bytes: u64,
-    /// N: flows.
+    /// N: number of flows.
     pub flows: usize,
-    /// Those of both that were promised more before, and use it up first.
+    /// The part of the bytes and flows that was promised more before, and uses
+    /// that up first.
     pub free_bytes: u64,
     pub free_flows: usize,
-    /// What waits in front of the string, where that is known.
+    /// Bytes that wait in front of the string, where known.
     pub queue_bytes: Option<f64>,
 }
 
@@ -60,7 +62,7 @@ pub struct WindowControl {
     window_bytes: f64,
     interval_ends: Option<Ns>,
     stalled: u32,
-    /// What comes of what is wanted, on average.
+    /// Average share of the wanted bytes that actually comes.
     load: Option<f64>,
 }
 
@@ -71,7 +73,7 @@ impl WindowControl {
         Self { config, window_bytes: f64::INFINITY, interval_ends: None, stalled: 0, load: None }
     }
 
-    /// Less is left, for so many flows.
+    /// Less capacity is left, for this many flows.
     pub fn start(&mut self, now: Ns, flows: usize) {
         self.interval_ends = Some(now + self.config.interval_ns);
         self.stalled = 0;
@@ -80,13 +82,13 @@ impl WindowControl {
         self.window_bytes = self.target_bytes() * self.round_trips() / flows.max(1) as f64;
     }
 
-    /// Nobody is capped any more.
+    /// Stops capping.
     pub fn stop(&mut self) {
         self.interval_ends = None;
         self.window_bytes = f64::INFINITY;
     }
 
-    /// An interval has ended.
+    /// Takes the measurements of an interval that has ended.
     pub fn handle_interval(&mut self, now: Ns, measured: Measurement) {
         let Some(ends) = self.interval_ends.filter(|ends| *ends <= now) else {
             return;
@@ -111,11 +113,12 @@ impl WindowControl {
     }
 
     /// Eq (9) with the round trip that Little's law gives for flows that use
-    /// their windows, RTT = N W Δ / B; of a queue that is known β is drained.
+    /// their windows, RTT = N W Δ / B; of a known queue, the share β is
+    /// drained.
     ///
-    /// A flow that still has what it was promised before does not follow the
-    /// window. The others share what such flows leave, and their own part at
-    /// least: they do not pay for those.
+    /// A flow that still uses an earlier promise does not follow the window.
+    /// The other flows share what such flows leave, and at least their own
+    /// part: they do not pay for those.
     fn shipped(&mut self, measured: &Measurement, beta: f64) -> f64 {
         let (window, flows) = (self.window_bytes, measured.flows.max(1) as f64);
         let came = measured.bytes.saturating_sub(measured.free_bytes) as f64;
@@ -140,7 +143,7 @@ impl WindowControl {
         self.interval_ends
     }
 
-    /// Is anybody capped?
+    /// Whether windows are capped.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.interval_ends.is_some()
@@ -152,7 +155,7 @@ impl WindowControl {
         self.interval_ends.map(|_| self.window_bytes.max(f64::from(self.config.window_min_bytes)))
     }
 
-    /// `u C(n)`: bytes that are wanted in an interval.
+    /// `u C(n)`: wanted bytes in an interval.
     fn target_bytes(&self) -> f64 {
         let seconds = self.config.interval_ns as f64 / 1e9;
         self.config.utilization * self.config.capacity_bytes_per_s as f64 * seconds

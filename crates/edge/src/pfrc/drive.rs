@@ -4,27 +4,27 @@
 use super::{Measurement, PfrcConfig, WindowControl};
 use crate::Ns;
 
-/// What the machine needs of the host that it runs on: hands that count what flows
-/// send, and that cap what is advertised to them.
+/// What the machine needs of its host: counts of what flows send, and a way to cap
+/// what is advertised to them.
 pub trait PfrcHost {
-    /// Why the data path does not do what it was told.
+    /// Reason why the data path does not do what it was told.
     type Error;
-    /// What has come for the strings that are left, since this was asked last.
+    /// What has come for the remaining strings since the last call.
     fn measured(&mut self) -> Measurement;
-    /// A new interval begins, in which no window is larger than this, but for what
-    /// was promised before.
+    /// Begins a new interval in which no window is larger than this, except for
+    /// earlier promises.
     ///
     /// # Errors
     /// When the data path refuses.
     fn set_window(&mut self, window_bytes: u32) -> Result<(), Self::Error>;
-    /// Nobody is capped any more.
+    /// Stops capping.
     ///
     /// # Errors
     /// When the data path refuses.
     fn uncap(&mut self) -> Result<(), Self::Error>;
 }
 
-/// See the module.
+/// The machine of PFRC; see the module.
 ///
 /// Contract: [`Pfrc::handle_failure`] when capacity is lost,
 /// [`Pfrc::handle_repair`] when all is back, and [`Pfrc::handle_timeout`] when
@@ -42,8 +42,8 @@ impl Pfrc {
         Self { config, control: WindowControl::new(config) }
     }
 
-    /// Strings have failed: so much is left for so many flows. Where it is already
-    /// on, it begins anew.
+    /// Strings have failed: this much capacity is left for this many flows. If the
+    /// controller is already on, it begins anew.
     ///
     /// # Errors
     /// When the host refuses.
@@ -57,12 +57,12 @@ impl Pfrc {
         self.config.capacity_bytes_per_s = capacity_bytes_per_s;
         self.control = WindowControl::new(self.config);
         self.control.start(now, flows);
-        // What came before is no part of the first interval.
+        // Bytes that came before are not part of the first interval.
         let _before = host.measured();
         host.set_window(self.whole_bytes())
     }
 
-    /// All is back; `true` if windows were capped until now.
+    /// All capacity is back; `true` if windows were capped until now.
     ///
     /// # Errors
     /// When the host refuses.
@@ -93,7 +93,7 @@ impl Pfrc {
         self.control.poll_timeout()
     }
 
-    /// Is anybody capped?
+    /// Whether windows are capped.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.control.is_on()

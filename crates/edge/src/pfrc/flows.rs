@@ -1,6 +1,7 @@
-//! What flows send and what is promised to them, one by one: what `bpf/regulate.h`
-//! does to packets, with its rule for windows ([`clamp`]), for packets of a simulator.
-//! It does not bound what receivers promise before a failure, as that does.
+//! What flows send and what is promised to them, one by one: does to a simulator's
+//! packets what `bpf/regulate.h` does to real ones, with its rule for windows
+//! ([`clamp`]). Unlike that program, it does not bound what receivers promise before a
+//! failure.
 
 use super::{Law, Measurement, PfrcConfig, PfrcHost, RightEdge, clamp};
 use holdfast_wire::seq::SeqNo;
@@ -12,17 +13,18 @@ use std::convert::Infallible;
 pub struct PfrcCounts {
     /// Acknowledgements whose window was reduced.
     pub capped: u64,
-    /// Flows that found no place.
+    /// Flows for which there was no room.
     pub refused: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// The furthest that was ever advertised.
+    /// The furthest right edge that was ever advertised.
     edge: Option<SeqNo>,
-    /// It has sent something in this interval.
+    /// Whether it has sent something in this interval.
     is_active: bool,
-    /// It was promised more than the cap, and does not feel it yet.
+    /// Whether it was promised more than the cap, and does not feel the cap
+    /// yet.
     is_free: bool,
 }
 
@@ -35,7 +37,7 @@ pub struct Flows<K> {
     flows: BTreeMap<K, Flow>,
     flows_max: usize,
     right_edge: RightEdge,
-    /// Those that send nothing count, too (thesis §6.3).
+    /// Whether flows that send nothing count, too (thesis §6.3).
     counts_idle: bool,
     cap_bytes: u32,
     received: Measurement,
@@ -43,7 +45,7 @@ pub struct Flows<K> {
 }
 
 impl<K: Ord + Copy> Flows<K> {
-    /// Nobody, and no cap.
+    /// No flows, and no cap.
     #[must_use]
     pub fn new(config: &PfrcConfig) -> Self {
         Self {
@@ -73,13 +75,13 @@ impl<K: Ord + Copy> Flows<K> {
         flow.is_active = true;
     }
 
-    /// The flow has ended.
+    /// Forgets a flow that has ended.
     pub fn forget(&mut self, key: K) {
         self.flows.remove(&key);
     }
 
-    /// An acknowledgement passes that advertises `window_bytes` from `ack` on.
-    /// Answers what it may advertise; never more.
+    /// Takes an acknowledgement that advertises `window_bytes` from `ack` on.
+    /// Returns what it may advertise, never more.
     pub fn handle_ack(&mut self, key: K, ack: SeqNo, window_bytes: u32) -> u32 {
         // An unknown flow's promises are unknown: it is left alone.
         let Some(flow) = self.flows.get_mut(&key) else {
@@ -104,13 +106,13 @@ impl<K: Ord + Copy> Flows<K> {
         self.flows.len()
     }
 
-    /// Whether none is.
+    /// Whether no flow is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// What was done so far.
+    /// Counts of what was done so far.
     #[must_use]
     pub fn counts(&self) -> PfrcCounts {
         self.counts
@@ -138,8 +140,8 @@ impl<K: Ord + Copy> PfrcHost for Flows<K> {
     }
 }
 
-/// Has a flow been promised so much more than the cap that it will not feel it in
-/// the next round trip? `bpf/regulate.h` asks the same.
+/// Whether a flow has been promised so much more than the cap that it will not
+/// feel the cap in the next round trip. `bpf/regulate.h` asks the same.
 fn is_free(promised: i32, cap_bytes: u32) -> bool {
     promised > 0 && promised.unsigned_abs() / 5 > cap_bytes / 4
 }

@@ -2,26 +2,27 @@
 
 use crate::Ns;
 
-/// Half the time for which the least delay of a way is remembered at most, ns: a way
-/// may become longer. A queue that never empties for that time is taken for a part of
-/// the way.
+/// Half the time for which the least delay of a path is remembered at most, in ns: a
+/// path may become longer. A queue that never empties for that time is taken for a
+/// part of the path.
 const BASE_PERIOD_NS: Ns = 300_000_000_000;
 
-/// The round trips through one string. The least of them is the way itself; by
-/// how much the least of an interval exceeds it is what nobody came round.
+/// The round trips through one string. The least of them is the path itself;
+/// the excess of an interval's least one over it is the wait that no packet
+/// avoided.
 ///
 /// Contract: [`QueueDelay::handle_round_trip`] sees them as they are measured,
 /// [`QueueDelay::take`] ends an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueDelay {
-    /// The least of this period and of the one before.
+    /// Least round trip of this period, and of the one before.
     base: [Option<Ns>; 2],
     period_began: Ns,
     least: Option<Ns>,
 }
 
 impl QueueDelay {
-    /// Something went there and back in this time.
+    /// Notes the measured time of a round trip.
     pub fn handle_round_trip(&mut self, now: Ns, round_trip: Ns) {
         if now >= self.period_began + BASE_PERIOD_NS {
             self.period_began = now;
@@ -32,8 +33,8 @@ impl QueueDelay {
         self.least = lower(self.least);
     }
 
-    /// How long every packet had to wait since the last call; `None` if nothing
-    /// was measured.
+    /// Time that every packet had to wait since the last call; `None` if
+    /// nothing was measured.
     pub fn take(&mut self) -> Option<Ns> {
         let least = self.least.take()?;
         let base = self.base.into_iter().flatten().min()?;

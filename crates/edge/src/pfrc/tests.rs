@@ -143,8 +143,9 @@ fn more_flows_than_it_has_room_for_are_left_alone() {
 }
 
 /// Senders that use their windows in front of a queue without end, which holds
-/// twice what the string carries in an interval; their round trip in intervals.
-/// Answers what the string carries in the end, as a share, and its queue.
+/// twice what the string carries in an interval; their round trip is given in
+/// intervals. Returns the share of its capacity that the string carries in the
+/// end, and its queue.
 fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64) -> (f64, f64) {
     let capacity = config.capacity_bytes_per_s as f64 * config.interval_ns as f64 / 1e9;
     let mut control = WindowControl::new(config);
@@ -152,7 +153,8 @@ fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64
     let (mut flight, mut sum, mut queue) = (capacity * (2.0 + round_trip), 0.0, 0.0);
     for interval in 1..=intervals {
         let leaves = (flight / round_trip).min(capacity);
-        // What was promised is not taken back: a smaller window waits for it.
+        // A promise is not taken back: a smaller window waits until it is used
+        // up.
         let allowed = (control.window_bytes().unwrap() * flows as f64).max(flight - leaves);
         let comes = leaves + allowed - flight;
         flight = allowed;
@@ -171,7 +173,8 @@ fn the_shipped_law_fills_the_string_whatever_the_round_trip_is() {
     let law = Law::Shipped { beta: 0.25 };
     let config =
         PfrcConfig { interval_ns: 100_000_000, alpha: 0.25, utilization: 0.97, law, ..CONFIG };
-    // The longer the given round trip is than the real one, the longer it takes.
+    // The longer the given round trip is than the real one, the longer this
+    // takes.
     for (flows, round_trip, intervals) in
         [(10, 1.0, 400), (100, 1.0, 400), (20, 0.9, 400), (100, 2.0, 400), (100, 0.5, 800)]
     {
@@ -198,7 +201,7 @@ fn only_those_who_send_share() {
     let law = Law::Shipped { beta: 0.25 };
     let mut controller = controller(PfrcConfig { law, ..CONFIG }, 40);
     let before = controller.window_bytes().unwrap();
-    // 20 of 40 fill what 40 were given: their round trip is half as long.
+    // 20 of 40 flows fill what 40 were given: their round trip is half as long.
     (0..20).for_each(|key| controller.handle_data(key, (before * 2.5) as u32));
     controller.handle_timeout(250_000_000);
     assert!((controller.window_bytes().unwrap() / before - 1.05).abs() < 1e-9);
@@ -211,7 +214,7 @@ fn who_feels_the_window_does_not_pay_for_who_does_not() {
     control.start(0, 20);
     let before = control.window_bytes().unwrap();
     let target = 0.95 * 3_125_000.0;
-    // Half of the flows take all that there is; the others have their part.
+    // Half of the flows take all that there is; the others keep their part.
     let measured = Measurement {
         bytes: (1.5 * target) as u64,
         flows: 20,
@@ -221,7 +224,7 @@ fn who_feels_the_window_does_not_pay_for_who_does_not() {
     };
     control.handle_interval(CONFIG.interval_ns, measured);
     assert!((control.window_bytes().unwrap() / before - 1.0).abs() < 1e-3);
-    // They take little: there is more for the others.
+    // The free flows take little: there is more for the others.
     let measured = Measurement { bytes: (0.6 * target) as u64, free_bytes: 100, ..measured };
     control.handle_interval(2 * CONFIG.interval_ns, measured);
     assert!(control.window_bytes().unwrap() / before > 1.01);

@@ -1,6 +1,6 @@
 //! The kick-start: in rounds through the flows that are being resent, heads and
-//! acknowledgements first, then what is left of each, and again while there
-//! are tries. It needs no queue; what was acknowledged meanwhile is not sent.
+//! acknowledgements first, then the rest of each, and again while there are
+//! tries. It needs no queue; segments acknowledged meanwhile are not sent.
 
 use super::lists::{RESENT, SACK};
 use super::{Direction, Recovery, Resend, Shelf};
@@ -9,21 +9,21 @@ use crate::pool::NONE;
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
-/// Rounds of one try: first segments, further ones.
+/// Rounds of one try: first segments, then further ones.
 const ROUNDS: u32 = 2;
-/// How often it is looked for flows that have come to a halt again, and how much
-/// longer each look waits than the one before.
+/// Number of looks for flows that have come to a halt again, and the factor by
+/// which each look waits longer than the one before.
 const LOOKS: u32 = 3;
 const LOOK_FACTOR: Ns = 3;
 
-/// When it is looked for flows that have come to a halt again.
+/// When to look for flows that have come to a halt again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Looks {
     restored: Ns,
     done: u32,
 }
 
-/// What is resent next.
+/// What to resend next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kick<K> {
     restored: Ns,
@@ -40,14 +40,14 @@ struct Item {
 }
 
 impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
-    /// The service is back: everything that is kept goes out again, first
-    /// segments before further ones, and is then released.
+    /// The service is back: everything that is kept is resent, first segments
+    /// before further ones, and is then released.
     pub fn handle_restored(&mut self, now: Ns) {
         self.handle_restored_for(now, |_| Some(now));
     }
 
-    /// The service is back for a part of the flows: those of which `lost_since` knows
-    /// of a packet that is kept since when such packets may have been lost.
+    /// The service is back for some flows: those with a kept packet for which
+    /// `lost_since` tells since when such packets may have been lost.
     pub fn handle_restored_for(&mut self, now: Ns, lost_since: impl Fn(&S::Packet) -> Option<Ns>) {
         self.release_spent();
         let lists = &self.lists;
@@ -69,10 +69,11 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.leave(now, back);
     }
 
-    /// Senders whose timeouts are undone send whole windows at the same time. One of
-    /// which a full queue drops all waits for a timer that knows the outage as a
-    /// round trip; and what was resent may be lost as well. So the lowest and the
-    /// highest segment of whoever got no answer go out once more.
+    /// Senders whose timeouts are undone send whole windows at the same time. If a
+    /// full queue drops all of a sender's window, that sender waits for a timer that
+    /// takes the outage for a round trip; the resent segments may be lost as well.
+    /// So the lowest and the highest segment of each flow without an answer go out
+    /// once more.
     fn look(&mut self, now: Ns) {
         let Some(Looks { restored, done }) = self.looks.take() else { return };
         if done + 1 < LOOKS {
@@ -84,7 +85,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             first != NONE && lists.kept[first].is_older(now, config.overdue_ns)
         };
         let since = |(key, flow)| (key, (flow, now));
-        // Of a flow that has sent on, that is what counts.
+        // For a flow that has sent on, its newer entry counts.
         let again = |key: &K, flow: &mut u32| !flows.contains_key(key) && is_overdue(*flow);
         let mut back: BTreeMap<K, (u32, Ns)> = leaving.extract_if(.., again).map(since).collect();
         back.extend(flows.extract_if(.., |_, flow| is_overdue(*flow)).map(since));
@@ -95,7 +96,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         if back.is_empty() {
             return;
         }
-        // Of flows that came back earlier nothing is sent again.
+        // Nothing is sent again for flows that came back earlier.
         if !self.is_kicking() {
             for flow in self.leaving.values() {
                 self.lists.flows[*flow].mark(RESENT, true);
@@ -121,7 +122,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             }
         }
         self.seek(now, 0, Unbounded, 0);
-        // Before the first packet was taken, nobody needs them.
+        // Until the first packet is taken, nobody needs the spent flows.
         self.release_spent();
     }
 
@@ -151,7 +152,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
             let item = flow.and_then(|flow| self.item(flow, round, step));
             let next = item.as_ref().map_or(step, |item| item.step + 1);
             self.seek(restored, round, Included(key), next);
-            // It may have been acknowledged since it was found.
+            // The segment may have been acknowledged since it was found.
             let Some(item) = item else { continue };
             return Some(self.sent(now, item.kept, item.direction));
         }
@@ -160,15 +161,15 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
     fn sent(&mut self, now: Ns, kept: u32, direction: Direction) -> Resend<S::Packet> {
         let kept = &self.lists.kept[kept];
         let (packet, bytes) = (kept.packet, u64::from(kept.bytes));
-        // No rate is no pause.
+        // Without a rate there is no pause.
         let takes = (bytes * 1_000_000_000).checked_div(self.config.pace_bytes_per_s);
         self.paced_until = self.paced_until.max(now) + takes.unwrap_or(0);
         self.counts.resent += 1;
         Resend { packet, direction }
     }
 
-    /// Of a flow that was resent so much is acknowledged now. If the receiver waits
-    /// for a segment that is kept, it is to have that.
+    /// Part of a flow that was resent is now acknowledged. If the receiver waits
+    /// for a segment that is kept, it gets that segment.
     pub(super) fn follow(&mut self, key: K, flow: u32, before: u32) {
         let first = self.lists.flows[flow].first;
         let Some(kick) = self.kick.filter(|_| self.config.follow_ns > 0) else { return };
@@ -178,7 +179,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         }
     }
 
-    /// Nobody is followed any more.
+    /// Stops following all flows.
     fn end(&mut self) {
         self.kick = None;
         self.asked.clear();
@@ -189,13 +190,14 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.config.tries.max(1) * ROUNDS
     }
 
-    /// Is there anything that nobody has to ask for first?
+    /// Whether there is anything to resend that no acknowledgement has to ask
+    /// for first.
     #[must_use]
     pub fn is_kicking(&self) -> bool {
         self.kick.as_ref().is_some_and(|kick| kick.round < self.rounds())
     }
 
-    /// When the next packet is to be resent, or looked for one.
+    /// When to resend the next packet, or to look for one.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.kick_timeout().into_iter().chain(self.look_timeout()).min()
@@ -220,8 +222,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         Some((kick.restored + tries + further).max(self.paced_until))
     }
 
-    /// Finds what is to be resent from this place on; flows that are through are
-    /// released with the next call.
+    /// Finds what to resend from this place on; finished flows are released with
+    /// the next call.
     fn seek(&mut self, restored: Ns, mut round: u32, mut from: Bound<K>, mut step: u32) {
         let rounds = self.rounds();
         self.kick = None;
@@ -248,7 +250,7 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         self.kick = first.map(|key| Kick { restored, round, key: *key, step });
     }
 
-    /// What a flow has for a round at or after this step.
+    /// The first item that a flow has for a round, at this step or later.
     fn item(&self, flow: u32, round: u32, step: u32) -> Option<Item> {
         let at = &self.lists.flows[flow];
         if at.has(RESENT) {
@@ -270,8 +272,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         })
     }
 
-    /// The segment that is resent as so many-th behind the first one, in the order of
-    /// their sequence numbers; the last of them is the highest that there is.
+    /// The segment that is resent as the `step`-th behind the first one, in the order
+    /// of sequence numbers; the last step is the highest segment.
     fn further(&self, flow: u32, step: usize) -> Option<u32> {
         let segments = usize::from(self.lists.flows[flow].segments);
         let count = segments.min(self.config.segments_max).checked_sub(1).filter(|it| *it > 0)?;
@@ -280,7 +282,8 @@ impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
         (step < low + high).then(|| self.lists.nth(flow, index)).flatten()
     }
 
-    /// How many of a flow's highest segments may be lost and are resent for that.
+    /// Number of a flow's highest segments that may be lost and are therefore
+    /// resent.
     fn recent(&self, flow: u32) -> usize {
         let leaving = &self.lists.flows[flow];
         let mut at = leaving.first;

@@ -1,13 +1,13 @@
 //! What is kept of each flow: its segments as a ring through one pool, in the
-//! order of their sequence numbers, so that a flow without packets takes twenty
-//! bytes and one with a SYN fifty, and the packet.
+//! order of their sequence numbers. So a flow without packets takes twenty
+//! bytes, and one with a SYN fifty, plus the packet.
 
 use crate::Ns;
 use crate::pool::{NONE, Pool};
 use crate::recovery::Passing;
 use holdfast_wire::seq::SeqNo;
 
-/// Times are kept in units of 2^20 ns, about 1 ms.
+/// Unit in which times are kept, as a power of two: 2^20 ns, about 1 ms.
 const UNIT_BITS: u32 = 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,20 +28,22 @@ pub(super) struct Flow {
     /// The latest acknowledgement, or NONE.
     pub ack: u32,
     acked: SeqNo,
-    /// When it was seen last; of a flow that is being resent, since when packets may
-    /// have been lost.
+    /// When the flow was last seen; for a flow that is being resent, since when
+    /// packets may have been lost.
     at: u32,
     pub segments: u16,
     marks: u8,
 }
 
-/// `acked` is known.
+/// Flag: `acked` is known.
 const ACKED: u8 = 1;
-/// The flow uses SACK.
+/// Flag: the flow uses SACK.
 pub(super) const SACK: u8 = 2;
-/// The flow's last segment has passed: it ends when that is acknowledged.
+/// Flag: the flow's last segment has passed; the flow ends when that is
+/// acknowledged.
 pub(super) const ENDING: u8 = 4;
-/// All of it has been resent; what its receiver then asks for may follow.
+/// Flag: all of the flow has been resent; what its receiver then asks for may
+/// follow.
 pub(super) const RESENT: u8 = 8;
 
 impl Flow {
@@ -62,7 +64,7 @@ impl Flow {
         self.marks & mark != 0
     }
 
-    /// Marks it, if that is so.
+    /// Sets or clears a flag.
     pub fn mark(&mut self, mark: u8, yes: bool) {
         self.marks |= if yes { mark } else { 0 };
     }
@@ -106,7 +108,8 @@ impl<P> Kept<P> {
         self.at = units(now);
     }
 
-    /// Did it pass when packets may have been lost? In doubt it did.
+    /// Whether the segment passed when packets may have been lost; true in
+    /// doubt.
     pub fn is_since(&self, leaving: &Flow) -> bool {
         self.at.wrapping_sub(leaving.at).cast_signed() >= 0
     }
@@ -116,24 +119,24 @@ impl<P> Kept<P> {
         self.next
     }
 
-    /// The one before it; before the first one, the last.
+    /// The previous segment of its flow; before the first one, the last.
     pub fn prev(&self) -> u32 {
         self.prev
     }
 }
 
-/// The flows and everything that is kept of them.
+/// All flows and everything that is kept of them.
 #[derive(Debug)]
 pub(super) struct Lists<P> {
     pub flows: Pool<Flow>,
     pub kept: Pool<Kept<P>>,
 }
 
-/// Where a segment goes among those that are kept.
+/// Place of a segment among those that are kept.
 pub(super) enum Place {
-    /// It is known: the number of the one that is kept.
+    /// The segment is already kept, under this number.
     Known(u32),
-    /// Before this one (or NONE: behind all), as so many-th.
+    /// Before this segment (NONE: behind all), at this index.
     At { before: u32, index: usize },
 }
 
@@ -153,7 +156,8 @@ impl<P: Copy> Lists<P> {
         })
     }
 
-    /// Searches from the end: data mostly comes in order.
+    /// Finds a segment's place. Searches from the end: data mostly comes in
+    /// order.
     pub fn place(&self, flow: u32, seq: SeqNo) -> Place {
         let flow = self.flows[flow];
         let (mut before, mut index) = (NONE, usize::from(flow.segments));
@@ -172,7 +176,7 @@ impl<P: Copy> Lists<P> {
         Place::At { before, index }
     }
 
-    /// The segment at a place in the order.
+    /// The segment at an index in the order.
     pub fn nth(&self, flow: u32, index: usize) -> Option<u32> {
         let Flow { first, segments, .. } = self.flows[flow];
         let back = usize::from(segments).checked_sub(index).filter(|back| *back > 0)?;

@@ -27,7 +27,7 @@ fn syn(seq: u32) -> Passing {
     Passing { is_syn: true, end: SeqNo(seq.wrapping_add(1)), bytes: 64, ..data(seq) }
 }
 
-/// A cache whose packets are what was asked of it.
+/// A cache whose packets are the numbers that the test asked for.
 struct Bench {
     cache: Recovery<u32, Loose<Passing>>,
     now: Ns,
@@ -148,7 +148,7 @@ fn a_receiver_that_had_more_gets_what_it_waits_for() {
     let mut bench = Bench::new(config);
     (1..=50).for_each(|number| bench.pass(1, data(number * 1000)));
     assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
-    // Its acknowledgements were lost up to here.
+    // The flow's acknowledgements were lost up to here.
     bench.pass(1, ack(17_000));
     assert_eq!(bench.drain(), [(IntoCluster, 17_000), (IntoCluster, 50_000)]);
     bench.pass(1, ack(17_000));
@@ -242,8 +242,8 @@ fn an_end_or_a_new_connection_forgets_the_old_one() {
     bench.pass(1, data(1000));
     bench.pass(1, syn(77));
     assert_eq!(bench.kick(), [(IntoCluster, 77)]);
-    // Also where the old one's numbers would go first, and where all that is known
-    // of it is how far it was acknowledged.
+    // Also where the old connection's numbers would come first, and where only its
+    // last acknowledgement is known.
     let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(2) });
     bench.pass(1, data(1000));
     bench.pass(1, syn(9000));
@@ -349,7 +349,7 @@ fn whoever_comes_back_later_has_nobody_sent_again() {
     bench.cache.handle_restored_for(bench.now, is_of(2));
     bench.now += 2 * MS;
     assert_eq!(bench.drain(), [(IntoCluster, 21_000), (IntoCluster, 22_000)]);
-    // The first one is still followed.
+    // The first flow is still followed.
     bench.pass(1, ack(12_000));
     assert_eq!(bench.drain(), [(IntoCluster, 12_000)]);
 }
@@ -368,7 +368,8 @@ fn who_comes_to_a_halt_again_is_helped_again() {
         bench.pass(key, data(1000));
     }
     assert_eq!(bench.kick().len(), 3);
-    // One goes on; of one all that it sends then is lost; of one what was resent.
+    // One flow goes on; one loses all that it then sends; one loses what was
+    // resent.
     bench.pass(1, ack(2000));
     bench.pass(2, ack(2000));
     for seq in [2000, 3000, 4000] {
@@ -425,7 +426,7 @@ fn only_the_heaviest_flows_are_kept() {
     assert_eq!(bench.cache.flows.keys().copied().collect::<Vec<_>>(), [2, 3]);
 }
 
-/// Where little memory counts, exactly: 10,000 flows (thesis §3.4).
+/// Exact memory where little of it is used: 10,000 flows (thesis §3.4).
 #[test]
 fn ten_thousand_flows_take_little_memory() {
     let take = |segments_max: usize, lengths: &[usize], is_syn: bool| {

@@ -54,7 +54,7 @@ fn a_string_that_carries_packets_is_not_behind_the_others() {
     for _ in 0..AHEAD_BEATS {
         strings.handle_beat(1, 0, false);
     }
-    // Its queue has swallowed its heartbeats.
+    // The string's queue has swallowed its heartbeats.
     strings.handle_traffic(0);
     strings.handle_silent(0);
     assert_eq!((drain(&mut strings), strings.lost()), (vec![], 0));
@@ -96,7 +96,8 @@ fn what_the_other_edge_does_not_hear_is_dead_here_too() {
     assert_eq!(strings.word(1), "unheard");
     strings.handle_beat(0, 0, false);
     assert_eq!(drain(&mut strings)[0], StringsEvent::Returned(1));
-    // One direction of one string, the other direction of the other: none is whole.
+    // One direction of one string fails, and the other direction of the other: none
+    // is whole.
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
     strings.handle_silent(0);
     strings.handle_beat(1, 0b10, false);
@@ -122,7 +123,8 @@ fn silence_on_all_strings_kills_none() {
     assert_eq!(strings.usable(), 0b11);
     assert!(strings.is_in_doubt());
     strings.handle_beat(1, 0, false);
-    // What went into the other one is not sent before that is heard.
+    // Packets that went into the other string are not resent before that one is
+    // heard.
     let restored = |strings| StringsEvent::Restored { strings };
     assert_eq!(drain(&mut strings), [StringsEvent::Renew(0), restored(0b10)]);
     assert!(strings.is_in_doubt());
@@ -199,7 +201,7 @@ fn a_string_is_not_dead_for_one_heartbeat_that_another_is_ahead() {
     strings.handle_suspected(0);
     strings.handle_silent(0);
     assert_eq!(drain(&mut strings), [StringsEvent::Suspected(0), StringsEvent::AllSilent]);
-    // Here it has not: string 1 alone is silent.
+    // Here the other edge's daemon has not died: string 1 alone is silent.
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
     for string in [1, 0, 0] {
         strings.handle_beat(string, 0, false);

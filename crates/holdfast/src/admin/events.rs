@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::Level;
 
-/// Events that are kept; older ones are forgotten.
+/// Number of events that are kept; older ones are forgotten.
 pub const EVENTS_MAX: usize = 1024;
 
 /// Something worth remembering.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counted from 1 since the start of the daemon.
+    /// Number of the event, from 1 since the start of the daemon.
     pub number: u64,
     pub at: String,
     /// One word or two that do not change between releases.
@@ -21,12 +21,14 @@ pub struct Event {
     pub detail: String,
 }
 
-/// Events of one kind that may follow each other at once.
+/// Number of events of one kind that may follow each other at once.
 pub const EVENTS_AT_ONCE: u32 = 64;
-/// Time after which one more of them may: who makes a daemon say something again and
-/// again, as a server that opens and closes its port, fills neither its log nor its list.
+/// Time after which one more of them is written: somebody who makes a daemon repeat
+/// itself, such as a server that opens and closes its port, fills neither its log nor its
+/// list.
 pub const EVENT_EVERY: Duration = Duration::from_secs(1);
-/// Each of these is a client's, and there are no more of them than clients.
+/// Events that are each a client's, so that there are no more of them than
+/// clients.
 const NEVER_LEFT_OUT: [&str; 2] = ["connection lost", "listener lost"];
 
 /// The last [`EVENTS_MAX`] events.
@@ -34,17 +36,17 @@ const NEVER_LEFT_OUT: [&str; 2] = ["connection lost", "listener lost"];
 pub struct Events {
     kept: VecDeque<Event>,
     count: u64,
-    /// By their kinds, which are few.
+    /// How often each kind, of which there are few, was written.
     kinds: BTreeMap<String, Kind>,
 }
 
-/// How often events of one kind were written.
+/// State of one kind of events.
 #[derive(Debug)]
 struct Kind {
-    /// How many may be written now, as of `since`.
+    /// Number that may be written now, as of `since`.
     room: u32,
     since: Instant,
-    /// How many were left out, and the last one of them.
+    /// Number that were left out, and the last one of them.
     left_out: u64,
     last: Option<(Level, String)>,
 }
@@ -55,7 +57,7 @@ impl Kind {
         let more = now.duration_since(self.since).as_millis() / EVENT_EVERY.as_millis();
         let more = u32::try_from(more).unwrap_or(u32::MAX).min(EVENTS_AT_ONCE);
         self.room = (self.room + more).min(EVENTS_AT_ONCE);
-        // What is not a whole period yet counts the next time, but for a kind long at rest.
+        // Part of a period counts the next time, except for a kind that was long at rest.
         let is_full = self.room == EVENTS_AT_ONCE;
         self.since = if is_full { now } else { self.since + EVENT_EVERY * more };
         let takes = self.room > 0;
@@ -70,13 +72,13 @@ impl Events {
         self.add_at(level_of(what), what, detail);
     }
 
-    /// As [`Self::add`], at a level of its own.
+    /// Like [`Self::add`], at a level of its own.
     pub fn add_at(&mut self, level: Level, what: &str, detail: impl Into<String>) {
         self.take(Instant::now(), level, what, detail.into());
     }
 
-    /// Writes what was left out and may be written by now: the last of each kind, so
-    /// that what a daemon said last stands there. Call it now and then.
+    /// Writes events that were left out and may be written by now: the last of each
+    /// kind, so that the daemon's latest word is there. Call it from time to time.
     pub fn turn(&mut self, now: Instant) {
         let due = |kind: &mut Kind| kind.last.is_some() && kind.takes(now);
         while let Some((what, kind)) =
@@ -126,7 +128,7 @@ impl Events {
     }
 }
 
-/// How loudly the log says an event: what clients have lost is an error, what was
+/// Level of an event in the log: what clients have lost is an error, what was
 /// refused or may need a person is a warning.
 fn level_of(what: &str) -> Level {
     match what {

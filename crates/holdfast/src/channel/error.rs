@@ -49,8 +49,8 @@ pub enum ChannelError {
 
 impl ChannelError {
     /// What keeps the two ends from trusting each other, and the remedy; `peer` is
-    /// the other end. Who has not proved itself is told nothing, so both ends can
-    /// only say what they do not have in common.
+    /// the other end. A peer that has not proved itself is told nothing, so each
+    /// end can only say what they do not have in common.
     #[must_use]
     pub fn distrust(&self, peer: &str) -> Option<(String, &'static str)> {
         let (what, remedy) = match self {

@@ -9,7 +9,7 @@ use snow::HandshakeState;
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_BLAKE2s";
 const MAGIC: [u8; 4] = *b"HFCH";
 const PREAMBLE_BYTES: usize = 8;
-/// Room for a handshake record: ephemeral key, tag and the name.
+/// Room for a handshake record, in bytes: ephemeral key, tag and the name.
 const RECORD_ROOM: usize = 256;
 
 /// A handshake under way.
@@ -21,14 +21,14 @@ pub(super) struct Handshake {
     preamble_seen: bool,
 }
 
-/// Who speaks first.
+/// Which side speaks first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Initiator,
     Responder,
 }
 
-/// What a step led to.
+/// The result of a step.
 pub(super) enum Turn {
     /// More bytes are needed.
     Wait,
@@ -68,7 +68,7 @@ impl Handshake {
         self.push_record(out)
     }
 
-    /// Takes bytes of the peer; the first of the pair is how many.
+    /// Takes bytes from the peer; the first of the pair is how many were taken.
     pub fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(usize, Turn), ChannelError> {
         if !self.preamble_seen {
             return self.read_preamble(bytes, out);
@@ -116,8 +116,8 @@ impl Handshake {
         let [_, _, _, _, version @ ..] = *preamble;
         let theirs = u32::from_le_bytes(version);
         if theirs != VERSION {
-            // Whoever speaks another version is told ours; whoever has not proved that
-            // it has the key hears nothing else.
+            // A peer that speaks another version is told ours; one that has not proved
+            // that it has the key hears nothing else.
             if self.side == Side::Responder {
                 push_preamble(out);
             }
@@ -139,7 +139,7 @@ impl Handshake {
     }
 }
 
-/// What both ends must mean alike; Noise mixes it into the keys.
+/// What both ends must have in common; Noise mixes it into the keys.
 fn prologue(identity: &Identity) -> Vec<u8> {
     let mut prologue = b"holdfast".to_vec();
     prologue.extend_from_slice(&VERSION.to_le_bytes());

@@ -1,8 +1,8 @@
 //! The listening side: takes connections and hands them over once their
 //! handshake has succeeded.
 //!
-//! Strangers get nothing: not a byte, not a slot that a member needs, and no more
-//! than a line of the log per second, all of them together.
+//! Strangers get nothing: not a byte, not a slot that a member needs, and all
+//! together no more than one line of the log per second.
 
 use super::{Channel, ChannelError, Identity};
 use holdfast_linux::epoll::{Epoll, Interest, Ready, Timer};
@@ -12,14 +12,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Handshakes under way at a time. One more takes the place of the one that has
-/// waited longest, of a stranger if there is any.
+/// Most handshakes under way. One more takes the place of the one that has
+/// waited longest, preferably a stranger's.
 pub const PENDING_MAX: usize = 64;
-/// The same from one address.
+/// Most handshakes under way from one address.
 pub const PENDING_PER_ADDRESS_MAX: usize = 8;
-/// Addresses that are remembered because a peer with the key came from there.
+/// Most addresses remembered because a peer with the key came from there.
 const KNOWN_MAX: usize = 64;
-/// Connections taken in one turn, so that a flood of them cannot hold up the loop.
+/// Most connections taken in one turn, so that a flood of them cannot hold up the
+/// loop.
 const TAKEN_PER_TURN: usize = 64;
 /// Time between two lines about refused connections.
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -38,10 +39,10 @@ pub struct Listener {
     identity: Identity,
     pending: [Option<Pending>; PENDING_MAX],
     ready: Vec<Ready>,
-    /// Where peers are expected to come from, or have come from.
+    /// Addresses from which peers are expected to come, or have come.
     known: VecDeque<IpAddr>,
     refused: u64,
-    /// Refusals since the last line of the log, and when that was.
+    /// Refusals since the last line of the log, and the time of that line.
     unsaid: u64,
     said_at: Option<Instant>,
 }
@@ -60,7 +61,7 @@ impl Listener {
     pub fn bind(address: SocketAddr, identity: Identity) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
-        // Its connections inherit them, before their first round trip.
+        // Its connections inherit the timers, before their first round trip.
         let _ = holdfast_linux::timers::repeat_soon(socket.as_fd());
         let (epoll, pause) = (Epoll::new()?, Timer::new()?);
         epoll.add(&socket, LISTENER, Interest::Read)?;
@@ -79,8 +80,8 @@ impl Listener {
         })
     }
 
-    /// Names addresses that peers come from. Others may come as well, but never at
-    /// the cost of these.
+    /// Names addresses that peers come from. Connections from other addresses are
+    /// taken as well, but never at the cost of these.
     pub fn prefer(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         addresses.into_iter().for_each(|address| self.know(address));
     }
@@ -93,13 +94,13 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Connections that were closed for want of room or of the key.
+    /// Number of connections that were closed for lack of room or of the key.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Handshakes under way.
+    /// Number of handshakes under way.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.iter().flatten().count()
@@ -166,7 +167,7 @@ impl Listener {
                     ) => {}
                 Err(e) => {
                     // Out of descriptors or memory: the connection waits in the queue, and
-                    // asking for it at once would be all that this process does.
+                    // asking for it again at once would be all that this process does.
                     self.epoll.modify(&self.socket, LISTENER, Interest::Nothing)?;
                     self.pause.set(PAUSE)?;
                     return Err(e.into());
@@ -189,7 +190,7 @@ impl Listener {
         Ok(())
     }
 
-    /// A free place, or the one of whoever has the least right to it.
+    /// A free place, or that of the connection with the least right to it.
     fn slot_for(&self, from: IpAddr) -> usize {
         let all = || self.pending.iter().enumerate().filter_map(|(i, p)| Some((i, p.as_ref()?)));
         let oldest = |of: &dyn Fn(&Pending) -> bool| {
@@ -219,7 +220,7 @@ impl Listener {
         self.known.push_back(address);
     }
 
-    /// Counts a refusal; the line for the log if one may be written.
+    /// Counts a refusal; returns a line for the log if one may be written.
     fn refuse(
         &mut self,
         from: Option<IpAddr>,

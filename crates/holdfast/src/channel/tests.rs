@@ -19,7 +19,7 @@ fn ends(near: &Identity, far: &Identity) -> (Channel, Channel) {
     (near, far)
 }
 
-/// Drives both until `done` or one fails; returns their results.
+/// Drives both until `done` holds or one fails; returns their results.
 fn drive(
     near: &mut Channel,
     far: &mut Channel,
@@ -147,7 +147,7 @@ fn another_key_group_or_role_is_refused() {
     }
 }
 
-/// A raw client against an accepting channel: what does the channel say?
+/// What a channel that accepts says to these bytes of a raw client.
 fn answer_to(bytes: &[u8]) -> (ChannelError, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut raw = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -271,7 +271,7 @@ fn a_peer_that_does_not_read_meets_the_limit() {
     let (mut near, _far) = open_pair();
     near.out.resize(BACKLOG_BYTES_MAX, 0);
     assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Backlog)));
-    // Without a gap: what follows would be taken for what was dropped.
+    // There is no gap: what follows would be taken for what was dropped.
     assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Closed)));
     assert!(near.recv(|_| ()).is_err());
 }
@@ -313,7 +313,7 @@ fn strangers(listener: &Listener, from: impl Iterator<Item = u8>) -> Vec<TcpStre
     from.map(connect).collect()
 }
 
-/// Turns both until the channel is open; how often that took.
+/// Turns both until the channel is open; returns the number of turns.
 fn turns_until_open(listener: &mut Listener, near: &mut Channel) -> Option<usize> {
     (0..2000).find(|_| {
         let _ = near.flush().and_then(|()| near.handshake());
@@ -326,7 +326,7 @@ fn turns_until_open(listener: &mut Listener, near: &mut Channel) -> Option<usize
 fn silent_strangers_keep_nobody_out() {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
     let address = listener.local_addr().unwrap();
-    // From one address, and from many.
+    // Strangers from one address, and from many.
     let mut all = strangers(&listener, std::iter::repeat_n(7, PENDING_PER_ADDRESS_MAX + 3));
     assert!(listener.accept(Instant::now()).unwrap().is_none());
     assert_eq!(listener.refused(), 3, "they push each other out");
@@ -343,10 +343,10 @@ fn strangers_do_not_take_the_place_of_a_member() {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
     listener.prefer(["127.0.0.1".parse().unwrap()]);
     let address = listener.local_addr().unwrap();
-    // The member's first words are slow to come.
+    // The member's first bytes are slow to come.
     let mut near = Channel::connect(address, &identity("a"), Instant::now()).unwrap();
     assert!(listener.accept(Instant::now()).unwrap().is_none());
-    // The queue of the kernel holds fewer than all of them.
+    // The kernel's queue holds fewer than all of them.
     let mut all = Vec::new();
     for first in (10..10 + 3 * PENDING_MAX as u8).step_by(32) {
         all.extend(strangers(&listener, first..first + 32));
@@ -368,7 +368,7 @@ fn strangers_cost_a_line_a_second() {
         let mut liar = TcpStream::connect(address).unwrap();
         liar.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         while listener.refused() <= round {
-            // All of it in one second, and a last one in the next.
+            // All rounds in one second, and a last one in the next.
             let at = if round < 39 { now } else { now + Duration::from_secs(1) };
             lines.extend(listener.accept(at).err().map(|line| line.to_string()));
             sleep(Duration::from_micros(100));

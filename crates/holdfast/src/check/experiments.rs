@@ -9,10 +9,10 @@ use std::path::Path;
 
 /// Mount point of the experiment's BPF file system, in its own mount namespace.
 const SCRATCH: &str = "/run/holdfast-check";
-/// An address of TEST-NET-1 (RFC 5737), and a port: nobody's service.
+/// An address of TEST-NET-1 (RFC 5737) and a port, which belong to no service.
 const NOBODY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 const TAP_BUFFER_BYTES: usize = 1 << 20;
-/// The priority the daemons ask for; the lowest there is suffices.
+/// The priority that the daemons ask for; the lowest one suffices.
 const PRIORITY: i32 = 1;
 
 pub(super) fn all() -> Vec<Finding> {
@@ -44,7 +44,7 @@ fn tcp_repair() -> Finding {
 fn ebpf() -> Finding {
     let scratch = Path::new(SCRATCH);
     let tried = TapDrop::attach("lo", &[NOBODY], scratch).and_then(TapDrop::detach);
-    // The host is to be as it was.
+    // The host must be left as it was.
     let _made = remove_qdiscs(scratch);
     let _mounted = remove_pin_dir(scratch);
     match tried {

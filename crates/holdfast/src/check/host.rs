@@ -1,4 +1,4 @@
-//! What the configuration says of this host, against what is there.
+//! What the configuration says about this host, compared with what is there.
 
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
@@ -37,7 +37,8 @@ pub(super) fn key(loaded: Result<GroupKey, ConfigErrors>, file: &Path) -> Findin
     }
 }
 
-/// Who may write there could answer in the daemon's place.
+/// Checks the folder: anybody who may write there could answer in the daemon's
+/// place.
 pub(super) fn run_dir(folder: &Path) -> Finding {
     match crate::run_dir::trouble(folder) {
         None => Finding::ok("run_dir", folder.display().to_string()),
@@ -104,7 +105,7 @@ pub(super) fn local(name: &'static str, address: IpAddr) -> Finding {
     }
 }
 
-/// The epoch must survive a reboot.
+/// Checks that the file lasts: the epoch must survive a reboot.
 fn lasting(file: &Path) -> Finding {
     let shown = file.display();
     match in_memory(file) {
@@ -117,7 +118,7 @@ fn lasting(file: &Path) -> Finding {
     }
 }
 
-/// The mount point of a file that lies in memory, and the kind of its file system.
+/// The mount point of a file that lies in memory, and the type of its file system.
 fn in_memory(file: &Path) -> Option<(String, String)> {
     let mounts = read("/proc/self/mounts");
     let parsed = mounts.lines().filter_map(|l| {
@@ -131,11 +132,11 @@ fn in_memory(file: &Path) -> Option<(String, String)> {
     Some((point.to_owned(), kind.to_owned()))
 }
 
-/// Where a cold backup keeps what it can build its server of.
+/// Checks the folder where a cold backup keeps what it builds its server from.
 fn spool(dir: &Path) -> Finding {
     const NAME: &str = "spool_dir";
     let shown = dir.display();
-    // What is not there is made by the daemon.
+    // A missing folder is made by the daemon.
     let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
     if let Err(error) = spool::try_out(there) {
         let found = format!("no file can be made in {}: {error}", there.display());
@@ -151,7 +152,8 @@ fn spool(dir: &Path) -> Finding {
     }
 }
 
-/// What the daemon will be allowed, if it is started as this was.
+/// Checks the limit that the daemon will have, if it is started like this
+/// process.
 fn open_files(config: &Config) -> Finding {
     let (name, need) = ("open files", open_files::needed(config));
     match limits::open_files() {
@@ -168,7 +170,7 @@ fn open_files(config: &Config) -> Finding {
     }
 }
 
-/// What would stop the daemon when it starts the server.
+/// Checks what would stop the daemon from starting the server.
 fn to_start(config: &Config) -> Vec<Finding> {
     let lacks = world::lacks(&config.server);
     let program = world::find_program(&config.server);
@@ -177,9 +179,9 @@ fn to_start(config: &Config) -> Vec<Finding> {
     found.into_iter().chain(lacking).collect()
 }
 
-/// What both members must have alike, as a number to compare by eye.
+/// Shows what both members must have in common, as a number to compare by eye.
 fn same_world(config: &Config) -> Finding {
-    // The line about the key tells what is wrong with it.
+    // The line about the key says what is wrong with it.
     let Ok(key) = config.key() else {
         return Finding::fail("world", "cannot be told without the key", "see `key` above");
     };

@@ -1,4 +1,5 @@
-//! What a spread or a transit group's file says of this host, against what is there.
+//! What a spread or a transit group's file says about this host, compared with what
+//! is there.
 
 use super::host::{interface, key, local, run_dir};
 use super::settings::may_raise_limits;
@@ -13,7 +14,7 @@ use holdfast_linux::route::{self, NextHop, RouteSocket};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Descriptors of an edge besides those of its host servers.
+/// Descriptors that an edge needs besides those of its host servers.
 const RESERVE: u64 = 128;
 
 pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
@@ -37,7 +38,8 @@ fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
             .iter()
             .flat_map(|host| host.tunnels().into_iter().map(|tunnel| way_to_host(host, tunnel))),
     );
-    // What nobody serves, and answers where the edge is the host servers' router.
+    // Packets that nobody serves, and answers if the edge is the host servers'
+    // router.
     let families = [false, true]
         .into_iter()
         .filter(|v6| config.group.addresses.iter().any(|address| address.is_ipv6() == *v6));
@@ -55,7 +57,8 @@ fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether packets for a host server have a way, and may be as long as the group needs.
+/// Checks that packets for a host server have a path, and may be as long as the group
+/// needs.
 fn way_to_host(host: &SpreadHost, tunnel: IpAddr) -> Finding {
     let (name, to) = ("way to host", format!("`{}` ({tunnel})", host.name));
     match next_hop(tunnel) {
@@ -100,7 +103,7 @@ fn own_mtu(host: &SpreadHost, wanted: u16) -> Finding {
     }
 }
 
-/// Binds are noticed by a program at the root of the control groups.
+/// Checks a program at the root of the control groups, which notices binds.
 fn binds() -> Finding {
     let root = Path::new("/sys/fs/cgroup/cgroup.controllers");
     match root.exists() {
@@ -128,7 +131,7 @@ fn descriptors() -> Finding {
     }
 }
 
-/// By it a kept SYN is given to another host server.
+/// Checks the interface by which a kept SYN is given to another host server.
 fn tun() -> Finding {
     match std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Finding::ok("tun", "/dev/net/tun can be opened"),
@@ -192,8 +195,8 @@ fn string_end(string: &TransitString, side: Side) -> Vec<Finding> {
     findings
 }
 
-/// Whether packets to an address leave by this interface. A rule of the host's may choose
-/// another way for some senders, which is not looked at.
+/// Checks whether packets to an address leave by this interface. A rule of the host may
+/// choose another path for some senders, which is not looked at.
 fn through(name: &'static str, to: IpAddr, interface: &str) -> Finding {
     let remedy = format!("ip route add {to} via ROUTER dev {interface}");
     match next_hop(to) {

@@ -1,5 +1,5 @@
-//! Who holds the ports that a daemon of this host, and its server, are to listen at. It is
-//! only looked up, never tried: a group that runs is not touched.
+//! Who holds the ports that a daemon of this host, and its server, have to listen at. This
+//! is only looked up, never tried: a running group is not touched.
 
 use super::Finding;
 use crate::config::{Config, Member, Role};
@@ -15,22 +15,22 @@ use std::path::Path;
 /// What a port is needed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Without it the daemon does not start.
+    /// Channels; without the port the daemon does not start.
     Channel,
-    /// Heartbeats; without it those of the channel remain.
+    /// Heartbeats; without the port, those of the channel remain.
     Datagrams,
     /// Clients come here, now or after a takeover.
     Service,
 }
 
-/// All listeners of this host, and which processes are the role's own.
+/// All listeners of this host, and the role's own processes.
 struct Ports {
     tcp: Vec<Listening>,
     udp: Vec<Listening>,
     own: Vec<u32>,
 }
 
-/// The ports of a pair's edge or member.
+/// Checks the ports of a pair's edge or member.
 pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
     let member = match role {
         Role::Edge => None,
@@ -48,7 +48,7 @@ pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
     needs(config, member).into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()
 }
 
-/// The ports that a spread group's edge listens at.
+/// Checks the ports that a spread group's edge listens at.
 pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, listen: SocketAddr) -> Finding {
     match Ports::look(run_dir, "edge", socket) {
         Ok(ports) => ports.judge("edge.listen", listen, Need::Channel),
@@ -122,7 +122,8 @@ fn taken(shown: &str, it: &Listening, holder: Option<u32>, need: Need) -> Findin
     }
 }
 
-/// At another address of the same port: in the way of a server that listens everywhere.
+/// Reports a listener at another address of the same port, which is in the way of a
+/// server that listens everywhere.
 fn beside(shown: &str, it: &Listening, holder: Option<u32>) -> Finding {
     let who = who(it, holder);
     let found = format!("{shown}: {who}: a server that listens at all addresses could not");

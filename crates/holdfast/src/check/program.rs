@@ -1,6 +1,6 @@
-//! What can be told of the server's program before it is started: whether the shim
-//! can be loaded into it, and whether it is known to serve by several processes or
-//! to leave for the background, of which no replica knows.
+//! What can be told about the server's program before it is started: whether the
+//! shim can be loaded into it, and whether it is known to serve by several
+//! processes or to go into the background, which no replica would notice.
 
 use super::Finding;
 use crate::config::Server;
@@ -10,19 +10,20 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "server";
-/// Bytes of a program that are looked at.
+/// Most bytes of a program that are looked at.
 const PROGRAM_BYTES_MAX: u64 = 64 << 20;
-/// Longest configuration that is read.
+/// Longest configuration that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Words of the command among which the program is: launchers stand before it.
+/// Number of words of the command among which the program is: launchers come
+/// before it.
 const WORDS_MAX: usize = 4;
-/// Behind this the Go linker says how the program was made.
+/// Mark behind which the Go linker says how the program was made.
 const GO_MARK: &[u8] = b"\xff Go buildinf:";
 const SETUID: u32 = 0o6000;
 const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
 const FAMILY: &str = "it serves clients by children of its own, which are not protected";
 
-/// All that is to be said of the server; nothing if nothing is known against it.
+/// Everything to be said about the server; empty if nothing is known against it.
 #[must_use]
 pub fn findings(server: &Server) -> Vec<Finding> {
     let mut found = by_command(server);
@@ -31,7 +32,7 @@ pub fn findings(server: &Server) -> Vec<Finding> {
     found
 }
 
-/// A folder that a member which joins replaces the content of, as the server's user.
+/// Checks a folder whose content a joining member replaces, as the server's user.
 fn state_dir(server: &Server, folder: &Path) -> Option<Finding> {
     const NAME: &str = "state_dirs";
     let shown = folder.display();
@@ -50,7 +51,7 @@ fn state_dir(server: &Server, folder: &Path) -> Option<Finding> {
     let may = |bits: u32| metadata.permissions().mode() & bits == bits;
     let writes =
         metadata.uid() == user && may(0o700) || metadata.gid() == group && may(0o070) || may(0o007);
-    // Further groups and access lists may let it.
+    // Further groups and access lists may allow it.
     (!writes).then(|| {
         let name = server.user.as_deref().unwrap_or_default();
         let found = format!("{shown} may not be writable for `{name}`: no member could join then");
@@ -58,7 +59,8 @@ fn state_dir(server: &Server, folder: &Path) -> Option<Finding> {
     })
 }
 
-/// What the file says: a shim is loaded by the loader, and sees calls of libc.
+/// What the program's file says: a shim is loaded by the loader, and sees
+/// libc's calls.
 fn by_file(path: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     let mut bytes = Vec::new();
@@ -184,13 +186,13 @@ fn place(server: &Server, path: &str) -> PathBuf {
     server.directory.as_deref().unwrap_or(Path::new("")).join(path)
 }
 
-/// A file's text; nothing if it is none, or too long to be a configuration.
+/// A file's text; empty if it is not text, or too long to be a configuration.
 fn read(path: &Path) -> String {
     let fits = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= CONFIG_BYTES_MAX);
     if fits { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() }
 }
 
-/// Whether a statement stands in a configuration, outside of comments.
+/// Whether a configuration contains a statement outside of comments.
 fn says(text: &str, statement: &str) -> bool {
     let wanted: Vec<&str> = statement.split(' ').collect();
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What is read from `/proc` and `/sys`.
+//! Facts that are read from `/proc` and `/sys`.
 
 use super::Finding;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(super) fn architecture() -> Finding {
     }
 }
 
-/// Bit, name and what it is for.
+/// Bit, name and purpose of each capability.
 const CAPABILITIES: [(u32, &str, &str); 8] = [
     (7, "CAP_SETUID", "to start the server as another user"),
     (CAP_NET_ADMIN, "CAP_NET_ADMIN", "for TCP_REPAIR, tc and addresses"),
@@ -70,14 +70,14 @@ pub fn may_administer() -> bool {
     held() & 1 << CAP_NET_ADMIN != 0
 }
 
-/// The capabilities that are in effect, one bit each.
+/// Mask of the capabilities that are in effect.
 fn held() -> u64 {
     let status = read("/proc/self/status");
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Those that starting and following a server takes, which only members of a pair do.
+/// Capabilities needed to start and follow a server, which only members of a pair do.
 const OF_MEMBERS: [u32; 2] = [7, 19];
 
 pub(super) fn capabilities(is_pair: bool) -> Vec<Finding> {

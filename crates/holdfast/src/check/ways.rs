@@ -1,5 +1,5 @@
-//! The ways of packets through this host: whether an edge forwards them, and whether a
-//! member's answers find back.
+//! The paths of packets through this host: whether an edge forwards them, and whether
+//! a member's answers find their way back.
 
 use super::Finding;
 use super::settings::read;
@@ -15,16 +15,16 @@ pub(super) fn forwarding(config: &Config) -> Finding {
     }
 }
 
-/// What an edge's kernel does not pass on, and the remedy: all of a family, or what
-/// comes in where the members' answers do.
+/// What an edge's kernel does not forward, and the remedy: all packets of a family,
+/// or those that come in where the members' answers do.
 pub(crate) fn not_forwarded(config: &Config) -> Option<(String, String)> {
     let mut families = [false, true].into_iter().filter(|v6| serves(config, *v6));
     let inner = inner_interfaces(config);
     families.find_map(|v6| forwarding_of(v6, &inner))
 }
 
-/// Why packets of a family are not passed on that come in through one of these
-/// interfaces, and the remedy.
+/// Why packets of a family that come in through one of these interfaces are not
+/// forwarded, and the remedy.
 pub(super) fn forwarding_of(v6: bool, inner: &[String]) -> Option<(String, String)> {
     let (family, all, one) = match v6 {
         false => ("IPv4", "net.ipv4.ip_forward", "net.ipv4.conf"),
@@ -33,7 +33,7 @@ pub(super) fn forwarding_of(v6: bool, inner: &[String]) -> Option<(String, Strin
     if is_off(all) {
         return Some((format!("{family} is not forwarded"), format!("sysctl -w {all}=1")));
     }
-    // A name may have dots, which part the names of a sysctl.
+    // A name may contain dots, which separate the names of a sysctl.
     let interface = inner.iter().find(|name| is_off(&format!("{one}/{name}/forwarding")))?;
     let found = format!("{family} that comes in through {interface} is not forwarded");
     Some((found, format!("sysctl -w {}/{interface}/forwarding=1", one.replace('.', "/"))))
@@ -71,8 +71,8 @@ const NOWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Of which family of the services answers find no way off this host's own networks,
-/// and the remedy.
+/// For which family of the services answers find no path off this host's own
+/// networks, and the remedy.
 pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, String)> {
     let lost = |to: &IpAddr| {
         let v6 = to.is_ipv6();
@@ -89,7 +89,7 @@ fn serves(config: &Config, v6: bool) -> bool {
     config.service_ips().iter().any(|ip| ip.is_ipv6() == v6)
 }
 
-/// The command that gives a member its way back through the edge.
+/// The command that gives a member its path back through the edge.
 fn add_default_route(config: &Config, member: &Member, v6: bool) -> String {
     let (ip, edge) = (if v6 { "ip -6" } else { "ip" }, config.edge.listen.ip());
     // The file names only one of its addresses.
@@ -97,7 +97,7 @@ fn add_default_route(config: &Config, member: &Member, v6: bool) -> String {
     format!("{ip} route add default via {gateway} dev {}", member.interface)
 }
 
-/// Whether the kernel has a route for it; nothing is sent.
+/// Whether the kernel has a route for the address; nothing is sent.
 fn leads_off(to: IpAddr) -> bool {
     let any: IpAddr =
         if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -121,8 +121,8 @@ fn has_gateway(v6: bool, interface: &str) -> bool {
     })
 }
 
-/// Answers to clients must pass the edge, which fences and rewrites them there: of
-/// each family that the services have.
+/// Checks that answers to clients pass the edge, which fences and rewrites them
+/// there, for each family that the services have.
 pub(super) fn return_paths(config: &Config, member: &Member) -> Vec<Finding> {
     let families = [(false, default_route()), (true, default_route_v6())];
     let wanted = families.into_iter().filter(|(v6, _)| serves(config, *v6));
@@ -169,14 +169,14 @@ fn default_route_v6() -> Option<(String, IpAddr)> {
     default_of(&read("/proc/net/ipv6_route"))
 }
 
-/// From the kernel's table: destination, its length, source, its length, gateway,
-/// metric, references, uses, flags, interface.
+/// The default route from the kernel's table: destination, its length, source,
+/// its length, gateway, metric, references, uses, flags, interface.
 fn default_of(table: &str) -> Option<(String, IpAddr)> {
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [to, "00", _, _, gateway, .., interface] = fields[..] else { return None };
         let gateway = u128::from_str_radix(gateway, 16).ok()?;
-        // What leads nowhere stands at `lo`.
+        // A route that leads nowhere is at `lo`.
         (u128::from_str_radix(to, 16) == Ok(0) && interface != "lo")
             .then(|| (interface.to_owned(), IpAddr::V6(Ipv6Addr::from(gateway))))
     })

@@ -1,4 +1,4 @@
-//! `holdfast capture`: what the programs did to packets, for Wireshark.
+//! `holdfast capture`: shows what the programs did to packets, for Wireshark.
 
 use super::args::CaptureArgs;
 use super::{Failure, load, must_be_root, namespace};
@@ -15,13 +15,13 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SIGNALS: u64 = 0;
-/// How often the programs are asked for more.
+/// Time between two requests for more packets from the programs.
 const RENEW_PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
     must_be_root()?;
     let (file, role) = load(&args.group)?;
-    // Before the first wish to end: it then finds somebody who tidies up.
+    // Blocked before the first signal: it then finds somebody who cleans up.
     let signals = Signals::block()?;
     let mut captures = Captures::open(&file.pin_dir(&role)).map_err(anyhow::Error::from)?;
     if captures.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CaptureArgs) -> Result<u8, Failure> {
     let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let ended = follow(&mut captures, &signals, &mut pcap, end, args.packets);
     match ended {
-        // Whoever reads has seen enough.
+        // The reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(exit::OK),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(exit::OK),
@@ -60,7 +60,7 @@ fn output(path: &Path) -> Result<Box<dyn Write>, Failure> {
     Ok(Box::new(BufWriter::new(io::stdout())))
 }
 
-/// Writes what is shown until somebody or something ends it.
+/// Writes what is shown until a signal or a limit ends it.
 fn follow(
     captures: &mut [Captures],
     signals: &Signals,
@@ -94,12 +94,12 @@ fn follow(
     }
 }
 
-/// The file, with an interface for every interface that packets came in by.
+/// The file, with one interface for each that packets came in by.
 struct Pcap {
     writer: Writer<Box<dyn Write>>,
     interfaces: BTreeMap<u32, u32>,
-    /// What to add to the kernel's stamps for the time of day: the first packet is
-    /// taken to have come when it is read.
+    /// Offset from the kernel's stamps to the time of day: the first packet counts
+    /// as arrived when it is read.
     boot_at_ns: Option<u64>,
     packets: u64,
     failed: Option<io::Error>,
@@ -114,7 +114,7 @@ impl Pcap {
             packets: 0,
             failed: None,
         };
-        // A reader sees at once that it is one.
+        // A reader sees at once that it is a capture file.
         pcap.flush()?;
         Ok(pcap)
     }

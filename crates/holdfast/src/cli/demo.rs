@@ -1,5 +1,6 @@
-//! `holdfast demo`: the way in for a new user. The demonstration is a verb of the
-//! laboratory, a program of its own, so that what serves clients carries none of it.
+//! `holdfast demo`: the first step for a new user. The demonstration is a verb of
+//! the laboratory, a program of its own, so that the program that serves clients
+//! contains none of it.
 
 use super::Failure;
 use holdfast_program::{DemoArgs, LAB};
@@ -9,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// Becomes `holdfast-lab demo`: the one beside this program, which was built with it.
+/// Becomes `holdfast-lab demo`: the program beside this one, which was built with it.
 pub fn run(args: &DemoArgs) -> Result<Infallible, Failure> {
     let lab = std::env::current_exe()?.with_file_name(LAB);
     let error = Command::new(&lab).arg("demo").args(args.words()).exec();
@@ -28,7 +29,7 @@ fn explain(lab: &Path, error: Error) -> Failure {
     ))
 }
 
-/// What was a verb here says where it is now.
+/// Says where a former verb of this program is now.
 pub fn moved(words: &[String]) -> Failure {
     let command = [&[LAB.to_owned()], words].concat().join(" ");
     Failure::usage(format!("the laboratory is a program of its own\n  remedy: {command}"))

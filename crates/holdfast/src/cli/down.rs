@@ -1,4 +1,4 @@
-//! `holdfast down`: takes out of this host what its daemons have put into it.
+//! `holdfast down`: removes from this host what its daemons have put into it.
 
 use super::args::DownArgs;
 use super::{Failure, load, namespace, print};
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The schema of the answer.
 const SCHEMA: &str = "holdfast.down/1";
-/// Wait for the end of a daemon that was told to end, ms: one that hands over waits for
+/// Longest wait for a daemon that was told to end, in ms: one that hands over waits for
 /// the backup and for the edge.
 const STOP_MAX_MS: i32 = 15_000;
 
@@ -24,11 +24,11 @@ pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
     let stopped = args.stop && stop(&socket)?;
     let folder = socket.parent().unwrap_or(Path::new("/"));
     let mut removed = Vec::new();
-    // While it is held no daemon of this role starts.
+    // While this is held no daemon of this role starts.
     let held = if folder.exists() { Some(hold(&socket, &role, &mut removed)?) } else { None };
     removed.extend(leavings::remove_all(&file, &role)?);
     drop(held);
-    // What somebody else keeps there stays.
+    // Files that somebody else keeps there stay.
     let _not_empty = std::fs::remove_dir(folder);
     let text = if args.json {
         let answer = json!({
@@ -76,7 +76,8 @@ fn hold(socket: &Path, role: &str, removed: &mut Vec<Removed>) -> Result<AdminSo
     }
 }
 
-/// Stops the daemon that listens at `socket` as SIGTERM does; whether one did.
+/// Stops the daemon that listens at `socket`, as SIGTERM does; false if there
+/// was none.
 fn stop(socket: &Path) -> Result<bool, Failure> {
     let Ok(stream) = UnixStream::connect(socket) else { return Ok(false) };
     let pid = process::peer(stream.as_fd())?;

@@ -1,4 +1,4 @@
-//! The verbs that ask an edge: what it serves, and where a packet would go.
+//! The verbs that ask an edge what it serves, and where a packet would go.
 
 use super::args::{EdgeDrainArgs, EdgeShowArgs, EdgeTraceArgs, EdgeVerb, GroupArgs};
 use super::watch::ask;
@@ -50,7 +50,7 @@ fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
 }
 
 /// The edge's socket, whatever role this host has; transit groups have two
-/// edges, of which `--role` names one.
+/// edges, and `--role` names one.
 fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
     let file = GroupFile::load(&group.config)?;
     let socket = file.admin_socket(group.role.as_deref().unwrap_or("edge"));

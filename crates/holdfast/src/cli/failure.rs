@@ -8,31 +8,31 @@ use std::io;
 /// Why a verb failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// See [`exit`].
+    /// Exit code; see [`exit`].
     pub code: u8,
     message: String,
 }
 
 impl Failure {
-    /// Wrong usage.
+    /// A failure from wrong usage.
     #[must_use]
     pub fn usage(message: String) -> Self {
         Self { code: exit::USAGE, message }
     }
 
-    /// Somebody else may.
+    /// A failure for lack of permission, which somebody else may have.
     #[must_use]
     pub fn not_permitted(message: String) -> Self {
         Self { code: exit::NOT_PERMITTED, message }
     }
 
-    /// Nobody answers.
+    /// A failure because nobody answers.
     #[must_use]
     pub fn unreachable(message: String) -> Self {
         Self { code: exit::UNREACHABLE, message }
     }
 
-    /// The answer is no.
+    /// A failure because the answer is no.
     #[must_use]
     pub fn degraded(message: String) -> Self {
         Self { code: exit::DEGRADED, message }
@@ -83,7 +83,7 @@ mod tests {
     use std::io::ErrorKind;
     use std::path::Path;
 
-    /// As docs/STATUS.md says.
+    /// The codes are those of docs/STATUS.md.
     #[test]
     fn a_start_that_fails_has_the_code_of_its_cause() {
         let io = |kind: ErrorKind| {

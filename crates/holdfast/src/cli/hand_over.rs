@@ -1,4 +1,5 @@
-//! `switchover` and `move`: planned, asked on the host that serves.
+//! `switchover` and `move`: planned moves of the service, requested on the host
+//! that serves.
 
 use super::args::{GroupArgs, MoveArgs, SwitchoverArgs};
 use super::failure::Failure;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The two members, and how to ask the one of this host.
+/// The two members, and the socket of this host's one.
 struct Pair {
     role: String,
     other: String,
@@ -111,8 +112,8 @@ fn events(path: &Path, since: u64) -> Result<Vec<Event>, Failure> {
     Ok(serde_json::from_value(answer["events"].take())?)
 }
 
-/// Until the daemon is gone: whether it has said from event `next` on that the other one
-/// took over.
+/// Waits until the daemon is gone; returns whether it has said, from event `next` on,
+/// that the other member took over.
 fn has_handed_over(path: &Path, mut next: u64, until: Instant) -> Result<bool, Failure> {
     let mut said = false;
     loop {

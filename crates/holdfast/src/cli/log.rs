@@ -1,5 +1,5 @@
-//! A daemon's log: lines go to standard error from a thread of their own. Whoever
-//! reads them may stop reading; a loop that beats hearts must not wait for that.
+//! A daemon's log: lines go to standard error from a thread of their own. Their
+//! reader may stop reading; a loop that sends heartbeats must not wait for that.
 
 use holdfast_linux::epoll::Signals;
 use std::io::{self, Write};
@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Lines that may wait for the reader; what comes then is lost, and counted.
+/// Most lines that wait for the reader; further ones are lost, and counted.
 const LINES_MAX: usize = 4096;
-/// How long the end of the daemon waits for its last lines to be written.
+/// Longest time for which the end of the daemon waits for its last lines to be
+/// written.
 const END_MAX: Duration = Duration::from_millis(500);
 
 /// Takes lines and never waits.
@@ -22,7 +23,7 @@ pub(super) struct Log {
 
 enum Item {
     Line(Vec<u8>),
-    /// Everything before it is written: say so.
+    /// Request to report when everything before it is written.
     Flush(SyncSender<()>),
 }
 
@@ -42,7 +43,7 @@ impl Log {
         Ok(Self { lines, lost })
     }
 
-    /// Waits until what was said is written, but not for ever.
+    /// Waits until all lines are written, but not forever.
     pub fn flush_all(&self) {
         let (done, written) = sync_channel(1);
         if self.lines.try_send(Item::Flush(done)).is_ok() {
@@ -89,7 +90,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Instant;
 
-    /// Writes nothing until it is let go.
+    /// A writer that writes nothing until it is released.
     struct Stuck {
         go: Receiver<()>,
         is_free: bool,

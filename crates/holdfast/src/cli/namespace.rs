@@ -7,11 +7,11 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Where names of network namespaces are bound, as ip-netns(8) says.
+/// Folder where names of network namespaces are bound, as ip-netns(8) says.
 const NAMES: &str = "/run/netns";
 
 /// Why a verb finds no pins of the daemon that listens at `socket`, with the remedy, if it
-/// looks for them where they cannot be.
+/// looks where they cannot be.
 pub(super) fn why_unseen(socket: &Path) -> Option<String> {
     let daemon = UnixStream::connect(socket).and_then(|daemon| process::peer(daemon.as_fd()));
     match daemon {
@@ -25,7 +25,7 @@ pub(super) fn why_unseen(socket: &Path) -> Option<String> {
     }
 }
 
-/// What is to be added after `down` has found filters whose pins it does not see.
+/// Hint after `down` has found filters whose pins it does not see.
 pub(super) fn hint_after(removed: &[Removed]) -> Option<String> {
     (has_unseen_pins(removed) && under_ip_netns_exec()).then(elsewhere)
 }
@@ -53,7 +53,8 @@ fn under_ip_netns_exec() -> bool {
     name_at_sys(&mounts).is_some_and(|name| Path::new(NAMES).join(name).exists())
 }
 
-/// It mounts /sys anew, and calls it as the network namespace is called.
+/// The name of the network namespace, which `ip netns exec` gives to its new
+/// mount of /sys.
 fn name_at_sys(mounts: &str) -> Option<&str> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut of_sys = fields.filter_map(|fields| match fields[..] {

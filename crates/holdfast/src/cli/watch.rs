@@ -11,11 +11,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// How often `--wait` and `--follow` look again.
+/// Time between two looks of `--wait` and `--follow`.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
-/// How long a group must be lost for good until `--wait protected` gives up.
+/// Time for which a group must be lost for good before `--wait protected` gives
+/// up.
 const LOST_LASTS: Duration = Duration::from_millis(500);
-/// Erases the screen and goes to its corner.
+/// Sequence that erases the screen and goes to its corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
@@ -31,7 +32,7 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
             args.wait.is_none_or(|wanted| answer.as_ref().is_ok_and(|s| s.state == wanted));
         let is_lost = args.wait == Some(State::Protected)
             && answer.as_ref().is_ok_and(Status::is_lost_for_good);
-        // A daemon that is just being started again is not the one that is waited for.
+        // A daemon that is just being restarted is not the one that is waited for.
         lost = is_lost.then(|| lost.unwrap_or(now));
         let in_vain = lost.is_some_and(|since| now - since >= LOST_LASTS);
         if reached || in_vain || now >= until {
@@ -47,17 +48,18 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
     })
 }
 
-/// Ends only with the terminal or by a signal.
+/// Shows the status again and again; ends only with the terminal or by a
+/// signal.
 fn watch(path: &Path, json: bool, style: Style) -> Result<u8, Failure> {
     let clear = if style == Style::Colour && !json { CLEAR } else { "" };
     loop {
         let text = match fetch(path) {
             Ok(status) => show(&status, json, style)?,
-            // A daemon that is started again is watched again.
+            // A daemon that is restarted is watched again.
             Err(failure) if failure.code == exit::UNREACHABLE => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
-        // Where blocks follow each other, each says when it was.
+        // If blocks follow each other, each says its time.
         let time = if clear.is_empty() && !json {
             rfc3339(SystemTime::now()) + "\n"
         } else {

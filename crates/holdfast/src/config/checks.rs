@@ -7,16 +7,16 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Interfaces that face one side of an edge.
+/// Most interfaces that face one side of an edge.
 pub const INTERFACES_MAX: usize = 8;
 /// Bounds of `heartbeat_ms`.
 pub const HEARTBEAT_MS: RangeInclusive<u64> = 5..=1000;
 
-/// Longest interface name that Linux accepts (IFNAMSIZ - 1).
+/// Longest interface name that Linux accepts, in characters (IFNAMSIZ - 1).
 const INTERFACE_CHARS_MAX: usize = 15;
-/// Longest name of a group or of one of its hosts.
+/// Longest name of a group or of one of its hosts, in characters.
 const NAME_CHARS_MAX: usize = 32;
-/// Which interfaces an edge's `clients` lists.
+/// Description of the interfaces that an edge's `clients` lists.
 pub(super) const THROUGH_CLIENTS: &str = "through which clients reach the edge";
 
 /// Complains about a `kind` that the reader of `wanted` was given by mistake.
@@ -29,8 +29,8 @@ pub(super) fn check_kind(findings: &mut Findings, written: Option<&Spanned<Strin
     );
 }
 
-/// `key_file`, relative to the file's folder. Where it stands is remembered for
-/// what is wrong with the key.
+/// Checks `key_file`, relative to the file's folder. Its place is remembered
+/// for what is wrong with the key.
 pub(super) fn check_key_file(
     findings: &mut Findings,
     written: Spanned<PathBuf>,
@@ -40,7 +40,8 @@ pub(super) fn check_key_file(
     folder.join(written.into_inner())
 }
 
-/// `heartbeat_ms`, of which every kind of group has a default of its own.
+/// Checks `heartbeat_ms`, for which every kind of group has a default of its
+/// own.
 pub(super) fn check_heartbeat(
     findings: &mut Findings,
     written: Option<Spanned<u64>>,
@@ -54,7 +55,7 @@ pub(super) fn run_dir(written: Option<PathBuf>, folder: &Path, group: &str) -> P
     written.map_or_else(|| Path::new("/run/holdfast").join(group), |dir| folder.join(dir))
 }
 
-/// Interfaces on one side of an edge; `which` ends the remedy.
+/// Checks the interfaces on one side of an edge; `which` ends the remedy.
 pub(super) fn check_interfaces(
     findings: &mut Findings,
     name: &str,
@@ -75,7 +76,7 @@ pub(super) fn check_interfaces(
     raw.into_inner().into_iter().map(Spanned::into_inner).collect()
 }
 
-/// A number that must lie within bounds.
+/// Checks a number that must lie within bounds.
 pub(super) fn number(
     findings: &mut Findings,
     name: &str,
@@ -119,7 +120,7 @@ pub(super) fn check_address(
     Some(address)
 }
 
-/// The address of one host, without a port.
+/// Checks the address of one host, without a port.
 pub(super) fn check_ip(findings: &mut Findings, spanned: &Spanned<String>) -> Option<IpAddr> {
     let text = spanned.get_ref();
     let parsed = text.parse::<IpAddr>().ok();

@@ -68,7 +68,7 @@ pub(super) struct Findings<'a> {
     pub path: &'a Path,
     pub text: &'a str,
     pub found: Vec<ConfigError>,
-    /// Where `key_file` stands.
+    /// Place of `key_file`.
     pub key_file_at: Position,
 }
 
@@ -87,8 +87,8 @@ impl Findings<'_> {
         });
     }
 
-    /// Two sections that agree in what must differ. `names` says what they are and
-    /// which two.
+    /// Adds two sections that agree in what must differ. `names` says what they
+    /// are and which two.
     pub fn add_twins(
         &mut self,
         span: &std::ops::Range<usize>,

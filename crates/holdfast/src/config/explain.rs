@@ -1,9 +1,9 @@
-//! What the TOML reader says, in our words, and what was probably meant.
+//! The TOML reader's errors in our words, with what was probably meant.
 
 use super::error::{ConfigError, Position};
 use std::path::Path;
 
-/// How alike a key must be (Jaro-Winkler) to be suggested.
+/// Similarity (Jaro-Winkler) from which a key is suggested.
 const SUGGESTION_MIN: f64 = 0.75;
 
 /// Turns an error of the TOML reader into one of ours, with a suggestion.

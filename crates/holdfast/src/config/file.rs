@@ -9,7 +9,7 @@ use super::transit::TransitConfig;
 use crate::key::GroupKey;
 use std::path::{Path, PathBuf};
 
-/// Largest configuration file that is read.
+/// Largest configuration file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A checked file of any kind.
@@ -20,7 +20,7 @@ pub enum GroupFile {
     Transit(Box<TransitConfig>),
 }
 
-/// Asks the file of whatever kind it is.
+/// Asks the file, whatever its kind.
 macro_rules! ask {
     ($file:expr, $config:ident => $answer:expr) => {
         match $file {
@@ -93,7 +93,7 @@ impl GroupFile {
         admin_socket(self.common().run_dir, role)
     }
 
-    /// Where the daemon with this role pins its eBPF programs and maps.
+    /// Folder where the daemon with this role pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir(&self, role: &str) -> PathBuf {
         pin_dir(self.common().run_dir, role)

@@ -1,5 +1,5 @@
 //! What all kinds of groups have in common: a file that was checked, the
-//! group's key, its roles, and where its daemons keep what belongs to them.
+//! group's key, its roles, and the places of its daemons' files.
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::explain::explain;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The settings of one kind of group.
 pub trait Settings: Serialize + Sized {
-    /// How a daemon of such a group says which one it is.
+    /// The type of a role in such a group.
     type Role<'r>
     where
         Self: 'r;
@@ -30,7 +30,7 @@ pub trait Settings: Serialize + Sized {
     /// What the group is for, in a few words.
     fn summary(&self) -> String;
 
-    /// Names of the roles, each with addresses by which its host is known.
+    /// Names of the roles, each with addresses that identify its host.
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)>;
 
     /// The name of a role.
@@ -112,7 +112,7 @@ impl<S: Settings> Checked<S> {
         admin_socket(self.settings.common().run_dir, self.settings.name_of(role))
     }
 
-    /// Where the daemon with this role pins its eBPF programs and maps.
+    /// Folder where the daemon with this role pins its eBPF programs and maps.
     #[must_use]
     pub fn pin_dir<'r>(&'r self, role: S::Role<'r>) -> PathBuf {
         pin_dir(self.settings.common().run_dir, self.settings.name_of(role))
@@ -141,13 +141,13 @@ pub(crate) fn admin_socket(run_dir: &Path, role: &str) -> PathBuf {
     run_dir.join(format!("{role}.sock"))
 }
 
-/// Where the daemon with this role pins its eBPF programs and maps.
+/// Folder where the daemon with this role pins its eBPF programs and maps.
 pub(crate) fn pin_dir(run_dir: &Path, role: &str) -> PathBuf {
     run_dir.join(format!("bpf-{role}"))
 }
 
-/// The role called `asked`, or the only one of which this host has an address.
-/// `roles` are names, each with addresses by which its host is known.
+/// The role called `asked`, or the only one with an address of this host.
+/// `roles` are names, each with addresses that identify its host.
 ///
 /// # Errors
 /// A sentence that lists the roles, or asks for `--role`.

@@ -30,8 +30,8 @@ impl Kind {
     }
 }
 
-/// The kind that `text` names. Whatever cannot be understood is a replicated
-/// group's, whose reader then says what is wrong with it.
+/// The kind that `text` names. A text that cannot be understood counts as a
+/// replicated group's, whose reader then says what is wrong with it.
 #[must_use]
 pub fn kind_of(text: &str) -> Kind {
     #[derive(Deserialize)]

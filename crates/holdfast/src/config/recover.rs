@@ -1,6 +1,6 @@
 //! The tables `[recover]` and `[regulate]`, which groups of every kind may
-//! have: what the edge keeps for an outage, and how it shares what is left of
-//! the bandwidth afterwards.
+//! have: what the edge keeps for an outage, and how it shares the remaining
+//! bandwidth afterwards.
 
 use super::checks::number;
 use super::error::Findings;
@@ -14,7 +14,7 @@ const MEMORY_MB: std::ops::RangeInclusive<u64> = 1..=4096;
 /// Bounds of `flows_max`.
 const FLOWS_MAX: std::ops::RangeInclusive<u64> = 16..=1 << 20;
 
-/// What of the packets that pass is kept.
+/// Which of the packets that pass are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     #[serde(rename = "off")]
@@ -22,22 +22,22 @@ pub enum Policy {
     /// SYNs.
     #[serde(rename = "syn")]
     Syn,
-    /// Of every flow the lowest segment that is not acknowledged.
+    /// The lowest unacknowledged segment of every flow.
     #[serde(rename = "head")]
     Head,
-    /// And the highest.
+    /// The lowest and the highest unacknowledged segment of every flow.
     #[serde(rename = "head+tail")]
     HeadTail,
-    /// As many as there is room for.
+    /// As many segments as there is room for.
     #[serde(rename = "all")]
     All,
 }
 
-/// Since when.
+/// When packets begin to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
-    /// Since heartbeats are missing.
+    /// When heartbeats are missing.
     Suspicion,
     Always,
 }
@@ -47,15 +47,15 @@ pub enum Start {
 pub struct Recover {
     pub policy: Policy,
     pub start: Start,
-    /// Only so many flows, those with the most bytes; 0: all.
+    /// Number of flows that are kept, those with the most bytes; 0: all.
     pub heaviest: usize,
-    /// Flows that are remembered at most.
+    /// Most flows that are remembered.
     pub flows_max: usize,
-    /// Memory of the cache at most, MiB.
+    /// Most memory of the cache, in MiB.
     pub memory_mb: u64,
-    /// What is older is not resent, s.
+    /// Age above which a packet is not resent, in seconds.
     pub age_s: u64,
-    /// Resends are spaced to this rate, Mbit/s; 0: at once.
+    /// Rate to which resends are spaced, in Mbit/s; 0: at once.
     pub pace_mbit: u64,
 }
 
@@ -63,13 +63,13 @@ pub struct Recover {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Regulate {
     pub enabled: bool,
-    /// How long one measurement takes, ms.
+    /// Length of one measurement, in ms.
     pub interval_ms: u64,
-    /// The flows' round trip, ms.
+    /// Round trip of the flows, in ms.
     pub rtt_ms: u64,
-    /// Share of the capacity that is aimed at, %.
+    /// Share of the capacity that the controller aims at, in %.
     pub utilization_percent: u64,
-    /// The smallest window that is ever set, bytes.
+    /// The smallest window that is ever set, in bytes.
     pub window_min_bytes: u64,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct RawRegulate {
 }
 
 impl Recover {
-    /// What a group without the table has, if it keeps this by default.
+    /// Settings of a group without the table, if it keeps this by default.
     #[must_use]
     pub fn standard(policy: Policy, start: Start) -> Self {
         let limits = HalrLimits::STANDARD;
@@ -115,7 +115,7 @@ impl Recover {
 }
 
 impl Regulate {
-    /// What a group without the table has.
+    /// Settings of a group without the table.
     #[must_use]
     pub fn standard() -> Self {
         let settings = PfrcSettings::STANDARD;
@@ -135,7 +135,7 @@ impl Regulate {
     }
 }
 
-/// Checks `[recover]`; `standard` has this kind of group's defaults.
+/// Checks `[recover]`; `standard` has the defaults of this kind of group.
 pub(super) fn check_recover(
     findings: &mut Findings,
     raw: Option<RawRecover>,

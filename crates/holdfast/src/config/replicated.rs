@@ -10,6 +10,7 @@ use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 pub use cold::{Cold, Mode};
+use holdfast_wire::buffering::Buffering;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +18,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// Service addresses one group can protect.
+/// Most service addresses that one group can protect.
 pub const SERVICES_MAX: usize = 16;
-/// Bounds of `connections_max`: half of them may be in use by the server.
+/// Bounds of `connections_max`: the server may use half of them.
 pub const CONNECTIONS_MAX: RangeInclusive<u64> = 16..=2 * holdfast_wire::shm::CONNS_MAX as u64;
 /// Bounds of `rejoin_max`.
 pub const REJOIN_MAX: RangeInclusive<u64> = 0..=1_000_000;
@@ -38,13 +39,14 @@ pub type Config = Checked<Replicated>;
 pub struct Replicated {
     pub group: Group,
     pub edge: Edge,
-    /// Exactly two; the order is that of the file.
+    /// Members, exactly two, in the order of the file.
     #[serde(rename = "member")]
     pub members: Vec<Member>,
     pub server: Server,
-    /// What the edge keeps for the time in which no member answers.
+    /// What the edge keeps while no member answers.
     pub recover: Recover,
-    /// Where the backup of a cold group keeps what it can build the server of.
+    /// Where a cold backup, or a member without a backup, keeps what it can build the server
+    /// of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold: Option<Cold>,
 }
@@ -61,26 +63,33 @@ pub struct Group {
     pub run_dir: PathBuf,
     /// Three missed heartbeats declare a peer dead.
     pub heartbeat_ms: u64,
-    /// Connections that are protected at once, those included that ended less than
-    /// a minute ago, unless these are half of all. What comes beyond is not answered.
+    /// Most connections that are protected at once, including those that ended less
+    /// than a minute ago, unless these are half of all. Further ones are not
+    /// answered.
     pub connections_max: u32,
     /// How often in a row a backup that has given up (diverged, hung) joins again by itself.
     pub rejoin_max: u32,
-    /// How long a member waits for the other one before it serves without a backup.
+    /// Time for which a member waits for the other one before it serves without a
+    /// backup, in seconds.
     pub alone_after_s: u64,
     /// Whether a replica runs on the backup.
     pub mode: Mode,
+    /// Whether a server that falls while it has no backup is rebuilt on its own host
+    /// (decision 31).
+    pub rebuild: bool,
+    /// What acknowledgements and output wait for.
+    pub buffering: Buffering,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
     /// Whether the primary's daemon shares one processor with its server's main
-    /// thread, and the backup's goes where the primary's packets arrive.
+    /// thread, and the backup's runs where the primary's packets arrive.
     pub share_cpu: bool,
 }
 
 /// The edge's part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Edge {
-    /// Where the members reach the edge's daemon.
+    /// Address at which the members reach the edge's daemon.
     pub listen: SocketAddr,
     /// Interfaces that face the clients.
     pub clients: Vec<String>,
@@ -88,11 +97,11 @@ pub struct Edge {
     /// ports of a bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l3: Option<String>,
-    /// Where (epoch, member) is kept.
+    /// File that keeps the epoch and its member.
     pub state_file: PathBuf,
     /// The member that is preferred at the very first start (decision 21).
     pub first: String,
-    /// Connections that the edge follows at once; it refuses more.
+    /// Most connections that the edge follows at once; it refuses further ones.
     pub flows_max: u32,
 }
 
@@ -100,7 +109,7 @@ pub struct Edge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
     pub name: String,
-    /// Where the other member reaches this one's daemon.
+    /// Address at which the other member reaches this one's daemon.
     pub address: SocketAddr,
     /// The interface of this host that carries the service.
     pub interface: String,
@@ -116,24 +125,25 @@ pub struct Server {
     pub command: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// Who runs it; without it, the user who runs the daemon.
+    /// User who runs it; without it, the user who runs the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where its standard output and error go.
+    /// File for its standard output and error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
-    /// Folders in which it keeps what it knows. A member that joins gets them with the
+    /// Folders in which it keeps its state. A joining member gets them with the
     /// server's memory, in place of what it had there.
     pub state_dirs: Vec<PathBuf>,
-    /// Size of the log ring that it shares with the daemon.
+    /// Size of the log ring that it shares with the daemon, in bytes.
     pub ring_bytes: u64,
     /// Whether the kernel may choose the server's addresses at random. They would
-    /// differ between the members, and whatever the server computes from them.
+    /// then differ between the members, and so would everything that the server
+    /// computes from them.
     pub aslr: bool,
     /// Whether a server that reads the processor's time stamp counter itself is
-    /// reported, and protection ended. Every clock read is a system call then.
+    /// reported, and protection ended. Every clock read is then a system call.
     pub trap_tsc: bool,
-    /// Added to the environment that the daemon passes on.
+    /// Variables added to the environment that the daemon passes on.
     pub env: BTreeMap<String, String>,
 }
 
@@ -142,7 +152,7 @@ pub struct Server {
 #[serde(into = "String")]
 pub struct Mac(pub [u8; 6]);
 
-/// Which of the daemons a host runs.
+/// Which daemon a host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Edge,
@@ -203,6 +213,12 @@ impl Replicated {
     pub fn other(&self, member: &Member) -> &Member {
         let is_first = self.members.first().is_some_and(|m| m.name == member.name);
         &self.members[usize::from(is_first)]
+    }
+
+    /// Addresses and ports that clients use.
+    #[must_use]
+    pub fn served(&self) -> Vec<(IpAddr, u16)> {
+        self.group.services.iter().map(|s| (s.ip(), s.port())).collect()
     }
 
     /// The distinct service addresses without their ports.

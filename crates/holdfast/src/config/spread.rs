@@ -21,17 +21,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use toml::Spanned;
 
-/// Service addresses of one group.
+/// Most service addresses of one group.
 pub const ADDRESSES_MAX: usize = 16;
-/// Host servers of one group.
+/// Most host servers of one group.
 pub const HOSTS_MAX: usize = 250;
-/// Services that one host server names in the file.
+/// Most services that one host server names in the file.
 pub const NAMED_SERVICES_MAX: usize = 16;
 /// Bounds of a host server's `weight`.
 pub const WEIGHT: RangeInclusive<u64> = 1..=1000;
 /// Bounds of `flows_max`.
 pub const FLOWS_MAX: RangeInclusive<u64> = 16..=16_000_000;
-/// Bounds of `mtu`: what IPv6 needs at least, and what IP can say at most.
+/// Bounds of `mtu`: the least that IPv6 needs, and the most that IP can say.
 pub const MTU: RangeInclusive<u64> = 1280..=65_535;
 
 const WEIGHT_DEFAULT: u64 = 100;
@@ -48,7 +48,7 @@ pub type SpreadConfig = Checked<Spread>;
 pub struct Spread {
     pub group: SpreadGroup,
     pub edge: SpreadEdge,
-    /// In the order of the file.
+    /// Host servers in the order of the file.
     #[serde(rename = "host")]
     pub hosts: Vec<SpreadHost>,
     /// What the edge keeps for the death of a host server.
@@ -66,25 +66,26 @@ pub struct SpreadGroup {
     pub addresses: Vec<IpAddr>,
     /// Holds the admin sockets and the pins.
     pub run_dir: PathBuf,
-    /// Three missed heartbeats take a host server out.
+    /// Time between heartbeats, in ms; three missed ones take a host server
+    /// out.
     pub heartbeat_ms: u64,
-    /// TCP connections of each family that are kept where they are. One more is not
-    /// taken.
+    /// Most TCP connections of each family that are kept where they are. Further
+    /// ones are not taken.
     pub flows_max: u32,
 }
 
 /// The edge's part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpreadEdge {
-    /// Where the host servers reach the edge's daemon.
+    /// Address at which the host servers reach the edge's daemon.
     pub listen: SocketAddr,
     /// Interfaces that face the clients.
     pub clients: Vec<String>,
     /// Outer source addresses of encapsulated packets: one per flow, so that the
-    /// host servers' network cards spread them over their processors.
+    /// host servers' network cards spread flows over their processors.
     pub outer4: Prefix,
     pub outer6: Prefix,
-    /// Of the path to the host servers; without it, that of the interface.
+    /// MTU of the path to the host servers; without it, that of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
 }
@@ -93,19 +94,19 @@ pub struct SpreadEdge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpreadHost {
     pub name: String,
-    /// Where packets for IPv4 services are sent.
+    /// Address to which packets for IPv4 services are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Ipv4Addr>,
-    /// Where packets for IPv6 services are sent.
+    /// Address to which packets for IPv6 services are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel6: Option<Ipv6Addr>,
-    /// Its interface towards the edge.
+    /// The host server's interface towards the edge.
     pub interface: String,
     pub method: Method,
     /// Its share of new connections, compared with the others'.
     pub weight: u32,
-    /// What it serves. Without it: whatever its processes bind of the group's
-    /// addresses.
+    /// Services that it serves. Without it: all that its processes bind to the
+    /// group's addresses.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_written")]
     pub services: Option<Vec<Service>>,
 }
@@ -116,7 +117,8 @@ pub enum Method {
     /// Encapsulated (RFC 2003, RFC 2473).
     #[serde(rename = "ip-in-ip")]
     IpInIp,
-    /// As it is, to the host server's hardware address: for one network segment.
+    /// Unchanged, to the host server's hardware address: for one network
+    /// segment.
     #[serde(rename = "layer-2")]
     Layer2,
 }
@@ -166,7 +168,7 @@ impl Spread {
 }
 
 impl SpreadHost {
-    /// Its addresses.
+    /// The host server's tunnel addresses.
     #[must_use]
     pub fn tunnels(&self) -> Vec<IpAddr> {
         let v4 = self.tunnel.map(IpAddr::V4);
@@ -262,7 +264,8 @@ fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
     }
 }
 
-/// Answers do not pass the edge: of a segment it could not tell whether it arrived.
+/// Checks that only SYNs are kept. Answers do not pass the edge, which could not
+/// tell whether a segment arrived.
 fn check_syns(findings: &mut Findings, raw: Option<Spanned<RawRecover>>) -> Recover {
     let span = raw.as_ref().map(Spanned::span);
     let standard = Recover::standard(Policy::Syn, Start::Always);
@@ -319,7 +322,7 @@ fn check_edge(findings: &mut Findings, raw: RawEdge) -> SpreadEdge {
     }
 }
 
-/// The default is a valid prefix of the same family.
+/// Checks a prefix; the default is a valid one of the same family.
 fn check_outer(
     findings: &mut Findings,
     name: &str,

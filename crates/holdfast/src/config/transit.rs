@@ -19,7 +19,7 @@ use toml::Spanned;
 
 /// Bounds of `flows_max`.
 pub const FLOWS_MAX: RangeInclusive<u64> = 16..=16_000_000;
-/// Bounds of a string's `capacity`, bits per second.
+/// Bounds of a string's `capacity`, in bits per second.
 pub const CAPACITY: RangeInclusive<u64> = 8_000..=100_000_000_000_000;
 
 const HEARTBEAT_MS_DEFAULT: u64 = 20;
@@ -32,11 +32,11 @@ pub type TransitConfig = Checked<Transit>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transit {
     pub group: TransitGroup,
-    /// On the clients' side: the other edge follows its choices.
+    /// The edge on the clients' side, whose choices the other one follows.
     pub near: TransitEdge,
-    /// On the servers' side.
+    /// The edge on the servers' side.
     pub far: TransitEdge,
-    /// In the order of preference.
+    /// Strings in the order of preference.
     #[serde(rename = "string")]
     pub strings: Vec<TransitString>,
     pub recover: Recover,
@@ -57,7 +57,7 @@ pub struct TransitGroup {
     pub mode: Sharing,
     #[serde(rename = "return")]
     pub returns: Return,
-    /// Flows that are kept on their strings. What comes beyond goes by its hash.
+    /// Most flows that are kept on their strings. Further ones go by their hash.
     pub flows_max: u32,
 }
 
@@ -74,9 +74,9 @@ pub enum Sharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Return {
-    /// New flows; those that were moved stay where they are.
+    /// New flows; flows that were moved stay where they are.
     New,
-    /// Also the flows that it had.
+    /// The flows that it had, too.
     All,
 }
 
@@ -91,7 +91,7 @@ pub struct TransitEdge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TransitString {
     pub name: String,
-    /// Bits per second, such as `100mbit`.
+    /// Bits per second, written as `100mbit`.
     #[serde(serialize_with = "write_rate")]
     pub capacity: u64,
     pub near: StringEnd,
@@ -103,14 +103,14 @@ pub struct TransitString {
 pub struct StringEnd {
     /// The edge's interface towards the string, and towards nothing else.
     pub interface: String,
-    /// Addresses of the string's first host: one of each family that is used.
+    /// Addresses of the string's first host: one for each family that is used.
     pub next_hop: Vec<IpAddr>,
-    /// The edge's own address on this string, for the heartbeats. The routes
+    /// The edge's own address on this string, for heartbeats. The routes
     /// between the two ends' addresses must lead through the string.
     pub address: SocketAddr,
 }
 
-/// Which of the two edges a daemon is.
+/// Which of the two edges a daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Near,
@@ -180,7 +180,7 @@ impl Transit {
         }
     }
 
-    /// The strings as the machine that chooses knows them.
+    /// The strings, as the machine that chooses among them knows them.
     #[must_use]
     pub fn strings_config(&self) -> StringsConfig {
         StringsConfig {
@@ -194,7 +194,7 @@ impl Transit {
 }
 
 impl TransitString {
-    /// One of its ends.
+    /// The string's end at one of the edges.
     #[must_use]
     pub fn end(&self, side: Side) -> &StringEnd {
         match side {
@@ -390,7 +390,7 @@ fn check_end(findings: &mut Findings, raw: RawEnd, string: &str) -> StringEnd {
 const UNITS: [(&str, f64); 5] =
     [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
 
-/// Reads `100mbit`.
+/// Reads a rate such as `100mbit`.
 fn rate(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);

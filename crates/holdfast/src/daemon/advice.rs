@@ -1,23 +1,27 @@
-//! What a person can do about a replica that will not be promoted. The words
-//! come from the shim and from the machines; here they meet their remedy.
+//! Remedies for a replica that will not be promoted. Reasons come from the shim
+//! and from the machines; here they meet their remedy.
 
 use super::member::REJOINS;
 use crate::status::State;
 use holdfast_linux::process::Ending;
 use std::path::Path;
 
-/// What is said of a server that has ended, and what helps.
+/// Reason of a server that has ended, and its remedy.
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
+
+/// What helps after a server that was not rebuilt.
+pub const AFTER_FALL: &str = "look at the server's log, and at what that client sent; then start the \
+    group again";
 
 /// What helps a server that has never served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
 
-/// The cause of a takeover of which nothing but the server's start is known.
+/// Cause of a takeover if nothing but the server's start is known.
 pub const ENDED_AT_START: &str = "the primary's server ended at its start";
 
-/// What is said of a server that has ended before it has served anybody, `how` is known
-/// of, and where its words are.
+/// Reason for a server that has ended before it has served anybody: `how`, if that is
+/// known, and where its output is.
 #[must_use]
 pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     let how = how.map_or_else(String::new, |how| format!(", {how}"));
@@ -28,12 +32,12 @@ pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     format!("the server ended at its start{how}; {log}")
 }
 
-/// What is said of a server that has forked and left.
+/// Reason for a server that has forked and left.
 pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
 pub const FOREGROUND: &str = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, \
      redis without `daemonize yes`, others with -f, -F, -D or -n";
 
-/// Parts of reasons, and what helps before it joins again.
+/// Parts of reasons, each with the remedy before it joins again.
 const REMEDIES: [(&str, &str); 8] = [
     (
         "child process of the server",

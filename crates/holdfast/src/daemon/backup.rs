@@ -1,10 +1,11 @@
-//! The backup on this host: its tap, its replica, the channel to the primary, and what
-//! a takeover speaks with. What is done with them is `holdfast_member::backup`'s.
+//! The backup on this host: its tap, its replica, the channel to the primary, and the
+//! sockets of a takeover. `holdfast_member::backup` decides what is done with them.
 
 mod cold;
 mod copy;
 mod host;
 mod listeners;
+mod rebuild;
 mod shown;
 mod sockets;
 
@@ -23,7 +24,7 @@ use crate::leavings::Own;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use anyhow::Context as _;
-use cold::Cold;
+pub use cold::Cold;
 use copy::Incoming;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, TapDrop};
@@ -40,6 +41,7 @@ use holdfast_replica::limits::Limits;
 use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 pub use listeners::Barred;
+pub use rebuild::{Fallen, rebuild};
 use sockets::SocketRestorer;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Release;
@@ -53,19 +55,21 @@ const PIDFD: u64 = ROLE + 3;
 /// Everything a backup holds.
 struct BackupDaemon<'n, 'a> {
     node: &'n mut MemberContext<'a>,
-    /// `None` until the image of a server that is joined has come.
+    /// The replica; `None` until the image of a server that is joined has come.
     replica: Option<Server>,
     incoming: Option<Incoming>,
-    /// What is kept of a replica that no takeover needs yet, until that has come to it.
+    /// What is kept of a replica that no takeover needs yet, until that replica has
+    /// caught up with it.
     cold: Option<Cold>,
-    /// What clients have acknowledged of connections that the replica has not come to, and
-    /// which of them are over (`u64::MAX`).
+    /// Bytes that clients have acknowledged of connections that the replica has not
+    /// reached yet; `u64::MAX` for those that are over.
     unnoted: BTreeMap<u32, u64>,
-    /// When they are looked at again.
+    /// When these are looked at again.
     settle_at: Instant,
-    /// It passes everything until this member is the primary of a backup.
+    /// The gate, which passes everything until this member is the primary of a
+    /// backup.
     gate: Gate,
-    /// Connections that a takeover has carried over, as the gate has them.
+    /// Connections that a takeover has carried over, as the gate knows them.
     conns: Vec<Held>,
     /// `None` while it is being read.
     tap: Option<TapSocket>,
@@ -77,13 +81,14 @@ struct BackupDaemon<'n, 'a> {
     is_peer_ready: bool,
     malformed: u64,
     sockets: TakeoverSockets,
-    /// What the primary says of itself.
+    /// The primary's latest words about itself.
     says: Option<Said>,
-    /// It has said that its server listens at every service, or the replica's does.
+    /// Whether the primary has said that its server listens at every service, or
+    /// the replica's does.
     has_served: bool,
-    /// Why the edge does not grant what this member asks for, which it asks again.
+    /// Why the edge does not grant this member's request, which is repeated.
     refused: Option<String>,
-    /// Whether its server's ports are free here.
+    /// Checks whether the server's ports are free here.
     ports: Services,
     repetition: Repetition,
     place: PacketCpu,
@@ -96,8 +101,8 @@ struct BackupDaemon<'n, 'a> {
     alone: Option<(Alone, Option<Listener>)>,
 }
 
-/// What a takeover speaks with. Opened beforehand and never closed on the way:
-/// closing a packet socket waits for the kernel for milliseconds.
+/// The sockets by which a takeover speaks. Opened beforehand and never closed
+/// on the way: closing a packet socket waits for the kernel for milliseconds.
 struct TakeoverSockets {
     raw: RawSender,
     addresses: AddressSocket,
@@ -119,11 +124,12 @@ impl TakeoverSockets {
 /// How a backup ends.
 pub enum Ended {
     Over(End),
-    /// It has taken over.
+    /// The backup has taken over.
     Survives(Box<Survivor>),
 }
 
-/// What keeps this host silent, and what hears for it. Its programs take a while to load.
+/// Opens what keeps this host silent, and what listens for it. The programs take a while
+/// to load.
 fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapSocket)> {
     let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
     let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
@@ -134,7 +140,7 @@ fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapS
 }
 
 /// Follows the primary until it dies, diverges, or the daemon is stopped. A primary whose
-/// server runs already is joined.
+/// server already runs is joined.
 ///
 /// # Errors
 /// What keeps the role from starting: interfaces, programs.
@@ -204,7 +210,7 @@ fn start_replica(node: &mut MemberContext<'_>) -> anyhow::Result<Server> {
     Ok(replica)
 }
 
-/// What the replica says, and its end, wakes the loop.
+/// Makes the replica's wake-ups, and its end, wake the loop.
 fn watch(node: &MemberContext<'_>, replica: &Server) -> anyhow::Result<()> {
     node.poll.add(&replica.wake(), WAKE, Interest::Rung)?;
     node.poll.add(&replica.pidfd(), PIDFD, Interest::Read)?;
@@ -214,7 +220,7 @@ fn watch(node: &MemberContext<'_>, replica: &Server) -> anyhow::Result<()> {
 }
 
 impl BackupDaemon<'_, '_> {
-    /// The promoted replica is a server that speaks alone.
+    /// Makes the promoted replica a server that speaks alone.
     fn survive(self) -> anyhow::Result<Ended> {
         let server = self.replica.context("nobody takes over without a server")?;
         if !self.ended {
@@ -238,7 +244,7 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
 
 /// A client's packet as the machines take it. What a server's kernel without keys
 /// refuses (signed segments, malformed options) must not get past a dead one's.
-fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
+pub fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
     TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))
 }

@@ -3,7 +3,7 @@
 use holdfast_cluster::Nanos;
 use std::time::{Duration, Instant};
 
-/// Time since an origin.
+/// A clock of the time since an origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
@@ -26,7 +26,7 @@ impl Clock {
         Nanos(at.saturating_duration_since(self.0).as_nanos() as u64)
     }
 
-    /// The other way round.
+    /// The instant of a machine's time.
     #[must_use]
     pub fn instant(&self, at: Nanos) -> Instant {
         self.0 + Duration::from_nanos(at.0)

@@ -1,11 +1,12 @@
-//! The event loop around a role's machine: waits until something has come or the
-//! machine wants a turn, and gives it one.
+//! The event loop around a role's machine: it waits until something has come or
+//! the machine wants a turn, and gives it one.
 
 use super::member::{MemberContext, Tokens};
 use holdfast_member::host::{End, Hosted, Turn};
 use std::time::Instant;
 
-/// Turns in a row that wait for nothing, where the log grows as fast as it is read.
+/// Most turns in a row that wait for nothing, when the log grows as fast as it is
+/// read.
 const BUSY_TURNS: u32 = 64;
 
 /// What a role's machine works with.

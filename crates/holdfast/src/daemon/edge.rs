@@ -43,12 +43,12 @@ use std::time::{Duration, Instant};
 use ways::Ways;
 use wire::Wire;
 
-/// Real-time priority; above ordinary servers, below the kernel's own threads.
+/// Real-time priority: above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// Time since it was last seen for which a host that uses another's name counts as
-/// there.
+/// Time for which a host that uses another's name counts as there after it was
+/// last seen.
 const DOUBLE_LASTS: Duration = Duration::from_secs(3);
-/// How long a host that uses another's name is left to read why it is refused.
+/// Time that a host which uses another's name gets to read why it is refused.
 const TURNED_AWAY: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
@@ -56,20 +56,21 @@ const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
 const RECOVER: u64 = 3;
 const DISK: u64 = 4;
-/// Member `i` has the token `MEMBERS + i`.
+/// First token of the members: member `i` has `MEMBERS + i`.
 const MEMBERS: u64 = 5;
 
 /// The edge's machine, and what this host adds: channels from their handshakes on,
-/// words for people, and whether the host does its part.
+/// texts for people, and whether the host does its part.
 struct EdgeDaemon<'a> {
     config: &'a Config,
     listener: Listener,
     machine: EdgeMachine,
     wire: Wire,
-    /// A host that connected with the name of another, and when it was last seen,
-    /// by the index of that name.
+    /// Hosts that connected with the name of another, by the index of that name,
+    /// and when each was last seen.
     doubles: BTreeMap<usize, Instant>,
-    /// The channel of a host that uses another's name, and until when it may read why.
+    /// Channel of a host that uses another's name, and until when it may read why it
+    /// is refused.
     turned_away: Option<(Channel, Instant)>,
     /// Packets of the current member that had passed when the members were last judged.
     spoken: u64,
@@ -79,9 +80,9 @@ struct EdgeDaemon<'a> {
     host: Host,
     /// Tells when programs and ports are to be looked for.
     changes: Changes,
-    /// As its survivor tells it.
+    /// The last takeover, as its survivor reports it.
     last_takeover: Option<Takeover>,
-    /// When the members are told what the edge itself is.
+    /// When to tell the members the edge's own state.
     repetition: Repetition,
 }
 
@@ -234,7 +235,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Takes members whose handshake is over.
+    /// Takes members whose handshake is complete.
     fn accept(&mut self, now: Instant) {
         loop {
             match self.listener.accept(now) {
@@ -254,8 +255,8 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// A handshake from a member's address that failed tells why that member does
-    /// not come.
+    /// Notes a failed handshake from a member's address: it explains why that
+    /// member does not come.
     fn doubt(&mut self, error: &ChannelError, now: Instant) {
         let ChannelError::Refused { from, why, .. } = error else { return };
         let index = self.config.members.iter().position(|member| member.address.ip() == *from);
@@ -269,7 +270,7 @@ impl<'a> EdgeDaemon<'a> {
     }
 
     fn admit(&mut self, index: usize, channel: Channel, now: Instant) {
-        // The end of its last life comes before this one.
+        // The end of the member's last life comes before this one.
         self.hear(index, now);
         if !self.machine.admits(index) {
             return self.turn_away(index, channel, now);
@@ -281,11 +282,12 @@ impl<'a> EdgeDaemon<'a> {
         self.repetition.hurry(now);
         self.ways.joined(index, now);
         self.distrusted.remove(&index);
-        // It may have spoken along with its handshake.
+        // The member may have sent something along with its handshake.
         self.hear(index, now);
     }
 
-    /// Another host uses the name of a member that answers: the first one stays.
+    /// Turns away a host that uses the name of a member that answers: the first
+    /// one stays.
     fn turn_away(&mut self, index: usize, mut channel: Channel, now: Instant) {
         let reason = format!(
             "another host is connected as `{}`; stop holdfast on one of them, or give it a name of its own",
@@ -296,7 +298,7 @@ impl<'a> EdgeDaemon<'a> {
         }
         let told = channel.send(&Message::Refused { reason: &reason, again: true });
         heed("turning away", told.and_then(|()| channel.flush()));
-        // Closing it at once might take the words back.
+        // Closing the channel at once might discard these words.
         if self.turned_away.is_none() {
             self.turned_away = Some((channel, now + TURNED_AWAY));
         }
@@ -330,7 +332,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// The channels that broke while something was said are gone now.
+    /// Handles the channels that broke while something was sent.
     fn settle(&mut self, now: Instant) {
         let at = self.wire.clock.nanos(now);
         while let Some((index, why)) = self.wire.failed.pop() {
@@ -343,14 +345,14 @@ impl<'a> EdgeDaemon<'a> {
         self.machine.handle_closed(index, why, self.wire.clock.nanos(now), &mut self.wire);
     }
 
-    /// Beats, and who has been silent for too long.
+    /// Sends beats, and judges who has been silent for too long.
     fn watch(&mut self, now: Instant) {
         let at = self.wire.clock.nanos(now);
         if self.machine.next_deadline() > at {
             return;
         }
         for index in 0..self.machine.count() {
-            // What has come already is not missing.
+            // A message that has come already is not missing.
             self.hear(index, now);
             if let Some(heard) = self.wire.links.heard(index) {
                 self.machine.handle_pulse(index, heard);
@@ -362,7 +364,7 @@ impl<'a> EdgeDaemon<'a> {
         self.settle(now);
     }
 
-    /// What the disk has done, and the grant that waited for it.
+    /// Takes finished writes, and the grant that waited for them.
     fn written(&mut self, now: Instant) {
         let before = self.wire.disk.failure().map(str::to_owned);
         while let Some((number, outcome)) = self.wire.disk.take(now) {
@@ -380,7 +382,7 @@ impl<'a> EdgeDaemon<'a> {
         self.wire.disk.try_again(state, self.machine.is_calm(), now);
     }
 
-    /// Whether this host forwards, and its frames reach the members.
+    /// Looks whether this host forwards, and its frames reach the members.
     fn look(&mut self, now: Instant) {
         if self.host.look_at <= now {
             self.mend();
@@ -391,7 +393,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Tells the members what the edge is by itself.
+    /// Tells the members the edge's own state.
     fn say(&mut self, now: Instant) {
         let own = self.own();
         if self.repetition.is_news(&own) {
@@ -434,7 +436,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
             .map(|m| MemberPort { interface: m.edge_port.clone(), mac: m.mac.0 })
             .collect(),
         l3_interface: config.edge.l3.clone(),
-        services: config.group.services.iter().map(|s| (s.ip(), s.port())).collect(),
+        services: config.served(),
         pin_dir: config.pin_dir(Role::Edge),
         flows_max: config.edge.flows_max,
     }

@@ -1,4 +1,4 @@
-//! A member's lasting channel to the edge: connects, tries again, and speaks
+//! A member's lasting channel to the edge: it connects, tries again, and speaks
 //! when it can. It owns one token of the caller's event loop.
 //!
 //! The same type serves any channel that this side opens; the backup also
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 /// Pause between two attempts.
 pub const RETRY: Duration = Duration::from_millis(100);
 
-/// What a turn of the link led to.
+/// The result of a turn of the link.
 #[derive(Debug)]
 pub enum LinkEvent {
     Nothing,
-    /// The peer has proved itself: say what must be said first.
+    /// The peer has proved itself: send what must be sent first.
     Opened,
     /// An open channel was lost; the link tries again by itself.
     Lost(ChannelError),
@@ -117,7 +117,8 @@ impl EdgeLink {
         }
         let newly_open = !self.opened && self.channel.as_ref().is_some_and(Channel::is_open);
         self.opened |= newly_open;
-        // What arrived with the handshake is buffered: no readiness will tell.
+        // What arrived with the handshake is buffered: no readiness will report
+        // it.
         if let Some(Err(error)) = self.channel.as_mut().filter(|_| newly_open).map(|c| c.recv(each))
         {
             return self.lose(now, error);
@@ -182,7 +183,7 @@ impl EdgeLink {
     }
 }
 
-/// How a message begins: the rest of a long one is payload.
+/// Traces the beginning of a message: the rest of a long one is payload.
 fn trace_message(way: &str, message: &Message<'_>) {
     const CHARS_MAX: usize = 120;
     if tracing::enabled!(tracing::Level::TRACE) {

@@ -1,10 +1,10 @@
-//! The edge's memory on disk: the epoch, who is current in it, and whether the
+//! The edge's memory on disk: the epoch, its current member, and whether the
 //! operator has closed the edge (decision 21).
 //!
 //! Two blocks of one file are written in turn; the one with the higher number
 //! counts. A crash in the middle of a write damages the older one only, and a
 //! promotion waits for one write in place and one `fdatasync`, never for the
-//! making of a file.
+//! creation of a file.
 
 use crate::lock;
 use holdfast_cluster::state::{
@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes that a torn write may take with it: no disk has larger physical sectors.
+/// Most bytes that a torn write may destroy: no disk has larger physical sectors.
 const BLOCK_BYTES: u64 = 4096;
 
 /// The open file. Nobody else opens it meanwhile.
@@ -63,7 +63,7 @@ impl StateFile {
         Ok(Self { file, lock, path: path.to_owned(), blocks })
     }
 
-    /// What is on disk.
+    /// The state on disk.
     #[must_use]
     pub fn state(&self) -> &EdgeState {
         self.blocks.state()
@@ -91,8 +91,8 @@ impl StateFile {
         Ok(())
     }
 
-    /// Somebody has removed the file, or put another one into its place: what is
-    /// written into the old one would be lost with it.
+    /// Starts a new file when somebody has removed the old one, or put another
+    /// one in its place: what is written into the old one would be lost with it.
     fn start_anew(&mut self, write: StateWrite) -> Result<(), StateFileError> {
         let failed = |error| StateFileError::Io { path: self.path.clone(), error };
         self.file = create(&self.path, &write.bytes()).map_err(failed)?;
@@ -112,8 +112,9 @@ fn take_lock(path: &Path) -> Result<File, StateFileError> {
     lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })
 }
 
-/// All blocks appear together or not at all, and say the same. The file itself is
-/// returned: what stands at `path` a moment later may be somebody else's.
+/// Creates the file: all blocks appear together or not at all, and say the same.
+/// The file itself is returned, because a moment later somebody else's may be at
+/// `path`.
 fn create(path: &Path, text: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
@@ -188,7 +189,7 @@ mod tests {
         remove(&path);
     }
 
-    /// A device that takes every write and can put none on a disk.
+    /// The device accepts every write and can put none on a disk.
     #[test]
     fn what_is_not_synced_is_not_kept() {
         let path = path("unsynced");

@@ -1,6 +1,7 @@
-//! A member: asks the edge who is current, then is the primary or the backup.
-//! What both roles share lives here.
+//! A member: asks the edge who is current, and then is the primary or the
+//! backup. What both roles share is here.
 
+mod fallen;
 mod lives;
 mod traces;
 mod words;
@@ -12,7 +13,7 @@ use super::pulse::{self, Pulse};
 use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
+use crate::config::{Config, Member, admin_socket, pin_dir};
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;
@@ -38,7 +39,7 @@ use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Tokens of the event loop.
+/// Token of the admin socket in the event loop; the other tokens follow.
 pub const ADMIN: u64 = 1;
 pub const SIGNALS: u64 = 2;
 pub const EDGE: u64 = 3;
@@ -49,9 +50,11 @@ pub const ROLE: u64 = 16;
 pub use crate::status::{REJOINS, RESTART_BOTH};
 pub use lives::run;
 
-/// Loading programs and starting a server take no longer on the slowest machine.
+/// Longest time for loading programs and starting a server on the slowest
+/// machine.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How often the edge, and who asks, hears from a member that is busy with itself.
+/// Time between two signs of life to the edge, and to anybody who asks, from a
+/// busy member.
 const ATTEND_EVERY: Duration = Duration::from_millis(5);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
@@ -69,21 +72,23 @@ pub struct MemberContext<'a> {
     pub edge: EdgeLink,
     pub status: Status,
     pub events: Events,
-    /// What it has heard.
+    /// What the member has heard.
     pub member: MemberState,
     pulse: Pulse,
-    /// Proof of the edge's way to this member; a backup's tap brings it instead.
+    /// Receives the proof of the edge's path to this member; a backup's tap
+    /// brings it instead.
     signs: SignSocket,
     pub signs_by_tap: bool,
-    /// What this member is by itself; the status also tells what the others say.
+    /// This member's own state; the status also tells what the others say.
     own: Said,
-    /// What the edge says of itself, once it has, and the other member.
+    /// What the edge says about itself, once it has; and what the other member
+    /// says.
     edge_says: Option<Said>,
     pub other_says: Option<Said>,
     /// Why the edge, or the other member, and this one do not trust each other:
     /// reason and remedy.
     distrust: Option<(String, &'static str)>,
-    /// When the edge is told again; it is told of a change at once.
+    /// When the edge is told again; of a change it is told at once.
     say_at: Instant,
     /// When the edge was last there.
     edge_at: Instant,
@@ -97,14 +102,15 @@ pub struct MemberContext<'a> {
     changes: Changes,
     /// The server's process.
     pub server: Option<u32>,
-    /// What it was given as standard input, output and error.
+    /// Its standard input, output and error, as it was given them.
     pub standard: Standard,
-    /// The server outlives this daemon; and so stands in `run_dir`, or is about to.
+    /// Whether the server outlives this daemon, and so is noted in `run_dir`, or is
+    /// about to be.
     pub loose: bool,
     pub noted_loose: bool,
-    /// It ends once the other member has taken over.
+    /// Whether the daemon ends once the other member has taken over.
     leaves: bool,
-    /// What had come when the loop waited last.
+    /// What had come when the loop last waited.
     pub tokens: Tokens,
     started: Instant,
 }
@@ -151,7 +157,8 @@ impl<'a> MemberContext<'a> {
         let signs = SignSocket::open(&me.interface)
             .with_context(|| format!("a packet socket on {}", me.interface))?;
         let changes = Changes::open().context("a netlink socket")?;
-        // The heartbeats would only warn of an address that cannot be used at all.
+        // The heartbeats would only warn about an address that cannot be used at
+        // all.
         may_listen(config, me)?;
         let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
         let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
@@ -166,6 +173,7 @@ impl<'a> MemberContext<'a> {
             edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
             status: Status {
                 mode: config.group.mode.word().to_owned(),
+                buffering: config.group.buffering.word().to_owned(),
                 ..Status::new(&config.group.name, &me.name)
             },
             events: Events::default(),
@@ -247,12 +255,13 @@ impl<'a> MemberContext<'a> {
         new.opened
     }
 
-    /// This member is in another epoch.
+    /// Sets the epoch that this member is in.
     pub fn set_epoch(&mut self, epoch: u64) {
         (self.member.epoch, self.status.epoch) = (epoch, epoch);
     }
 
-    /// Says so: this member is silent from now on.
+    /// Notes that another member has replaced this one, which is silent from
+    /// now on.
     pub fn set_replaced(&mut self, newer: &Heard) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
         self.set_state(Role::None, State::Fenced, &reason, REJOINS);
@@ -260,7 +269,8 @@ impl<'a> MemberContext<'a> {
     }
 
     /// Waits for the role's descriptors; admin requests and signals are served
-    /// here, the others' tokens are kept. Returns whether to stop.
+    /// here, and the other descriptors' tokens are kept. Returns whether to
+    /// stop.
     ///
     /// # Errors
     /// When the event loop itself fails.
@@ -287,7 +297,8 @@ impl<'a> MemberContext<'a> {
         Ok(false)
     }
 
-    /// What [`Self::wait`] serves, for a role that is busy with something else.
+    /// Serves what [`Self::wait`] serves, for a role that is busy with
+    /// something else.
     pub fn attend(&mut self) {
         self.feel_pulses();
         self.hear_edge(&mut |_| {});
@@ -295,7 +306,7 @@ impl<'a> MemberContext<'a> {
         self.serve_admin();
     }
 
-    /// The edge's frames reach this member.
+    /// Takes signs: the edge's frames reach this member.
     fn hear_sign(&mut self) {
         if let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap) {
             self.tell_sign(sign);
@@ -303,7 +314,7 @@ impl<'a> MemberContext<'a> {
     }
 
     /// Does long `work` in a thread without this one's real-time priority, which would keep a
-    /// server beside it from its processor, and attends meanwhile.
+    /// server on the same processor from running, and attends meanwhile.
     pub fn attend_until<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let working = scope.spawn(work);
@@ -315,13 +326,14 @@ impl<'a> MemberContext<'a> {
         })
     }
 
-    /// Before programs are loaded and servers started: a busy machine takes seconds
-    /// for it, and nobody is in step with a member that has not begun.
+    /// Excuses the start: loading programs and starting servers takes seconds on a
+    /// busy machine, and nobody is in step with a member that has not begun.
     pub fn excuse_start(&self) {
         self.pulse.excuse(START_MAX);
     }
 
-    /// What the heartbeats' thread has heard, and that this loop turns.
+    /// Takes what the heartbeats' thread has heard, and tells it that this loop
+    /// turns.
     fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
@@ -343,7 +355,7 @@ impl<'a> MemberContext<'a> {
     }
 
     fn serve_admin(&mut self) {
-        // Silence is noticed by nobody else between two reports.
+        // Nobody else notices silence between two reports.
         self.show();
         let (status, events) = (self.answer(), &self.events);
         let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
@@ -376,7 +388,8 @@ impl<'a> MemberContext<'a> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// The channel to the other member, or what it is watched for, begins now.
+    /// Begins to watch the other member anew: its channel, or the reason to
+    /// watch it, is new.
     pub fn renew_watch(&mut self) {
         self.member.watch.renew(Nanos(self.nanos()));
     }
@@ -401,17 +414,17 @@ impl<'a> MemberContext<'a> {
     /// Addresses and ports that clients use.
     #[must_use]
     pub fn services(&self) -> Vec<(IpAddr, u16)> {
-        self.config.group.services.iter().map(|s| (s.ip(), s.port())).collect()
+        self.config.served()
     }
 
-    /// As [`Self::services`], for the tap.
+    /// Like [`Self::services`], for the tap.
     #[must_use]
     pub fn tap_services(&self) -> Vec<Service> {
         let of = |s: &std::net::SocketAddr| Service { address: mapped(s.ip()), port: s.port() };
         self.config.group.services.iter().map(of).collect()
     }
 
-    /// Where this member pins its eBPF programs.
+    /// Folder where this member pins its eBPF programs.
     #[must_use]
     pub fn pin_dir(&self) -> PathBuf {
         pin_dir(&self.config.group.run_dir, &self.me.name)
@@ -442,7 +455,7 @@ impl<'a> MemberContext<'a> {
         Ok(started)
     }
 
-    /// What the memory that this daemon shares with its server begins with.
+    /// The settings of the memory that this daemon shares with its server.
     ///
     /// # Errors
     /// When `run_dir` is gone.
@@ -452,7 +465,7 @@ impl<'a> MemberContext<'a> {
             ring_bytes: server.ring_bytes as usize,
             hash_key: self.key.hash_key(),
             ports: self.config.service_ports(),
-            options: shim_options(server),
+            options: shim_options(self.config),
             mode,
             name: leavings::mark(&self.config.group.run_dir, &self.me.name)?,
         })
@@ -475,8 +488,8 @@ impl<'a> MemberContext<'a> {
     }
 }
 
-/// Whether the other member could come to this one, which becomes the primary sooner or
-/// later. A server that speaks alone is watched without that, too.
+/// Checks that the other member could reach this one, which becomes the primary sooner
+/// or later. A server that speaks alone is watched without that, too.
 fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
     if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
         return Ok(());
@@ -485,13 +498,14 @@ fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
     tried.with_context(|| format!("cannot listen at {}, the address of `{}`", me.address, me.name))
 }
 
-/// What a member knows before it has heard anybody.
+/// What a member knows before it has heard from anybody.
 fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
     let other = &config.other(me).name;
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
     state.standing.tell_file(world::of_file(config));
     state.rejoin_max = config.group.rejoin_max;
+    state.buffering = config.group.buffering;
     state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
     state
 }
@@ -514,12 +528,8 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
     }
 }
 
-/// What the shim is told to do otherwise than usual. The matrix proves with the
-/// environment's word that output commit matters: without it, it fails.
-fn shim_options(server: &ServerConfig) -> u32 {
-    let no_commit = std::env::var_os("HOLDFAST_TEST_NO_COMMIT").is_some();
-    [(no_commit, option::NO_COMMIT), (server.trap_tsc, option::TRAP_TSC)]
-        .into_iter()
-        .filter_map(|(is_set, bit)| is_set.then_some(bit))
-        .sum()
+/// What the shim is told to do otherwise than usual.
+fn shim_options(config: &Config) -> u32 {
+    let trap_tsc = if config.server.trap_tsc { option::TRAP_TSC } else { 0 };
+    trap_tsc | config.group.buffering.option()
 }

@@ -1,5 +1,5 @@
 //! The two hosts of pairing (`member::pairing`): a primary's door and a backup's link,
-//! and what a member says whose group runs without it.
+//! and what a member says when its group runs without the other one.
 
 use super::drive::{Role, drive};
 use super::edge_link::{EdgeLink, LinkEvent};
@@ -15,11 +15,12 @@ use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
 use std::time::Instant;
 
-/// What helps a member that is turned away.
+/// Remedy for a member that is turned away.
 const LATER: &str =
     "it asks again and again; look at the other member's status if that does not end";
 
-/// Who has come to a primary's door, and what it was told of this host.
+/// The member that has come to a primary's door, and what it was told about
+/// this host.
 #[derive(Default)]
 pub struct Doorway {
     candidate: Option<Channel>,
@@ -42,7 +43,7 @@ struct Seeker<'n, 'a, 'l> {
     early: Vec<Vec<u8>>,
 }
 
-/// Who has come to a primary that waits.
+/// The result of a primary's waiting.
 pub enum Came {
     Backup(Channel),
     Nobody,
@@ -50,8 +51,8 @@ pub enum Came {
     Stop,
 }
 
-/// Waits until a backup has come that may be one, and answers its hello; or for long
-/// enough. `token` becomes its channel's.
+/// Waits until a suitable backup has come, and answers its hello; or until it has
+/// waited long enough. `token` becomes its channel's.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
@@ -70,8 +71,8 @@ pub fn wait_for_backup(
     })
 }
 
-/// Reaches a primary that may be one: whether its server runs already, and the messages
-/// that came right behind its hello, encoded. `None`: asked to stop.
+/// Reaches a suitable primary: returns whether its server already runs, and the
+/// messages that came right behind its hello, encoded. `None`: asked to stop.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own world.
@@ -103,7 +104,7 @@ impl<'a> Hosted for Door<'_, 'a, '_> {
 impl<'a> Role<'a> for Door<'_, 'a, '_> {}
 
 impl Doorway {
-    /// Whether somebody has come in.
+    /// Takes connections; true if somebody has come in.
     fn answer(
         &mut self,
         node: &mut MemberContext<'_>,
@@ -118,7 +119,7 @@ impl Doorway {
                 self.candidate = added.is_ok().then_some(channel);
                 self.candidate.is_some()
             }
-            // One from elsewhere is a stranger's, and no news.
+            // A connection from elsewhere is a stranger's, and no news.
             Err(ChannelError::Refused { from, why, .. }) if from == node.other.address.ip() => {
                 let distrust = why.distrust(&node.other.name);
                 node.doubt(distrust);
@@ -162,7 +163,7 @@ impl Doorway {
         self.world.as_ref().is_some_and(|own| difference(node, own, theirs).is_none())
     }
 
-    /// Reason and remedy.
+    /// Reason and remedy of why the members do not pair.
     pub fn apart(&self, node: &MemberContext<'_>, why: &Apart<'_>) -> (String, String) {
         apart(node, self.world.as_ref(), why)
     }
@@ -171,7 +172,7 @@ impl Doorway {
         self.candidate = None;
     }
 
-    /// Who has come in, once the members have met.
+    /// The channel of the member that has come in, once the members have met.
     pub fn take(&mut self) -> Option<Channel> {
         self.candidate.take()
     }
@@ -226,7 +227,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
             LinkEvent::Failed(error) => {
                 let distrust = error.distrust(&node.other.name);
                 node.doubt(distrust);
-                // Whatever it said when it last answered.
+                // Whatever the other member said when it last answered.
                 let remedy = "start the other member's daemon, or look at the way to it";
                 let reason = "the primary does not answer";
                 node.set_state(status::Role::Backup, State::Waiting, reason, remedy);
@@ -272,13 +273,13 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
     channel.flush()
 }
 
-/// `runs`: a server of this host does already.
+/// A hello; `runs`: this host's server already runs.
 fn greeting<'m>(node: &'m MemberContext<'_>, runs: bool, world: &'m World) -> Message<'m> {
     let epoch = node.member.epoch;
     hello(&node.config.group.name, &node.me.name, (epoch, runs), world.wire())
 }
 
-/// What differs, as reason and remedy.
+/// The difference between two worlds, as reason and remedy.
 fn difference(
     node: &MemberContext<'_>,
     own: &World,
@@ -307,7 +308,7 @@ fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (Str
     }
 }
 
-/// Tells whoever connects why there is nothing to join.
+/// Tells a member that connects why there is nothing to join.
 pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: &str) {
     let again = node.own().state != State::Ended;
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
@@ -317,7 +318,7 @@ pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: 
     }
 }
 
-/// What a member is told that comes back to a group which runs without it.
+/// What a member is told that returns to a group which runs without it.
 pub fn no_rejoin(node: &MemberContext<'_>) -> String {
     let MemberContext { me, status, .. } = node;
     match status.state {
@@ -328,9 +329,9 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
     }
 }
 
-/// Looked at anew for each attempt: files may have been repaired meanwhile.
-/// It takes longer than the edge waits for a heartbeat, and than whoever asks for the
-/// status: both are served meanwhile. Signals wait.
+/// Looks at this host's world anew for each attempt: files may have been repaired
+/// meanwhile. It takes longer than the edge waits for a heartbeat, or a caller for
+/// the status: both are served meanwhile. Signals wait.
 fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
     let (config, key) = (node.config, node.key.clone());
     let world = node.attend_until(|| World::gather(config, &key));

@@ -1,11 +1,11 @@
-//! Which processor a daemon, and on the primary its server, run on.
+//! Which processor a daemon, and on the primary its server, runs on.
 //!
 //! The commit of an output is one chain: the server, its daemon, the backup's
 //! daemon, the daemon and the server again, each waiting for the one before. On
-//! one processor every hand-over is a switch of threads. Between two it is an
-//! interrupt to one that may sleep, which costs more than all the work of the
-//! chain (measured in a virtual machine: 58 µs for a round trip between two
-//! processors, 15 µs on one).
+//! one processor every hand-over is a switch of threads. Between two processors
+//! it is an interrupt to one that may sleep, which costs more than all the work
+//! of the chain (measured in a virtual machine: 58 µs for a round trip between
+//! two processors, 15 µs on one).
 //!
 //! So the primary's daemon keeps itself and the server's main thread on one
 //! processor, the one that the scheduler has chosen for the server; and the
@@ -17,12 +17,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// The choice stands at least this long.
+/// Shortest time for which a choice stands.
 const STAYS: Duration = Duration::from_secs(1);
 /// Time for which the scheduler may then choose, if others crowd the processor.
 const LOOSE: Duration = Duration::from_millis(50);
 
-/// Where the server's main thread is.
+/// Place of the server's main thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Where the scheduler wants it.
@@ -43,7 +43,7 @@ pub struct ServerCpu {
 }
 
 impl ServerCpu {
-    /// `share`: whether the group wants it. On one processor, nothing is to choose.
+    /// `share`: whether the group wants it. With one processor there is no choice.
     #[must_use]
     pub fn new(share: bool, now: Instant) -> Self {
         Self {
@@ -55,12 +55,13 @@ impl ServerCpu {
         }
     }
 
-    /// Looks after the place now and then.
+    /// Checks the place from time to time.
     pub fn turn(&mut self, server: &Server, now: Instant) {
         let Some(allowed) = self.allowed.filter(|_| now >= self.look_at) else { return };
         let Ok(theirs) = affinity::of(server.pid()) else { return };
         let waited = affinity::waited(server.pid()).unwrap_or_default();
-        // The server has waited for its processor more than half of the time.
+        // The server has waited for its processor for more than half of the
+        // time.
         let crowded = waited.saturating_sub(self.waited) > (now - self.looked) / 2;
         (self.looked, self.waited) = (now, waited);
         self.look_at = now + STAYS;
@@ -72,7 +73,7 @@ impl ServerCpu {
                     self.look_at = now + LOOSE;
                 }
             }
-            // Somebody else has chosen; the daemon goes where they say.
+            // Somebody else has chosen; the daemon follows that choice.
             Place::Loose | Place::Kept(_) => {
                 server.memory.header().kept.0.store(0, Release);
                 let _ = affinity::set(0, if theirs.count() == 1 { &theirs } else { &allowed });
@@ -85,7 +86,8 @@ impl ServerCpu {
     fn keep(&mut self, server: &Server) {
         let Ok(cpu) = affinity::last_cpu(server.pid()) else { return };
         let only = CpuSet::one(cpu);
-        // First the word, so that no new thread of the server is kept by mistake.
+        // The word comes first, so that no new thread of the server is kept by
+        // mistake.
         server.memory.header().kept.0.store(1, Release);
         self.place = Place::Kept(cpu);
         if affinity::set(server.pid(), &only).is_err() || affinity::set(0, &only).is_err() {
@@ -107,7 +109,8 @@ impl ServerCpu {
     }
 }
 
-/// The daemon may begin another role, from where it may run.
+/// Frees the daemon: it may begin another role on any processor that it may
+/// use.
 impl Drop for ServerCpu {
     fn drop(&mut self) {
         if let Some(allowed) = &self.allowed {
@@ -129,7 +132,7 @@ impl PacketCpu {
         Self { allowed: several(share), at: None }
     }
 
-    /// Goes where the socket's last packet was handled.
+    /// Moves to the processor that handled the socket's last packet.
     pub fn turn(&mut self, socket: BorrowedFd<'_>) {
         let Some(allowed) = &self.allowed else { return };
         let Ok(cpu) = affinity::incoming_cpu(socket) else { return };

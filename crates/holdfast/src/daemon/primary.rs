@@ -1,13 +1,14 @@
 //! The primary on this host: its gate, its server's log, its kernel, and the channel
-//! to the backup. What is done with them is `holdfast_member::primary`'s.
+//! to the backup. `holdfast_member::primary` decides what is done with them.
 
 mod host;
 mod image;
 mod joiner;
+mod kept;
 mod shown;
 mod unread;
 
-use super::backup::Barred;
+use super::backup::{self, Barred, Ended, Fallen};
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
@@ -26,7 +27,7 @@ use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::raw::RawSender;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::End;
+use holdfast_member::host::{End, MemberHost as _};
 use holdfast_member::primary::{Held, PrimaryMachine};
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_wire::message::{ConnId, ConnKey};
@@ -34,6 +35,7 @@ use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
 use image::Outgoing;
+pub use kept::Kept;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -45,6 +47,7 @@ const GATE: u64 = ROLE + 2;
 const WAKE: u64 = ROLE + 3;
 const CONTROL: u64 = ROLE + 4;
 const PIDFD: u64 = ROLE + 5;
+const TAP: u64 = ROLE + 6;
 
 /// Everything a primary holds.
 struct PrimaryDaemon<'n, 'a> {
@@ -53,40 +56,43 @@ struct PrimaryDaemon<'n, 'a> {
     gate: Gate,
     raw: RawSender,
     diag: DiagSocket,
-    /// Shared with who reads the log, within a turn.
+    /// The server, shared within a turn with the reader of the log.
     server: Arc<Server>,
-    /// `None` while it is being read, and while nobody has come.
+    /// The channel to the backup; `None` while it is being read, and while
+    /// nobody has come.
     peer: Option<Channel>,
-    /// Who may come, while the server speaks alone.
+    /// The door for a joining member, while the server speaks alone.
     door: Doorway,
     image: Option<Outgoing>,
-    /// The channel is of no use any more.
+    /// Whether the channel is of no use any more.
     is_peer_gone: bool,
     is_peer_ready: bool,
     /// SYN-ACKs that the gate holds back.
     held: BTreeMap<ConnId, Vec<u8>>,
-    /// Who would be asked for by a connection to each service.
+    /// A key for each service, to ask who would get a connection to it.
     service_keys: Vec<ConnKey>,
-    /// What the backup says of itself.
+    /// What the backup says about itself.
     says: Option<Said>,
-    /// Somebody joins, and what was last known of how many hundredths of the server are
-    /// there; until it says that it could take over.
+    /// Last known percentage of the server that a joiner has, until the joiner says
+    /// that it could take over.
     joins: Option<u8>,
     repetition: Repetition,
     services: Services,
-    /// The server has listened at every service.
+    /// Whether the server has listened at every service.
     has_served: bool,
     watching_write: bool,
-    /// Server and gate are not watched for what they say.
+    /// Whether server and gate are not watched for what they say.
     apart: bool,
-    /// The server's socket wakes the loop.
+    /// Whether the server's socket wakes the loop.
     hears_control: bool,
     ended: bool,
     place: ServerCpu,
-    /// Once the server speaks alone, or another member.
+    /// Set once the server speaks alone, or another member speaks.
     alone: Option<Alone>,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
+    /// What the server can be rebuilt of, where it speaks alone.
+    kept: Option<Kept>,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -110,10 +116,11 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
     if node.config.group.mode == Mode::Cold {
-        // Its backup has no replica that could begin with it: it joins.
+        // Its backup has no replica that could begin with it, and so joins.
         return start_alone(node, listener, gate);
     }
-    // Programs first, they take a while: the backup counts heartbeats from now on.
+    // The programs first, because they take a while: the backup counts heartbeats
+    // from now on.
     let peer = match wait_for_backup(node, &mut listener, PEER)? {
         Came::Stop => return Ok(End::Stopped),
         Came::Nobody => return start_alone(node, listener, gate),
@@ -135,7 +142,8 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     drive(&mut this, |stop, this| machine.turn(stop, this))
 }
 
-/// No backup has come: the server serves without one, and whoever comes joins it.
+/// Starts without a backup: the server serves alone, and a member that comes
+/// joins it.
 fn start_alone(
     node: &mut MemberContext<'_>,
     listener: Listener,
@@ -156,35 +164,69 @@ fn start_alone(
 pub struct Survivor {
     pub server: Server,
     pub gate: Gate,
-    /// Connections that the takeover has carried over, as the gate has them.
+    /// Connections that the takeover has carried over, as the gate knows them.
     pub conns: Vec<Held>,
-    /// Since its nudges: to be answered at.
+    /// The listener for a joining member, once it was opened to answer one.
     pub listener: Option<Listener>,
     pub alone: Alone,
     /// Listeners whose port somebody else holds.
     pub barred: Barred,
 }
 
-/// Serves alone until somebody joins, and then as a primary like any other.
+/// Serves alone until somebody joins, and then as a primary like any other. A server that
+/// falls while it is alone is rebuilt, where the file says so.
 ///
 /// # Errors
 /// When the event loop fails, or nobody could be heard.
-pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<End> {
+pub fn run_alone(node: &mut MemberContext<'_>, mut survivor: Survivor) -> anyhow::Result<End> {
+    loop {
+        let fallen = match run_once(node, survivor)? {
+            Lone::Over(end) => return Ok(end),
+            Lone::Fell(fallen) => fallen,
+        };
+        survivor = match backup::rebuild(node, *fallen)? {
+            Ended::Over(end) => return Ok(end),
+            Ended::Survives(again) => *again,
+        };
+    }
+}
+
+/// How a member ends whose server spoke alone.
+enum Lone {
+    Over(End),
+    /// Its server has fallen, and is rebuilt.
+    Fell(Box<Fallen>),
+}
+
+fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<Lone> {
     let Survivor { server, gate, conns, listener, alone, barred } = survivor;
     let mut listener = match listener {
         Some(listener) => listener,
         None => Listener::bind(node.me.address, node.pair_identity())?,
     };
     listener.prefer([node.other.address.ip()]);
-    heed("the earlier role's program", TapDrop::detach_stale(&node.me.interface, &node.pin_dir()));
+    heed(
+        "the earlier role's program",
+        TapDrop::detach_stale(&node.me.interface, &node.config.served(), &node.pin_dir()),
+    );
     let linger_max = node.config.group.connections_max as usize / 2;
     let mut this = PrimaryDaemon::new(node, listener, gate, server, None)?;
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;
     this.watch()?;
     (this.alone, this.barred) = (Some(alone), barred);
+    this.node.begin_alone();
     let limits = PrimaryLimits::DEFAULT;
     let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
-    drive(&mut this, |stop, this| machine.turn(stop, this))
+    let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;
+    match (end, machine.take_kept(), this.kept.take()) {
+        (End::Fallen, Some(machine), Some(kept)) => {
+            // All that it had started goes with it.
+            this.kill_server();
+            heed("poll", this.node.poll.remove(&kept.tap.fd()));
+            Ok(Lone::Fell(Box::new(Fallen { machine, kept, gate: this.gate })))
+        }
+        (end, _, _) => Ok(Lone::Over(end)),
+    }
 }
 
 impl<'n, 'a> PrimaryDaemon<'n, 'a> {
@@ -206,7 +248,8 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             door: Doorway::default(),
             image: None,
             is_peer_gone: false,
-            // What came with the handshake is buffered: no readiness will tell.
+            // What came with the handshake is buffered: no readiness will
+            // report it.
             is_peer_ready: true,
             held: BTreeMap::new(),
             service_keys: service_keys(&node.services()),
@@ -222,11 +265,12 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
             barred: Barred::default(),
+            kept: None,
             node,
         })
     }
 
-    /// What server and gate say, and who knocks, wakes the loop.
+    /// Makes server, gate and a joining member wake the loop.
     fn watch(&mut self) -> anyhow::Result<()> {
         self.apart = false;
         let poll = &self.node.poll;
@@ -236,7 +280,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         Ok(())
     }
 
-    /// A server that hangs up is about to end.
+    /// Hears the server's socket: a server that hangs up is about to end.
     fn hear_control(&mut self) -> anyhow::Result<()> {
         if !self.hears_control {
             let Some(control) = self.server.control() else { return Ok(()) };
@@ -252,15 +296,16 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         }
     }
 
-    /// The server, for what changes it: nobody reads its log meanwhile.
+    /// Gives the server to `act`, which changes it: nobody reads its log
+    /// meanwhile.
     fn with_server<T>(&mut self, act: impl FnOnce(&mut Server) -> T) -> Option<T> {
-        // Whoever takes an image has a hold of it.
+        // A thread that takes an image holds the server.
         self.image = None;
         Arc::get_mut(&mut self.server).map(act)
     }
 }
 
-/// A connection to each service, from nowhere.
+/// The key of a connection to each service, from nowhere.
 fn service_keys(services: &[(IpAddr, u16)]) -> Vec<ConnKey> {
     let nowhere = |ip: IpAddr| match ip {
         IpAddr::V4(_) => mapped(Ipv4Addr::UNSPECIFIED.into()),

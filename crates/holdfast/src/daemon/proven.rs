@@ -1,13 +1,13 @@
 //! The form of datagrams that prove who sent them: heartbeats between hosts and
-//! through strings. Of one size, authenticated with the group's key. A number within
-//! a session, and the last number that came from the other end, let a receiver tell
-//! what is of now from what somebody has recorded; who believes what is the
-//! receiver's matter.
+//! through strings. They have one size and are authenticated with the group's key. A
+//! number within a session, and the last number that came from the other end, let a
+//! receiver tell current datagrams from recorded ones; the receiver decides what to
+//! believe.
 
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
 
-/// Size of every datagram.
+/// Size of every datagram, in bytes.
 pub const DATAGRAM_BYTES: usize = BODY_BYTES + TAG_BYTES;
 const BODY_BYTES: usize = 44;
 const TAG_BYTES: usize = 16;
@@ -19,17 +19,17 @@ pub struct Echo {
     pub number: u64,
 }
 
-/// What a datagram says.
+/// Content of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// What its kind gives it to mean; who sends it to whom is here.
+    /// Head, whose meaning is the kind's: sender and receiver.
     pub head: [u8; 3],
-    /// Of one life of its sender: random, not 0.
+    /// Session of its sender's life: random, not 0.
     pub session: u64,
-    /// Counts in the session, from 1.
+    /// Number in the session, from 1.
     pub number: u64,
     pub echo: Echo,
-    /// What its kind gives it to mean, mostly a time.
+    /// Word, whose meaning is the kind's, mostly a time.
     pub word: u32,
 }
 
@@ -53,12 +53,12 @@ impl Datagram {
         bytes
     }
 
-    /// What `bytes` say; `None` if nobody with the key made them, or for another
-    /// purpose.
+    /// The content of `bytes`; `None` if nobody with the key made them, or for
+    /// another purpose.
     pub fn decode(bytes: &[u8], magic: [u8; 5], key: &[u8; 32]) -> Option<Self> {
         let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
         let (body, claimed) = bytes.split_at(BODY_BYTES);
-        // All bytes are compared, so that the time tells nothing.
+        // All bytes are compared, so that the duration tells nothing.
         let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
         if differ != 0 || !body.starts_with(&magic) {
             return None;

@@ -4,13 +4,14 @@
 //! The messages of the channel stay signs of life too, and alone suffice where a
 //! packet filter lets no datagrams through. What the datagrams add: nothing that the
 //! loop does (a start of the server, a write to the disk or to a log, a full table)
-//! keeps them; a lost one costs one, where a lost segment holds up all behind it;
-//! and each end sends of its own accord, so that a way that fails in one direction
-//! silences one end only.
+//! delays them; a lost datagram costs one heartbeat, whereas a lost segment holds up
+//! everything behind it; and each end sends of its own accord, so that a path that
+//! fails in one direction silences one end only.
 //!
-//! A daemon whose loop hangs must be found too, so each datagram says for how long
-//! its sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life. Nor is
-//! that of a host which hears nothing ([`UNHEARD_MAX`]): no client reaches it either.
+//! A daemon whose loop hangs must be found too, so each datagram says for how long its
+//! sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life. Nor is a
+//! datagram from a host that hears nothing ([`UNHEARD_MAX`]): no client reaches that
+//! host either.
 
 mod datagram;
 
@@ -36,10 +37,10 @@ pub const EDGE: usize = 0;
 pub const OTHER: usize = 1;
 /// Time without a turn after which a loop counts as hung.
 const STUCK_MAX: Duration = Duration::from_secs(1);
-/// The longest wait of a loop for its heartbeats to begin, before anybody hears of it.
+/// Longest wait of a loop for its heartbeats to begin, before anybody hears of it.
 const BEGIN_MAX: Duration = Duration::from_secs(1);
-/// Datagrams taken in one turn; after a full turn the thread pauses, so that a
-/// stranger who floods its port takes a few percent of a processor.
+/// Most datagrams taken in one turn; after a full turn the thread pauses, so
+/// that a stranger who floods its port takes a few percent of a processor.
 const BATCH_MAX: usize = 64;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Real-time priority, above the daemons' own loops.
@@ -51,7 +52,8 @@ pub struct Pulse {
     started: Instant,
 }
 
-/// What the loop and the thread tell each other; all times in ns since `started`.
+/// What the loop and the thread tell each other; all times are in ns since
+/// `started`.
 struct Shared {
     /// When each peer was last heard; 0: never.
     heard: Vec<AtomicU64>,
@@ -60,17 +62,17 @@ struct Shared {
     /// How often the thread woke more than half a period late, and its worst.
     late_count: AtomicU64,
     late_worst: AtomicU64,
-    /// Datagrams that were not believed.
+    /// Number of datagrams that were not believed.
     refused: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Where a peer is.
+/// Address of a peer.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The configuration says so; nobody else is listened to.
+    /// Set by the configuration; datagrams from elsewhere are ignored.
     Fixed(SocketAddr),
-    /// It speaks first; its last datagram said from where.
+    /// Learnt from the peer's last datagram: it speaks first.
     Learnt(Option<SocketAddr>),
 }
 
@@ -82,7 +84,7 @@ struct Way {
 }
 
 impl Pulse {
-    /// The edge's; peer `i` is member `i`.
+    /// The edge's heartbeats; peer `i` is member `i`.
     #[must_use]
     pub fn of_edge(config: &Config, key: [u8; 32], started: Instant) -> Self {
         let ways = (0..config.members.len())
@@ -91,7 +93,7 @@ impl Pulse {
         Self::start(config, key, EDGE_ID, &[config.edge.listen], ways, started)
     }
 
-    /// Member `me`'s; its peers are [`EDGE`] and [`OTHER`].
+    /// The heartbeats of member `me`; its peers are [`EDGE`] and [`OTHER`].
     #[must_use]
     pub fn of_member(config: &Config, key: [u8; 32], me: usize, started: Instant) -> Self {
         let other = 1 - me.min(1);
@@ -140,8 +142,8 @@ impl Pulse {
         });
         match spawned {
             // A new thread is an ordinary one among all others: on a busy machine it
-            // gets its first turn after many heartbeats' time. Whoever hears the loop
-            // before would miss them.
+            // gets its first turn only after the time of many heartbeats. A peer that
+            // hears the loop before would miss them.
             Ok(_) => heed("heartbeats", first.recv_timeout(BEGIN_MAX)),
             Err(error) => {
                 tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain")
@@ -150,13 +152,13 @@ impl Pulse {
         Self { shared, started }
     }
 
-    /// The loop has turned: it does not hang.
+    /// Notes that the loop has turned and does not hang.
     pub fn turned(&self) {
         self.shared.turned.store(self.started.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    /// The loop is about to do what takes long: until it turns again, but for `at_most`,
-    /// it does not hang.
+    /// Excuses the loop, which is about to do something long: until it turns again, but
+    /// for at most `at_most`, it does not count as hung.
     pub fn excuse(&self, at_most: Duration) {
         let until = self.started.elapsed() + at_most;
         self.shared.turned.store(until.as_nanos() as u64, Relaxed);
@@ -186,7 +188,7 @@ impl Drop for Pulse {
     }
 }
 
-/// The thread's own.
+/// The thread's own state.
 struct Thread {
     datagrams: Datagrams,
     sockets: Vec<UdpSocket>,
@@ -267,7 +269,7 @@ impl Thread {
         self.put(index, to, datagram);
     }
 
-    /// For how long the loop has not turned.
+    /// Time for which the loop has not turned, in ms.
     fn stuck_ms(&self) -> u32 {
         let turned = Duration::from_nanos(self.shared.turned.load(Relaxed));
         let stuck = self.started.elapsed().saturating_sub(turned);
@@ -276,20 +278,20 @@ impl Thread {
 
     fn put(&self, index: usize, to: SocketAddr, datagram: Option<[u8; DATAGRAM_BYTES]>) {
         if let Some(datagram) = datagram {
-            // What cannot be sent is as good as lost.
+            // A datagram that cannot be sent is as good as lost.
             let _ = self.sockets[self.ways[index].socket].send_to(&datagram, to);
         }
     }
 
     /// Takes what has come; true if there may be more.
     fn take(&mut self, socket: usize) -> bool {
-        // One more than is right, to see that it is too long.
+        // One byte more than allowed, to notice that a datagram is too long.
         let mut buffer = [0; DATAGRAM_BYTES + 1];
         for _ in 0..BATCH_MAX {
             match self.sockets[socket].recv_from(&mut buffer) {
                 Ok((len, from)) => self.heed(socket, &buffer[..len], from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // An earlier datagram was refused, says ICMP.
+                // ICMP says that an earlier datagram was refused.
                 Err(_) => {}
             }
         }
@@ -310,7 +312,7 @@ impl Thread {
                 }
                 self.learn(index, from);
             }
-            // It may be of now, and can only prove it with an answer.
+            // It may be current, and can only prove that with an answer.
             Err(Reject::Unproven { index }) => self.answer(index, from),
             Err(Reject::Forged | Reject::Replayed) => {
                 self.shared.refused.fetch_add(1, Relaxed);

@@ -1,6 +1,6 @@
 //! Local recovery (HALR) at any edge: the host of the machine of `crates/edge`. The
-//! packets that the edge's programs copy go into its cache, and what it resends
-//! goes where they would go now.
+//! packets that the edge's programs copy go into its cache, and resent packets go
+//! where they would go now.
 
 use super::clock::Clock;
 use crate::config::recover::{Policy, Recover, Start};
@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Why there is no recovery.
+/// Reason why there is no recovery.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     #[error(transparent)]
@@ -34,9 +34,9 @@ pub enum RecoverError {
     Random(getrandom::Error),
 }
 
-/// Where the packets go now that were cached on their way with this number.
+/// Where packets now go that were cached on their way under this number.
 pub struct Way {
-    /// The program's number for it: the string; 0 where there is only one.
+    /// The program's number for the path: the string; 0 if there is only one.
     pub way: u16,
     /// The last moment at which packets are known to have got through.
     pub sound: Instant,
@@ -49,7 +49,8 @@ pub enum Exit {
     Host(Hop),
     /// By the routes that lead through an interface.
     Routed { raw: RawSender, ifindex: u32 },
-    /// They come in again, and the program sends them where it now sends such.
+    /// Into this host again: the program sends them where it now sends such
+    /// packets.
     Inlet(Inlet),
 }
 
@@ -66,22 +67,23 @@ pub struct Recoverer {
 struct DataPath {
     copies: Copies,
     policy: CopyPolicy,
-    /// Flows are told apart by a keyed hash, so that nobody can make two of them
+    /// Key of the hash that names flows, so that nobody can make two of them
     /// look alike.
     secret: [u8; 16],
     scratch: Vec<u8>,
     frames: FrameSender,
     raw: RawSender,
     exits: BTreeMap<u16, Rc<Exit>>,
-    /// Packets that could not be sent again.
+    /// Number of packets that could not be resent.
     failed: u64,
-    /// Somebody watches what is resent; asked once in a turn.
+    /// Whether somebody watches what is resent; asked once in a turn.
     is_watched: Option<bool>,
 }
 
 impl Recoverer {
     /// The cache over the copies of a loaded program. It copies at once if the
-    /// configuration says `always`; `settings` makes the machine's of that.
+    /// configuration says `always`; `settings` turns the configuration into the
+    /// machine's.
     ///
     /// # Errors
     /// [`RecoverError`].
@@ -127,7 +129,7 @@ impl Recoverer {
         self.path.copies.fd()
     }
 
-    /// Packets may be lost: they are kept; `true` if they are so from now on.
+    /// Keeps packets because they may be lost; `true` if it did not before.
     ///
     /// # Errors
     /// [`RecoverError::Bpf`].
@@ -135,7 +137,8 @@ impl Recoverer {
         Ok(self.machine.handle_suspected(self.nanos(now), &mut self.path)?)
     }
 
-    /// They are not lost any more; `true` if none is kept from now on.
+    /// Stops, because packets are not lost any more; `true` if none is kept
+    /// from now on.
     ///
     /// # Errors
     /// [`RecoverError::Bpf`].
@@ -143,25 +146,25 @@ impl Recoverer {
         Ok(self.machine.handle_trusted(&mut self.path)?)
     }
 
-    /// Takes a share of what was copied. What is left waits for the next turn.
+    /// Takes a share of what was copied. The rest waits for the next turn.
     pub fn on_readable(&mut self, now: Instant) {
         self.machine.handle_copies(self.nanos(now), &mut self.path);
     }
 
-    /// As [`Recoverer::on_readable`], if there may be anything.
+    /// Like [`Recoverer::on_readable`], if there may be anything.
     pub fn look(&mut self, now: Instant) {
         self.machine.look(self.nanos(now), &mut self.path);
     }
 
-    /// Where packets go that were cached on their way with this number, after an
-    /// outage of another one.
+    /// Sets where packets go that were cached on their way under this number,
+    /// after an outage of another one.
     pub fn has_way(&mut self, way: u16, exit: &Rc<Exit>) {
         self.path.exits.insert(way, Rc::clone(exit));
     }
 
-    /// The service is back behind these ways: what was cached on them goes out
-    /// again with [`Recoverer::poll`], of which the first call is made here.
-    /// Returns how many flows that are.
+    /// The service is back behind these paths: packets cached on them are
+    /// resent with [`Recoverer::poll`], which is called here for the first
+    /// time. Returns the number of flows.
     pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
         self.path.is_watched = None;
         self.path.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
@@ -270,8 +273,8 @@ impl HalrHost for DataPath {
 }
 
 impl DataPath {
-    /// Sends a packet; answers the interface it left by, or 0 if that is the
-    /// routes' choice.
+    /// Sends a packet; returns the interface it left by, or 0 if the routes
+    /// choose that.
     fn send(&mut self, direction: Direction, way: u16, packet: &[u8]) -> Option<u32> {
         let Self { exits, frames, raw, .. } = self;
         if direction == Direction::OutOfCluster {
@@ -295,7 +298,7 @@ fn take(
 ) {
     let Ok(headers) = Headers::parse(copied.headers) else { return };
     let key = key(secret, &headers, copied.into);
-    // One that was damaged on its way is not sent on.
+    // A packet that was damaged on its way is not sent on.
     if copied.is_held && headers.cut(0, &[], (0, 0), scratch).is_ok() {
         intake.hold(scratch.as_slice().into());
     }
@@ -319,7 +322,7 @@ fn take(
     }
 }
 
-/// The flow's name: that of its data's direction.
+/// The name of the flow in its data's direction.
 fn key(secret: &[u8; 16], headers: &Headers<'_>, into: bool) -> u64 {
     let from = (headers.source, headers.source_port);
     let to = (headers.destination, headers.destination_port);
@@ -347,7 +350,8 @@ fn passing(headers: &Headers<'_>, copied: &Copied<'_>, at: u32, bytes: u32) -> P
         is_syn: flags.has(Flags::SYN),
         is_end: flags.has(Flags::RST),
         is_last,
-        // A SYN only offers it; its answer says whether it is used (RFC 2018 §2).
+        // A SYN only offers SACK; its answer says whether it is used (RFC 2018
+        // §2).
         sack: match (flags.has(Flags::SYN), flags.has(Flags::SYN | Flags::ACK)) {
             (_, true) => Some(permitted),
             (true, _) if !permitted => Some(false),

@@ -10,8 +10,9 @@ use holdfast_linux::bpf::{BpfError, Measured, REGULATE_FLOWS_DEFAULT, Regulated}
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Age of a handshake beyond which its flow is left alone, unless it was seen since
-/// while windows were capped (RFC 5382 REQ-5): who sends is not looked at before.
+/// Age of a handshake beyond which its flow is left alone, unless the flow was seen
+/// since while windows were capped (RFC 5382 REQ-5): senders are not looked at
+/// before.
 const FLOW_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 const FLOW_AGE_PERIOD: Duration = Duration::from_secs(10);
 
@@ -31,7 +32,7 @@ struct DataPath {
     /// The strings that are left.
     strings: Vec<usize>,
     before: Measured,
-    /// What waits in front of them now, where that is known.
+    /// Bytes that wait in front of them now, where known.
     queue_bytes: Option<f64>,
 }
 
@@ -54,8 +55,9 @@ impl Regulator {
         })
     }
 
-    /// Only these strings are left, which carry `capacity` bytes per second, for
-    /// so many flows. `true` if windows are capped from now on.
+    /// Caps windows because only these strings are left, which carry `capacity`
+    /// bytes per second, for this many flows. `true` if windows are capped from
+    /// now on and were not before.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -75,7 +77,8 @@ impl Regulator {
         Ok(true)
     }
 
-    /// All is back: no window is capped any more. `true` if one was until now.
+    /// Stops capping because all strings are back. `true` if windows were
+    /// capped until now.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -135,7 +138,7 @@ impl PfrcHost for DataPath {
     fn measured(&mut self) -> Measurement {
         let all: Measured = self.strings.iter().map(|string| self.maps.measured(*string)).sum();
         let before = std::mem::replace(&mut self.before, all);
-        // Of other strings than before: what this says is not used.
+        // If the strings have changed, the difference is not used.
         let since = |all: u64, before: u64| all.saturating_sub(before);
         Measurement {
             bytes: since(all.bytes, before.bytes),

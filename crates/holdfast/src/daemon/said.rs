@@ -1,12 +1,12 @@
-//! What a daemon says of itself to the others. Each tells only what it knows by
-//! itself, so that two of them can wait for each other without waiting for ever,
-//! and each shows the worst of its own words and of what it has heard.
+//! What a daemon tells the others about itself. Each tells only what it knows by
+//! itself, so that two of them cannot wait for each other forever, and each
+//! shows the worst of its own words and of what it has heard.
 
 use crate::status::{Phases, Role, State, Takeover};
 use holdfast_wire::message::{Message, clip};
 use std::time::{Duration, Instant};
 
-/// Time between two repetitions of what is said.
+/// Time between two repetitions of the same words.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// A state with its reason.
@@ -14,7 +14,7 @@ pub const SAY_EVERY: Duration = Duration::from_secs(1);
 pub struct Said {
     pub role: Role,
     pub state: State,
-    /// Empty only if protected.
+    /// The reason; empty only if protected.
     pub reason: String,
     pub remedy: String,
 }
@@ -25,7 +25,7 @@ impl Said {
         Self { role, state, reason: reason.to_owned(), remedy: remedy.to_owned() }
     }
 
-    /// Nothing is wrong here.
+    /// The words of a daemon with which nothing is wrong.
     #[must_use]
     pub fn fine(role: Role) -> Self {
         Self { role, state: State::Protected, ..Self::default() }
@@ -36,22 +36,22 @@ impl Said {
         self.state == State::Protected
     }
 
-    /// What a peer says; `None` for any other message, and for words that only a
-    /// later release knows.
+    /// What a peer says about itself; `None` for any other message, and for
+    /// words that only a later release knows.
     #[must_use]
     pub fn of(message: &Message<'_>) -> Option<Self> {
         let Message::Says { role, state, reason, remedy } = message else { return None };
         Some(Self::new(role.parse().ok()?, state.parse().ok()?, reason, remedy))
     }
 
-    /// Says it.
+    /// Sends these words.
     pub fn tell(&self, send: impl FnOnce(&Message<'_>)) {
         let (role, state) = (self.role.to_string(), self.state.to_string());
         let (reason, remedy) = (clip(&self.reason), clip(&self.remedy));
         send(&Message::Says { role: &role, state: &state, reason, remedy });
     }
 
-    /// The same, in the words of the daemon `name`.
+    /// The same, as said by the daemon `name`.
     #[must_use]
     pub fn quoted(&self, name: &str) -> Self {
         Self { reason: format!("{name}: {}", self.reason), ..self.clone() }
@@ -65,7 +65,7 @@ impl std::fmt::Display for Said {
     }
 }
 
-/// When a daemon says again what it is: at every change, and after [`SAY_EVERY`].
+/// When a daemon tells its state again: at every change, and after [`SAY_EVERY`].
 #[derive(Debug)]
 pub struct Repetition {
     told: Option<Said>,
@@ -78,13 +78,13 @@ impl Repetition {
         Self { told: None, again_at: now }
     }
 
-    /// It has not been said yet.
+    /// Whether `own` has not been said yet.
     #[must_use]
     pub fn is_news(&self, own: &Said) -> bool {
         self.told.as_ref() != Some(own)
     }
 
-    /// Whether to say `own` now; it counts as said then.
+    /// Whether to say `own` now; it then counts as said.
     pub fn is_due(&mut self, own: &Said, now: Instant) -> bool {
         let is_due = self.is_news(own) || now >= self.again_at;
         if is_due {
@@ -94,7 +94,7 @@ impl Repetition {
         is_due
     }
 
-    /// Somebody has come who has not heard it.
+    /// Somebody has come who has not heard it: says it again soon.
     pub fn hurry(&mut self, now: Instant) {
         self.again_at = now;
     }
@@ -111,7 +111,7 @@ pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
     });
 }
 
-/// The takeover that a peer tells of.
+/// The takeover that a peer reports.
 #[must_use]
 pub fn takeover_of(message: &Message<'_>) -> Option<Takeover> {
     let Message::TookOver { cause, phases_us, total_us, connections, at } = message else {

@@ -1,5 +1,5 @@
-//! Whether the protected server listens where clients are told to come, or could after
-//! a takeover.
+//! Whether the protected server listens where clients are told to connect, or could
+//! after a takeover.
 
 use holdfast_linux::listeners::{ListenerSocket, Listening, Place};
 use std::collections::BTreeMap;
@@ -8,22 +8,24 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often a server that does not listen yet is looked at, and one that does.
+/// Time between two looks at a server that does not listen yet, and at one that
+/// does.
 const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Descriptors of the server that are looked through in one turn.
+/// Most descriptors of the server that are looked through in one turn.
 const FDS_AT_ONCE: usize = 1024;
 
-/// What was found the last time.
+/// The findings of the last look.
 pub struct Services {
     socket: ListenerSocket,
     look_at: Instant,
-    /// Where each service's listener is in the server.
+    /// Path of each service's listener in the server.
     known: BTreeMap<SocketAddr, PathBuf>,
     /// Descriptors of the server that were not looked at yet.
     searches: BTreeMap<SocketAddr, ReadDir>,
-    /// Where the replica's server listened at the last look, and what its table held.
+    /// Places where the replica's server listened at the last look, and the number in
+    /// its table.
     places: Vec<Place>,
     listed: usize,
     missing: Option<String>,
@@ -37,7 +39,7 @@ impl Services {
         Ok(Self { socket, look_at: now, known, searches, places: Vec::new(), listed: 0, missing })
     }
 
-    /// Why not every service is served by the process `pid`; `None`: all are.
+    /// Why the process `pid` does not serve every service; `None`: it does.
     pub fn missing(&mut self, services: &[SocketAddr], pid: u32, now: Instant) -> Option<&str> {
         if now >= self.look_at {
             self.missing = match self.socket.listening() {
@@ -50,13 +52,14 @@ impl Services {
         self.missing.as_deref()
     }
 
-    /// It is not known yet who listens: the server has too many descriptors for one turn.
+    /// Whether it is not known yet who listens: the server has too many descriptors for
+    /// one turn.
     pub fn is_searching(&self) -> bool {
         !self.searches.is_empty()
     }
 
-    /// Why a replica could not listen where clients come, nor where its server has
-    /// `listeners`, of which its table lists so many; `None`: it could.
+    /// Why a replica could not listen where clients connect, nor where its server
+    /// has `listeners`, of which its table lists `count`; `None`: it could.
     pub fn taken(
         &mut self,
         services: &[SocketAddr],
@@ -142,7 +145,7 @@ mod tests {
             assert!(turns < 10);
         }
         drop(many);
-        // Not ours: the first process has none of our sockets.
+        // Not ours: process 1 has none of our sockets.
         let mut others = Services::open(now).expect("a socket");
         let why = others.missing(&service, 1, now).map(str::to_owned);
         assert!(why.is_some_and(|why| why.contains("another process")));

@@ -1,6 +1,6 @@
 //! A member whose server speaks alone: no backup, and no death of ours touches it
-//! (decision 20). That holds for the daemon that is started again, too: it finds the
-//! server running, leaves it as it is, and tells how things are.
+//! (decision 20). That holds for a restarted daemon, too: it finds the server
+//! running, leaves it as it is, and reports its state.
 
 use super::backup::Barred;
 use super::drive::{Role, drive};
@@ -29,25 +29,25 @@ use std::time::{Duration, Instant};
 
 const LISTENER: u64 = ROLE;
 const PIDFD: u64 = ROLE + 1;
-/// How often a member that comes back is answered, and how often connections are
-/// counted: with ten thousand of them that takes milliseconds.
+/// Time between two answers to a returning member, and between two counts of
+/// connections: with ten thousand of them a count takes milliseconds.
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 
-/// What helps a survivor whose server does not listen.
+/// Remedy for a survivor whose server does not listen.
 const LISTENS_NOT: &str = "stop who listens there (`ss -ltnp` names it): the server then listens again by itself, \
     within seconds; else restart both members when the open connections, which are served, are over";
 
-/// What the daemon does beside a server that speaks alone.
+/// What the daemon does while its server speaks alone.
 pub struct Alone {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
-    /// After a takeover.
+    /// The look at its services; set after a takeover.
     services: Option<Services>,
-    /// What this member was before its server was found not to listen.
+    /// This member's state before its server was found not to listen.
     served: Option<Said>,
-    /// It has listened at every service.
+    /// Whether it has listened at every service.
     pub has_served: bool,
 }
 
@@ -60,24 +60,24 @@ impl Alone {
         Self { diag, answer_at: now, count_at: now, services, served, has_served }
     }
 
-    /// Of a takeover, in which listeners are made anew: whether they stand is looked at.
+    /// For a takeover, in which listeners are made anew: looks whether they stand.
     #[must_use]
     pub fn of_takeover() -> Self {
         Self { services: Services::open(Instant::now()).ok(), ..Self::new() }
     }
 
-    /// Of a server that starts: whether it listens is looked at.
+    /// For a server that starts: looks whether it listens.
     #[must_use]
     pub fn of_start() -> Self {
         Self { has_served: false, ..Self::of_takeover() }
     }
 
-    /// The server of this life is not to die with this daemon.
+    /// Makes the server of this life outlive this daemon.
     pub fn let_loose(node: &mut MemberContext<'_>, server: &mut Server) {
         if node.loose {
             return;
         }
-        // Noted first: this daemon may die before it comes to the next line.
+        // Noted first: this daemon may die before it reaches the next line.
         if !std::mem::replace(&mut node.noted_loose, true)
             && let Err(error) = leavings::note_loose(&node.config.group.run_dir, &node.me.name)
         {
@@ -86,12 +86,12 @@ impl Alone {
         node.loose = server.let_loose();
     }
 
-    /// What the kernel says of connections.
+    /// The kernel's states of connections.
     pub fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
         states(self.diag.as_mut()?, keys)
     }
 
-    /// Tells a member that comes back how things are, and counts.
+    /// Tells a returning member the state of things, and counts.
     pub fn turn(&mut self, node: &mut MemberContext<'_>, listener: Option<&mut Listener>) {
         let now = Instant::now();
         // Not with every packet of a tap.
@@ -113,10 +113,11 @@ impl Alone {
         }
     }
 
-    /// A server that does not listen, or beside whom somebody else does, serves no new
-    /// client.
+    /// Looks at the listeners: a server that does not listen, or beside which somebody
+    /// else does, serves no new client.
     fn look_at_listeners(&mut self, node: &mut MemberContext<'_>, now: Instant) {
-        // What is found missing is taken back; not so that the server has ended.
+        // A report of missing listeners is taken back; one of the server's end
+        // is not.
         let state = node.own().state;
         let serves =
             state == State::Unprotected || state == State::Waiting && self.served.is_some();
@@ -149,15 +150,15 @@ struct Found<'n, 'a, 's> {
     listener: Option<Listener>,
     alone: Alone,
     ended: bool,
-    /// The server does not end.
+    /// Set if the server does not end.
     failed: Option<String>,
 }
 
-/// Takes up a server that has outlived the daemon that started it: from then on it is this
-/// one's, and whoever comes joins it.
+/// Takes over a server that has outlived the daemon that started it: from then on it is
+/// this daemon's, and a member that comes joins it.
 ///
 /// # Errors
-/// What its gate or its memory lack; nothing has changed then.
+/// What its gate or its memory lacks; nothing has changed then.
 pub fn take_up(
     node: &mut MemberContext<'_>,
     found: &leavings::Survivor,
@@ -186,7 +187,7 @@ const OUTLIVED: &str = "the server has outlived an earlier daemon; running alone
 
 /// The connections that its gate knows and its kernel still has.
 fn known(node: &MemberContext<'_>, gate: &mut Gate) -> anyhow::Result<Vec<Held>> {
-    // What came by while no daemon was there to take it.
+    // SYN-ACKs that passed while no daemon was there to take them.
     let mut fresh = BTreeMap::new();
     gate.drain_events(|event| {
         fresh.insert(event.conn, event.record);
@@ -207,7 +208,8 @@ fn known(node: &MemberContext<'_>, gate: &mut Gate) -> anyhow::Result<Vec<Held>>
     Ok(conns)
 }
 
-/// Watches a server that has outlived the daemon that started it, and cannot be taken up.
+/// Watches a server that has outlived the daemon that started it, and cannot be taken
+/// over.
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
@@ -291,7 +293,7 @@ impl MemberHost for Found<'_, '_, '_> {
                 let role = status::Role::Primary;
                 self.node.set_ended(role, advice::ENDED, advice::AFTER_END);
             }
-            // Of members whose servers are their own.
+            // News of members whose servers are their own.
             _ => {}
         }
     }

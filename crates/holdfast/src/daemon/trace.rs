@@ -1,4 +1,4 @@
-//! The answer to `edge trace`: what the loaded program would do, in words.
+//! The answer to `edge trace`: what the loaded program would do, as a text.
 
 use crate::admin::TraceRequest;
 use holdfast_linux::bpf::{How, Question, Traced, Verdict};
@@ -51,7 +51,7 @@ fn is_icmp(ip: &[u8]) -> bool {
     }
 }
 
-/// What is different in the frame that leaves.
+/// The differences in the frame that leaves.
 fn rewrites(traced: &Traced) -> Vec<String> {
     let mut lines = Vec::new();
     let (before, after) = (traced.before.get(14..).unwrap_or_default(), traced.ip());
@@ -96,7 +96,7 @@ fn ends(ip: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
     Some((at(8)?, at(24)?, 40))
 }
 
-/// The hops left before and afterwards, where the packet is the same otherwise.
+/// The hop limits before and afterwards, if the packet is otherwise the same.
 fn inner_ttl(before: &[u8], after: &[u8]) -> Option<(u8, u8)> {
     let at = if before.first()? >> 4 == 4 { 8 } else { 7 };
     let inner = after.get(after.len().checked_sub(before.len())?..)?;

@@ -30,18 +30,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use wire::Wire;
 
-/// Real-time priority; above ordinary servers, below the kernel's own threads.
+/// Real-time priority: above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// How often flows that are over are looked for.
+/// Time between two searches for flows that are over.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 const ADMIN: u64 = 0;
 const SIGNALS: u64 = 1;
 const RECOVER: u64 = 2;
-/// String `i` has the token `STRINGS + i`.
+/// First token of the strings: string `i` has `STRINGS + i`.
 const STRINGS: u64 = 3;
 
-/// Flows on each string, as they were counted last.
+/// Flows on each string, as last counted.
 type FlowCounts = Arc<[AtomicU64; STRINGS_MAX]>;
 
 struct TransitDaemon<'a> {
@@ -181,7 +181,8 @@ fn setup(config: &TransitConfig, side: Side) -> Setup {
     }
 }
 
-/// The table of flows may be large, and heartbeats do not wait for it.
+/// Sweeps the table of flows in a thread: it may be large, and heartbeats do
+/// not wait for it.
 fn sweep_in_background(mut sweeper: FlowSweeper, flows: FlowCounts) -> Result<()> {
     let sweep = move || {
         loop {

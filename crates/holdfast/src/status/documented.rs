@@ -1,5 +1,6 @@
-//! docs/STATUS.md against the code: what a daemon can say stands there. The names are
-//! taken from the code itself, so that a new one without a line in the document fails.
+//! docs/STATUS.md against the code: everything that a daemon can say is there. The
+//! names are taken from the code itself, so that a new one without a line in the
+//! document fails.
 
 use super::{Peer, Role, State, Status, Takeover, exit};
 use crate::admin::{Event, Request};
@@ -7,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 const STATUS: &str = include_str!("../../../../docs/STATUS.md");
-/// Where objects of `holdfast.edge/1` are made.
+/// Sources that make objects of `holdfast.edge/1`.
 const EDGES: [&str; 5] = [
     include_str!("../daemon/edge/report.rs"),
     include_str!("../daemon/spread/report.rs"),
@@ -22,21 +23,21 @@ fn section(heading: &str) -> &'static str {
     after.split("\n## ").next().unwrap_or_default()
 }
 
-/// Whether code in the text (between backticks) has the word.
+/// Whether code in the text (between backticks) contains the word.
 fn names(text: &str, word: &str) -> bool {
     let code = text.split('`').skip(1).step_by(2);
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '.' || c == '/');
     code.flat_map(|code| code.split(is_part)).any(|part| part == word)
 }
 
-/// The names that serde would have taken instead of the one that it was given.
+/// The names that serde would have accepted instead of the given one.
 fn expected<T: DeserializeOwned>(wrong: Value) -> Vec<String> {
     let error = serde_json::from_value::<T>(wrong).err().expect("refused").to_string();
     let (_, names) = error.split_once("expected").expect("it says what it takes");
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The keys of an object, and of those in it.
+/// The keys of an object, and of the objects in it.
 fn keys(value: &Value) -> Vec<&str> {
     match value {
         Value::Object(map) => {
@@ -47,7 +48,7 @@ fn keys(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Which of these the part lacks.
+/// The words that the part lacks.
 fn missing<'a>(part: &str, words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     words.into_iter().filter(|word| !names(part, word)).collect()
 }
@@ -79,7 +80,7 @@ fn every_request_is_explained() {
     for command in &commands {
         let row = part.lines().find(|line| line.contains(&format!("\"cmd\":\"{command}\"")));
         assert!(row.is_some(), "{command}");
-        // A request that takes nothing else says so in other words.
+        // A request without other fields says so differently.
         let wrong = json!({ "cmd": command, "?": 0 });
         let fields = match serde_json::from_value::<Request>(wrong.clone()) {
             Ok(_) => Vec::new(),

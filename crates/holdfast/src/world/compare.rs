@@ -1,9 +1,9 @@
-//! Two worlds side by side, in words.
+//! Two worlds compared, as a text.
 
 use super::{KINDS, Kind, Part};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names told per kind; the rest is counted.
+/// Most names told per kind; the rest is counted.
 const NAMES_MAX: usize = 4;
 
 /// How two worlds differ, and what to do about it.
@@ -74,7 +74,7 @@ fn remedy(kinds: &[Kind]) -> String {
     format!("{}; the members compare again every two seconds", steps.join("; "))
 }
 
-/// What one or several of a kind are called.
+/// The noun for one or several of a kind.
 pub(super) fn noun(kind: Kind, count: usize) -> &'static str {
     let (one, many) = match kind {
         Kind::Program => ("program", "programs"),

@@ -1,11 +1,11 @@
 //! What the group's file must say alike on the edge's host and on the members': one
-//! file is meant for all. What only one host acts upon may differ.
+//! file is meant for all. Settings that concern only one host may differ.
 
 use super::compare;
 use super::{Kind, Part};
 use crate::config::Config;
 
-/// The settings, one line each; every service is a line of its own, so that a
+/// The settings, one line each; every service has a line of its own, so that a
 /// difference names it.
 #[must_use]
 pub fn of_file(config: &Config) -> Vec<String> {

@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that count; of a longer one also its length.
+/// Bytes of a file that count; of a longer file, also its length.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Inherited variables that tell from where the daemon was started: they differ
+/// Inherited variables that tell where the daemon was started from: they differ
 /// by nature, and the server does not get them.
 const OF_THE_SESSION: [&str; 26] = [
     "_",
@@ -46,10 +46,10 @@ const OF_THE_SESSION: [&str; 26] = [
     "WATCHDOG_USEC",
 ];
 const PREFIXES_OF_THE_SESSION: [&str; 4] = ["HOLDFAST_", "SSH_", "SUDO_", "XDG_"];
-/// Set by the daemon: the shim, which is compared as a library.
+/// Variable set by the daemon: the shim, which is compared as a library.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Names that a server writes to are not read by it.
+/// Endings of names that a server writes to and does not read.
 const WRITTEN: [&str; 2] = ["log", "pid"];
 
 pub(super) fn parts(
@@ -98,7 +98,7 @@ pub fn find_program(server: &Server) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(runs)
 }
 
-/// The shim lies beside the program, or where packages put it.
+/// Path of the shim, beside the program or where packages put it.
 ///
 /// # Errors
 /// [`WorldError::NoShim`].
@@ -162,13 +162,14 @@ fn in_directory(server: &Server, name: &str) -> PathBuf {
     server.directory.as_deref().unwrap_or(Path::new("")).join(name)
 }
 
-/// Settings that both members must have alike; the name tells the value.
+/// Settings that both members must have in common; the name contains the value.
 fn settings(config: &Config) -> Vec<String> {
     let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
     let state_dirs = config.server.state_dirs.iter().map(|it| it.display().to_string());
     let state_dirs: Vec<String> = state_dirs.collect();
     vec![
         format!("mode = {}", config.group.mode.word()),
+        format!("buffering = {}", config.group.buffering.word()),
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
         format!("connections_max = {}", config.group.connections_max),
         format!("services = {}", services.join(" ")),
@@ -184,8 +185,8 @@ fn settings(config: &Config) -> Vec<String> {
     ]
 }
 
-/// What decides where the kernel places a server whose addresses are not random:
-/// the length of what lies on its stack, and how far that may grow.
+/// Lengths of what lies on the server's stack, and how far the stack may grow:
+/// they decide where the kernel places a server whose addresses are not random.
 fn places(config: &Config, shim: &Path) -> Vec<String> {
     if config.server.aslr {
         return Vec::new();

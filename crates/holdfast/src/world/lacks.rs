@@ -1,12 +1,12 @@
 //! What a server needs of its host before it can be started at all. A member that could
-//! never start its own says so before anybody waits for it.
+//! never start its own server says so before anybody waits for it.
 
 use super::find_program;
 use crate::config::Server;
 use anyhow::Context as _;
 use std::path::Path;
 
-/// Something that is not there.
+/// Something that is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lack {
     /// The setting in `[server]` that names it.
@@ -46,7 +46,8 @@ fn log(server: &Server) -> Option<Lack> {
     Some(missing_folder("log", folder))
 }
 
-/// A server would make its own, perhaps; a member that joins needs them before.
+/// State folders that are missing. A server may make its own, but a joining
+/// member needs them before.
 fn state_dirs(server: &Server) -> impl Iterator<Item = Lack> {
     let missing = server.state_dirs.iter().filter(|path| !path.is_dir());
     missing.map(|path| missing_folder("state_dirs", path))

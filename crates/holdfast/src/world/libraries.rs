@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// glibc's loader for x86_64. Called by its own path, it maps a program and
-/// lists what it needs without running anything of it; a program that names
-/// another loader gets no say, unlike with `ldd`.
+/// lists what it needs without running any of it; a program that names another
+/// loader has no influence, unlike with `ldd`.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Soname and file of every library of `program`, the loader among them; none
+/// Soname and file of every library of `program`, the loader among them; empty
 /// if it is a script or linked statically.
 pub(super) fn of(
     program: &Path,
@@ -42,7 +42,7 @@ pub(super) fn of(
     Ok(libraries)
 }
 
-/// Lines such as `libz.so.1 => /lib/libz.so.1 (0x7f..)` and
+/// Parses lines such as `libz.so.1 => /lib/libz.so.1 (0x7f..)` and
 /// `/lib64/ld-linux-x86-64.so.2 (0x7f..)`; the vDSO has no file. The error is
 /// the name of a library that was not found.
 fn parse(listed: &str) -> Result<Vec<(String, PathBuf)>, String> {
@@ -95,7 +95,7 @@ mod tests {
         let text = |path: &Path| path.display().to_string();
         let program = folder.join("program");
         let words = ["-o", &text(&program), &text(&library), "-Wl,-rpath,$ORIGIN"];
-        // Named without its folder, it is looked for.
+        // Named without its folder, the library is searched for.
         let soname = "-Wl,-soname,libbeside.so";
         cc("int beside(void) { return 0; }\n", &["-shared", soname, "-o", &text(&library)]);
         cc("int beside(void); int main(void) { return beside(); }\n", &words);

@@ -1,12 +1,13 @@
 use super::gather::{cpu_features, environment, named_files};
 use super::*;
 use crate::config::Server;
+use holdfast_wire::buffering::Buffering;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 const CONFIG: &str = include_str!("../../../../docs/example.toml");
 
-/// A folder that goes with its test.
+/// A folder that is removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -44,7 +45,7 @@ fn gathered(config: &Config) -> World {
     World::new(gather::parts(config, &hasher(), &shim).unwrap(), hasher()).unwrap()
 }
 
-/// What `b` would tell `a`.
+/// The differences that `b` would report to `a`.
 fn between(a: &World, b: &World) -> Option<Difference> {
     let told: Vec<Part> = b.wire().iter().map(Part::from).collect();
     a.difference(&told, "a", "b")
@@ -66,7 +67,7 @@ fn one_host_is_one_world() {
     let has = |kind, name: &str| one.parts.iter().any(|p| p.kind == kind && p.name == name);
     assert!(has(Kind::Library, "libc.so.6") && has(Kind::Library, "libholdfast_shim.so"));
     assert!(has(Kind::Program, "/bin/sh") && has(Kind::Setting, "heartbeat_ms = 18"));
-    // Every x86_64 processor has it.
+    // Every x86_64 processor has this feature.
     assert!(has(Kind::CpuFeature, "sse2"));
 }
 
@@ -94,6 +95,11 @@ fn each_difference_is_named_with_a_remedy() {
          settings heartbeat_ms = 100 (only on b), heartbeat_ms = 18 (only on a)"
     );
     assert!(found.remedy.contains("same group file"), "{}", found.remedy);
+
+    let mut lax = one.clone();
+    lax.group.buffering = Buffering::Pr;
+    let found = between(&before, &gathered(&lax)).unwrap();
+    assert_eq!(found.what, "settings buffering = commit (only on a), buffering = pr (only on b)");
 
     let found = between(&before, &gathered(&config(&["/bin/ls", &file, "on"]))).unwrap();
     assert!(found.what.contains("program"), "{}", found.what);

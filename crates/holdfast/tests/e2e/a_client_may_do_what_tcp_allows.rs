@@ -240,7 +240,8 @@ fn a_flood_of_syns_harms_nobody() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(to_primary > FLOOD_MIN, "only {to_primary} were sent");
-        // And a kernel that gets no processor drops what no program of ours has seen.
+        // A kernel that gets no processor drops packets that no program of ours has
+        // seen.
         let arrived = to_primary.saturating_sub(dropped() - dropped_before);
         let counters =
             group.status(Role::Primary).expect("the primary answers")["counters"].clone();
@@ -305,7 +306,7 @@ const FLOOD_MIN: u64 = 1500;
 
 /// Packets that a host's kernel had no room for when they arrived.
 fn lost_on_arrival(host: &Host) -> u64 {
-    /// Of a line of net/dev, behind the interface's name.
+    /// Index of the field in a line of net/dev, behind the interface's name.
     const DROPPED: usize = 3;
     let table = std::fs::read_to_string(format!("/proc/{}/net/dev", host.holder()));
     let of = |line: &str| -> Option<u64> {

@@ -3,8 +3,7 @@
 use crate::client::connected;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
-use holdfast_lab::testbed::server::{Program, Recipe};
-use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_lab::testbed::{Role, Testbed};
 use std::time::{Duration, Instant};
 
 /// A request waits no longer than this.
@@ -13,20 +12,12 @@ const ALONE_AFTER_S: u64 = 2;
 
 /// Only the edge and one member run.
 fn with_one<T>(first: Role, work: impl FnOnce(&Testbed, &mut Group<'_>) -> T) -> T {
-    world::binary();
-    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
-    let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
     let options = GroupOptions {
         heartbeat_ms: Some(300),
         alone_after_s: Some(ALONE_AFTER_S),
         ..GroupOptions::default()
     };
-    let mut group = Group::prepare(&testbed, &recipe, &options).expect("folders");
-    for role in [Role::Edge, first] {
-        group.start_daemon(role).expect("a daemon");
-    }
-    work(&testbed, &mut group)
+    world::with_one(first, &options, |_| {}, work)
 }
 
 /// The member serves, and says that nobody protects it.
@@ -71,8 +62,8 @@ fn the_other_member_serves_where_the_preferred_one_does_not_come() {
     starts_with(Role::Backup);
 }
 
-/// Who was current before and has lost its server serves again; who was not does not: the
-/// other one's server may run.
+/// The member that was current before and has lost its server serves again; the other one
+/// does not, because the current one's server may run.
 #[test]
 fn after_all_have_ended_only_who_was_current_serves_alone() {
     let _limit = world::limit(Duration::from_secs(90));

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// All entries of the table, and some of them again.
 const SHORT: usize = 16_384 + 600;
 const AT_ONCE: usize = 4;
-/// So many live on, each beside the next.
+/// Number of connections that live on, each beside the next.
 const OLD: usize = 3;
 
 #[test]
@@ -42,7 +42,7 @@ fn after_all_numbers_were_used_once() {
     });
 }
 
-/// So many clients come, count, and go.
+/// Lets this many clients come, count, and go.
 fn churn(count: usize) {
     let at = service(Program::Redis.port());
     // They are where the thread is that starts them.

@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 200 << 20;
 const JOINING_MAX: Duration = Duration::from_secs(1);
 /// Several comparisons fall into it.
 const ASKED_FOR: Duration = Duration::from_secs(6);
-/// That of the daemons, which both run in turns.
+/// Real-time priority of the daemons, which both run in turns.
 const PRIORITY: i32 = 10;
 
 #[test]

@@ -91,6 +91,11 @@ impl Redis {
         self.0.get_mut().set_read_timeout(Some(limit)).expect("a timeout");
     }
 
+    /// Where it comes from.
+    pub fn local(&self) -> String {
+        self.0.get_ref().local_addr().expect("an address").to_string()
+    }
+
     /// Sends a command and waits for nothing.
     pub fn send(&mut self, words: &[&[u8]]) {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();
@@ -118,7 +123,7 @@ impl Redis {
         value
     }
 
-    /// So many bytes of what comes next.
+    /// The next `len` bytes of what comes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.read_exact(&mut bytes).expect("all of it");

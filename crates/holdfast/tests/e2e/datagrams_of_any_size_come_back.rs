@@ -16,9 +16,9 @@ use std::time::Duration;
 
 const PORT: u16 = 8080;
 const HOSTS: [Role; 2] = [Role::Primary, Role::Backup];
-/// Of the payload: around what fits an encapsulated packet (1452 of IPv4, 1412 of
-/// IPv6), around what fits the client's wire (1472, 1452), the same for the last of
-/// several fragments, and up to the largest there is.
+/// Sizes of the payload: around what fits an encapsulated packet (1452 of IPv4,
+/// 1412 of IPv6), around what fits the client's wire (1472, 1452), the same for the
+/// last of several fragments, and up to the largest there is.
 const SIZES: [usize; 30] = [
     0, 1, 7, 512, 1411, 1412, 1413, 1451, 1452, 1453, 1454, 1460, 1471, 1472, 1473, 1480, 1481,
     2000, 2932, 2933, 2951, 2952, 2953, 4096, 8972, 9000, 16_384, 32_768, 65_000, 65_507,

@@ -199,8 +199,8 @@ fn down(group: &Group<'_>, role: Role, words: &[&str]) -> Value {
 
 /// All of a host that daemons change: filters, addresses, mounts, processes.
 fn shape(host: &Host) -> String {
-    // Of processes only the programs, without this script's and without those that
-    // a host without an init has not buried.
+    // For processes, only the programs, without this script's and without those
+    // that a host without an init has not buried.
     let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
         tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
         ip -o addr | sed 's/ *valid_lft.*//'; grep /run/holdfast-lab/host /proc/mounts; \

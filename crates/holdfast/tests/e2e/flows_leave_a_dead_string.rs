@@ -145,7 +145,7 @@ fn a_full_string_is_not_a_dead_one() {
             let events = transit::events(strings, edge);
             assert!(!events.iter().any(|event| event == "declare"), "{events:?}");
         }
-        // And one that is full and dead is noticed.
+        // A string that is full and dead is noticed, too.
         let run = transit::start(strings, &spec);
         transit::pause(1000);
         strings.cut(0, Cut::Both).expect("cut");

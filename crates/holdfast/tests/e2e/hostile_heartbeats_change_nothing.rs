@@ -89,7 +89,7 @@ fn forged_repeated_and_cut() {
         let run = transit::counting(strings, 1500);
         let heard = overhear(strings, 0, 300);
         send(strings, 0, forgeries(&heard));
-        // And those of one string on the other.
+        // Heartbeats of one string on the other.
         send(strings, 1, heard.iter().map(|datagram| on_string_2(datagram)).collect());
         transit::finish(strings, run);
         for edge in Edge::BOTH {

@@ -38,7 +38,7 @@ const SYNS_MAX: u32 = 100;
 /// Kinds of [`forgery`].
 const KINDS: u32 = 23;
 
-/// Of these the IP header is what is wrong: a raw socket would mend it.
+/// Cases whose IP header is wrong: a raw socket would mend it.
 const BAD_HEADERS: std::ops::RangeInclusive<u32> = 20..=21;
 
 /// Where the TCP header begins.
@@ -64,7 +64,7 @@ fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
     let own = segment(request);
     let next = request.seq_end();
     let other: Vec<u8> = request.payload.iter().map(|byte| byte ^ 0x15).collect();
-    // Of the bytes that end here the client has had the answer: it asks again
+    // The client has had the answer to the bytes that end here: it asks again
     // only then.
     let earlier = SeqNo(request.seq.0.wrapping_sub(other.len() as u32));
     let build = |segment: TcpSegment<'_>| segment.build().ok();

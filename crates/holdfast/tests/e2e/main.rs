@@ -7,6 +7,7 @@ mod a_clean_start_accuses_nobody;
 mod a_client_may_do_what_tcp_allows;
 mod a_cold_backup_takes_over;
 mod a_disk_that_fails_ends_no_takeover;
+mod a_fallen_server_is_rebuilt_in_place;
 mod a_family_is_not_called_protected;
 mod a_file_that_differs_is_named;
 mod a_group_lives;

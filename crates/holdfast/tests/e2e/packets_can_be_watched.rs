@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Of the pcapng specification.
+/// Block type of the pcapng specification.
 const ENHANCED_PACKET: u32 = 6;
 
 #[test]

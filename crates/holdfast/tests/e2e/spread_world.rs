@@ -45,7 +45,7 @@ impl Server {
         Self { stop, threads }
     }
 
-    /// No longer listens; connections go on until their clients end them.
+    /// Stops listening; connections go on until their clients end them.
     pub fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {

@@ -8,7 +8,7 @@ use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::Duration;
 
-/// As many as it takes for each member to follow itself twice.
+/// Number of takeovers: enough for each member to follow itself twice.
 const TAKEOVERS: usize = 5;
 
 /// Long enough that a busy machine makes none of its own.

@@ -70,7 +70,7 @@ pub fn count(strings: &Strings, edge: Edge, name: &str) -> u64 {
     strings.counter(edge, name).expect("the edge answers")
 }
 
-/// Which events of an edge say so, in order.
+/// The events by which an edge says so, in order.
 pub fn events(strings: &Strings, edge: Edge) -> Vec<String> {
     let events = strings.events(edge).expect("the edge answers");
     events.iter().filter_map(|event| Some(event["what"].as_str()?.to_owned())).collect()

@@ -90,7 +90,7 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
 /// Takeovers of each kind where everything is to be tried.
 const RUNS_FULL: u64 = 20;
 
-/// So many takeovers of each kind, every byte of every client checked.
+/// This many takeovers of each kind, with every byte of every client checked.
 ///
 /// # Panics
 /// If any connection is lost, hangs, or gets a wrong byte.
@@ -140,7 +140,8 @@ pub fn with_redis_on<T>(
     with_server(Program::Redis, 0, plan, options, |testbed, group| work(testbed, group))
 }
 
-/// As [`with_redis_on`], with any server; `documents` up to this size, bytes.
+/// Like [`with_redis_on`], with any server; `documents` up to this size, in
+/// bytes.
 pub fn with_server<T>(
     program: Program,
     documents: u64,
@@ -154,6 +155,25 @@ pub fn with_server<T>(
         Recipe::prepare(program, testbed.host(Role::Primary), documents).expect("a directory");
     Recipe::prepare(program, testbed.host(Role::Backup), documents).expect("a directory");
     let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
+    work(&testbed, &mut group)
+}
+
+/// Only the edge and one member run, whose server may be another than redis.
+pub fn with_one<T>(
+    first: Role,
+    options: &GroupOptions,
+    change: impl FnOnce(&mut Recipe),
+    work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
+) -> T {
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    change(&mut recipe);
+    let mut group = Group::prepare(&testbed, &recipe, options).expect("folders");
+    for role in [Role::Edge, first] {
+        group.start_daemon(role).expect("a daemon");
+    }
     work(&testbed, &mut group)
 }
 

@@ -115,7 +115,7 @@ fn a_fence_that_is_older_than_the_disk_is_closed() {
     in_bed("agree", |bed| {
         let (mut a, _b) = (bed.member("a"), bed.member("b"));
         a.promote(1);
-        // As if it had died between the disk and the fence.
+        // As if the daemon had died between the disk and the fence.
         bed.kill();
         bed.write_state(2, Some("b"));
         bed.start();

@@ -1,4 +1,5 @@
-//! Who is granted, who is refused, and what survives kill -9.
+//! Which members are granted an epoch, which are refused, and what survives
+//! kill -9.
 
 use crate::bed::*;
 use holdfast::config::Role;

@@ -69,7 +69,8 @@ pub fn run(args: &EmulatorArgs) -> Result<EmulatorReport> {
     })
 }
 
-/// One stream from the client to the edge, Mbit/s at the receiver.
+/// Sends one stream from the client to the edge; returns Mbit/s at the
+/// receiver.
 fn one_stream(testbed: &Testbed, duration: Duration) -> Result<f64> {
     let listener = on_host(testbed.host(Role::Edge), || {
         TcpListener::bind("10.8.0.1:0").context("cannot listen")

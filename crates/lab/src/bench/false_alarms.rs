@@ -17,20 +17,21 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// How often the edge is asked whether its epoch has changed.
+/// Time between two questions to the edge whether its epoch has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Failures before the bench gives up: of pairs that start, at each place where one
 /// pair is watched; of watches there; and of cuts in each cell.
 const FAILURES_MAX: u64 = 5;
 
-/// How much longer it takes to watch pairs when each is replaced at the first look.
+/// Factor by which watching pairs takes longer when each is replaced at the first
+/// look.
 const STARTS_PER_WATCH: u32 = 20;
 
 /// Time within which a pair is built and its load has ended or failed.
 const PAIR_LIMIT: Duration = Duration::from_secs(120);
 
-/// What each client asks while links are cut, µs.
+/// Time between a client's requests while links are cut, in µs.
 const INTERVAL_US: u64 = 5_000;
 const CONNECTIONS: usize = 4;
 const FAULT_AFTER_US: u64 = 200_000;
@@ -225,7 +226,7 @@ impl Watched {
     }
 
     /// A change that nobody had a reason for. Every pair begins with `Role::Primary`:
-    /// where it is current still, it was granted an epoch for itself alone.
+    /// if it still is current, it was granted an epoch for itself alone.
     fn note_change(&mut self, current: Role) {
         if current == Role::Primary {
             self.false_losses += 1;

@@ -1,5 +1,5 @@
-//! The ways in which a group breaks: what happens when, and who must speak in
-//! the end.
+//! The ways in which a group breaks: what happens when, and which member must
+//! speak in the end.
 
 use crate::load::Action;
 use crate::testbed::ours::Group;
@@ -7,14 +7,14 @@ use crate::testbed::{Host, Role, Testbed, interface};
 use anyhow::Result;
 use serde::Serialize;
 
-/// How long what freezes stays frozen, µs: longer than any detection.
+/// Time for which what freezes stays frozen, in µs: longer than any detection.
 const FROZEN_US: u64 = 500_000;
 
-/// How long heartbeats are missing in a false alarm, µs: long enough to be
-/// declared dead, and no longer.
+/// Time for which heartbeats are missing in a false alarm, in µs: just long
+/// enough to be declared dead.
 const FALSE_ALARM_US: u64 = 120_000;
 
-/// How often a slow process is stopped; with 10 ms each, a second.
+/// Number of stops of a slow process; with 10 ms each, a second.
 const SLOW_TURNS: usize = 100;
 
 /// A classic BPF program that drops what it sees: `ret #2`, TC_ACT_SHOT.
@@ -76,7 +76,7 @@ pub enum Survivor {
 }
 
 impl FaultKind {
-    /// Who must speak in the end.
+    /// The member that must speak in the end.
     pub fn survivor(self) -> Survivor {
         match self {
             Self::Kill9
@@ -96,8 +96,9 @@ impl FaultKind {
         }
     }
 
-    /// Who must speak when `second` has happened soon after. `None`: each of
-    /// the two took a member away, and the service may stop rather than lie.
+    /// The member that must speak when `second` has happened soon after.
+    /// `None`: each of the two faults took a member away, and the service may
+    /// stop rather than lie.
     pub fn survivor_with(self, second: Option<Self>) -> Option<Survivor> {
         match (self.survivor(), second.map(Self::survivor)) {
             (only, None | Some(Survivor::Pair)) | (Survivor::Pair, Some(only)) => Some(only),
@@ -216,7 +217,7 @@ fn freeze(host: &Host) -> Result<Vec<(u64, Action)>> {
     Ok(vec![(0, Action::Stop(pids.clone())), (FROZEN_US, Action::Continue(pids))])
 }
 
-/// It runs for a millisecond in ten.
+/// The process runs for a millisecond in ten.
 fn slow(pid: u32) -> Vec<(u64, Action)> {
     let turn = [(1_000, Action::Stop(vec![pid])), (9_000, Action::Continue(vec![pid]))];
     turn.into_iter().cycle().take(2 * SLOW_TURNS).collect()

@@ -9,7 +9,7 @@ mod concurrency;
 mod emulator;
 mod false_alarms;
 pub(crate) mod faults;
-mod heal;
+pub(crate) mod heal;
 mod latency;
 mod ns3;
 mod promotion;

@@ -18,7 +18,7 @@ const LIBRARIES: [&str; 7] =
 /// The scenarios, compiled against the ns-3 that was found.
 pub struct Ns3 {
     built: Built,
-    /// Of ns-3.
+    /// Version of ns-3.
     pub version: String,
 }
 
@@ -67,7 +67,7 @@ fn compiler(package: &Path, version: &str) -> Vec<String> {
     words.map(str::to_owned).into_iter().chain(paths).chain(libraries).collect()
 }
 
-/// What stands between `libns` and `-core.so`.
+/// The text between `libns` and `-core.so`.
 fn version(libraries: &Path) -> Result<String> {
     for entry in fs::read_dir(libraries).context("the package ns3 has no lib64")? {
         let name = entry?.file_name().into_string().unwrap_or_default();

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// Connections above which most of them are idle.
 const LIVE_MAX: usize = 1000;
 
-/// How many of many connections are busy.
+/// Number of busy connections among many.
 const BUSY_OF_MANY: usize = 100;
 
 /// Time between two questions of a busy connection, µs.

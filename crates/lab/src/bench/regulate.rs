@@ -133,7 +133,7 @@ pub fn run(args: &RegulateArgs) -> Result<RegulateReport> {
     for congestion in &args.congestion {
         let (mut alone, mut regulated) = (Vec::new(), Vec::new());
         for number in 0..args.pairs {
-            // Whoever is first would always be so.
+            // The first one would always have the advantage.
             for second in [false, true] {
                 let is_on = second != (number % 2 == 1);
                 let run = one(args, congestion, is_on)?;

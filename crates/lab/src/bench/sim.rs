@@ -22,7 +22,7 @@ const ACTIVE_MS: [u64; 4] = [40, 2, 2, 6];
 /// Segments of all flows together where the cost per hop is compared.
 const SHARED_SEGMENTS: u32 = 400_000;
 
-/// Of the shared link, for each flow.
+/// Share of the link's rate for each flow, in bits per second.
 const FLOW_BPS: u64 = 10_000_000;
 
 /// What ns-3.48 took on two cores of a Xeon: CPU seconds and MB.

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_chance::Rng;
 use holdfast_report::{Stalls, Summary, progress};
+use holdfast_wire::buffering::Buffering;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -108,9 +109,9 @@ pub struct TakeoverArgs {
     /// Fence the primary this long before the fault, ms.
     #[arg(long)]
     pub fence_before_ms: Option<u64>,
-    /// Run with output commit switched off, which must fail.
-    #[arg(long)]
-    pub no_commit: bool,
+    /// What output waits for: commit, or a mode that may lose some: prs, pr, immediate.
+    #[arg(long, value_parser = buffering, default_value = Buffering::Commit.word())]
+    pub buffering: Buffering,
     /// Which HTTP server or memcached.
     #[arg(long, value_enum)]
     pub server: Option<Program>,
@@ -208,8 +209,9 @@ impl TakeoverArgs {
         [Some(self.fault), self.second].into_iter().flatten()
     }
 
-    /// Who must speak in the end; see [`FaultKind::survivor_with`]. On a wire
-    /// that loses packets a member may be given up even before the fault.
+    /// The member that must speak in the end; see [`FaultKind::survivor_with`].
+    /// On a wire that loses packets a member may be given up even before the
+    /// fault.
     fn survivor(&self) -> Option<Survivor> {
         let lossy = self.channel_loss.is_some();
         let survivor = self.fault.survivor_with(self.second).filter(|_| !lossy)?;
@@ -292,7 +294,7 @@ impl TakeoverArgs {
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::of_state(seed);
-    let options = GroupOptions { no_commit: args.no_commit, ..GroupOptions::default() };
+    let options = GroupOptions { buffering: args.buffering, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let testbed = service.testbed;
@@ -411,6 +413,12 @@ fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
     with_service(Variant::Clean, program, &plan, &options, args.documents(), |service| {
         Run::start(service.testbed.host(Role::Client), &args.load(seed, None)?)?.finish()
     })
+}
+
+fn buffering(word: &str) -> Result<Buffering, String> {
+    let known = Buffering::ALL.map(Buffering::word);
+    let found = Buffering::ALL.into_iter().find(|it| it.word() == word);
+    found.ok_or_else(|| format!("there are {}", known.join(", ")))
 }
 
 /// Runs the bench.

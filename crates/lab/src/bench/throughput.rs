@@ -203,7 +203,8 @@ fn usual(workload: Workload) -> Group {
     Group::usual(workload, 4, Program::Redis.port())
 }
 
-/// As a bulk sender has it: the next value is on its way before the last is answered.
+/// Requests like a bulk sender's: the next value is on its way before the last is
+/// answered.
 fn stream_of_sets() -> Group {
     Group { depth: 4, ..usual(Workload::Upload) }
 }

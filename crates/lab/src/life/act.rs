@@ -161,7 +161,7 @@ impl Truth {
                 Truth::Pair { current: survivor }
             }
             (Deed::KillLast, Truth::Solo { survivor }) => Truth::Dead { last: survivor },
-            // Whoever was current last starts the next epoch.
+            // The member that was current last starts the next epoch.
             (
                 Deed::Repair | Deed::DownAndUp | Deed::DieJoined,
                 Truth::Solo { survivor: last } | Truth::Dead { last },

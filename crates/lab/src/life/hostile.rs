@@ -432,14 +432,14 @@ fn flood(rng: &mut Rng, stop: &AtomicBool, count: u32) -> Result<u64> {
             options: TcpOptions { mss: Some(1460), ..TcpOptions::default() },
             payload: &[],
         };
-        // That a queue is full is the flood's own affair.
+        // A full queue is the flood's own affair.
         sent += done(sender.send(&segment.build()?));
         thread::sleep(Duration::from_millis(2));
     }
     Ok(sent)
 }
 
-/// Whoever may reach the edge may knock at its doors.
+/// Connects as strangers: anybody who reaches the edge may knock at its doors.
 fn strangers(rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
     const DOORS: [&str; 3] = ["10.9.0.1:7700", "10.9.0.2:7701", "10.9.0.3:7701"];
     let mut held = Vec::new();

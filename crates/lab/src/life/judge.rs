@@ -42,7 +42,7 @@ fn wait_until(limit: Duration, lies: impl Fn() -> Vec<String>) -> (u64, Vec<Stri
 /// A heal that is expected.
 #[derive(Clone, Debug)]
 pub struct Heal {
-    /// Who speaks all the while.
+    /// The member that speaks all the while.
     pub current: Role,
     /// When that member was joined last, by its events; see [`last_joined`].
     pub before: Option<String>,

@@ -14,7 +14,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Of a group that is protected now.
+    /// The judge of a group that is protected now.
     pub fn begin(now: Instant) -> Self {
         Self { since: Some(now), ..Self::default() }
     }

@@ -289,7 +289,7 @@ impl<'a> Life<'a> {
             Truth::Pair { current } => (current, current.other()),
             Truth::Solo { survivor: last } | Truth::Dead { last } => (last, last.other()),
         };
-        // Who speaks when the deed is done is joined after it.
+        // The member that speaks when the deed is done is joined after it.
         self.joined =
             judge::last_joined(&self.group, if deed.is_takeover() { backup } else { current });
         match deed {
@@ -392,8 +392,8 @@ impl<'a> Life<'a> {
     fn cut(&mut self, members: &[Role], span_ms: (u64, u64)) -> Result<()> {
         let pause = self.some_ms(span_ms);
         let edge = self.testbed.host(Role::Edge);
-        // As one: on a busy machine one after the other is many heartbeats later, and
-        // that is another fault.
+        // All at once: on a busy machine, one after the other is many heartbeats
+        // later, and that is another fault.
         let group = |(role, port): &(Role, &str)| {
             format!("link set {port} group {}\n", u8::from(members.contains(role)) * CUT_GROUP)
         };

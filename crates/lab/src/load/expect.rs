@@ -23,7 +23,7 @@ pub(super) enum Expect {
     Line,
     /// An HTTP head that the talk will judge.
     Head,
-    /// So many bytes that the talk will use.
+    /// This many bytes, which the talk will use.
     Capture(usize),
     /// The end of the connection.
     End,

@@ -6,7 +6,7 @@ use super::pattern;
 use super::{Group, Workload};
 use std::io::Write as _;
 
-/// Which half of a workload a connection is.
+/// The half of a workload that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// The workload needs one connection.

@@ -48,7 +48,12 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from))
         + &setting("alone_after_s", config.options.alone_after_s)
-        + config.options.cold.as_ref().map_or("", |_| "mode = \"cold\"\n");
+        + &format!("buffering = \"{}\"\n", config.options.buffering.word())
+        + match (config.options.rebuild, &config.options.cold) {
+            (true, _) => "rebuild = true\n",
+            (false, Some(_)) => "mode = \"cold\"\n",
+            (false, None) => "",
+        };
     let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\

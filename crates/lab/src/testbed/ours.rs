@@ -6,6 +6,7 @@ use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for};
 use anyhow::{Context as _, Result, ensure};
+use holdfast_wire::buffering::Buffering;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -43,9 +44,8 @@ const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 /// Settings of a group beyond the defaults, all for tests.
 #[derive(Clone, Debug, Default)]
 pub struct GroupOptions {
-    /// Starts the daemons with output commit switched off: the tests must
-    /// notice.
-    pub no_commit: bool,
+    /// What output waits for.
+    pub buffering: Buffering,
     /// Time between two heartbeats, ms; without it, the default.
     pub heartbeat_ms: Option<u64>,
     /// Connections protected at once; without it, the default.
@@ -59,6 +59,9 @@ pub struct GroupOptions {
     pub alone_after_s: Option<u64>,
     /// The backup is cold, and keeps what it needs like this.
     pub cold: Option<ColdOptions>,
+    /// A server without a backup is rebuilt if it falls; `cold` says where what it needs is
+    /// kept, and the backup is hot.
+    pub rebuild: bool,
     /// Variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
@@ -66,7 +69,8 @@ pub struct GroupOptions {
 /// Where a cold backup keeps image and log.
 #[derive(Clone, Debug, Default)]
 pub struct ColdOptions {
-    /// As the hosts see it; without it, beside the other files of the testbed.
+    /// Folder as the hosts see it; without it, beside the other files of the
+    /// testbed.
     pub spool_dir: Option<PathBuf>,
     /// Without them, the defaults, MB.
     pub spool_max_mb: Option<u64>,
@@ -282,9 +286,6 @@ impl<'a> Group<'a> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if self.options.no_commit {
-            command.env("HOLDFAST_TEST_NO_COMMIT", "1");
-        }
         if role == Role::Edge {
             command.envs(self.options.edge_env.iter().map(|(name, value)| (name, value)));
         }
@@ -461,7 +462,7 @@ impl<'a> Group<'a> {
     /// The last lines of every daemon's log.
     pub fn log_tails(&self) -> String {
         let mut out = String::new();
-        // Of those that have ended, too.
+        // The output of those that have ended, too.
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let path = self.testbed.host(role).outside().join("daemon.log");
             out.push_str(&format!("--- {}\n{}\n", role.name(), tail(&path)));

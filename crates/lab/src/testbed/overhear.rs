@@ -1,6 +1,6 @@
-//! Which packets of one host reach another: packets are known by the time to
-//! live that only that host's kernel gives them, so nothing of ours takes part
-//! in the answer.
+//! Which packets of one host reach another: packets are recognised by the time
+//! to live that only that host's kernel gives them, so nothing of ours takes
+//! part in the answer.
 
 use super::topology::interface;
 use super::{Host, Role, Testbed};
@@ -44,7 +44,7 @@ impl Overheard {
             &format!("net.ipv4.ip_default_ttl={TIME_TO_LIVE}"),
             &format!("net.ipv6.conf.{}.hop_limit={TIME_TO_LIVE}", interface::PRIMARY),
         ])?;
-        let socket = socket_at(testbed.host(Role::Client))?;
+        let socket = socket_at(testbed.host(Role::Client), Some(&filter()))?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || listen(socket, &told));
@@ -73,21 +73,27 @@ fn listen(mut socket: Socket, told: &AtomicBool) -> Vec<SystemTime> {
     heard
 }
 
-/// A socket belongs to the network in which it was made, whoever reads it.
-fn socket_at(host: &Host) -> Result<Socket> {
+/// A socket for all packets of a host, or for those that a filter takes. It belongs to the
+/// network in which it was made, whoever reads it.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub(crate) fn socket_at(host: &Host, filter: Option<&[SockFilter]>) -> Result<Socket> {
     let namespace = std::path::PathBuf::from(format!("/proc/{}/ns/net", host.holder()));
-    let made = std::thread::spawn(move || -> Result<Socket> {
+    let make = || -> Result<Socket> {
         holdfast_linux::netns::enter(&namespace)?;
         let protocol = Protocol::from(i32::from(EVERY_PROTOCOL.to_be()));
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol))?;
-        socket.attach_filter(&filter())?;
+        if let Some(filter) = filter {
+            socket.attach_filter(filter)?;
+        }
         socket.set_read_timeout(Some(LOOK_EVERY))?;
         // Times are kept from now on; there is none yet.
         let _ = arrival::of_last(&socket);
         Ok(socket)
-    });
-    let made = made.join().unwrap_or_else(|_| anyhow::bail!("the thread panicked"));
-    made.context("cannot listen at the client")
+    };
+    let made = std::thread::scope(|scope| scope.spawn(make).join());
+    made.unwrap_or_else(|_| anyhow::bail!("the thread panicked")).context("cannot listen at a host")
 }
 
 /// Takes one byte of packets whose time to live is the mark, less the hops.

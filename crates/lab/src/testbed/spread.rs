@@ -26,7 +26,8 @@ pub struct SpreadOptions {
     pub services: Option<Vec<String>>,
     pub flows_max: u32,
     pub heartbeat_ms: u64,
-    /// Of the ways to the host servers; without it, their interfaces'.
+    /// MTU of the paths to the host servers; without it, that of their
+    /// interfaces.
     pub mtu: Option<u16>,
 }
 

@@ -31,7 +31,7 @@ const ANSWER_LIMIT_S: &str = "5";
 /// Priority of the rule that makes a string swallow everything.
 const CUT_PRIORITY: u32 = 1;
 
-/// Which of the two edges.
+/// The two edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// On the clients' side.

@@ -1,5 +1,5 @@
 //! Reading a hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6):
-//! all of it, for which a takeover waits, or a part after the other.
+//! all of it, which a takeover waits for, or part by part.
 
 use aya::Pod;
 use std::io;
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `BPF_MAP_LOOKUP_BATCH` of `enum bpf_cmd`.
 const LOOKUP_BATCH: libc::c_long = 24;
-/// Entries per call.
+/// Most entries read by one call.
 const BATCH: u32 = 4096;
 
 /// The `batch` member of `union bpf_attr`.
@@ -24,7 +24,8 @@ struct Attr {
     flags: u64,
 }
 
-/// Every entry of the hash map; those that come or go meanwhile may be missing.
+/// All entries of the hash map; entries added or removed meanwhile may be
+/// missing.
 ///
 /// # Errors
 /// As bpf(2). Entries read until then are lost.
@@ -38,8 +39,8 @@ pub(super) fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K,
     }
 }
 
-/// Appends the next entries, at most `limit`, from `place` on; it is `None` at the
-/// beginning, and again when the map has come to its end.
+/// Appends the next entries, at most `limit`, from `place` on, which is `None` at
+/// the beginning, and again at the end of the map.
 ///
 /// # Errors
 /// As bpf(2); the next call begins anew.

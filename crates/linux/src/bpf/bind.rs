@@ -1,4 +1,4 @@
-//! Binds of a spread group's addresses, noticed when they happen (`bpf/bind.bpf.c`).
+//! Noticing binds of a spread group's addresses when they happen (`bpf/bind.bpf.c`).
 
 use super::cgroup;
 use super::error::BpfError;
@@ -20,15 +20,16 @@ static OBJECT: Object = Object {
 
 /// `SO_NETNS_COOKIE` of `<asm-generic/socket.h>`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
-/// Ways to bind a service: by its address, or by all of either family.
+/// Number of ways to bind a service: by its address, or by all addresses of
+/// either family.
 const WAYS_TO_BIND: u32 = 3;
 
 /// Which binds are noticed.
 #[derive(Clone, Copy, Debug)]
 pub enum Watched<'a> {
-    /// All that name one of these addresses.
+    /// All binds that name one of these addresses.
     Addresses(&'a [IpAddr]),
-    /// Those after which one of these could be served.
+    /// Binds after which one of these services could be served.
     Services(&'a [SocketAddr]),
 }
 
@@ -77,7 +78,7 @@ impl BindWatch {
         noticed
     }
 
-    /// What was counted since it was attached.
+    /// Counts since the programs were attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -91,7 +92,7 @@ impl AsFd for BindWatch {
     }
 }
 
-/// What may be bound to serve `services`.
+/// Addresses and ports whose bind may serve `services`.
 fn bindings(services: &[SocketAddr]) -> Result<Vec<ServiceKey>, BpfError> {
     if services.len() > SERVICES_MAX {
         return Err(BpfError::Services(services.len()));
@@ -104,7 +105,7 @@ fn bindings(services: &[SocketAddr]) -> Result<Vec<ServiceKey>, BpfError> {
     Ok(services.iter().flat_map(ways).collect())
 }
 
-/// The number of the calling thread's network namespace, by which programs know it.
+/// Cookie of the calling thread's network namespace, by which programs know it.
 fn netns_cookie() -> io::Result<u64> {
     let socket = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     sockopt::get(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)

@@ -1,5 +1,6 @@
-//! The packets that the programs of a daemon changed, moved or dropped
-//! (`bpf/capture.h`), for whoever wants to see them. The daemon is not asked.
+//! The packets that a daemon's programs changed, moved or dropped
+//! (`bpf/capture.h`), for anybody who wants to see them. The daemon is not
+//! asked.
 
 use super::error::BpfError;
 use super::layout::{CAPTURE_BYTES_MAX, RawCaptured};
@@ -12,12 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// Packets that are shown before the next [`Captures::renew`].
+/// Number of packets that are shown before the next [`Captures::renew`].
 pub const CAPTURE_CREDIT: i64 = 1 << 16;
 
 const RING: &str = "captures";
 const CREDIT: &str = "capture_credit";
-/// What shows the packets that the daemon itself sends.
+/// Program that shows the packets that the daemon itself sends.
 const RESENT: &str = "recover_resent";
 const ETHERNET: usize = 14;
 
@@ -28,28 +29,29 @@ pub enum What {
     Clamped,
     Dropped,
     Answered,
-    /// By the daemon, after an outage.
+    /// Sent by the daemon, after an outage.
     Resent,
-    /// Of a newer release.
+    /// A reason of a newer release.
     Other(u32),
 }
 
 /// One packet, as it was when a program showed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
-    /// Of the kernel's CLOCK_BOOTTIME, which a time namespace may hide: good for
-    /// distances.
+    /// Time of the kernel's CLOCK_BOOTTIME, which a time namespace may hide:
+    /// good for intervals.
     pub at_ns: u64,
-    /// Where it came in.
+    /// Interface where it came in.
     pub ifindex: u32,
     pub what: What,
-    /// Its length; a frame of several segments counts as one.
+    /// Length of the packet; a frame of several segments counts as one.
     pub wire_bytes: u32,
-    /// Its beginning, at most 256 bytes, from the Ethernet header on.
+    /// The packet's beginning, at most 256 bytes, from the Ethernet header on.
     pub bytes: &'a [u8],
 }
 
-/// What one set of programs shows. Dropping it switches the showing off.
+/// The packets that one set of programs shows. Dropping it switches the showing
+/// off.
 pub struct Captures {
     credit: Array<MapData, i64>,
     ring: RingBuf<MapData>,
@@ -57,7 +59,7 @@ pub struct Captures {
 
 impl Captures {
     /// Opens the rings of every object that is pinned below `pin_dir`, the
-    /// daemon's directory of pins. None at all if no daemon ever ran there.
+    /// daemon's directory of pins. Empty if no daemon ever ran there.
     ///
     /// # Errors
     /// [`BpfError::Map`] if a pinned map cannot be opened, as for want of root.
@@ -74,7 +76,7 @@ impl Captures {
         let credit = Array::try_from(Map::Array(pinned(CREDIT)?)).map_err(BpfError::map(CREDIT))?;
         let ring = RingBuf::try_from(Map::RingBuf(pinned(RING)?)).map_err(BpfError::map(RING))?;
         let mut captures = Self { credit, ring };
-        // What an earlier reader left is old.
+        // Packets left from an earlier reader are out of date.
         while captures.ring.next().is_some() {}
         Ok(captures)
     }
@@ -111,12 +113,12 @@ impl AsFd for Captures {
 
 impl Drop for Captures {
     fn drop(&mut self) {
-        // If it fails, the credit ends by itself.
+        // If this fails, the credit runs out by itself.
         let _ = self.set(0);
     }
 }
 
-/// Where a daemon shows what it has resent, among what its programs show.
+/// Shows packets that a daemon has resent, among those that its programs show.
 pub(super) struct Resent {
     credit: Array<MapData, i64>,
     program: SchedClassifier,
@@ -131,13 +133,13 @@ impl Resent {
         Ok(Self { credit, program, frame: Vec::with_capacity(CAPTURE_BYTES_MAX) })
     }
 
-    /// Does somebody look on?
+    /// Whether somebody is watching.
     pub(super) fn is_watched(&self) -> bool {
         self.credit.get(&0, 0).is_ok_and(|credit| credit > 0)
     }
 
-    /// Shows a packet, IP header first, as one of an interface; 0 where the routes
-    /// have chosen it. Whoever looks on may miss one; nobody waits for that.
+    /// Shows a packet, IP header first, as one of an interface; 0 if the routes
+    /// chose it. A watcher may miss a packet; nobody waits for that.
     pub(super) fn show(&mut self, ifindex: u32, l3: &[u8]) {
         let ethertype: u16 =
             if l3.first().is_some_and(|it| it >> 4 == 6) { 0x86dd } else { 0x0800 };

@@ -10,8 +10,9 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 
-/// A mount of its own that no directory shows: where the system's lies differs from
-/// one distribution to the other, and a container or `ip netns exec` hides it.
+/// Opens a mount of its own that no directory shows: the place of the system's
+/// mount differs between distributions, and a container or `ip netns exec` hides
+/// it.
 pub(super) fn root() -> Result<OwnedFd, BpfError> {
     mounted().map_err(BpfError::Cgroup)
 }

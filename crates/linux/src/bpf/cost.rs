@@ -14,21 +14,22 @@ static OBJECT: Object = Object {
     priority: 0,
 };
 
-/// Means over many runs on one packet.
+/// Mean times of many runs on one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// A run with its undoing.
+    /// Time of a run with its undoing.
     pub whole: Duration,
-    /// Taking the outer header away again: half of what it costs a program to wrap
-    /// a packet and to undo it, and nothing else.
+    /// Time of removing the outer header again: half of what it costs a program to
+    /// wrap a packet and to undo it, and nothing else.
     pub undoing: Duration,
-    /// Running a program that does nothing; all the others have it in them.
+    /// Time of running a program that does nothing; all the other times include
+    /// it.
     pub nothing: Duration,
 }
 
 impl Cost {
-    /// Measures `whole` and what belongs to it one soon after the other, since the
-    /// machine may be slower in a moment.
+    /// Measures `whole` and its parts in quick succession, since the machine's
+    /// speed may change.
     pub(super) fn with(
         pin_dir: &Path,
         question: &Question,
@@ -47,7 +48,7 @@ impl Cost {
         Ok(cost)
     }
 
-    /// What the rewriting run costs by itself, `nothing` included.
+    /// Time of the rewriting itself, `nothing` included.
     #[must_use]
     pub fn program(&self) -> Duration {
         self.whole.saturating_sub(self.undoing)

@@ -1,14 +1,15 @@
 //! The services of a redirector as its program finds them: by a hash under which
-//! no two of them fall into one bucket, so that one look decides.
+//! no two services fall into one bucket, so that one look decides.
 
 use super::layout::{
     NO_SERVICE, SPREAD_BUCKETS, SPREAD_SERVICES_MAX, SpreadDirectory, SpreadService,
 };
 
-/// Half of all factors keep 64 services apart in 4096 buckets, nearly all fewer.
+/// Most attempts to find factors. Half of all factors keep 64 services apart in
+/// 4096 buckets, and nearly all keep fewer apart.
 const TRIES_MAX: u64 = 1000;
 
-/// The directory of `services`; none if they are too many.
+/// The directory of `services`; none if there are too many.
 pub(super) fn build(services: &[SpreadService]) -> Option<Box<SpreadDirectory>> {
     if services.len() > SPREAD_SERVICES_MAX {
         return None;
@@ -27,7 +28,8 @@ pub(super) fn services(directory: &SpreadDirectory) -> Vec<SpreadService> {
     directory.services.iter().filter(|service| service.protocol != 0).copied().collect()
 }
 
-/// Whether no two services fall together by the factors of this attempt.
+/// Fills the directory by the factors of this attempt; false if two services
+/// fall into one bucket.
 fn fill(directory: &mut SpreadDirectory, attempt: u64) -> bool {
     directory.factors = [0, 1, 2].map(|i| mixed(3 * attempt + i) | 1);
     directory.buckets.fill(NO_SERVICE);
@@ -41,7 +43,8 @@ fn fill(directory: &mut SpreadDirectory, attempt: u64) -> bool {
     true
 }
 
-/// As the program does it (`is_of_service` in `bpf/spread.h`).
+/// Bucket of a service, computed as by the program (`is_of_service` in
+/// `bpf/spread.h`).
 fn bucket_of(factors: &[u64; 3], service: &SpreadService) -> usize {
     let [low, high] = service.address;
     let rest = u64::from(service.protocol) << 16 | u64::from(service.port);

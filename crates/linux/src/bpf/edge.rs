@@ -1,6 +1,6 @@
-//! The edge's programs: forwarding, tap and fence, and the bounds of every
-//! flow (`bpf/edge.bpf.c`). An edge that starts again takes over the maps that
-//! it finds, so fence and flows survive the daemon.
+//! The edge's programs: forwarding, tap and fence, and the bounds of every flow
+//! (`bpf/edge.bpf.c`). A restarted edge takes over the maps that it finds, so
+//! fence and flows survive the daemon.
 
 use super::batch;
 use super::error::{BpfError, absent_is_fine};
@@ -45,22 +45,22 @@ static OBJECT: Object = Object {
     priority: 102,
 };
 
-/// What [`Edge::mend`] has found.
+/// What [`Edge::mend`] has found and done.
 #[derive(Debug, Default)]
 pub struct Mended {
-    /// Programs that were missing, and are there again.
+    /// Programs that were missing, and have been put back.
     pub missing: Vec<Detached>,
-    /// A member's interface is another one now, or has gone: it has no tap until it
-    /// is set again.
+    /// Whether a member's interface was replaced or removed: the member has no tap
+    /// until it is set again.
     pub moved: bool,
-    /// What cannot be put back.
+    /// The reason why something could not be put back.
     pub failed: Option<BpfError>,
 }
 
 /// One member's place at the edge.
 #[derive(Clone, Debug)]
 pub struct MemberPort {
-    /// The edge's interface behind which this member, and no other, stands.
+    /// The edge's interface, behind which only this member stands.
     pub interface: String,
     /// The member's Ethernet address.
     pub mac: [u8; 6],
@@ -70,14 +70,14 @@ pub struct MemberPort {
 #[derive(Clone, Debug)]
 pub struct EdgeConfig {
     pub client_interfaces: Vec<String>,
-    /// In the order of the member indices that [`Edge::set_current`] takes.
+    /// Members in the order of the indices that [`Edge::set_current`] takes.
     pub members: Vec<MemberPort>,
     /// The interface that routes for the ports, if they are ports of a bridge.
     pub l3_interface: Option<String>,
     pub services: Vec<(IpAddr, u16)>,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
-    /// Flows whose bounds are kept; see [`super::EDGE_FLOWS_DEFAULT`].
+    /// Most flows whose bounds are kept; see [`super::EDGE_FLOWS_DEFAULT`].
     pub flows_max: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct Edge {
     counters: Counters,
     copies: Option<Copies>,
     flows_max: u32,
-    /// Where [`Edge::age_flows`] goes on in the table.
+    /// Where [`Edge::age_flows`] continues in the table.
     place: Option<u32>,
     silence: Silence,
     member_count: usize,
@@ -134,8 +134,8 @@ impl Edge {
         edge.seat_members(config)?;
         let ports: Vec<&str> = config.members.iter().map(|m| m.interface.as_str()).collect();
         let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
-        // The fence before the way in: no answer may pass unfenced.
-        // An interface that is absent gets it when it comes (see `Edge::mend`).
+        // The fence goes in before the way in: no answer may pass unfenced. An
+        // absent interface gets it when it appears (see `Edge::mend`).
         let present = |port: &&str| net::ifindex(port).is_ok();
         let here: Vec<&str> = ports.iter().copied().filter(present).collect();
         loaded.attach("edge_member", &here, Ingress)?;
@@ -145,8 +145,8 @@ impl Edge {
     }
 
     /// Puts back programs that somebody has removed, alone or with their interface
-    /// (as a virtual machine's that boots), as far as their interfaces are there.
-    /// One that is absent costs no other member anything.
+    /// (as when a virtual machine boots), as far as their interfaces exist. An
+    /// absent interface costs no other member anything.
     pub fn mend(&mut self, config: &EdgeConfig) -> Mended {
         let ports = config.members.iter().map(|it| ("edge_member", &it.interface));
         let clients = config.client_interfaces.iter().map(|it| ("edge_client", it));
@@ -205,13 +205,13 @@ impl Edge {
         self.members.set(index, row, 0).map_err(BpfError::map("edge_members"))
     }
 
-    /// The copies of clients' packets, and of what tells that they have arrived;
-    /// `None` the second time.
+    /// The copies of clients' packets, and of the headers that tell what has
+    /// arrived; `None` the second time.
     pub fn take_copies(&mut self) -> Option<Copies> {
         self.copies.take()
     }
 
-    /// Where clients' packets leave for `member`.
+    /// The hop by which clients' packets leave for `member`.
     ///
     /// # Errors
     /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
@@ -231,8 +231,8 @@ impl Edge {
         Some(bounds_of(*key, &flow))
     }
 
-    /// Bounds of all flows that may go on; those that come or go meanwhile may be
-    /// missing.
+    /// Bounds of all flows that may go on; flows added or removed meanwhile may
+    /// be missing.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -252,7 +252,7 @@ impl Edge {
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn age_flows(&mut self, now: Instant, may_ask: bool) -> Result<Vec<ConnKey>, BpfError> {
         let mut flows = Vec::new();
-        // One that cannot be read now is looked at the next time.
+        // An entry that cannot be read now is looked at the next time.
         let share = look_at(self.flow_count());
         let _ = batch::some(self.flows_fd.fd().as_fd(), &mut self.place, share, &mut flows);
         let crowded = self.flow_count() * 4 > self.flows_max as usize * 3;
@@ -270,8 +270,9 @@ impl Edge {
         Ok(asked)
     }
 
-    /// Forgets flows that [`Edge::age_flows`] asked about and that are not known to
-    /// who serves them; one that has spoken since is another. Returns how many.
+    /// Forgets flows that [`Edge::age_flows`] asked about and that their server
+    /// does not know; a flow that has spoken since is another one. Returns the
+    /// number of flows.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -288,25 +289,25 @@ impl Edge {
         Ok(forgotten)
     }
 
-    /// Flows in the table, as [`Edge::age_flows`] has last found them.
+    /// Flows in the table, by the latest result of [`Edge::age_flows`].
     #[must_use]
     pub fn flow_count(&self) -> usize {
         self.silence.count()
     }
 
-    /// Flows for which there is room.
+    /// Most flows that the table has room for.
     #[must_use]
     pub fn flows_max(&self) -> u32 {
         self.flows_max
     }
 
-    /// What the edge has counted since its maps were made.
+    /// Counts since the edge's maps were made.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
     }
 
-    /// Packets of whoever was current that the program has forwarded to clients.
+    /// Packets from current members that the program has forwarded to clients.
     #[must_use]
     pub fn spoken(&self) -> u64 {
         self.counters.one("forwarded_out")
@@ -328,12 +329,12 @@ impl Edge {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
+        Self::detach_stale(&interfaces, &[], &self.pin_dir).map(drop)
     }
 
-    /// Removes what a start that failed has made: programs that the pins below
-    /// `config.pin_dir` are those of, the pins and their file system. What an earlier
-    /// life has left elsewhere, and still works, stays.
+    /// Removes what a failed start has made: the programs whose pins lie below
+    /// `config.pin_dir`, the pins and their file system. What an earlier life has
+    /// left elsewhere, and still works, stays.
     ///
     /// # Errors
     /// [`BpfError`] if something cannot be removed.
@@ -348,17 +349,22 @@ impl Edge {
         remove_pin_dir(&config.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs, which serve none of `services`, stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
+    pub fn detach_stale(
+        interfaces: &[&str],
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], services, pin_dir)
     }
 
-    /// Writes the members' places. The fence knows its member by its place: one that
-    /// has moved in the file takes the fence with it, and the fence is closed while
-    /// another one could stand there.
+    /// Writes the members' places. The fence knows its member by its place: a member
+    /// that has moved in the file takes the fence with it, and the fence is closed
+    /// while another one could stand there.
     fn seat_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
         let (epoch, current) = self.current()?;
         let Some(index) = current else { return self.write_members(config).map(drop) };
@@ -375,7 +381,7 @@ impl Edge {
         self.set_current(epoch, place)
     }
 
-    /// Whether any of them was written elsewhere before.
+    /// Writes all rows; true if any of them was elsewhere before.
     fn write_members(&mut self, config: &EdgeConfig) -> Result<bool, BpfError> {
         let mut moved = false;
         for index in 0..MEMBERS_MAX {
@@ -398,12 +404,13 @@ impl Edge {
     }
 }
 
-/// The hop to a member that is not there: nothing goes to it, and it may not speak.
+/// Row of a member that is not there: nothing goes to it, and it may not speak.
 const NOWHERE: RawMember =
     RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 };
 
-/// A member that stayed in its place keeps its tap: its backup may be in step. One
-/// whose interface is absent is found again by its hardware address.
+/// A member's row. A member that stayed in its place keeps its tap: its backup may
+/// be in step. A member whose interface is absent is found again by its hardware
+/// address.
 fn member_row(
     old: &RawMember,
     port: &MemberPort,

@@ -49,6 +49,10 @@ pub enum BpfError {
     Slots(io::Error),
     #[error("cannot list or remove the tc filters of {interface}: {source}")]
     Filters { interface: String, source: io::Error },
+    #[error(
+        "{interface} belongs to another group, that of {services}: give each group interfaces of its own on every host, or end that one with `holdfast down`"
+    )]
+    OtherGroup { interface: String, services: String },
     #[error("there is no interface {interface} here: {source}")]
     NoInterface { interface: String, source: io::Error },
     #[error("{0} services: a group has between 1 and {SERVICES_MAX}")]
@@ -76,7 +80,7 @@ impl BpfError {
     }
 }
 
-/// An entry that was to be removed may have gone by itself.
+/// Removes an entry, which may have gone by itself.
 pub(crate) fn absent_is_fine(
     result: Result<(), aya::maps::MapError>,
     map: &'static str,

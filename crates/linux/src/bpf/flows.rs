@@ -1,8 +1,9 @@
-//! Which flows of an edge are over. The table is looked at a little at a time, so
+//! Which flows of an edge are over. The table is looked at in small parts, so
 //! that a full one costs next to nothing and never holds the daemon up.
 //!
-//! The programs' stamps are those of the host's clock, which a time namespace may
-//! hide: they are only compared with each other, the time is the caller's.
+//! The programs' stamps come from the host's clock, which a time namespace may
+//! hide: they are only compared with each other, and the caller supplies the
+//! time.
 
 use super::layout::{
     FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, RawFlow, RawKey,
@@ -10,43 +11,44 @@ use super::layout::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Entries looked at in one go: a quarter of a millisecond.
+/// Entries looked at in one go: takes a quarter of a millisecond.
 const LOOK_MIN: u32 = 512;
-/// Entries of a large table that are looked at in one go: some milliseconds.
+/// Most entries of a large table looked at in one go: takes some milliseconds.
 const LOOK_MAX: u32 = 4096;
-/// Goes in which a table of middle size is looked at: connections that come and go all
-/// the time must be forgotten as fast as they come.
+/// Number of goes in which a middle-sized table is looked at: connections that come
+/// and go all the time must be forgotten as fast as they come.
 const GOES: u32 = 16;
 /// Silence after which a flow that has ended is forgotten (RFC 9293 §3.4.1: 2 MSL).
 const OVER_AGE: Duration = Duration::from_secs(1);
-/// Silence after which somebody is asked about a flow.
+/// Silence after which the flow's server is asked about it.
 const IDLE_AGE: Duration = Duration::from_secs(60);
-/// Likewise while there is little room left, and how soon again.
+/// The same while there is little room left, and the time until the next
+/// question.
 const IDLE_AGE_CROWDED: Duration = Duration::from_secs(1);
 const ASK_AGAIN_CROWDED: Duration = Duration::from_secs(5);
 
-/// Both ends have said FIN.
+/// Flags of a flow in which both ends have sent FIN.
 pub(super) const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
 
-/// How many entries to look at in one go, of a table with so many flows.
+/// How many entries to look at in one go, for a table of `flows` flows.
 pub(super) fn look_at(flows: usize) -> u32 {
     (u32::try_from(flows).unwrap_or(u32::MAX) / GOES).clamp(LOOK_MIN, LOOK_MAX)
 }
 
-/// What is to become of a flow.
+/// What to do with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
-    /// Its ends have said that it is over.
+    /// Its ends have closed it.
     Forget,
-    /// It may have vanished without a word: who serves it knows.
+    /// It may have vanished without a word: its server knows.
     Ask,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
     stamp: u64,
-    /// The stamp has been the same since.
+    /// When the stamp was first seen.
     since: Instant,
     asked: Option<Instant>,
 }
@@ -54,15 +56,16 @@ struct Known {
 /// How long each flow has been silent, as far as this daemon has looked.
 #[derive(Default)]
 pub(super) struct Silence {
-    /// Of the sweep before, as far as this one has not met them, and of this one.
+    /// Stamps from the previous sweep that this sweep has not reached, and those
+    /// of this sweep.
     before: BTreeMap<RawKey, Known>,
     met: BTreeMap<RawKey, Known>,
-    /// Flows that the last whole sweep met and kept.
+    /// Flows that the last complete sweep found and kept.
     count: usize,
 }
 
 impl Silence {
-    /// Looks at one flow of a sweep. It is asked about only if somebody can answer.
+    /// Looks at one flow of a sweep; it is asked about only if somebody can answer.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -94,7 +97,8 @@ impl Silence {
         self.before = std::mem::take(&mut self.met);
     }
 
-    /// Flows in the table: as many as the last whole sweep met, or as this one has.
+    /// Flows in the table: as many as the last complete sweep found, or as this one
+    /// has found so far.
     pub(super) fn count(&self) -> usize {
         self.count.max(self.met.len())
     }

@@ -1,7 +1,8 @@
 //! The gate on the primary's service interface: SYN-ACKs wait here for their
-//! replicated record, ACKs for `stable`, FIN and RST for the server's wish. While
-//! the server speaks alone it withholds nothing, but knows each connection.
-//! `bpf/gate.bpf.c` does it; this type loads it and speaks for user space.
+//! replicated record, ACKs for `stable`, FIN and RST for the server's request.
+//! While the server speaks alone, the gate withholds nothing, but knows each
+//! connection. `bpf/gate.bpf.c` does the work; this type loads it and acts for
+//! user space.
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
@@ -45,17 +46,18 @@ pub struct GateConfig {
     /// The interface through which clients are answered.
     pub interface: String,
     pub services: Vec<(IpAddr, u16)>,
-    /// Connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
+    /// Most connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
     pub slots: u32,
-    /// The server speaks alone when the gate comes; see [`Gate::set_solo`].
+    /// Whether the server speaks alone when the gate is attached; see
+    /// [`Gate::set_solo`].
     pub solo: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
 }
 
-/// A SYN-ACK that the gate withholds until [`Gate::open`]; then it is the
-/// caller's to send (a repeat by the kernel comes a second later at best). Or one
-/// that has left.
+/// A SYN-ACK that the gate withholds until [`Gate::open`]; it is then the
+/// caller's to send (a repeat by the kernel comes a second later at best). Or a
+/// SYN-ACK that has left.
 #[derive(Debug)]
 pub struct SynAck<'a> {
     pub conn: ConnId,
@@ -64,7 +66,8 @@ pub struct SynAck<'a> {
     pub record: ConnRecord,
     /// The packet from the IP header on, with complete checksums.
     pub packet: &'a [u8],
-    /// The server spoke alone: the packet is on its way, the connection open.
+    /// Whether the server spoke alone: the packet is on its way, and the
+    /// connection open.
     pub passed: bool,
 }
 
@@ -116,8 +119,8 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Takes up the gate that an earlier life has left, with all that it knows. Its programs
-    /// have gone on all the time; should they be gone, [`Gate::mend`] puts them back.
+    /// Takes over the gate that an earlier life has left, with all that it knows. Its
+    /// programs have run all the time; if they are gone, [`Gate::mend`] puts them back.
     ///
     /// # Errors
     /// [`BpfError::Map`] if it is not there, [`BpfError::OtherGate`] if it is not one of
@@ -157,8 +160,8 @@ impl Gate {
         })
     }
 
-    /// All connections that it knows. Of its clock a record has the last reading, not the
-    /// first one.
+    /// All connections that the gate knows. A record has the clock's last reading, not
+    /// the first one.
     #[must_use]
     pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
         let indices = self.conns.iter().filter_map(|entry| Some(entry.ok()?.1));
@@ -178,7 +181,8 @@ impl Gate {
             let Ok((event, _)) = GateEvent::read_from_prefix(&item) else { continue };
             let mut packet = event.packet;
             let len = usize::from(event.packet_len).min(packet.len());
-            // The device would have filled it in; one that is odd goes as it is.
+            // The device would have filled the checksum in; an odd packet goes
+            // as it is.
             let _ = complete_checksum(&mut packet[..len]);
             let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
             let (socket, record) = (event.socket, record_of(&event));
@@ -206,19 +210,37 @@ impl Gate {
         self.slots.allow_fin(conn)
     }
 
-    /// One store. While the server speaks alone (`solo`) all passes as it is, with or
-    /// without a slot; a connection that the gate can take in has one all the same,
-    /// which follows it. What has passed alone is open afterwards, and may end if a FIN
-    /// has passed; what was acknowledged stays so.
+    /// Sets whether the server speaks alone, with one store. While it does (`solo`),
+    /// everything passes unchanged, with or without a slot; a connection that the gate
+    /// can take in still has a slot, which follows it. A connection that has passed
+    /// alone is open afterwards, and may end if a FIN has passed; what was acknowledged
+    /// stays so.
     ///
     /// Before it ends, every connection needs a slot ([`Gate::adopt`]) and its own
-    /// `stable`, for one that lags by 2^31 bytes counts as ahead. A packet that is
-    /// under way at that moment may still pass, so look at `last_ack` after it.
+    /// `stable`, because a `stable` that lags by 2^31 bytes counts as ahead. A
+    /// packet under way at that moment may still pass, so look at `last_ack`
+    /// afterwards.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
     pub fn set_solo(&mut self, solo: bool) -> Result<(), BpfError> {
         self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
+    }
+
+    /// As it was when it came: it knows no connection, and a server speaks alone behind it.
+    /// A fresh one would cost a system call for each of its slots.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses a map update.
+    pub fn begin_anew(&mut self) -> Result<(), BpfError> {
+        self.drain_events(|_| {});
+        for index in 0..self.slots.count() {
+            if let Some(conn) = self.slots.current(index) {
+                self.free(conn)?;
+            }
+        }
+        self.set_server_dead(false)?;
+        self.set_solo(true)
     }
 
     /// Makes a slot for a connection that exists already, open, with all that it has
@@ -235,7 +257,7 @@ impl Gate {
             Err(MapError::ElementNotFound) => return Err(BpfError::NoSlot),
             popped => popped.map_err(BpfError::map("gate_free"))?,
         };
-        // No packet finds the slot before its tuple leads to it.
+        // No packet finds the slot before the map leads its tuple there.
         let conn = self.slots.adopt(index, adopted);
         let key = RawKey::from(&adopted.record.key);
         if let Err(error) = self.conns.insert(key, index, 0) {
@@ -245,9 +267,8 @@ impl Gate {
         Ok(conn)
     }
 
-    /// Gives the connection's slot back; later packets of it are withheld, unless the
-    /// server speaks alone.
-    /// `false` if it was gone already.
+    /// Frees the connection's slot; later packets of it are withheld, unless the
+    /// server speaks alone. `false` if it was gone already.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses a map update.
@@ -282,7 +303,8 @@ impl Gate {
         self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
     }
 
-    /// Puts back what somebody has removed from the interface; returns what that was.
+    /// Puts back programs that somebody has removed from the interface; returns what
+    /// they were.
     ///
     /// # Errors
     /// [`BpfError::Attach`].
@@ -291,7 +313,7 @@ impl Gate {
         OBJECT.mend(pin_dir, &places)
     }
 
-    /// What the gate has counted since it was attached.
+    /// Counts since the gate was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -302,15 +324,20 @@ impl Gate {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
-        Self::detach_stale(&self.interface, &self.pin_dir).map(drop)
+        Self::detach_stale(&self.interface, &[], &self.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs, which serve none of `services`, stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &DIRECTIONS, pin_dir)
+    pub fn detach_stale(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &DIRECTIONS, services, pin_dir)
     }
 }
 

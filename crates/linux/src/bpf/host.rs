@@ -17,20 +17,20 @@ static OBJECT: Object = Object {
     priority: 104,
 };
 
-/// What a host server's end is made of.
+/// Configuration of a host server's end.
 #[derive(Clone, Debug)]
 pub struct HostEndConfig {
-    /// Towards the edge.
+    /// Interface towards the edge.
     pub interface: String,
-    /// This host's ends of the tunnel.
+    /// This host's tunnel endpoints.
     pub tunnel4: Option<Ipv4Addr>,
     pub tunnel6: Option<Ipv6Addr>,
-    /// Outer sources that are the edge's: prefixes and their lengths.
+    /// Outer sources that belong to the edge: prefixes and their lengths.
     pub outer4: (Ipv4Addr, u8),
     pub outer6: (Ipv6Addr, u8),
     /// The services' addresses; nothing else is taken out of the tunnel.
     pub addresses: Vec<IpAddr>,
-    /// Of the way from the edge, of outer packets; 0 clamps nothing.
+    /// MTU of the path from the edge, for outer packets; 0 clamps nothing.
     pub mtu: u32,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
@@ -59,7 +59,7 @@ impl HostEnd {
         Ok(Self { counters: loaded.counters()? })
     }
 
-    /// What was counted since it was attached.
+    /// Counts since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -70,7 +70,7 @@ impl HostEnd {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &[Ingress, Egress], pin_dir)
+        OBJECT.detach_all(&[interface], &[Ingress, Egress], &[], pin_dir)
     }
 }
 

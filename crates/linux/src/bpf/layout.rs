@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SERVICES_MAX: usize = 16;
 /// Most members behind one edge.
 pub const MEMBERS_MAX: usize = 4;
-/// Default number of connections a gate protects at once.
+/// Default number of connections that a gate protects at once.
 pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
-/// Default number of flows an edge keeps bounds of.
+/// Default number of flows whose bounds an edge keeps.
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
@@ -24,7 +24,7 @@ pub(crate) const CAPTURE_RING_BYTES: u32 = 1 << 20;
 pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
 /// Most strings of one transit group.
 pub const STRINGS_MAX: usize = 8;
-/// Parts into which a transit group's flows are hashed.
+/// Number of parts into which a transit group's flows are hashed.
 pub const TRANSIT_SLOTS: usize = 256;
 /// Default number of flows that an edge of a transit group keeps on their strings.
 pub const TRANSIT_FLOWS_DEFAULT: u32 = 131_072;
@@ -44,10 +44,10 @@ pub(crate) const SPREAD_BUCKETS: usize = 4096;
 pub(crate) const SPREAD_EMBRYOS_MAX: u32 = 65_536;
 pub(crate) const SPREAD_DATAGRAMS_MAX: u32 = 65_536;
 pub(crate) const SPREAD_FRAGMENTS_MAX: u32 = 4096;
-/// `struct spread_fragment`, which only the program looks into.
+/// Size of `struct spread_fragment`, which only the program looks into.
 pub(crate) const SPREAD_FRAGMENT_BYTES: usize = 40;
 pub(crate) const NO_SERVICE: u8 = 255;
-/// The mark of a packet that only asks, and the top byte of the answer in it.
+/// The mark of a packet that only asks, and the top byte of its answer.
 pub(crate) const TRACE_MARK: u32 = 0x686f_6c64;
 pub(crate) const TRACE_BYTE: u32 = 0x68;
 pub(crate) const NO_MEMBER: u32 = u32::MAX;
@@ -190,8 +190,8 @@ impl From<&RawKey> for ConnKey {
     }
 }
 
-/// Never read as a whole: the gate changes it meanwhile. `super::slots` reads
-/// and writes single words at the offsets of these fields.
+/// A gate slot. Never read as a whole: the gate changes it meanwhile.
+/// `super::slots` reads and writes single words at the offsets of these fields.
 #[repr(C)]
 pub(crate) struct GateSlot {
     pub stable: u64,
@@ -289,7 +289,7 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
-/// The number of no string: of packets for which there was none.
+/// Number that stands for no string, for packets that had none.
 pub const NO_STRING: u16 = 255;
 
 pub(crate) const RECOVER_RING_BYTES: u32 = 4 << 20;
@@ -421,10 +421,10 @@ pub(crate) struct RawTraffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct SpreadService {
-    /// Its bytes in their order.
+    /// Bytes of the address in their order.
     pub address: [u64; 2],
     pub port: u16,
-    /// 0: the row is no service's.
+    /// Protocol; 0 in a row that has no service.
     pub protocol: u16,
     pub table: u32,
 }

@@ -1,7 +1,7 @@
 //! Loads one eBPF object, pins its maps and programs, and attaches programs as
-//! netlink tc filters, or for as long as the daemon lives to a control group. Filters
-//! are replaced in place: there is no moment at which the old program is gone and
-//! the new one not yet there.
+//! netlink tc filters, or to a control group for as long as the daemon lives. Filters
+//! are replaced in place: at no moment is the old program gone and the new one not
+//! yet there.
 
 use super::error::BpfError;
 use super::layout::{SERVICES_MAX, ServiceKey, mapped};
@@ -20,7 +20,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The only filter of its priority, so any handle will do.
+/// Handle of the filters; each is the only one of its priority, so any handle
+/// will do.
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
 /// One object of `bpf/`.
@@ -31,8 +32,8 @@ pub(crate) struct Object {
     pub maps: &'static [&'static str],
     /// Names of its counters, in the order of its counter enum.
     pub counters: &'static [&'static str],
-    /// Priority of its tc filters; distinct, for a host may need two objects on
-    /// one interface.
+    /// Priority of its tc filters; distinct, because a host may need two
+    /// objects on one interface.
     pub priority: u16,
 }
 
@@ -42,7 +43,7 @@ impl Object {
         pin_dir.join(self.name)
     }
 
-    /// Loads the object; maps already pinned are used again. `sizes` overrides
+    /// Loads the object, using maps that are already pinned. `sizes` overrides
     /// numbers of entries.
     pub(crate) fn load(
         &'static self,
@@ -74,7 +75,8 @@ impl Object {
         directory: PathBuf,
     ) -> Result<Loaded, BpfError> {
         let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
-        Ok(Loaded { ebpf: loader.load(self.bytes).map_err(refused)?, object: self, directory })
+        let ebpf = loader.load(self.bytes).map_err(refused)?;
+        Ok(Loaded { ebpf, object: self, directory, services: Vec::new() })
     }
 
     /// A map that an earlier life has pinned.
@@ -102,24 +104,31 @@ impl Object {
     }
 
     /// Removes this object's filters and pins; what is not there is no error.
-    /// Returns the filters that were there.
+    /// Returns the filters that were there. Another group's stay: this one's `services`
+    /// tell them apart, or, if none are given, those that it has pinned.
     pub(crate) fn detach_all(
         &self,
         interfaces: &[&str],
         directions: &[TcAttachType],
+        services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
+        let own: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
+        let own = if own.is_empty() { self.own_services(pin_dir) } else { own };
         let places = interfaces.iter().flat_map(|i| directions.iter().map(move |d| (*i, *d)));
         let mut detached = Vec::new();
         for (interface, direction) in places {
-            detached.extend(self.detach(interface, direction)?);
+            let found = self.filter(interface, direction)?;
+            if found.is_some_and(|it| self.other_group(&it, &own, pin_dir).is_none()) {
+                detached.extend(self.detach(interface, direction)?);
+            }
         }
         self.unpin(pin_dir)?;
         Ok(detached)
     }
 
-    /// Removes this object's filter, if there is one; what somebody else has put
-    /// into its place stays.
+    /// Removes this object's filter, if there is one; a filter that somebody
+    /// else has put in its place stays.
     fn detach(
         &self,
         interface: &str,
@@ -164,8 +173,26 @@ impl Object {
         Ok(filters.into_iter().find(own))
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has this place at the interface.
+    fn refuse_other(
+        &self,
+        interface: &str,
+        direction: TcAttachType,
+        own: &[ServiceKey],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let Some(found) = self.filter(interface, direction)? else { return Ok(()) };
+        match self.other_group(&found, own, pin_dir) {
+            None => Ok(()),
+            Some(services) => {
+                Err(BpfError::OtherGroup { interface: interface.to_owned(), services })
+            }
+        }
+    }
+
     /// Attaches pinned programs again whose filters somebody has removed, alone or
-    /// with their interface, or given to another program. Returns what they had been.
+    /// with their interface, or has given to another program. Returns what they were.
     pub(crate) fn mend(
         &self,
         pin_dir: &Path,
@@ -176,12 +203,13 @@ impl Object {
             let found = self.filter(interface, direction)?;
             let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
             let own = pinned.as_ref().ok().and_then(|it| it.info().ok()).map(|info| info.id());
-            // Without its pin nobody can say, nor put anything better there.
+            // Without its pin nobody can tell, nor put anything better there.
             let is_other = |(it, own): (u32, u32)| it != own;
             let stays = |it: &qdisc::Filter| !it.program.zip(own).is_some_and(is_other);
             if found.as_ref().is_some_and(stays) {
                 continue;
             }
+            self.refuse_other(interface, direction, &self.own_services(pin_dir), pin_dir)?;
             net::ifindex(interface)?;
             qdisc::ensure(interface, pin_dir);
             let failed = |source| BpfError::Attach {
@@ -206,7 +234,7 @@ pub struct Detached {
     pub program: String,
     pub interface: String,
     pub direction: &'static str,
-    /// Another program had taken its place.
+    /// Whether another program had taken its place.
     pub replaced: bool,
 }
 
@@ -216,7 +244,7 @@ impl Detached {
         Self { program, interface: interface.to_owned(), direction: way, replaced: false }
     }
 
-    /// What others had done to it, in words.
+    /// What others had done to it, as a text.
     #[must_use]
     pub fn fate(&self) -> &'static str {
         if self.replaced { "had been replaced by another program" } else { "had been removed" }
@@ -229,22 +257,23 @@ impl fmt::Display for Detached {
     }
 }
 
-/// Removes the qdiscs that were made for the programs of `pin_dir`, where nobody
-/// else has a filter. Returns the names of their interfaces.
+/// Removes the qdiscs that were made for the programs of `pin_dir`, unless
+/// somebody else has a filter there. Returns the names of their interfaces.
 #[must_use]
 pub fn remove_qdiscs(pin_dir: &Path) -> Vec<String> {
     let name = |index| crate::link::name_of(index).unwrap_or_else(|| format!("interface {index}"));
     qdisc::remove_made(pin_dir).into_iter().map(name).collect()
 }
 
-/// Whether a BPF file system stands at `pin_dir`: pins of an earlier life may be there.
+/// Whether a BPF file system is mounted at `pin_dir`: pins of an earlier life may be
+/// there.
 #[must_use]
 pub fn has_pins(pin_dir: &Path) -> bool {
     file_system(pin_dir).is_ok_and(|kind| kind == libc::BPF_FS_MAGIC)
 }
 
 /// Removes the BPF file system that was mounted at `pin_dir` for the pins, and the
-/// directory; whether one was there.
+/// directory; true if one was there.
 ///
 /// # Errors
 /// [`BpfError::PinDir`] if it is in use.
@@ -265,7 +294,7 @@ pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
             return Err(failed(io::Error::last_os_error()));
         }
     }
-    // What somebody else keeps there is not ours to remove.
+    // Files that somebody else keeps there are not ours to remove.
     let _not_empty = std::fs::remove_dir(pin_dir);
     Ok(mounted)
 }
@@ -280,12 +309,14 @@ fn loader(sizes: &[(&'static str, u32)]) -> EbpfLoader<'static> {
     loader
 }
 
-/// An object in the kernel.
+/// An object loaded into the kernel.
 pub(crate) struct Loaded {
     ebpf: Ebpf,
     object: &'static Object,
-    /// Of its pins.
+    /// Directory of its pins.
     directory: PathBuf,
+    /// Of a pair: what its filters look after.
+    services: Vec<ServiceKey>,
 }
 
 impl Loaded {
@@ -301,6 +332,10 @@ impl Loaded {
             Some(found) => found.try_into().map_err(refused)?,
             None => return Err(BpfError::MissingMap { map: program }),
         };
+        let pin_dir = self.directory.parent().unwrap_or(&self.directory);
+        for interface in interfaces {
+            self.object.refuse_other(interface, direction, &self.services, pin_dir)?;
+        }
         classifier.load().map_err(refused)?;
         let path = self.directory.join(program);
         // The pin of an earlier run holds the program that is now replaced.
@@ -309,7 +344,7 @@ impl Loaded {
         kept::keep(&self.directory)?;
         for interface in interfaces {
             net::ifindex(interface)?;
-            qdisc::ensure(interface, self.directory.parent().unwrap_or(&self.directory));
+            qdisc::ensure(interface, pin_dir);
             attach_one(classifier, interface, direction, self.object.priority).map_err(
                 |source| BpfError::Attach {
                     program,
@@ -329,7 +364,7 @@ impl Loaded {
     }
 
     /// Loads `program` and attaches it to a control group, beside other programs
-    /// there and until this object is dropped.
+    /// there, until this object is dropped.
     pub(crate) fn attach_to_cgroup(
         &mut self,
         program: &'static str,
@@ -378,6 +413,7 @@ impl Loaded {
         let keys: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
         let addresses: Vec<_> = services.iter().map(|(ip, _)| mapped(*ip)).collect();
         self.replace_set("services", &keys)?;
+        self.services = keys;
         self.replace_set("addresses", &addresses)
     }
 
@@ -390,7 +426,8 @@ impl Loaded {
         self.replace_set("addresses", &addresses)
     }
 
-    /// The map stays in the object: programs not yet loaded refer to it.
+    /// Replaces a set's content. The map stays in the object: programs not yet
+    /// loaded refer to it.
     pub(crate) fn replace_set<K: aya::Pod + PartialEq>(
         &mut self,
         name: &'static str,
@@ -425,7 +462,7 @@ impl Counters {
         self.names.iter().enumerate().map(|(index, name)| (*name, self.sum(index))).collect()
     }
 
-    /// One of them by its name.
+    /// A counter by its name.
     pub(crate) fn one(&self, name: &str) -> u64 {
         self.names.iter().position(|known| *known == name).map_or(0, |index| self.sum(index))
     }
@@ -472,7 +509,7 @@ pub(super) fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
     if status == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
 }
 
-/// The kind of file system that a directory lies in.
+/// The type of the file system that a directory lies in.
 fn file_system(directory: &Path) -> io::Result<i64> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     // SAFETY: an all-zero statfs is a valid value of that plain C structure.

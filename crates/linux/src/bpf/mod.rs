@@ -1,7 +1,7 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
 //! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
-//! [`Redirect`] and [`HostEnd`], and its [`BindWatch`], which alone ends with its
-//! daemon; and an edge of strings, the [`Transit`].
+//! [`Redirect`] and [`HostEnd`], and its [`BindWatch`], the only one that ends
+//! with its daemon; and an edge of strings, the [`Transit`].
 //!
 //! Programs are attached as netlink tc filters and pinned with their maps in a
 //! BPF file system, so that they go on when the daemon is killed. Dropping one
@@ -24,6 +24,7 @@ mod kept;
 mod layout;
 mod loader;
 mod net;
+mod owner;
 mod pins;
 mod qdisc;
 mod recover;

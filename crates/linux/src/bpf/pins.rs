@@ -1,5 +1,5 @@
-//! Pinned maps that an earlier daemon has left: whether this version can take them
-//! over. The kernel would not mind if their layout differed.
+//! Pinned maps that an earlier daemon has left, and whether this version can take
+//! them over. The kernel would not mind if their layout differed.
 
 use super::error::BpfError;
 use super::layout::{
@@ -11,7 +11,7 @@ use aya::maps::MapData;
 use std::fmt;
 use std::path::Path;
 
-/// Sizes of a map's keys and values in bytes, and how many there may be.
+/// Sizes of a map's keys and values in bytes, and its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     key: u32,
@@ -19,7 +19,7 @@ pub struct Shape {
     entries: u32,
 }
 
-/// A map by its name, and what it must be like.
+/// A map by its name, and its required shape.
 pub(crate) struct Pin {
     map: &'static str,
     shape: Shape,
@@ -31,7 +31,7 @@ impl Pin {
         Self { map, shape: Shape { key, value, entries } }
     }
 
-    /// What every object that forwards has, and what nothing depends on.
+    /// Maps that every forwarding object has and that nothing depends on.
     pub(crate) fn common(object: &Object) -> [Self; 3] {
         [
             Self::of::<u32, u64>("counters", object.counters.len() as u32),
@@ -40,7 +40,7 @@ impl Pin {
         ]
     }
 
-    /// Of the objects that copy for recovery: what was copied is forgotten.
+    /// Maps of the objects that copy for recovery; copies are forgotten.
     pub(crate) fn recover() -> [Self; 4] {
         let [control, hold, packets, counts] = RECOVER_MAPS;
         [
@@ -51,7 +51,7 @@ impl Pin {
         ]
     }
 
-    /// Of the objects that ask which services there are: they are written at each start.
+    /// Maps of the objects that look services up; they are written at each start.
     pub(crate) fn services() -> [Self; 2] {
         [
             Self::of::<ServiceKey, u32>("services", SERVICES_MAX as u32),
@@ -67,16 +67,17 @@ impl fmt::Display for Shape {
     }
 }
 
-/// As [`Shape`] shows itself; there may be no map.
+/// Text for a [`Shape`], or for no map.
 pub(super) fn shown(shape: Option<&Shape>) -> String {
     shape.map_or_else(|| "none there".to_owned(), ToString::to_string)
 }
 
 impl Object {
-    /// Before [`Object::load`]: refuses what it would take over with another layout.
-    /// Maps that are `lasting` hold what connections need: all of them are there and
-    /// as they must be, or none is, and then nothing has been there. The others are
-    /// unpinned if they differ, and so made anew; programs that still use them go on.
+    /// Call before [`Object::load`]: refuses maps that it would take over with
+    /// another layout. Maps that are `lasting` hold what connections need: all of
+    /// them are there with the right shape, or none is, and then nothing was there
+    /// before. Other maps that differ are unpinned, and so made anew; programs that
+    /// still use them go on.
     pub(crate) fn check_pins(
         &self,
         pin_dir: &Path,

@@ -1,8 +1,8 @@
-//! The `clsact` qdisc that tc filters hang from: which filters are there, and the
-//! removal of one that Holdfast has made and nobody else uses.
+//! The `clsact` qdisc that tc filters hang from: listing its filters, and
+//! removing a qdisc that Holdfast has made and nobody else uses.
 //!
-//! That it was made here is remembered as a directory beside the pins, which
-//! lives exactly as long as they do: until a reboot, or until somebody removes it.
+//! A directory beside the pins remembers that the qdisc was made here; it lives
+//! exactly as long as the pins: until a reboot, or until somebody removes it.
 
 use super::{kept, net};
 use crate::netlink;
@@ -25,23 +25,24 @@ const PARENT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
 const PARENT_INGRESS: u32 = 0xffff_fff2;
 const PARENT_EGRESS: u32 = 0xffff_fff3;
-/// Beginning of the name of a directory that remembers; then comes the interface's
-/// number, for a BPF file system takes no dots.
+/// Beginning of the name of such a directory; the interface's number follows,
+/// because a BPF file system takes no dots.
 const MARK: &str = "clsact-";
-/// Bytes of a buffer for the kernel's list: more than one datagram of it.
+/// Size of the buffer for the kernel's list, in bytes: more than one of its
+/// datagrams.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// A tc filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     pub priority: u16,
-    /// Of an eBPF program, as it was given; else empty.
+    /// Name of an eBPF program, as it was given; else empty.
     pub name: String,
-    /// The program's number in the kernel, if it is known.
+    /// Number of the program in the kernel, if it is known.
     pub program: Option<u32>,
 }
 
-/// Makes the qdisc where there is none, and remembers it in `pin_dir`.
+/// Makes the qdisc where there is none, and notes that in `pin_dir`.
 pub(super) fn ensure(interface: &str, pin_dir: &Path) {
     // Fails if the interface already has the qdisc, which is as good.
     if tc::qdisc_add_clsact(interface).is_ok()
@@ -58,7 +59,7 @@ pub(super) fn keep_marks(pin_dir: &Path) {
     marks(pin_dir).into_iter().for_each(|(path, _)| kept::keep_folder(path));
 }
 
-/// The filters in one direction.
+/// The filters of one direction.
 pub(super) fn filters(index: u32, direction: TcAttachType) -> io::Result<Vec<Filter>> {
     let parent = match direction {
         TcAttachType::Egress => PARENT_EGRESS,
@@ -129,7 +130,7 @@ fn message(index: u32, handle: u32, parent: u32) -> Vec<u8> {
     words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect()
 }
 
-/// One filter of the kernel's list; none for what is only a chain's head.
+/// One filter of the kernel's list; `None` for the head of a chain.
 fn parse(body: &[u8]) -> Option<Filter> {
     const MESSAGE: usize = 20;
     let info: [u8; 4] = body.get(16..MESSAGE)?.try_into().ok()?;

@@ -12,11 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// Packets of one call of [`Copies::drain`]: some ms of a loop that others wait for.
+/// Most packets of one [`Copies::drain`]: some ms of a loop that others wait for.
 const DRAIN_MAX: usize = 8192;
-/// Calls of [`Copies::drain`] that empty the fullest ring.
+/// Number of [`Copies::drain`] calls that empty the fullest ring.
 pub const DRAINS_MAX: usize = RECOVER_RING_BYTES as usize / RECORD_BYTES_MIN / DRAIN_MAX;
-/// The kernel's head of a record, ours, and the shortest headers.
+/// Least bytes of a record: the kernel's head, ours, and the shortest headers.
 const RECORD_BYTES_MIN: usize = 64;
 
 /// The maps that `recover.h` adds to an object.
@@ -26,23 +26,25 @@ pub(crate) const RECOVER_MAPS: [&str; 4] =
 /// What is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyPolicy {
-    /// Nothing; it costs the load of a word per packet.
+    /// Nothing; costs the load of a word per packet.
     Off,
-    /// SYNs, and what says that they have arrived.
+    /// SYNs, and the headers that tell that they have arrived.
     Syns,
     /// Every segment, and every acknowledgement's headers.
     Segments,
 }
 
-/// One copied packet: its headers, and of its payload the first segment and, if
-/// it is longer than that, the last.
+/// One copied packet: its headers, the payload of its first segment and, if the
+/// packet is longer than that, of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied<'a> {
-    /// It goes into the part of the network that may fail; else out of it.
+    /// Whether it goes into the part of the network that may fail, or else out
+    /// of it.
     pub into: bool,
-    /// What its flow sent before was answered, though no answer was seen.
+    /// Whether what its flow sent before was answered, though no answer was
+    /// seen.
     pub is_opened: bool,
-    /// It was not forwarded: whoever reads this sends it on ([`Copies::hold`]).
+    /// Whether it was not forwarded: the reader sends it on ([`Copies::hold`]).
     pub is_held: bool,
     /// The program's own number, such as that of the string.
     pub way: u16,
@@ -50,8 +52,8 @@ pub struct Copied<'a> {
     pub headers: &'a [u8],
     /// Payload bytes of the whole packet.
     pub payload_bytes: u32,
-    /// The payload of the first segment. Less than the whole where only headers
-    /// were copied.
+    /// The payload of the first segment. Incomplete where only headers were
+    /// copied.
     pub head: &'a [u8],
     /// The payload of the last segment and where it begins in the whole.
     pub tail: Option<(u32, &'a [u8])>,
@@ -82,7 +84,7 @@ impl Copies {
         })
     }
 
-    /// What is copied from now on.
+    /// Sets what is copied from now on.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -99,8 +101,8 @@ impl Copies {
         self.control.set(0, value, 0).map_err(BpfError::map("recover_control"))
     }
 
-    /// Bare acknowledgements that come out of the cluster are not forwarded but
-    /// only copied until [`Copies::release`], and for `at_most` if that does not come.
+    /// Stops forwarding bare acknowledgements that come out of the cluster: they are
+    /// only copied until [`Copies::release`], or for `at_most`.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -110,7 +112,8 @@ impl Copies {
         self.control(self.policy | RECOVER_HOLDS)
     }
 
-    /// They are forwarded again. What is still in the ring is to be read.
+    /// Forwards acknowledgements again. What is still in the ring is to be
+    /// read.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -118,8 +121,8 @@ impl Copies {
         self.control(self.policy)
     }
 
-    /// Readable when much waits. What waits does not have to be read before, but
-    /// nothing is known of it.
+    /// Readable when much waits. Copies need not be read before, but until then
+    /// nothing is known of them.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.packets.as_fd()
@@ -127,7 +130,7 @@ impl Copies {
 
     /// Hands over the packets that were copied since the last call, in order, until
     /// `take` answers false, but no more than some thousand: they come as fast as
-    /// clients send. Returns whether none is left.
+    /// clients send. True if none is left.
     pub fn drain(&mut self, mut take: impl FnMut(Copied<'_>) -> bool) -> bool {
         for _ in 0..DRAIN_MAX {
             let Some(record) = self.packets.next() else { return true };
@@ -138,7 +141,7 @@ impl Copies {
         false
     }
 
-    /// Throws away what was copied; nothing more is.
+    /// Discards what was copied, and copies nothing more.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -152,19 +155,19 @@ impl Copies {
         Ok(())
     }
 
-    /// Does somebody watch what the programs do to packets?
+    /// Whether somebody watches what the programs do to packets.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.resent.is_watched()
     }
 
-    /// Shows whoever watches a packet that was sent again, IP header first, as one
-    /// of the interface `ifindex`; 0 where the routes have chosen it.
+    /// Shows a watcher a resent packet, IP header first, as one of the interface
+    /// `ifindex`; 0 if the routes chose it.
     pub fn show_resent(&mut self, ifindex: u32, packet: &[u8]) {
         self.resent.show(ifindex, packet);
     }
 
-    /// Packets that were copied, and that found no room in the ring.
+    /// Packets that were copied, and packets for which the ring had no room.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let values = self.counts.get(&0, 0);

@@ -1,6 +1,6 @@
 //! A spread group's redirector (`bpf/redirect.bpf.c`): services, host servers
-//! and flows. A redirector that starts again takes over the maps that it finds,
-//! so nothing that was established moves.
+//! and flows. A restarted redirector takes over the maps that it finds, so no
+//! established connection moves.
 
 use super::batch;
 use super::cost::Cost;
@@ -55,32 +55,33 @@ static OBJECT: Object = Object {
     priority: 103,
 };
 
-/// Seconds of silence after which a flow is forgotten: reset; closed by the
-/// client; never seen after its handshake; and any other (RFC 5382 §5 asks for
-/// more than two hours).
+/// Seconds of silence after which a flow is forgotten, for flows that were
+/// reset, closed by the client, never seen after their handshake, and all
+/// others (RFC 5382 §5 asks for more than two hours).
 const RESET_AGE: u32 = 10;
 const CLOSED_AGE: u32 = 120;
 const YOUNG_AGE: u32 = 600;
 const IDLE_AGE: u32 = 3 * 3600;
-/// Flows that are forgotten at one time, so that a tick stays short.
+/// Most flows forgotten at one time, so that a tick stays short.
 const FORGET_MAX: usize = 16_384;
 
-/// What a redirector is made of.
+/// Configuration of a redirector.
 #[derive(Clone, Debug)]
 pub struct RedirectConfig {
     pub client_interfaces: Vec<String>,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
-    /// Connections of each family that are kept where they are; one more is refused.
+    /// Most connections of each family that are kept where they are; one more is
+    /// refused.
     pub flows_max: u32,
-    /// Of the hash that chooses: the same on all edges of a group.
+    /// Seed of the hash that chooses: the same on all edges of a group.
     pub seed: u64,
     /// Outer source addresses: a prefix and its length.
     pub outer4: (Ipv4Addr, u8),
     pub outer6: (Ipv6Addr, u8),
 }
 
-/// An address, a port, and whether it is UDP's.
+/// An address, a port, and whether the protocol is UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
     pub address: IpAddr,
@@ -94,16 +95,17 @@ pub struct Host {
     pub v4: Option<Way>,
     pub v6: Option<Way>,
     pub state: HostState,
-    /// Not encapsulated: the next hop is the host server itself.
+    /// Whether packets go without encapsulation: the next hop is the host
+    /// server itself.
     pub layer2: bool,
 }
 
-/// How its packets of one family leave.
+/// How a host server's packets of one family leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub address: IpAddr,
     pub next_hop: IpAddr,
-    /// 0: no route at the moment.
+    /// Interface; 0 if there is no route at the moment.
     pub ifindex: u32,
     pub mtu: u32,
 }
@@ -111,7 +113,7 @@ pub struct Way {
 /// Whether a host server takes part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostState {
-    /// The slot is nobody's.
+    /// The slot is unused.
     #[default]
     Free,
     Up,
@@ -119,23 +121,23 @@ pub enum HostState {
     Draining,
     /// Nobody waits for it: a repeated SYN goes elsewhere.
     Dead,
-    /// And when it comes back, it is still drained.
+    /// The host server is dead, and when it comes back, it is still drained.
     DeadDrained,
 }
 
-/// The flows there are.
+/// The current flows.
 #[derive(Clone, Debug)]
 pub struct Flows {
     pub ipv4: usize,
     pub ipv6: usize,
-    /// Of each family, which has a table of its own.
+    /// Most flows of each family, which has a table of its own.
     pub max: u32,
-    /// By slot, of both families.
+    /// Number of flows by slot, of both families.
     pub per_host: Vec<usize>,
 }
 
 impl Flows {
-    /// Those of both families.
+    /// Number of flows of both families.
     #[must_use]
     pub fn count(&self) -> usize {
         self.ipv4 + self.ipv6
@@ -161,8 +163,8 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Attaches the redirector. Services, host servers and flows of an earlier one
-    /// in `pin_dir` are kept.
+    /// Attaches the redirector. Services, host servers and flows of an earlier
+    /// redirector in `pin_dir` are kept.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses, an interface does not exist, or pinned
@@ -197,13 +199,13 @@ impl Redirect {
     }
 
     /// Copies of the SYNs that pass, each with the slot of its host server, for a
-    /// cache; only the first call has them.
+    /// cache; only the first call returns them.
     #[must_use]
     pub fn take_copies(&mut self) -> Option<Copies> {
         self.copies.take()
     }
 
-    /// The slots that are somebody's.
+    /// The slots in use.
     #[must_use]
     pub fn hosts(&self) -> Vec<(u8, Host)> {
         let host = |slot: u32| Some((slot as u8, host_of(&self.hosts.get(&slot, 0).ok()?)));
@@ -211,7 +213,7 @@ impl Redirect {
         all.filter(|(_, host)| host.state != HostState::Free).collect()
     }
 
-    /// Says who has a slot.
+    /// Sets the host server of a slot.
     ///
     /// # Errors
     /// [`BpfError::NoMember`] beyond the last slot, [`BpfError::Map`] if the kernel
@@ -249,7 +251,7 @@ impl Redirect {
             .map(|i| (self.next_table + i) % SPREAD_TABLES)
             .find(|table| !used(table))
             .ok_or(BpfError::SpreadServices(rows.len()))?;
-        // Not the one that was left a moment ago: a packet may still read it.
+        // Not the table that was left a moment ago: a packet may still read it.
         self.next_table = (spare + 1) % SPREAD_TABLES;
         self.tables.set(spare, *table, 0).map_err(BpfError::map("spread_tables"))?;
         rows.retain(|row| key_of(row) != *service);
@@ -257,8 +259,8 @@ impl Redirect {
         self.set_rows(&rows)
     }
 
-    /// Packets of the service go the plain way again; one that is not redirected
-    /// is no error.
+    /// Sends packets of the service the plain way again; a service that is not
+    /// redirected is no error.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -268,8 +270,8 @@ impl Redirect {
         self.set_rows(&rows)
     }
 
-    /// A second has passed. Flows age by such ticks, so that none ages while
-    /// nobody is here who could forget it.
+    /// Counts a second. Flows age by such ticks, so that none ages while no
+    /// daemon could forget it.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -279,7 +281,8 @@ impl Redirect {
         self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
     }
 
-    /// Forgets flows that are over or were silent for very long. Returns how many.
+    /// Forgets flows that are over or were silent for very long. Returns their
+    /// number.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -289,7 +292,7 @@ impl Redirect {
         Ok(forgotten + self.flows6.forget(now, FORGET_MAX - forgotten)?)
     }
 
-    /// How many flows there are, and where.
+    /// Number and places of the current flows.
     #[must_use]
     pub fn flows(&self) -> Flows {
         let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
@@ -300,7 +303,7 @@ impl Redirect {
         Flows { ipv4: four.len(), ipv6: six.len(), max: self.flows_max, per_host }
     }
 
-    /// What was counted since the maps were made.
+    /// Counts since the maps were made.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -315,9 +318,9 @@ impl Redirect {
         trace::ask(&pin, "redirect", self.first_ifindex, question)
     }
 
-    /// What one packet costs the program, over `repeat` runs: parsing, looking the
-    /// flow up, and rewriting, which is undone between the runs. The flow is
-    /// remembered first.
+    /// Mean time that one packet costs the program, over `repeat` runs: parsing,
+    /// looking the flow up, and rewriting, which is undone between the runs. The
+    /// flow is remembered first.
     ///
     /// # Errors
     /// [`BpfError`] if the programs cannot be loaded or asked.
@@ -348,7 +351,7 @@ impl Redirect {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
+        OBJECT.detach_all(interfaces, &[Ingress], &[], pin_dir)
     }
 
     fn config(&self) -> Result<SpreadConfig, BpfError> {
@@ -362,7 +365,8 @@ impl Redirect {
         current.map(|current| directory::services(&current)).unwrap_or_default()
     }
 
-    /// Not the directory that was left a moment ago: a packet may still read it.
+    /// Writes the services, not into the directory that was left a moment ago: a
+    /// packet may still read it.
     fn set_rows(&mut self, rows: &[SpreadService]) -> Result<(), BpfError> {
         let next = directory::build(rows).ok_or(BpfError::SpreadServices(rows.len()))?;
         let mut config = self.config()?;
@@ -373,7 +377,8 @@ impl Redirect {
         self.config.set(0, config, 0).map_err(BpfError::map("spread_config"))
     }
 
-    /// Ticks and services go on where an earlier redirector stopped.
+    /// Writes the configuration; ticks and services continue where an earlier
+    /// redirector stopped.
     fn write_config(&mut self, config: &RedirectConfig) -> Result<(), BpfError> {
         let before = self.config()?;
         let mask4 = u32::MAX.checked_shr(config.outer4.1.into()).unwrap_or(0);
@@ -415,7 +420,8 @@ impl<K: aya::Pod> FlowTable<K> {
         self.read().iter().map(|(_, flow)| flow.host).collect()
     }
 
-    /// Removes at most `most` of those that are over at tick `now`; how many it did.
+    /// Removes at most `most` flows that are over at tick `now`; returns their
+    /// number.
     fn forget(&mut self, now: u32, most: usize) -> Result<usize, BpfError> {
         let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow);
         let flows = self.read().into_iter().filter(|(_, flow)| over(flow));
@@ -512,7 +518,7 @@ fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
         Pin::of::<SpreadKey4, SpreadFlow>(FLOWS4, config.flows_max),
         Pin::of::<RawKey, SpreadFlow>(FLOWS6, config.flows_max),
     ];
-    // Without them a handshake is repeated, or a datagram goes elsewhere.
+    // If these are lost, a handshake is repeated, or a datagram goes elsewhere.
     let others = [
         Pin::of::<SpreadKey4, SpreadFlow>("spread_embryos4", SPREAD_EMBRYOS_MAX),
         Pin::of::<RawKey, SpreadFlow>("spread_embryos6", SPREAD_EMBRYOS_MAX),

@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 pub(crate) const REGULATE_MAPS: [&str; 4] =
     ["regulate_control", "regulate_flows", "regulate_strings", "regulate_counts"];
 
-/// What went into a string since the maps were made.
+/// Measurements of what went into a string since the maps were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// On the wire.
+    /// Bytes on the wire.
     pub bytes: u64,
-    /// Counts a flow once in every interval in which it sent something.
+    /// Number of flows, each counted once in every interval in which it sent
+    /// something.
     pub flows: u64,
-    /// The same of those flows that were promised more before than the cap, and
-    /// do not feel it yet.
+    /// Bytes of those flows that were promised more than the cap before, and do
+    /// not feel it yet.
     pub free_bytes: u64,
     pub free_flows: u64,
 }
@@ -51,7 +52,7 @@ pub struct Regulated {
     counts: PerCpuArray<MapData, RawRegulateCount>,
     session: u16,
     interval: u16,
-    /// Flows' last stamps, and when they were first seen.
+    /// Each flow's last stamp, and when it was first seen.
     silent: BTreeMap<RawKey, (u64, Instant)>,
 }
 
@@ -68,7 +69,7 @@ impl Regulated {
             interval: 0,
             silent: BTreeMap::new(),
         };
-        // A daemon that died while it was on has left its cap behind, with its number.
+        // A daemon that died while capping has left its cap behind, with its number.
         let left = this.control.get(&0, 0).map_err(BpfError::map("regulate_control"))?;
         let [.., a, b] = left.to_ne_bytes();
         this.session = u16::from_ne_bytes([a, b]);
@@ -76,8 +77,8 @@ impl Regulated {
         Ok(this)
     }
 
-    /// From now on receivers promise no more than their senders are about to use,
-    /// so that a cap is felt soon after it is set.
+    /// From now on, receivers promise no more than their senders are about to
+    /// use, so that a cap is felt soon after it is set.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -86,7 +87,7 @@ impl Regulated {
         self.uncap()
     }
 
-    /// Caps nothing any more, and watches on.
+    /// Stops capping, and goes on watching.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -94,7 +95,7 @@ impl Regulated {
         self.write(REGULATE_UNCAPPED)
     }
 
-    /// The next interval begins, with this cap on every window.
+    /// Begins the next interval, with this cap on every window.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -113,7 +114,7 @@ impl Regulated {
         self.control.set(0, word, 0).map_err(BpfError::map("regulate_control"))
     }
 
-    /// What has gone into a string; only counted while it watches.
+    /// Measurements of a string; only counted while it watches.
     #[must_use]
     pub fn measured(&self, string: usize) -> Measured {
         let index = u32::try_from(string.min(STRINGS_MAX)).unwrap_or(0);
@@ -132,8 +133,8 @@ impl Regulated {
         )
     }
 
-    /// Acknowledgements that were changed, and flows that found no room and are
-    /// left alone.
+    /// Acknowledgements that were changed, and flows for which there was no
+    /// room and that are left alone.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let values = self.counts.get(&0, 0);
@@ -143,7 +144,7 @@ impl Regulated {
     }
 
     /// Forgets flows that have ended, or were silent for longer than `older_than`;
-    /// one that goes on after that is left alone. Returns how many.
+    /// such a flow is left alone if it goes on. Returns their number.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -165,7 +166,7 @@ impl Regulated {
         }
         self.silent = silent;
         for key in &dead {
-            // One that is gone already is as good.
+            // A flow that is gone already is as good.
             let _gone = self.flows.remove(key);
         }
         Ok(dead.len())

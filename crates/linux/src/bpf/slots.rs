@@ -73,12 +73,13 @@ impl Slots {
             has_ts: slot.u8(offset_of!(GateSlot, has_ts)).load(Ordering::Relaxed) != 0,
             held_synack: seq(offset_of!(GateSlot, open_generation)).0 != generation,
         };
-        // A view of which a part belongs to the next generation is none.
+        // A view that mixes two generations does not count.
         fence(Ordering::Acquire);
         self.live(conn).map(|_| view)
     }
 
-    /// What its handshake has agreed on; of its clock the last reading.
+    /// The record that its handshake has agreed on; the clock is its last
+    /// reading.
     pub(crate) fn record(&self, conn: ConnId) -> Option<ConnRecord> {
         let (slot, _) = self.live(conn)?;
         let word = |offset| slot.u32(offset).load(Ordering::Relaxed);
@@ -97,12 +98,13 @@ impl Slots {
             tsval: has_ts.then(|| word(offset_of!(GateSlot, tsval))),
             window: half(offset_of!(GateSlot, window)),
         };
-        // As with a view.
+        // As for a view.
         fence(Ordering::Acquire);
         self.live(conn).map(|_| record)
     }
 
-    /// One store; that `stable` never goes back is the caller's part.
+    /// Sets `stable` with one store; the caller ensures that it never goes
+    /// back.
     pub(crate) fn set_stable(&self, conn: ConnId, stable: SeqNo) -> bool {
         let Some((slot, generation)) = self.live(conn) else { return false };
         let word = u64::from(generation) << 32 | u64::from(stable.0);
@@ -139,7 +141,8 @@ impl Slots {
         conn
     }
 
-    /// Marks the slot free; its key, for the caller to forget. `None` the second time.
+    /// Marks the slot free; returns its key, for the caller to forget. `None` the
+    /// second time.
     pub(crate) fn release(&self, conn: ConnId) -> Option<ConnKey> {
         let key = self.live(conn)?.0.key();
         self.stamp(conn, offset_of!(GateSlot, free_generation)).then_some(key)
@@ -217,7 +220,7 @@ impl<'a> Slot<'a> {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// Where both streams are.
+    /// Writes the positions of both streams.
     fn put_numbers(&self, adopted: &Adopted) {
         let put = |offset, value| self.u32(offset).store(value, Ordering::Relaxed);
         put(offset_of!(GateSlot, snd_una), adopted.snd_una.0);
@@ -230,7 +233,7 @@ impl<'a> Slot<'a> {
         put(offset_of!(GateSlot, tsecr), adopted.tsecr);
     }
 
-    /// What the handshake has agreed on.
+    /// Writes what the handshake has agreed on.
     fn put_record(&self, record: &ConnRecord) {
         let word = |offset, value| self.u32(offset).store(value, Ordering::Relaxed);
         let half = |offset, value| self.u16(offset).store(value, Ordering::Relaxed);

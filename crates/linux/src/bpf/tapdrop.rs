@@ -57,7 +57,7 @@ impl TapDrop {
         self.live.set(0, u32::from(live), 0).map_err(BpfError::map("tapdrop_live"))
     }
 
-    /// Puts the program back if somebody has removed it; returns what was missing.
+    /// Puts the program back if somebody has removed it; returns what it was.
     ///
     /// # Errors
     /// [`BpfError::Attach`].
@@ -65,7 +65,7 @@ impl TapDrop {
         OBJECT.mend(pin_dir, &[("tapdrop", interface, Ingress)])
     }
 
-    /// What was counted since it was attached.
+    /// Counts since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -76,14 +76,19 @@ impl TapDrop {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
-        Self::detach_stale(&self.interface, &self.pin_dir).map(drop)
+        Self::detach_stale(&self.interface, &[], &self.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs, which serve none of `services`, stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &[Ingress], pin_dir)
+    pub fn detach_stale(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &[Ingress], services, pin_dir)
     }
 }

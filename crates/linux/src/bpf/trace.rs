@@ -1,6 +1,6 @@
 //! Asking a loaded program where a packet would go (`BPF_PROG_TEST_RUN`). The
-//! packet carries a mark by which the program knows that it is only asked: it
-//! counts nothing and remembers nothing, and the answer comes back in the mark.
+//! packet carries a mark by which the program recognises a question: it counts
+//! nothing and remembers nothing, and returns the answer in the mark.
 
 use super::error::BpfError;
 use super::layout::{TRACE_BYTE, TRACE_MARK};
@@ -29,15 +29,15 @@ const REDIRECT: u32 = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     pub from: SocketAddr,
-    /// Of the same family as `from`.
+    /// Destination, of the same family as `from`.
     pub to: SocketAddr,
     pub udp: bool,
-    /// The first segment of a connection.
+    /// Whether it is the first segment of a connection.
     pub syn: bool,
     pub payload_bytes: u16,
 }
 
-/// What becomes of it.
+/// Outcome for the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traced {
     pub verdict: Verdict,
@@ -49,7 +49,7 @@ pub struct Traced {
     pub after: Vec<u8>,
 }
 
-/// What the program says.
+/// The program's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Not the program's business: the stack forwards it.
@@ -59,7 +59,7 @@ pub enum Verdict {
     Dropped,
 }
 
-/// Why that member.
+/// Why that member was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Unknown,
@@ -167,7 +167,7 @@ pub(super) fn ask(
     Ok(Traced { verdict, how, member, before, after })
 }
 
-/// A packet's context: its mark, and where it came in.
+/// A packet's context: its mark, and the interface where it came in.
 pub(super) fn context(mark: u32, ifindex: u32) -> [u8; CONTEXT_BYTES] {
     let mut context = [0; CONTEXT_BYTES];
     context[CONTEXT_MARK..CONTEXT_MARK + 4].copy_from_slice(&mark.to_ne_bytes());
@@ -192,7 +192,7 @@ pub(super) fn time(
     Ok(classifier.test_run(options).map_err(failed)?.duration)
 }
 
-/// What the program wrote into the mark.
+/// The answer that the program wrote into the mark.
 pub(super) fn answer(mark: u32) -> (How, Option<u8>) {
     if mark == TRACE_MARK || mark >> 24 != TRACE_BYTE {
         return (How::Unknown, None);
@@ -209,7 +209,7 @@ pub(super) fn answer(mark: u32) -> (How, Option<u8>) {
 }
 
 impl Traced {
-    /// Bytes of the IP header with which the frame now begins.
+    /// The bytes from the IP header on.
     #[must_use]
     pub fn ip(&self) -> &[u8] {
         self.after.get(ETHERNET..).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! One edge of a transit group: its programs keep every flow on one string of
 //! middleboxes, in both directions, and move it when that string dies
-//! (`bpf/transit.bpf.c`). An edge that starts again takes over the maps that it
-//! finds, so the table of strings and the flows survive the daemon.
+//! (`bpf/transit.bpf.c`). A restarted edge takes over the maps that it finds,
+//! so the table of strings and the flows survive the daemon.
 
 use super::batch;
 use super::error::BpfError;
@@ -53,15 +53,14 @@ static OBJECT: Object = Object {
 const TCP_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 /// The same for UDP (RFC 4787 REQ-5).
 const UDP_AGE: Duration = Duration::from_secs(300);
-/// Silence after which a flow is forgotten that was closed, reset or never answered:
-/// whoever floods the table with packets that nobody answers takes up room for no
-/// longer.
+/// Silence after which a flow that was closed, reset or never answered is forgotten:
+/// packets that nobody answers, sent to flood the table, take up room for no longer.
 const OVER_AGE: Duration = Duration::from_secs(30);
 
 /// One string, as this edge sees it.
 #[derive(Clone, Debug)]
 pub struct StringPort {
-    /// The interface behind which this string, and nothing else, begins.
+    /// The interface behind which only this string begins.
     pub interface: String,
     /// The string's first host; packets of a family without one take the plain
     /// route.
@@ -74,28 +73,29 @@ pub struct StringPort {
 pub struct TransitConfig {
     /// Interfaces that face clients or servers.
     pub outside: Vec<String>,
-    /// In the order of the bits and slots of [`TransitState`].
+    /// Strings in the order of the bits and slots of [`TransitState`].
     pub strings: Vec<StringPort>,
     /// Whether the other edge follows this one's choices.
     pub leads: bool,
     /// Whether moved flows go back to a string that returns.
     pub return_all: bool,
-    /// Of the hash that spreads flows: the same at both edges, and secret.
+    /// Seed of the hash that spreads flows: the same at both edges, and secret.
     pub seed: u32,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
-    /// Flows that are kept on their strings; see [`super::TRANSIT_FLOWS_DEFAULT`].
+    /// Most flows that are kept on their strings; see
+    /// [`super::TRANSIT_FLOWS_DEFAULT`].
     pub flows_max: u32,
 }
 
 /// Which strings may be used, and for which part of the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitState {
-    /// Counted up with every change.
+    /// Number that grows with every change.
     pub epoch: u32,
-    /// Bit `i`: string `i`.
+    /// Mask of strings: bit `i` is string `i`.
     pub usable: u32,
-    /// The string of each part.
+    /// The string of each part of the flows.
     pub slots: [u8; TRANSIT_SLOTS],
     /// Closed by hand, which is why no string is usable.
     pub is_closed: bool,
@@ -158,8 +158,8 @@ impl Transit {
         Ok(transit)
     }
 
-    /// Lets flows use these strings, and no other, from now on. One map update,
-    /// in force when this returns.
+    /// Lets flows use only these strings from now on. One map update, in force
+    /// when this returns.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -184,7 +184,7 @@ impl Transit {
         Ok((raw.armed != 0).then_some(TransitState { epoch, usable, slots, is_closed }))
     }
 
-    /// What went into each string here, and what came out of it.
+    /// Traffic that went into each string here, and that came out of it.
     #[must_use]
     pub fn traffic(&self) -> Vec<(Traffic, Traffic)> {
         let read = |index: usize| {
@@ -196,7 +196,7 @@ impl Transit {
         (0..self.string_count).map(|string| (read(2 * string), read(2 * string + 1))).collect()
     }
 
-    /// What the edge has counted since its maps were made.
+    /// Counts since the edge's maps were made.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.read()
@@ -213,19 +213,20 @@ impl Transit {
         trace::ask(&pin, "transit_outside", net::ifindex(outside)?, question)
     }
 
-    /// Copies of the packets that pass, for a cache; only the first call has them.
+    /// Copies of the packets that pass, for a cache; only the first call returns
+    /// them.
     #[must_use]
     pub fn take_copies(&mut self) -> Option<Copies> {
         self.copies.take()
     }
 
-    /// The cap on windows; only the first call has it.
+    /// The cap on windows; only the first call returns it.
     #[must_use]
     pub fn take_regulated(&mut self) -> Option<Regulated> {
         self.regulated.take()
     }
 
-    /// What forgets flows that are over; it works beside this object.
+    /// A sweeper that forgets flows that are over; it works beside this object.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -253,11 +254,11 @@ impl Transit {
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], pin_dir)
+        OBJECT.detach_all(interfaces, &[Ingress], &[], pin_dir)
     }
 }
 
-/// The table of flows, for who counts and forgets them.
+/// The table of flows, for counting and forgetting them.
 pub struct FlowSweeper {
     flows: HashMap<MapData, RawTransitKey, RawTransitFlow>,
     /// The same map again, for reading it in batches.
@@ -265,11 +266,11 @@ pub struct FlowSweeper {
 }
 
 impl FlowSweeper {
-    /// Forgets flows that are over or were silent for too long. Answers how many
-    /// flows are on each string now.
+    /// Forgets flows that are over or were silent for too long. Returns the
+    /// number of flows on each string now.
     ///
     /// The programs' clock is the host's, which a time namespace may hide, so the
-    /// latest stamp stands for now: while nothing passes, nothing ages.
+    /// latest stamp counts as now: while nothing passes, nothing ages.
     #[must_use]
     pub fn sweep(&mut self) -> [u64; STRINGS_MAX] {
         let flows: Vec<(RawTransitKey, RawTransitFlow)> =
@@ -278,7 +279,7 @@ impl FlowSweeper {
         let mut counts = [0; STRINGS_MAX];
         for (key, flow) in &flows {
             if now - flow.seen_ns > age_max(key, flow).as_nanos() as u64 {
-                // One that has just gone by itself is as good.
+                // A flow that has just gone by itself is as good.
                 let _absent = self.flows.remove(key);
             } else if let Some(count) = counts.get_mut(usize::from(flow.string)) {
                 *count += 1;
@@ -301,7 +302,7 @@ fn age_max(key: &RawTransitKey, flow: &RawTransitFlow) -> Duration {
     }
 }
 
-/// The table that is in the kernel, with this configuration's strings.
+/// The table in the kernel, with this configuration's strings.
 fn take_over(
     table: &Array<MapData, RawTable>,
     config: &TransitConfig,

@@ -1,11 +1,11 @@
 //! Half-closed connections: a FIN is part of a queue, but no socket option puts
 //! one there.
 //!
-//! The own FIN comes from shutdown(). In repair mode with the send queue chosen
+//! Our own FIN comes from shutdown(). In repair mode with the send queue chosen
 //! it counts as already sent (the way of CRIU's libsoccr), which is needed if the
-//! client has acknowledged it; that ACK is then played to the own stack. A FIN
-//! the client has not acknowledged is simply sent again. The client's FIN is
-//! always played to the own stack.
+//! client has acknowledged it; that ACK is then played to the local stack. A FIN
+//! that the client has not acknowledged is simply sent again. The client's FIN is
+//! always played to the local stack.
 
 use super::{KERNEL_TOO_OLD, RepairError, RestoreSpec, TCP_SEND_QUEUE, select_queue, step};
 use crate::sockopt::checked;
@@ -57,7 +57,7 @@ pub(super) fn queue_sent_fin(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
 
 /// Brings a socket that [`super::restore`] has rebuilt into `spec.closing`. The
 /// service address must be local by now, and all output must have been written.
-/// `inject` delivers a whole packet to the own stack (see
+/// `inject` delivers a whole packet to the local stack (see
 /// [`crate::raw::RawSender`]); `tsval` is a current timestamp of the *client*
 /// (TSval of its last packet), if the connection uses them.
 ///
@@ -113,7 +113,7 @@ pub fn show_clock(
     play(spec, Flags::ACK, una, Some(timestamps), inject)
 }
 
-/// Delivers an empty segment of the client to the own stack.
+/// Delivers an empty segment of the client to the local stack.
 fn play(
     spec: &RestoreSpec<'_>,
     flags: Flags,

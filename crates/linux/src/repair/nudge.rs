@@ -8,8 +8,8 @@
 //! the client's ACKs, which reach the rebuilt socket as well and empty its queue.
 //! `tests/linux_nudge.rs` measures all of this.
 //!
-//! Better still is to have nothing in flight: what the fence has kept from the
-//! client belongs into [`super::live_send`] and leaves at once.
+//! Better still is to have nothing in flight: output that the fence has kept
+//! from the client belongs in [`super::live_send`] and leaves at once.
 
 use super::RestoreSpec;
 use holdfast_wire::packet::{Flags, PacketError, TcpOptions, TcpSegment};
@@ -17,13 +17,14 @@ use holdfast_wire::seq::SeqNo;
 
 /// Segments a [`Nudge`] sends before the first ACK: the initial window of RFC 6928.
 pub const NUDGE_SEGMENTS_FIRST: usize = 10;
-/// Segments it has outstanding at most, however many were acknowledged.
+/// Most segments that a [`Nudge`] has outstanding, however many were
+/// acknowledged.
 pub const NUDGE_SEGMENTS_MAX: usize = 256;
 
 /// Bytes of TCP header that timestamps take from each segment.
 const TIMESTAMP_BYTES: usize = 12;
 
-/// What the packets of a [`Nudge`] say beside the output.
+/// Fields of a [`Nudge`]'s packets, beside the output.
 #[derive(Clone, Copy, Debug)]
 pub struct NudgeHeader {
     /// The number to acknowledge: [`RestoreSpec::rcv_end`] or later.
@@ -59,7 +60,7 @@ impl Nudge {
         let overhead = if header.timestamps.is_some() { TIMESTAMP_BYTES } else { 0 };
         let mss = usize::from(spec.mss()).saturating_sub(overhead).max(1);
         let acked = usize::try_from(client_ack.since(spec.snd_una)).unwrap_or(0);
-        // An ACK from before the repair may still pass by, or one beyond the output.
+        // An ACK from before the repair may still arrive, or one beyond the output.
         let acked = acked.min(spec.in_flight.len());
         let segments = (NUDGE_SEGMENTS_FIRST + acked / mss).min(NUDGE_SEGMENTS_MAX);
         let window = (segments * mss).min(spec.peer_window_bytes as usize);

@@ -30,7 +30,7 @@ fn only_memory_that_a_daemon_would_have_made_is_adopted() {
     ] {
         assert!(again(&other).is_err(), "{other:?}");
     }
-    // Whoever could shorten it could kill its reader.
+    // Shortening the memory could kill its reader.
     // SAFETY: the kernel reads a C string; the descriptor is nobody else's.
     let open =
         unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"".as_ptr(), libc::MFD_ALLOW_SEALING)) };
@@ -116,7 +116,7 @@ fn who_speaks_alone_already_goes_on_and_can_be_joined() {
     assert_eq!((memory.mode(), memory.begin_log()), (mode::OFF, None));
 }
 
-/// Noise in place of everything that the server can write.
+/// Writes noise over everything that the server can write.
 fn scribble(memory: &SharedMemory, seed: u64) {
     let mut state = seed | 1;
     let words = (RING_OFFSET + memory.ring_bytes) / 8;
@@ -124,7 +124,7 @@ fn scribble(memory: &SharedMemory, seed: u64) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        // Small numbers and extremes are what bounds break on.
+        // Small numbers and extremes are what breaks bounds.
         let word = match state % 5 {
             0 => state % 64,
             1 => u64::MAX - state % 64,

@@ -1,4 +1,4 @@
-//! What looking at a server may cost, whatever it has made of itself.
+//! Limits on the cost of looking at a server, whatever it has made of itself.
 
 use super::error::{Result, refuse};
 use super::maps::Mapping;
@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// How long a look at a process that runs may take, and the comparison of its files.
+/// Longest time for a look at a running process, and for comparing its files.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a list under /proc: a hundred thousand areas, or watches.
+/// Most bytes of a list under /proc: a hundred thousand areas, or watches.
 pub(super) const LIST_BYTES_MAX: u64 = 64 << 20;
 
-/// Time that is left.
+/// The time that is left.
 #[derive(Clone, Copy)]
 pub(super) struct Patience(Instant);
 
@@ -25,7 +25,8 @@ impl Patience {
         Self(Instant::now() + within)
     }
 
-    /// Asked before each step that takes long, or that a server decides how often there is.
+    /// Call before each step that takes long, or whose number of repetitions the server
+    /// decides.
     pub fn check(self) -> Result<()> {
         if Instant::now() < self.0 {
             return Ok(());
@@ -45,7 +46,7 @@ impl Room {
     }
 }
 
-/// Reads what the kernel says of a server, which may have made that long.
+/// Reads a list of the kernel about a server, which may have made it long.
 pub(super) fn list(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes)?;
@@ -55,7 +56,8 @@ pub(super) fn list(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A link to what is mapped there: the file itself, whatever its name means now.
+/// Path of a link to what is mapped there: the file itself, whatever its name
+/// means now.
 pub(super) fn link_of(pid: u32, mapping: &Mapping) -> String {
     format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)
 }

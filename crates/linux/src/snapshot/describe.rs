@@ -1,5 +1,5 @@
-//! What a process is, besides its pages and threads; and what of it cannot be
-//! rebuilt, by name.
+//! What a process is, besides its pages and threads; and the names of its parts
+//! that cannot be rebuilt.
 
 pub(super) mod areas;
 pub(super) mod descriptors;
@@ -7,10 +7,11 @@ pub(super) mod process;
 pub(super) mod sockets;
 mod written;
 
-/// Reasons that anybody would read.
+/// Most reasons that anybody would read.
 const REASONS_MAX: usize = 64;
 
-/// Why it cannot be rebuilt: collected, so that an operator reads it all at once.
+/// Reasons why a process cannot be rebuilt: collected, so that an operator reads
+/// them all at once.
 #[derive(Default)]
 pub(super) struct Refusals(pub Vec<String>);
 
@@ -33,7 +34,7 @@ impl Refusals {
     }
 }
 
-/// A name for people.
+/// A name as text for people.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -2,16 +2,17 @@ use holdfast_wire::snapshot::ImageError;
 use std::fmt;
 use std::io;
 
-/// Why there is no image, or no process of it.
+/// Why there is no image, or no process made from it.
 #[derive(Debug)]
 pub enum SnapshotError {
-    /// The process has what cannot be rebuilt, by name; it was not touched.
+    /// The process has parts that cannot be rebuilt, listed by name; it was not
+    /// touched.
     Refused(Vec<String>),
     /// Its threads were not all quiet within the time that it may stand still.
     NeverQuiet,
-    /// A step failed; of what, and how.
+    /// A step failed: its description, and the error.
     Step { what: String, error: io::Error },
-    /// The image itself is no good.
+    /// The image itself is unusable.
     Image(ImageError),
 }
 

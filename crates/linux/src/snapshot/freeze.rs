@@ -1,5 +1,5 @@
 //! From a running process to its image: preparation, rounds, the freeze, and the
-//! image that is left when the process runs again.
+//! image that remains when the process runs again.
 
 use super::bounds::{LOOK_MAX, Patience, Room};
 use super::describe::areas::{Areas, Found, extents};
@@ -23,67 +23,69 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Looks at a process that runs, each of which must find what it is refused for.
+/// Number of looks at a running process; it is refused only for what every look
+/// finds.
 const LOOKS: u32 = 7;
-/// Before the second one, and twice as long each time: on a busy machine it is in the middle
-/// of something for as long as it waits for a processor.
+/// Time before the second look, doubled each time: on a busy machine the process is in the
+/// middle of something for as long as it waits for a processor.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Bytes of a file that are copied at once.
 const PIECE: u64 = 1 << 20;
 
-/// A process that an image is about to be taken of; it runs.
+/// A running process whose image is about to be taken.
 pub struct Preparation<'a> {
     pid: u32,
     options: &'a Options,
     insides: Insides,
     areas: Areas<'a>,
-    /// What it might do when it was looked at first.
+    /// What it was allowed to do at the first look.
     rights: Vec<String>,
     memory: MemoryCopy,
     state: Collected,
 }
 
-/// What files hold: which file, where in it, which bytes.
+/// Contents of files: the file, the offset in it, and the bytes.
 type Contents = Vec<(u32, u64, Vec<u8>)>;
 
-/// What a freeze has brought.
+/// The result of a freeze.
 struct Taken {
     began: Instant,
     until_quiet: Duration,
     description: Description,
     files: Contents,
     objects: Contents,
-    /// Connections that have to be described yet.
+    /// Connections that are still to be described.
     later: Vec<u32>,
 }
 
-/// A process that stands, all of its threads quiet. Whoever gets one in
-/// [`Quiescence::reached`] does what must happen at this point, and nothing slow.
+/// A stopped process, all of its threads quiet. A [`Quiescence::reached`] that
+/// gets one does what must happen at this point, and nothing slow.
 pub struct Frozen {
     pub pid: u32,
 }
 
-/// The image of a process that runs on.
+/// The image of a process that goes on running.
 pub struct Snapshot {
     description: Description,
     memory: MemoryCopy,
     state: Collected,
-    /// What pipes and unlinked files hold, by file; holes of the latter are left out.
+    /// Contents of pipes and unlinked files, by file; without the holes of the
+    /// latter.
     files: Contents,
     objects: Contents,
-    /// How long the process stood still.
+    /// Time for which the process stood still.
     pub pause: Duration,
-    /// Of that, until its threads stood and were quiet.
+    /// Part of that time until its threads stood and were quiet.
     pub until_quiet: Duration,
     /// Pages that were copied while it stood.
     pub frozen_pages: u64,
 }
 
 impl<'a> Preparation<'a> {
-    /// Looks at a process, and touches nothing but, if it has one, its userfaultfd.
+    /// Looks at a process; touches nothing but its userfaultfd, if it has one.
     ///
     /// # Errors
-    /// [`SnapshotError::Refused`] with all that cannot be rebuilt of it.
+    /// [`SnapshotError::Refused`] with everything that cannot be rebuilt.
     pub fn begin(pid: u32, options: &'a Options) -> Result<Self> {
         let mut refusals = Refusals::default();
         let status = process::Status::read(pid)?;
@@ -98,7 +100,8 @@ impl<'a> Preparation<'a> {
         let mut refusals = look(pid, options, &status, &mut areas)?;
         for further in 0..LOOKS - 1 {
             if !refusals.0.is_empty() {
-                // It runs: what it was in the middle of is not there the next time.
+                // The process runs: what it was in the middle of is gone the next
+                // time.
                 std::thread::sleep(BETWEEN_LOOKS * (1 << further));
                 refusals.keep_those_of(&look(pid, options, &status, &mut areas)?);
             }
@@ -113,8 +116,8 @@ impl<'a> Preparation<'a> {
         Ok(Self { pid, options, insides, areas, rights: status.rights(), memory, state })
     }
 
-    /// Copies what has changed in its state folders while the process runs: how many bytes
-    /// that were.
+    /// Copies what has changed in its state folders while the process runs; returns the
+    /// number of bytes.
     ///
     /// # Errors
     /// If something in them cannot be copied, or the image is not wanted any more.
@@ -141,8 +144,8 @@ impl<'a> Preparation<'a> {
         Ok(copied)
     }
 
-    /// Copies what has changed since the last round while the process runs: how many
-    /// pages that were. `None`: all memory is copied in the freeze.
+    /// Copies what has changed since the last round while the process runs; returns
+    /// the number of pages. `None`: all memory is copied in the freeze.
     ///
     /// # Errors
     /// If the process is gone, or the image is not wanted any more.
@@ -154,7 +157,7 @@ impl<'a> Preparation<'a> {
     /// Stops the process, copies what is left, and lets it run on.
     ///
     /// # Errors
-    /// [`SnapshotError`]; the process runs on whatever happens.
+    /// [`SnapshotError`]; the process runs on in any case.
     pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
         let taken = self.image(quiet);
         quiet.end();
@@ -223,7 +226,7 @@ impl<'a> Preparation<'a> {
         stand.threads().iter().map(thread).collect()
     }
 
-    /// As [`look`], of a process that stands: what it has become since then.
+    /// Like [`look`], for a stopped process: what it has become since then.
     fn look_again(
         &mut self,
         insides: &[Inside],
@@ -265,7 +268,7 @@ impl Snapshot {
         &self.description
     }
 
-    /// The most bytes that [`write`](Self::write) writes: pages of zeros it leaves out.
+    /// The most bytes that [`write`](Self::write) writes; it leaves out pages of zeros.
     ///
     /// # Errors
     /// If what it describes cannot be encoded.
@@ -347,7 +350,7 @@ fn shared_memory(found: &Found, room: &mut Room, patience: Patience) -> Result<C
     Ok(objects)
 }
 
-/// What a file holds, without its holes.
+/// The content of a file, without its holes.
 fn copy_file(
     file: &File,
     number: u32,

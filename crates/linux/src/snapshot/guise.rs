@@ -1,5 +1,5 @@
-//! The loader's thread with the server's rights to files: what the server may not open,
-//! make or bind, the kernel refuses to the loader, too. All other rights stay.
+//! Gives the loader's thread the server's rights to files: the kernel then refuses the
+//! loader what the server may not open, make or bind, too. All other rights stay.
 
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::Ids;
@@ -12,23 +12,24 @@ use std::marker::PhantomData;
 const OF_FILES: u64 = 0b1_1111 | 1 << 9 | 1 << 27 | 1 << 32;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
-/// Asks for a number without setting it.
+/// Number that asks for the current one without setting it.
 const ASK: u32 = u32::MAX;
 
-/// Lasts until it is dropped; of one thread.
+/// The server's rights in one thread, until this is dropped.
 pub(super) struct Guise {
     user: u32,
     group: u32,
     groups: Vec<u32>,
     capabilities: Capabilities,
-    /// What a change of rights takes from a process.
+    /// The dumpable flag, which a change of rights takes from a process.
     dumpable: c_int,
     dies_by: c_int,
     here: PhantomData<*mut ()>,
 }
 
 impl Guise {
-    /// Of a server that has just been started as a user other than root.
+    /// The guise of a server that has just been started as a user other than
+    /// root.
     pub fn of_user(user: u32, group: u32) -> io::Result<Self> {
         Self::of(&Ids {
             users: [user; 4],
@@ -56,7 +57,7 @@ impl Guise {
             dies_by,
             here: PhantomData,
         };
-        // Dropped from here on, it gives back what was taken.
+        // If this is dropped from here on, it gives back what was taken.
         set_groups(&ids.further_groups)?;
         set_number(libc::SYS_setfsgid, ids.groups[3]);
         set_number(libc::SYS_setfsuid, ids.users[3]);
@@ -71,7 +72,8 @@ impl Guise {
     }
 }
 
-/// A daemon that stayed in the guise would be refused its own files: rather none.
+/// Ends the guise. A daemon that stayed in it would be refused its own files:
+/// better no daemon.
 impl Drop for Guise {
     fn drop(&mut self) {
         let own = self.capabilities.set();
@@ -84,15 +86,15 @@ impl Drop for Guise {
         assert!(is_own && own.and(groups).and(again).is_ok(), "the loader's own rights");
         // SAFETY: plain numbers.
         unsafe {
-            // Only 0 and 1 can be set; another one nobody has set here.
+            // Only 0 and 1 can be set; any other value nobody has set here.
             libc::prctl(libc::PR_SET_DUMPABLE, self.dumpable as c_ulong);
             libc::prctl(libc::PR_SET_PDEATHSIG, self.dies_by as c_ulong);
         }
     }
 }
 
-/// Sets this thread's user or group for files; what it was. libc's own would set all
-/// threads'.
+/// Sets this thread's user or group for files; returns the previous one. libc's own
+/// call would set all threads'.
 fn set_number(call: c_long, to: u32) -> u32 {
     // SAFETY: plain numbers.
     unsafe { libc::syscall(call, to) as u32 }
@@ -134,7 +136,8 @@ impl Capabilities {
         checked(set as c_int).map(drop)
     }
 
-    /// With another's rights to files, as far as they may be had.
+    /// These capabilities with another's rights to files, as far as they may be
+    /// had.
     fn with_files(mut self, effective: u64) -> Self {
         for (half, shift) in self.0.iter_mut().zip([0, 32]) {
             let [own, permitted, _] = half;

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/insides.bpf.o"));
 
-/// As in the program.
+/// Layout of the program's record.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]
 struct Record {
@@ -23,11 +23,11 @@ struct Record {
     stack_flags: u32,
     alarm_is_set: u32,
     brk: u64,
-    /// Handler, flags, restorer, mask.
+    /// Handler, flags, restorer and mask of each signal.
     actions: [[u64; 4]; SIGNALS],
 }
 
-/// What was found of a thread.
+/// What was found about a thread.
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub tid: u32,
@@ -45,7 +45,8 @@ pub(super) struct Insides {
 }
 
 impl Insides {
-    /// Loads it: takes 100 ms and more, for the kernel's types are read.
+    /// Loads the program; takes 100 ms and more, because the kernel's types are
+    /// read.
     pub fn of(pid: u32) -> Result<Self> {
         let failed = |error: &dyn std::error::Error| {
             let chain = std::iter::successors(error.source(), |cause| cause.source());

@@ -10,11 +10,11 @@ use std::io;
 pub(super) struct Mapping {
     pub start: u64,
     pub end: u64,
-    /// Readable 1, writable 2, executable 4.
+    /// Protection: readable 1, writable 2, executable 4.
     pub prot: u8,
     pub is_shared: bool,
     pub offset: u64,
-    /// Major and minor.
+    /// Major and minor number of the device.
     pub device: (u32, u32),
     pub inode: u64,
     /// A path, a name in brackets, or nothing.

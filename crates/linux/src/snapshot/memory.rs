@@ -17,37 +17,37 @@ pub(super) struct MemoryCopy {
     pub memory: Memory,
     store: Store,
     tracker: Option<Tracker>,
-    /// What of the store is the image, by address.
+    /// The ranges of the store that are in the image, by address.
     ranges: Vec<(u64, u64)>,
     /// Pages copied in the freeze.
     pub frozen_pages: u64,
 }
 
 impl MemoryCopy {
-    /// Opens the memory of a process, whose own pages are `resident` many, to copy
-    /// `bytes_max` of it.
+    /// Opens the memory of a process that has `resident` pages of its own, to copy
+    /// at most `bytes_max` of it.
     pub fn begin(pid: u32, mappings: &[Mapping], resident: u64, bytes_max: u64) -> Result<Self> {
         let map = PageMap::open(pid)?;
         let tracker = Tracker::begin(pid, &map, mappings)?;
         let mut store = Store::new((bytes_max / PAGE) as usize);
         if tracker.is_none() {
-            // What has grown until the freeze finds room, too.
+            // Pages added before the freeze find room, too.
             store.reserve((resident + resident / 16) as usize);
         }
         let memory = Memory::open(pid)?;
         Ok(Self { map, memory, store, tracker, ranges: Vec::new(), frozen_pages: 0 })
     }
 
-    /// One round while the process runs; how many pages it copied. `None`: memory is
-    /// copied in the freeze alone.
+    /// Does one round while the process runs; returns the number of pages copied.
+    /// `None`: memory is copied in the freeze alone.
     pub fn round(&mut self, mappings: &[Mapping], is_off: &AtomicBool) -> Result<Option<u64>> {
         let Some(tracker) = &mut self.tracker else { return Ok(None) };
         tracker.register(mappings);
         tracker.round(&self.map, &self.memory, &mut self.store, is_off).map(Some)
     }
 
-    /// In the freeze: brings the copy up to date. `whole` says of areas of which a file
-    /// that is gone had the rest where it had anything.
+    /// Brings the copy up to date in the freeze. `whole` gives, for areas of files that
+    /// are gone, the ranges in which the file had data.
     pub fn freeze(
         &mut self,
         areas: &[Area],
@@ -88,7 +88,7 @@ impl MemoryCopy {
         }
     }
 
-    /// Lets go of the server; what was copied stays.
+    /// Releases the server; what was copied stays.
     pub fn let_go(&mut self) {
         self.tracker = None;
     }
@@ -103,7 +103,7 @@ impl MemoryCopy {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Writes the pages: zeros only where they cover a file's.
+    /// Writes the pages; zeros only where they cover a file's data.
     pub fn write<W: Write>(
         &self,
         description: &Description,
@@ -124,7 +124,7 @@ impl MemoryCopy {
     }
 }
 
-/// The same addresses, each once, in order.
+/// The same ranges in order, without overlaps.
 pub(super) fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();

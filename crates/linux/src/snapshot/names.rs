@@ -1,8 +1,8 @@
 //! Files by name. A server that somebody has taken over can change what a name means
-//! between two looks: so a name is followed once, and no symbolic link with it; what it
-//! led to is held, looked at, and used. Nothing here waits for anybody: what is opened
-//! lies in a file system of this machine's own, and is a file, a folder, or a device
-//! that always answers.
+//! between two looks: so a name is followed once, without symbolic links, and what it
+//! leads to is held, looked at, and used. Nothing here waits for anybody: what is
+//! opened lies in a file system of this machine's own, and is a file, a folder, or a
+//! device that always answers.
 
 use crate::sockopt::{checked, checked_fd};
 use libc::{c_int, c_long};
@@ -24,8 +24,8 @@ const KEPT: [&str; 18] = [
 /// Minor numbers of the devices of major number 1 that are the same everywhere: null,
 /// zero, full, random, urandom.
 const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
-/// What an open file is opened with again: neither what makes a file nor what is the
-/// descriptor's alone.
+/// Flags with which an open file is opened again: neither those that make a file nor
+/// those that belong to the descriptor alone.
 const AGAIN: c_int = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_NONBLOCK
@@ -42,7 +42,7 @@ pub(super) struct Mounts {
     kinds: BTreeMap<u64, String>,
     devices: BTreeMap<Device, String>,
     points: Vec<(Device, String)>,
-    /// Of memory files and shared memory, which no mount shows.
+    /// Device of memory files and shared memory, which no mount shows.
     pub memory: Device,
 }
 
@@ -72,12 +72,13 @@ impl Mounts {
         Ok(Self { kinds, devices, points, memory: Status::of(memory.as_fd())?.device })
     }
 
-    /// Why nothing on a mount is kept.
+    /// Why nothing on a mount is kept, if so.
     pub fn strange(&self, mount: u64) -> Option<&str> {
         strange(self.kinds.get(&mount))
     }
 
-    /// As [`Self::strange`], of a file system's device as /proc/PID/maps has it.
+    /// Like [`Self::strange`], for a file system's device as /proc/PID/maps
+    /// gives it.
     pub fn strange_device(&self, device: Device) -> Option<&str> {
         strange(self.devices.get(&device))
     }
@@ -105,7 +106,7 @@ impl Mounts {
         Ok(at)
     }
 
-    /// As [`Self::find`], of a folder that may be stood in.
+    /// Like [`Self::find`], for a folder that may be the working directory.
     pub fn find_folder(&self, path: &[u8]) -> io::Result<Found> {
         let at = self.find(path)?;
         self.step(at.fd.as_raw_fd(), c".", libc::O_DIRECTORY)
@@ -125,8 +126,8 @@ impl Mounts {
         Ok(Found { fd, status })
     }
 
-    /// Opens what a name leads to, with those of `flags` that an open file keeps. Who
-    /// holds a lease on it is not waited for.
+    /// Opens what a name leads to, with those of `flags` that an open file keeps. The
+    /// holder of a lease on it is not waited for.
     pub fn open(&self, path: &[u8], flags: u32) -> io::Result<Found> {
         let found = self.find(path)?;
         let flags = flags.cast_signed() & AGAIN;
@@ -152,16 +153,16 @@ pub(super) struct Found {
     pub status: Status,
 }
 
-/// What a file is, asked of nobody but the kernel.
+/// What a file is, asked only of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Status {
     /// `S_IFREG` and so on.
     pub kind: u32,
     pub device: Device,
     pub inode: u64,
-    /// When it was changed last: seconds, nanoseconds. Nobody can set that.
+    /// Time of its last change: seconds, nanoseconds. Nobody can set that.
     pub changed: (i64, u32),
-    /// Of a device.
+    /// Number of a device.
     number: Device,
     mount: u64,
 }
@@ -230,7 +231,7 @@ pub(super) fn read_link(link: &str) -> io::Result<File> {
     again(fd.as_fd(), libc::O_RDONLY).map(File::from)
 }
 
-/// Opens anew what is held. A lease makes it fail, not wait.
+/// Opens again what is held. A lease makes it fail, not wait.
 pub(super) fn again(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd> {
     let name = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
     let at_once = flags | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;

@@ -1,5 +1,5 @@
-//! Which pages of a process there are: `PAGEMAP_SCAN` (Linux 6.7), or its page map
-//! entry by entry.
+//! The pages that a process has: by `PAGEMAP_SCAN` (Linux 6.7), or from its page
+//! map entry by entry.
 
 use super::bounds::Patience;
 use super::error::{Doing, Result};
@@ -47,10 +47,10 @@ const FILE: u64 = 4;
 const PRESENT: u64 = 8;
 const SWAPPED: u64 = 16;
 const ZERO: u64 = 32;
-/// Regions that one call answers with at most.
+/// Most regions that one call returns.
 const REGIONS: usize = 2048;
-/// Addresses that are scanned before the time is looked at: pages of zeros take none of
-/// a server's memory, but time.
+/// Addresses that are scanned before the time is checked: pages of zeros take none of a
+/// server's memory, but time.
 pub(super) const SCAN_BYTES: u64 = 16 << 30;
 /// Entries of the page map that are read at once.
 const ENTRIES: usize = 4096;
@@ -60,24 +60,24 @@ impl Region {
         (self.end - self.start) / PAGE
     }
 
-    /// Whether a copy that is as old as the last protection is out of date.
+    /// Whether a copy from the time of the last protection is out of date.
     pub const fn is_dirty(&self) -> bool {
         self.categories & WRITTEN != 0 || self.categories & WP_ALLOWED == 0
     }
 }
 
-/// Whose pages an area may show.
+/// Whose pages an area may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shows {
-    /// The process's own alone.
+    /// Only the process's own.
     Own,
-    /// Of a file, too. To know which, the kernel looks at each page's own entry: 16 ms for
-    /// a gigabyte instead of 2.
+    /// A file's pages, too. To tell them apart, the kernel looks at each page's own entry:
+    /// 16 ms for a gigabyte instead of 2.
     File,
 }
 
 impl Shows {
-    /// What pages must not be.
+    /// Flags that pages must not have.
     const fn not(self) -> u64 {
         match self {
             Self::Own => ZERO,
@@ -102,7 +102,7 @@ impl PageMap {
         Ok(Self { file, scans })
     }
 
-    /// Whether changed pages can be asked for.
+    /// Whether the kernel can be asked for changed pages.
     pub const fn scans(&self) -> bool {
         self.scans
     }
@@ -141,8 +141,8 @@ impl PageMap {
         self.walk(&filter, start, end, found)
     }
 
-    /// Protects the pages that there are, or, later, those written since the last
-    /// time, and lists them. Of an area that is not registered any more it lists none.
+    /// Protects the existing pages, or, later, those written since the last time, and
+    /// lists them. For an area that is not registered any more, it lists none.
     pub fn protect(
         &self,
         first: bool,
@@ -158,7 +158,7 @@ impl PageMap {
             ..ScanArg::default()
         };
         let before = found.len();
-        // What it could not protect the freeze finds and copies.
+        // What it could not protect is found and copied in the freeze.
         let _ = self.walk(&filter, start, end, found);
         let mut fresh = found.split_off(before);
         fresh.retain(|region| region.categories & (FILE | ZERO) == 0);

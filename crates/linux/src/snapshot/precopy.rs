@@ -1,5 +1,5 @@
 //! Copying memory in rounds while the server runs: a userfaultfd of its own protects
-//! what was copied against writing, the kernel lifts the protection by itself and
+//! copied pages against writing, and the kernel lifts the protection by itself and
 //! remembers where (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 
 use super::bounds::{LOOK_MAX, Patience};
@@ -42,14 +42,14 @@ const UFFDIO_UNREGISTER: c_ulong = 0x8010_aa01;
 const API: u64 = 0xaa;
 const WP_ASYNC: u64 = 1 << 15;
 const MODE_WP: u64 = 2;
-/// What is copied at once: who does not want the image any more waits so long, some
+/// Bytes copied at once: cancelling an image takes as long as one such step, some
 /// milliseconds.
 const COPY_BYTES: u64 = 4 << 20;
-/// What is let go at once: the server waits meanwhile. At its last close a
-/// userfaultfd lets go of all at once, 34 ms for a gigabyte.
+/// Bytes released at once: the server waits meanwhile. At its last close a
+/// userfaultfd releases everything at once, 34 ms for a gigabyte.
 const LET_GO_BYTES: u64 = 2 << 20;
-/// Steps of that for all of its memory: addresses cost nothing, and a server may have
-/// terabytes of them.
+/// Most such steps for all of its memory: addresses cost nothing, and a server may
+/// have terabytes of them.
 const LET_GO_STEPS: u64 = 1 << 18;
 
 pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
@@ -57,14 +57,14 @@ pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 /// Areas whose changes the kernel remembers.
 pub(super) struct Tracker {
     fd: OwnedFd,
-    /// By their start: a server may have tens of thousands.
+    /// Areas by their start: a server may have tens of thousands.
     registered: BTreeMap<u64, Registered>,
 }
 
 struct Registered {
     end: u64,
     shows: Shows,
-    /// Nothing of it has been copied.
+    /// Whether nothing of it has been copied.
     is_new: bool,
 }
 
@@ -79,7 +79,7 @@ impl Tracker {
         let agreed = checked(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut api) });
         match agreed {
             Ok(_) => {}
-            // An earlier image was taken by it.
+            // An earlier image was taken with it.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(_) => return Ok(None),
         }
@@ -88,8 +88,8 @@ impl Tracker {
         Ok((!tracker.registered.is_empty()).then_some(tracker))
     }
 
-    /// Areas that it does not know yet, as they are or at all. What cannot be registered
-    /// is copied in the freeze.
+    /// Registers areas that are new or have changed. Areas that cannot be registered are
+    /// copied in the freeze.
     pub fn register(&mut self, mappings: &[Mapping]) {
         for mapping in mappings.iter().filter(|m| m.is_writable() && !m.is_shared) {
             let (start, end) = (mapping.start, mapping.end);
@@ -100,7 +100,7 @@ impl Tracker {
             let fd = self.fd.as_raw_fd();
             // SAFETY: the kernel reads and writes one `uffdio_register`.
             if unsafe { libc::ioctl(fd, UFFDIO_REGISTER, &raw mut register) } == 0 {
-                // One that has grown is looked at as a whole.
+                // An area that has grown is looked at as a whole.
                 while let Some((from, known)) = self.registered.range(..end).next_back()
                     && known.end > start
                 {
@@ -113,7 +113,8 @@ impl Tracker {
         }
     }
 
-    /// Copies what is there, or what has changed since the last round; how many pages.
+    /// Copies everything, or what has changed since the last round; returns the number
+    /// of pages.
     pub fn round(
         &mut self,
         map: &PageMap,
@@ -136,7 +137,7 @@ impl Tracker {
                     return refuse("nobody wants the image any more");
                 }
                 let end = (start + COPY_BYTES).min(region.end);
-                // What is unmapped meanwhile the freeze does not ask for.
+                // The freeze does not ask for what is unmapped meanwhile.
                 if store.take(memory, &[(start, end)]).is_err() {
                     store.forget(start, end);
                 }

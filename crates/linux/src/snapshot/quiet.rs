@@ -1,5 +1,5 @@
-//! Whether a stopped thread may be photographed where it stands, and how it goes on
-//! in the image.
+//! Whether a stopped thread may be copied where it stands, and how it goes on in
+//! the image.
 
 use super::SnapshotError;
 use super::freeze::Frozen;
@@ -12,9 +12,9 @@ use std::time::Instant;
 
 pub use holdfast_wire::quiet::Resume;
 
-/// A thread that stands.
+/// A stopped thread.
 pub struct Standing<'a> {
-    /// As whoever froze it numbers it.
+    /// Its process, as numbered by the freezing process.
     pub pid: u32,
     pub tid: u32,
     pub registers: &'a user_regs_struct,
@@ -24,7 +24,7 @@ pub struct Standing<'a> {
 const SYSCALL_BYTES: u64 = 2;
 
 impl Standing<'_> {
-    /// What its registers say of a system call.
+    /// What its registers say about a system call.
     #[must_use]
     pub fn call(&self) -> Stopped {
         let regs = self.registers;
@@ -37,7 +37,7 @@ impl Standing<'_> {
         }
     }
 
-    /// Memory of its process; fewer bytes where it ends.
+    /// Reads memory of its process; fewer bytes where the mapping ends.
     #[must_use]
     pub fn read(&self, address: u64, into: &mut [u8]) -> usize {
         process::read_memory(self.pid, address, into).unwrap_or(0)
@@ -64,13 +64,13 @@ impl Standing<'_> {
     }
 }
 
-/// Who knows when a process is quiet: its shim's daemon, or nobody ([`Bare`]).
+/// Knows when a process is quiet: its shim's daemon, or nobody ([`Bare`]).
 pub trait Quiescence {
-    /// Threads are about to be stopped: asks them to be quiet, and waits as long as it
-    /// sees that they are not, up to `deadline`.
+    /// Threads are about to be stopped: asks them to be quiet, and waits as long as
+    /// they look otherwise, up to `deadline`.
     fn ask(&mut self, _deadline: Instant) {}
 
-    /// All of them stand, and are looked at next.
+    /// All threads stand, and are looked at next.
     ///
     /// # Errors
     /// There is no image then; the process runs on.
@@ -78,11 +78,11 @@ pub trait Quiescence {
         Ok(())
     }
 
-    /// How a thread that stands goes on in an image. `None`: it is to run on for a moment.
+    /// How a stopped thread goes on in an image. `None`: it must run on for a moment.
     fn look(&mut self, thread: &Standing<'_>) -> Option<Resume>;
 
-    /// All stand and are quiet: what must happen exactly here; the books that the image
-    /// is to have.
+    /// All threads stand and are quiet: does what must happen exactly here, and returns
+    /// the books for the image.
     ///
     /// # Errors
     /// There is no image then; the process runs on.
@@ -93,15 +93,15 @@ pub trait Quiescence {
     /// The threads run again.
     fn end(&mut self) {}
 
-    /// The process runs: lends the descriptor of a connection of the books for a moment,
-    /// if it is still open.
+    /// The process runs again: lends the descriptor of one of the books' connections for
+    /// a moment, if it is still open.
     fn lend(&mut self, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
 
-    /// There is no image after all.
+    /// There will be no image.
     fn failed(&mut self) {}
 }
 
-/// A process without the shim: a thread may be photographed anywhere.
+/// A process without the shim: a thread may be copied anywhere.
 pub struct Bare;
 
 impl Quiescence for Bare {
@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn an_interrupted_call_goes_on_as_it_is_told() {
         let cases = [
-            // Starts over; by a block, from its beginning; answers EINTR; had happened.
+            // In turn: starts over; starts a block from its beginning; answers EINTR;
+            // had happened.
             (-512, Resume::AsIs, 7, 0x1000),
             (-516, Resume::AsIs, 7, 0x1000),
             (-4, Resume::AsIs, -4, 0x1002),

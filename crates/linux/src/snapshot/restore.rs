@@ -1,9 +1,10 @@
-//! A process made of an image: a stub with the right number in a pid namespace of its
-//! own, made into the server by system calls that it is told to make, from one page
-//! that the image does not use; then let go.
+//! A process made from an image: a stub with the right number in a pid namespace of
+//! its own, turned into the server by system calls that it is told to make, from one
+//! page that the image does not use; then released.
 //!
 //! The namespace's first process only waits for the server and ends with it, and the
-//! server ends with it. All calls must come from one thread, which traces the stub.
+//! server ends with that process. All calls must come from one thread, which traces
+//! the stub.
 
 mod files;
 mod layout;
@@ -30,15 +31,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a killed process may take to be gone, ms.
+/// Longest time until a killed process is gone, in ms.
 const REAP_MAX_MS: i32 = 5000;
-/// How long the stub may take for one step.
+/// Longest time for one step of the stub.
 const STEP_MAX: Duration = Duration::from_secs(10);
 
-/// What connects a restored process with where it is. Files and sockets are made with
-/// the rights to files that the process has, and no others.
+/// What connects a restored process with its host. Files and sockets are made with
+/// the process's own rights to files, and no others.
 pub trait Surroundings {
-    /// What is about to be restored.
+    /// Called with what is about to be restored.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -46,8 +47,8 @@ pub trait Surroundings {
         Ok(())
     }
 
-    /// Open files that are not made anew: `None` leaves it to the loader. `numbers`
-    /// are the descriptors that name it.
+    /// An open file that is not made anew; `None` leaves it to the loader.
+    /// `numbers` are the descriptors that name it.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -55,7 +56,7 @@ pub trait Surroundings {
         Ok(None)
     }
 
-    /// What stands for a socket.
+    /// The socket that takes the place of one in the image.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -67,7 +68,8 @@ pub trait Surroundings {
     /// Nothing is restored then.
     fn memory(&mut self, object: &Object) -> io::Result<OwnedFd>;
 
-    /// All is in place and nothing runs yet: the last chance to change its memory.
+    /// Everything is in place and nothing runs yet: the last chance to change its
+    /// memory.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -85,7 +87,7 @@ impl Stopped {
     /// Writes into its memory.
     ///
     /// # Errors
-    /// `EFAULT` where it has none that it may write.
+    /// `EFAULT` where it has no writable memory.
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         remote::poke(self.pid, address, bytes)
     }
@@ -96,13 +98,14 @@ impl Stopped {
 pub struct Loading {
     pub key: HashKey,
     pub limits: Limits,
-    /// Folders whose content the image replaces: just those, or it is refused.
+    /// Folders whose content the image replaces: exactly these, or it is
+    /// refused.
     pub state_dirs: Vec<PathBuf>,
-    /// It is killed when the thread that restored it ends.
+    /// Whether it is killed when the thread that restored it ends.
     pub dies_with_parent: bool,
 }
 
-/// A restored process. It is killed when this is dropped, unless it was let loose.
+/// A restored process. It is killed when this is dropped, unless it was released.
 pub struct Restored {
     pid: u32,
     pidfd: OwnedFd,
@@ -111,7 +114,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// As the caller numbers it.
+    /// Process id, in the caller's numbering.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -123,25 +126,26 @@ impl Restored {
         self.pidfd.as_fd()
     }
 
-    /// Asks that it outlives whoever restored it, also when this is dropped; whether that
-    /// holds by now: else it is to be asked again.
+    /// Asks that the process outlives its restorer, even when this is dropped. Returns
+    /// whether that holds by now; otherwise ask again.
     #[must_use]
     pub fn let_loose(&self) -> bool {
         self.keeper.let_loose()
     }
 
-    /// Of the process that keeps its namespace, a child of the caller's that ends as the
-    /// server does: readable when all that it has started has ended, too.
+    /// Pidfd of the process that keeps its namespace, a child of the caller that ends as
+    /// the server does: readable when everything that the server has started has ended,
+    /// too.
     #[must_use]
     pub fn namespace(&self) -> BorrowedFd<'_> {
         self.keeper.pidfd()
     }
 }
 
-/// Restores the process of an image, while the image arrives, and lets it run.
+/// Restores the process of an image while the image arrives, and lets it run.
 ///
 /// # Errors
-/// [`SnapshotError`]; nothing of it is left then.
+/// [`SnapshotError`]; nothing of the process is left then.
 pub fn restore(
     input: impl Read,
     loading: &Loading,
@@ -179,7 +183,7 @@ pub fn restore(
     Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
 }
 
-/// The files that the process keeps what it knows in: they take the place of those here.
+/// Puts the files in which the process keeps its state in place of those here.
 fn place_state(
     image: &mut Reader<impl Read>,
     description: &Description,
@@ -197,7 +201,7 @@ fn place_state(
     placing.finish()
 }
 
-/// All files of an image: opened and made with the rights that its process has.
+/// All files of an image, opened and made with the process's rights.
 fn files_of(
     description: &Description,
     loading: &Loading,
@@ -209,7 +213,7 @@ fn files_of(
     Ok((files::make(description, &mounts, surroundings)?, mapped))
 }
 
-/// Where another process finds what this one has open.
+/// Path where another process finds what this one has open.
 fn within(file: &impl AsRawFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }

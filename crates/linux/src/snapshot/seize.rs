@@ -1,7 +1,7 @@
 //! The threads of another process, stopped by ptrace(2): seized without a stop, then
-//! interrupted, and let go when this is dropped. All calls must come from the thread
-//! that seized them. No option is set on a server that runs on: it outlives a tracer
-//! that dies.
+//! interrupted, and released when this is dropped. All calls must come from the
+//! thread that seized them. No option is set on a server that runs on: it outlives a
+//! tracer that dies.
 
 use super::error::{Doing, Result, SnapshotError, refuse};
 use crate::process;
@@ -10,11 +10,11 @@ use libc::{c_int, c_long, c_uint, c_void, pid_t};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Between looks for a thread that is to stop.
+/// Time between looks at a thread that is to stop.
 const LOOK: Duration = Duration::from_micros(10);
-/// Threads that a server may have.
+/// Most threads of a server.
 pub(super) const THREADS_MAX: usize = 4096;
-/// How often threads are looked for that others have just started.
+/// Most searches for threads that others have just started.
 const ROUNDS_MAX: usize = 64;
 
 /// ptrace(2) with plain arguments.
@@ -32,13 +32,13 @@ pub(super) unsafe fn ptrace(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// As [`ptrace`], with numbers only.
+/// Like [`ptrace`], with numbers only.
 pub(super) fn ptrace_plain(request: c_uint, tid: u32, data: usize) -> io::Result<c_long> {
     // SAFETY: the requests made through here take a number as data.
     unsafe { ptrace(request, tid, 0, data as *mut c_void) }
 }
 
-/// What a traced thread has come to.
+/// The outcome of waiting for a traced thread.
 pub(super) enum Came {
     Stopped(c_int),
     Ended,
@@ -90,7 +90,7 @@ impl Tracees {
         refuse("it starts threads faster than they can be counted")
     }
 
-    /// Seizes what has come since; how many that were.
+    /// Seizes threads that have appeared since; returns their number.
     fn seize_fresh(&mut self) -> Result<usize> {
         let mut fresh = 0;
         for tid in threads_of(self.pid)? {
@@ -110,11 +110,11 @@ impl Tracees {
         Ok(fresh)
     }
 
-    /// Stops them all.
+    /// Stops all threads.
     pub fn stop(&mut self, deadline: Instant) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             self.stop_known(deadline)?;
-            // One that was just being started runs still.
+            // A thread that was just being started still runs.
             if self.seize_fresh()? == 0 {
                 return Ok(());
             }
@@ -125,7 +125,7 @@ impl Tracees {
     fn stop_known(&mut self, deadline: Instant) -> Result<()> {
         for (tid, state) in &self.threads {
             if *state == State::Runs {
-                // One that has ended says so when it is waited for.
+                // A thread that has ended says so when it is waited for.
                 let _ = ptrace_plain(libc::PTRACE_INTERRUPT, *tid, 0);
             }
         }
@@ -143,7 +143,7 @@ impl Tracees {
         if ended.contains(&self.pid) { refuse("it has ended") } else { Ok(()) }
     }
 
-    /// Lets them run on for a moment.
+    /// Lets the threads run on for a moment.
     pub fn run_on(&mut self) -> Result<()> {
         for (tid, state) in &mut self.threads {
             if *state == State::Stopped {
@@ -154,7 +154,7 @@ impl Tracees {
         Ok(())
     }
 
-    /// The first is the process's own.
+    /// The threads' numbers; the first is the process's own.
     pub fn tids(&self) -> Vec<u32> {
         self.threads.iter().map(|(tid, _)| *tid).collect()
     }
@@ -178,7 +178,7 @@ fn settle(tid: u32, deadline: Instant) -> Result<bool> {
 
 impl Drop for Tracees {
     fn drop(&mut self) {
-        // A detach asks for a thread that stands. One that will not stand is freed
+        // A detach needs a stopped thread. A thread that will not stop is freed
         // when this thread ends.
         let deadline = Instant::now() + Duration::from_secs(1);
         for (tid, state) in &self.threads {

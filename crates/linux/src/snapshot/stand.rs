@@ -1,4 +1,4 @@
-//! A process whose threads stand, each where it may be photographed.
+//! A process whose threads are stopped where each may be copied.
 
 use super::error::{Doing, Result, SnapshotError};
 use super::quiet::{Quiescence, Resume, Standing};
@@ -7,31 +7,32 @@ use super::thread;
 use libc::user_regs_struct;
 use std::time::{Duration, Instant};
 
-/// How long threads run on before they are looked at again.
+/// Time for which threads run on before they are looked at again.
 const BUSY: Duration = Duration::from_micros(10);
 
-/// All threads of a process, stopped until this is dropped. Nothing of them is changed.
+/// All threads of a process, stopped until this is dropped. Nothing about them is
+/// changed.
 pub struct Stand {
     _tracees: Tracees,
     threads: Vec<Still>,
-    /// When they were first asked for it.
+    /// When the threads were first asked to stand.
     pub began: Instant,
-    /// How often they were stopped for it.
+    /// How often the threads were stopped for it.
     pub looks: u32,
 }
 
-/// One of them.
+/// A stopped thread.
 pub struct Still {
-    /// As the caller numbers it.
+    /// Thread id, in the caller's numbering.
     pub tid: u32,
-    /// How it goes on in an image.
+    /// How the thread goes on in an image.
     pub resume: Resume,
     pub(super) registers: user_regs_struct,
 }
 
 impl Stand {
-    /// Stops all threads at a moment at which each is quiet. [`Quiescence::end`] is for
-    /// the caller, however this ends.
+    /// Stops all threads at a moment at which each is quiet. The caller calls
+    /// [`Quiescence::end`], however this ends.
     ///
     /// # Errors
     /// [`SnapshotError::NeverQuiet`] after `within`; the process runs on.
@@ -51,20 +52,20 @@ impl Stand {
             if Instant::now() > deadline {
                 return Err(SnapshotError::NeverQuiet);
             }
-            // All of them: one may wait for what another holds.
+            // All of them run on: one may wait for what another holds.
             tracees.run_on()?;
             std::thread::sleep(BUSY);
         }
     }
 
-    /// The first is the process's own.
+    /// The threads; the first is the process's own.
     #[must_use]
     pub fn threads(&self) -> &[Still] {
         &self.threads
     }
 }
 
-/// `None`: one of them is busy.
+/// Looks at all threads; `None` if one of them is busy.
 fn look(pid: u32, tracees: &Tracees, quiet: &mut dyn Quiescence) -> Result<Option<Vec<Still>>> {
     let mut threads = Vec::new();
     for tid in tracees.tids() {

@@ -1,9 +1,10 @@
-//! State folders: where a server keeps what it knows, which goes over with its image.
+//! State folders: where a server keeps its state, which is transferred with its
+//! image.
 //!
 //! [`collect`] copies them while the server runs, into files without names beside the
-//! originals, and in the freeze what has changed last. [`place`] puts them together in
-//! a folder within the folder, and exchanges them for what was there when all has come.
-//! Both have the server's rights to files, and no others ([`super::guise`]).
+//! originals, and in the freeze what has changed last. [`place`] assembles them in a
+//! folder within the folder, and exchanges them for the old content when everything has
+//! come. Both have the server's rights to files, and no others ([`super::guise`]).
 
 pub(super) mod collect;
 pub(super) mod place;
@@ -28,12 +29,13 @@ pub(super) type FileId = (u64, u64);
 /// Files that a server has open for writing: whether it only appends to them.
 pub(super) type Writing = BTreeMap<FileId, bool>;
 
-/// What every new file system has, for root alone; no server keeps anything there.
+/// Folder that every new file system has, for root alone; no server keeps anything
+/// there.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// Of a file system with state, the part that stays free.
+/// Part of a file system with state that stays free: one in this many.
 const KEPT_FREE_PART: u64 = 20;
 
-/// A state folder: what the file says, and the folder itself.
+/// A state folder: its path from the configuration, and the folder itself.
 struct Root {
     path: PathBuf,
     folder: File,
@@ -46,12 +48,12 @@ impl Root {
         Ok(Self { path: path.to_owned(), folder })
     }
 
-    /// The name of what is in it, wherever the folder itself is moved.
+    /// Path of an entry in the folder, wherever the folder itself is moved.
     fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         Path::new(&format!("/proc/self/fd/{}", self.folder.as_raw_fd())).join(name)
     }
 
-    /// As people know it.
+    /// The path as people know it.
     fn shown(&self, name: &[u8]) -> String {
         self.path.join(std::ffi::OsStr::from_bytes(name)).display().to_string()
     }
@@ -73,7 +75,7 @@ impl Root {
     }
 }
 
-/// Bytes of a file system: free to anybody, and all.
+/// Bytes of a file system: free to anybody, and in total.
 fn room(file: &File) -> io::Result<(u64, u64)> {
     let mut it = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the kernel writes one statvfs.

@@ -10,12 +10,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: usize = PAGE as usize;
-/// Pages of one slab.
+/// Number of pages in one slab.
 const SLAB: usize = 512;
-/// Pieces of one system call (`IOV_MAX`).
+/// Most pieces of one system call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// Pages that lie beside each other there and here.
+/// Pages that are adjacent both there and here.
 #[derive(Clone, Copy)]
 struct Run {
     slot: usize,
@@ -34,20 +34,21 @@ impl Memory {
         Ok(Self { pid, file: File::open(&path).doing(path)? })
     }
 
-    /// Reads whatever the area's protection; fewer bytes where the mapping ends.
+    /// Reads, whatever the area's protection; fewer bytes where the mapping
+    /// ends.
     pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<usize> {
         self.file.read_at(into, address)
     }
 }
 
 pub(super) struct Store {
-    /// Pages that it may take.
+    /// Most pages that it may take.
     pages_max: usize,
     slabs: Vec<Box<[u8]>>,
     used: usize,
-    /// By address.
+    /// Runs by address.
     runs: BTreeMap<u64, Run>,
-    /// Copies that failed half-way.
+    /// Ranges whose copies failed half-way.
     stale: Vec<(u64, u64)>,
 }
 
@@ -94,7 +95,7 @@ impl Store {
         Ok(())
     }
 
-    /// Pages of a range that it has no copies of.
+    /// Number of pages of a range that it has no copies of.
     fn fresh(&self, start: u64, end: u64) -> usize {
         let (mut at, mut fresh) = (start, 0);
         while at < end {
@@ -131,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Where a page's copy is, and how many follow it.
+    /// Place of a page's copy, and how many copies follow it.
     fn covering(&self, address: u64) -> Option<(usize, usize)> {
         let (start, run) = self.runs.range(..=address).next_back()?;
         let into = ((address - start) / PAGE) as usize;
@@ -180,7 +181,7 @@ impl Store {
         if checked_len(copied).is_ok_and(|copied| copied == wanted) {
             return Ok(());
         }
-        // Areas that the process may not read itself.
+        // For areas that the process may not read itself.
         for piece in pieces {
             let address = piece.address;
             memory.file.read_exact_at(self.piece(piece), address)?;
@@ -193,12 +194,12 @@ impl Store {
         &mut self.slabs[piece.slot / SLAB][start..start + piece.pages * PAGE_BYTES]
     }
 
-    /// Copies of this range are not to be relied on.
+    /// Marks copies of this range as unreliable.
     pub fn forget(&mut self, start: u64, end: u64) {
         self.stale.push((start, end));
     }
 
-    /// The parts of a range that no copy is to be relied on of.
+    /// The parts of a range that have no reliable copy.
     pub fn missing(&self, start: u64, end: u64, into: &mut Vec<(u64, u64)>) {
         let mut at = start;
         while at < end {
@@ -215,7 +216,7 @@ impl Store {
         into.extend(stale.filter(|(from, to)| from < to));
     }
 
-    /// The copies of a range, in pieces that lie beside each other.
+    /// The copies of a range, in adjacent pieces.
     pub fn copies(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let mut at = start;
         std::iter::from_fn(move || {

@@ -23,12 +23,12 @@ const PEEKSIGINFO_SHARED: u32 = 1;
 const XSTATE_MAX: usize = 16 << 10;
 /// Selector of 64-bit code: a thread in 32-bit code is refused.
 const CODE_64: u64 = 0x33;
-/// Signals that may be pending.
+/// Most signals that may be pending.
 const PENDING_MAX: usize = 256;
-/// Processors that a mask may name.
+/// Most bytes of a mask of processors.
 const CPUS_BYTES: usize = 1024;
 
-/// Reads a set of registers; how many bytes it has.
+/// Reads a set of registers; returns its length in bytes.
 fn register_set(tid: u32, set: usize, into: *mut c_void, len: usize) -> io::Result<usize> {
     let mut iovec = libc::iovec { iov_base: into, iov_len: len };
     // SAFETY: the kernel writes at most `len` bytes to `into`, which both callers own.
@@ -52,7 +52,8 @@ pub(super) fn xstate(tid: u32) -> io::Result<Vec<u8>> {
     Ok(state)
 }
 
-/// `struct ptrace_rseq_configuration`; zeros without one, or on a kernel without.
+/// `struct ptrace_rseq_configuration`; zeros if there is none, or if the kernel
+/// has none.
 pub(super) fn rseq(tid: u32) -> Rseq {
     let mut words = [0u64; 3];
     // SAFETY: the kernel writes at most the 24 bytes that it is told of.
@@ -108,7 +109,7 @@ fn robust_list(tid: u32) -> io::Result<(u64, u64)> {
     Ok((head, len))
 }
 
-/// Policy, nice value, priority.
+/// Policy, nice value and priority.
 fn scheduling(tid: u32) -> io::Result<(u32, i32, u32)> {
     let mut words = [0u32; 14];
     // SAFETY: the kernel writes at most the 56 bytes that it is told of.
@@ -140,7 +141,7 @@ pub(super) fn words(regs: &user_regs_struct) -> Vec<u64> {
     unsafe { std::slice::from_raw_parts(at, count) }.to_vec()
 }
 
-/// All of it; `tid` as the daemon numbers it.
+/// Reads all of it; `tid` is in the daemon's numbering.
 pub(super) fn read(pid: u32, still: &Still, inside: &Inside) -> Result<Thread> {
     let (tid, regs) = (still.tid, &still.registers);
     if regs.cs != CODE_64 {

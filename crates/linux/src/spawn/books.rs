@@ -1,5 +1,5 @@
-//! The memory that a server shares with its daemon goes into no image: what stands in
-//! it, as a copy's own memory must have it.
+//! The memory that a server shares with its daemon goes into no image: these books
+//! hold what a copy's own memory must contain.
 
 use crate::shm::SharedMemory;
 use holdfast_wire::shm::Listener;
@@ -7,7 +7,7 @@ use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 use holdfast_wire::snapshot::{Books, Connection, Listening};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// What stands there of a server that stands still, whose log begins at `log_from`.
+/// The books of a stopped server, whose log begins at `log_from`.
 pub(super) fn read(memory: &SharedMemory, log_from: u64) -> Books {
     let h = memory.header();
     Books {
@@ -28,7 +28,8 @@ fn listening(Listener { fd, backlog, addr_len, addr }: Listener) -> Listening {
     Listening { fd, backlog, addr_len, addr }
 }
 
-/// `None`: the place was never used, or the server has written nonsense there.
+/// A connection; `None` if its place was never used, or the server has written
+/// nonsense there.
 fn connection(place: u32, entry: &ConnEntry) -> Option<Connection> {
     let (conn, state) = (entry.conn.load(Relaxed), entry.state.load(Relaxed));
     let used = state != conn_state::FREE && state <= conn_state::DONE;
@@ -46,8 +47,8 @@ fn connection(place: u32, entry: &ConnEntry) -> Option<Connection> {
     })
 }
 
-/// Gives a copy's memory the same, before the copy runs: what the server had written
-/// until then is not kept here.
+/// Writes the books into a copy's memory before the copy runs; the output that the
+/// server had written until then is not kept here.
 pub(super) fn write(memory: &SharedMemory, books: &Books) {
     let h = memory.header();
     for connection in &books.connections {

@@ -1,4 +1,4 @@
-//! A server made of the image of another, which follows that one's log.
+//! A server made from the image of another, which follows the other's log.
 
 use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
 use crate::priority;
@@ -24,14 +24,15 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Copying {
     pub loading: Loading,
-    /// As the original's were made, but for the name; the mode is [`mode::REPLAY`].
+    /// The original's settings, except for the name; the mode is [`mode::REPLAY`].
     pub settings: Settings,
-    /// File for its standard output and error; the original's own by name if absent.
+    /// File for its standard output and error; the original's file of the same name
+    /// if absent.
     pub log: Option<PathBuf>,
 }
 
 impl Server {
-    /// Makes the server of an image, while that arrives: it asks for the log from
+    /// Makes the server from an image while that arrives: it wants the log from
     /// [`SharedMemory::head`] on.
     ///
     /// # Errors
@@ -52,10 +53,12 @@ impl Server {
     }
 }
 
-/// A copy that is being made while its image arrives or is read, in a thread of its own: its
-/// daemon has other things to do. Nothing is left of it when this is dropped before it is made.
+/// A copy that is being made while its image arrives or is read, in a thread of its own,
+/// because its daemon has other things to do. Nothing is left of it when this is dropped too
+/// early.
 pub struct Making {
-    /// `None` when the image is whole, or is read elsewhere.
+    /// Sender of the image's pieces; `None` when the image is complete, or is
+    /// read elsewhere.
     image: Option<Sender<Vec<u8>>>,
     made: Receiver<Result<Server, SnapshotError>>,
 }
@@ -69,7 +72,8 @@ impl Making {
         Ok(Self { image: Some(image), ..making })
     }
 
-    /// Of an image that is read, with a real-time priority if somebody waits for it.
+    /// Makes a copy from an image that is read, with a real-time priority if
+    /// somebody waits for it.
     ///
     /// # Errors
     /// If there can be no thread.
@@ -92,20 +96,20 @@ impl Making {
         Ok(Self { image: None, made })
     }
 
-    /// The next bytes of the image.
+    /// Takes the next bytes of the image.
     pub fn take(&self, piece: Vec<u8>) {
         if let Some(image) = &self.image {
-            // Who has failed says so.
+            // A maker that has failed says so itself.
             let _failed = image.send(piece);
         }
     }
 
-    /// The image is whole.
+    /// The image is complete.
     pub fn end(&mut self) {
         self.image = None;
     }
 
-    /// The server, or why there is none. `None`: it is being made.
+    /// The server, or why there is none. `None`: it is still being made.
     pub fn made(&self) -> Option<Result<Server, SnapshotError>> {
         match self.made.try_recv() {
             Ok(made) => Some(made),
@@ -138,7 +142,7 @@ impl Read for Pieces {
 /// Descriptors that are standard input, output and error.
 const STANDARD: u32 = FIRST_OWN.cast_unsigned();
 
-/// A duplicate of one of the daemon's own.
+/// A duplicate of one of the daemon's own descriptors.
 fn own(number: u32) -> io::Result<OwnedFd> {
     match number {
         0 => io::stdin().as_fd().try_clone_to_owned(),
@@ -149,7 +153,7 @@ fn own(number: u32) -> io::Result<OwnedFd> {
 
 const NO_SHIM: &str = "the image is of a server without the shim";
 
-/// What the copy finds where it comes to.
+/// What the copy finds on its new host.
 struct Place<'a> {
     copying: &'a Copying,
     /// The copy's end of its socket to the daemon.
@@ -199,7 +203,8 @@ impl Surroundings for Place<'_> {
         }
     }
 
-    /// As a replica's shim has them (decision 13); a UNIX socket has its name here, too.
+    /// A socket as a replica's shim has it (decision 13); a UNIX socket has its name
+    /// here, too.
     fn socket(&mut self, socket: &Socket) -> io::Result<OwnedFd> {
         let fd = placeholder(socket)?;
         if socket.family == libc::AF_UNIX && socket.local.len() > size_of::<libc::sa_family_t>() {

@@ -1,5 +1,5 @@
 //! A server that speaks alone, stopped by its shim's park word at a moment at which an
-//! image of it can be taken, and its log begins: it goes on as its copy's primary.
+//! image of it can be taken and its log begins: it goes on as its copy's primary.
 
 use super::{FIRST_OWN, Server, books};
 use crate::process;
@@ -11,7 +11,7 @@ use crate::unacked;
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,17 +19,18 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Between two looks at threads that are to stand still.
+/// Time between two looks at threads that are to stand still.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// Bytes that are copied of what slow clients have not acknowledged: they take a millisecond.
-const UNACKED_MAX: usize = 4 << 20;
+/// Most bytes copied of what slow clients have not acknowledged: copying them takes four
+/// milliseconds.
+const UNACKED_MAX: usize = 16 << 20;
 
-/// How names of terminals begin.
+/// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
 impl Server {
-    /// What an image of the server leaves out, since its copy gets its own.
+    /// What an image of the server leaves out, because its copy gets its own.
     ///
     /// # Errors
     /// [`SnapshotError::Refused`] if it cannot be copied now, whatever it is.
@@ -47,8 +48,8 @@ impl Server {
         Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
-    /// Standard input, output and error that a daemon has handed on, as far as they are
-    /// no files but a terminal: the copy's daemon has its own.
+    /// Standard input, output and error that a daemon has handed on, if they are no
+    /// files but a terminal: the copy's daemon has its own.
     fn inherited(&self) -> impl Iterator<Item = u32> {
         let (pid, standard) = (self.pid(), self.standard.clone());
         let is_daemons = move |number: &u32| {
@@ -74,11 +75,11 @@ impl Server {
         }
     }
 
-    /// Who makes it stand still for an image.
+    /// A [`StandStill`] that makes the server stand still for an image.
     #[must_use]
     pub fn stand_still(&self) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
-        let (open, slow, unacked) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let (open, slow, unacked) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut still =
             StandStill { server: self, threads, said, open, slow, unacked, has_begun: false };
         still.number();
@@ -88,71 +89,77 @@ impl Server {
     }
 }
 
-/// Asks a server's threads to stand still. When an image is taken of it then, its log
-/// begins.
+/// Asks a server's threads to stand still. If an image is taken of the server then,
+/// its log begins.
 pub struct StandStill<'a> {
     server: &'a Server,
-    /// Numbers of threads as the daemon has them, and as they have them themselves.
+    /// Threads by the daemon's numbers, with their own numbers.
     threads: BTreeMap<u32, u32>,
     said: Threads,
-    /// Numbers of connections that were open, by their descriptors.
+    /// Connections that were open, by their descriptors.
     open: BTreeMap<u32, u32>,
-    slow: BTreeSet<u64>,
+    /// In the order in which there is room for them.
+    slow: Vec<u64>,
     unacked: Vec<Unacked>,
     has_begun: bool,
 }
 
-/// What the kernel held for a client when the server stood still.
+/// Output that the kernel held for a client when the server stood still.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unacked {
-    /// The cookie of the kernel's socket.
+    /// Cookie of the kernel's socket.
     pub socket: u64,
-    /// The number of the first byte, which may be older than what the client lacks.
+    /// Sequence number of the first byte, which may be older than what the client
+    /// lacks.
     pub from: SeqNo,
     pub bytes: Vec<u8>,
 }
 
 impl StandStill<'_> {
-    /// Asks again, and whether all threads look as if they do.
+    /// Asks again; true if all threads look as if they stood still.
     pub fn is_quiet(&mut self) -> bool {
         let (memory, pid) = (&self.server.memory, self.server.pid());
         memory.park();
         Threads::read(memory, pid).is_ok_and(|said| said.look_quiet())
     }
 
-    /// What these sockets' clients have not acknowledged is copied when all stand.
+    /// Has the unacknowledged output of these sockets copied when all threads
+    /// stand.
     pub fn copy_unacked(&mut self, slow: impl IntoIterator<Item = u64>) {
         self.slow.extend(slow);
     }
 
-    /// What there was, as far as there was room.
+    /// The copied output, as far as there was room.
     pub fn take_unacked(&mut self) -> Vec<Unacked> {
         std::mem::take(&mut self.unacked)
     }
 
     fn look_at_slow(&mut self) {
         let mut room = UNACKED_MAX;
-        for accept in self.open.values() {
-            let socket = self.server.memory.entry(*accept).socket.load(Relaxed);
-            let wanted = self.slow.contains(&socket);
-            let Some(held) = wanted.then(|| self.server.borrow(*accept, socket)).flatten() else {
+        let cookie = |accept: &u32| self.server.memory.entry(*accept).socket.load(Relaxed);
+        let accepts: BTreeMap<u64, u32> =
+            self.open.values().map(|accept| (cookie(accept), *accept)).collect();
+        for socket in &self.slow {
+            let accept = accepts.get(socket);
+            let Some(held) = accept.and_then(|it| self.server.borrow(*it, *socket)) else {
                 continue;
             };
-            // Of what cannot be looked at the joiner waits for the client's ACK.
+            // For a socket that cannot be looked at, the joiner waits for the
+            // client's ACK.
             if let Ok(Some((from, bytes))) = unacked::look(held.as_fd(), room) {
                 room = room.saturating_sub(bytes.len());
-                self.unacked.push(Unacked { socket, from, bytes });
+                self.unacked.push(Unacked { socket: *socket, from, bytes });
             }
         }
     }
 
-    /// What the shim said when all of them stood last.
+    /// What the shim said when all threads stood last.
     #[must_use]
     pub fn said(&self) -> &Threads {
         &self.said
     }
 
-    /// The numbers that threads have themselves: most are known before they stand.
+    /// Learns the threads' own numbers: most are known before they stand.
     fn number(&mut self) {
         let pid = self.server.pid();
         for tid in process::threads(pid).into_iter().flatten() {

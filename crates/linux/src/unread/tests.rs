@@ -44,7 +44,7 @@ fn unread_bytes_are_found_by_their_offsets_and_stay() {
             assert_eq!(found(&server, range.clone()), (Unread::Bytes, pattern(range)));
         }
         assert_eq!(found(&server, 299_999..400_000), (Unread::Bytes, pattern(299_999..300_000)));
-        // Read already, and not here yet.
+        // Bytes read already, and bytes not here yet.
         assert_eq!(found(&server, 999..2000), (Unread::Nothing, vec![]));
         assert_eq!(found(&server, 300_000..300_001), (Unread::Nothing, vec![]));
         assert_eq!(found(&server, 900_000..900_001), (Unread::Nothing, vec![]));
@@ -85,8 +85,8 @@ fn while_the_owner_reads_nothing_wrong_is_found() {
             let mut buffer = vec![0; 3001];
             let mut left = ALL as usize;
             while left > 0 {
-                // An owner that is always faster than who looks would leave nothing:
-                // the second half is read only when something was found.
+                // An owner that is always faster than the looking thread would leave
+                // nothing: the second half is read only when something was found.
                 while left < ALL as usize / 2 && hits.load(Ordering::Acquire) == 0 {
                     std::thread::yield_now();
                 }

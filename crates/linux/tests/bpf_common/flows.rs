@@ -1,9 +1,10 @@
-//! The edge's table of flows, word by word: what user space has no use for, too.
+//! The edges' tables of flows, word by word: what user space has no use for, too.
 
 use aya::maps::{HashMap, Map, MapData};
-use holdfast_sim::models::FlowWords;
+use holdfast_sim::models::{FlowWords, PlaceWords, StringWords};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::seq::SeqNo;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// `struct conn_key` and `struct edge_flow`.
@@ -24,11 +25,7 @@ impl Flows {
     }
 
     pub fn words(&self, key: &ConnKey) -> Option<FlowWords> {
-        let mut raw = [0; KEY_BYTES];
-        raw[..16].copy_from_slice(&key.server);
-        raw[16..32].copy_from_slice(&key.client);
-        raw[32..34].copy_from_slice(&key.server_port.to_ne_bytes());
-        raw[34..].copy_from_slice(&key.client_port.to_ne_bytes());
+        let raw = raw_key(&key.server, &key.client, key.server_port, key.client_port);
         let flow = self.0.get(&raw, 0).ok()?;
         let word = |at: usize| u32::from_ne_bytes(flow[at..at + 4].try_into().expect("4"));
         let flags = word(32);
@@ -46,5 +43,108 @@ impl Flows {
             reset: flags & RESET != 0,
             learnt: flags & LEARNT != 0,
         })
+    }
+}
+
+/// `struct spread_key4` and `struct spread_flow`.
+const KEY4_BYTES: usize = 12;
+const PLACE_BYTES: usize = 12;
+const OPENED: u32 = 32;
+
+/// The redirector's connections of both families, and the SYNs that may become some.
+pub struct Places {
+    ipv4: [HashMap<MapData, [u8; KEY4_BYTES], [u8; PLACE_BYTES]>; 2],
+    ipv6: [HashMap<MapData, [u8; KEY_BYTES], [u8; PLACE_BYTES]>; 2],
+}
+
+impl Places {
+    /// In the directory of the redirector's pins.
+    pub fn pinned(pins: &Path) -> Self {
+        let map = |name: &str| MapData::from_pin(pins.join(name)).expect("pinned");
+        let flows = |name| Map::HashMap(map(name));
+        let embryos = |name| Map::LruHashMap(map(name));
+        Self {
+            ipv4: [flows("spread_flows4"), embryos("spread_embryos4")]
+                .map(|map| HashMap::try_from(map).expect("a table")),
+            ipv6: [flows("spread_flows6"), embryos("spread_embryos6")]
+                .map(|map| HashMap::try_from(map).expect("a table")),
+        }
+    }
+
+    pub fn words(&self, client: SocketAddr, server: SocketAddr) -> [Option<PlaceWords>; 2] {
+        match (client.ip(), server.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let ports = u32::from(client.port()) << 16 | u32::from(server.port());
+                let raw = [to.octets(), from.octets(), ports.to_ne_bytes()].concat();
+                let raw = raw.try_into().expect("12");
+                self.ipv4.each_ref().map(|table| table.get(&raw, 0).ok().map(place))
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let raw = raw_key(&to.octets(), &from.octets(), server.port(), client.port());
+                self.ipv6.each_ref().map(|table| table.get(&raw, 0).ok().map(place))
+            }
+            _ => panic!("one family per connection"),
+        }
+    }
+}
+
+fn place(raw: [u8; PLACE_BYTES]) -> PlaceWords {
+    let flags = u32::from(raw[9]);
+    PlaceWords {
+        tick: u32::from_ne_bytes(raw[..4].try_into().expect("4")),
+        host: raw[8],
+        client_fin: flags & CLIENT_FIN != 0,
+        reset: flags & RESET != 0,
+        established: flags & ESTABLISHED != 0,
+        opened: flags & OPENED != 0,
+        learnt: flags & LEARNT != 0,
+    }
+}
+
+fn raw_key(
+    server: &[u8; 16],
+    client: &[u8; 16],
+    server_port: u16,
+    client_port: u16,
+) -> [u8; KEY_BYTES] {
+    let mut raw = [0; KEY_BYTES];
+    raw[..16].copy_from_slice(server);
+    raw[16..32].copy_from_slice(client);
+    raw[32..34].copy_from_slice(&server_port.to_ne_bytes());
+    raw[34..].copy_from_slice(&client_port.to_ne_bytes());
+    raw
+}
+
+/// `struct transit_key` and `struct transit_flow`.
+const STRING_KEY_BYTES: usize = 40;
+const STRING_FLOW_BYTES: usize = 16;
+const TCP: u32 = 6;
+
+/// Which string each flow of a transit group is on.
+pub struct Strings(HashMap<MapData, [u8; STRING_KEY_BYTES], [u8; STRING_FLOW_BYTES]>);
+
+impl Strings {
+    pub fn pinned(pin_dir: &Path) -> Self {
+        let map = MapData::from_pin(pin_dir.join("transit/transit_flows")).expect("pinned");
+        Self(HashMap::try_from(Map::HashMap(map)).expect("a table of flows"))
+    }
+
+    /// Of a connection whose `low` end comes first in the kernel's order.
+    pub fn words(&self, low: SocketAddr, high: SocketAddr) -> Option<StringWords> {
+        let mut raw = [0; STRING_KEY_BYTES];
+        raw[..16].copy_from_slice(&mapped(low.ip()));
+        raw[16..32].copy_from_slice(&mapped(high.ip()));
+        raw[32..34].copy_from_slice(&low.port().to_ne_bytes());
+        raw[34..36].copy_from_slice(&high.port().to_ne_bytes());
+        raw[36..].copy_from_slice(&TCP.to_ne_bytes());
+        let flow = self.0.get(&raw, 0).ok()?;
+        Some(StringWords { string: flow[8].into(), home: flow[9].into() })
+    }
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }

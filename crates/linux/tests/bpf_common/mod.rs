@@ -3,10 +3,11 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod edge;
-mod flows;
+pub mod flows;
 pub mod gate;
 pub mod redirector;
 pub mod topology;
+pub mod transit;
 
 pub use flows::Flows;
 

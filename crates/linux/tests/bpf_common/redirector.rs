@@ -77,7 +77,7 @@ impl Fixture {
         self.redirect = redirect.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// As a daemon would, whose file says so many flows.
+    /// Attaches as a daemon would whose file allows this many flows.
     pub fn try_attach(&self, flows_max: u32) -> Result<Redirect, BpfError> {
         Redirect::attach(&RedirectConfig { flows_max, ..self.config.clone() })
     }

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As good as random.
+/// A key as good as random.
 pub const KEY: [u64; 8] = include!("../../../wire/src/snapshot/test_key.in");
 const WAIT_MAX: Duration = Duration::from_secs(20);
 

@@ -1,8 +1,8 @@
-//! One turn of a backup that follows, or brings its log to the end: tap, messages,
-//! timers, confirmations.
+//! One turn of a backup that follows, or that brings its log to the end: tap,
+//! messages, timers, confirmations.
 
 use super::join::Said;
-use super::{Acting, BackupHost, BackupMachine, Cause, Report};
+use super::{Acting, BackupMachine, Cause, FollowHost, Report};
 use crate::nanos;
 use crate::timing::backup::{
     HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER, WAKE_BYTES,
@@ -12,11 +12,12 @@ use holdfast_cluster::watch::Ground;
 use holdfast_wire::message::Message;
 
 impl BackupMachine {
-    /// See the module; `is_peer_ready`: the channel is read. Says why to take over.
+    /// Does one turn; `is_peer_ready`: the channel is read. Returns the reason to
+    /// take over, if there is one.
     pub(super) fn work(
         &mut self,
         is_peer_ready: bool,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Option<Cause> {
         let now = host.now();
         self.take_tap(now, host);
@@ -45,7 +46,7 @@ impl BackupMachine {
         }
     }
 
-    fn take_tap(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn take_tap(&mut self, now: Nanos, host: &mut impl FollowHost) {
         let Self { log, effects, held_bytes, .. } = self;
         let busy = host.drain_tap(TAP_BATCH, &mut |host, segment| {
             *held_bytes += segment.payload.len();
@@ -63,14 +64,14 @@ impl BackupMachine {
     }
 
     /// From now on every packet of the tap wakes the member.
-    pub(super) fn watch_tap(&mut self, host: &mut impl BackupHost) {
+    pub(super) fn watch_tap(&mut self, host: &mut impl FollowHost) {
         if self.tap_at.take().is_some() {
             host.watch_tap(true);
         }
     }
 
     /// Returns true when the channel is lost.
-    fn take_messages(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+    fn take_messages(&mut self, now: Nanos, host: &mut impl FollowHost) -> bool {
         let Self {
             log, effects, armed, heard_at, stopped, refused, promoting, said, joins, ..
         } = self;
@@ -88,7 +89,7 @@ impl BackupMachine {
             host.member().watch.handle_received(now);
             if let Message::Refused { reason, .. } = message {
                 if promoting.is_none() {
-                    // Of a joiner the primary has never been anything else than alone.
+                    // For a joiner the primary has never been anything but alone.
                     let whose = if joins.is_some() { "" } else { "the primary goes on alone: " };
                     *refused = Some(format!("{whose}{reason}"));
                 }
@@ -101,7 +102,8 @@ impl BackupMachine {
                 return;
             }
             if let Some(told) = Said::of(message) {
-                // Who has joined, or never did, is told nothing of this.
+                // A member that has joined, or never did, is told nothing of
+                // this.
                 said.extend(joins.is_some().then_some(told));
                 return;
             }
@@ -110,7 +112,7 @@ impl BackupMachine {
     }
 
     /// The replica takes what it has room for.
-    fn feed(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn feed(&mut self, now: Nanos, host: &mut impl FollowHost) {
         // Of a joiner that is in step by now something may be kept still.
         self.room_wanted |= !host.feed_copy();
         let room = self.room_wanted && host.has_room();
@@ -126,7 +128,7 @@ impl BackupMachine {
         self.log.handle_executed(now, appended, executed);
     }
 
-    fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl BackupHost) {
+    fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl FollowHost) {
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
         let owed_due = self.log.owes_confirmation() && !self.log.is_behind(now);
         if is_peer_ready || held_due || owed_due {
@@ -137,7 +139,7 @@ impl BackupMachine {
     }
 
     /// Sends the heartbeat that is due. Returns whether the primary is silent.
-    fn beat(&mut self, now: Nanos, host: &mut impl BackupHost) -> bool {
+    fn beat(&mut self, now: Nanos, host: &mut impl FollowHost) -> bool {
         if self.armed.is_none() {
             return false;
         }
@@ -149,7 +151,7 @@ impl BackupMachine {
     }
 
     /// Tells the replica of new records, now or a little later with others.
-    fn wake_replica(&mut self, now: Nanos, host: &mut impl BackupHost) {
+    fn wake_replica(&mut self, now: Nanos, host: &mut impl FollowHost) {
         if std::mem::take(&mut self.effects.fresh) {
             self.wake_at.get_or_insert(now.plus(nanos(WAKE_AFTER)));
         }
@@ -161,7 +163,7 @@ impl BackupMachine {
         }
     }
 
-    fn report(&self, host: &mut impl BackupHost) {
+    fn report(&self, host: &mut impl FollowHost) {
         host.report(&Report {
             promoting: self.promoting,
             counters: self.log.counters(),
@@ -171,7 +173,7 @@ impl BackupMachine {
         });
     }
 
-    pub(super) fn deadline(&self, host: &mut impl BackupHost) -> Nanos {
+    pub(super) fn deadline(&self, host: &mut impl FollowHost) -> Nanos {
         let beat = host.member().watch.next_deadline().filter(|_| self.armed.is_some());
         let waits = self.room_wanted || self.log.owes_confirmation();
         let room = waits.then(|| host.now().plus(nanos(LOOK_AFTER)));

@@ -1,8 +1,9 @@
-//! A member that joins a server which already runs: it takes up the server's connections
-//! and its log at once, builds the server from the image when that is whole, and says that
-//! it is in step when it has executed all that came before output waits for it.
+//! A member that joins a server which already runs: it takes over the server's connections
+//! and its log at once, builds the server from the image when that is complete, and
+//! announces that it is in step when it has executed everything from before output waits
+//! for it.
 
-use super::{BackupHost, BackupMachine, Cause, Replica, Stage, part, say_in_step};
+use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
 use crate::host::{End, Fault, Member, News, Turn};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
@@ -16,34 +17,36 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::{ConnId, Message};
 use std::collections::BTreeMap;
 
-/// Of packets that are left aside when a join begins, so many at most: more come meanwhile.
+/// Most batches of packets that are discarded when a join begins: more come meanwhile.
 const STALE_BATCHES: usize = 4096;
 
 /// How far a joiner has come.
 #[derive(Debug, Default)]
 pub(super) struct Joining {
-    /// What the image has at most, what of it is here, and whether that is all.
+    /// Size limit of the image, how much of it has arrived, and whether that is
+    /// all.
     image_bytes: Option<u64>,
     arrived: u64,
     is_whole: bool,
-    /// Of what is here, what the primary was told of.
+    /// Bytes of what has arrived that the primary was told of.
     told: u64,
-    /// The server that was built of it runs, and follows.
+    /// Whether the server built from it runs, and follows.
     runs: bool,
-    /// Where the log was when it began to run: until there it is behind.
+    /// Position of the log when the server began to run: up to there it is
+    /// behind.
     behind_until: u64,
     caught_up: bool,
     closing: Option<Closing>,
 }
 
 impl Joining {
-    /// It was announced, and is not whole.
+    /// Whether an image was announced and is not complete.
     const fn awaits_image(&self) -> bool {
         self.image_bytes.is_some() && !self.is_whole
     }
 
     /// The primary sends more of the image as this member has room for it.
-    fn tell_kept(&mut self, host: &mut impl BackupHost) {
+    fn tell_kept(&mut self, host: &mut impl FollowHost) {
         let kept = host.image_kept().min(self.arrived);
         if kept > self.told {
             self.told = kept;
@@ -52,20 +55,20 @@ impl Joining {
     }
 }
 
-/// What must be here until this member is in step.
+/// What must have arrived until this member is in step.
 #[derive(Debug)]
 struct Closing {
     since: Nanos,
-    /// The frame up to which all must be executed, and where the log was when all of it had
-    /// gone to the replica.
+    /// Number of the frame up to which everything must be executed, and the log's position
+    /// when all of it had gone to the replica.
     number: u64,
     executed_at: Option<u64>,
-    /// What the primary's kernel had acknowledged of streams, and is lacking here: up to
-    /// which offset.
+    /// Streams of which bytes are lacking here that the primary's kernel had
+    /// acknowledged: up to which offset.
     streams: BTreeMap<ConnId, u64>,
 }
 
-/// What the primary says to a joiner alone.
+/// Messages from the primary that only a joiner gets.
 #[derive(Debug)]
 pub(super) enum Said {
     Join { log_from: u64, image_bytes: u64 },
@@ -86,13 +89,14 @@ impl Said {
 
 impl BackupMachine {
     /// The primary whose hello was heard has a server that runs: this member joins it.
-    pub fn joining(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
+    pub fn joining(key: HashKey, limits: Limits, host: &mut impl FollowHost) -> Self {
         let now = host.now();
         let Member { watch, speaks, .. } = host.member();
         watch.renew(now);
         *speaks = false;
         say_in_step(false, host);
-        // What has come while nobody let it in is older than any image, and fills the tap.
+        // Packets that came before the primary let this member in are older than any
+        // image, and fill the tap.
         for _ in 0..STALE_BATCHES {
             if !host.drain_tap(TAP_BATCH, &mut |_, _| {}) {
                 break;
@@ -106,7 +110,7 @@ impl BackupMachine {
         &mut self,
         mut joining: Joining,
         stop: bool,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> (Stage, Turn) {
         if stop {
             return self.leave("it was stopped", End::Stopped, host);
@@ -134,11 +138,11 @@ impl BackupMachine {
         (Stage::Joining(joining), Turn::Until(until))
     }
 
-    /// What the primary has said to a joiner.
+    /// Takes what the primary has said to a joiner.
     fn take_said(
         &mut self,
         joining: &mut Joining,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Result<(), String> {
         for said in std::mem::take(&mut self.said) {
             match said {
@@ -179,12 +183,12 @@ impl BackupMachine {
         Ok(())
     }
 
-    /// Why nothing comes of it.
+    /// The reason why the join fails, if it does.
     fn why_not(
         &mut self,
         joining: &Joining,
         cause: Option<Cause>,
-        host: &mut impl BackupHost,
+        host: &mut impl FollowHost,
     ) -> Option<String> {
         if let Some(reason) = self.effects.broken.take() {
             return Some(reason);
@@ -222,7 +226,7 @@ impl BackupMachine {
     }
 
     /// The replica is not behind, and nothing waits for what the tap lacks.
-    fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl BackupHost) -> bool {
+    fn has_caught_up(&self, joining: &Joining, now: Nanos, host: &impl FollowHost) -> bool {
         let (_, executed) = host.progress();
         executed >= joining.behind_until && !self.log.lags(now) && self.log.unresolved().0 == 0
     }
@@ -230,7 +234,7 @@ impl BackupMachine {
     /// Whether everything from before output waits has been executed, and everything that
     /// clients were told is held, or was waited for long enough: a connection that nobody
     /// accepts is no reason to protect none.
-    fn has_closed(&mut self, joining: &mut Joining, host: &mut impl BackupHost) -> bool {
+    fn has_closed(&mut self, joining: &mut Joining, host: &mut impl FollowHost) -> bool {
         let Some(closing) = &mut joining.closing else { return false };
         let (log, waited) = (&mut self.log, host.now().since(closing.since));
         closing.streams.retain(|id, until| {
@@ -249,7 +253,7 @@ impl BackupMachine {
     }
 
     /// IN STEP: from now on this member takes over, if it must.
-    fn be_in_step(&mut self, now: Nanos, host: &mut impl BackupHost) -> (Stage, Turn) {
+    fn be_in_step(&mut self, now: Nanos, host: &mut impl FollowHost) -> (Stage, Turn) {
         self.log.joined();
         self.joins = None;
         // A silence that is over meant nothing.
@@ -263,7 +267,7 @@ impl BackupMachine {
     }
 
     /// This member is no backup, and never was.
-    fn leave(&mut self, reason: &str, end: End, host: &mut impl BackupHost) -> (Stage, Turn) {
+    fn leave(&mut self, reason: &str, end: End, host: &mut impl FollowHost) -> (Stage, Turn) {
         part(Fault::Ended, reason, host);
         host.show(News::JoinFailed { reason });
         (Stage::GaveUp { again_at: None }, Turn::End(end))

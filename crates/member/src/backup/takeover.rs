@@ -1,7 +1,7 @@
 //! The backup's promotion: fence, drain the log, probe the clients, repair the
-//! sockets, take the address, kick. The order is that of decisions 13 to 18; what it
-//! decides per connection is `holdfast_replica::promotion`'s. A cold backup builds its
-//! replica first of what it keeps, while the edge decides (decision 30).
+//! sockets, take the address, kick. The order is that of decisions 13 to 18;
+//! `holdfast_replica::promotion` decides about each connection. A cold backup first
+//! builds its replica from what it keeps, while the edge decides (decision 30).
 
 use super::{BackupHost, BackupMachine, Kept, Replica, Stage};
 use crate::host::{Fault, News, Turn, ask_for};
@@ -26,10 +26,13 @@ pub enum Cause {
     ChannelLost,
     /// Three heartbeats are missing.
     Silent,
-    /// They are missing at the edge: clients do not reach it.
+    /// Three heartbeats are missing at the edge: clients do not reach the
+    /// primary.
     Unheard,
     /// The primary does not hear this member any more, while the edge does.
     Alone,
+    /// This member's own server, which spoke alone, has fallen (decision 31).
+    Fallen,
 }
 
 impl Cause {
@@ -41,14 +44,15 @@ impl Cause {
             Self::Silent => "the primary is silent",
             Self::Unheard => "the edge does not hear the primary",
             Self::Alone => "the primary does not hear this member",
+            Self::Fallen => "the server has fallen",
         }
     }
 }
 
-/// How long what took. Fence and drain go on at the same time.
+/// Durations of the phases. Fence and drain go on at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// From the last that was heard of the primary to the begin.
+    /// From the last sign of the primary to the beginning of the takeover.
     pub detect: Nanos,
     pub fence: Nanos,
     pub drain: Nanos,
@@ -56,32 +60,33 @@ pub struct Phases {
     pub probe: Nanos,
     pub address: Nanos,
     pub kick: Nanos,
-    /// From the begin to the end.
+    /// From the beginning to the end.
     pub total: Nanos,
 }
 
-/// See the module.
+/// A takeover in progress; see the module.
 #[derive(Debug)]
 pub struct Takeover {
     cause: Cause,
     request: EpochRequest,
     begun: Nanos,
     peer_lost: bool,
-    /// The replica is being built, and how long it may take to the log's end.
+    /// Whether the replica is being built; and how long it may take to reach
+    /// the log's end.
     builds: bool,
     drain_max: Nanos,
     drained: Option<Nanos>,
     fenced: Option<Nanos>,
     phases: Phases,
-    /// Once the log has ended, and since when.
+    /// Set once the log has ended; the promotion, and since when.
     settling: Option<(Promotion, Nanos)>,
     parked: bool,
-    /// Make clients of lost connections ask.
+    /// Segments that make clients of lost connections ask.
     farewells: Vec<Probe>,
     diverged: Option<String>,
 }
 
-/// The promotion's machine at work on the host.
+/// The promotion's machine, acting on the host.
 struct Mending<'a, H> {
     host: &'a mut H,
     repair: &'a mut Nanos,
@@ -113,17 +118,18 @@ impl<H: BackupHost> PromotionOutput for Mending<'_, H> {
     }
 }
 
-/// How a takeover goes on.
+/// The next step of a takeover.
 enum Step {
     Wait(Nanos),
     /// Everybody may speak.
     Live,
 }
 
-/// What a turn of a takeover has come to.
+/// The outcome of a takeover's turn.
 type Verdict = Result<Step, (Fault, String)>;
 
-/// How long a replica may take to the end of its log, if so much is kept of it.
+/// How long a replica may take to reach the end of its log, if this much of it
+/// is kept.
 fn drain_max(kept: Option<Kept>) -> Nanos {
     let max = nanos(PARK_MAX);
     let Some(Kept { image, log }) = kept else { return max };
@@ -156,8 +162,8 @@ impl Takeover {
         now.since(self.begun)
     }
 
-    /// Whether the replica that is being built is there, and what has become of it: a long
-    /// log may show at its begin that it will not be promoted.
+    /// Looks whether the replica that is being built is there, and what has become of it:
+    /// a long log may show early that it will not be promoted.
     fn build(&mut self, host: &mut impl BackupHost) -> Result<(), (Fault, String)> {
         if let Some(made) = self.builds.then(|| host.copy_made()).flatten() {
             made.map_err(|reason| (Fault::Unkept, reason))?;
@@ -188,7 +194,8 @@ impl Takeover {
         }
     }
 
-    /// Answers, bounds and the replica's table go to the promotion's machine.
+    /// Hands answers, bounds and the replica's table to the promotion's
+    /// machine.
     fn settle(&mut self, promotion: &mut Promotion, host: &mut impl BackupHost) {
         let now = host.now();
         let is_parked = host.replica() == Replica::Parked;
@@ -258,7 +265,8 @@ impl BackupMachine {
             return Err((Fault::Fenced, format!("the edge refused: {reason}")));
         }
         t.build(host)?;
-        // Nothing comes behind the end of the log: what is kept is not left out of it.
+        // No record may follow the end of the log, and none that is kept may be left
+        // out.
         if self.effects.log_ended && t.drained.is_none() && host.feed_copy() {
             host.end_log();
             t.drained = Some(now);
@@ -286,16 +294,17 @@ impl BackupMachine {
 
     fn probe(&mut self, t: &mut Takeover, host: &mut impl BackupHost) -> Verdict {
         let now = host.now();
-        let Some(mut promotion) = self.log.plan(now) else {
+        let Some(promotion) = self.log.plan(now) else {
             return Err((Fault::Diverged, "the log did not end".to_owned()));
         };
+        let mut promotion = promotion.after(host.member().buffering);
         for probe in promotion.probes(now) {
             host.send_segment(&probe_segment(&probe));
         }
         settle(t, (promotion, now), false, host)
     }
 
-    /// Everybody may speak.
+    /// Becomes the survivor: everybody may speak.
     fn survive(&mut self, takeover: &Takeover, host: &mut impl BackupHost) -> (Stage, Turn) {
         let (cause, phases) = (takeover.cause, &takeover.phases);
         host.end_takeover();
@@ -322,7 +331,7 @@ fn settle(
     host: &mut impl BackupHost,
 ) -> Verdict {
     t.hear(host);
-    // What clients have acknowledged of connections that the replica comes to only now.
+    // Acknowledgements of clients whose connections the replica reaches only now.
     host.feed_copy();
     t.settle(&mut promotion, host);
     let now = host.now();
@@ -348,7 +357,8 @@ fn settle(
     Ok(Step::Wait(deadline))
 }
 
-/// Listeners after the connections, then the address, then everybody may speak.
+/// Goes live: listeners after the connections, then the address, then everybody
+/// may speak.
 fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHost) -> Verdict {
     let begun = host.now();
     host.revive_listeners();
@@ -370,8 +380,8 @@ fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHos
     Ok(Step::Live)
 }
 
-/// What came since a connection's verdict, in order; SYNs after the listener
-/// lives (decision 17).
+/// Re-injects what came since each connection's verdict, in order; SYNs after
+/// the listener lives (decision 17).
 fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
     let (mut repair, mut farewells, mut diverged) = (Nanos(0), Vec::new(), None);
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
@@ -386,8 +396,8 @@ fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
     }
 }
 
-/// A survivor's turn: until when clients' ACKs drive what was in flight, and when it is
-/// called again.
+/// A survivor's turn: returns until when clients' ACKs drive the resending of what was
+/// in flight, and when it is called again.
 pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Option<Nanos>, Turn) {
     let Some(until) = until else { return (None, Turn::after(IDLE_LOOK, host.now())) };
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
@@ -406,7 +416,7 @@ pub(super) fn nudges(until: Option<Nanos>, host: &mut impl BackupHost) -> (Optio
     (Some(until), Turn::after(NUDGE_LOOK, host.now()))
 }
 
-/// A question to a client, or the SYN-ACK of its connection again, as a segment.
+/// A question to a client, or its connection's repeated SYN-ACK, as a segment.
 #[must_use]
 pub fn probe_segment(probe: &Probe) -> TcpSegment<'_> {
     let record = &probe.record;

@@ -1,33 +1,40 @@
 use super::*;
 use crate::bench::{self, Bench, EPOCH, name, on_bench};
-use crate::host::ConnState;
+use crate::host::{ConnState, MemberHost};
+use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::log::{AcceptInfo, Op, record_len};
-use holdfast_wire::message::{ConnRecord, FlowBounds};
-use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
 mod cold;
 mod joins;
+mod probes;
+mod takeovers;
 
-/// Writes down what the machine does.
+/// Notes what the machine does.
 struct Book {
     bench: Bench,
     beats: Option<u64>,
     is_lost: bool,
     replica: Replica,
     tap: Vec<TcpPacket<'static>>,
-    /// What comes by the tap once clients' packets reach this host.
+    /// What the tap brings once clients' packets reach this host.
     tap_later: Vec<TcpPacket<'static>>,
     progress: (u64, u64),
+    /// What clients have of the replica's output, by the number of their accept.
+    acked: Vec<(u32, u64)>,
     is_replica_busy: bool,
     nudges: bool,
-    /// The replica has accepted its first connection.
+    /// Whether the replica has accepted its first connection.
     manifest: bool,
-    /// What of a copy fails.
+    /// The part of a copy that fails.
     bad: &'static str,
-    /// The copy has no room yet for what was kept.
+    /// Whether the copy has no room yet for what was kept.
     keeps: bool,
-    /// The image that came is whole, and the server of it takes its time.
+    /// Whether the image that came is complete; the server built from it takes
+    /// its time.
     is_whole: bool,
     is_slow: bool,
     /// Bytes of the image that came, and how many of them have no room yet.
@@ -70,7 +77,7 @@ impl MemberHost for Book {
     }
 }
 
-impl BackupHost for Book {
+impl FollowHost for Book {
     fn drain_tap(&mut self, _: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let all = std::mem::take(&mut self.tap);
         all.iter().for_each(|segment| each(self, segment));
@@ -89,7 +96,9 @@ impl BackupHost for Book {
     fn replay(&mut self, _: &Header, _: &[&[u8]]) -> bool {
         true
     }
-    fn acked(&mut self, _: u32, _: u64) {}
+    fn acked(&mut self, accept: u32, bytes: u64) {
+        self.acked.push((accept, bytes));
+    }
     fn gone(&mut self, _: u32) {}
     fn progress(&self) -> (u64, u64) {
         self.progress
@@ -98,9 +107,6 @@ impl BackupHost for Book {
         true
     }
     fn wake_replica(&mut self) {}
-    fn end_log(&mut self) {
-        self.note("end log");
-    }
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
         self.note(format!("copy of {image_bytes} from {log_from}"));
         self.good("begin")
@@ -112,9 +118,6 @@ impl BackupHost for Book {
     }
     fn image_kept(&self) -> u64 {
         self.image - self.unwritten
-    }
-    fn kept(&self) -> Option<Kept> {
-        self.kept
     }
     fn feed_copy(&mut self) -> bool {
         !self.keeps
@@ -153,9 +156,19 @@ impl BackupHost for Book {
     fn close_peer(&mut self) {
         self.note("close peer");
     }
+    fn report(&mut self, _: &Report<'_>) {}
+}
+
+impl BackupHost for Book {
+    fn end_log(&mut self) {
+        self.note("end log");
+    }
+    fn kept(&self) -> Option<Kept> {
+        self.kept
+    }
     fn begin_takeover(&mut self) {}
     fn manifest(&mut self) -> Vec<ManifestConn> {
-        // The server has accepted one, and neither read nor written.
+        // The server has accepted one connection, and neither read nor written.
         let conn = ManifestConn {
             accept: 1,
             open: true,
@@ -215,7 +228,6 @@ impl BackupHost for Book {
     fn end_unanswered(&mut self) {
         self.note("end unanswered");
     }
-    fn report(&mut self, _: &Report<'_>) {}
 }
 
 struct Bed {
@@ -224,7 +236,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// It follows a primary that does not serve yet.
+    /// A backup that follows a primary that does not serve yet.
     fn new() -> Self {
         let mut book = Book {
             bench: Bench::new("b", "a"),
@@ -234,6 +246,7 @@ impl Bed {
             tap: Vec::new(),
             tap_later: Vec::new(),
             progress: (0, 0),
+            acked: Vec::new(),
             is_replica_busy: false,
             nudges: false,
             manifest: false,
@@ -250,7 +263,7 @@ impl Bed {
         Self { machine, book }
     }
 
-    /// The primary has served for a while.
+    /// A backup whose primary has served for a while.
     fn served() -> Self {
         let mut bed = Self::new();
         bed.book.beats = Some(0);
@@ -259,7 +272,7 @@ impl Bed {
         bed
     }
 
-    /// It takes over, and waits for the edge.
+    /// A backup that takes over, and waits for the edge.
     fn taking_over() -> Self {
         let mut bed = Self::served();
         bed.book.is_lost = true;
@@ -280,7 +293,7 @@ impl Bed {
         self.book.edge.push(Message::Bounds { flows: Vec::new(), last: true });
     }
 
-    /// Why it will not be promoted, if it has just come to that.
+    /// Why it will not be promoted, if it has just given up.
     fn gave_up(&mut self) -> Option<String> {
         let lines = self.book.take();
         let at = lines.iter().position(|line| line == "close peer")?;
@@ -319,7 +332,7 @@ fn segment(offset: u32, raw: &'static [u8]) -> TcpPacket<'static> {
     }
 }
 
-/// A client that is new.
+/// A new client's SYN.
 fn syn() -> TcpPacket<'static> {
     TcpPacket { source_port: 6000, seq: SeqNo(7), flags: Flags::SYN, ..segment(0, b"SYN") }
 }
@@ -370,7 +383,7 @@ fn a_primary_that_asks_no_more_to_run_alone_is_not_taken_over() {
     assert_eq!(bed.book.take(), Vec::<String>::new());
 }
 
-/// Nobody else is called alone than the other member.
+/// Only the other member can be called alone.
 #[test]
 fn what_the_edge_says_of_others_says_nothing_of_the_primary() {
     let mut bed = Bed::served();
@@ -407,7 +420,7 @@ fn a_replica_that_is_no_copy_any_more_gives_up() {
         bed.book.replica = replica.clone();
         bed.turn();
         assert_eq!(bed.gave_up().as_deref(), Some(fault));
-        // In a takeover as well.
+        // This holds in a takeover as well.
         let mut bed = Bed::served();
         bed.connect();
         bed.book.is_lost = true;
@@ -471,8 +484,8 @@ fn only_a_refusal_for_good_ends_a_takeover() {
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
 }
 
-/// Sockets before the address, what was retained before the server can write more, and
-/// new clients once there is a listener.
+/// Sockets come before the address, retained output before the server can write more,
+/// and new clients once there is a listener.
 #[test]
 fn everybody_may_speak_once_the_edge_has_said_so_in_this_order() {
     let mut bed = Bed::taking_over();
@@ -501,8 +514,8 @@ fn clients_are_asked_how_far_they_are() {
     assert!(!bed.book.has("live"), "nobody has answered");
 }
 
-/// What a primary still sends when its server is dead is waited for, unless nothing
-/// more can come.
+/// The messages that a primary still sends when its server is dead are waited for,
+/// unless nothing more can come.
 #[test]
 fn a_dead_servers_log_is_drained_while_its_daemon_lives() {
     for is_lost in [false, true] {
@@ -535,45 +548,4 @@ fn clients_acks_drive_what_was_in_flight() {
     assert_eq!(bed.book.take(), Vec::<String>::new(), "clients have their time");
     bed.pass(50);
     assert_eq!(bed.book.take(), ["end unanswered", "close tap"]);
-}
-
-/// A client that the edge has seen acknowledge more than the replica wrote knows that
-/// the replica is no copy.
-#[test]
-fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
-    let mut bed = Bed::served();
-    bed.connect();
-    let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
-    let header = Header {
-        payload_len: size_of::<AcceptInfo>() as u32,
-        op: Op::Accept as u8,
-        conn: 1,
-        ret: 7,
-        ..Header::default()
-    };
-    let mut records = [header.as_bytes(), info.as_bytes()].concat();
-    records.resize(record_len(size_of::<AcceptInfo>()), 0);
-    let records: &'static [u8] = records.leak();
-    bed.book.peer.push(Message::Frame { number: 1, records });
-    bed.turn();
-    bed.book.is_lost = true;
-    bed.turn();
-    bed.book.take();
-    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
-    let bounds = FlowBounds {
-        key: record().key,
-        iss: Some(SeqNo(100)),
-        seq_end: SeqNo(201),
-        right_edge: SeqNo(61_000),
-        tsval: 0,
-        client_ack: SeqNo(201),
-    };
-    bed.book.edge.push(Message::Bounds { flows: vec![bounds], last: true });
-    bed.book.replica = Replica::Parked;
-    bed.book.manifest = true;
-    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
-    bed.turn();
-    bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
-    bed.pass(1);
-    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
 }

@@ -1,4 +1,4 @@
-//! Grants: who may speak, from a member's request to the fence. A grant is on disk
+//! Grants: from a member's request to speak up to the fence. A grant is on disk
 //! before it is in the fence, and in the fence before the member hears of it.
 
 use super::{EdgeHost, EdgeMachine};
@@ -6,7 +6,7 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::membership::{Decision, Refusal};
 use holdfast_wire::message::Message;
 
-/// Flows in one message; a flow takes less than 64 bytes.
+/// Most flows in one message; a flow takes less than 64 bytes.
 const FLOWS_PER_MESSAGE: usize = 4096;
 
 /// A member whose grant is being written.
@@ -17,12 +17,13 @@ pub(super) struct Asked {
     at: Nanos,
     /// The number of the write.
     write: u64,
-    /// Its server starts anew, which takes its time.
+    /// Whether its server starts anew, which takes its time.
     starts: bool,
 }
 
 impl EdgeMachine {
-    /// The one moment in which speed matters: write, flip, answer.
+    /// Handles a request: the one moment in which speed matters. Write, flip,
+    /// answer.
     pub(super) fn promote(
         &mut self,
         index: usize,
@@ -34,7 +35,7 @@ impl EdgeMachine {
         match self.membership.handle_promote(name, epoch) {
             Decision::Refuse(refusal) => {
                 if refusal == Refusal::BackupInStep {
-                    // Whoever is in step hears that the current member has lost it.
+                    // A member in step hears that the current member has lost it.
                     self.tell_all_but(index, &Message::Alone { member: name }, host);
                 }
                 self.refuse(index, epoch, &refusal.to_string(), !refusal.is_final(), host);
@@ -51,7 +52,7 @@ impl EdgeMachine {
         }
     }
 
-    /// A write is done, or why it failed.
+    /// A write is done, or failed for this reason.
     pub fn handle_written(
         &mut self,
         number: u64,
@@ -74,8 +75,8 @@ impl EdgeMachine {
         }
     }
 
-    /// A living primary whose epoch the disk does not know goes on. Call it when the
-    /// disk takes writes again; all else that may allow it is known here.
+    /// Lets a living primary go on whose epoch the disk does not know. Call it when
+    /// the disk takes writes again; everything else that may allow it is known here.
     pub fn adopt_claim(&mut self, now: Nanos, host: &mut impl EdgeHost) {
         let Some((name, epoch)) = self.membership.claim() else { return };
         if let Some(index) = self.index(name).filter(|index| self.is_here(*index)) {
@@ -83,7 +84,7 @@ impl EdgeMachine {
         }
     }
 
-    /// It is said each time it is asked, and noted once.
+    /// Refuses; the refusal is sent each time the member asks, and noted once.
     fn refuse(
         &mut self,
         index: usize,
@@ -100,8 +101,8 @@ impl EdgeMachine {
         }
     }
 
-    /// The fence opens for a member, and it hears of it. An edge that was closed by
-    /// hand while the grant was written stays closed.
+    /// Opens the fence for a member, and tells it. An edge that was closed by hand
+    /// while the grant was written stays closed.
     fn open(&mut self, index: usize, epoch: u64, asked: Nanos, host: &mut impl EdgeHost) {
         self.held = false;
         let current = Some(index).filter(|_| !self.membership.handle_ask().fenced);
@@ -142,7 +143,8 @@ impl EdgeMachine {
         Ok(())
     }
 
-    /// What the wire has seen of every flow: where a silent client stands.
+    /// Sends what the wire has seen of every flow: it tells where a silent
+    /// client stands.
     fn send_bounds(&self, index: usize, host: &mut impl EdgeHost) {
         let flows = host.bounds().unwrap_or_else(|error| {
             host.note("bounds", format!("unknown, the takeover guesses: {error}"));
@@ -158,15 +160,15 @@ impl EdgeMachine {
         }
     }
 
-    /// Closed by hand, by either kind.
+    /// Whether it is closed by hand, in either way.
     #[must_use]
     pub fn is_closed_by_hand(&self) -> bool {
         self.held || self.membership.handle_ask().fenced
     }
 
-    /// Closes the edge at once; neither a member nor a restart opens it again, once
-    /// the write is done whose number is returned. With `until_takeover` nothing is
-    /// written, and the next grant opens it.
+    /// Closes the edge at once. Once the write with the returned number is done,
+    /// neither a member nor a restart opens it again. With `until_takeover` nothing
+    /// is written, and the next grant opens it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -181,13 +183,13 @@ impl EdgeMachine {
         Ok((!until_takeover).then(|| self.remember(true, host)))
     }
 
-    /// Whoever opens the edge by hand has this written first; `None` if nothing
-    /// needs to be.
+    /// Starts opening the edge by hand: this is written first; `None` if
+    /// nothing needs to be.
     pub fn handle_opening(&mut self, host: &mut impl EdgeHost) -> Option<u64> {
         self.membership.handle_ask().fenced.then(|| self.remember(false, host))
     }
 
-    /// Opens the edge for who is current.
+    /// Opens the edge for the current member.
     ///
     /// # Errors
     /// When the kernel refuses.

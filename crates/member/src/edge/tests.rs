@@ -6,12 +6,14 @@ const GROUP: &str = "demo";
 const A: usize = 0;
 const B: usize = 1;
 
-/// Writes down what the machine does.
+/// Notes what the machine does.
 #[derive(Default)]
 struct Book {
     now: Nanos,
     lines: Vec<String>,
+    notes: Vec<String>,
     writes: u64,
+    ages: u64,
     refuses: bool,
     taps: [bool; 2],
     caches: bool,
@@ -59,12 +61,15 @@ impl EdgeHost for Book {
         self.lines.push(format!("resend {member}"));
     }
     fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+        self.ages += 1;
         Vec::new()
     }
     fn forget_flows(&mut self, keys: &[ConnKey]) {
         self.lines.push(format!("forget {}", keys.len()));
     }
-    fn note(&mut self, _what: &'static str, _words: String) {}
+    fn note(&mut self, what: &'static str, words: String) {
+        self.notes.push(format!("{what}: {words}"));
+    }
 }
 
 struct Bed {
@@ -93,7 +98,7 @@ impl Bed {
         bed.open(B, 0, false);
         bed.says(A, Wish::Promote { epoch: 1 });
         bed.written(Ok(()));
-        // Its server has started by then.
+        // Member 0's server has started by then.
         bed.pass(1200, &[A, B], false);
         bed.take();
         bed
@@ -115,7 +120,7 @@ impl Bed {
         self.machine.handle_written(number, outcome, &mut self.book);
     }
 
-    /// Time passes; whoever is in `heard` says something all the time.
+    /// Lets time pass; the members in `heard` speak all the time.
     fn pass(&mut self, ms: u64, heard: &[usize], passing: bool) {
         for _ in 0..ms {
             self.book.now = self.book.now.plus(Nanos::from_ms(1));
@@ -181,6 +186,43 @@ fn who_comes_back_is_in_step_no_more() {
 }
 
 #[test]
+fn who_comes_into_step_and_out_of_it_is_noted_once() {
+    let mut bed = Bed::pair();
+    bed.book.notes.clear();
+    for yes in [true, true, false, false] {
+        bed.says(B, Wish::InStep { epoch: 1, yes });
+    }
+    bed.says(B, Wish::InStep { epoch: 0, yes: true });
+    assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
+}
+
+#[test]
+fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
+    let mut bed = Bed::pair();
+    let noted = |bed: &mut Bed| {
+        bed.book.notes.clear();
+        bed.says(B, Wish::Promote { epoch: 1 });
+        bed.book.notes.len()
+    };
+    assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
+    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.written(Ok(()));
+    assert_eq!(noted(&mut bed), 1);
+}
+
+/// A daemon that is started again was never gone.
+#[test]
+fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {
+    let mut bed = Bed::pair();
+    bed.machine.handle_closed(A, "test", bed.book.now, &mut bed.book);
+    bed.pass(900, &[B], false);
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.pass(300, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
+}
+
+#[test]
 fn strangers_to_the_group_are_shown_the_door() {
     let other = Wish::of(hello("other", "b", (0, false), Vec::new()), GROUP, "b");
     for wish in [other, Wish::Ask, Wish::Promote { epoch: 2 }] {
@@ -205,10 +247,10 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     let mut lost = Bed::new(state(1, Some("a")), (4, Some(B)));
     assert_eq!(lost.take(), ["write 4"]);
     assert_eq!(lost.machine.membership().handle_ask(), &state(4, Some("b")));
-    // Closed by hand in the epoch that the disk does not know.
+    // Closed by hand in an epoch that the disk does not know.
     let closed = Bed::new(state(1, Some("a")), (4, None));
     assert!(closed.machine.is_closed_by_hand());
-    // After a reboot whoever speaks is waited for.
+    // After a reboot, the edge waits for a member that speaks.
     let mut booted = Bed::new(state(3, Some("a")), (0, None));
     booted.open(B, 4, true);
     booted.says(B, Wish::Promote { epoch: 5 });
@@ -219,7 +261,8 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));
 }
 
-/// It may die before the members have contradicted a disk that was rolled back.
+/// The edge may die before the members have contradicted a disk that was rolled
+/// back.
 #[test]
 fn a_reboot_is_not_over_with_the_first_life_of_the_edge() {
     let mut bed = Bed::new(state(1, Some("b")), (1, None));
@@ -253,7 +296,8 @@ fn a_name_is_taken_while_its_member_answers() {
     assert!(!bed.machine.admits(A) && !bed.machine.admits(B));
     bed.pass(100, &[B], false);
     assert!(bed.machine.admits(A) && !bed.machine.admits(B), "nobody answers by the name of a");
-    // At the start everybody counts as heard; who has no channel may come.
+    // At the start every member counts as heard; one without a channel may
+    // come.
     let started = Bed::new(state(3, Some("a")), (3, Some(A)));
     assert!(started.machine.admits(A) && started.machine.admits(B));
 }
@@ -269,8 +313,8 @@ fn who_is_silent_is_missed_and_others_hear_of_it() {
     assert_eq!(bed.take(), ["to 1: Reach", "caches no more: 0"], "and is back");
 }
 
-/// Only the current member's silence loses anything, and what is lost is kept until
-/// somebody answers: the one that was silent, or the one that has taken over.
+/// Only the current member's silence loses anything. What is lost is kept until
+/// somebody answers: the member that was silent, or the one that has taken over.
 #[test]
 fn what_clients_say_is_kept_while_nobody_may_answer() {
     let mut bed = Bed::pair();
@@ -335,13 +379,13 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     bed.says(A, Wish::Promote { epoch: 1 });
     assert_eq!(bed.take(), ["fence 1 None", "to 0: Refused"]);
     assert!(bed.machine.is_closed_by_hand());
-    // Until the next takeover.
+    // Closed until the next takeover.
     bed.says(B, Wish::InStep { epoch: 1, yes: true });
     bed.says(B, Wish::Promote { epoch: 2 });
     bed.written(Ok(()));
     assert!(!bed.machine.is_closed_by_hand());
     bed.take();
-    // For good, even while a grant is being written.
+    // Closed for good, even while a grant is being written.
     bed.says(A, Wish::InStep { epoch: 2, yes: true });
     bed.says(A, Wish::Promote { epoch: 3 });
     let grant = bed.book.writes;
@@ -351,6 +395,15 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
     assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+/// Each time costs a share of a processor.
+#[test]
+fn flows_are_looked_through_now_and_then() {
+    let mut bed = Bed::pair();
+    bed.book.ages = 0;
+    bed.pass(2000, &[A, B], false);
+    assert_eq!(bed.book.ages, 2000 / FLOW_AGE_PERIOD.as_millis() as u64);
 }
 
 #[test]
@@ -371,7 +424,7 @@ fn no_epoch_returns() {
     let _ = bed.machine.handle_close(true, &mut bed.book);
 }
 
-/// It has been granted an epoch for a server that is not there yet.
+/// The member has been granted an epoch for a server that is not there yet.
 #[test]
 fn the_silence_of_a_server_that_starts_means_nothing() {
     let mut bed = Bed::new(EdgeState::default(), (0, None));
@@ -386,8 +439,8 @@ fn the_silence_of_a_server_that_starts_means_nothing() {
     assert!(bed.take().contains(&"to 1: Reach".to_owned()));
 }
 
-/// Its host may be busy with its replica for a while, again and again, until it is in
-/// step. From then on it keeps the primary from running on alone.
+/// The backup's host may be busy with its replica for a while, again and again, until
+/// it is in step. From then on it keeps the primary from running on alone.
 #[test]
 fn the_silence_of_a_backup_that_starts_means_nothing() {
     let mut bed = Bed::pair();

@@ -1,4 +1,5 @@
-//! Who is heard: a detector for each member, and what all of them have in common.
+//! Which members are heard: a detector for each, and what all of them have in
+//! common.
 
 use super::{EdgeHost, EdgeMachine};
 use holdfast_cluster::Nanos;
@@ -8,11 +9,12 @@ use holdfast_wire::message::Message;
 /// What the edge knows of a member beside its epoch.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Its channel is open.
+    /// Whether its channel is open.
     pub here: bool,
-    /// Its hello was what it must be.
+    /// Whether its hello was valid.
     pub greeted: bool,
-    /// It outlives a channel: a member that comes back at once was never gone.
+    /// The detector outlives a channel: a member that comes back at once was
+    /// never gone.
     pub detector: Detector,
     /// When the tap of a member that went away is switched off.
     pub tap_off: Option<Nanos>,
@@ -35,7 +37,7 @@ impl Slot {
 }
 
 impl EdgeMachine {
-    /// A heartbeat that came beside the channel, at `at`.
+    /// Takes a heartbeat that came beside the channel, at `at`.
     pub fn handle_pulse(&mut self, index: usize, at: Nanos) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         if at > slot.detector.last_heard() {
@@ -56,7 +58,7 @@ impl EdgeMachine {
         let passing = passing && self.is_current(index);
         let was_suspected = self.is_suspected(index);
         let excused = self.hearing.excused_until(now);
-        // It bars nobody, and nobody waits for it.
+        // Such a member bars nobody, and nobody waits for it.
         let starts = !self.is_current(index) && !self.membership.is_in_step(self.name(index));
         let slot = &mut self.slots[index];
         slot.detector.excuse(excused);
@@ -69,7 +71,7 @@ impl EdgeMachine {
         slot.detector.handle_timeout(now, &mut verdicts);
         let here = slot.here;
         if verdicts.declared {
-            // It may come back: the beats go on.
+            // The member may come back: the beats go on.
             slot.detector.start_over(now);
         }
         if let Some((number, echo)) = verdicts.beat.filter(|_| here) {
@@ -85,8 +87,9 @@ impl EdgeMachine {
         self.cache_if_suspected(index, host);
     }
 
-    /// From the second missed heartbeat of the current member on, what clients
-    /// say may be lost; it is kept until somebody answers again (thesis §3.3).
+    /// Caches what clients send from the second missed heartbeat of the current
+    /// member on: it may be lost, and is kept until somebody answers again
+    /// (thesis §3.3).
     fn cache_if_suspected(&self, index: usize, host: &mut impl EdgeHost) {
         if !self.is_current(index) {
         } else if self.is_suspected(index) {
@@ -96,8 +99,9 @@ impl EdgeMachine {
         }
     }
 
-    /// Whether a member is heard decides who may run on alone, and the others
-    /// act upon it: a backup whose primary only the edge has lost takes over.
+    /// Notes whether a member is heard. That decides who may run on alone, and
+    /// the others act upon it: a backup whose primary only the edge has lost
+    /// takes over.
     pub(super) fn reach(&mut self, index: usize, yes: bool, host: &mut impl EdgeHost) {
         if !self.membership.handle_answers(&self.names[index], yes) {
             return;
@@ -112,13 +116,13 @@ impl EdgeMachine {
         self.tell_all_but(index, &Message::Reach { member: name, yes }, host);
     }
 
-    /// A member that has just become current starts its server: its silence means
-    /// nothing yet.
+    /// Excuses the silence of a member that has just become current: it starts
+    /// its server.
     pub(super) fn excuse_start(&mut self, index: usize, at: Nanos) {
         self.slots[index].detector.excuse(at.plus(FIRST_PATIENCE));
     }
 
-    /// Whether two of its heartbeats are missing.
+    /// Whether two heartbeats of the member are missing.
     #[must_use]
     pub fn is_suspected(&self, index: usize) -> bool {
         self.slots.get(index).is_some_and(|slot| slot.detector.peer() == Peer::Suspected)
@@ -131,7 +135,7 @@ impl EdgeMachine {
         current.and_then(|name| self.index(name)).is_none_or(|index| !self.is_suspected(index))
     }
 
-    /// How often the host let this machine sleep for longer than a heartbeat.
+    /// How often this process slept longer than a heartbeat.
     #[must_use]
     pub fn overslept(&self) -> u64 {
         self.slots.iter().map(|slot| slot.detector.overslept()).max().unwrap_or(0)

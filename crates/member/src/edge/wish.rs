@@ -8,7 +8,8 @@ use holdfast_wire::message::{ConnKey, Message, VERSION};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     Hello {
-        /// It is of this release and group, and by the member whose channel it is.
+        /// Whether it is of this release and group, and from the member whose
+        /// channel it is.
         fits: bool,
         greeting: Greeting,
     },
@@ -20,19 +21,19 @@ pub enum Wish {
     Promote {
         epoch: u64,
     },
-    /// Of the connections asked about these are over.
+    /// The connections, of those asked about, that are over.
     NotAlive {
         epoch: u64,
         keys: Vec<ConnKey>,
     },
-    /// It has shown that it lives; the rest is the host's.
+    /// Nothing but a sign of life; the rest is the host's affair.
     Nothing,
-    /// Only members hear that.
+    /// A message that only members may get.
     Nonsense,
 }
 
 impl Wish {
-    /// What a message of `member` wishes from the edge of `group`.
+    /// The wish of `member`'s message to the edge of `group`.
     #[must_use]
     pub fn of(message: Message<'_>, group: &str, member: &str) -> Self {
         match message {
@@ -61,7 +62,7 @@ impl Wish {
         }
     }
 
-    /// Why who says so may not stay connected.
+    /// The reason to disconnect a member that says this, if there is one.
     pub(super) fn fault(&self, greeted: bool) -> Option<&'static str> {
         match self {
             Self::Hello { fits: false, .. } => {

@@ -39,7 +39,8 @@ struct Record {
 pub(super) struct Answering(BTreeMap<Service, Record>);
 
 impl Answering {
-    /// Forgets what is not among `listening`: whoever binds it next begins anew.
+    /// Forgets services that are not among `listening`: a later bind begins
+    /// anew.
     pub fn keep(&mut self, listening: &[Service]) {
         self.0.retain(|service, _| listening.contains(service));
     }
@@ -64,7 +65,7 @@ impl Answering {
         }
     }
 
-    /// Whether a service may be announced; what was never asked may.
+    /// Whether a service may be announced; one that was never asked may.
     pub fn is_good(&self, service: &Service) -> bool {
         self.0.get(service).is_none_or(|it| it.failures < FAILURES_MAX && !it.hangs)
     }

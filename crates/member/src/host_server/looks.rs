@@ -11,14 +11,14 @@ use holdfast_cluster::Nanos;
 #[derive(Debug)]
 pub(super) struct Looks {
     due: Nanos,
-    /// The end of the rest after the last look.
+    /// The end of the pause after the last look.
     not_before: Nanos,
-    /// The last bind, until the looks after it are over.
+    /// The last bind, until the looks after it are done.
     bound: Option<Nanos>,
 }
 
 impl Looks {
-    /// The first look is due at once.
+    /// Begins with a look that is due at once.
     pub fn new(now: Nanos) -> Self {
         Self { due: now, not_before: now, bound: None }
     }
@@ -28,7 +28,7 @@ impl Looks {
         self.due.max(self.not_before)
     }
 
-    /// A bind was noticed.
+    /// Notes that a bind was noticed.
     pub fn bind(&mut self, now: Nanos) {
         self.bound = Some(now);
         self.due = self.due.min(now.plus(Nanos::from_ms(AFTER_BIND_MS[0])));
@@ -39,7 +39,7 @@ impl Looks {
         self.bound.is_some()
     }
 
-    /// A look has taken from `began` to `now`.
+    /// Notes that a look has taken from `began` to `now`.
     pub fn looked(&mut self, began: Nanos, now: Nanos) {
         self.not_before = now.plus(Nanos(now.since(began).0 * REST));
         let next = self.bound.and_then(|bound| {

@@ -1,5 +1,5 @@
 //! What this host server serves: the services that the file names, or those that
-//! its processes have bound of the group's addresses (HYDRANET's announcement of
+//! its processes have bound to the group's addresses (HYDRANET's announcement of
 //! a bind), as far as somebody listens.
 
 use crate::spread::Service;
@@ -14,7 +14,8 @@ pub struct Waiting {
     pub udp: bool,
 }
 
-/// What may be announced of the sockets that wait, sorted, at most [`OFFERS_MAX`].
+/// The services that may be announced for the sockets that wait, sorted, at most
+/// [`OFFERS_MAX`].
 pub(super) fn offered(
     addresses: &[IpAddr],
     named: Option<&[Service]>,
@@ -41,7 +42,7 @@ fn named_of(named: &[Service], waiting: &[Waiting]) -> Vec<Service> {
     named.iter().filter(has_server).copied().collect()
 }
 
-/// Only an address of the group tells that it is meant.
+/// Only a socket bound to an address of the group is meant.
 fn bound_of(addresses: &[IpAddr], waiting: &[Waiting]) -> Vec<Service> {
     let meant = waiting.iter().filter(|socket| addresses.contains(&socket.address));
     meant

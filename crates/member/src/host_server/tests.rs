@@ -4,11 +4,11 @@ use super::*;
 #[derive(Default)]
 struct Bench {
     now: Nanos,
-    /// How long a look at the listeners takes.
+    /// Duration of a look at the listeners.
     look_takes: Nanos,
-    /// Who listens; `None`: the kernel does not say.
+    /// Sockets that listen; `None`: the kernel does not tell.
     sockets: Option<Vec<Service>>,
-    /// Binds not told yet.
+    /// Binds not reported yet.
     binds: usize,
     asked: Vec<Vec<Service>>,
     /// Who does not answer, though it listens, and whose queue nobody leaves.
@@ -90,7 +90,8 @@ impl Bed {
         Self { machine: HostServer::new(setup, Nanos(0)), bench }
     }
 
-    /// Turns when that is due, until so many milliseconds since the beginning.
+    /// Takes turns when they are due, until `ms` milliseconds since the
+    /// beginning.
     fn run_until(&mut self, ms: u64) {
         let until = Nanos::from_ms(ms);
         while self.machine.next_deadline() <= until {
@@ -100,7 +101,7 @@ impl Bed {
         self.bench.now = self.bench.now.max(until);
     }
 
-    /// A server binds, and listens after so many milliseconds.
+    /// A server binds, and listens after `listens_after` milliseconds.
     fn bind(&mut self, port: u16, listens_after: u64) {
         self.bench.binds += 1;
         self.machine.handle_bind(self.bench.now, &mut self.bench);
@@ -178,7 +179,7 @@ fn a_listener_that_stops_answering_is_withdrawn_after_two_failures() {
     bed.bench.deaf.clear();
     bed.run_until(3000);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:80 10.9.0.100:443"]);
-    // What is bound anew has the benefit of the doubt.
+    // A newly bound service has the benefit of the doubt.
     bed.bench.deaf.push(service(80));
     bed.run_until(5200);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:443"]);
@@ -216,20 +217,21 @@ fn a_bind_brings_looks_forward_for_a_while() {
     assert_eq!((bed.machine.announced(), bed.machine.announced_at_bind()), (&[service(80)][..], 1));
     bed.run_until(800);
     assert_eq!(bed.looks(), [451, 452, 455, 460, 470, 500, 550, 750]);
-    // A look finds whose bind is not told yet: it follows a bind too.
+    // A look that finds a socket whose bind is not reported yet follows a bind,
+    // too.
     bed.bench.binds += 1;
     bed.bench.sockets = Some(vec![service(80), service(443)]);
     bed.run_until(950);
     assert_eq!(bed.machine.announced_at_bind(), 2);
     bed.looks();
-    // And one in between begins anew.
+    // A bind in between begins anew.
     bed.run_until(1200);
     bed.looks();
     bed.bind(81, 15);
     bed.bind(82, 20);
     let start = 1200;
     assert_eq!(bed.looks(), [1, 2, 5, 10, 16, 17, 20, 25, 35].map(|ms| start + ms));
-    // What comes without a bind is found all the same, and not counted.
+    // A listener without a bind is found all the same, and not counted.
     bed.run_until(2000);
     bed.bench.sockets = Some(vec![service(90)]);
     bed.run_until(2300);

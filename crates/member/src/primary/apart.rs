@@ -1,7 +1,9 @@
 //! The primary without its backup: its server has ended, another member speaks, the
 //! operator hands over, or it runs on alone because the edge says so.
 
-use super::join::{Alone, Join};
+use super::alone::Alone;
+use super::join::Join;
+use super::kept::{Keeping, stay_down};
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{End, News, Turn, ask_for, turn_found};
 use crate::nanos;
@@ -46,6 +48,14 @@ pub(super) enum Stage {
     /// Somebody has come that joins, and an image is taken.
     Preparing(Box<Alone>),
     Joining(Box<Join>),
+    /// As alone, and what it can be rebuilt of is kept: output waits for that.
+    Kept(Box<Alone>),
+    /// It has fallen, since when: all that it has logged is to be kept.
+    Falling {
+        since: Nanos,
+    },
+    /// It has, and is not rebuilt.
+    Down,
     /// Nothing is left to do but to answer questions.
     Idle,
 }
@@ -73,6 +83,9 @@ impl PrimaryMachine {
             Stage::Alone(alone) => self.turn_alone(alone, stop, host),
             Stage::Preparing(alone) => self.prepare(*alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
+            Stage::Kept(alone) => self.turn_kept(alone, stop, host),
+            Stage::Falling { since } => self.end_kept(since, stop, host),
+            Stage::Down => stay_down(stop, host),
             Stage::Serving | Stage::Idle => self.idle(stop, host),
         }
     }
@@ -169,7 +182,7 @@ impl PrimaryMachine {
     }
 
     /// Everything that was logged goes out, and then that nothing more comes.
-    fn announce_end(&mut self, host: &mut impl PrimaryHost) {
+    pub(super) fn announce_end(&mut self, host: &mut impl PrimaryHost) {
         host.member().speaks = false;
         host.set_server_dead();
         self.take_log(host);
@@ -251,20 +264,27 @@ impl PrimaryMachine {
     ) -> (Stage, Turn) {
         assert!(epoch > host.member().epoch, "epochs only grow (decision 21)");
         host.member().epoch = epoch;
-        // Asked while the gate knows, sent when it clamps them no more.
-        let withheld = self.withheld(host);
-        if let Err(error) = host.go_alone() {
+        if let Err(error) = self.open_gate(host) {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
-        withheld.iter().for_each(|ack| host.send_segment(ack));
         // What was asked and granted is over: another one may join in this epoch.
         (self.closing, self.joins, self.doubt) = (None, None, None);
+        self.keeping = Keeping::default();
         host.show(News::Alone { reason });
         let now = host.now();
         // One that was only lost may come back at once.
         let gave_up = std::mem::take(&mut self.tables.gave_up);
         let alone = Alone::after(self.tried.take().filter(|_| gave_up), now);
         (Stage::Alone(Box::new(alone)), Turn::after(IDLE_LOOK, now))
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn open_gate(&mut self, host: &mut impl PrimaryHost) -> Result<(), String> {
+        // Asked while the gate knows, sent when it clamps them no more.
+        let withheld = self.withheld(host);
+        host.go_alone()?;
+        withheld.iter().for_each(|ack| host.send_segment(ack));
+        Ok(())
     }
 
     /// The ACKs that the gate has held back: the kernel thinks that they are out, and a

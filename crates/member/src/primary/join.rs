@@ -3,15 +3,13 @@
 //! for the joiner until it has caught up. Then output waits for confirmation, and the
 //! joiner says that it is in step, in this order: who could take over has everything.
 
+use super::alone::{Alone, Tried, knock};
 use super::apart::{Stage, rest_replaced};
 use super::lacking::{Lacking, slow};
-use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
-use crate::host::{ConnState, End, News, Turn, speak_alone};
-use crate::pairing::{Pairing, Side};
-use crate::timing::doubled;
+use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
+use crate::host::{ConnState, News, Turn, speak_alone};
 use crate::timing::primary::{
-    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
-    REJOIN_PAUSE_MAX, TICK,
+    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, TICK,
 };
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -25,9 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of an image that are under way: behind them wait heartbeats and log.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
-const ANOTHER: &str = "another member is joining";
-/// What a member hears that comes too soon.
-const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
+pub(super) const ANOTHER: &str = "another member is joining";
 const SERVES_NOT: &str = "its server does not serve any more";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";
@@ -57,52 +53,6 @@ pub struct Image {
     pub bytes: u64,
 }
 
-/// A server that speaks alone.
-#[derive(Debug)]
-pub(super) struct Alone {
-    door: Pairing,
-    /// Attempts to join that have failed in a row, and when the next one may be.
-    failed: u32,
-    again_at: Nanos,
-    /// Why the last one has.
-    why: String,
-}
-
-impl Alone {
-    pub(super) fn new(now: Nanos) -> Self {
-        Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now, why: String::new() }
-    }
-
-    /// As [`new`](Self::new), after a backup that has given up, and that had joined if it
-    /// was `tried`: then nothing has come of it, unless it has lasted.
-    pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
-        let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
-        match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
-            Some(Tried { failed, .. }) => Self { failed, ..Self::new(now) }.fail(now, ""),
-            None => Self::new(now),
-        }
-    }
-
-    /// An attempt has failed: when the next one may be.
-    fn fail(mut self, now: Nanos, why: &str) -> Self {
-        self.why = why.to_owned();
-        let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
-        self.failed += 1;
-        self.again_at = now.plus(nanos(pause));
-        self.door = Pairing::new(Side::Alone);
-        self
-    }
-}
-
-/// The join that the backup has come by, until that is lost.
-#[derive(Debug)]
-pub(super) struct Tried {
-    /// Attempts that had failed before it.
-    failed: u32,
-    /// Since when the backup is in step, once it is.
-    in_step: Option<Nanos>,
-}
-
 /// Somebody joins.
 #[derive(Debug)]
 pub(super) struct Join {
@@ -128,8 +78,8 @@ impl Join {
         !self.is_sent && self.sent - self.arrived < IMAGE_AHEAD
     }
 
-    fn send(&mut self, piece: &[u8], host: &mut impl PrimaryHost) {
-        host.send(&Message::Image { bytes: piece });
+    fn send(&mut self, piece: &[u8], tables: &mut Tables, host: &mut impl PrimaryHost) {
+        tables.say(&Message::Image { bytes: piece }, host);
         self.sent += piece.len() as u64;
         self.piece_at = host.now().plus(nanos(IMAGE_EVERY));
         if piece.is_empty() {
@@ -177,43 +127,17 @@ impl PrimaryMachine {
         if let Some(over) = self.serve_on(stop, host) {
             return over;
         }
-        let now = host.now();
-        if now < alone.again_at {
-            host.turn_away(&match alone.why.as_str() {
-                "" => AGAIN.to_owned(),
-                why => format!("{AGAIN}: {why}"),
-            });
-            return (Stage::Alone(alone), Turn::after(ALONE_LOOK, now));
-        }
-        match alone.door.turn(false, host) {
-            Turn::End(End::Met { .. }) => self.begin_join(*alone, host),
-            Turn::End(End::Failed(reason)) => {
-                host.show(News::JoinFailed { reason: &reason });
-                (Stage::Alone(Box::new(alone.fail(now, &reason))), Turn::after(ALONE_LOOK, now))
-            }
-            turn => (Stage::Alone(alone), turn),
+        match knock(&mut alone, host) {
+            None => self.begin_join(*alone, host),
+            Some(turn) => self.keep_if_due(alone, turn, host),
         }
     }
 
     /// What goes on beside a server that speaks alone: books of its connections are kept,
     /// since somebody may join. `Some`: it does not any more.
     fn serve_on(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Option<(Stage, Turn)> {
-        host.stand_beside();
-        if let Some(end) = speak_alone(stop, host) {
-            return Some((Stage::Idle, Turn::End(end)));
-        }
-        if !host.member().speaks {
-            // Who joins waits for nothing any more.
-            host.send(&Message::Refused { reason: SERVES_NOT, again: true });
-            host.flush();
-            host.drop_peer();
-            host.stop_watching();
-            let replaced = host.member().is_behind_another();
-            let since = host.now();
-            return Some(match replaced {
-                true => rest_replaced(since, false, host),
-                false => (Stage::Idle, Turn::after(IDLE_LOOK, since)),
-            });
+        if let Some(over) = self.speak_on(stop, host) {
+            return Some(over);
         }
         for id in self.take_held(host) {
             // Held back just before the gate began to let everything pass.
@@ -230,10 +154,46 @@ impl PrimaryMachine {
         None
     }
 
+    /// Whether it speaks still. `Some`: it does not any more.
+    pub(super) fn speak_on(
+        &mut self,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> Option<(Stage, Turn)> {
+        host.stand_beside();
+        if let Some(end) = speak_alone(stop, host) {
+            return Some((Stage::Idle, Turn::End(end)));
+        }
+        if !host.member().speaks {
+            // Who joins waits for nothing any more.
+            self.part(SERVES_NOT, host);
+            host.stop_watching();
+            let replaced = host.member().is_behind_another();
+            let since = host.now();
+            return Some(match replaced {
+                true => rest_replaced(since, false, host),
+                false => (Stage::Idle, Turn::after(IDLE_LOOK, since)),
+            });
+        }
+        None
+    }
+
     /// PREPARING: a member has come that may join. Everything of the server is copied at
     /// one moment, at which its log begins.
-    fn begin_join(&mut self, alone: Alone, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+    pub(super) fn begin_join(
+        &mut self,
+        alone: Alone,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
         host.admit();
+        self.begin_image(alone, host)
+    }
+
+    pub(super) fn begin_image(
+        &mut self,
+        alone: Alone,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
         if host.strangers() > 0 {
             return self.turn_away(alone, STRANGERS, host);
         }
@@ -260,7 +220,7 @@ impl PrimaryMachine {
             return over;
         }
         self.joins = Some(0);
-        host.turn_away(ANOTHER);
+        self.tell_others(host);
         let lost = self.take_messages(host).then(|| LOST.to_owned());
         if let Some(reason) = lost.or_else(|| self.tables.broken.take()) {
             return self.abandon(alone, &reason, host);
@@ -306,13 +266,16 @@ impl PrimaryMachine {
         for conn in self.tables.conns.values_mut() {
             conn.told = None;
         }
-        host.send(&Message::Join { log_from: image.log_from, image_bytes: image.bytes });
+        let join = Message::Join { log_from: image.log_from, image_bytes: image.bytes };
+        self.tables.say(&join, host);
         for conns in adopted.chunks(ADOPTED_MAX) {
-            host.send(&Message::Adopt { conns: conns.to_vec() });
+            self.tables.say(&Message::Adopt { conns: conns.to_vec() }, host);
         }
-        lacking.hand_over(&self.tables.conns, &adopted, host);
+        lacking.hand_over(&mut self.tables, &adopted, host);
         host.member().watch.renew(now);
-        host.show(News::Joins { image_bytes: image.bytes });
+        if self.tables.keeper.is_none() {
+            host.show(News::Joins { image_bytes: image.bytes });
+        }
         let join = Join {
             alone,
             image,
@@ -377,7 +340,7 @@ impl PrimaryMachine {
             host.drop_image();
             return over;
         }
-        host.turn_away(ANOTHER);
+        self.tell_others(host);
         self.take_log(host);
         let lost = self.take_joiner(&mut join, host);
         self.settle(host);
@@ -428,7 +391,7 @@ impl PrimaryMachine {
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
         if join.may_send() && host.now() >= join.piece_at {
             match host.image(IMAGE_BYTES_MAX) {
-                Ok(Some(bytes)) => join.send(&bytes, host),
+                Ok(Some(bytes)) => join.send(&bytes, &mut self.tables, host),
                 Ok(None) => join.piece_at = host.now().plus(nanos(IMAGE_EVERY)),
                 Err(reason) => {
                     self.tables.broken.get_or_insert(reason);
@@ -457,8 +420,12 @@ impl PrimaryMachine {
         self.log.output_waits(until);
         host.member().watch.renew(now);
         self.closing = Some(Closing { until: Some(until), begun: join.begun });
-        self.tried = Some(Tried { failed: join.alone.failed, in_step: None });
+        let tried = Tried { failed: join.alone.failed, in_step: None };
+        self.tried = self.tables.keeper.is_none().then_some(tried);
         self.joins = Some(100);
+        if self.tables.keeper.is_some() {
+            return self.turn_kept(Box::new(join.alone), false, host);
+        }
         self.serve(false, host)
     }
 
@@ -470,7 +437,7 @@ impl PrimaryMachine {
         let (framed, number) = self.log.framed();
         if closing.until.is_some_and(|until| framed >= until) {
             closing.until = None;
-            host.send(&Message::Closing { number });
+            self.tables.say(&Message::Closing { number }, host);
         }
         if joined && closing.until.is_none() {
             let now = host.now();
@@ -479,7 +446,10 @@ impl PrimaryMachine {
             if let Some(tried) = &mut self.tried {
                 tried.in_step = Some(now);
             }
-            host.show(News::Joined { took });
+            host.show(match self.tables.keeper {
+                Some(_) => self.keeping.begins(now, took),
+                None => News::Joined { took },
+            });
         }
     }
 
@@ -498,19 +468,22 @@ impl PrimaryMachine {
 
     fn turn_away(
         &mut self,
-        alone: Alone,
+        mut alone: Alone,
         reason: &str,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         self.log.handle_backup_lost();
         (self.tables.is_committing, self.joins) = (true, None);
         host.drop_image();
-        host.send(&Message::Refused { reason, again: true });
-        host.flush();
-        host.drop_peer();
-        host.show(News::JoinFailed { reason });
         let now = host.now();
-        let alone = alone.fail(now, reason);
+        if self.tables.keeper.is_some() {
+            self.part(reason, host);
+            self.keeping.fail(reason, now, host);
+            return (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now));
+        }
+        self.part(reason, host);
+        host.show(News::JoinFailed { reason });
+        alone.fail(now, reason);
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }
 }

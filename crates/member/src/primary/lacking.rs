@@ -1,7 +1,7 @@
 //! Clients that lack what the server has said before its image was taken: only the kernel
 //! that runs has it, so a joiner waits until they have acknowledged it.
 
-use super::{Conn, PrimaryHost};
+use super::{Conn, PrimaryHost, Tables};
 use crate::nanos;
 use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX, SLOW_MAX};
 use holdfast_cluster::Nanos;
@@ -54,19 +54,19 @@ impl Lacking {
     /// The joiner gets what the kernel held for some of them: they are waited for no more.
     pub(super) fn hand_over(
         &mut self,
-        conns: &BTreeMap<ConnId, Conn>,
+        tables: &mut Tables,
         adopted: &[Adopted],
         host: &mut impl PrimaryHost,
     ) {
         for held in host.earlier() {
-            let conn = conns.iter().find(|(_, conn)| conn.socket == held.socket);
+            let conn = tables.conns.iter().find(|(_, conn)| conn.socket == held.socket);
             let conn = conn.map(|(id, _)| *id);
             let is_it = |adopted: &&Adopted| adopted.conn.is_some_and(|(id, _)| Some(id) == conn);
             let lacks = adopted.iter().find(is_it).and_then(|adopted| lacks(adopted, &held));
             let Some((id, bytes, offset)) = lacks else { continue };
             for (number, bytes) in bytes.chunks(IMAGE_BYTES_MAX).enumerate() {
                 let offset = offset + (number * IMAGE_BYTES_MAX) as u64;
-                host.send(&Message::Earlier { conn: id, offset, bytes });
+                tables.say(&Message::Earlier { conn: id, offset, bytes }, host);
             }
             self.ends.remove(&id);
         }
@@ -130,6 +130,41 @@ pub(super) fn slow(conns: &BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) 
         conns.values().map(|conn| (conn.socket, conn.key)).unzip();
     let unacked = host.unacked(&keys).unwrap_or_default();
     let stands = |it: &Unacked| it.bytes > 0 && (it.window_closed || it.repeats > 0);
-    let slow = sockets.into_iter().zip(unacked).filter(|(_, unacked)| stands(unacked));
-    slow.map(|(socket, _)| socket).take(SLOW_MAX).collect()
+    let slow = (sockets.into_iter().zip(&keys).zip(unacked))
+        .filter(|(_, unacked)| stands(unacked))
+        .map(|((socket, key), unacked)| (unacked.bytes, key.client, socket));
+    let mut in_turn = in_turn(slow.collect());
+    in_turn.truncate(SLOW_MAX);
+    in_turn
+}
+
+/// Sockets with their bytes and the client's address, in the order in which there is room for
+/// them: of each address the one that lacks least, then of each the next, so that nobody who
+/// opens many takes the others' room.
+fn in_turn(mut slow: Vec<(u32, [u8; 16], u64)>) -> Vec<u64> {
+    slow.sort_unstable();
+    let mut places: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+    let mut place = |client| {
+        let place = places.entry(client).or_default();
+        *place += 1;
+        *place
+    };
+    let mut in_turn: Vec<(usize, u32, u64)> =
+        slow.into_iter().map(|(bytes, client, socket)| (place(client), bytes, socket)).collect();
+    in_turn.sort_unstable();
+    in_turn.into_iter().map(|(_, _, socket)| socket).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_opens_many_connections_takes_no_others_room() {
+        let [greedy, modest] = [[7; 16], [9; 16]];
+        let mut slow: Vec<(u32, [u8; 16], u64)> =
+            (0..100).map(|socket| (10 + socket as u32, greedy, socket)).collect();
+        slow.extend([(5000, modest, 200), (4000, modest, 201)]);
+        assert_eq!(in_turn(slow)[..5], [0, 201, 1, 200, 2]);
+    }
 }

@@ -1,15 +1,19 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, News};
+use crate::host::{ConnState, End, MemberHost, News};
+use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
+use holdfast_wire::buffering::Buffering;
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
-use holdfast_wire::message::Adopted;
+use holdfast_wire::message::{Adopted, ConnKey, ConnRecord};
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
 
 mod book;
 mod closing;
 mod joins;
+mod kept;
 
 use book::{Book, IMAGE_BYTES};
 
@@ -26,6 +30,8 @@ impl Bed {
         let mut book = Book {
             bench: Bench::new("a", "b"),
             beats: 0,
+            beat: None,
+            watches: true,
             is_silent: false,
             is_lost: false,
             held: Vec::new(),
@@ -56,6 +62,11 @@ impl Bed {
             is_slow: false,
             is_torn: false,
             adopted: Vec::new(),
+            rebuilds: false,
+            falls: false,
+            written: 0,
+            is_whole: false,
+            unkept: None,
         };
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }
@@ -133,6 +144,14 @@ fn accept_record(id: u64) -> Vec<u8> {
     };
     let mut bytes = [header.as_bytes(), payload].concat();
     bytes.resize(record_len(payload.len()), 0);
+    bytes
+}
+
+/// One more: it lets go of the first client that was accepted.
+fn close_record() -> Vec<u8> {
+    let header = Header { op: Op::Close as u8, conn: 1, ..Header::default() };
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.resize(record_len(0), 0);
     bytes
 }
 
@@ -229,6 +248,7 @@ fn a_backup_that_gives_up_is_barred_by_the_edge() {
     bed.turn();
     // It is not in step with anybody: nothing else is said.
     assert_eq!(bed.book.take(), ["send Refused", "drop peer", &asks(), "shows Asks"]);
+    assert!(!bed.book.watches);
     bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
     bed.pass(10);
     assert!(bed.book.has("alone") && bed.book.has("shows Alone"), "{:?}", bed.book.lines);
@@ -334,7 +354,7 @@ fn who_is_replaced_ends_its_server() {
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
     bed.turn();
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
-    assert!(!bed.book.member.speaks);
+    assert!(!bed.book.member.speaks && !bed.book.watches);
 }
 
 /// The gate hears of it first: what a dying server's kernel says stays behind it.
@@ -345,7 +365,7 @@ fn when_its_server_ends_the_backup_goes_on() {
     bed.turn();
     assert_eq!(bed.book.take(), ["dead", "send ServerDied", "strike", "shows ServerEnded"]);
     bed.pass(20);
-    assert!(!bed.book.has("drop peer"));
+    assert!(!bed.book.has("drop peer") && !bed.book.watches);
     bed.book.is_lost = true;
     bed.pass(20);
     assert!(bed.book.has("drop peer"));
@@ -366,6 +386,7 @@ fn a_hand_over_waits_until_the_backup_has_all_and_then_until_it_speaks() {
     bed.book.behind = 0;
     assert!(matches!(bed.turn(), Turn::Until(_)));
     assert_eq!(bed.book.take(), ["dead", "send ServerDied", "shows Stopped"]);
+    assert!(!bed.book.watches);
     bed.pass(5);
     assert_eq!(bed.book.take(), Vec::<String>::new());
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
@@ -408,8 +429,25 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
     bed.turn();
     bed.book.take();
+    bed.book.watches = true;
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 2, current: "b" });
     bed.turn();
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "send Refused", "drop peer"]);
     assert_eq!((bed.book.member.speaks, bed.book.member.epoch), (false, EPOCH + 2));
+    assert!(!bed.book.watches, "nothing wakes it up any more");
+}
+
+/// Where nobody waits, the gate lets pass what no client can be ahead of; else what is held.
+#[test]
+fn acknowledgements_wait_for_the_backup_or_for_nobody() {
+    for mode in Buffering::ALL {
+        let mut bed = Bed::new();
+        bed.book.bench.member.buffering = mode;
+        let conn = bed.connect(5);
+        let ahead = if mode.holds_acks() { 0 } else { 1 << 30 };
+        assert_eq!(bed.slot(conn).stable, SeqNo(1000).plus(ahead), "{mode:?}: it has begun");
+        bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100))] });
+        bed.turn();
+        assert_eq!(bed.slot(conn).stable, SeqNo(1100).plus(ahead), "{mode:?}: bytes are held");
+    }
 }

@@ -1,14 +1,14 @@
-//! What host servers announce, held against the edge's file: one key is all that
-//! they share, so one that was broken into could send everybody's clients to
-//! itself. Nobody gets more than the file gives it.
+//! Checks what host servers announce against the edge's file: they share one
+//! key, so one that was broken into could send all clients to itself. No host
+//! server gets more than the file grants.
 
 use super::service::address_of;
 use super::{Said, Service, Setup};
 use holdfast_wire::message::Offer;
 use std::net::IpAddr;
 
-/// Is the host server in the file, and is it what the file says of it? The weight
-/// may be less: a host server may ask for less than its share, never for more.
+/// Checks that the host server is in the file, and is what the file says. Its
+/// weight may be less than its share, never more.
 pub(super) fn check(setup: &Setup, name: &str, said: &Said) -> Result<(), String> {
     const REMEDY: &str = "write the same on both hosts and restart the edge's daemon";
     let Some(host) = setup.given(name) else {
@@ -39,7 +39,7 @@ pub(super) fn check(setup: &Setup, name: &str, said: &Said) -> Result<(), String
     Ok(())
 }
 
-/// The offers that the file lets it make, and the others.
+/// The offers that the file allows it, and the others.
 pub(super) fn allowed(setup: &Setup, name: &str, offers: &[Offer]) -> (Vec<Service>, Vec<Service>) {
     let named = setup.given(name).and_then(|host| host.services.as_ref());
     let may = |service: &Service| {
@@ -49,7 +49,7 @@ pub(super) fn allowed(setup: &Setup, name: &str, offers: &[Offer]) -> (Vec<Servi
     offers.iter().map(Service::from).partition(may)
 }
 
-/// What is wrong with an announcement although it was taken.
+/// What is wrong with an announcement that was taken nevertheless.
 pub(super) fn complaint(strange: &[Service]) -> String {
     if strange.is_empty() {
         return String::new();
@@ -115,7 +115,7 @@ mod tests {
         let refused = [
             ("c", said(1, &["10.9.0.2"]), "names no host server `c`"),
             ("a", said(50, &[]), "no tunnel address"),
-            // Another host server's, and one that nobody has.
+            // An address of another host server, and one that nobody has.
             ("a", said(50, &["10.9.0.2", "10.9.0.3"]), "address 10.9.0.3"),
             ("b", said(100, &["10.9.0.66"]), "gives it 10.9.0.3"),
             ("b", said(100, &["fd09::3"]), "address fd09::3"),

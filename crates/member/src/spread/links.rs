@@ -1,26 +1,25 @@
-//! The host servers, whether they are connected or not: what each says, and whether
-//! it is heard.
+//! The host servers, connected or not: what each says, and whether it is heard.
 
 use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, Peer, Verdicts};
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::{Message, Offer, VERSION};
 
-/// What a host server says.
+/// A message of a host server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// Who it is; whether that is who it should be, and of this release.
     Hello {
         fits: bool,
     },
-    /// It has shown that it lives.
+    /// Nothing but a sign of life.
     Beat,
     Announce(Said),
-    /// What no host server says.
+    /// A message that no host server sends.
     Nonsense,
 }
 
-/// An announcement, as it came.
+/// An announcement, as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub weight: u32,
@@ -30,7 +29,7 @@ pub struct Said {
 }
 
 impl Word {
-    /// What a message means that came from `name`, in this group.
+    /// The meaning of a message from `name`, in this group.
     #[must_use]
     pub fn of(message: Message<'_>, group: &str, name: &str) -> Self {
         match message {
@@ -46,7 +45,7 @@ impl Word {
         }
     }
 
-    /// Why who says this may not stay connected.
+    /// The reason to disconnect a host server that says this, if there is one.
     pub(super) fn fault(&self, greeted: bool) -> Option<&'static str> {
         match self {
             Self::Hello { fits: false } => Some("its hello is of another release, group or host"),
@@ -57,7 +56,7 @@ impl Word {
     }
 }
 
-/// What the detector thinks anew.
+/// A change in the detector's opinion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Suspected,
@@ -68,16 +67,17 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Link {
     pub name: String,
-    /// Its channel is open.
+    /// Whether its channel is open.
     pub here: bool,
     pub greeted: bool,
-    /// What was wrong with its last announcement; told once, however often it comes.
+    /// Complaint about its last announcement; told once, however often it comes.
     pub complaint: String,
-    /// Heartbeats are missing: SYNs on their way to it may be lost.
+    /// Whether heartbeats are missing: SYNs on their way to it may be lost.
     pub doubted: bool,
-    /// It outlives a channel: a daemon that comes back at once was never gone.
+    /// The detector outlives a channel: a daemon that comes back at once was
+    /// never gone.
     detector: Detector,
-    /// Declared dead, and not heard since.
+    /// Whether it was declared dead, and not heard since.
     silent: bool,
 }
 
@@ -104,7 +104,8 @@ impl Link {
         self.detector.next_deadline()
     }
 
-    /// The heartbeat to send, if it is time, and what its silence means.
+    /// The heartbeat to send, if it is time, and the meaning of the host
+    /// server's silence.
     pub fn watch(&mut self, now: Nanos, period: Nanos) -> (Option<(u64, u64)>, Option<News>) {
         let before = self.detector.peer();
         let mut verdicts = Verdicts::default();

@@ -1,21 +1,22 @@
-//! Who serves what: what the host servers announce, and how they are. Knows no
-//! clock, no socket and no kernel; the machine carries out what it says.
+//! Who serves what: the announcements of the host servers, and their condition.
+//! Knows no clock, no socket and no kernel; the machine carries out what it
+//! says.
 
 use super::Service;
 use holdfast_edge::maglev::{self, Share};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a host server is.
+/// Condition of a host server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// It is heard.
+    /// Whether it is heard.
     pub alive: bool,
-    /// An operator wants it empty.
+    /// Whether an operator wants it empty.
     pub draining: bool,
 }
 
 impl Condition {
-    /// In a word.
+    /// The condition in a word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match (self.alive, self.draining) {
@@ -30,12 +31,12 @@ impl Condition {
     }
 }
 
-/// What a host server said of itself.
+/// A host server's announcement about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub weight: u32,
     pub services: Vec<Service>,
-    /// What makes its permutation: its tunnel addresses.
+    /// What determines its permutation: its tunnel addresses.
     pub identity: Vec<u8>,
 }
 
@@ -45,13 +46,13 @@ struct Entry {
     said: Announcement,
 }
 
-/// By the slot that the redirector knows them by.
+/// Announcements and conditions, by slot of the redirector.
 #[derive(Debug, Default)]
 pub struct Roster {
     hosts: BTreeMap<u8, Entry>,
-    /// The shares of which each service's table was made.
+    /// The shares from which each service's table was made.
     applied: BTreeMap<Service, Vec<(u8, u32)>>,
-    /// Those whose tables an earlier life has made, of nobody knows what.
+    /// Services whose tables an earlier life has made, from unknown shares.
     inherited: BTreeSet<Service>,
     /// Services that the redirector has refused, and why.
     refused: BTreeMap<Service, Refusal>,
@@ -60,11 +61,11 @@ pub struct Roster {
 #[derive(Debug)]
 struct Refusal {
     why: String,
-    /// It may be tried again.
+    /// Whether it may be tried again.
     again: bool,
 }
 
-/// One service has to be redirected differently.
+/// A service that has to be redirected differently.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub service: Service,
@@ -75,7 +76,7 @@ pub(super) struct Change {
 }
 
 impl Roster {
-    /// A host server announces; false if that says nothing new.
+    /// Notes an announcement; false if it says nothing new.
     pub(super) fn announce(&mut self, slot: u8, said: Announcement) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         let news = entry.said != said || !entry.condition.alive;
@@ -84,43 +85,44 @@ impl Roster {
         news
     }
 
-    /// It is heard (again), or no longer; false if that is no news.
+    /// Notes whether a host server is heard; false if that is no news.
     pub(super) fn set_alive(&mut self, slot: u8, alive: bool) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         std::mem::replace(&mut entry.condition.alive, alive) != alive
     }
 
-    /// It gets no new flows, or some again; false if that is no news.
+    /// Notes whether a host server gets no new flows; false if that is no news.
     pub(super) fn set_draining(&mut self, slot: u8, draining: bool) -> bool {
         let entry = self.hosts.entry(slot).or_default();
         std::mem::replace(&mut entry.condition.draining, draining) != draining
     }
 
-    /// How the one in this slot is.
+    /// Condition of the host server in this slot.
     #[must_use]
     pub fn condition(&self, slot: u8) -> Condition {
         self.hosts.get(&slot).map(|entry| entry.condition).unwrap_or_default()
     }
 
-    /// Its share, as it has announced it; 0: it has announced nothing.
+    /// Its share, as announced; 0 if it has announced nothing.
     #[must_use]
     pub fn weight(&self, slot: u8) -> u32 {
         self.hosts.get(&slot).map_or(0, |entry| entry.said.weight)
     }
 
-    /// A service that was redirected before this edge's daemon began.
+    /// Notes a service that was redirected before this edge's daemon began.
     pub(super) fn inherit(&mut self, service: Service) {
         self.applied.entry(service).or_default();
         self.inherited.insert(service);
     }
 
-    /// The services there are, each with the slots that get its new flows.
+    /// The known services, each with the slots that get its new flows.
     pub fn services(&self) -> impl Iterator<Item = (&Service, Vec<u8>)> {
         self.applied.iter().map(|(s, shares)| (s, shares.iter().map(|(slot, _)| *slot).collect()))
     }
 
-    /// What has to change in the kernel, until it is applied or refused. A service
-    /// that nobody serves any more keeps an empty table, for its old flows.
+    /// Changes to make in the kernel, listed until each is applied or refused. A
+    /// service that nobody serves any more keeps an empty table, for its old
+    /// flows.
     pub(super) fn changes(&mut self) -> Vec<Change> {
         let announced = self.hosts.values().flat_map(|entry| &entry.said.services);
         let known = self.applied.keys().chain(self.refused.keys());
@@ -131,7 +133,8 @@ impl Roster {
         for service in services {
             let shares = self.shares(&service);
             let applied = self.applied.get(&service);
-            // What was never redirected, and nobody serves, need not be.
+            // A service that was never redirected and that nobody serves needs
+            // no table.
             let is_known = !self.inherited.contains(&service);
             if is_known && applied.map_or(shares.is_empty(), |applied| *applied == shares) {
                 self.refused.remove(&service);
@@ -146,26 +149,26 @@ impl Roster {
         changes
     }
 
-    /// The kernel does it now.
+    /// The kernel has made the change.
     pub(super) fn apply(&mut self, change: &Change) {
         self.refused.remove(&change.service);
         self.inherited.remove(&change.service);
         self.applied.insert(change.service, change.shares.clone());
     }
 
-    /// It does not, and is not asked again before [`Roster::try_again`]; false if that is
-    /// no news.
+    /// The kernel has refused, and is not asked again before [`Roster::try_again`]; false
+    /// if that is no news.
     pub(super) fn refuse(&mut self, service: Service, why: &str) -> bool {
         let refusal = Refusal { why: why.to_owned(), again: false };
         self.refused.insert(service, refusal).is_none_or(|before| before.why != why)
     }
 
-    /// It may have room by now for what it has refused.
+    /// The kernel may have room by now for what it has refused.
     pub(super) fn try_again(&mut self) {
         self.refused.values_mut().for_each(|refusal| refusal.again = true);
     }
 
-    /// A service that somebody serves and that is not redirected as it should be, and why.
+    /// A served service that is not redirected as it should be, and why.
     #[must_use]
     pub fn refused(&self) -> Option<(Service, &str)> {
         self.refused.iter().next().map(|(service, refusal)| (*service, refusal.why.as_str()))
@@ -276,7 +279,7 @@ mod tests {
         roster.try_again();
         assert_eq!(members(&mut roster), [(80, vec![0])]);
         assert_eq!((roster.refused(), roster.services().count()), (None, 1));
-        // And who withdraws it does not leave it refused.
+        // Withdrawing a service does not leave it refused.
         assert!(roster.refuse(service(443), "full"));
         assert_eq!((members(&mut roster), roster.refused()), (vec![], None));
     }

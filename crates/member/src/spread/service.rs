@@ -1,4 +1,4 @@
-//! What a spread group spreads: services, as people, messages and the file write them.
+//! The services of a spread group, as people, messages and the file write them.
 
 use holdfast_wire::message::Offer;
 use holdfast_wire::packet::mapped;
@@ -48,7 +48,7 @@ impl From<&Service> for Offer {
     }
 }
 
-/// An address of a message, where IPv4 is mapped into IPv6.
+/// An address from a message, in which IPv4 is mapped into IPv6.
 pub(super) fn address_of(octets: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*octets).to_canonical()
 }

@@ -9,7 +9,7 @@ const PERIOD: Nanos = Nanos::from_ms(100);
 /// A redirector, and channels that lead nowhere.
 #[derive(Default)]
 struct Book {
-    /// By service, the slots in its table.
+    /// The slots in each service's table.
     tables: BTreeMap<String, Vec<u8>>,
     hosts: BTreeMap<u8, State>,
     caching: bool,
@@ -18,9 +18,10 @@ struct Book {
     closed: Vec<usize>,
     beats: usize,
     flows: bool,
-    /// There is no room for another service.
+    /// Whether there is no room for another service.
     full: bool,
     ticks: u64,
+    ages: u64,
     lines: Vec<String>,
 }
 
@@ -60,6 +61,7 @@ impl SpreadHost for Book {
         Ok(())
     }
     fn age_flows(&mut self) -> Result<(), Infallible> {
+        self.ages += 1;
         Ok(())
     }
     fn has_flows(&mut self) -> bool {
@@ -82,7 +84,7 @@ struct Bed {
     machine: SpreadMachine,
     book: Book,
     now: Nanos,
-    /// Links that say something in every period.
+    /// Links that speak in every period.
     alive: Vec<usize>,
 }
 
@@ -131,7 +133,8 @@ impl Bed {
         bed
     }
 
-    /// With host servers `a` and `b`, which serve ports 80 and 443, and 80.
+    /// A bed with host servers `a` and `b`, which serve ports 80 and 443, and
+    /// 80.
     fn serving() -> Self {
         let mut bed = Self::new(&[], Vec::new());
         bed.join("a", 2, &[80, 443]);
@@ -256,30 +259,31 @@ fn one_that_was_only_late_keeps_its_flows_and_gets_its_syns_again() {
 #[test]
 fn nothing_is_announced_beyond_the_file() {
     let mut bed = Bed::serving();
-    // The tunnel address of another one: everybody's clients would go there.
+    // With the tunnel address of another host server, all clients would go
+    // there.
     assert!(bed.say(0, said(3, &[80])));
     bed.turn();
     let reason = "it announces the tunnel address 10.9.0.3, the edge's file gives it 10.9.0.2";
     assert!(bed.book.refused[0].starts_with(reason), "{:?}", bed.book.refused);
     assert_eq!(bed.machine.placed()[1].name, "b");
     assert_eq!((bed.table(80), bed.table(443)), (Some(&[0, 1][..]), Some(&[0][..])), "as before");
-    // However often it comes, it is said once.
+    // However often the announcement comes, the complaint is told once.
     assert!(bed.say(0, said(3, &[80])));
     assert_eq!((bed.book.refused.len(), bed.noted().len()), (1, 1));
-    // Of what it may serve, the rest is taken.
+    // The part that it may serve is taken.
     let Word::Announce(mut strange) = said(2, &[80, 443]) else { return };
     strange.services[1].address[15] = 1;
     assert!(bed.say(0, Word::Announce(strange)));
     bed.turn();
     assert_eq!((bed.table(80), bed.table(443)), (Some(&[0, 1][..]), Some(&[][..])));
     assert!(bed.book.refused[1].starts_with("the edge's file does not give it 10.9.0.1:443"));
-    // Nobody of the file.
+    // A host server that is not in the file.
     let stranger = bed.join("d", 9, &[80]);
     bed.turn();
     assert!(bed.book.refused[2].contains("names no host server `d`"));
     bed.dies(stranger);
     assert_eq!(bed.table(80), Some(&[0, 1][..]));
-    // And again what is right.
+    // A correct announcement again.
     assert!(bed.say(0, said(2, &[80, 443])));
     bed.turn();
     assert_eq!(bed.table(443), Some(&[0][..]));
@@ -346,14 +350,14 @@ fn an_edge_that_starts_again_leaves_everything_as_it_is_until_all_are_back() {
     bed.turn();
     assert_eq!(bed.table(80), Some(&[0][..]), "both are back, b keeps its slot and is drained");
     assert_eq!(bed.machine.placed()[1].slot, 5);
-    // One that does not come back is not waited for for ever.
+    // A host server that does not come back is not waited for forever.
     let mut bed = Bed::new(&services, found);
     bed.join("a", 2, &[80]);
     bed.run(2990);
     assert_eq!(bed.table(80), None);
     bed.run(20);
     assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::DeadDrained));
-    // And one that was dead before holds up nobody.
+    // One that was dead before holds up nobody.
     let mut bed = Bed::new(&services, vec![placed(0, "a", 2, State::Dead)]);
     bed.turn();
     bed.join("b", 3, &[80]);
@@ -373,6 +377,16 @@ fn a_service_that_nobody_serves_goes_when_the_last_flow_has_gone() {
     assert_eq!((bed.table(443), bed.table(80)), (None, Some(&[0, 1][..])));
     assert_eq!(bed.noted().last().unwrap(), "removed: 10.9.0.100:443");
     assert!((10..=12).contains(&bed.book.ticks), "{}", bed.book.ticks);
+    assert_eq!(bed.book.ages, bed.book.ticks / AGE_TICKS, "now and then");
+}
+
+#[test]
+fn a_service_that_nobody_serves_after_an_edge_has_started_again_goes_too() {
+    let found = vec![placed(0, "a", 2, State::Up)];
+    let mut bed = Bed::new(&[service(80), service(443)], found);
+    bed.join("a", 2, &[80]);
+    bed.run(8000);
+    assert!(bed.noted().contains(&"removed: 10.9.0.100:443".to_owned()));
 }
 
 #[test]

@@ -1,20 +1,20 @@
 //! Heartbeats through strings. A machine without sockets and without a key: it makes
-//! them, and says which of those that arrive are fresh; who made them is proven by how
-//! they are sent.
+//! heartbeats, and says which of those that arrive are fresh; the way they are sent
+//! proves who made them.
 //!
-//! Every life of a daemon has a random session number and counts what it sends.
-//! A heartbeat is fresh if its number is higher than any before on this string in
-//! the other edge's session; and a session is believed only after it has echoed
-//! a number of ours that no session has echoed before, so that what was recorded
-//! in an earlier life of either edge proves nothing.
+//! Every life of a daemon has a random session number and counts what it sends. A
+//! heartbeat is fresh if its number is higher than any before on this string in
+//! the other edge's session. A session is believed only after it has echoed a
+//! number of ours that no session has echoed before, so that a recording from an
+//! earlier life of either edge proves nothing.
 //!
-//! A heartbeat also says for how long the echoed number has waited at its sender,
-//! so that the echo tells the round trip through the string.
+//! A heartbeat also says how long the echoed number has waited at its sender, so
+//! that the echo tells the round trip through the string.
 
 use super::Fresh;
 use holdfast_edge::strings::STRINGS_MAX;
 
-/// Heartbeats of which it is known when they were sent.
+/// Number of heartbeats whose sending time is remembered.
 const SENT_KEPT: u64 = 128;
 
 /// The last heartbeat that came from the other end.
@@ -30,14 +30,14 @@ pub struct Beat {
     /// The edge that sends it.
     pub side: u8,
     pub string: u8,
-    /// The strings that are dead there.
+    /// The strings that are dead at its sender.
     pub lost: u8,
-    /// Of one life of its sender: random, not 0.
+    /// Session of its sender's life: random, not 0.
     pub session: u64,
-    /// Counts in the session, from 1.
+    /// Number in the session, from 1.
     pub number: u64,
     pub echo: Echo,
-    /// For how long what is echoed has waited, µs.
+    /// Time for which the echoed heartbeat has waited, in µs.
     pub waited_us: u32,
 }
 
@@ -46,13 +46,13 @@ pub struct Beat {
 pub enum Reject {
     /// It was not made for this edge and this string.
     Misdirected,
-    /// It was, but it has been here before or is of an older life.
+    /// It was, but it has been here before or belongs to an older life.
     Replayed,
-    /// A session that has not proven yet to be of now.
+    /// Its session has not proven yet that it is current.
     Unproven,
 }
 
-/// See the module.
+/// The heartbeats of one life; see the module.
 pub struct Beats {
     /// The numbers of this edge and of the other one.
     sides: [u8; 2],
@@ -62,18 +62,19 @@ pub struct Beats {
     peer: u64,
     /// Highest number of ours that was ever echoed.
     proven: u64,
-    /// The number with which the other edge has last said what it lost.
+    /// Number of the heartbeat with which the other edge last said what it
+    /// lost.
     lost_number: u64,
     peer_lost: u8,
     strings: [Heard; STRINGS_MAX],
-    /// When number `n` was sent, at `n % SENT_KEPT`, ns.
+    /// Time when number `n` was sent, at `n % SENT_KEPT`, in ns.
     sent: [u64; SENT_KEPT as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     echo: Echo,
-    /// When that came, ns.
+    /// Time when that came, in ns.
     came: u64,
     /// Highest number in the believed session.
     number: u64,
@@ -117,7 +118,7 @@ impl Beats {
     /// Takes a heartbeat that came through `string`.
     ///
     /// # Errors
-    /// [`Reject`], and nothing has changed but what is echoed.
+    /// [`Reject`]; nothing has changed then but what is echoed.
     pub fn receive(&mut self, now: u64, string: usize, beat: &Beat) -> Result<Fresh, Reject> {
         if beat.side != self.sides[1] || usize::from(beat.string) != string {
             return Err(Reject::Misdirected);
@@ -136,7 +137,7 @@ impl Beats {
         } else if beat.number <= heard.number {
             return Err(Reject::Replayed);
         }
-        // Nobody can have heard what was not sent yet.
+        // Nobody can have heard a heartbeat that was not sent yet.
         self.proven = self.proven.max(proof.min(self.number));
         let heard = &mut self.strings[string];
         let step = if heard.number == 0 { 0 } else { beat.number - heard.number };
@@ -154,7 +155,7 @@ impl Beats {
         Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
     }
 
-    /// When the heartbeat `number` of ours was sent, if that is still known.
+    /// When our heartbeat `number` was sent, if that is still known.
     fn sent_at(&self, number: u64) -> Option<u64> {
         let is_known = number != 0 && self.number.checked_sub(number)? < SENT_KEPT;
         is_known.then(|| self.sent[(number % SENT_KEPT) as usize])
@@ -179,7 +180,7 @@ mod tests {
         (Beats::new([0, 1], 11), Beats::new([1, 0], 22))
     }
 
-    /// Both have heard each other on every one of `strings`.
+    /// Two edges that have heard each other on every one of `strings`.
     fn acquainted(strings: usize) -> (Beats, Beats) {
         let (mut near, mut far) = edges();
         for _ in 0..2 {
@@ -210,6 +211,21 @@ mod tests {
         let older = near.send(0, 0, 0);
         assert_eq!(far.lost_by(0, &near.send(0, 0, 0)), Ok(0));
         assert_eq!(far.lost_by(0, &older), Err(Reject::Replayed));
+    }
+
+    /// Each life counts from one, on every string.
+    #[test]
+    fn another_life_is_heard_on_all_strings() {
+        let (mut near, mut far) = acquainted(2);
+        for _ in 0..20 {
+            assert_eq!(near.lost_by(1, &far.send(0, 1, 0)), Ok(0));
+        }
+        let mut reborn = Beats::new([1, 0], 33);
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
+        for string in [0, 1] {
+            assert_eq!(near.lost_by(string, &reborn.send(0, string, 0)), Ok(0), "{string}");
+        }
     }
 
     #[test]
@@ -254,10 +270,10 @@ mod tests {
         assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
         assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
         assert_eq!(near.lost_by(0, &recorded), Err(Reject::Unproven));
-        // What is echoed now is the recorded session; the next true one repairs it.
+        // Now the recorded session is echoed; the next true heartbeat repairs it.
         assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
         assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
-        // And one of our own earlier lives.
+        // The same with one of our own earlier lives.
         let mut newborn = Beats::new([0, 1], 44);
         for beat in [recorded, reborn.send(0, 0, 0)] {
             assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));

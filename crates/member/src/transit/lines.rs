@@ -1,4 +1,4 @@
-//! What is heard through each string, and what that makes the edge believe.
+//! What is heard through each string, and what the edge concludes from it.
 
 use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, Peer, Verdicts};
@@ -8,15 +8,17 @@ use holdfast_edge::strings::Strings;
 /// What a fresh heartbeat means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
-    /// The strings that the other edge has declared dead, as it last said.
+    /// The strings that the other edge has declared dead, by its latest
+    /// heartbeat.
     pub peer_lost: u32,
-    /// How much further its number is than that of the one before on this string;
-    /// 0 if there was none.
+    /// Distance of its number from the number before on this string; 0 if there
+    /// was none.
     pub step: u64,
-    /// From here through the string and back, without the time that the other edge
-    /// took, ns; `None` where what it echoes is too old.
+    /// Round trip through the string, without the time that the other edge took,
+    /// in ns; `None` if what it echoes is too old.
     pub round_trip_ns: Option<u64>,
-    /// When what it echoes was sent, ns: what had passed by then has arrived.
+    /// When the echoed heartbeat was sent, in ns: everything that had passed by
+    /// then has arrived.
     pub echoed_ns: Option<u64>,
 }
 
@@ -31,7 +33,7 @@ struct Line {
     counted: Nanos,
 }
 
-/// See the module.
+/// What is heard through all strings; see the module.
 #[derive(Debug)]
 pub(super) struct Lines {
     lines: Vec<Line>,
@@ -51,7 +53,7 @@ impl Lines {
     }
 
     pub fn handle_beat(&mut self, string: usize, fresh: &Fresh, now: Nanos, to: &mut Strings) {
-        // The other edge counts on with every string.
+        // The other edge's count advances with every string.
         let round = self.lines.len() as u64;
         let Some(line) = self.lines.get_mut(string) else { return };
         line.sound = line.sound.max(Nanos(fresh.echoed_ns.unwrap_or(0)));
@@ -74,22 +76,23 @@ impl Lines {
         self.lines.get(string).map_or(Nanos(0), |line| line.sound)
     }
 
-    /// So many packets of flows have come through each string. One that carries
-    /// them is not dead, even if its full queue has swallowed some heartbeats in a
-    /// row; they prove no more than that, for nobody has signed them.
+    /// Takes the number of flows' packets that have come through each string. A
+    /// string that carries them is not dead, even if its full queue has swallowed
+    /// some heartbeats in a row. They prove no more than that, for nobody has
+    /// signed them.
     pub fn count(&mut self, now: Nanos, traffic: &[u64], to: &mut Strings) {
         for (string, (line, packets)) in self.lines.iter_mut().zip(traffic).enumerate() {
             let (before, since) = (line.traffic, line.counted);
             (line.traffic, line.counted) = (*packets, now);
             if *packets > before && line.detector.peer() != Peer::Dead {
-                // They came at any time since then.
+                // The packets came at any time since then.
                 line.detector.handle_received(since, &mut Verdicts::default());
                 to.handle_traffic(string);
             }
         }
     }
 
-    /// Tells the judge who is silent.
+    /// Tells the judge which strings are silent.
     pub fn judge(&mut self, now: Nanos, to: &mut Strings) {
         let mut silent = 0u32;
         for (string, line) in self.lines.iter_mut().enumerate() {
@@ -104,7 +107,8 @@ impl Lines {
             }
             silent |= u32::from(verdict.declared) << string;
         }
-        // All doubts first: what is doubted too makes no other string a dead one.
+        // All doubts first: a string that is doubted itself makes no other string
+        // a dead one.
         for string in (0..self.lines.len()).filter(|string| silent >> string & 1 == 1) {
             to.handle_silent(string);
         }

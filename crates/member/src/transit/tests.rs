@@ -10,7 +10,7 @@ const DELAY: Nanos = Nanos::from_ms(3);
 #[derive(Default)]
 struct Book {
     now: Nanos,
-    /// What was sent into all strings: when, and the strings that are lost.
+    /// Heartbeats sent into all strings: when, and the strings that are lost.
     beats: Vec<(Nanos, u32)>,
     traffic: Vec<u64>,
     table: Option<Table>,
@@ -67,10 +67,11 @@ impl TransitHost for Book {
 struct Edge {
     machine: TransitMachine,
     book: Book,
-    /// Number of its next heartbeat, and of the last that came through each string.
+    /// Number of its next heartbeat, and of the last one that came through each
+    /// string.
     number: u64,
     heard: [u64; 2],
-    /// When what came last through each string was sent.
+    /// When the last heartbeat through each string was sent.
     got: [Nanos; 2],
     is_dead: bool,
 }
@@ -82,7 +83,8 @@ struct Beat {
     string: usize,
     number: u64,
     lost: u32,
-    /// When the last one was sent that its sender had heard through this string.
+    /// When the last heartbeat was sent that its sender had heard through this
+    /// string.
     echoed: Nanos,
 }
 
@@ -114,7 +116,7 @@ impl Bed {
     fn new(mode: Mode) -> Self {
         let edges = [edge(u32::MAX, mode), edge(u32::MAX, mode)];
         let mut bed = Self { edges, now: Nanos(0), cut: [[false; 2]; 2], wire: Vec::new() };
-        // They have known each other for a while.
+        // The edges have known each other for a while.
         bed.run(2000);
         bed.edges.iter_mut().for_each(|edge| edge.book.lines.clear());
         bed
@@ -200,7 +202,7 @@ impl Bed {
         &mut self.edges[0]
     }
 
-    /// What the near edge has noted since it was asked last.
+    /// What the near edge has noted since the last call.
     fn noted(&mut self) -> Vec<String> {
         self.near().book.lines.drain(..).map(|it| it.1).collect()
     }
@@ -253,7 +255,7 @@ fn a_dead_string_is_declared_after_three_heartbeats_and_its_packets_go_by_the_ot
     let (_, ways) = bed.near().book.resent.pop().unwrap();
     let [upper, none] = ways[..] else { panic!("{ways:?}") };
     assert_eq!((upper.from, upper.into), (Some(0), 1));
-    // The echo of a heartbeat goes with the next one.
+    // A heartbeat is echoed by the next one.
     assert!(began.since(upper.sound) <= Nanos::from_ms(45), "{upper:?} at {began:?}");
     assert!(upper.sound <= began);
     assert_eq!(none, Way { from: None, sound: Nanos(0), into: 1 });
@@ -327,7 +329,7 @@ fn an_outage_that_is_too_short_to_be_declared_is_resent_into_the_same_string() {
     let mut bed = Bed::new(Mode::ActiveActive);
     let began = bed.now;
     bed.cut(0, true);
-    // Of the heartbeats two.
+    // The time of two heartbeats.
     bed.run(40);
     bed.cut(0, false);
     bed.run(100);
@@ -350,7 +352,7 @@ fn packets_of_flows_keep_a_string_whose_queue_swallows_heartbeats() {
     assert_eq!(bed.usable(), [3, 3]);
     bed.run(200);
     assert_eq!(bed.usable(), [2, 2], "and no longer than there are some");
-    // They bring nothing back that was declared dead.
+    // Packets bring back nothing that was declared dead.
     for _ in 0..50 {
         bed.edges.iter_mut().for_each(|edge| edge.book.traffic[0] += 1);
         bed.run(10);

@@ -5,15 +5,15 @@
 use super::cell::PAYLOAD_BYTES;
 use crc32fast::Hasher;
 
-/// User-to-user byte, CPI, length, CRC-32.
+/// Size of the trailer, in bytes: user-to-user byte, CPI, length, CRC-32.
 pub const TRAILER_BYTES: usize = 8;
-/// The longest packet.
+/// Longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 65_535;
 
-/// What a cell carries.
+/// Payload of a cell.
 pub type Payload = [u8; PAYLOAD_BYTES];
 
-/// Cells of a packet, when a cell has `payload_bytes` for it.
+/// Number of cells of a packet, when a cell has `payload_bytes` for it.
 #[must_use]
 pub const fn cells(packet_bytes: usize, payload_bytes: usize) -> usize {
     (packet_bytes + TRAILER_BYTES).div_ceil(payload_bytes)
@@ -43,7 +43,7 @@ impl Check {
 
 /// Cuts a packet into cells' payloads; the last one is the end.
 ///
-/// `None` if it is too long for the trailer's length.
+/// `None` if it is too long for the trailer's length field.
 #[must_use]
 pub fn segment(packet: &[u8]) -> Option<Vec<Payload>> {
     let length = u16::try_from(packet.len()).ok()?;
@@ -74,8 +74,8 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// Takes a cell. An end cell gives the packet, if its length and its check
-    /// are right, and begins the next one in any case.
+    /// Takes a cell. An end cell returns the packet, if its length and its
+    /// check are right, and begins the next one in any case.
     pub fn push(&mut self, payload: &Payload, is_end: bool) -> Option<Vec<u8>> {
         if self.bytes.len() <= PACKET_BYTES_MAX + PAYLOAD_BYTES {
             self.bytes.extend_from_slice(payload);
@@ -98,8 +98,9 @@ impl Reassembler {
     }
 }
 
-/// What the real format would decide about the packets of a circuit, from the
-/// numbers that a run's cells carry: intact is what came whole and alone.
+/// Decides as the real format would about the packets of a circuit, from the
+/// numbers that a run's cells carry: a packet is intact if it came whole and
+/// alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Intact {
     pdu: u32,

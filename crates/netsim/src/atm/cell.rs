@@ -5,10 +5,11 @@
 pub const CELL_BYTES: usize = 53;
 /// Bytes of its header.
 pub const HEADER_BYTES: usize = 5;
-/// Bytes that it carries.
+/// Bytes of payload that it carries.
 pub const PAYLOAD_BYTES: usize = 48;
 
-/// The header check is a CRC-8 with x⁸+x²+x+1, with this added (I.432 §4.3.2).
+/// Polynomial of the header check, a CRC-8 with x⁸+x²+x+1, and the value added
+/// to it (I.432 §4.3.2).
 const HEC_POLYNOMIAL: u8 = 0x07;
 const HEC_COSET: u8 = 0x55;
 
@@ -19,9 +20,9 @@ pub struct Header {
     pub path: u8,
     /// The virtual circuit.
     pub circuit: u16,
-    /// The last cell of an AAL5 packet.
+    /// Whether it is the last cell of an AAL5 packet.
     pub is_end: bool,
-    /// It may be dropped first.
+    /// Whether it may be dropped first.
     pub is_discardable: bool,
 }
 
@@ -63,19 +64,20 @@ fn header_check(bytes: [u8; 4]) -> u8 {
 /// A cell of a run: what its bytes would say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
-    /// The connection.
+    /// Number of the connection.
     pub flow: u16,
-    /// Which cell of its packet, as sent this time.
+    /// Index of the cell in its packet, as sent this time.
     pub index: u16,
-    /// The packet's last one.
+    /// Whether it is the packet's last one.
     pub is_end: bool,
-    /// The packet carries what was sent before.
+    /// Whether the packet carries what was sent before.
     pub is_again: bool,
-    /// Which packet of the connection this is; every transmission is another.
+    /// Number of the packet in the connection; every transmission is another
+    /// one.
     pub pdu: u32,
-    /// The segment that it is part of.
+    /// Number of the segment that it is part of.
     pub segment: u32,
-    /// Cells of the connection that left before it.
+    /// Number of the connection's cells that left before it.
     pub order: u32,
 }
 

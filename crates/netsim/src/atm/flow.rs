@@ -10,7 +10,7 @@ use super::timer::Timer;
 use super::vegas::{Vegas, WINDOW_MIN};
 use crate::Ns;
 
-/// Packets whose sending is remembered: twice a window.
+/// Number of packets whose sending is remembered: twice a window.
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
 const DUP_ACKS: u32 = 3;
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,23 +19,24 @@ struct Record {
     transmits: u8,
 }
 
-/// Who sends how much when. After every `handle_*` call [`Flow::poll_transmit`]
-/// until there is nothing more.
+/// Decides how much to send and when. After every `handle_*` call, call
+/// [`Flow::poll_transmit`] until there is nothing more.
 #[derive(Debug)]
 pub(super) struct Flow {
     window_max: f64,
-    /// Losses are reported by [`Flow::handle_loss`]; duplicates say nothing of them.
+    /// Whether losses are reported by [`Flow::handle_loss`]; duplicates then say
+    /// nothing about them.
     told_of_losses: bool,
     una: u32,
     nxt: u32,
-    /// One beyond the highest that was ever sent.
+    /// Number after the highest packet that was ever sent.
     max: u32,
     cwnd: f64,
     ssthresh: f64,
     dup_acks: u32,
     inflation: u32,
     recovering: bool,
-    /// Before it lies the window that was cut last.
+    /// End of the window that was cut last.
     cut_until: u32,
     after_timeout: bool,
     resend: Option<u32>,
@@ -82,12 +83,12 @@ impl Flow {
         self.una
     }
 
-    /// When it wants to be called again.
+    /// When to call it again.
     pub fn deadline(&self) -> Ns {
         self.deadline
     }
 
-    /// Everything before `ack` is there.
+    /// Takes an acknowledgement: everything before `ack` has arrived.
     pub fn handle_ack(&mut self, now: Ns, ack: u32) {
         if ack > self.una {
             self.advance(now, ack);
@@ -102,7 +103,8 @@ impl Flow {
             self.timed = None;
             self.timer.end_backoff();
         }
-        // What fills a hole is what is acknowledged, and echoed.
+        // The packet that fills a hole is the one that is acknowledged, and
+        // echoed.
         self.timer.sample(now - self.records[self.una as usize % RECORDS].sent_at);
         let was_recovering = std::mem::take(&mut self.recovering);
         let dup_acks = std::mem::take(&mut self.dup_acks);
@@ -126,7 +128,8 @@ impl Flow {
         self.check_again(now);
     }
 
-    /// Vegas: was the next packet lost with one that was retransmitted?
+    /// Vegas: checks whether the next packet was lost with one that was
+    /// retransmitted.
     fn check_again(&mut self, now: Ns) {
         let record = self.records[self.una as usize % RECORDS];
         if let Some(vegas) = &mut self.vegas
@@ -185,8 +188,8 @@ impl Flow {
         self.timer.back_off();
     }
 
-    /// Boston: cells were lost, the last just now. The window is cut once for a
-    /// window of data; `hole` says that a packet waits for a repair.
+    /// Boston: notes that cells were lost, the last just now. The window is cut
+    /// once for a window of data; `hole` says that a packet waits for a repair.
     pub fn handle_loss(&mut self, now: Ns, hole: bool) {
         if self.una < self.cut_until {
             return;
@@ -211,8 +214,8 @@ impl Flow {
         }
     }
 
-    /// Boston: a packet is being repaired, so its round trip says nothing, and the
-    /// timer has something new to wait for.
+    /// Boston: notes that a packet is being repaired, so that its round trip says
+    /// nothing, and the timer has something new to wait for.
     pub fn note_repair(&mut self, now: Ns, seq: u32) {
         let record = &mut self.records[seq as usize % RECORDS];
         record.transmits = record.transmits.saturating_add(1);
@@ -221,7 +224,7 @@ impl Flow {
         self.restart_timer(now);
     }
 
-    /// Its deadline has come.
+    /// Handles the deadline.
     pub fn handle_timeout(&mut self, now: Ns) {
         self.timeouts += 1;
         self.ssthresh = (self.cwnd / 2.0).floor().max(2.0);

@@ -9,19 +9,19 @@ use super::switch::Output;
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
-/// Cells of an acknowledgement: TCP's 40 bytes and AAL5's trailer fill one;
-/// Boston's reports need a second.
+/// Number of cells of an acknowledgement: TCP's 40 bytes and AAL5's trailer
+/// fill one; Boston's reports need a second.
 const ACK_CELLS_TCP: u64 = 1;
 const ACK_CELLS_BOSTON: u64 = 2;
 
-/// A wire: what was sent comes out when its place comes round again.
+/// A wire: a cell comes out when its place comes round again.
 type Line = Vec<Option<Cell>>;
 
 struct Switch {
     output: Output,
     /// Sources that are connected to it.
     sources: Vec<usize>,
-    /// To the next switch, or to the sink.
+    /// The line to the next switch, or to the sink.
     line: Line,
 }
 
@@ -30,7 +30,8 @@ struct Connection {
     receiver: Receiver,
     line: Line,
     starts_in_slot: u64,
-    /// Slots that an acknowledgement takes after it has left the sink.
+    /// Number of slots that an acknowledgement takes after it has left the
+    /// sink.
     way_back_slots: u64,
     acks: VecDeque<(u64, Ack)>,
 }
@@ -40,7 +41,7 @@ pub(super) struct Network<'a> {
     switches: Vec<Switch>,
     connections: Vec<Connection>,
     ack_cells: u64,
-    /// Until then the sink's wire is busy with acknowledgements.
+    /// Slot until which the sink's wire is busy with acknowledgements.
     sink_busy_until: u64,
     outcome: Outcome,
 }
@@ -91,7 +92,7 @@ impl<'a> Network<'a> {
         self.finish(slots)
     }
 
-    /// The cell that comes out of the last switch's line.
+    /// Handles the cell that comes out of the last switch's line.
     fn sink(&mut self, slot: u64, now: Ns, place: usize) {
         let last = self.switches.len() - 1;
         let Some(cell) = self.switches[last].line[place].take() else { return };
@@ -111,8 +112,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Every switch takes a cell from each input, beginning with another one in
-    /// each slot, and lets one out.
+    /// Lets every switch take a cell from each input, beginning with another
+    /// one in each slot, and let one out.
     fn switch(&mut self, slot: u64, place: usize) {
         let mut from_before = None;
         for switch in &mut self.switches {

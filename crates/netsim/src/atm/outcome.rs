@@ -1,34 +1,34 @@
-//! What a run led to.
+//! The result of a run.
 
 use crate::Ns;
 
-/// Width of a bin of response times.
+/// Width of a bin of response times, in ns.
 pub const RESPONSE_BIN_NS: Ns = 10_000_000;
-/// Bins of response times; the last one holds what took longer.
+/// Number of bins of response times; the last one holds all longer ones.
 const BINS: usize = 6000;
 
 /// One connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowOutcome {
-    /// Packets that the receiver had completely.
+    /// Number of packets that the receiver had completely.
     pub delivered: u64,
     /// Sum of their response times.
     pub response_ns: u128,
-    /// Sum of squares of them, in µs.
+    /// Sum of the squares of these times, in µs.
     response_us_squared: u128,
-    /// Packets that took longer than the deadline.
+    /// Number of packets that took longer than the deadline.
     pub missed: u64,
     /// Time during which some packet was out for longer than the deadline.
     pub overdue_ns: u128,
     overdue_until: Ns,
-    /// Expiries of the retransmission timer.
+    /// Number of expiries of the retransmission timer.
     pub timeouts: u64,
-    /// Reductions of the window without one.
+    /// Number of reductions of the window without one.
     pub cuts: u64,
 }
 
 /// Response times: from the departure of a packet's first byte until its last
-/// one is there.
+/// one has arrived.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Responses {
     pub mean_s: f64,
@@ -49,7 +49,7 @@ impl Responses {
     }
 }
 
-/// A run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub flows: Vec<FlowOutcome>,
@@ -57,17 +57,17 @@ pub struct Outcome {
     pub duration_ns: Ns,
     /// IP bytes of a packet.
     pub packet_bytes: u32,
-    /// Packets that were sent, retransmissions and repairs too.
+    /// Packets that were sent, including retransmissions and repairs.
     pub transmissions: u64,
-    /// Those after which the receiver had the packet.
+    /// Transmissions after which the receiver had the packet.
     pub usable: u64,
-    /// Those of which at least a cell arrived.
+    /// Transmissions of which at least one cell arrived.
     pub noticed: u64,
     /// Cells that left the sources.
     pub cells_sent: u64,
-    /// Those of them that repeat or repair.
+    /// Cells among these that repeat or repair.
     pub cells_again: u64,
-    /// Those of them that are redundancy.
+    /// Cells among these that are redundancy.
     pub cells_redundant: u64,
     /// Rows beyond the 256 of the code: they would have to be sent twice.
     pub rows_beyond_code: u64,
@@ -88,7 +88,7 @@ impl Outcome {
         }
     }
 
-    /// A packet is there.
+    /// Notes that a packet is complete.
     pub(super) fn note_delivered(
         &mut self,
         flow: usize,
@@ -109,7 +109,7 @@ impl Outcome {
         self.response_bins[((response_ns / RESPONSE_BIN_NS) as usize).min(BINS - 1)] += 1;
     }
 
-    /// Packets that the receivers had completely.
+    /// Number of packets that the receivers had completely.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.flows.iter().map(|it| it.delivered).sum()
@@ -128,8 +128,8 @@ impl Outcome {
         Responses::of(self.flows.iter())
     }
 
-    /// The mean over the connections of what each has, which is how TCP Boston
-    /// §3.2 defines the response time. One that delivered nothing has none.
+    /// The mean over the connections, which is how TCP Boston §3.2 defines the
+    /// response time. A connection that delivered nothing has none.
     #[must_use]
     pub fn by_connection(&self) -> Responses {
         let mut mean = Responses { mean_s: 0.0, deviation_s: 0.0, missed_share: 0.0 };

@@ -1,4 +1,4 @@
-//! What is simulated, as data.
+//! The scenario of a run, as data.
 
 use super::{aal5, cell};
 use crate::Ns;
@@ -7,7 +7,7 @@ use holdfast_boston::Redundancy;
 /// What a switch does when a buffer gets full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
-    /// Plain UBR: a cell that finds no place is dropped.
+    /// Plain UBR: a cell that finds no room is dropped.
     Ubr,
     /// Selective Cell Discard (Armitage and Adams 1993): after a drop the rest of
     /// that packet is dropped too, except its end, which delimits the next one.
@@ -17,11 +17,11 @@ pub enum Policy {
     /// what overflows after all is treated as by SCD.
     EpdThreshold(f64),
     /// Early Packet Discard as TCP Boston §1 describes it: after a drop the whole
-    /// packet goes, those of its cells too that wait in the buffer.
+    /// packet is dropped, including those of its cells that wait in the buffer.
     EpdPurge,
 }
 
-/// Who decides how many packets may be on their way.
+/// The algorithm that decides how many packets may be on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowControl {
     /// ns-1's: one fast retransmission per loss, half of the window.
@@ -42,7 +42,7 @@ pub enum Repair {
     AtOnce,
 }
 
-/// What travels in the cells.
+/// The contents of the cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Protocol {
     /// Whole packets: one lost cell loses the packet.
@@ -77,23 +77,23 @@ impl Protocol {
         }
     }
 
-    /// Is it Boston?
+    /// Whether it is Boston.
     #[must_use]
     pub const fn is_boston(self) -> bool {
         matches!(self, Self::Boston { .. })
     }
 
-    /// Does it repair without the flow manager's order?
+    /// Whether it repairs without the flow manager's order.
     #[must_use]
     pub const fn repairs_at_once(self) -> bool {
         matches!(self, Self::Boston { repair: Repair::AtOnce, .. })
     }
 }
 
-/// A run. [`Scenario::PAPER`] is where one starts from.
+/// A run. Begin with [`Scenario::PAPER`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
-    /// Moves the starts of the sources.
+    /// Seed that moves the starts of the sources.
     pub seed: u64,
     pub protocol: Protocol,
     pub flow_control: FlowControl,
@@ -103,34 +103,34 @@ pub struct Scenario {
     pub switches: u16,
     /// IP packets, headers included. All of it counts as delivered, as in ns.
     pub packet_bytes: u32,
-    /// What the receiver can take; at least one packet is.
+    /// Bytes that the receiver can take; at least one packet fits.
     pub window_bytes: u32,
-    /// Cells that wait before a switch's output.
+    /// Number of cells that can wait before a switch's output.
     pub buffer_cells: u32,
     pub policy: Policy,
     /// Bytes of every Boston cell that name its segment and row; AAL5 has no place
     /// for them, and the paper does not say where they are. 0 is ideal.
     pub cell_id_bytes: u32,
-    /// Do cells that the code made good for reduce the window (RFC 9265,
-    /// recommendation 1)?
+    /// Whether cells that the code made good for reduce the window (RFC 9265,
+    /// recommendation 1).
     pub recovered_is_lost: bool,
     pub rate_bps: u64,
-    /// Of each link.
+    /// Delay of each link.
     pub delay_ns: Ns,
     /// The retransmission timer's clock; 100 ms in the ns of 1995.
     pub tick_ns: Ns,
-    /// Every source starts within this time, at random.
+    /// Time within which every source starts, at random.
     pub jitter_ns: Ns,
     /// Sources take up to as long as a packet takes on the wire, at random, before
     /// they send one: ns-1's `overhead`, against the phase effects that a drop-tail
     /// queue and equal clocks make (Floyd and Jacobson 1991).
     pub is_delayed_at_random: bool,
     pub duration_ns: Ns,
-    /// A packet that takes longer has missed it.
+    /// Time after which a packet has missed its deadline.
     pub deadline_ns: Ns,
 }
 
-/// What there cannot be.
+/// Why a scenario is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// No source or switch, or too many.
@@ -150,7 +150,7 @@ pub enum ScenarioError {
 const SOURCES_MAX: u16 = 256;
 const SWITCHES_MAX: u16 = 64;
 const PACKET_BYTES_MAX: u32 = 9180;
-/// Packets that a window may have: half of the records of a connection.
+/// Most packets of a window: half of the records of a connection.
 pub(super) const WINDOW_PACKETS_MAX: u32 = 128;
 const CELL_ID_BYTES_MAX: u32 = 8;
 
@@ -198,13 +198,13 @@ impl Scenario {
         Ok(())
     }
 
-    /// Packets of a window.
+    /// Number of packets of a window.
     #[must_use]
     pub fn window_packets(&self) -> u32 {
         (self.window_bytes / self.packet_bytes.max(1)).max(1)
     }
 
-    /// Cells that make a packet: m.
+    /// Number of cells of a packet: m.
     #[must_use]
     pub fn cells_per_packet(&self) -> u16 {
         let id = if self.protocol.is_boston() { self.cell_id_bytes as usize } else { 0 };
@@ -218,7 +218,7 @@ impl Scenario {
         (u128::from(slot) * bits * 1_000_000_000 / u128::from(self.rate_bps)) as Ns
     }
 
-    /// Slots that last this long, rounded up.
+    /// Number of slots that last this long, rounded up.
     #[must_use]
     pub fn slots(&self, time_ns: Ns) -> u64 {
         let bits = 8 * cell::CELL_BYTES as u128 * 1_000_000_000;

@@ -7,19 +7,21 @@ use super::cell::Cell;
 use super::scenario::{Scenario, WINDOW_PACKETS_MAX};
 
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
-/// Segments whose state one acknowledgement reports.
+/// Most segments whose state one acknowledgement reports.
 const REPORTS_MAX: usize = 4;
 
 /// An acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ack {
-    /// All before it is there.
+    /// Number before which everything has arrived.
     pub cumulative: u32,
-    /// A whole packet came; otherwise only a part of one did.
+    /// Whether a whole packet came; otherwise only a part of one did.
     pub has_arrived: bool,
-    /// A segment is complete although cells before its last one were lost.
+    /// Whether a segment is complete although cells before its last one were
+    /// lost.
     pub has_recovered: bool,
-    /// One beyond the order of the newest cell, and cells that came in all.
+    /// Number after the order of the newest cell, and number of cells that came
+    /// in all.
     pub seen: u32,
     pub received: u32,
     reports: [(u32, u16); REPORTS_MAX],
@@ -33,14 +35,14 @@ impl Ack {
     }
 }
 
-/// What a cell led to.
+/// The result of a cell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrived {
     /// The segment that became complete.
     pub completed: Option<u32>,
-    /// The packet served its purpose, now or before.
+    /// Whether the packet served its purpose, now or before.
     pub is_usable: bool,
-    /// No cell of its packet came before it.
+    /// Whether no cell of its packet came before it.
     pub is_first: bool,
     pub ack: Option<Ack>,
 }
@@ -53,11 +55,11 @@ struct Segment {
     latest_cells: u16,
     pdu: u32,
     is_done: bool,
-    /// To be reported.
+    /// Whether it has to be reported.
     is_dirty: bool,
 }
 
-/// No segment.
+/// Stands for no segment.
 const NONE: Segment = Segment {
     number: u32::MAX,
     cells: 0,
@@ -76,7 +78,7 @@ pub(super) struct Receiver {
     seen: u32,
     received: u32,
     dirty: Vec<u32>,
-    /// Packets of which a cell came, the latest ones.
+    /// Packets with a cell that came, the latest ones.
     noticed: Box<[u32; RECORDS]>,
 }
 

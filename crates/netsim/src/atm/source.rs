@@ -11,16 +11,16 @@ use std::collections::VecDeque;
 
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
 
-/// What is known of a segment.
+/// What is known about a segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Cells that the receiver lacks, as last heard.
+    /// Number of cells that the receiver lacks, by its last report.
     pending: u16,
-    /// Rows of the code that were sent.
+    /// Number of rows of the code that were sent.
     rows: u32,
     /// The end of its latest transmission.
     last_order: u32,
-    /// A transmission of it waits for the wire.
+    /// Whether a transmission of it waits for the wire.
     is_queued: bool,
     first_sent_at: Ns,
 }
@@ -33,7 +33,7 @@ struct Burst {
     next: u16,
     cells: u16,
     is_again: bool,
-    /// Not before it.
+    /// Time before which it may not leave.
     ready_at: Ns,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Source {
     next_pdu: u32,
     next_order: u32,
     lost: u32,
-    /// Sending a packet takes up to so long before its first cell leaves.
+    /// Longest time that sending a packet takes before its first cell leaves.
     delay_max_ns: Ns,
     ready_at: Ns,
     rng: Rng,
@@ -92,7 +92,7 @@ impl Source {
         self.known[segment as usize % RECORDS].first_sent_at
     }
 
-    /// It may send.
+    /// Starts the source.
     pub fn start(&mut self, now: Ns, outcome: &mut Outcome) {
         while let Some((segment, is_again)) = self.flow.poll_transmit(now) {
             self.transmit(now, segment, is_again, outcome);
@@ -189,7 +189,7 @@ impl Source {
         self.bursts.push_back(Burst { pdu, segment, next: 0, cells, is_again, ready_at });
     }
 
-    /// The cell that leaves in this slot.
+    /// Takes the cell that leaves in this slot.
     #[inline]
     pub fn take(&mut self, now: Ns) -> Option<Cell> {
         let ready = self.bursts.iter().position(|it| it.ready_at <= now)?;

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, Default)]
 struct Passing {
     pdu: u32,
-    /// Its cells that were taken and not thrown out again.
+    /// Number of its cells that were taken and not dropped again.
     taken: u32,
-    /// The rest is dropped.
+    /// Whether the rest is dropped.
     dropping: bool,
-    /// Its end too: nothing of it has left, so nothing needs an end.
+    /// Whether its end is dropped, too: nothing of it has left, so nothing
+    /// needs an end.
     whole: bool,
 }
 
@@ -44,7 +45,7 @@ impl Output {
         }
     }
 
-    /// A cell comes through the fabric.
+    /// Takes a cell that comes through the fabric.
     #[inline]
     pub fn offer(&mut self, cell: Cell) {
         if self.policy == Policy::Ubr {
@@ -81,7 +82,7 @@ impl Output {
         }
     }
 
-    /// Throws out what waits of the cell's packet, and the cell.
+    /// Drops what waits of the cell's packet, and the cell.
     fn purge(&mut self, cell: &Cell) {
         let before = self.queue.len();
         self.queue.retain(|it| it.flow != cell.flow || it.pdu != cell.pdu);
@@ -97,7 +98,7 @@ impl Output {
         }
     }
 
-    /// The cell that leaves in this slot.
+    /// Takes the cell that leaves in this slot.
     #[inline]
     pub fn take(&mut self) -> Option<Cell> {
         self.queue.pop_front()

@@ -6,17 +6,17 @@ use crate::Ns;
 
 /// Timeout before anything was measured, ns.
 const INITIAL_NS: Ns = 3_000_000_000;
-/// 64 times the timeout, at most.
+/// Most doublings: 64 times the timeout.
 const DOUBLINGS_MAX: u32 = 6;
-/// Doublings after which the round trip that was measured is forgotten.
+/// Number of doublings after which the measured round trip is forgotten.
 const DOUBLINGS_TRUSTED: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timer {
     tick_ns: Ns,
-    /// Eighths of ticks; 0 when there is none.
+    /// Smoothed round trip in eighths of ticks; 0 when there is none.
     smoothed: i64,
-    /// Quarters of ticks.
+    /// Variation in quarters of ticks.
     variation: i64,
     doublings: u32,
 }
@@ -26,7 +26,7 @@ impl Timer {
         Self { tick_ns, smoothed: 0, variation: (INITIAL_NS / tick_ns) as i64, doublings: 0 }
     }
 
-    /// A round trip.
+    /// Takes a measured round trip.
     pub fn sample(&mut self, rtt_ns: Ns) {
         let ticks = (((rtt_ns + self.tick_ns / 2) / self.tick_ns) as i64).max(1);
         if self.smoothed == 0 {
@@ -38,7 +38,7 @@ impl Timer {
         self.variation = (self.variation + error.abs() - (self.variation >> 2)).max(1);
     }
 
-    /// It expired, or a packet is retransmitted.
+    /// Backs off: the timer expired, or a packet is retransmitted.
     pub fn back_off(&mut self) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         if self.doublings > DOUBLINGS_TRUSTED {
@@ -46,7 +46,8 @@ impl Timer {
         }
     }
 
-    /// A packet that was sent once was acknowledged (Karn 1987).
+    /// Ends the backing off: a packet that was sent once was acknowledged (Karn
+    /// 1987).
     pub fn end_backoff(&mut self) {
         self.doublings = 0;
     }

@@ -7,14 +7,15 @@
 
 use crate::Ns;
 
-/// Packets in queues: below it the window grows, above it shrinks, and above the
-/// third slow start ends.
+/// Packets in queues below which the window grows; the next constants are those
+/// above which it shrinks, and above which slow start ends.
 const ALPHA: i64 = 1;
 const BETA: i64 = 3;
 const GAMMA: i64 = 1;
 /// The smallest window.
 pub const WINDOW_MIN: f64 = 2.0;
-/// Acknowledgements after a retransmission at which the next packet is checked.
+/// Number of acknowledgements after a retransmission at which the next packet
+/// is checked.
 const WORRIED_ACKS: u32 = 2;
 /// Distance ahead of what is under way beyond which a window does not grow.
 const AHEAD_MAX: f64 = 2.0;
@@ -27,14 +28,14 @@ pub(super) struct Vegas {
     /// Smoothed round trip and its variation, ns.
     smoothed: f64,
     variation: f64,
-    /// A packet that is out for longer is overdue, ns.
+    /// Time after which a packet is overdue, in ns.
     patience: f64,
-    /// The round ends when this packet is acknowledged.
+    /// Packet whose acknowledgement ends the round.
     round_end: u32,
     round_began_at: Ns,
-    /// What an acknowledgement adds to the window in this round.
+    /// Growth of the window by an acknowledgement in this round.
     step: f64,
-    /// In slow start the window grows every other round.
+    /// Whether the window grows in this round: in slow start, every other one.
     grows: bool,
     pub cut_at: Ns,
     /// The window without what duplicates have added.
@@ -77,7 +78,7 @@ impl Vegas {
         self.patience = (self.smoothed + 2.0 * self.variation) * 17.0 / 16.0;
     }
 
-    /// Has a packet been out longer than the fine timer allows (§3.1)?
+    /// Whether a packet has been out longer than the fine timer allows (§3.1).
     pub fn is_overdue(&self, now: Ns, sent_at: Ns) -> bool {
         (now - sent_at) as f64 >= self.patience
     }
@@ -125,7 +126,7 @@ impl Vegas {
         [cwnd, ssthresh]
     }
 
-    /// Packets of the round that waited in queues.
+    /// Number of the round's packets that waited in queues.
     fn end_round(&mut self, now: Ns, nxt: u32, flight: f64) -> i64 {
         let rtt = self.sum.checked_div(self.samples).unwrap_or(now - self.round_began_at).max(1);
         (self.sum, self.samples) = (0, 0);
@@ -160,21 +161,21 @@ impl Vegas {
         })
     }
 
-    /// Boston's repairs at once: the window after a loss that was reported.
+    /// The window after a reported loss, for Boston's repairs at once.
     pub fn cut(&mut self, now: Ns, cwnd: f64) -> f64 {
         (self.cut_at, self.step) = (now, 0.0);
         (cwnd * 0.75).max(WINDOW_MIN)
     }
 
-    /// The first acknowledgements after a retransmission: was the next packet lost
-    /// with it (§3.1)?
+    /// Whether the next packet was lost with a retransmitted one (§3.1), asked at
+    /// the first acknowledgements after it.
     pub fn suspects(&mut self, now: Ns, sent_at: Ns) -> bool {
         let overdue = self.worried > 0 && self.is_overdue(now, sent_at);
         self.worried = if overdue { self.worried - 1 } else { 0 };
         overdue
     }
 
-    /// The timer expired.
+    /// Restarts after the timer expired.
     pub fn restart(&mut self, now: Ns) {
         (self.cut_at, self.target, self.worried) = (now, 0.0, 0);
     }

@@ -1,5 +1,5 @@
-//! What copies packets at a switch, holds acknowledgements and sends again, as eBPF
-//! programs do on the wire: the host of the recovery's machine.
+//! Copies packets at a switch, holds acknowledgements and resends, as eBPF programs
+//! do on the wire: the host of the recovery's machine.
 
 use super::packet::{Kind, Packet};
 use crate::Ns;
@@ -10,17 +10,17 @@ use std::convert::Infallible;
 
 /// Headers below IP, as the thesis counts cached packets (1514 for 1500).
 const ETHERNET_BYTES: u32 = 14;
-/// The smallest frame.
+/// Smallest frame, in bytes.
 const FRAME_BYTES_MIN: u32 = 64;
 
-/// See the module.
+/// The data path; see the module.
 #[derive(Default)]
 pub(super) struct DataPath {
     copying: bool,
     /// The packet that passes now; it does not wait to be taken.
     passes: Option<Passes>,
     now: Ns,
-    /// Until then acknowledgements are held.
+    /// Until when acknowledgements are held.
     held_until: Ns,
     sent: VecDeque<Packet>,
 }
@@ -32,7 +32,7 @@ struct Passes {
 }
 
 impl DataPath {
-    /// A packet passes; whether it goes on.
+    /// Lets a packet pass; true if it goes on.
     pub(super) fn pass(&mut self, now: Ns, packet: &Packet, sack: bool) -> bool {
         self.now = now;
         let is_held = now < self.held_until && packet.kind == Kind::Ack;
@@ -48,7 +48,7 @@ impl DataPath {
         self
     }
 
-    /// The next packet that goes out again, or on.
+    /// The next packet that is resent, or released.
     pub(super) fn poll_transmit(&mut self) -> Option<Packet> {
         self.sent.pop_front()
     }

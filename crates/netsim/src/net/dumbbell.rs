@@ -22,21 +22,21 @@ const END_NS: Ns = 3_600_000 * MS;
 /// A dumb-bell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dumbbell {
-    /// Of access and egress links.
+    /// Rate of access and egress links, in bits per second.
     pub rate_bps: u64,
-    /// Of each string, also their weights.
+    /// Rate of each string, which is also its weight.
     pub string_rates_bps: Vec<u64>,
-    /// S to R1, R1 to N, N to R2, R2 to D.
+    /// Delays: S to R1, R1 to N, N to R2, R2 to D.
     pub delays_ns: [Ns; 4],
-    /// Before each string's first link.
+    /// Queue before each string's first link.
     pub buffer: QueueLimit,
-    /// Of each string's first link.
+    /// Losses of each string's first link.
     pub loss: LossModel,
-    /// At R1.
+    /// Local recovery at R1.
     pub recovery: Option<HalrConfig>,
-    /// Of R1's local recovery.
+    /// How R1's local recovery learns of outages.
     pub alert: Alert,
-    /// At R1.
+    /// Rate control at R1.
     pub rate_control: Option<PfrcConfig>,
 }
 

@@ -16,7 +16,7 @@ use super::wheel::Wheel;
 use crate::tcp::{Receiver, Sender};
 use crate::{Ns, Rng};
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy)]
 enum Event {
     /// The first packet of a link comes out.
@@ -26,21 +26,21 @@ enum Event {
     Start(u32),
     OutageBegins(u32),
     OutageEnds(u32),
-    /// By heartbeats an edge suspects an outage: outages of the first switch come
+    /// An edge suspects an outage by heartbeats: outages of the first switch come
     /// before those of the second.
     Suspects(u32),
-    /// By a heartbeat it knows that there is a way again.
+    /// An edge learns by a heartbeat that there is a way again.
     Restored(u32),
     SwitchTimer(u32),
 }
 
-/// A flow's sending end; what its acknowledgements touch comes first.
+/// A flow's sending end; the fields that its acknowledgements touch come first.
 #[repr(C, align(64))]
 struct Source {
     /// When a timer is scheduled; a later deadline waits for the earlier event.
     armed: Ns,
     profile: u32,
-    /// Where its data's steps begin.
+    /// Place where its data's steps begin.
     route: u32,
     sender: Sender,
     connected_ns: Ns,
@@ -52,7 +52,7 @@ struct Source {
 struct Sink {
     armed: Ns,
     profile: u32,
-    /// Where its answers' steps begin.
+    /// Place where its answers' steps begin.
     route: u32,
     segments: u32,
     received_ns: Ns,
@@ -61,7 +61,7 @@ struct Sink {
 
 const _: () = assert!(size_of::<Sink>() == 128);
 
-/// What packets do not need to know of their flow.
+/// The part of a flow that its packets do not need.
 struct Flow {
     path: u32,
     wish: Option<u32>,
@@ -69,7 +69,7 @@ struct Flow {
     start_ns: Ns,
 }
 
-/// No time.
+/// Stands for no time.
 const NEVER: Ns = Ns::MAX;
 
 /// A simulation that runs.
@@ -91,11 +91,12 @@ pub struct Network<'a> {
     departures: Vec<[Step; 2]>,
     outcome: Outcome,
     tap: Option<&'a mut dyn Tap>,
-    /// It does not fit into a processor's cache, so that what comes is fetched.
+    /// Whether it does not fit into a processor's cache, so that what comes
+    /// next is prefetched.
     is_large: bool,
 }
 
-/// Flows above which a simulation is large.
+/// Number of flows above which a simulation is large.
 const SMALL_FLOWS_MAX: usize = 500;
 
 impl<'a> Network<'a> {
@@ -241,7 +242,7 @@ impl<'a> Network<'a> {
         self.forward(number, packet.hop, self.routes.at(packet.hop));
     }
 
-    /// A packet takes a step of its route, which is at `place`.
+    /// Lets a packet take a step of its route, which is at `place`.
     #[inline]
     fn forward(&mut self, number: u32, place: u32, step: Step) {
         let (mut place, mut step) = (place, step);
@@ -269,7 +270,7 @@ impl<'a> Network<'a> {
         self.enter(link, number);
     }
 
-    /// Whether it goes on.
+    /// Lets a packet pass an edge; true if it goes on.
     fn pass_edge(&mut self, index: u32, number: u32, behind: u32) -> bool {
         let mut packet = Packet { hop: behind, ..self.packets.get(number) };
         let flow = &self.scenario.flows[packet.flow as usize];

@@ -10,42 +10,42 @@ use super::packet::{NONE, Slab};
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
-/// What may wait before a wire; what exceeds it is dropped at the tail. The
-/// packet in transmission does not wait.
+/// Limit on what waits before a wire; what exceeds it is dropped at the tail.
+/// The packet in transmission does not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// Anything.
+    /// No limit.
     #[default]
     None,
-    /// So many packets.
+    /// This many packets.
     Packets(u32),
-    /// Packets of so many bytes together.
+    /// Packets of this many bytes together.
     Bytes(u64),
 }
 
 /// A wire in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Bits per second; 0 is without limit.
+    /// Rate in bits per second; 0 is without limit.
     pub rate_bps: u64,
-    /// From the end of the transmission to the arrival.
+    /// Time from the end of the transmission to the arrival.
     pub delay_ns: Ns,
-    /// What may wait for the transmission.
+    /// Limit on what waits for the transmission.
     pub queue: QueueLimit,
-    /// What is lost on the way.
+    /// Losses on the way.
     pub loss: LossModel,
 }
 
 /// What became of the packets that a link was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Came out at the far end.
+    /// Packets that came out at the far end.
     pub passed: u64,
-    /// Found the queue full.
+    /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Lost by the wire.
+    /// Packets lost by the wire.
     pub lost: u64,
-    /// Lost because the link was down.
+    /// Packets lost because the link was down.
     pub cut: u64,
 }
 
@@ -56,32 +56,32 @@ const BIT_S: u64 = 8_000_000_000;
 /// that decides what a hop costs.
 #[repr(align(64))]
 pub(super) struct Link {
-    /// Of one byte, if that is a whole number; else 0.
+    /// Transmission time of one byte, if that is a whole number; else 0.
     byte_ns: u64,
     delay_ns: Ns,
     busy_until: Ns,
     /// The packet that comes out next, and the last one.
     first: u32,
     last: u32,
-    /// How many outages have it down.
+    /// Number of outages that keep it down.
     pub(super) down: u16,
-    /// Somebody wants to know how many packets wait.
+    /// Whether somebody wants to know how many packets wait.
     pub(super) is_watched: bool,
     passed: u64,
     cut: u64,
-    /// The queue, the losses or the rate need a closer look.
+    /// Set if the queue, the losses or the rate need a closer look.
     special: Option<Box<Special>>,
 }
 
 const _: () = assert!(size_of::<Link>() == 64);
 
-/// What most links do not have.
+/// State that most links do not have.
 struct Special {
     rate_bps: u64,
     /// Bytes of the last packet and how long its transmission took: most are of
     /// one size, and dividing is dear.
     took: (u32, Ns),
-    /// Waiting packets are counted only if somebody wants to know.
+    /// Whether waiting packets are counted, because somebody wants to know.
     counted: bool,
     queue: QueueLimit,
     loss: Loss,
@@ -155,25 +155,25 @@ impl Link {
         self.first
     }
 
-    /// A packet has come out.
+    /// Notes that a packet has come out.
     #[inline]
     pub(super) fn count_passed(&mut self) {
         self.passed += 1;
     }
 
-    /// A packet was lost because the link was down.
+    /// Notes that a packet was lost because the link was down.
     pub(super) fn count_cut(&mut self) {
         self.cut += 1;
     }
 
-    /// What became of its packets.
+    /// Counts of what became of its packets.
     pub(super) fn counts(&self) -> LinkCounts {
         let (overflowed, lost) =
             self.special.as_ref().map_or((0, 0), |special| (special.overflowed, special.lost));
         LinkCounts { passed: self.passed, overflowed, lost, cut: self.cut }
     }
 
-    /// How many packets wait for their transmission.
+    /// Number of packets that wait for their transmission.
     pub(super) fn waiting(&mut self, now: Ns) -> usize {
         self.special.as_mut().map_or(0, |special| special.waiting(now))
     }

@@ -6,7 +6,7 @@ use crate::Rng;
 /// How packets are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LossModel {
-    /// None is.
+    /// No packet is lost.
     #[default]
     Never,
     /// Each with this probability, independently.
@@ -14,9 +14,9 @@ pub enum LossModel {
     /// In bursts: a wire that is good or bad, and changes with these
     /// probabilities at each packet (Gilbert 1960, Elliott 1963).
     GilbertElliott {
-        /// From good to bad.
+        /// Probability of a change from good to bad.
         to_bad: f64,
-        /// From bad to good.
+        /// Probability of a change from bad to good.
         to_good: f64,
         /// Share lost while good.
         loss_good: f64,
@@ -54,7 +54,7 @@ impl Loss {
         Self { model, bad: false }
     }
 
-    /// Is the next packet lost?
+    /// Whether the next packet is lost.
     #[inline]
     pub fn loses(&mut self, rng: &mut Rng) -> bool {
         match self.model {

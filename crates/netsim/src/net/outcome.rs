@@ -1,4 +1,4 @@
-//! What a simulation led to.
+//! The result of a simulation.
 
 use super::link::LinkCounts;
 use super::packet::Packet;
@@ -19,7 +19,7 @@ pub struct FlowOutcome {
     pub finished_ns: Option<Ns>,
     /// Timeouts and repetitions.
     pub counts: Counts,
-    /// It was on a string that failed.
+    /// Whether it was on a string that failed.
     pub moved: bool,
     /// Bytes delivered per bin, if that was watched.
     pub bins: Vec<u32>,
@@ -52,13 +52,13 @@ pub struct QueueOutcome {
     pub overflows: Vec<Ns>,
 }
 
-/// Bins of a watched queue.
+/// Width of a bin of a watched queue, in ns.
 pub const QUEUE_BIN_NS: Ns = 10_000_000;
 
-/// Overflows of a watched queue that are remembered.
+/// Most overflows of a watched queue that are remembered.
 pub const OVERFLOWS_MAX: usize = 1 << 20;
 
-/// Bins of any series; what comes later is not counted.
+/// Most bins of any series; what comes later is not counted.
 pub const BINS_MAX: usize = 1 << 20;
 
 impl QueueOutcome {
@@ -93,9 +93,9 @@ pub struct Outcome {
     pub links: Vec<LinkCounts>,
     /// Watched queues.
     pub queues: Vec<QueueOutcome>,
-    /// Of each switch that has the machine.
+    /// Counts of each switch that has the machine.
     pub recovery: Vec<RecoveryCounts>,
-    /// Of each switch that has the machine.
+    /// Counts of each switch that has the machine.
     pub rate_control: Vec<PfrcCounts>,
     /// Events that happened.
     pub events: u64,

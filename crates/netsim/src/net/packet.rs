@@ -7,7 +7,8 @@ use prefetch_index::prefetch_index;
 /// Bytes of the IPv4 and TCP headers without options.
 pub const HEADER_BYTES: u32 = 40;
 
-/// SACK blocks of one acknowledgement (RFC 2018 §3: three beside timestamps).
+/// Most SACK blocks of one acknowledgement (RFC 2018 §3: three beside
+/// timestamps).
 pub const SACK_BLOCKS: usize = 3;
 
 /// What a packet is.
@@ -29,38 +30,39 @@ pub enum Kind {
 pub struct Packet {
     /// The flow.
     pub flow: u32,
-    /// Which segment this is.
+    /// Number of the segment.
     pub seq: u32,
     /// The next segment that the receiver waits for.
     pub ack: u32,
-    /// Segments that the receiver can take, from `ack` on.
+    /// Number of segments that the receiver can take, from `ack` on.
     pub window: u32,
-    /// What arrived beyond `ack`, `first..end`, the newest first; `0..0` is none.
+    /// Ranges that arrived beyond `ack`, `first..end`, the newest first; `0..0`
+    /// is none.
     pub sack: [(u32, u32); SACK_BLOCKS],
     /// When its sender made it.
     pub sent_at: Ns,
     /// `sent_at` of the packet that caused it (RFC 7323 §4.3).
     pub echo: Ns,
-    /// Its next hop, among those of all paths: who forwards it need not look at
-    /// its flow, which may be far away in memory.
+    /// Number of its next hop, among those of all paths: forwarding need not
+    /// look at its flow, which may be far away in memory.
     pub(crate) hop: u32,
     /// Bytes at the IP level.
     pub bytes: u16,
     /// What it is.
     pub kind: Kind,
-    /// The last segment that the application asked for.
+    /// Whether it is the last segment that the application asked for.
     pub push: bool,
 }
 
 impl Packet {
-    /// Does it go from the data's sender to its receiver?
+    /// Whether it goes from the data's sender to its receiver.
     #[must_use]
     pub fn is_forward(&self) -> bool {
         matches!(self.kind, Kind::Syn | Kind::Data)
     }
 }
 
-/// No packet.
+/// Stands for no packet.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A packet in a link's queue or on its wire. It holds what comes behind it, so
@@ -78,7 +80,7 @@ struct Carried {
     hop: u32,
     /// The step behind that hop.
     then: Step,
-    /// Where its SACK blocks are, if it has some: few packets do.
+    /// Place of its SACK blocks, if it has some: few packets do.
     blocks: u32,
     bytes: u16,
     kind: Kind,
@@ -161,7 +163,7 @@ impl Slab {
         packet
     }
 
-    /// An edge has reduced its window.
+    /// Notes that an edge has reduced its window.
     pub(super) fn set_window(&mut self, number: u32, window: u32) {
         self.packets[number as usize].window = window;
     }
@@ -181,7 +183,7 @@ impl Slab {
         matches!(self.packets[number as usize].kind, Kind::Syn | Kind::Data)
     }
 
-    /// Where it is, and what comes behind that.
+    /// Its place, and what comes behind that.
     #[inline]
     pub(super) fn place(&self, number: u32) -> (u32, Step) {
         let it = &self.packets[number as usize];
@@ -194,21 +196,21 @@ impl Slab {
         (it.hop, it.then) = (hop, then);
     }
 
-    /// `number` comes out behind `last`, at `exit`.
+    /// Appends `number` behind `last`; it comes out at `exit`.
     #[inline]
     pub(super) fn append(&mut self, last: u32, number: u32, exit: Ns) {
         let it = &mut self.packets[last as usize];
         (it.behind, it.behind_exit) = (number, exit);
     }
 
-    /// What comes out behind it, and when.
+    /// The packet that comes out behind it, and when.
     #[inline]
     pub(super) fn behind(&self, number: u32) -> (u32, Ns) {
         let it = &self.packets[number as usize];
         (it.behind, it.behind_exit)
     }
 
-    /// It will be looked at soon.
+    /// Prefetches a packet that will be looked at soon.
     #[inline]
     pub(super) fn prefetch(&self, number: u32) {
         prefetch_index(&self.packets, number as usize);

@@ -32,7 +32,7 @@ impl Step {
         Self(kind << (32 - KIND_BITS) | number & NUMBER)
     }
 
-    /// Of the link, the row or the switch.
+    /// Number of the link, the row or the switch.
     #[inline]
     pub(super) fn number(self) -> u32 {
         self.0 & NUMBER

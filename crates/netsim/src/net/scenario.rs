@@ -6,7 +6,7 @@ use crate::Ns;
 use crate::tcp::Profile;
 use holdfast_edge::{HalrConfig, PfrcConfig};
 
-/// Hops of one path in one direction.
+/// Most hops of one path in one direction.
 pub const HOPS_MAX: usize = 64;
 
 /// One step of a path.
@@ -17,27 +17,27 @@ pub enum Hop {
     /// Through the string of this switch that the flow is assigned to: its
     /// link at this place, forward or back.
     String {
-        /// Which switch.
+        /// Number of the switch.
         switch: u32,
-        /// Which of the string's links.
+        /// Index of the string's link.
         stage: u32,
-        /// In the direction of the data?
+        /// Whether it goes in the direction of the data.
         forward: bool,
     },
     /// Past this switch's edge machines.
     Edge(u32),
 }
 
-/// The way of a flow's packets.
+/// The path of a flow's packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    /// Of data.
+    /// Hops of data.
     pub forward: Vec<Hop>,
-    /// Of acknowledgements.
+    /// Hops of acknowledgements.
     pub back: Vec<Hop>,
 }
 
-/// One of several parallel ways.
+/// One of several parallel paths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StringSpec {
     /// Links in the direction of data.
@@ -55,7 +55,7 @@ pub struct SwitchSpec {
     pub strings: Vec<StringSpec>,
     /// Local recovery, if it has it.
     pub recovery: Option<HalrConfig>,
-    /// How its local recovery learns of outages.
+    /// How the local recovery learns of outages.
     pub alert: Alert,
     /// Rate control, if it has it.
     pub rate_control: Option<PfrcConfig>,
@@ -64,8 +64,8 @@ pub struct SwitchSpec {
 /// How an edge learns of an outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alert {
-    /// It is told when there is a way again, and takes all that it keeps for lost
-    /// (thesis §3.3).
+    /// By being told when there is a way again; takes everything that it keeps
+    /// for lost (thesis §3.3).
     #[default]
     Told,
     /// By heartbeats, one in each of these times: two that are missing make it
@@ -80,11 +80,11 @@ pub enum Alert {
 pub struct FlowSpec {
     /// When its SYN leaves.
     pub start_ns: Ns,
-    /// Segments of data.
+    /// Number of segments of data.
     pub segments: u32,
-    /// Which profile its endpoints have.
+    /// Index of its endpoints' profile.
     pub profile: u32,
-    /// Which path it takes.
+    /// Index of its path.
     pub path: u32,
     /// The string it is put on, if the switch has no choice.
     pub string: Option<u32>,
@@ -100,40 +100,42 @@ pub enum CutAt {
     FarEnd,
 }
 
-/// Something is down for a time.
+/// A period in which something is down.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutageSpec {
     /// These links.
     pub links: Vec<u32>,
     /// All links of this string (switch, string).
     pub string: Option<(u32, u32)>,
-    /// From then on.
+    /// Beginning of the period.
     pub from_ns: Ns,
-    /// Until the failover is complete.
+    /// End of the period, when the failover is complete.
     pub until_ns: Ns,
-    /// The string stays down: at the end its flows move to the other strings.
+    /// Whether the string stays down: at the end its flows move to the other
+    /// strings.
     pub moves_flows: bool,
     /// When packets are lost.
     pub cut: CutAt,
 }
 
-/// What is measured, beside the flows' times.
+/// Measurements beside the flows' times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Bytes delivered per flow and bin of this length.
+    /// Width of a bin, to count bytes delivered per flow.
     pub bin_ns: Option<Ns>,
-    /// Count arrivals in order (what an application reads) or as they come.
+    /// Whether arrivals are counted in order (as an application reads) or as
+    /// they come.
     pub in_order: bool,
     /// Waiting packets and overflows of these links.
     pub queues: Vec<u32>,
-    /// Every change of each flow's window.
+    /// Whether every change of each flow's window is recorded.
     pub windows: bool,
 }
 
 /// A whole simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
-    /// Determines every loss.
+    /// Seed that determines every loss.
     pub seed: u64,
     /// Links.
     pub links: Vec<LinkSpec>,
@@ -169,7 +171,7 @@ pub enum ScenarioError {
     /// A path that is too long or has no link.
     #[error("path {path} has {hops} hops; let it have 1 to {HOPS_MAX}")]
     PathLength {
-        /// Which path.
+        /// Index of the path.
         path: usize,
         /// Its hops.
         hops: usize,
@@ -177,7 +179,7 @@ pub enum ScenarioError {
     /// Strings of one switch that differ in length.
     #[error("a string of switch {switch} has not {stages} links; give all strings as many")]
     Stages {
-        /// Which switch.
+        /// Index of the switch.
         switch: usize,
         /// Links of its first string.
         stages: usize,
@@ -185,16 +187,16 @@ pub enum ScenarioError {
     /// An outage that ends before it begins.
     #[error("outage {outage} ends before it begins; give it a later end")]
     Outage {
-        /// Which outage.
+        /// Index of the outage.
         outage: usize,
     },
 }
 
 impl Scenario {
-    /// Does every number name something?
+    /// Checks that every number names something.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first number that does not.
     pub fn check(&self) -> Result<(), ScenarioError> {
         for (index, switch) in self.switches.iter().enumerate() {
             let stages = switch.strings.first().map_or(0, |string| string.forward.len());

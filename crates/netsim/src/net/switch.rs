@@ -15,7 +15,7 @@ pub(super) struct Switch {
     load: Vec<u64>,
     recovery: Option<Recoverer>,
     rate_control: Option<Regulator>,
-    /// Outages that it suspects now.
+    /// Number of outages that it suspects now.
     pub(super) doubts: u32,
     /// When its machines want to be called, as far as that is scheduled.
     pub(super) armed: Option<Ns>,
@@ -66,8 +66,8 @@ impl Switch {
         }
     }
 
-    /// A packet passes the edge's machines, which may reduce its window; whether it
-    /// goes on now.
+    /// Lets a packet pass the edge's machines, which may reduce its window; returns
+    /// whether it goes on now.
     pub(super) fn pass(
         &mut self,
         now: Ns,
@@ -91,7 +91,7 @@ impl Switch {
         goes_on
     }
 
-    /// The flow has ended.
+    /// Forgets a flow that has ended.
     pub(super) fn forget(&mut self, flow: u32) {
         if let Some(Regulator { flows, .. }) = &mut self.rate_control {
             flows.forget(flow);
@@ -101,7 +101,8 @@ impl Switch {
         }
     }
 
-    /// Capacity is lost. The alert reaches the rate control at once (thesis §6.2).
+    /// Notes that capacity is lost. The alert reaches the rate control at once
+    /// (thesis §6.2).
     pub(super) fn handle_failure(&mut self, now: Ns) {
         if let Some(Regulator { machine, flows, capacity_bytes_per_s }) = &mut self.rate_control
             && !machine.is_on()
@@ -110,14 +111,14 @@ impl Switch {
         }
     }
 
-    /// It is back.
+    /// Notes that capacity is back.
     pub(super) fn handle_repair(&mut self) {
         if let Some(Regulator { machine, flows, .. }) = &mut self.rate_control {
             let Ok(_was_on) = machine.handle_repair(flows);
         }
     }
 
-    /// An outage is suspected: what passes may be lost.
+    /// Notes that an outage is suspected: packets that pass may be lost.
     pub(super) fn handle_suspected(&mut self, now: Ns) {
         self.doubts += 1;
         if let Some(Recoverer { machine, path }) = &mut self.recovery {
@@ -125,7 +126,8 @@ impl Switch {
         }
     }
 
-    /// There is a way again for packets of flows that were lost since then.
+    /// Notes that there is a way again for packets of flows that were lost
+    /// since then.
     pub(super) fn handle_restored(&mut self, now: Ns, lost_since: impl Fn(&Packet) -> Option<Ns>) {
         if let Some(Recoverer { machine, path }) = &mut self.recovery {
             machine.handle_restored(now, lost_since, path.at(now));
@@ -145,13 +147,14 @@ impl Switch {
         }
     }
 
-    /// What its local recovery sends now; it was kept behind the edge's place on its
+    /// The next packet of its local recovery, with the place behind the edge on its
     /// path.
     pub(super) fn poll_transmit(&mut self) -> Option<Packet> {
         self.recovery.as_mut()?.path.poll_transmit()
     }
 
-    /// Whether what passes may make its machines want to be called sooner.
+    /// Whether a packet that passes may make its machines want to be called
+    /// sooner.
     pub(super) fn is_resending(&self) -> bool {
         self.recovery.as_ref().is_some_and(|it| it.machine.is_resending())
     }
@@ -163,12 +166,12 @@ impl Switch {
         control.into_iter().chain(recovery).min()
     }
 
-    /// What its local recovery did, if it has it.
+    /// Counts of its local recovery, if it has it.
     pub(super) fn recovered(&self) -> Option<RecoveryCounts> {
         self.recovery.as_ref().map(|it| it.machine.cache().counts())
     }
 
-    /// What its rate control did, if it has it.
+    /// Counts of its rate control, if it has it.
     pub(super) fn regulated(&self) -> Option<PfrcCounts> {
         self.rate_control.as_ref().map(|it| it.flows.counts())
     }

@@ -1,4 +1,4 @@
-//! What happens next, in virtual time: a hierarchical timing wheel (Varghese
+//! The events to come, in virtual time: a hierarchical timing wheel (Varghese
 //! and Lauck 1987) over 64-bit nanoseconds, eight levels of 256 slots.
 //!
 //! Events of one instant come out in the order in which they went in, so that a
@@ -12,12 +12,12 @@ use prefetch_index::prefetch_index;
 const LEVELS: usize = 8;
 const SLOTS: usize = 256;
 const WORDS: usize = SLOTS / 64;
-/// Events of a chunk, so that it is two lines of the cache.
+/// Number of events of a chunk, which makes it two lines of the cache.
 const CHUNK: usize = 7;
-/// The end of a list.
+/// Marks the end of a list.
 const NIL: u32 = u32::MAX;
-/// Slots of this level and below, 2^16 ns, are sorted if they hold no more events
-/// than this; others are spread.
+/// Level (2^16 ns a slot) up to which slots are sorted if they hold no more events
+/// than the number below; others are spread.
 const SORT_LEVEL: usize = 2;
 const SORT_MAX: u32 = 256;
 
@@ -50,7 +50,8 @@ pub struct Wheel<E> {
     /// The next events in their order, from `first` on.
     ready: Vec<Entry<E>>,
     first: usize,
-    /// What is earlier belongs to them; the slots are counted from here.
+    /// Time before which events are in `ready`; the slots are counted from
+    /// here.
     horizon: Ns,
     chunks: Vec<Chunk<E>>,
     free: u32,
@@ -83,7 +84,8 @@ impl<E: Copy> Default for Wheel<E> {
 }
 
 impl<E: Copy> Wheel<E> {
-    /// Schedules an event. What should have happened already happens now.
+    /// Schedules an event. An event that should have happened already happens
+    /// now.
     #[inline]
     pub fn push(&mut self, at: Ns, event: E) {
         let at = at.max(self.now);
@@ -106,25 +108,25 @@ impl<E: Copy> Wheel<E> {
         Some((at, event))
     }
 
-    /// The event that comes so many behind the next one, if that is known yet;
+    /// The event at this distance behind the next one, if that is known yet;
     /// others may still come before it.
     #[inline]
     pub fn peek(&self, behind: usize) -> Option<E> {
         self.ready.get(self.first + behind).map(|it| it.event)
     }
 
-    /// Keeps so many events ready to be peeked at, if they are near.
+    /// Keeps this many events ready to be peeked at, if they are near.
     pub fn look_ahead(&mut self, ahead: usize) {
         self.ahead = ahead;
     }
 
-    /// How many events wait.
+    /// Number of events that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Does nothing wait?
+    /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -147,8 +149,8 @@ impl<E: Copy> Wheel<E> {
         self.ready[place] = entry;
     }
 
-    /// Makes the events of the earliest slot ready, or spreads it. Answers false
-    /// if there is none, or none that is near while others are ready.
+    /// Makes the events of the earliest slot ready, or spreads it. False if
+    /// there is none, or none that is near while others are ready.
     fn refill(&mut self) -> bool {
         let level = self.levels.trailing_zeros() as usize;
         if level > SORT_LEVEL && (level >= LEVELS || self.first < self.ready.len()) {

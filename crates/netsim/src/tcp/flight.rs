@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 
 const SACKED: u8 = 1;
 const LOST: u8 = 2;
-/// Sent again since it was lost.
+/// Flag: resent since it was lost.
 const RESENT: u8 = 4;
-/// Ever sent again: its round trip is ambiguous (Karn).
+/// Flag: ever resent, so that its round trip is ambiguous (Karn).
 const AMBIGUOUS: u8 = 8;
 
-/// Bits of the flags above; the others hold a time of 36 years.
+/// Number of bits of the flags above; the others hold a time of 36 years.
 const FLAG_BITS: u32 = 4;
 
 /// A segment that is out: when it left, and its flags.
@@ -45,15 +45,16 @@ impl Out {
 /// What an acknowledgement has delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delivered {
-    /// Segments, acknowledged or reported.
+    /// Number of segments, acknowledged or reported.
     pub count: u32,
-    /// When the last-sent of them left, and which it was.
+    /// When the last-sent of them left, and its number.
     pub newest: (Ns, u32),
     /// When the last-sent of those that were sent once left.
     pub sample_sent_at: Option<Ns>,
-    /// Segments that had not been reported before.
+    /// Number of segments that had not been reported before.
     pub reported: u32,
-    /// Was one that had been sent again acknowledged without being reported?
+    /// Whether one that had been resent was acknowledged without being
+    /// reported.
     pub acked_resent: bool,
 }
 
@@ -67,18 +68,19 @@ pub struct Flight {
     sacked: u32,
     lost: u32,
     resent: u32,
-    /// Arrived behind a hole, it is not known which.
+    /// Number of segments that arrived behind a hole, it is not known which.
     unnamed: u32,
-    /// Sent again, arrived, and yet taken to be on their way.
+    /// Number of segments that were resent, have arrived, and are still counted
+    /// as under way.
     kept: u32,
     /// The highest that arrived behind a hole.
     highest: u32,
-    /// No segment before this place is lost and not sent again.
+    /// Place before which no segment is lost and not resent.
     hint: u32,
 }
 
 impl Flight {
-    /// Nothing is out; the next segment is `base`.
+    /// Begins with nothing out; the next segment is `base`.
     pub fn begin(&mut self, base: u32) {
         *self = Self { base, ..Self::default() };
     }
@@ -202,8 +204,8 @@ impl Flight {
         found
     }
 
-    /// RFC 8985 §6.2: what left so much earlier than something that was
-    /// delivered is lost, also if it was sent again already.
+    /// RFC 8985 §6.2: a segment that left this much earlier than a delivered
+    /// one is lost, even if it was resent already.
     pub fn mark_lost_by_time(&mut self, newest: (Ns, u32), patience_ns: Ns) -> u32 {
         let mut found = 0;
         for at in 0..self.out.len() {
@@ -222,7 +224,7 @@ impl Flight {
         found
     }
 
-    /// A timeout: all that is not known to have arrived is lost.
+    /// A timeout: everything that is not known to have arrived is lost.
     pub fn mark_all_lost(&mut self) {
         for at in 0..self.out.len() {
             if !self.out[at].is(SACKED) {
@@ -233,7 +235,7 @@ impl Flight {
         (self.resent, self.kept, self.unnamed, self.hint) = (0, 0, 0, 0);
     }
 
-    /// Nothing was lost after all.
+    /// Takes all losses back: nothing was lost after all.
     pub fn unmark_lost(&mut self) {
         self.out.iter_mut().for_each(|out| out.clear(LOST | RESENT));
         (self.lost, self.resent, self.kept, self.hint) = (0, 0, 0, 0);
@@ -250,7 +252,7 @@ impl Flight {
         1
     }
 
-    /// Marks the first segment lost, if nothing else is known of it.
+    /// Marks the first segment lost, if nothing else is known about it.
     pub fn lose_first(&mut self) {
         if self.out.front().is_some_and(|out| !out.is(SACKED)) {
             self.lose(0);
@@ -271,7 +273,7 @@ impl Flight {
         None
     }
 
-    /// Takes the first segment to be lost, also if it was sent again already.
+    /// Takes the first segment to be lost, even if it was resent already.
     pub fn lose_first_again(&mut self) {
         if let Some(out) = self.out.front_mut()
             && out.is(RESENT)
@@ -283,8 +285,8 @@ impl Flight {
         self.lose_first();
     }
 
-    /// Did nothing behind this segment arrive, though something did behind
-    /// another?
+    /// Whether nothing behind this segment arrived, though something did behind
+    /// another.
     #[must_use]
     pub fn is_beyond_reports(&self, seq: u32) -> bool {
         self.highest > self.base && seq >= self.highest
@@ -299,13 +301,13 @@ impl Flight {
         Some(self.base + at as u32)
     }
 
-    /// Is the first segment known to be lost?
+    /// Whether the first segment is known to be lost.
     #[must_use]
     pub fn is_first_lost(&self) -> bool {
         self.out.front().is_some_and(|out| out.is(LOST))
     }
 
-    /// Is a repetition of the first segment on its way?
+    /// Whether a repetition of the first segment is on its way.
     #[must_use]
     pub fn is_first_resent(&self) -> bool {
         self.out.front().is_some_and(|out| out.is(RESENT))
@@ -324,7 +326,7 @@ impl Flight {
         self.sacked
     }
 
-    /// Is the first segment lost and sent again?
+    /// Whether the first segment is lost and resent.
     #[must_use]
     pub fn first_was_resent(&self) -> bool {
         self.out.front().is_some_and(|out| out.is(AMBIGUOUS))

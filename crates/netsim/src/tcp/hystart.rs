@@ -5,20 +5,20 @@
 use crate::Ns;
 
 const MS: Ns = 1_000_000;
-/// Smaller windows go on: `hystart_low_window`.
+/// Window below which slow start goes on: `hystart_low_window`.
 const WINDOW_MIN_SEGMENTS: f64 = 16.0;
-/// Acknowledgements closer than this belong to one train.
+/// Gap below which acknowledgements belong to one train.
 const TRAIN_GAP: Ns = 2 * MS;
-/// Samples of a round before its delay counts.
+/// Number of samples of a round before its delay counts.
 const SAMPLES_MIN: u32 = 8;
-/// By how much the round trip may have grown: an eighth, within these bounds.
+/// Bounds of the growth of the round trip that is allowed, an eighth.
 const DELAY_MIN: Ns = 4 * MS;
 const DELAY_MAX: Ns = 16 * MS;
 
-/// What it remembers of a round.
+/// State of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HyStart {
-    /// The round ends when this is acknowledged.
+    /// Segment whose acknowledgement ends the round.
     end: u32,
     began: Ns,
     last_ack: Ns,
@@ -38,7 +38,7 @@ pub struct Acked {
 }
 
 impl HyStart {
-    /// Is the path full?
+    /// Whether the path is full.
     pub fn handle_ack(&mut self, now: Ns, acked: &Acked) -> bool {
         if acked.snd_una > self.end {
             *self = Self { end: acked.snd_nxt, began: now, last_ack: now, rtt: None, samples: 0 };

@@ -21,12 +21,12 @@ pub use receiver::{RANGES_MAX, Received, Receiver};
 use crate::Ns;
 use crate::net::packet::{HEADER_BYTES, Kind, Packet};
 
-/// What happened to a sender.
+/// Counts of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Segments that left, SYNs too.
+    /// Segments that left, including SYNs.
     pub sent: u64,
-    /// Those that had left before.
+    /// Segments among these that had left before.
     pub resent: u64,
     /// Expiries of the retransmission timer after the handshake.
     pub timeouts: u32,
@@ -39,11 +39,11 @@ pub struct Counts {
 /// A segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which.
+    /// Number of the segment.
     pub seq: u32,
-    /// It was sent before.
+    /// Whether it was sent before.
     pub is_again: bool,
-    /// The last one that the application asked for.
+    /// Whether it is the last one that the application asked for.
     pub push: bool,
 }
 
@@ -65,7 +65,7 @@ impl Segment {
     }
 }
 
-// Which machine it is stands in front, in the line that is fetched first.
+// The machine's kind comes first, in the line that is prefetched.
 #[derive(Debug)]
 #[repr(u8)]
 enum Machine {
@@ -106,7 +106,7 @@ impl Sender {
         Self { started: false, machine }
     }
 
-    /// Its time has come: the SYN may leave.
+    /// Starts: the SYN may leave.
     pub fn start(&mut self) {
         self.started = true;
     }
@@ -117,7 +117,7 @@ impl Sender {
         machine!(&mut self.machine, it => it.handle_ack(now, profile, packet));
     }
 
-    /// Its deadline has come.
+    /// Handles its deadline.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         machine!(&mut self.machine, it => it.handle_timeout(now, profile));
     }
@@ -139,32 +139,32 @@ impl Sender {
         }
     }
 
-    /// When it wants to be called again.
+    /// When to call it again.
     #[inline]
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         machine!(&self.machine, it => it.poll_timeout())
     }
 
-    /// Is everything acknowledged?
+    /// Whether everything is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         machine!(&self.machine, it => it.is_done())
     }
 
-    /// Is the SYN acknowledged?
+    /// Whether the SYN is acknowledged.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         machine!(&self.machine, it => it.is_connected())
     }
 
-    /// Congestion window and slow-start threshold, segments.
+    /// Congestion window and slow-start threshold, in segments.
     #[must_use]
     pub fn window(&self) -> (f64, f64) {
         machine!(&self.machine, it => it.window())
     }
 
-    /// What happened so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         machine!(&self.machine, it => it.counts())

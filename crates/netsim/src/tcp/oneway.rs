@@ -13,7 +13,7 @@ use super::{Counts, Segment};
 use crate::Ns;
 use crate::net::packet::Packet;
 
-/// Why the window was reduced last.
+/// Reason of the last reduction of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     None,
@@ -31,25 +31,25 @@ enum Cut {
 pub struct Sender {
     snd_una: u32,
     snd_nxt: u32,
-    /// One beyond the highest segment ever sent.
+    /// Number after the highest segment ever sent.
     snd_max: u32,
-    /// What the application asked for.
+    /// Number of segments that the application asked for.
     segments: u32,
-    /// One beyond the last segment of the transfer.
+    /// Number after the last segment of the transfer.
     end: u32,
     cwnd: f64,
     ssthresh: u32,
-    /// What the receiver can take.
+    /// Number of segments that the receiver can take.
     window: u32,
     initial_window: u32,
     dup_acks: u32,
-    /// Segments that duplicates have shown to have left the network.
+    /// Number of segments that duplicates have shown to have left the network.
     inflation: u32,
     /// `snd_max` when the last recovery began.
     recover: u32,
     last_cut: Cut,
     saw_partial_ack: bool,
-    /// Segments that may still leave before the next acknowledgement.
+    /// Number of segments that may still leave before the next acknowledgement.
     burst: u32,
     resend: Option<u32>,
     limited: bool,
@@ -261,7 +261,7 @@ impl Sender {
         self.ssthresh = (window / 2).max(2);
     }
 
-    /// Its deadline has come.
+    /// Handles its deadline.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         if self.is_done() || self.deadline.is_none_or(|deadline| deadline > now) {
             return;
@@ -368,37 +368,37 @@ impl Sender {
         f64::from(self.snd_una) + f64::from(self.window)
     }
 
-    /// Segments that may be out, whole ones.
+    /// Number of whole segments that may be out.
     fn usable_window(&self, profile: &Profile) -> u32 {
         let inflation = if profile.congestion == Congestion::Sack { 0 } else { self.inflation };
         ((self.cwnd as u32) + inflation).min(self.window)
     }
 
-    /// When it wants to be called again.
+    /// When to call it again.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.deadline
     }
 
-    /// Is everything acknowledged?
+    /// Whether everything is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.snd_una >= self.end
     }
 
-    /// Is the SYN acknowledged?
+    /// Whether the SYN is acknowledged.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.snd_una > 0
     }
 
-    /// Congestion window and slow-start threshold, segments.
+    /// Congestion window and slow-start threshold, in segments.
     #[must_use]
     pub fn window(&self) -> (f64, f64) {
         (self.cwnd, f64::from(self.ssthresh))
     }
 
-    /// What happened so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

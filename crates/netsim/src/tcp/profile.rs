@@ -1,11 +1,12 @@
-//! The constants of a TCP: which one is simulated is data, not code.
+//! The constants of a TCP: they are data, not code, and decide which one is
+//! simulated.
 
 use crate::Ns;
 
 const MS: Ns = 1_000_000;
 const S: Ns = 1_000_000_000;
 
-/// Which machine sends.
+/// The machine that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// The one-way agents of ns-2.34: a SYN that carries no data, cumulative
@@ -30,41 +31,42 @@ pub enum Congestion {
     Cubic,
 }
 
-/// Every constant of a TCP. [`Profile::NS2`], [`Profile::NS3`] and
-/// [`Profile::MODERN`] are where a scenario starts from.
+/// All constants of a TCP. A scenario begins with [`Profile::NS2`],
+/// [`Profile::NS3`] or [`Profile::MODERN`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     pub stack: Stack,
     pub congestion: Congestion,
-    /// Payload of a segment.
+    /// Payload of a segment, in bytes.
     pub mss_bytes: u32,
-    /// Headers of a segment, with options.
+    /// Headers of a segment with options, in bytes.
     pub header_bytes: u32,
-    /// Segments that the receiver can take.
+    /// Number of segments that the receiver can take.
     pub window_segments: u32,
     pub initial_window_segments: u32,
     /// The initial window after a SYN was lost.
     pub syn_loss_window_segments: u32,
-    /// Before the first round trip is measured.
+    /// Timeout before the first round trip is measured.
     pub syn_timeout_ns: Ns,
-    /// SYNs that are repeated without doubling the time between them.
+    /// Number of SYNs that are repeated without doubling the time between them.
     pub syn_linear_timeouts: u32,
     pub rto_min_ns: Ns,
     pub rto_max_ns: Ns,
     /// The clock's granularity; round trips are measured in it.
     pub tick_ns: Ns,
     pub delack_ns: Ns,
-    /// So many unacknowledged segments are acknowledged at once.
+    /// Number of unacknowledged segments that are acknowledged at once.
     pub delack_segments: u32,
-    /// Is the acknowledgement of the SYN delayed too, as ns-2's sink does?
+    /// Whether the acknowledgement of the SYN is delayed too, as in ns-2's
+    /// sink.
     pub delack_syn: bool,
-    /// Segments after the handshake that are acknowledged at once.
+    /// Number of segments after the handshake that are acknowledged at once.
     pub quick_acks: u32,
-    /// Is the last segment of what the application asked for acknowledged at
-    /// once? The papers' times of short flows (0.6 s, and 4.0 s and 9.9 s after
-    /// one and two lost SYNs) follow together from no other rule.
+    /// Whether the last segment that the application asked for is acknowledged
+    /// at once. The papers' times of short flows (0.6 s, and 4.0 s and 9.9 s
+    /// after one and two lost SYNs) follow together from no other rule.
     pub ack_push: bool,
-    /// Duplicate acknowledgements that mean a loss.
+    /// Number of duplicate acknowledgements that mean a loss.
     pub dup_acks: u32,
     /// One-way only: partial acknowledgements after the first do not restart the
     /// timer, so that many holes end in a timeout and slow start ("impatient",

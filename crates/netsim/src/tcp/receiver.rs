@@ -5,20 +5,20 @@ use super::profile::{Profile, Stack};
 use crate::Ns;
 use crate::net::packet::{HEADER_BYTES, Kind, Packet, SACK_BLOCKS};
 
-/// Holes that a receiver can remember; segments that would make more of them
-/// are dropped, as a full reassembly queue drops them.
+/// Most holes that a receiver can remember; segments that would make more are
+/// dropped, as a full reassembly queue drops them.
 pub const RANGES_MAX: usize = 8192;
 
 /// Bytes of a SACK option with one block, and of every further one (RFC 2018 §3).
 const SACK_FIRST_BYTES: u32 = 12;
 const SACK_MORE_BYTES: u32 = 8;
 
-/// What a packet led to.
+/// The result of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Segments that were new, in order or not.
+    /// Number of segments that were new, in order or not.
     pub fresh: u32,
-    /// Segments that the application can read now.
+    /// Number of segments that the application can read now.
     pub in_order: u32,
 }
 
@@ -28,22 +28,22 @@ pub struct Received {
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
     rcv_nxt: u32,
-    /// What arrived beyond `rcv_nxt`, `first..end`, ascending and apart.
+    /// Ranges that arrived beyond `rcv_nxt`, `first..end`, ascending and apart.
     ranges: Vec<(u32, u32)>,
     /// The range that the newest segment is in: reported first (RFC 2018 §4).
     newest: u32,
-    /// Segments that wait for an acknowledgement.
+    /// Number of segments that wait for an acknowledgement.
     unacked: u32,
     quick_acks: u32,
     deadline: Option<Ns>,
-    /// An acknowledgement is due, of this kind.
+    /// The kind of acknowledgement that is due, if one is.
     due: Option<Kind>,
     /// The timestamp to echo.
     echo: Ns,
 }
 
 impl Receiver {
-    /// Takes a packet of the sender.
+    /// Takes a packet from the sender.
     pub fn handle_packet(&mut self, now: Ns, profile: &Profile, packet: &Packet) -> Received {
         if packet.kind == Kind::Syn {
             self.handle_syn(now, profile, packet);
@@ -106,14 +106,14 @@ impl Receiver {
         self.deadline = None;
     }
 
-    /// Its deadline has come.
+    /// Handles its deadline.
     pub fn handle_timeout(&mut self, now: Ns) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.owe(if self.rcv_nxt == 1 { Kind::SynAck } else { Kind::Ack });
         }
     }
 
-    /// When it wants to be called again.
+    /// When to call it again.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.deadline
@@ -155,7 +155,8 @@ impl Receiver {
         blocks as u32
     }
 
-    /// Notes a segment. Was it new, and was it the front of a hole?
+    /// Notes a segment; returns whether it was new, and whether it was the
+    /// front of a hole.
     fn insert(&mut self, seq: u32) -> (bool, bool) {
         if seq < self.rcv_nxt {
             return (false, false);

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 const ARRIVED: u8 = 1;
 const RESENT: u8 = 2;
 
-/// Segments that a scoreboard remembers; beyond that nothing is noted, and they
-/// are sent again after a timeout.
+/// Most segments that a scoreboard remembers; beyond that nothing is noted, and
+/// they are resent after a timeout.
 pub const MARKS_MAX: usize = 1 << 16;
 
 /// A scoreboard, used from the first duplicate on.
@@ -41,14 +41,14 @@ impl Scoreboard {
         self.marks[at] |= mark;
     }
 
-    /// Everything before `snd_una` is forgotten.
+    /// Forgets everything before `snd_una`.
     pub fn advance(&mut self, snd_una: u32) {
         let passed = (snd_una.saturating_sub(self.base) as usize).min(self.marks.len());
         self.marks.drain(..passed);
         self.base = self.base.max(snd_una);
     }
 
-    /// Recovery begins; the first hole is being sent.
+    /// Enters recovery; the first hole is being sent.
     pub fn enter(&mut self, snd_una: u32, snd_max: u32, dup_acks: u32) {
         self.advance(snd_una);
         self.pipe = i64::from(snd_max) - i64::from(snd_una) - i64::from(dup_acks);
@@ -71,7 +71,7 @@ impl Scoreboard {
         self.pipe += 1;
     }
 
-    /// Segments on their way, as far as is known.
+    /// Number of segments on their way, as far as is known.
     #[must_use]
     pub fn pipe(&self) -> i64 {
         self.pipe

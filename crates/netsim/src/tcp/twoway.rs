@@ -24,7 +24,7 @@ enum State {
     Loss,
 }
 
-/// What the timer is for.
+/// Purpose of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     Retransmission,
@@ -34,7 +34,7 @@ enum Timer {
     Reordering,
 }
 
-/// What to fall back to if a timeout was spurious.
+/// State to fall back to if a timeout was spurious.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     cwnd: f64,
@@ -60,21 +60,21 @@ pub struct Sender {
     rttvar: Ns,
     rtt_min: Ns,
     rtt_last: Ns,
-    /// When the last-sent segment that was delivered had left, and which.
+    /// When the last-sent segment that was delivered had left, and its number.
     rack: (Ns, u32),
     doublings: u32,
-    /// Recovery ends when this is acknowledged.
+    /// Segment whose acknowledgement ends recovery.
     recover: u32,
     state: State,
     syn_due: bool,
     probe_due: bool,
-    /// A segment leaves whatever the window says.
+    /// Whether a segment leaves whatever the window says.
     forced: bool,
-    /// ns-3's recovery has had a partial acknowledgement.
+    /// Whether ns-3's recovery has had a partial acknowledgement.
     was_partial: bool,
-    /// Duplicates in a row without blocks, as ns-3 counts them.
+    /// Number of duplicates in a row without blocks, as ns-3 counts them.
     duplicates: u32,
-    /// A probe is out; there is one per flight.
+    /// Whether a probe is out; there is one per flight.
     probed: bool,
     counts: Counts,
     syn_sent_at: Ns,
@@ -386,7 +386,7 @@ impl Sender {
         }
     }
 
-    /// Its deadline has come.
+    /// Handles its deadline.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         let Some((_, timer)) = self.timer.filter(|(at, _)| *at <= now) else {
             return;
@@ -507,7 +507,7 @@ impl Sender {
         Segment { seq, is_again: true, push: seq == self.segments }
     }
 
-    /// When it wants to be called again.
+    /// When to call it again.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.timer.map(|(at, _)| at)

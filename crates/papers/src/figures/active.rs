@@ -23,7 +23,7 @@ pub const AFTER_MS: (u64, u64) = (8000, 28_000);
 /// What may vary.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Which TCP.
+    /// The TCP.
     pub tcp: Congestion,
     /// R1's buffer, packets.
     pub buffer: u32,
@@ -48,7 +48,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// As a scenario.
+    /// The run as a scenario.
     #[must_use]
     pub fn scenario(&self, context: &Context) -> Scenario {
         let remaining: u64 = self.strings_bps[1..].iter().sum();
@@ -102,7 +102,7 @@ pub fn pair(context: &Context, tcp: Congestion, buffer: u32) -> [Run; 2] {
 /// A run of section 7.4.
 #[derive(Default)]
 pub struct Run {
-    /// As simulated.
+    /// The simulated outcome.
     pub outcome: Outcome,
 }
 

@@ -189,7 +189,7 @@ pub struct Improvement {
 }
 
 impl Improvement {
-    /// Of numbers over the buffers.
+    /// The comparison of numbers over the buffers.
     pub fn of(theirs: &[f64; BUFFERS.len()], ours: &[f64; BUFFERS.len()]) -> Self {
         let pairs = || theirs.iter().zip(ours);
         let some: Vec<f64> =

@@ -1,5 +1,6 @@
 //! The figures of the HALR and PFRC thesis and of TCP Boston, one file each: what is
-//! simulated, what the paper says of it, and what we get.
+//! simulated, what the paper says of it, and what we get. Those that are measured on the
+//! wire come from outside ([`Measured`]).
 
 mod active;
 mod boston;
@@ -94,6 +95,29 @@ pub const FIGURES: [Figure; 28] = [
     boston_choices::FIGURE,
     boston_sweep::FIGURE,
 ];
+
+/// A figure that is measured on the wire, which this crate does not touch: whoever runs
+/// its verbs brings it.
+#[derive(Clone, Copy)]
+pub struct Measured {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Measures and draws it.
+    pub measure: fn(&Effort) -> anyhow::Result<Drawn>,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// The load's first seed.
+    pub seed: u64,
+    /// How often everything is measured; without it, as often as the figure needs.
+    pub rounds: Option<u64>,
+    /// Once, and briefly: to see that it runs.
+    pub quick: bool,
+}
 
 /// Seeds of a figure that is a matter of chance also at seed 0, if not told otherwise.
 const SEEDS_OF_CHANCE: u64 = 10;
@@ -233,9 +257,13 @@ pub struct Finding {
 
 /// A figure over all seeds, drawn from the first.
 pub struct Finished {
-    /// Which one.
-    pub figure: Figure,
-    /// Its first seed.
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The words that repeat it, behind `holdfast-lab`.
+    pub again: String,
+    /// Its first seed, or what was measured.
     pub drawn: Drawn,
     /// What it found.
     pub findings: Vec<Finding>,
@@ -254,7 +282,23 @@ pub fn finish(figure: Figure, first_seed: u64, seeds: u64) -> Finished {
             Finding::of(&all[0].checks[index], &values)
         })
         .collect();
-    Finished { figure, drawn: all.swap_remove(0), findings }
+    let Figure { id, title, .. } = figure;
+    let again = format!("run {id} --seed {first_seed} --seeds {seeds}");
+    Finished { id, title, again, drawn: all.swap_remove(0), findings }
+}
+
+/// Measures a figure.
+///
+/// # Errors
+/// When the wire, a server or a load cannot be had.
+pub fn measure(figure: &Measured, effort: &Effort) -> anyhow::Result<Finished> {
+    let drawn = (figure.measure)(effort)?;
+    let findings = drawn.checks.iter().map(|check| Finding::of(check, &[check.ours])).collect();
+    let &Measured { id, title, .. } = figure;
+    let quick = if effort.quick { " --quick" } else { "" };
+    let seeds = effort.rounds.map_or_else(String::new, |rounds| format!(" --seeds {rounds}"));
+    let again = format!("run {id} --seed {}{seeds}{quick}", effort.seed);
+    Ok(Finished { id, title, again, drawn, findings })
 }
 
 impl Finding {

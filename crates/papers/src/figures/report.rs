@@ -59,12 +59,7 @@ pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
             String::new()
         };
         // Writing to a string cannot fail, here and below.
-        let _ = writeln!(
-            html,
-            "<a href=\"#{0}\">{0}</a> {1}{note}<br>",
-            it.figure.id,
-            escape(it.figure.title)
-        );
+        let _ = writeln!(html, "<a href=\"#{0}\">{0}</a> {1}{note}<br>", it.id, escape(it.title));
     }
     html.push_str("</nav>\n");
     finished.iter().for_each(|it| section(&mut html, it));
@@ -73,7 +68,7 @@ pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
 }
 
 fn section(html: &mut String, it: &Finished) {
-    let (id, title) = (it.figure.id, escape(it.figure.title));
+    let (id, title) = (it.id, escape(it.title));
     let _ = writeln!(html, "<h2 id=\"{id}\">{id}: {title}</h2>");
     html.push_str(&stacked(&it.drawn.charts));
     html.push_str("<table><tr><th><th>paper says<th>we get<th>apart<th>same way<th>verdict</tr>\n");

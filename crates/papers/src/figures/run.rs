@@ -1,7 +1,9 @@
 //! `holdfast-lab list`, `holdfast-lab run` and `holdfast-lab report`.
 
 use super::report::{ReportArgs, page};
-use super::{EQUAL_PERCENT, FIGURES, Figure, Finding, Finished, Verdict, finish};
+use super::{
+    EQUAL_PERCENT, Effort, FIGURES, Figure, Finding, Finished, Measured, Verdict, finish, measure,
+};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_program::BUILD;
@@ -23,16 +25,20 @@ pub struct ListArgs {
 /// Options of `holdfast-lab run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Names from `holdfast-lab list`, or `all`.
+    /// Names from `holdfast-lab list`, or `all`: all that are computed.
     #[arg(required = true)]
     pub figures: Vec<String>,
     /// Where NAME.csv and NAME.svg go.
     #[arg(long, default_value = ".")]
     pub output: PathBuf,
     /// How many seeds; more than one gives 95 % confidence intervals. Without it one,
-    /// or ten where the scenario itself is a matter of chance.
+    /// or ten where the scenario itself is a matter of chance. Of a figure that is
+    /// measured: how many rounds.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub seeds: Option<u64>,
+    /// Figures that are measured: one short round, to see that they run.
+    #[arg(long)]
+    pub quick: bool,
     /// The first seed; 0 is the thesis' scenario as it stands.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -69,12 +75,21 @@ struct RunReport {
     figures: Vec<FigureReport>,
 }
 
-/// Lists the figures.
+/// A figure, however it comes about.
+#[derive(Clone, Copy)]
+enum Chosen<'a> {
+    Computed(Figure),
+    Measured(&'a Measured),
+}
+
+/// Lists the figures, also those that are `measured`.
 ///
 /// # Errors
 /// If the list cannot be written.
-pub fn list(args: &ListArgs) -> Result<ExitCode> {
-    let listed = FIGURES.map(|it| Listed { id: it.id, title: it.title });
+pub fn list(args: &ListArgs, measured: &[Measured]) -> Result<ExitCode> {
+    let computed = FIGURES.iter().map(|it| Listed { id: it.id, title: it.title });
+    let measured = measured.iter().map(|it| Listed { id: it.id, title: it.title });
+    let listed: Vec<Listed> = computed.chain(measured).collect();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&listed)?);
     } else {
@@ -83,23 +98,23 @@ pub fn list(args: &ListArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Simulates figures and writes their files.
+/// Simulates or measures figures and writes their files.
 ///
 /// # Errors
-/// When a figure does not exist or a file cannot be written. A number that
-/// differs is the exit code 1.
-pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let figures = named(&args.figures)?;
+/// When a figure does not exist or cannot be measured, or a file cannot be written. A number
+/// that differs is the exit code 1.
+pub fn run(args: &RunArgs, measured: &[Measured]) -> Result<ExitCode> {
+    let figures = named(&args.figures, measured)?;
     fs::create_dir_all(&args.output)
         .with_context(|| format!("cannot make {}", args.output.display()))?;
-    let finished = finish_all(&figures, args.seed, args.seeds);
+    let finished = finish_all(&figures, args)?;
     for it in &finished {
         write(&args.output, it)?;
     }
     let differs =
         finished.iter().flat_map(|it| &it.findings).any(|it| it.verdict == Verdict::Differs);
     if args.json {
-        let figures = finished.iter().map(|it| it.report(args.seed, args.seeds)).collect();
+        let figures = finished.iter().map(Finished::report).collect();
         let report = RunReport { schema: "holdfast.lab.figures/2", figures };
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -114,11 +129,20 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 /// When the page cannot be written. A number that differs is no failure: the
 /// page says so.
 pub fn report(args: &ReportArgs) -> Result<ExitCode> {
-    let finished = finish_all(&FIGURES, 0, args.seeds);
+    let bar = progress("drawing", FIGURES.len() as u64);
+    let finished: Vec<Finished> = FIGURES
+        .iter()
+        .map(|figure| {
+            let finished = finish(*figure, 0, args.seeds.unwrap_or(figure.seeds()));
+            bar.inc(1);
+            finished
+        })
+        .collect();
+    bar.finish_and_clear();
     fs::write(&args.output, page(&finished, args.seeds))
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     if args.json {
-        let figures = finished.iter().map(|it| it.report(0, args.seeds)).collect();
+        let figures = finished.iter().map(Finished::report).collect();
         let report = RunReport { schema: "holdfast.lab.figures/2", figures };
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -143,23 +167,31 @@ pub fn headline(finished: &[Finished]) -> String {
     )
 }
 
-fn named(names: &[String]) -> Result<Vec<Figure>> {
+fn named<'a>(names: &[String], measured: &'a [Measured]) -> Result<Vec<Chosen<'a>>> {
     if names.iter().any(|name| name == "all") {
-        return Ok(FIGURES.to_vec());
+        return Ok(FIGURES.iter().copied().map(Chosen::Computed).collect());
     }
-    let find = |name: &String| match FIGURES.iter().find(|it| it.id == name) {
-        Some(figure) => Ok(*figure),
-        None => Err(NoFigure(name.clone()).into()),
+    let find = |name: &String| {
+        let computed = FIGURES.iter().find(|it| it.id == name).copied().map(Chosen::Computed);
+        let measured = || measured.iter().find(|it| it.id == name).map(Chosen::Measured);
+        computed.or_else(measured).ok_or_else(|| NoFigure(name.clone()).into())
     };
     names.iter().map(find).collect()
 }
 
-fn finish_all(figures: &[Figure], seed: u64, seeds: Option<u64>) -> Vec<Finished> {
+fn finish_all(figures: &[Chosen<'_>], args: &RunArgs) -> Result<Vec<Finished>> {
+    let &RunArgs { seed, seeds, quick, .. } = args;
     let bar = progress("drawing", figures.len() as u64);
-    let one = |figure: &Figure| {
-        let finished = finish(*figure, seed, seeds.unwrap_or(figure.seeds()));
+    let one = |chosen: &Chosen<'_>| {
+        let finished = match *chosen {
+            Chosen::Computed(figure) => finish(figure, seed, seeds.unwrap_or(figure.seeds())),
+            Chosen::Measured(figure) => {
+                let effort = Effort { seed, rounds: seeds, quick };
+                measure(figure, &effort).with_context(|| figure.id)?
+            }
+        };
         bar.inc(1);
-        finished
+        Ok(finished)
     };
     let finished = figures.iter().map(one).collect();
     bar.finish_and_clear();
@@ -167,7 +199,7 @@ fn finish_all(figures: &[Figure], seed: u64, seeds: Option<u64>) -> Vec<Finished
 }
 
 fn write(folder: &Path, finished: &Finished) -> Result<()> {
-    let id = finished.figure.id;
+    let id = finished.id;
     for (ending, text) in
         [("csv", finished.drawn.table.to_csv()), ("svg", stacked(&finished.drawn.charts))]
     {
@@ -179,12 +211,11 @@ fn write(folder: &Path, finished: &Finished) -> Result<()> {
 
 impl Finished {
     /// For machines.
-    fn report(&self, seed: u64, seeds: Option<u64>) -> FigureReport {
-        let seeds = seeds.unwrap_or(self.figure.seeds());
+    fn report(&self) -> FigureReport {
         FigureReport {
-            id: self.figure.id,
-            title: self.figure.title,
-            replay: format!("holdfast-lab run {} --seed {seed} --seeds {seeds}", self.figure.id),
+            id: self.id,
+            title: self.title,
+            replay: format!("holdfast-lab {}", self.again),
             version: BUILD,
             findings: self.findings.clone(),
         }
@@ -192,7 +223,7 @@ impl Finished {
 
     /// For a reader.
     fn print(&self) {
-        println!("{}: {}", self.figure.id, self.figure.title);
+        println!("{}: {}", self.id, self.title);
         println!(
             "  {:<56} {:<34} {:>16} {:>9}  {:<18} verdict",
             "", "paper says", "we get", "apart", "same way"
@@ -225,7 +256,7 @@ impl Finding {
         self.deviation_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
     }
 
-    /// Which values go the paper's way.
+    /// The values that go the paper's way.
     #[must_use]
     pub fn limits(&self) -> String {
         match self.accepted {

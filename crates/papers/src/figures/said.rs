@@ -1,4 +1,4 @@
-//! What a paper's words say of a number, and how far ours is from it.
+//! What a paper says about a number, and how far ours is from it.
 
 use super::Verdict;
 
@@ -9,7 +9,7 @@ pub const EQUAL_PERCENT: f64 = 5.0;
 /// Amount beyond a bound that counts as rounding.
 const ROUNDING: f64 = 0.001;
 
-/// See the module.
+/// A paper's statement; see the module.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Said {
     /// Nothing; what stands there in parentheses is ours.
@@ -55,7 +55,7 @@ impl Said {
         }
     }
 
-    /// How far ours is from it, per cent of it; above is positive. `None` where that
+    /// How far ours is from it, in per cent of it; above is positive. `None` if that
     /// cannot be said.
     pub fn deviation_percent(self, ours: f64) -> Option<f64> {
         let nearest = match self {
@@ -67,7 +67,7 @@ impl Said {
         if ours == nearest { Some(0.0) } else { Some(apart).filter(|it| it.is_finite()) }
     }
 
-    /// What is to be said of ours, of which the figure accepts some values.
+    /// The verdict on ours, if the figure accepts these values.
     pub fn judge(self, ours: f64, accepted: (f64, f64)) -> Verdict {
         let is_accepted = (accepted.0..=accepted.1).contains(&ours);
         let holds = match self {
@@ -95,7 +95,7 @@ fn number(text: &str) -> Option<(f64, &str)> {
     Some(rest.strip_prefix(" %").map_or((value, rest), |rest| (value / 100.0, rest)))
 }
 
-/// Does nothing follow but an explanation?
+/// Whether nothing but an explanation follows.
 fn ends(rest: &str) -> bool {
     rest.is_empty() || [":", ";", " ("].iter().any(|begin| rest.starts_with(begin))
 }

@@ -48,9 +48,9 @@ fn a_comparison_shows_its_limits_and_its_distance() {
         (unsaid.limits(), unsaid.verdict()),
         ("".into(), "the paper gives no number".into())
     );
-    let figure = fig18::FIGURE;
     let findings = vec![far, near, unsaid];
-    let line = run::headline(&[Finished { figure, drawn: Drawn::default(), findings }]);
+    let (id, title, again, drawn) = ("fig18", "", String::new(), Drawn::default());
+    let line = run::headline(&[Finished { id, title, again, drawn, findings }]);
     let counts = "1 numbers are the papers' within 5 %, 1 go the same way, 0 differ; of 1 the";
     assert!(line.starts_with(counts), "{line}");
 }
@@ -59,4 +59,20 @@ fn a_comparison_shows_its_limits_and_its_distance() {
 fn an_empty_cell_of_a_table_is_empty() {
     let table = Table { columns: vec!["a".into(), "b".into()], rows: vec![vec![1.5, f64::NAN]] };
     assert_eq!(table.to_csv(), "a,b\n1.5,\n");
+}
+
+/// What is measured comes from outside, and is judged like what is computed.
+#[test]
+fn a_measured_figure_is_told_how_much_and_judged_like_the_others() {
+    fn taken(effort: &Effort) -> anyhow::Result<Drawn> {
+        anyhow::ensure!(effort.quick, "it takes too long");
+        let checks = vec![Check::new("rounds", "3", effort.rounds.unwrap_or(1) as f64, (1.0, 9.0))];
+        Ok(Drawn { checks, ..Drawn::default() })
+    }
+    let figure = Measured { id: "wire", title: "", measure: taken };
+    let effort = Effort { seed: 4, rounds: Some(3), quick: true };
+    let finished = measure(&figure, &effort).unwrap();
+    assert_eq!(finished.again, "run wire --seed 4 --seeds 3 --quick");
+    assert_eq!(finished.findings[0].verdict, Verdict::Equal);
+    assert!(measure(&figure, &Effort { quick: false, ..effort }).is_err());
 }

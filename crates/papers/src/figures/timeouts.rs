@@ -110,7 +110,7 @@ fn chart(title: &str, shares: &[[[f64; COLOURS]; 2]]) -> Chart {
     }
 }
 
-/// What the text says of all three.
+/// The checks of what the text says about all three.
 pub fn common_checks(found: &Timeouts) -> Vec<Check> {
     vec![
         Check::new(

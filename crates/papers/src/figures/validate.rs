@@ -21,29 +21,29 @@ const HANDSHAKE_MS: (u64, u64) = (40, 160);
 pub struct Dot {
     /// The outage, ms.
     pub outage_ms: u64,
-    /// With local recovery?
+    /// Whether it ran with local recovery.
     pub recovery: bool,
-    /// When it arrived, ms.
+    /// When it arrived, in ms.
     pub arrival_ms: f64,
-    /// How long it took, seconds.
+    /// Duration, in seconds.
     pub time_s: f64,
 }
 
 impl Dot {
-    /// Was the handshake's second half hit?
+    /// Whether the handshake's second half was hit.
     #[must_use]
     pub fn is_between(&self) -> bool {
         let before = FAILS_AT_MS as f64 - self.arrival_ms;
         before > HANDSHAKE_MS.0 as f64 && before < HANDSHAKE_MS.1 as f64 + 2.0
     }
 
-    /// Was the flow delayed by the outage?
+    /// Whether the flow was delayed by the outage.
     #[must_use]
     pub fn is_delayed(&self, normal_s: f64) -> bool {
         self.time_s > normal_s + 0.05
     }
 
-    /// Did the outage meet the SYN?
+    /// Whether the outage met the SYN.
     #[must_use]
     pub fn is_syn(&self) -> bool {
         self.arrival_ms + HANDSHAKE_MS.0 as f64 > FAILS_AT_MS as f64
@@ -79,7 +79,7 @@ pub fn longest(dots: &[Dot], outage_ms: u64, recovery: bool, keep: impl Fn(&Dot)
     dots.iter().filter(of).map(|dot| dot.time_s).fold(0.0, f64::max)
 }
 
-/// A model: its range for an outage of so many seconds, raw or with recovery.
+/// A model: its range for an outage of this many seconds, raw or with recovery.
 pub type Model<'a> = &'a dyn Fn(f64, bool) -> Range;
 
 /// The share of dots that lie within a model's lines.

@@ -18,15 +18,15 @@ const LINUX_COOKED: u32 = 113;
 /// Why reading has ended before the file did.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// Not a capture.
+    /// The file is not a capture.
     #[error("no pcap or pcapng file: it begins with {0:02x?}")]
     NotACapture([u8; 4]),
     /// A length that cannot be.
     #[error("a length of {length} at byte {at} is impossible; the file is damaged there")]
     Length {
-        /// Where.
+        /// Offset of the length.
         at: u64,
-        /// What it says.
+        /// Its value.
         length: u64,
     },
     /// The file ends within a packet.
@@ -52,10 +52,10 @@ pub struct Headers {
     pub ends: [([u8; 16], u16); 2],
     pub seq: u32,
     pub ack: u32,
-    /// As on the wire.
+    /// Flags as on the wire.
     pub flags: u8,
     pub payload_bytes: u32,
-    /// Of the frame, as it was on the wire.
+    /// Bytes of the frame, as it was on the wire.
     pub wire_bytes: u32,
     pub at_ns: u64,
 }
@@ -258,7 +258,7 @@ fn number(bytes: &[u8], swapped: bool) -> u32 {
     if swapped { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
-/// The headers of a frame, of which the file may hold only the beginning.
+/// The headers of a frame; the file may hold only its beginning.
 fn headers(frame: &[u8], link: u32, wire_bytes: u32, at_ns: u64) -> Option<Headers> {
     let ip = match link {
         ETHERNET => ethernet(frame)?,

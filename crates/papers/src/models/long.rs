@@ -24,7 +24,7 @@ impl LongFlow {
         Self { parameters, segments: f64::from(segments), threshold_two: false }
     }
 
-    /// With the extension for a slow-start threshold of two.
+    /// The model with the extension for a slow-start threshold of two.
     #[must_use]
     pub fn with_threshold_two(self) -> Self {
         Self { threshold_two: true, ..self }
@@ -124,7 +124,8 @@ impl LongFlow {
         self.head_s(self.segments)
     }
 
-    /// Until `arrived` segments have arrived, at least those of slow start.
+    /// Time until `arrived` segments have arrived, at least those of slow
+    /// start.
     fn head_s(&self, arrived: f64) -> f64 {
         let slow = self.slow_start_segments();
         let window = f64::from(self.parameters.window);

@@ -1,6 +1,6 @@
-//! What local recovery keeps (thesis §3.4).
+//! Memory that local recovery takes (thesis §3.4).
 
-/// One data packet and one acknowledgement per flow, bytes.
+/// Bytes of one data packet and one acknowledgement per flow.
 #[must_use]
 pub fn flows_bytes(flows: u64, data_bytes: u64, ack_bytes: u64) -> u64 {
     flows * (data_bytes + ack_bytes)

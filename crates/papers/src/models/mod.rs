@@ -38,8 +38,8 @@ pub struct Parameters {
     pub window_max: u32,
     /// Segments per acknowledgement (b).
     pub per_ack: u32,
-    /// What the delayed acknowledgement of a lone first segment costs
-    /// (T_delack), seconds: 0.1 on BSD.
+    /// Cost of the delayed acknowledgement of a lone first segment (T_delack),
+    /// in seconds: 0.1 on BSD.
     pub delack_s: f64,
 }
 
@@ -69,7 +69,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Of some values.
+    /// The range of some values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let empty = Self { min: f64::INFINITY, max: f64::NEG_INFINITY };
         values
@@ -83,7 +83,7 @@ impl Range {
         Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Does it hold a value, give or take?
+    /// Whether it holds a value, give or take.
     #[must_use]
     pub fn holds(&self, value: f64, slack: f64) -> bool {
         value >= self.min - slack && value <= self.max + slack

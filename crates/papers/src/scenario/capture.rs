@@ -20,14 +20,14 @@ const WINDOW_SCALE: u8 = 10;
 /// Zeros for payloads.
 static PAYLOAD: [u8; 1 << 16] = [0; 1 << 16];
 
-/// Which link, and where to.
+/// A link to capture, and the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
     link: u32,
     path: PathBuf,
 }
 
-/// From `4:file.pcapng`.
+/// Parses `4:file.pcapng`.
 ///
 /// # Errors
 /// When it is not of that form.

@@ -20,39 +20,39 @@ pub enum FileError {
     /// A name that is not defined.
     #[error("there is no {what} {name:?}; there is {known}")]
     Unknown {
-        /// What was named.
+        /// The kind of thing that was named.
         what: &'static str,
         /// The name.
         name: String,
-        /// What could have been meant.
+        /// Names that could have been meant.
         known: String,
     },
     /// No way from one node to another.
     #[error("no links lead from {from:?} to {to:?}; add a [[link]]")]
     NoRoute {
-        /// From there.
+        /// The node that it begins at.
         from: String,
-        /// To there.
+        /// The node that it ends at.
         to: String,
     },
     /// A value that is out of its bounds.
     #[error("{what} is {value}; let it be {bounds}")]
     Bounds {
-        /// Which.
+        /// Name of the value.
         what: String,
-        /// What it is.
+        /// The value.
         value: f64,
-        /// What it may be.
+        /// Its bounds.
         bounds: &'static str,
     },
     /// More of something than there may be.
     #[error("{what}: {count} are too many; the limit is {limit}")]
     TooMany {
-        /// Of what.
+        /// Kind of thing.
         what: &'static str,
-        /// How many.
+        /// Their number.
         count: usize,
-        /// How many there may be.
+        /// Most that there may be.
         limit: usize,
     },
     /// A list of values without any.
@@ -68,9 +68,9 @@ pub enum FileError {
     /// A combination that does not exist.
     #[error("there is no combination {point}; there are {points}, from 0 on")]
     Point {
-        /// Which was asked for.
+        /// The combination that was asked for.
         point: usize,
-        /// How many there are.
+        /// Number of combinations.
         points: usize,
     },
     /// A capture of many.
@@ -79,9 +79,9 @@ pub enum FileError {
     /// A link that the scenario does not have.
     #[error("there is no link {link}; there are {links}, from 0 on")]
     NoLink {
-        /// Which was asked for.
+        /// The link that was asked for.
         link: u32,
-        /// How many there are.
+        /// Number of links.
         links: usize,
     },
     /// What the simulator refuses.

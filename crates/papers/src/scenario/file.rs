@@ -11,7 +11,7 @@ pub struct File {
     /// Determines every loss.
     #[serde(default)]
     pub seed: u64,
-    /// When it ends.
+    /// End of the run.
     #[serde(default = "hour")]
     pub end: Time,
     /// The thesis' dumb-bell, instead of links.
@@ -27,7 +27,7 @@ pub struct File {
     pub profile: BTreeMap<String, ProfileTable>,
     /// Transfers.
     pub flow: Vec<FlowTable>,
-    /// What is down, and when.
+    /// Outages: what is down, and when.
     #[serde(default)]
     pub outage: Vec<OutageTable>,
     /// Local recovery at the first switch.
@@ -51,7 +51,7 @@ pub enum LossTable {
     Share(f64),
     /// In bursts.
     Bursts {
-        /// From good to bad, per packet.
+        /// Probability of a change from good to bad, per packet.
         to_bad: f64,
         /// Back.
         to_good: f64,
@@ -67,15 +67,15 @@ pub enum LossTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DumbbellTable {
-    /// Of access and egress links.
+    /// Rate of access and egress links.
     pub rate: Rate,
-    /// Of each string.
+    /// Rate of each string.
     pub strings: Vec<Rate>,
     /// S to R1, R1 to N, N to R2, R2 to D.
     pub delays: [Time; 4],
-    /// Before each string.
+    /// Queue before each string.
     pub queue: Option<Queue>,
-    /// Of each string.
+    /// Losses of each string.
     pub loss: Option<LossTable>,
 }
 
@@ -89,11 +89,12 @@ pub struct LinkTable {
     pub to: String,
     /// Without limit if not given.
     pub rate: Option<Rate>,
-    /// One way.
+    /// One-way delay.
     pub delay: Time,
-    /// Of the direction from `from` to `to`; the way back has none.
+    /// Queue in the direction from `from` to `to`; the other direction has
+    /// none.
     pub queue: Option<Queue>,
-    /// As the queue.
+    /// Losses in the same direction.
     pub loss: Option<LossTable>,
     /// There is no way back.
     #[serde(default)]
@@ -104,9 +105,9 @@ pub struct LinkTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchTable {
-    /// Where they begin: the edge.
+    /// The node where they begin: the edge.
     pub from: String,
-    /// Where they meet.
+    /// The node where they meet.
     pub to: String,
     /// The nodes between, for each string.
     pub strings: Vec<Vec<String>>,
@@ -158,17 +159,17 @@ pub struct ProfileTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowTable {
-    /// How many.
+    /// Number of flows.
     #[serde(default = "one")]
     pub count: u32,
-    /// From this node; not with a dumb-bell.
+    /// Node that they start from; not with a dumb-bell.
     pub from: Option<String>,
-    /// To this node; not with a dumb-bell.
+    /// Node that they go to; not with a dumb-bell.
     pub to: Option<String>,
-    /// Of the first.
+    /// Start of the first flow.
     #[serde(default)]
     pub start: Time,
-    /// From one to the next.
+    /// Time from one flow's start to the next.
     #[serde(default)]
     pub every: Time,
     /// Segments of data.
@@ -176,7 +177,7 @@ pub struct FlowTable {
     /// `ns2`, `ns3`, `modern`, or one of the file's.
     #[serde(default = "ns2")]
     pub profile: String,
-    /// On this string; dealt out if not given.
+    /// String; dealt out if not given.
     pub string: Option<u32>,
 }
 
@@ -199,9 +200,9 @@ pub struct OutageTable {
     pub links: Vec<String>,
     /// A node: all its links.
     pub node: Option<String>,
-    /// From then on.
+    /// Beginning.
     pub from: Time,
-    /// Until then.
+    /// End.
     pub until: Time,
     /// The string stays down, its flows move to the others.
     #[serde(default)]
@@ -222,11 +223,11 @@ pub struct RecoveryTable {
     pub bytes_max: Option<u64>,
     pub pace: Option<Rate>,
     pub tail_delay: Option<Time>,
-    /// As it ships: `syn`, `head`, `head+tail` or `all`.
+    /// Policy as it ships: `syn`, `head`, `head+tail` or `all`.
     pub policy: Option<String>,
     /// `suspicion` or `always`.
     pub start: Option<String>,
-    /// Between two of them.
+    /// Time between two heartbeats.
     pub heartbeat: Option<Time>,
 }
 
@@ -234,7 +235,7 @@ pub struct RecoveryTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateControlTable {
-    /// What is left after a failure.
+    /// Capacity left after a failure.
     pub capacity: Rate,
     pub interval: Option<Time>,
     pub rtt: Time,

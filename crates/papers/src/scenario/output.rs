@@ -1,5 +1,5 @@
-//! What a sweep leaves behind: a line of JSON that says what was run, then one
-//! for each combination and seed; and how shares are joined.
+//! The output of a sweep: a line of JSON that says what was run, then one for
+//! each combination and seed; and how shares are joined.
 
 use super::{SimArgs, Sweep};
 use anyhow::{Context as _, Result, bail};
@@ -45,7 +45,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a file.
+    /// The header for a file.
     pub fn new(text: &str, sweep: &Sweep, seed: Option<u64>, seeds: u64) -> Self {
         // FNV-1a: tells two versions of a file apart, protects nothing.
         let checksum = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -64,7 +64,7 @@ impl Header {
     }
 }
 
-/// One combination and seed.
+/// Results of one combination and seed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PointRow {
     /// Which combination.
@@ -94,7 +94,7 @@ pub struct PointRow {
 }
 
 impl PointRow {
-    /// Of an outcome.
+    /// The row of an outcome.
     pub fn new(
         point: usize,
         seed: u64,
@@ -163,7 +163,7 @@ impl PointRow {
 pub struct FlowRow(String);
 
 impl FlowRow {
-    /// All of an outcome.
+    /// The rows of an outcome.
     pub fn all(point: usize, seed: u64, outcome: &Outcome) -> impl Iterator<Item = Self> {
         let seconds =
             |at: Option<u64>| at.map_or(String::new(), |ns| format!("{}", ns as f64 / 1e9));

@@ -4,7 +4,7 @@ use holdfast_netsim::net::outcome::QUEUE_BIN_NS;
 use holdfast_netsim::net::{Outcome, Scenario};
 use std::fmt::Write as _;
 
-/// How long a bin is.
+/// Length of a bin, in ns.
 const BIN_NS: u64 = 100_000_000;
 
 /// Rows of all runs.
@@ -14,7 +14,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Of the total goodput, and of the queues of `links`.
+    /// Series of the total goodput, and of the queues of `links`.
     pub fn new(links: &[u32]) -> Self {
         let mut csv = "point,seed,at_s,goodput_mbps,moved_mbps".to_owned();
         for link in links {

@@ -36,13 +36,13 @@ impl Sweep {
         Ok(Self { value, axes })
     }
 
-    /// How many combinations there are.
+    /// Number of combinations.
     #[must_use]
     pub fn points(&self) -> usize {
         self.axes.iter().map(|axis| axis.1.len()).product()
     }
 
-    /// What is varied.
+    /// Names of what is varied.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.axes.iter().map(|axis| axis.0.as_str())
     }

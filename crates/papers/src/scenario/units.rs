@@ -13,7 +13,7 @@ pub struct Time(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate(pub u64);
 
-/// What may wait.
+/// Limit on what may wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue(pub QueueLimit);
 
@@ -30,7 +30,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
 }
 
 impl Time {
-    /// From `5s`, `250ms`, `10us` or `7ns`.
+    /// Parses `5s`, `250ms`, `10us` or `7ns`.
     ///
     /// # Errors
     /// When it is none of these, or longer than a year.
@@ -43,7 +43,7 @@ impl Time {
 }
 
 impl Rate {
-    /// From `100mbit`, `10gbit`, `64kbit` or `9600bit`.
+    /// Parses `100mbit`, `10gbit`, `64kbit` or `9600bit`.
     ///
     /// # Errors
     /// When it is none of these, or out of bounds.
@@ -57,7 +57,7 @@ impl Rate {
 }
 
 impl Queue {
-    /// From `750p` or `1000000b`.
+    /// Parses `750p` or `1000000b`.
     ///
     /// # Errors
     /// When it is neither.

@@ -17,16 +17,17 @@ pub(super) struct Conn {
     pub(super) record: ConnRecord,
     pub(super) tap: Tap,
     pub(super) accept: Option<u32>,
-    /// A newer connection has the same four-tuple.
+    /// Whether a newer connection has the same four-tuple.
     pub(super) replaced: bool,
-    /// Stream offset of the oldest byte the client had not acknowledged, as the
-    /// primary's kernel said (decision 9); `None` before it said anything.
+    /// Stream offset of the oldest byte that the client had not acknowledged,
+    /// as the primary's kernel last reported (decision 9); `None` before the
+    /// first report.
     pub(super) snd_una: Option<u64>,
-    /// Stream offset up to which the client was told that its bytes have come, before this
-    /// member joined: it will not send them again.
+    /// Stream offset up to which the client was told, before this member joined, that its
+    /// bytes have arrived: it will not send them again.
     told: u64,
-    /// What the server had written before this member joined and the client lacks, from
-    /// `snd_una` as it was then.
+    /// Output that the server had written before this member joined and that the client
+    /// lacks, from the `snd_una` of that time on.
     earlier: Earlier,
     /// Last TSval known to have been sent, and when that was learnt.
     tsval: Option<(u32, Nanos)>,
@@ -35,17 +36,18 @@ pub(super) struct Conn {
 /// What the log says about one accept number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Accepted {
-    /// `None` if the primary's gate did not know the connection, or it is gone.
+    /// The gate's id; `None` if the primary's gate did not know the connection,
+    /// or it is gone.
     pub(super) conn: Option<ConnId>,
-    /// Stream bytes the server has read.
+    /// Stream bytes that the server has read.
     pub(super) in_bytes: u64,
-    /// Stream bytes the server's kernel took.
+    /// Stream bytes that the server's kernel took.
     pub(super) out_bytes: u64,
     pub(super) closed: bool,
 }
 
 impl Backup {
-    /// Gives a segment to its connection; the connection if it grew.
+    /// Gives a segment to its connection; returns the connection if it grew.
     pub(super) fn tap(&mut self, now: Nanos, segment: &TcpPacket<'_>) -> Option<ConnId> {
         let conn =
             self.by_key.get(&segment.client_to_server_key()).and_then(|id| self.conns.get_mut(id));
@@ -67,8 +69,8 @@ impl Backup {
             self.counters.refused_full += 1;
             return None;
         }
-        // At the bound a copy beyond a hole is left out: the primary is asked for
-        // it once its kernel has what lies before it.
+        // At the bound, a copy beyond a hole is left out: the primary is asked
+        // for it once its kernel has the bytes before it.
         let has_room = self.pools.aside.has_room(before.aside, Tap::aside_cost(segment));
         let room = if has_room { Room::Anywhere } else { Room::InOrder };
         let verdict = conn.tap.accept_in(now, segment, room);
@@ -90,7 +92,8 @@ impl Backup {
         self.early.keep(segment);
     }
 
-    /// A SYN-ACK waits at the primary until this record is held (decision 14).
+    /// Takes a record; its SYN-ACK waits at the primary until the record is
+    /// held (decision 14).
     pub(super) fn handle_conn(
         &mut self,
         now: Nanos,
@@ -105,7 +108,7 @@ impl Backup {
             out.send(&Message::ConnOk { conn: id });
             return;
         }
-        // Of a tuple's handshakes the client has given up all but the newest.
+        // The client has given up all of a tuple's handshakes but the newest.
         self.waiting.retain(|(_, waiting)| waiting.key != record.key);
         if self.conns.contains_key(&id) {
             self.counters.refused_full += 1;
@@ -114,7 +117,8 @@ impl Backup {
         if self.conns.len() >= self.limits.conns_max {
             self.counters.refused_full += 1;
             if self.joins {
-                // Its SYN-ACK has left: its client is told of bytes that nobody holds here.
+                // Its SYN-ACK has left: its client is told of bytes that this member does
+                // not hold.
                 return self.break_off(&Broken::AdoptedFull { max: self.limits.conns_max }, out);
             }
             if self.waiting.len() < self.limits.conns_max {
@@ -138,7 +142,7 @@ impl Backup {
         out.send(&Message::ConnOk { conn: id });
     }
 
-    /// A connection that is new here, with what has come of it before its record.
+    /// Enters a new connection, with the segments that came before its record.
     fn enter(&mut self, now: Nanos, mut conn: Conn, out: &mut impl BackupOutput) {
         let (id, key) = (conn.id, conn.record.key);
         if let Some(older) = self.by_key.insert(key, id) {
@@ -156,8 +160,8 @@ impl Backup {
         }
     }
 
-    /// Takes up a connection that the server had where its log begins. Its stream begins
-    /// behind what the server had read; what was sent before is no business of this one's.
+    /// Adopts a connection that the server had where its log begins. Its stream begins
+    /// behind what the server had read; earlier bytes do not concern this member.
     pub fn adopt(&mut self, now: Nanos, adopted: &Adopted, out: &mut impl BackupOutput) {
         if self.phase != Phase::Following || !self.joins {
             self.counters.messages_late += 1;
@@ -199,14 +203,15 @@ impl Backup {
             earlier: Earlier::default(),
             tsval: record.tsval.map(|tsval| (tsval, now)),
         };
-        // The primary is told how far each is held, whether anything comes or not.
+        // The primary is told how far each stream is held, whether anything comes
+        // or not.
         self.dirty.insert(id);
         self.enter(now, conn, out);
         Ok(())
     }
 
-    /// Takes output from before the join; whatever does not follow the piece before it, or has
-    /// no room, is left out.
+    /// Takes output from before the join; a piece that does not follow the one before it, or
+    /// has no room, is left out.
     pub(super) fn handle_earlier(&mut self, id: ConnId, offset: u64, bytes: &[u8]) {
         let has_room = self.earlier_bytes + bytes.len() <= self.limits.earlier_bytes_max;
         let Some(conn) = self.conns.get_mut(&id).filter(|_| self.joins && has_room) else {
@@ -220,8 +225,8 @@ impl Backup {
         assert!(self.earlier_bytes <= max, "L6: more earlier output than the limit");
     }
 
-    /// Streams of which the primary's kernel has more than is held here, as it said last, and
-    /// up to which offset.
+    /// Streams of which the primary's kernel, by its last report, has more than is held here,
+    /// and up to which offset.
     #[must_use]
     pub fn behind(&self) -> BTreeMap<ConnId, u64> {
         let lacks = |conn: &Conn| conn.tap.is_behind() && !conn.replaced;
@@ -235,15 +240,15 @@ impl Backup {
         self.conns.get(&id).is_none_or(|conn| conn.replaced || conn.tap.holds(until))
     }
 
-    /// Whether the primary can be asked for what the tap lacks of a stream: where its server
-    /// has a descriptor to look through (decision 4).
+    /// Whether the primary can be asked for what the tap lacks of a stream: only if its
+    /// server has a descriptor to look through (decision 4).
     #[must_use]
     pub fn can_ask(&self, id: ConnId) -> bool {
         self.conns.get(&id).is_some_and(|conn| conn.accept.is_some())
     }
 
-    /// A stream is not waited for any more, though its client was told that it has come up to
-    /// an offset: a takeover ends the connection, unless it is held by then.
+    /// Stops waiting for a stream, although its client was told that it has arrived up to an
+    /// offset: a takeover ends the connection, unless the bytes are held by then.
     pub fn leave_out(&mut self, id: ConnId, told: u64) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.told = conn.told.max(told);
@@ -311,7 +316,8 @@ impl Backup {
         }
     }
 
-    /// Accepted state of the primary's kernel: may lag, never goes back.
+    /// Takes the state of the primary's kernel, which may lag but never goes
+    /// back.
     pub(super) fn handle_progress(
         &mut self,
         now: Nanos,

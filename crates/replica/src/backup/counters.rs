@@ -21,12 +21,12 @@ pub struct Counters {
     pub needs: u64,
     /// Reads whose hash contradicts the tap.
     pub conflicts: u64,
-    /// Connections of which the tap had held other bytes than the primary's kernel
-    /// handed out: a takeover drops them.
+    /// Connections for which the tap had held other bytes than the primary's
+    /// kernel handed out: a takeover drops them.
     pub contradicted: u64,
-    /// Questions for bytes that the server may not have read.
+    /// Requests for bytes that the server may not have read.
     pub unread_asked: u64,
-    /// Answers by which a stream grew.
+    /// Answers to such requests that made a stream grow.
     pub unread_filled: u64,
     /// Payloads and answers that were no longer needed.
     pub payloads_late: u64,

@@ -1,5 +1,5 @@
 //! What the tap showed of connections that the primary has not announced yet:
-//! their SYNs, and what came behind them.
+//! their SYNs, and the segments that followed.
 
 use super::SYN_AGE_MAX;
 use crate::Nanos;
@@ -10,21 +10,22 @@ use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long after its SYN the primary tells of a connection, at most, if it ever does.
+/// Longest time after its SYN in which the primary announces a connection, if it ever
+/// does.
 const RECORD_AFTER_MAX: Nanos = Nanos::from_ms(100);
 
-/// See the module.
+/// Early SYNs and segments; see the module.
 #[derive(Debug)]
 pub(super) struct Early {
     limits: Limits,
-    /// In the order of arrival.
+    /// SYNs in the order of arrival.
     syns: BTreeMap<u64, (Nanos, OwnedSegment)>,
-    /// The same by tuple and sequence number.
+    /// The place of each SYN, by tuple and sequence number.
     numbers: BTreeMap<(ConnKey, u32), u64>,
     next: u64,
     segments: BTreeMap<ConnKey, Vec<OwnedSegment>>,
     bytes: usize,
-    /// Segments are kept of tuples, too, of which no SYN is here: a joiner hears later of
+    /// Whether segments of tuples without a SYN are kept, too: a joiner hears later of
     /// connections that are older than its tap.
     keeps_strangers: bool,
 }
@@ -36,12 +37,13 @@ impl Early {
         Self { limits, syns, numbers, next, segments, bytes, keeps_strangers: false }
     }
 
-    /// From now on a segment is kept whatever its tuple.
+    /// Keeps every segment from now on, whatever its tuple.
     pub(super) fn keep_strangers(&mut self) {
         self.keeps_strangers = true;
     }
 
-    /// Of all that is older than the tap has been heard: what is left of it is over.
+    /// Forgets the segments of strangers: all connections older than the tap have
+    /// been announced, and what is left belongs to connections that are over.
     pub(super) fn forget_strangers(&mut self, now: Nanos) {
         self.keeps_strangers = false;
         while let Some(syn) = self.syns.first_entry()
@@ -82,8 +84,8 @@ impl Early {
         assert!(self.numbers.len() == self.syns.len(), "every SYN is found by its number");
     }
 
-    /// Keeps a segment of a tuple whose SYN is here, or of any if they are kept, while there
-    /// is room.
+    /// Keeps a segment of a tuple whose SYN is here, or of any tuple while strangers are
+    /// kept, if there is room.
     pub(super) fn keep(&mut self, segment: &TcpPacket<'_>) {
         let key = segment.client_to_server_key();
         let of_tuple = (key, 0)..=(key, u32::MAX);
@@ -101,20 +103,20 @@ impl Early {
         }
     }
 
-    /// The SYN of a connection, which is announced now.
+    /// Takes the SYN of a connection that is being announced.
     pub(super) fn take_syn(&mut self, key: &ConnKey, irs: SeqNo) -> Option<OwnedSegment> {
         let number = self.numbers.remove(&(*key, irs.0))?;
         self.syns.remove(&number).map(|(_, syn)| syn)
     }
 
-    /// What came of this tuple, in the order of arrival.
+    /// Takes the segments of this tuple, in the order of arrival.
     pub(super) fn take(&mut self, key: &ConnKey) -> Vec<OwnedSegment> {
         let segments = self.segments.remove(key).unwrap_or_default();
         self.bytes -= segments.iter().map(OwnedSegment::bytes).sum::<usize>();
         segments
     }
 
-    /// All SYNs that are not too old, in the order of arrival.
+    /// Takes all SYNs that are not too old, in the order of arrival.
     pub(super) fn take_syns(&mut self, now: Nanos) -> VecDeque<OwnedSegment> {
         self.numbers.clear();
         let syns = std::mem::take(&mut self.syns).into_values();

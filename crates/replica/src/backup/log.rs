@@ -11,7 +11,7 @@ use holdfast_wire::message::{ConnId, Message};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
-/// A frame whose records are not all replayed.
+/// A frame with records that are not replayed yet.
 #[derive(Debug)]
 struct Queued {
     number: u64,
@@ -31,7 +31,7 @@ struct Stall {
     asked: bool,
 }
 
-/// Frames and where they stand.
+/// The queued frames and their state.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     queue: VecDeque<Queued>,
@@ -53,7 +53,8 @@ impl Log {
         self.resolved
     }
 
-    /// Frames and bytes that wait for the tap, or for room in the replica's ring.
+    /// Number and bytes of frames that wait for the tap, or for room in the
+    /// replica's ring.
     pub(super) fn queued(&self) -> (usize, usize) {
         (self.queue.len(), self.queue_bytes)
     }
@@ -152,7 +153,7 @@ impl Backup {
         self.log.queue.push_back(Queued { number, index, records: records.to_vec() });
     }
 
-    /// Goes on with the queued frames as far as possible.
+    /// Continues with the queued frames as far as possible.
     pub(super) fn resume(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         while let Some(mut frame) = self.log.queue.pop_front() {
             self.log.queue_bytes -= frame.records.len();
@@ -185,7 +186,7 @@ impl Backup {
         }
     }
 
-    /// Replays records from `at` on; true if the frame is through.
+    /// Replays records from `at` on; true if the frame is finished.
     fn walk(
         &mut self,
         now: Nanos,
@@ -244,7 +245,8 @@ impl Backup {
         }
     }
 
-    /// Replays the record at the start of `bytes`; its length in the frame.
+    /// Replays the record at the start of `bytes`; returns its length in the
+    /// frame.
     fn step(
         &mut self,
         frame: u64,
@@ -272,8 +274,8 @@ impl Backup {
         Ok(len)
     }
 
-    /// Checks an accept before anything is changed. `Some` if it is of a
-    /// protected connection, with the connection that the primary named.
+    /// Checks an accept before anything is changed. `Some` if the accept is of
+    /// a protected connection, with the connection that the primary named.
     fn check_accept(
         &self,
         header: &Header,
@@ -401,8 +403,12 @@ impl Backup {
         Ok(())
     }
 
-    /// The server has taken the bytes, unless it only peeked.
+    /// Notes that the server has taken the bytes, unless it only peeked.
     fn consume(&mut self, header: &Header) {
+        let conn = self.accepts.get(&header.conn).and_then(|accepted| accepted.conn);
+        if let Some(conn) = conn.and_then(|id| self.conns.get(&id)) {
+            self.last_input = Some(conn.record.key);
+        }
         if header.flags & PEEKED != 0 {
             return;
         }

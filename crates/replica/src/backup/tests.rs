@@ -2,6 +2,7 @@ mod contradicted;
 mod joins;
 mod limited;
 mod unread;
+mod written;
 
 use super::*;
 use crate::LAG_MAX;
@@ -309,7 +310,8 @@ fn what_overlaps_the_read_brings_only_what_is_new() {
     let mut case = Case::accepted();
     case.tap(0, b"first");
     case.frame(&read(0, b"first"));
-    // Other bytes for what was read, then the next ones; and for all of it.
+    // Other bytes for what was read, followed by the next ones; then for all of
+    // it.
     case.tap(0, b"OTHERnext");
     case.tap(0, b"OTHEROTHE");
     case.tap(3, b"OT");

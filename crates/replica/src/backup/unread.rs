@@ -1,30 +1,30 @@
 //! Bytes that the tap lost and the primary's server has not read: its kernel has
-//! them, and is asked (decision 4). Until the backup holds them too their ACK
-//! waits at the gate, in the end for the client's timeout.
+//! them, and is asked (decision 4). Until the backup holds them too, their ACK
+//! waits at the gate, at worst for the client's timeout.
 
 use super::{Backup, BackupOutput, Phase};
 use crate::Nanos;
 use holdfast_wire::message::{ConnId, Message, UNREAD_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a stream stands at a hole before the primary is asked: copies may be
-/// later than what the primary says of the same packets.
+/// Time for which a stream stands at a hole before the primary is asked: copies
+/// may arrive later than the primary's reports about the same packets.
 pub const UNREAD_AFTER: Nanos = Nanos(1_000_000);
-/// Longest pause between two questions that led to nothing, which is doubled each time:
-/// the primary's kernel may lack the bytes as well.
+/// Longest pause between two questions that led to nothing; the pause is doubled each
+/// time, since the primary's kernel may lack the bytes as well.
 pub const UNREAD_PAUSE_MAX: Nanos = Nanos::from_ms(128);
 /// Time without an answer after which the question is asked again.
 pub const UNREAD_ANSWER: Nanos = Nanos::from_ms(100);
-/// Questions that may wait for their answers; others come later. It bounds what
-/// stands in the log's way on the channel.
+/// Most questions that wait for their answers; others come later. This bounds
+/// how much the answers delay the log on the channel.
 pub const UNREAD_ASKED_MAX: usize = 16;
 
-/// A stream that stands.
+/// A stream that stands at a hole.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    /// Where, as an offset.
+    /// Offset of the hole.
     at: u64,
-    /// When to look at it again, and how long the next pause is.
+    /// When to look at it again, and the length of the next pause.
     due: Nanos,
     pause: Nanos,
     asked: bool,
@@ -41,7 +41,7 @@ impl Gap {
     }
 }
 
-/// The streams that stand, and when to look at them.
+/// The streams that stand at a hole, and when to look at them.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     gaps: BTreeMap<ConnId, Gap>,
@@ -85,8 +85,7 @@ impl Gaps {
 }
 
 impl Backup {
-    /// The tap lacks bytes of this connection, if what was just heard of it is
-    /// right.
+    /// The tap lacks bytes of this connection, if what was just heard is right.
     pub(super) fn note_gap(&mut self, now: Nanos, id: ConnId, at: u64) {
         if self.phase == Phase::Following && !self.gaps.gaps.contains_key(&id) {
             self.gaps.put(id, Gap::new(now, at));
@@ -100,12 +99,13 @@ impl Backup {
             let Some(conn) = self.conns.get(&id) else { continue };
             let Some((from, until)) = conn.tap.missing() else { continue };
             if from != gap.at {
-                // It has moved: what is missing now may be on its way, too.
+                // The stream has moved: what is missing now may be on its way,
+                // too.
                 self.gaps.put(id, Gap::new(now, from));
                 continue;
             }
-            // What the server has read comes with its record, which may wait behind
-            // the one that is being repaired.
+            // Bytes that the server has read come with their record, which may wait
+            // behind the one that is being repaired.
             let may = conn.accept.is_some() && !self.log.is_stalled();
             if may && self.gaps.asked < self.limits.unread_asked_max {
                 self.ask(id, from, until, gap, now, out);
@@ -154,8 +154,8 @@ impl Backup {
         let more = conn.tap.stream.next_piece().is_some() || bytes.len() >= UNREAD_BYTES_MAX;
         match conn.tap.missing() {
             Some(_) if !grown => self.gaps.put(id, gap.later(now)),
-            // The next hole is asked for at once. Behind all that is here copies
-            // may still be under way.
+            // The next hole is asked for at once. For bytes beyond everything
+            // here, copies may still be under way.
             Some((from, until)) if more => {
                 self.ask(id, from, until, Gap::new(now, from), now, out);
             }

@@ -10,21 +10,21 @@ use holdfast_wire::log::{
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes read back from the ring at a time; holds any single record.
+/// Bytes read back from the ring at a time; enough for any single record.
 const PUMP_BYTES: usize = 2 * PAYLOAD_MAX;
 
 /// A frame that the backup has not confirmed.
 #[derive(Debug)]
 pub(super) struct Frame {
     number: u64,
-    /// Ring positions.
+    /// Ring positions of its start and end.
     start: u64,
     end: u64,
     /// Connections whose server ended its sending side in this frame.
     fins: Vec<ConnId>,
 }
 
-/// Must the bytes end with a record's end?
+/// Whether the bytes must end with a record's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walk {
     Whole,
@@ -153,7 +153,7 @@ impl Primary {
         conn.into_iter().for_each(|conn| note(&mut conn.sent, header.ret));
     }
 
-    /// Writes the gate's name of the accepted connection into the record.
+    /// Writes the gate's id of the accepted connection into the record.
     fn name_accepted(&mut self, accept: u32, payload: &mut [u8]) -> Result<(), Broken> {
         let (mut info, _) =
             AcceptInfo::read_from_prefix(payload).map_err(|_| Broken::AcceptInfo { accept })?;
@@ -189,8 +189,8 @@ impl Primary {
         out.send(&Message::Frame { number: self.last_frame, records: &records });
     }
 
-    /// The backup holds everything up to frame `number`: first the ends of
-    /// streams may leave, then the writers may go on.
+    /// Notes that the backup holds everything up to frame `number`: first the
+    /// ends of streams may leave, then the writers may go on.
     pub(super) fn handle_frame_ok(&mut self, number: u64, out: &mut impl PrimaryOutput) {
         let mut stable = None;
         while let Some(frame) = self.unconfirmed.pop_front_if(|frame| frame.number <= number) {
@@ -262,7 +262,7 @@ fn split(bytes: &[u8]) -> Result<(Header, Op, &[u8]), LogError> {
     Ok((header, op, record))
 }
 
-/// What is sent of a record.
+/// Length of the part of a record that is sent.
 fn stripped_len(header: &Header, op: Op) -> usize {
     match op {
         Op::Pad => 0,

@@ -1,4 +1,4 @@
-//! How much a client can have been sent, as the log tells.
+//! How much a client can have been sent, according to the log.
 
 use holdfast_wire::seq::SeqNo;
 
@@ -8,11 +8,11 @@ pub(super) struct Sent {
     /// Sequence number of the first byte.
     origin: SeqNo,
     written: u64,
-    /// Of calls of which the log does not say yet what has come of them.
+    /// Bytes of calls whose outcome the log does not tell yet.
     intended: u64,
     open: u32,
-    /// It was taken up while a call might have been under way: what came of that may not
-    /// have been told yet.
+    /// Whether it was taken up while a call might have been under way, whose outcome may
+    /// not have been logged yet.
     is_vague: bool,
 }
 
@@ -21,19 +21,20 @@ impl Sent {
         Self { origin, written: 0, intended: 0, open: 0, is_vague: false }
     }
 
-    /// Of a connection to which the server had written so much before its log began.
+    /// For a connection to which the server had written `written` bytes before its
+    /// log began.
     pub const fn after(origin: SeqNo, written: u64) -> Self {
         Self { written, is_vague: true, ..Self::new(origin) }
     }
 
-    /// A call begins that writes so much at most.
+    /// A call begins that writes at most `len` bytes.
     pub fn intend(&mut self, len: i64) {
         self.is_vague = false;
         self.open += 1;
         self.intended = self.intended.saturating_add(u64::try_from(len).unwrap_or(0));
     }
 
-    /// It has written so much, or failed.
+    /// The call has written this many bytes, or failed.
     pub fn write(&mut self, result: i64) {
         self.written = self.written.saturating_add(u64::try_from(result).unwrap_or(0));
         self.open = self.open.saturating_sub(1);
@@ -42,8 +43,8 @@ impl Sent {
         }
     }
 
-    /// If bytes, or an end, have left before `snd_nxt` that no record knows: how many in all,
-    /// and how many at most are known.
+    /// If bytes, or an end, have left before `snd_nxt` that no record tells of: how many in
+    /// all, and how many are known at most.
     pub fn lacks(&self, snd_nxt: SeqNo) -> Option<(u64, u64)> {
         let most = self.written.saturating_add(self.intended);
         let sent = snd_nxt.offset_near(self.origin, most);

@@ -24,7 +24,7 @@ enum Effect {
 #[derive(Default)]
 struct Notes {
     log: Vec<u8>,
-    /// What the kernel shows of whatever is wanted, and what was wanted.
+    /// The kernel's answer to whatever is wanted, and what was wanted.
     unread: Option<(Vec<u8>, Peeked)>,
     wanted: Vec<Wanted>,
     effects: Vec<Effect>,
@@ -99,7 +99,7 @@ impl Notes {
         self.log.resize(at + record_len(payload.len()), 0);
     }
 
-    /// Gives everything from `from` on to the machine.
+    /// Gives the machine everything from `from` on.
     fn feed(&mut self, primary: &mut Primary, from: usize) {
         let bytes = self.log[from..].to_vec();
         primary.handle_log(Nanos(0), from as u64, &bytes, self);
@@ -248,6 +248,58 @@ fn at_the_limit_the_log_waits_in_the_ring() {
     );
 }
 
+/// Who is left behind gets nothing that it would confirm, or run twice.
+#[test]
+fn nothing_is_sent_to_a_backup_that_is_lost() {
+    let (mut primary, mut notes) = accepted(1000);
+    primary.handle_backup_lost();
+    notes.feed(&mut primary, 0);
+    assert_eq!(notes.take(), []);
+}
+
+/// Records begin and end where they do, and the ring is read in pieces.
+#[test]
+fn a_record_that_does_not_fit_into_what_is_read_at_a_time_is_read_with_the_next() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for _ in 0..FRAMES_UNCONFIRMED_MAX {
+        let from = notes.log.len();
+        notes.append(Op::Result, 0, 0, 1, b"");
+        notes.feed(&mut primary, from);
+    }
+    notes.take();
+    let (count, bytes) = (60, 50_000);
+    for _ in 0..count {
+        let from = notes.log.len();
+        notes.append(Op::Data, 0, 0, 0, &vec![1; bytes]);
+        notes.feed(&mut primary, from);
+    }
+    let number = FRAMES_UNCONFIRMED_MAX as u64;
+    primary.handle_message(Nanos(0), &Message::FrameOk { number }, &mut notes);
+    let framed = notes.take().into_iter().map(|effect| match effect {
+        Effect::Frame(_, records) => records.len(),
+        Effect::Broken => panic!("the rest is there"),
+        _ => 0,
+    });
+    assert_eq!(framed.sum::<usize>(), count * record_len(bytes));
+}
+
+/// The backup would run what it has, and take over without the rest.
+#[test]
+fn a_log_whose_rest_makes_no_sense_has_no_end_that_could_be_told() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for _ in 0..FRAMES_UNCONFIRMED_MAX {
+        let from = notes.log.len();
+        notes.append(Op::Result, 0, 0, 1, b"");
+        notes.feed(&mut primary, from);
+    }
+    let from = notes.log.len();
+    notes.append(Op::Read, 1, TAPPED, 5, b"hi");
+    notes.feed(&mut primary, from);
+    assert_eq!(notes.take().len(), FRAMES_UNCONFIRMED_MAX, "it waits in the ring");
+    primary.handle_server_died(Nanos(0), &mut notes);
+    assert_eq!(notes.take(), [Effect::Broken]);
+}
+
 #[test]
 fn frames_are_cut_between_records() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
@@ -287,7 +339,7 @@ fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
 #[test]
 fn an_accepted_socket_is_found_among_all_lives_of_its_tuple() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
-    // What an old SYN began as 2 is never accepted.
+    // Connection 2, which an old SYN began, is never accepted.
     for id in [2, 3, 4] {
         primary.handle_synack(Nanos(0), ConnId(id), 100 * id, record(1000), &mut notes);
     }

@@ -1,4 +1,5 @@
-//! One connection's verdict: where its socket must continue, or why it must not.
+//! The verdict on one connection: where its socket must continue, or why it must
+//! not.
 
 use super::{Conn, Diverged, ManifestConn, Probe, PromotionOutput, RTT_UNKNOWN_MS};
 use crate::Nanos;
@@ -17,24 +18,29 @@ pub enum Why {
     NotInManifest,
     /// The replica no longer has output that the client lacks.
     OutputNotRetained,
-    /// Input that the client will not send again never came here.
+    /// Input that the client will not send again never arrived here.
     InputNotHeld,
-    /// It may hold more than the replica wrote, and nothing proves it: the client
-    /// lies, or its stream cannot go on as it was.
+    /// The client may hold more than the replica wrote, and nothing proves it:
+    /// the client lies, or its stream cannot go on as it was.
     NeverWritten,
+    /// It holds more than the replica wrote: the primary did not wait for its log (decision 32).
+    BeyondLog,
 }
 
 /// How far the connection's end has gone (decision 15).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
-    /// The client's FIN is held: inject it at `rcv_nxt` after the socket lives.
+    /// Whether the client's FIN is held: inject it at `rcv_nxt` after the
+    /// socket lives.
     pub client_fin: bool,
-    /// The server ended its sending side: `shutdown` after the output. The FIN
-    /// takes the number it had, so that a client that has it just acknowledges.
+    /// Whether the server ended its sending side: `shutdown` after the output.
+    /// The FIN takes the number it had, so that a client that has it just
+    /// acknowledges.
     pub server_fin: bool,
-    /// The client has acknowledged that FIN already.
+    /// Whether the client has acknowledged that FIN already.
     pub server_fin_acked: bool,
-    /// The server holds no descriptor: close the socket once output is queued.
+    /// Whether the server holds no descriptor: close the socket once output is
+    /// queued.
     pub orphan: bool,
 }
 
@@ -43,26 +49,29 @@ pub struct Closing {
 pub struct Restore<'a> {
     pub conn: ConnId,
     pub record: &'a ConnRecord,
-    /// `None`: to be handed out by the replica's next `accept` (decision 14).
+    /// Accept number; `None` if the replica's next `accept` is to return it
+    /// (decision 14).
     pub accept: Option<u32>,
     /// The replica's descriptor; `None` in the accept queue or for an orphan.
     pub fd: Option<i32>,
-    /// Where the RECV queue starts: the first byte of `unread`.
+    /// Start of the RECV queue: the first byte of `unread`.
     pub recv_start: SeqNo,
-    /// What the client sent and the server has not read, in two pieces.
+    /// Bytes that the client sent and the server has not read, in two pieces.
     pub unread: [&'a [u8]; 2],
-    /// After `unread`; the client's FIN, if held, has this number.
+    /// Sequence number after `unread`; the client's FIN, if held, has this
+    /// number.
     pub rcv_nxt: SeqNo,
     /// First byte that the client lacks, and its stream offset.
     pub snd_una: SeqNo,
     pub snd_una_offset: u64,
-    /// Output from `snd_una_offset` on that the replica does not keep, since it is older; the
-    /// rest is retained by it.
+    /// Output from `snd_una_offset` on that is too old for the replica to keep; the replica
+    /// retains the rest.
     pub earlier: &'a [u8],
-    /// Output `[snd_una_offset, in_flight_end)` may be on its way: it goes into
-    /// the repair SEND queue, so that an ACK of it is not above `snd_nxt`.
+    /// End of the output that may be on its way, which begins at
+    /// `snd_una_offset`: it goes into the repair SEND queue, so that an ACK of
+    /// it is not above `snd_nxt`.
     pub in_flight_end: u64,
-    /// Output `[in_flight_end, out_end)` is sent live.
+    /// End of the output `[in_flight_end, out_end)` that is sent live.
     pub out_end: u64,
     /// What the client can take, in bytes.
     pub peer_window_bytes: u32,
@@ -72,22 +81,23 @@ pub struct Restore<'a> {
     pub tsval: Option<u32>,
     /// The client's clock, so that older segments stay refused (RFC 7323 §5).
     pub client_tsval: Option<u32>,
-    /// The round trip to the client: as long as its answer took, or
+    /// Round trip to the client: the time until its answer, or
     /// [`RTT_UNKNOWN_MS`](super::RTT_UNKNOWN_MS).
     pub rtt_ms: u32,
     pub closing: Closing,
-    /// There is no sign yet that the client got a SYN-ACK: the probe was one,
-    /// and must be repeated whenever the client repeats its SYN.
+    /// Set while there is no sign that the client got a SYN-ACK: the probe was
+    /// one, and must be repeated whenever the client repeats its SYN.
     pub half_open: Option<Probe>,
     /// Raw packets beyond a hole, in the order of arrival.
     pub reinject: Vec<&'a [u8]>,
 }
 
-/// Where the server's stream stands at the client.
+/// How far the client has the server's stream.
 struct Sent {
     acked: u64,
     end: u64,
-    /// The client, or an edge that has not seen all, speaks of more than was written.
+    /// Whether the client, or an edge that has not seen all, speaks of more than was
+    /// written.
     too_far: bool,
 }
 
@@ -112,7 +122,7 @@ impl Conn {
                 Some(replica) => *replica,
                 None => {
                     let why = if self.planned.closed { Why::Finished } else { Why::NotInManifest };
-                    out.discard(id, Some(accept), why, self.farewell(now, why));
+                    self.lose(now, why, out);
                     return Ok(());
                 }
             },
@@ -121,17 +131,21 @@ impl Conn {
             Err(_) if accept.is_none() => {
                 // The server had let go of it before its log began: nobody is to accept it,
                 // and it says nothing of the others.
-                let why = Why::NotInManifest;
-                out.discard(id, None, why, self.farewell(now, why));
+                self.lose(now, Why::NotInManifest, out);
                 return Ok(());
             }
             sent => sent?,
         };
         match self.refusal(&replica, &sent) {
-            Some(why) => out.discard(id, accept, why, self.farewell(now, why)),
+            Some(why) => self.lose(now, why, out),
             None => out.restore(&self.restored(now, &replica, &sent)),
         }
         Ok(())
+    }
+
+    /// Its client hears that it is over.
+    pub(super) fn lose(&self, now: Nanos, why: Why, out: &mut impl PromotionOutput) {
+        out.discard(self.planned.id, self.planned.accept, why, self.farewell(now, why));
     }
 
     /// Is there any sign that the client got the SYN-ACK?
@@ -168,7 +182,7 @@ impl Conn {
         }
         let answer = self.has_answered().then_some(tap.acked);
         let Some(seen) = seen else {
-            // Anything may be on its way: the rebuilt socket must not take an ACK of
+            // Any byte may be on its way: the rebuilt socket must not take an ACK of
             // it for one of data never sent (RFC 9293 §3.10.7.4).
             let acked = answer.unwrap_or(0).max(planned.snd_una);
             let told = self.bounds.as_ref().map_or(acked, passed).max(acked);
@@ -182,7 +196,7 @@ impl Conn {
     }
 
     /// Asks a client that still waits. The first probe has acknowledged everything
-    /// that is held of it: it may have nothing left to say.
+    /// held of its stream: the client may have nothing left to say.
     fn farewell(&self, now: Nanos, why: Why) -> Option<Probe> {
         (why != Why::Finished).then(|| self.probe(now))
     }
@@ -202,7 +216,8 @@ impl Conn {
         lacks.then_some(Why::OutputNotRetained)
     }
 
-    /// What the client lacks from this place on and the replica does not keep.
+    /// Output from `from` on that the client lacks and the replica does not
+    /// keep.
     fn earlier(&self, replica: &ManifestConn, from: u64) -> Option<&[u8]> {
         self.planned.earlier.range(from, replica.keep_from)
     }
@@ -253,7 +268,7 @@ impl Conn {
     }
 }
 
-/// What the replica has of a connection that it has not accepted.
+/// The replica's state of a connection that it has not accepted.
 const IN_ACCEPT_QUEUE: ManifestConn = ManifestConn {
     accept: 0,
     open: true,
@@ -266,7 +281,8 @@ const IN_ACCEPT_QUEUE: ManifestConn = ManifestConn {
 };
 
 impl ManifestConn {
-    /// Has the server ended its sending side? Its FIN takes one number then.
+    /// Whether the server has ended its sending side; its FIN then takes one
+    /// number.
     pub(super) fn has_ended(&self) -> bool {
         !self.open || self.shut & 1 != 0
     }

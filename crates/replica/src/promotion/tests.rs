@@ -144,8 +144,19 @@ fn verdict(
     answer: Option<u64>,
     replica: ManifestConn,
 ) -> Note {
+    verdict_after(Buffering::Commit, planned, bounds, answer, replica)
+}
+
+fn verdict_after(
+    buffering: Buffering,
+    planned: Planned,
+    bounds: Option<FlowBounds>,
+    answer: Option<u64>,
+    replica: ManifestConn,
+) -> Note {
     let seq = planned.tap.held();
-    let mut promotion = Promotion::new(vec![planned], VecDeque::new(), Limits::DEFAULT);
+    let promotion = Promotion::new(vec![planned], VecDeque::new(), Limits::DEFAULT);
+    let mut promotion = promotion.after(buffering);
     let mut out = Notes::default();
     promotion.probes(Nanos(0));
     promotion.handle_manifest(Nanos(0), &[replica], &mut out);
@@ -203,7 +214,7 @@ fn a_connection_that_had_ended_is_not_waited_for() {
     };
     let closed = ManifestConn { open: false, ..replica() };
     assert_eq!(at_once(closed), (vec![Note::Discard(Some(1), Why::Finished)], true));
-    // It has still to read the client's end.
+    // The server has still to read the client's end of stream.
     let shut = ManifestConn { shut: 1, ..replica() };
     let closing = Closing {
         client_fin: true,
@@ -237,15 +248,16 @@ fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     );
 }
 
-/// Of one that waits to be accepted nobody holds anything: what is seen is a connection that
-/// the server let go of before its log began.
+/// Nobody holds anything of a connection that waits to be accepted: what is seen is a
+/// connection that the server let go of before its log began.
 #[test]
 fn who_is_in_no_queue_ends_nobody_elses_takeover() {
     let dropped = Note::Discard(None, Why::NotInManifest);
     assert_eq!(verdict(planned(None), Some(bounds(8, 0)), None, replica()), dropped);
 }
 
-/// What neither edge nor gate has seen pass must not end everybody's takeover.
+/// What neither edge nor gate has seen pass must not end the takeover of all
+/// connections.
 #[test]
 fn the_word_of_a_client_never_shows_divergence() {
     let dropped = Note::Discard(Some(1), Why::NeverWritten);
@@ -254,7 +266,8 @@ fn the_word_of_a_client_never_shows_divergence() {
     assert_eq!(verdict(planned(Some(1)), Some(learnt), Some(102), replica()), dropped);
     let beyond = FlowBounds { iss: None, ..bounds(101, 10) };
     assert_eq!(verdict(planned(Some(1)), Some(beyond), Some(90), replica()), dropped);
-    // What is not known from the beginning is no limit, another life's says nothing.
+    // Bounds that are not known from the beginning set no limit, and those of
+    // another life say nothing.
     let other = FlowBounds { iss: Some(SeqNo(5)), ..bounds(5000, 10) };
     for bounds in [learnt, other] {
         let verdict = verdict(planned(Some(1)), Some(bounds), Some(90), replica());
@@ -299,7 +312,7 @@ fn the_end_of_a_connection_continues_where_it_was() {
     );
 }
 
-/// The client has it acknowledged, and will not send it again.
+/// The client had its input acknowledged, and will not send it again.
 #[test]
 fn input_that_was_told_and_never_came_ends_its_connection_alone() {
     for accept in [None, Some(1)] {
@@ -310,6 +323,35 @@ fn input_that_was_told_and_never_came_ends_its_connection_alone() {
         };
         assert!(matches!(told(3), Note::Restore { .. }), "it has come since");
         assert_eq!(told(4), Note::Discard(accept, Why::InputNotHeld));
+    }
+}
+
+/// FT-TCP's modes let more out than the log tells, and more be acknowledged than came.
+#[test]
+fn what_nobody_waited_for_ends_its_connection_alone() {
+    for mode in Buffering::ALL {
+        let mut ahead = planned(Some(1));
+        ahead.tap.accept(Nanos(0), &segment(0, 0, b"abc"));
+        let progress = ConnProgress {
+            conn: ID,
+            snd_una: ISS.plus(1),
+            snd_nxt: ISS.plus(1),
+            right_edge: IRS.plus(100),
+            rcv_nxt: IRS.plus(1 + 4),
+            tsval: 0,
+        };
+        ahead.tap.note_progress(&progress, 0);
+        let verdict = verdict_after(mode, ahead, Some(bounds(0, 0)), Some(0), replica());
+        let lost = verdict == Note::Discard(Some(1), Why::InputNotHeld);
+        assert_eq!(lost, !mode.holds_acks(), "{mode:?}: a byte was acknowledged and is not here");
+        let beyond = planned(Some(1));
+        let verdict = verdict_after(mode, beyond, Some(bounds(101, 0)), Some(0), replica());
+        let lost = verdict == Note::Discard(Some(1), Why::BeyondLog);
+        assert_eq!(
+            lost,
+            mode.may_lose(),
+            "{mode:?}: a byte was sent and is in no log: {verdict:?}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pieces of a stream beyond its first hole. Neighbours are one piece, and a
-//! byte is moved only when its piece joins one that is at least as long: so no
-//! order of segments makes keeping them cost more than a logarithm for each byte.
+//! byte is moved only when its piece joins one that is at least as long. So no
+//! order of segments costs more than logarithmic time per byte.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) struct Beyond {
     pieces: BTreeMap<u64, VecDeque<u8>>,
     bytes: usize,
-    /// Pieces and bytes that were looked at or moved.
+    /// Number of pieces and bytes that were looked at or moved.
     #[cfg(test)]
     pub(super) steps: u64,
 }
@@ -46,12 +46,12 @@ impl Beyond {
         if let Some((start, piece)) = self.pieces.range(..=at).next_back() {
             at = at.max(start + piece.len() as u64);
         }
-        // Pieces do not touch: what begins here lies behind a hole.
+        // Pieces do not touch: a piece that begins here lies behind a hole.
         let next = self.pieces.range(at..).next().map_or(end, |(start, _)| (*start).min(end));
         (at < next).then_some((at, next))
     }
 
-    /// Does a piece at `[at, end)` join another one?
+    /// Whether a piece at `[at, end)` joins another one.
     pub(super) fn joins(&self, at: u64, end: u64) -> bool {
         self.pieces.contains_key(&end) || self.left_of(at).is_some()
     }
@@ -80,7 +80,7 @@ impl Beyond {
         self.pieces.insert(start, piece);
     }
 
-    /// The shorter one is moved.
+    /// Joins two pieces; the shorter one is moved.
     fn concat(&mut self, mut left: VecDeque<u8>, mut right: VecDeque<u8>) -> VecDeque<u8> {
         #[cfg(test)]
         {
@@ -97,7 +97,8 @@ impl Beyond {
         right
     }
 
-    /// Disjoint, not touching, and counted right.
+    /// Checks that the pieces are disjoint, do not touch, and are counted
+    /// right.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let mut last = None;

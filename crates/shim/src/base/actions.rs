@@ -1,12 +1,12 @@
 //! What the server wants done on one signal, readable anywhere: in a handler that
 //! has interrupted the very call that changes it, and beside other threads. No lock
-//! can do that; two places do, of which one is always whole.
+//! can do that; two places do, because one of them is always complete.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
 };
 
-/// `sigset_t` in words.
+/// Size of a `sigset_t`, in words.
 const MASK_WORDS: usize = size_of::<libc::sigset_t>() / size_of::<u64>();
 type Mask = [u64; MASK_WORDS];
 
@@ -20,7 +20,7 @@ struct Place {
 
 /// A `sigaction`, or none.
 pub struct ActionCell {
-    /// Counts changes: the place of the newest one has the number's last bit.
+    /// Number of changes; its last bit is the index of the newest place.
     changes: AtomicU32,
     places: [Place; 2],
 }
@@ -46,7 +46,7 @@ impl ActionCell {
         loop {
             let seen = self.changes.load(Acquire);
             let action = self.places[seen as usize % 2].load();
-            // Whoever has read of a later change sees its number.
+            // A reader that has read a later change sees its number.
             fence(Acquire);
             // The place is written again by the change after the next one.
             if self.changes.load(Relaxed) == seen {
@@ -56,7 +56,7 @@ impl ActionCell {
     }
 
     /// Changes it. The server orders its own calls for a signal; if it does not,
-    /// the kernel would keep one of two and this may mix them.
+    /// the kernel would keep one of two, and this may mix them.
     pub fn set(&self, action: Option<&libc::sigaction>) {
         let next = self.changes.load(Relaxed).wrapping_add(1);
         // What is written from here on is newer than the change before.

@@ -32,12 +32,13 @@ const AT_IGNORE: usize = 1;
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 const RDTSCP: [u8; 3] = [0x0f, 0x01, 0xf9];
 
-/// Parts of libc outside its main object, and of the shim, whose calls are
-/// repeated without a word. glibc before 2.34 keeps its threads apart.
+/// Number of parts of libc outside its main object, and of the shim, whose
+/// calls are repeated silently. glibc before 2.34 has its threads in a part of
+/// their own.
 const QUIET_MAX: usize = 6;
 const QUIET_NAMES: [&[u8]; 4] = [b"ld-linux", b"linux-vdso", b"libpthread", b"librt.so"];
 
-/// Calls that give the server nothing it could compute with.
+/// Calls that give the server nothing that it could compute with.
 const HARMLESS: [i64; 14] = [
     libc::SYS_futex,
     libc::SYS_mmap,
@@ -57,7 +58,7 @@ const HARMLESS: [i64; 14] = [
 
 type Range = (AtomicUsize, AtomicUsize);
 
-/// libc's text, from the first address up to one behind the last.
+/// Range of libc's text, from the first address to the one behind the last.
 static LIBC: Range = (AtomicUsize::new(0), AtomicUsize::new(0));
 static QUIET: [Range; QUIET_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; QUIET_MAX];
@@ -65,7 +66,7 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 static RUNG: AtomicBool = AtomicBool::new(false);
 static TRAP_TSC: AtomicBool = AtomicBool::new(false);
 
-/// What the server wants done on SIGSYS and SIGSEGV while the handlers are ours.
+/// The server's actions for SIGSYS and SIGSEGV while the handlers are ours.
 static WANTED: [ActionCell; 2] = [const { ActionCell::new() }; 2];
 
 fn set(range: &Range, lo: usize, hi: usize) {
@@ -112,7 +113,7 @@ pub fn arm_thread() -> isize {
         // SAFETY: numbers only.
         unsafe { syscall!(SYS_prctl, libc::PR_SET_TSC, PR_TSC_SIGSEGV) };
     }
-    // A trap that finds its signal blocked kills the process.
+    // A trap whose signal is blocked kills the process.
     let open: u64 = 1 << (libc::SIGSYS - 1) | 1 << (libc::SIGSEGV - 1);
     // SAFETY: memory of ours, of the sizes that are said.
     unsafe {
@@ -156,8 +157,9 @@ pub fn clocks_trap() -> bool {
     TRAP_TSC.load(Relaxed)
 }
 
-/// A runtime that looks for the vDSO itself reads clocks unseen. libc has found
-/// it already; whoever looks now finds none and makes system calls.
+/// Hides the vDSO: a runtime that looks for it by itself would read clocks
+/// unseen. libc has found it already; a later search finds none and makes
+/// system calls.
 fn hide_vdso(environment: *mut *mut u8) {
     // SAFETY: the kernel puts the auxiliary vector, pairs of words that end with
     // AT_NULL, behind the environment's null pointer, which `envp` still ends
@@ -195,7 +197,7 @@ fn note(info: &libc::dl_phdr_info) {
     }
 }
 
-/// Finds `syscall; ret` in libc's text and makes our own calls there.
+/// Finds `syscall; ret` in libc's text, and makes our own calls there.
 fn use_gate() -> bool {
     let (lo, hi) = (LIBC.0.load(Relaxed), LIBC.1.load(Relaxed));
     // SAFETY: libc's text is mapped readable and stays for ever.
@@ -229,8 +231,8 @@ fn slot(signal: i32) -> Option<&'static ActionCell> {
     }
 }
 
-/// The server's `sigaction` of a signal whose handler is ours: remembered, not
-/// installed. False if the signal is none of these.
+/// The server's `sigaction` for a signal whose handler is ours: remembered, not
+/// installed. False for any other signal.
 pub fn keep_action(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> bool {
     let Some(slot) = slot(signal) else { return false };
     let before = slot.get();
@@ -245,8 +247,8 @@ pub fn keep_action(signal: i32, new: *const libc::sigaction, old: *mut libc::sig
     true
 }
 
-/// Takes the signals that the alarm needs out of a mask to be blocked: a trap
-/// that finds its signal blocked kills the process.
+/// Removes the signals that the alarm needs from a mask to be blocked: a trap
+/// whose signal is blocked kills the process.
 pub fn unblockable(mask: &mut u64) {
     for signal in [libc::SIGSYS, libc::SIGSEGV] {
         if slot(signal).is_some() {
@@ -255,7 +257,7 @@ pub fn unblockable(mask: &mut u64) {
     }
 }
 
-/// A signal that the alarm did not cause goes where the server wants it.
+/// Forwards a signal that the alarm did not cause to the server's own action.
 fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     let wanted = slot(signal).and_then(ActionCell::get);
     match wanted.map(|a| (a, a.sa_sigaction)) {
@@ -287,7 +289,7 @@ fn quiet(at: usize) -> bool {
     QUIET.iter().any(|q| within(q, at)) || state::excluded(at)
 }
 
-/// The registers that a running handler goes back to.
+/// The registers that a running handler returns to.
 #[derive(Clone, Copy)]
 struct Registers(*mut libc::ucontext_t);
 
@@ -364,7 +366,7 @@ extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut 
     disarm_thread();
 }
 
-/// Gives libc and the loader the counter; they keep it to themselves.
+/// Reads the counter for libc and the loader; they keep it to themselves.
 fn read_counter_for(registers: Registers, at: usize) {
     let mut aux = 0;
     // SAFETY: instructions without effects on memory; `at` as in on_sigsegv.
@@ -380,7 +382,7 @@ fn read_counter_for(registers: Registers, at: usize) {
     registers.set(libc::REG_RIP, (at + len) as i64);
 }
 
-/// A line of text in place: a signal handler cannot allocate.
+/// A line of text in fixed memory: a signal handler cannot allocate.
 struct Line {
     bytes: [u8; 400],
     len: usize,

@@ -1,5 +1,5 @@
-//! An allocator that never touches the host program's: Rust's own needs here
-//! are a handful of bytes at start-up, so it only ever grows.
+//! An allocator that never touches the host program's: Rust needs only a
+//! handful of bytes here, at start-up, so it only ever grows.
 
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};

@@ -1,8 +1,8 @@
-//! Memory that threads share and that is more than a number. These are the only
-//! two cells of the crate; whoever uses them needs no `unsafe`.
+//! Memory that threads share and that is more than a number. These are the
+//! crate's only two cells; their users need no `unsafe`.
 //!
-//! The locks and cells of Rust's own library are none for us: they sleep by
-//! libc's `syscall`, which is our own export.
+//! Rust's own locks and cells cannot be used here: they sleep by libc's
+//! `syscall`, which is our own export.
 
 use crate::base::state::threaded;
 use crate::base::sys;
@@ -47,8 +47,8 @@ impl<T> SetOnce<T> {
     }
 }
 
-/// A value that one thread has at a time. As long as the server has but one
-/// thread, taking and giving back cost a store each.
+/// A value that one thread has at a time. As long as the server has only one
+/// thread, taking and returning it cost a store each.
 pub struct Locked<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,

@@ -6,17 +6,17 @@ use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
-/// How long a close waits for a daemon that looks at the connection: steps, and
-/// the length of one.
+/// Longest time for which a close waits for a daemon that looks at the
+/// connection: number of steps, and the length of one.
 const LOOK_STEPS_MAX: u32 = 2000;
 const LOOK_STEP_NS: i64 = 50_000;
 
 static LAST: AtomicU32 = AtomicU32::new(0);
-/// Descriptors that refer to each connection (dup, dup2).
+/// Number of descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
 
-/// The accept number that comes next: the first whose entry no connection needs any
-/// more. `None` if there is none. Call it with the log held.
+/// The next accept number: the first whose entry no connection needs any more.
+/// `None` if there is none. Call it with the log held.
 pub fn next_number() -> Option<u32> {
     let last = LAST.load(Relaxed);
     let next = (1..=CONNS_MAX as u32).map(|n| last.wrapping_add(n));
@@ -85,7 +85,7 @@ pub fn is_last_ref(conn: u32) -> bool {
     REFS[conn as usize % CONNS_MAX].load(Relaxed) <= 1
 }
 
-/// Another descriptor of the connection goes.
+/// Another descriptor of the connection is closed.
 pub fn drop_ref(conn: u32, fd: i32) {
     let e = entry(conn);
     if REFS[conn as usize % CONNS_MAX].fetch_sub(1, Relaxed) == 1 {
@@ -102,9 +102,9 @@ pub fn drop_ref(conn: u32, fd: i32) {
     }
 }
 
-/// Waits until the daemon holds no duplicate of the descriptor: epoll would go on
-/// to report what the server takes for closed. A daemon that stands still does not
-/// hold the server for ever.
+/// Waits until the daemon holds no duplicate of the descriptor: otherwise epoll
+/// would go on to report what the server takes for closed. A daemon that stands
+/// still does not hold the server forever.
 fn await_return(e: &ConnEntry) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_STEP_NS };
     for _ in 0..LOOK_STEPS_MAX {

@@ -4,7 +4,7 @@
 //! taken whole, so its result is known before it is made. Such writes are kept
 //! here and made at the server's next blocking call, all behind one wait: an
 //! event loop pays one round trip to the backup for a batch of replies instead
-//! of one for each. The first threads of a server defer, each for itself.
+//! of one for each. Only the first threads of a server defer, each for itself.
 
 use crate::base::state::tid;
 use crate::base::sys::{sys, syscall};
@@ -12,7 +12,8 @@ use crate::base::waiting::{self, Queue};
 use crate::base::{fds, log};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Bytes that one connection may have waiting: far below the smallest send buffer.
+/// Most bytes that one connection may have waiting: far below the smallest send
+/// buffer.
 const FD_BYTES_MAX: usize = 8 << 10;
 const SIOCOUTQ: u64 = 0x5411;
 
@@ -52,12 +53,12 @@ fn buffer_is_empty(fd: i32) -> bool {
     r == 0 && queued == 0
 }
 
-/// Whether the calling thread has writes that wait.
+/// Whether the calling thread has waiting writes.
 pub fn is_waiting() -> bool {
     own().is_some_and(|queue| !queue.is_empty())
 }
 
-/// Makes the calling thread's writes that wait, after one commit for all.
+/// Makes the calling thread's waiting writes, after one commit for all.
 pub fn flush() {
     if let Some(queue) = own()
         && !queue.is_empty()
@@ -66,7 +67,7 @@ pub fn flush() {
     }
 }
 
-/// As [`flush`], before a call to which an earlier write on `fd` matters,
+/// Like [`flush`], before a call for which an earlier write on `fd` matters,
 /// whichever thread made it.
 pub fn flush_fd(fd: i32) {
     let mark = fds::get(fd).map_or(0, |f| f.deferred.load(Relaxed)) as usize;
@@ -75,7 +76,8 @@ pub fn flush_fd(fd: i32) {
     }
 }
 
-/// As [`flush`], unless `fd` is non-blocking and so cannot keep the server.
+/// Like [`flush`], unless `fd` is non-blocking and so cannot keep the server
+/// waiting.
 pub fn flush_before_blocking(fd: i32) {
     if is_waiting() && sys!(SYS_fcntl, fd, libc::F_GETFL) & libc::O_NONBLOCK as isize == 0 {
         flush();

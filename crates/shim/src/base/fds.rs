@@ -1,13 +1,14 @@
-//! Descriptors: what kind each is, and where epoll sets hold it.
+//! Descriptors: the kind of each, and where epoll sets hold it.
 
 use crate::base::report;
 use crate::base::state::{self, Mode};
 use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Descriptors beyond this number are refused: `EMFILE`.
+/// End of the descriptors that are supported; higher ones are refused:
+/// `EMFILE`.
 pub const FD_MAX: usize = holdfast_wire::shm::FDS_MAX;
-/// Epoll sets that may hold one descriptor.
+/// Most epoll sets that may hold one descriptor.
 pub const SETS_MAX: usize = 4;
 
 /// What a descriptor refers to.
@@ -42,12 +43,13 @@ pub struct Place {
 
 pub struct Fd {
     kind: AtomicU8,
-    /// 1 = the daemon must listen on it at promotion.
+    /// Backlog; 0 if the daemon need not listen on it at promotion.
     pub backlog: AtomicI32,
     pub conn: AtomicU32,
-    /// The thread that has writes waiting for it, counted from 1; 0 is none.
+    /// Thread that has writes waiting for it, counted from 1; 0 is none.
     pub deferred: AtomicU32,
-    /// Held over a write, so that the log has a stream's writes in their order.
+    /// Lock held over a write, so that the log has a stream's writes in their
+    /// order.
     pub writing: AtomicU32,
     pub places: [Place; SETS_MAX],
 }
@@ -132,7 +134,7 @@ pub fn closed(fd: i32) {
     }
 }
 
-/// Every descriptor that has been in use, with its places.
+/// Calls `f` for every descriptor that has been in use, with its places.
 pub fn for_each_place(mut f: impl FnMut(i32, &Place)) {
     for_each(|fd, entry| {
         for place in &entry.places {
@@ -161,8 +163,8 @@ pub fn free_place(fd: i32) -> Option<&'static Place> {
     get(fd)?.places.iter().find(|p| p.set.load(Relaxed) < 0)
 }
 
-/// Gives a descriptor of the replica the number that it has on the primary.
-/// The kernel's choice is nearly always right already.
+/// Gives a replica's descriptor the number that it has on the primary. The
+/// kernel's choice is nearly always right already.
 pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     if fd < 0 || want < 0 || fd == want {
         return;
@@ -174,7 +176,8 @@ pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     sys!(SYS_close, fd);
 }
 
-/// As [`renumber`], for two at once, of which each may have the other's number.
+/// Like [`renumber`], for two at once, each of which may have the other's
+/// number.
 pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
     if fds == want {
         return;
@@ -197,7 +200,7 @@ pub fn is_shim(fd: i32) -> bool {
             .any(|ours| fd == ours.load(Relaxed))
 }
 
-/// An option of a socket that is a number; -1 if `fd` is no socket.
+/// A socket option that is a number; -1 if `fd` is no socket.
 pub fn socket_option(fd: i32, option: i32) -> i32 {
     let (mut value, mut len) = (-1i32, size_of::<i32>() as u32);
     let at = (&raw mut value, &raw mut len);

@@ -3,7 +3,7 @@
 
 use core::ffi::CStr;
 
-/// Set by the daemon: "control,memory,wake" descriptor numbers.
+/// Variable set by the daemon: descriptor numbers "control,memory,wake".
 pub const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 
 /// Reads the three numbers and removes the variable, so that neither the server

@@ -1,20 +1,20 @@
-//! What the server wants done on signals: its own handlers, which ours stand
-//! before. The log runs them at its records; who marks and delivers is in
-//! `calls::signals`.
+//! The server's actions for signals: its own handlers, in front of which ours
+//! stand. The log runs them at its records; `calls::signals` marks and delivers
+//! signals.
 
 use crate::base::actions::ActionCell;
 use crate::base::real;
 use core::sync::atomic::AtomicBool;
 
-/// Signals, and one: the first is 1.
+/// End of the signals, which are counted from 1.
 pub const SIGNALS: usize = 65;
 
-/// Whether signals have come whose handlers have not run.
+/// Whether signals have come whose handlers have not run yet.
 pub static ANY: AtomicBool = AtomicBool::new(false);
 
 static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
 
-/// What the server wants done on `signal`, if it has ever said so.
+/// The server's action for `signal`, if it has ever set one.
 pub fn wanted(signal: i32) -> Option<libc::sigaction> {
     WANTED.get(signal as usize)?.get()
 }
@@ -29,7 +29,8 @@ pub fn want(signal: i32, action: &libc::sigaction) {
     WANTED[signal as usize].set(Some(action));
 }
 
-/// Gives a forked child the server's own handlers: nobody delivers there.
+/// Gives a forked child the server's own handlers: nobody delivers signals
+/// there.
 pub fn restore() {
     for signal in 1..SIGNALS as i32 {
         if let Some(action) = wanted(signal) {

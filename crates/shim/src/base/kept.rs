@@ -7,28 +7,30 @@ use crate::base::sys::{self, syscall};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
 
-/// First size of a connection's retained output; it may grow to KEEP_BYTES_MAX.
+/// First size of a connection's retained output, in bytes; it may grow to
+/// KEEP_BYTES_MAX.
 const KEEP_BYTES_FIRST: u64 = 64 << 10;
-/// Closed connections that each close looks at: those that wait for their clients
-/// never grow in number, and a close stays short.
+/// Closed connections that each close looks at: enough that those waiting for
+/// their clients never grow in number, and few enough that a close stays short.
 const LOOKS_PER_CLOSE: usize = 4;
 /// Places that are tried for a ring before the replica waits, and how many of them
-/// equally far from each other.
+/// have the same distance from each other.
 const PLACES_MAX: u32 = 64;
 const PLACES_ALIKE: u32 = 4;
 
-/// Addresses for rings, which are given out in turn, round and round.
+/// Addresses for rings, given out in turn, round and round.
 struct Region {
     start: usize,
     end: usize,
     next: AtomicUsize,
 }
 
-/// Far from all that the kernel, a program or a sanitizer takes by itself.
+/// Region far from everything that the kernel, a program or a sanitizer takes
+/// by itself.
 static REGION: Region = Region::new(0x2000_0000_0000, 1 << 42);
 
 /// Keeps output of the replica until the client has acknowledged it. A replica
-/// that is a little behind need not even copy what the client has by now.
+/// that is a little behind need not even copy what the client already has.
 pub fn keep(e: &ConnEntry, bytes: &[u8]) {
     let out = e.out_bytes.load(Relaxed);
     let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
@@ -113,9 +115,9 @@ impl Region {
         Self { start, end: start + bytes, next: AtomicUsize::new(start) }
     }
 
-    /// Fresh memory, or null if there is none, or nothing of the region is free where it
-    /// is looked for. In the place where the kernel would put it, the server's own maps
-    /// would lie elsewhere than the primary's.
+    /// Fresh memory, or null if there is none, or if no free place in the region is
+    /// found. If the kernel chose the place, the server's own maps would lie elsewhere
+    /// than the primary's.
     fn map(&self, bytes: usize) -> *mut u8 {
         for n in 0..PLACES_MAX {
             // What lies there may be a ring much larger than this one.
@@ -137,7 +139,8 @@ impl Region {
     }
 }
 
-/// Gives the memory back. Several threads may come at once: one has it then.
+/// Frees the memory. Several threads may come at once: one of them frees it
+/// then.
 pub fn release(e: &ConnEntry) {
     if e.keep_addr.load(Relaxed) == 0 {
         return;
@@ -152,7 +155,7 @@ pub fn release(e: &ConnEntry) {
     sys::unmap(addr as *mut u8, cap as usize);
 }
 
-/// Closed connections whose output is kept still, in a ring.
+/// Closed connections whose output is still kept, in a ring.
 struct Leaving {
     first: usize,
     len: usize,
@@ -161,12 +164,12 @@ struct Leaving {
 
 static LEAVING: Locked<Leaving> =
     Locked::new(Leaving { first: 0, len: 0, entries: [None; CONNS_MAX] });
-/// Whether there are any.
+/// Whether there are any such connections.
 static ANY_LEAVES: AtomicBool = AtomicBool::new(false);
 
 impl Leaving {
     fn push(&mut self, e: &'static ConnEntry) {
-        // Without a place, the next connection of the entry gives its memory back.
+        // If there is no place, the next connection of the entry frees its memory.
         if self.len < CONNS_MAX {
             self.entries[(self.first + self.len) % CONNS_MAX] = Some(e);
             self.len += 1;
@@ -180,13 +183,14 @@ impl Leaving {
         Some(e)
     }
 
-    /// Looks after so many of them. Who is the server now keeps nothing: the daemon has
-    /// taken what it sends again.
+    /// Looks at up to `many` of them. A server that is no replica keeps nothing: the
+    /// daemon has taken what it sends again.
     fn look(&mut self, many: usize) {
         for _ in 0..many.min(self.len) {
             let Some(e) = self.pop() else { break };
             if e.state.load(Acquire) == conn_state::OPEN {
-                // Another connection's by now, which closes in its time.
+                // The entry is another connection's by now, which closes in its
+                // time.
             } else if state::mode() == Mode::Record
                 || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
             {
@@ -200,7 +204,8 @@ impl Leaving {
 }
 
 /// The server has closed a connection: its output is kept until the client has all of
-/// it, and no longer. Whoever closes looks after a few that were closed before it.
+/// it, and no longer. The closing thread looks at a few connections that were closed
+/// before it.
 pub fn leave(e: &'static ConnEntry) {
     let keeps = e.keep_addr.load(Relaxed) != 0;
     if !keeps && !ANY_LEAVES.load(Relaxed) {
@@ -213,8 +218,8 @@ pub fn leave(e: &'static ConnEntry) {
     leaving.look(LOOKS_PER_CLOSE);
 }
 
-/// A server that keeps nothing has written: what it kept as a replica goes, of this
-/// connection and, little by little, of those that were closed.
+/// Called when a server that keeps nothing has written: frees what it kept as a
+/// replica, of this connection and, little by little, of those that were closed.
 pub fn give_up(e: &ConnEntry) {
     release(e);
     if ANY_LEAVES.load(Relaxed) {
@@ -222,7 +227,7 @@ pub fn give_up(e: &ConnEntry) {
     }
 }
 
-/// Gives an entry's memory back and has `fill` make another connection's of it.
+/// Frees an entry's memory and has `fill` turn it into another connection's.
 /// Meanwhile nobody takes it for the one that has left.
 pub fn reuse(e: &ConnEntry, fill: impl FnOnce()) {
     let _leaving = LEAVING.hold();

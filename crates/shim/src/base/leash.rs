@@ -1,22 +1,23 @@
 //! The server dies with its daemon as long as a backup could take over: nobody
-//! would confirm what it does. Once it speaks alone, no death of ours touches it.
-//! The kernel kills at the order of the server's first thread only, which only
-//! that thread can take back: the daemon asks it by a signal, wherever it sleeps.
+//! would confirm what it does. Once it speaks alone, no death of the daemon
+//! touches it. The kernel kills it at the order of the server's first thread,
+//! which only that thread can take back: the daemon asks it by a signal, wherever
+//! it sleeps.
 
 use crate::base::state::{header, tid};
 use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use holdfast_wire::shm::{leash, mode};
 
-/// The daemon's signal has interrupted a call.
+/// Whether the daemon's signal has interrupted a call.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// The handler of that signal is in place.
+/// Notes that the handler of that signal is in place.
 pub fn hold() {
     header().leash.store(leash::HELD, SeqCst);
 }
 
-/// If the server speaks alone, its daemon's death is no longer its own. Returns
+/// If the server speaks alone, stops it from dying with its daemon. Returns
 /// whether it does.
 pub fn slip() -> bool {
     let h = header();
@@ -32,8 +33,8 @@ pub fn slip() -> bool {
     true
 }
 
-/// Whether it was the daemon's signal that interrupted a call of this thread;
-/// asking forgets it.
+/// Whether the daemon's signal interrupted a call of this thread; asking resets
+/// this.
 pub fn take_asked() -> bool {
     tid() == 0 && ASKED.swap(false, SeqCst)
 }

@@ -8,15 +8,18 @@ use crate::base::state::{self, DIRTY, Mode, header, threaded};
 use crate::base::table::Call;
 use crate::base::{copy, handlers, report, ring, sys};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
-use holdfast_wire::shm::{OPEN, mode, option};
+use holdfast_wire::shm::{OPEN, mode};
 
-/// Threads beyond this share futex words: they wake each other needlessly.
+/// Number of futex words. Threads beyond it share words, and wake each other
+/// needlessly.
 const TURN_WORDS: usize = 64;
-/// A thread that nobody could wake looks for itself this often: the one that
-/// consumed last may be blocked where the log knows nothing of it.
+/// Time after which a thread that nobody could wake looks for itself, in ns:
+/// the one that consumed last may be blocked in a call that is not in the log.
 const TURN_WAIT_NS: u64 = 10_000_000;
-/// Bytes of a record that grows: one that is half a kilobyte is sent as it is.
+/// Size up to which a record grows, in bytes: one of half a kilobyte is sent as
+/// it is.
 const OPEN_BYTES_MAX: u64 = 512;
 /// Turns of the loop that waits for the backup before it sleeps.
 const SPIN: u32 = 200;
@@ -24,8 +27,8 @@ const SPIN: u32 = 200;
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Futex word of each thread that waits for its turn.
 static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
-/// The thread that consumed last; it is the one that waits for more log. Or
-/// [`NOBODY`], when that one went where the log does not reach, or nobody has yet.
+/// The thread that consumed last, which waits for more log. [`NOBODY`] if that
+/// thread makes a call that is not in the log, or if none has consumed yet.
 static LAST: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
 /// Which words of [`TURNS`] have sleepers.
@@ -51,7 +54,7 @@ impl Drop for Held {
     }
 }
 
-/// What a record says besides its payload.
+/// Content of a record, besides its payload.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub op: Op,
@@ -75,14 +78,15 @@ impl Entry {
     }
 }
 
-/// Whether anybody reads the log. A server that speaks alone goes the primary's ways,
-/// so that its books are right when a log begins, and writes none.
+/// Whether anybody reads the log. A server that speaks alone does what a primary
+/// does, so that its books are right when a log begins, but writes none.
 #[inline]
 pub fn is_on() -> bool {
     matches!(header().mode.0.load(Acquire), mode::RECORD | mode::BROKEN)
 }
 
-/// Which log is on, of those that this server has had; 0 for none.
+/// Number of the current log among those that this server has had; 0 if none is
+/// on.
 pub fn which() -> u32 {
     if is_on() { header().logs.load(Relaxed) + 1 } else { 0 }
 }
@@ -95,7 +99,7 @@ pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
     }
 }
 
-/// As [`append`], by a caller that holds the log already.
+/// Like [`append`], for a caller that holds the log already.
 pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
     if is_on() {
         let tail = put(entry, parts);
@@ -103,7 +107,7 @@ pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
     }
 }
 
-/// Appends a record that [`extend`] may add to. The log is on.
+/// Appends a record that [`extend`] may add to. The log must be on.
 pub fn append_open(_: &Held, entry: Entry) {
     let h = header();
     let tail = put(entry, &[]);
@@ -132,13 +136,14 @@ pub fn extend(_: &Held, word: u64) -> bool {
     }
     // It fails if the daemon has ended the record meanwhile.
     let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
-    if added {
+    if added && buffering().waits_for(Op::Clock, 0) {
         DIRTY.store(end + WORD, Relaxed);
     }
     added
 }
 
-/// Writes a record behind the last one; the tail that makes it part of the log.
+/// Writes a record behind the last one; returns the tail that makes it part of
+/// the log.
 fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
     let payload_len: usize = parts.iter().map(|p| p.1).sum();
     let len = record_len(payload_len) as u64;
@@ -163,14 +168,14 @@ fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
             to = to.add(n);
         }
     }
-    if entry.flags & LAZY == 0 {
+    if buffering().waits_for(entry.op, entry.flags) {
         DIRTY.store(tail + len, Relaxed);
     }
     tail + len
 }
 
-/// Ends a record that may still grow; the log's tail. The daemon may do the same
-/// at the same time: both write what both know.
+/// Ends a record that may still grow; returns the log's tail. The daemon may do
+/// the same at the same time: both write what both know.
 fn end_open() -> u64 {
     let h = header();
     let tail = h.tail.0.load(Relaxed);
@@ -186,8 +191,9 @@ fn end_open() -> u64 {
     end
 }
 
-/// The daemon frees the ring's space when the backup has confirmed it: until
-/// then it is the only copy of what the server has read (decision 4).
+/// Waits for space in the ring. The daemon frees it when the backup has
+/// confirmed it: until then it is the only copy of what the server has read
+/// (decision 4).
 fn wait_for_space(until: u64) {
     let h = header();
     while until - h.head.0.load(Acquire) > state::ring_bytes() {
@@ -197,8 +203,8 @@ fn wait_for_space(until: u64) {
             return;
         }
         if h.stable.0.load(Acquire) == u64::MAX {
-            // Only who joins follows: nobody waits for that one, nor for a daemon that has
-            // died meanwhile.
+            // Only a joining member follows: nobody waits for it, nor for a daemon that
+            // has died meanwhile.
             let _ = h.mode.0.compare_exchange(mode::RECORD, mode::SOLO, AcqRel, Acquire);
             continue;
         }
@@ -206,8 +212,13 @@ fn wait_for_space(until: u64) {
     }
 }
 
+/// What output waits for in this group (decision 32).
+fn buffering() -> Buffering {
+    Buffering::of_options(state::OPTIONS.load(Relaxed))
+}
+
 /// Output commit (decision 7): waits until the backup holds every event that
-/// the output could depend on.
+/// the output could depend on, as far as it waits for such.
 pub fn commit() {
     commit_to(DIRTY.load(Relaxed));
 }
@@ -217,15 +228,14 @@ pub fn is_committed() -> bool {
     holds(DIRTY.load(Relaxed))
 }
 
-/// Whether nobody waits for the backup to hold all before `need`, or it does.
+/// Whether nobody waits for the backup to hold everything before `need`, or it
+/// does.
 fn holds(need: u64) -> bool {
-    header().stable.0.load(Acquire) >= need
-        || !is_on()
-        || state::OPTIONS.load(Relaxed) & option::NO_COMMIT != 0
+    header().stable.0.load(Acquire) >= need || !is_on() || buffering() == Buffering::Immediate
 }
 
-/// As [`commit`], for everything logged so far: the end of a connection must be
-/// known to the gate before the kernel speaks of it (decision 11).
+/// Like [`commit`], for everything logged so far: the end of a connection must
+/// be known to the gate before the kernel sends it (decision 11).
 pub fn commit_all() {
     commit_to(ring::tail());
 }
@@ -276,7 +286,8 @@ impl Taken {
         }
     }
 
-    /// The record's payload. It stays only until the record is [`Self::done`].
+    /// The record's payload. It is valid only until the record is
+    /// [`Self::done`].
     pub fn payload(&self) -> &[u8] {
         let len = self.header.payload_len as usize;
         // SAFETY: so many bytes lie behind the header, and stay until then.
@@ -288,8 +299,8 @@ impl Taken {
     }
 }
 
-/// Waits for the calling thread's next record without checking what it is.
-/// `None`: the log has ended; the caller runs on alone or parks.
+/// Waits for the calling thread's next record without checking it. `None`: the
+/// log has ended; the caller runs on alone or parks.
 pub fn take_any() -> Option<Taken> {
     let h = header();
     loop {
@@ -332,14 +343,14 @@ pub fn take_any() -> Option<Taken> {
     }
 }
 
-/// Whether it is the calling thread that waits for more log.
+/// Whether the calling thread is the one that waits for more log.
 fn waits_for_more() -> bool {
     let me = u32::from(state::tid());
     LAST.load(Relaxed) == me || LAST.compare_exchange(NOBODY, me, SeqCst, Relaxed).is_ok()
 }
 
-/// The replica's calling thread goes where the log does not reach, perhaps for
-/// ever: another one must wait for more.
+/// The replica's calling thread makes a call that is not in the log, perhaps
+/// forever: another thread must wait for more.
 pub fn leave() {
     let me = u32::from(state::tid());
     if LAST.compare_exchange(me, NOBODY, SeqCst, Relaxed).is_err() {

@@ -37,8 +37,8 @@ pub fn is_named(info: &libc::dl_phdr_info, part: &[u8]) -> bool {
     name(info).windows(part.len()).any(|w| w == part)
 }
 
-/// Where the segments of a loaded object lie that have all of `flags` (`PF_X`): the
-/// first address, and the one behind the last.
+/// The segments of a loaded object that have all of `flags` (`PF_X`): the first
+/// address, and the one behind the last.
 pub fn range(info: &libc::dl_phdr_info, flags: u32) -> (usize, usize) {
     // SAFETY: the loader's own description of a loaded object.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };

@@ -1,5 +1,5 @@
 //! The end of the log: threads drain it, and stop here until the sockets are
-//! real. What the first of them does meanwhile is the promotion's.
+//! real. What the first of them does meanwhile belongs to the promotion.
 
 use crate::base::cells::SetOnce;
 use crate::base::state::{MAIN_AWAY, Mode, THREADS, header, mode, tid};
@@ -7,21 +7,22 @@ use crate::base::{defer, leash, log, quiet, ring, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 
-/// How often the others look whether one of them must promote in its stead.
+/// Time between the others' looks at whether one of them must promote in its
+/// stead, in ns.
 const LEADER_WAIT_NS: u64 = 5_000_000;
 
-/// Threads that need nothing of the log: they have reached its end, or wait where
-/// it does not reach.
+/// Threads that need nothing more of the log: they have reached its end, or wait
+/// in a call that is not in it.
 static AT_END: AtomicU32 = AtomicU32::new(0);
-/// Promotions that have been made: a copy of a survivor may make another.
+/// Number of promotions made: a copy of a survivor may make another.
 static DONE: AtomicU32 = AtomicU32::new(0);
-/// Promotions that a thread has taken on itself.
+/// Number of promotions that a thread has undertaken.
 static LED: AtomicU32 = AtomicU32::new(0);
-/// What that thread runs. The promotion stands above the calls, which park here:
-/// it is told to this module at start-up.
+/// The function that this thread runs. The promotion depends on the calls, which
+/// park here: so this module is told at start-up.
 static LEAD: SetOnce<fn()> = SetOnce::new();
 
-/// Says what the thread that promotes runs; once, at start-up.
+/// Sets the function that the promoting thread runs; once, at start-up.
 pub fn set_lead(lead: fn()) {
     LEAD.set(lead);
 }
@@ -31,7 +32,7 @@ pub fn all_at_end() -> bool {
     AT_END.load(SeqCst) >= THREADS.load(SeqCst)
 }
 
-/// The sockets are real: those who stopped here go on.
+/// The sockets are real: threads that stopped here go on.
 pub fn release() {
     DONE.fetch_add(1, SeqCst);
     sys::futex_wake(&DONE, false);
@@ -46,15 +47,15 @@ pub fn draining() -> bool {
         && h.head.0.load(Acquire) >= h.end.0.load(Acquire)
 }
 
-/// Stops here until the sockets are real; the call that came to the log's end then
-/// starts over. The main thread leads; another one does while the main thread waits
+/// Stops here until the sockets are real; the call that reached the log's end then
+/// starts over. The main thread leads; another one does if the main thread waits
 /// for it to end, or has ended.
 pub fn start_over<T>() -> Option<T> {
     park();
     None
 }
 
-/// As [`start_over`], at the end of a program, which does not.
+/// Like [`start_over`], at the end of a program, where nothing starts over.
 pub fn park() {
     if mode() != Mode::Replay {
         return;
@@ -81,8 +82,8 @@ pub fn park() {
     leash::slip();
 }
 
-/// Runs a call that waits for other threads and that the log knows nothing of:
-/// its outcome is theirs.
+/// Runs a call that waits for other threads and that is not in the log: its
+/// outcome depends on theirs.
 pub fn outside<T>(f: impl Fn() -> T) -> T {
     quiet::call(|call| {
         match mode() {

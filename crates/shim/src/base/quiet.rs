@@ -1,11 +1,13 @@
-//! Where each thread stands in respect of the log, and standing still. The daemon may
-//! copy the server at a moment at which no thread is between a logged call's effect
-//! and its record; in the copy the mode is another one. So every logged call is run by
-//! [`call`]: it says by one word that the thread is in one, comes to no effect while
-//! threads shall stand still, and starts over in the new mode what had not happened.
+//! Where each thread stands with respect to the log, and how threads stand still. The
+//! daemon may copy the server at a moment at which no thread is between a logged
+//! call's effect and its record; in the copy the mode is another one. So every logged
+//! call is run by [`call`]: it says by one word that the thread is in one, has no
+//! effect while threads shall stand still, and starts over in the new mode if it had
+//! not happened.
 //!
-//! The word is read of stopped threads (`holdfast_wire::quiet` has the rule), so its
-//! order among the thread's own instructions is all that counts: it costs no fence.
+//! The word is read while its thread is stopped (`holdfast_wire::quiet` has the
+//! rule), so only its order among the thread's own instructions counts: it costs no
+//! fence.
 
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::{handlers, sys};
@@ -13,11 +15,11 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
 use holdfast_wire::quiet::{Thread, state as at};
 
-/// No thread stands still for longer: its daemon may have died. One that copies the
-/// server has stopped it by then, and need not ask.
+/// Longest time for which a thread stands still, in ns: its daemon may have died. A
+/// daemon that copies the server has stopped it by then, and need not ask.
 const STILL_MAX_NS: u64 = 1_000_000_000;
 
-/// Threads that the shim has not made: they log nothing that counts.
+/// Place of threads that the shim has not made: they log nothing that counts.
 static NOBODY: Thread = Thread::new();
 
 std::thread_local! {
@@ -27,15 +29,16 @@ std::thread_local! {
 /// A logged call of the calling thread.
 pub struct Call {
     place: &'static Thread,
-    /// Where the thread was before. In a call already, if a signal's handler or a
-    /// routine that libc runs makes this one: then the outer one decides.
+    /// State of the thread before. It was in a call already if a signal's
+    /// handler, or a routine that libc runs, makes this one: then the outer call
+    /// decides.
     before: u32,
-    /// `Header::park` as it was.
+    /// Value of `Header::park` at the beginning.
     seen: u32,
 }
 
-/// Runs a logged call: `f` reads the mode and does what it asks for. `None` starts
-/// over, as if the server had only now called.
+/// Runs a logged call: `f` reads the mode and does what it demands. `None` starts
+/// over, as if the server had only just called.
 #[inline]
 pub fn call<T>(mut f: impl FnMut(&Call) -> Option<T>) -> T {
     loop {
@@ -57,7 +60,7 @@ fn enter() -> Call {
     Call { place, before, seen }
 }
 
-/// Says where the thread is from here on; what [`park_word`] says then.
+/// Says where the thread is from here on; returns what [`park_word`] says then.
 #[inline]
 fn go(place: &Thread, state: u32) -> u32 {
     compiler_fence(SeqCst);
@@ -71,7 +74,7 @@ fn park_word() -> u32 {
     if state::is_attached() { header().park.0.load(Relaxed) } else { 0 }
 }
 
-/// Stays here while threads shall stand still. A child of the server need not.
+/// Waits here while threads shall stand still. A child of the server need not.
 #[cold]
 fn stand_still(place: &Thread) -> u32 {
     let word = &header().park.0;
@@ -102,8 +105,8 @@ impl Drop for Call {
 }
 
 impl Call {
-    /// Makes a system call that may take long. `None`: the server's call is to start
-    /// over, since it has not happened.
+    /// Makes a system call that may take long. `None`: the server's call must start
+    /// over, because it has not happened.
     #[inline]
     pub fn sleep(&self, raw: impl FnOnce() -> isize) -> Option<isize> {
         if self.before != at::OUTSIDE {
@@ -118,12 +121,13 @@ impl Call {
         if self.is_over() || was_stopped && in_vain() { None } else { Some(r) }
     }
 
-    /// Runs a function of libc that waits for other threads as long as they take.
+    /// Runs a libc function that waits for other threads, without a time limit.
     pub fn wait<T>(&self, f: impl FnOnce() -> T) -> T {
         self.stand(at::WAITS, f)
     }
 
-    /// Runs a function of libc that waits until a moment, or on `condition` (or 0).
+    /// Runs a libc function that waits until a point in time, or on `condition` (or
+    /// 0).
     pub fn wait_timed<T>(&self, condition: usize, f: impl FnOnce() -> T) -> T {
         self.place.condition.store(condition as u64, Relaxed);
         self.stand(at::TIMED, f)
@@ -150,14 +154,15 @@ impl Call {
         Some(())
     }
 
-    /// Whether a call that was begun as the primary's goes on in a copy that follows
-    /// the log: what it did there is undone, and it starts over.
+    /// Whether a call that the primary had begun goes on in a copy that follows the
+    /// log: what it did there is undone, and it starts over.
     pub fn is_over(&self) -> bool {
         mode() == Mode::Replay
     }
 }
 
-/// The calling thread gets a place of its own; one of the first things that it does.
+/// Gives the calling thread a place of its own; one of the first things that it
+/// does.
 pub fn join() {
     let shim = state::shim();
     let tid = sys::sys!(SYS_gettid) as i32;
@@ -171,7 +176,7 @@ pub fn join() {
     PLACE.set(place);
 }
 
-/// The calling thread ends.
+/// Frees the place of the calling thread, which ends.
 pub fn part() {
     let place = PLACE.replace(&NOBODY);
     if place.tid.swap(0, Relaxed) == 0 {

@@ -12,7 +12,7 @@ unsafe extern "C" {
 
 macro_rules! reals {
     ($($name:ident = $symbol:literal),+ $(,)?) => {
-        /// A libc function that one of ours stands before.
+        /// A libc function in front of which one of ours stands.
         #[derive(Clone, Copy)]
         #[repr(usize)]
         pub enum Real { $($name),+ }
@@ -112,7 +112,7 @@ pub fn address(which: Real) -> usize {
     }
 }
 
-/// Address of a function that the program may or may not have; 0: it has not.
+/// Address of a function that the program may lack; 0 if it does.
 pub fn find(name: &CStr) -> usize {
     // SAFETY: a C string; the loader's own lookup, of all that is loaded.
     unsafe { dlsym(RTLD_DEFAULT, name.as_ptr()) }
@@ -129,7 +129,7 @@ pub fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigac
     real(Real::Sigaction)(signal as usize, new as usize, old as usize, 0)
 }
 
-/// As [`real`], for functions of six arguments.
+/// Like [`real`], for functions of six arguments.
 pub fn real6(which: Real, x: [usize; 6]) -> usize {
     type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
     // SAFETY: as in `real`; a narrower result leaves the upper half undefined.

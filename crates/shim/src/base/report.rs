@@ -1,5 +1,5 @@
-//! What the shim says in words, to the daemon and to whoever reads the server's
-//! log: how the members differ, that protection has ended, what is refused.
+//! What the shim reports as text, to the daemon and in the server's log: how
+//! the members differ, that protection has ended, what is refused.
 
 use crate::base::ring;
 use crate::base::state::{self, Mode, header, header_ptr, mode, tid};
@@ -10,12 +10,12 @@ use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::mode as shared_mode;
 
-/// The replica differs from the primary: it says why and stands still for ever.
+/// The replica differs from the primary: it says why and stands still forever.
 pub fn diverged(reason: &str) -> ! {
     report(&[reason])
 }
 
-/// Another call than the primary's at this place of the log.
+/// The replica makes another call than the primary at this place of the log.
 pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
     let mut n = [[0u8; 24]; 4];
     let [a, b, c, d] = &mut n;
@@ -63,7 +63,7 @@ fn has_call(op: Op) -> bool {
     )
 }
 
-/// A call's name and what stands before it; nothing for none.
+/// A call's name and the word in front of it; empty for none.
 fn called(number: usize) -> (&'static str, &'static str) {
     match table::TABLE.get(number) {
         Some((name, call)) if *call != Call::none => (" ", name),
@@ -81,8 +81,8 @@ fn place_of(op: Op) -> &'static str {
     }
 }
 
-/// What a person can do about it: where two members come apart says why they
-/// may have.
+/// What a person can do about a difference: the place where two members differ
+/// tells why they may.
 fn hint(there: Option<Op>, here: Op) -> &'static str {
     let either = |op: Op| here == op || there == Some(op);
     if either(Op::Fork) {
@@ -98,7 +98,7 @@ fn hint(there: Option<Op>, here: Op) -> &'static str {
     }
 }
 
-/// Other bytes than the primary's were written.
+/// The replica writes other bytes than the primary.
 pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
     let mut n = [[0u8; 24]; 3];
     let [a, b, c] = &mut n;
@@ -120,8 +120,8 @@ pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
     ])
 }
 
-/// A number that the primary gave out is in use here: libc, or a thread that did
-/// not ask us, has opened or closed something at another time.
+/// A descriptor number that the primary gave out is in use here: libc, or a
+/// thread that did not ask us, has opened or closed something at another time.
 pub fn diverged_fd(fd: i32) -> ! {
     let mut n = [0u8; 24];
     let number = decimal(i64::from(fd), &mut n);
@@ -138,10 +138,10 @@ pub fn diverged_fd(fd: i32) -> ! {
     report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }
 
-/// Bytes of a path that a reason has room for.
+/// Most bytes of a path in a reason.
 const PATH_SHOWN_BYTES: usize = 300;
 
-/// The end of a path that may be long, and what stands for its beginning.
+/// The end of a path that may be long, and a sign for its beginning.
 fn shown(path: *const u8) -> (&'static str, &'static str) {
     // SAFETY: the server's path string, which lasts for the call that reports it.
     let path = unsafe { CStr::from_ptr(path.cast()) }.to_str().unwrap_or("?");
@@ -187,7 +187,7 @@ fn report(parts: &[&str]) -> ! {
     }
 }
 
-/// Writes what the daemon shall read as the reason, and says how long it is. The
+/// Writes the reason that the daemon shall read, and returns its length. The
 /// reason is the caller's until its length is published.
 fn write_reason(parts: &[&str]) -> u32 {
     // SAFETY: the header is mapped. No reference is made to what is written.
@@ -204,8 +204,8 @@ fn write_reason(parts: &[&str]) -> u32 {
     len as u32
 }
 
-/// What the server does is not all in the log any more: the daemon hears why,
-/// and the server runs on. The replica stands still.
+/// Not everything that the server does is in the log any more: the daemon is
+/// told why, and the server runs on. The replica stands still.
 pub fn end_protection(why: &str) {
     if mode() == Mode::Replay {
         diverged(why);
@@ -213,17 +213,18 @@ pub fn end_protection(why: &str) {
     end_protection_by(&[why]);
 }
 
-/// As [`end_protection`], by the server or a child of it: several may come at once.
+/// Like [`end_protection`], for the server or a child of it: several may come at
+/// once.
 pub fn end_protection_by(why: &[&str]) {
     sys::say(why);
     let h = header();
     if h.reason_len.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
         return;
     }
-    // Whoever has taken the length away from 0 writes alone.
+    // The thread that has changed the length from 0 writes alone.
     h.reason_len.store(write_reason(why), Release);
     let change = |from, to| h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
-    // Of a server that speaks alone: no backup can join it any more.
+    // For a server that speaks alone: no backup can join it any more.
     if change(shared_mode::RECORD, shared_mode::BROKEN)
         || change(shared_mode::SOLO, shared_mode::OFF)
     {
@@ -232,7 +233,7 @@ pub fn end_protection_by(why: &[&str]) {
     }
 }
 
-/// A call that cannot be replayed fails alike on both members, and says so.
+/// Reports a call that cannot be replayed; it fails alike on both members.
 pub fn refused(call: &str, remedy: &str) {
     sys::say(&["refused ", call, ": it cannot be replicated; ", remedy]);
 }

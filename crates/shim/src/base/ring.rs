@@ -1,17 +1,17 @@
-//! The ring in shared memory that holds the log: where a position lies, how far
-//! the log goes, and how the two processes wake each other.
+//! The ring in shared memory that holds the log: the place of a position, the
+//! end of the log, and how the two processes wake each other.
 
 use crate::base::state::{self, WAKE_FD, header};
 use crate::base::sys::{self, syscall};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use holdfast_wire::shm::OPEN;
 
-/// The daemon is woken early once this much waits in the ring.
+/// Bytes in the ring at which the daemon is woken early.
 const KICK_BYTES: u64 = 256 << 10;
 
 static KICKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Where a position lies in the ring.
+/// Address of a position in the ring.
 ///
 /// # Safety
 /// The shared memory is mapped.
@@ -20,7 +20,7 @@ pub unsafe fn at(position: u64) -> *mut u8 {
     unsafe { state::ring().add((position & (state::ring_bytes() - 1)) as usize) }
 }
 
-/// How far the log goes.
+/// End of the log.
 pub fn tail() -> u64 {
     header().tail.0.load(Acquire) & !OPEN
 }

@@ -1,4 +1,4 @@
-//! What the shim knows: its mode, the shared memory, and who it is.
+//! The shim's state: its mode, the shared memory, and its identity.
 
 use core::cell::Cell;
 use core::sync::atomic::{
@@ -11,14 +11,15 @@ use holdfast_wire::shm::{self, ShimState};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mode {
-    /// Not ours, or protection has ended: straight to the kernel.
+    /// Straight to the kernel: the process is not ours, or protection has
+    /// ended.
     Pass = shim_mode::PASS,
-    /// The kernel answers; the answers are logged, if anybody reads the log.
+    /// The kernel answers; its answers are logged, if anybody reads the log.
     Record = shim_mode::RECORD,
     Replay = shim_mode::REPLAY,
 }
 
-/// What the daemon may look at, and in a copy of the server changes.
+/// State that the daemon may look at, and changes in a copy of the server.
 static SHIM: ShimState = ShimState::new();
 /// The memory shared with the daemon, in three parts; null until it is mapped.
 static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
@@ -27,21 +28,21 @@ static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 /// Size of the ring, a power of two. It is mapped a second time behind itself.
 static RING_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Threads of the server that run now.
+/// Number of the server's threads that run now.
 pub static THREADS: AtomicU32 = AtomicU32::new(1);
-/// Whether the server has ever made a thread. It never goes back: members would
-/// not agree on when.
+/// Whether the server has ever made a thread. Never reset: members would not
+/// agree on when.
 pub static THREADED: AtomicBool = AtomicBool::new(false);
-/// Whether the main thread is where it neither delivers signals nor promotes:
-/// it waits for another thread to end, or has ended itself.
+/// Whether the main thread is in a place where it neither delivers signals nor
+/// promotes: it waits for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
-/// Descriptor of the socket to the daemon, of the memory shared with it, and of
-/// its wake-up eventfd; and of the server's userfaultfd, which is the daemon's to use.
+/// Descriptors of the socket to the daemon, of the memory shared with it, and of its
+/// wake-up eventfd; and of the server's userfaultfd, which is for the daemon.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 pub static FAULT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Position after the last record that output must wait for.
+/// Position behind the last record that output must wait for.
 pub static DIRTY: AtomicU64 = AtomicU64::new(0);
 /// `Header::options`, cached.
 pub static OPTIONS: AtomicU32 = AtomicU32::new(0);
@@ -111,7 +112,8 @@ pub fn excluded(caller: usize) -> bool {
         && EXCLUDED.iter().any(|(lo, hi)| (lo.load(Relaxed)..hi.load(Relaxed)).contains(&caller))
 }
 
-/// Sets where the shared memory lies; once, before the mode leaves [`Mode::Pass`].
+/// Sets the address of the shared memory; once, before the mode leaves
+/// [`Mode::Pass`].
 ///
 /// # Safety
 /// `base` has header, table, the ring and the ring again, as `shm` lays them out,
@@ -138,7 +140,7 @@ pub fn header() -> &'static shm::Header {
     unsafe { &*header_ptr() }
 }
 
-/// The header page, for those fields that are written whole before an atomic
+/// The header page, for fields that are written completely before an atomic
 /// beside them says so.
 #[inline]
 pub fn header_ptr() -> *mut shm::Header {

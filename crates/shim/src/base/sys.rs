@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Where our `syscall` instruction lies: at first in [`own_gate`], later in libc,
-/// whose text is the one range that the alarm does not watch.
+/// Address of our `syscall` instruction: at first [`own_gate`], later in libc,
+/// whose text is the only range that the alarm does not watch.
 static GATE: AtomicPtr<()> = AtomicPtr::new(own_gate as *const () as *mut ());
 
 /// Machine code of `syscall; ret`.
@@ -14,7 +14,7 @@ unsafe extern "C" fn own_gate() {
     core::arch::naked_asm!("syscall", "ret")
 }
 
-/// From now on system calls are made at `gate`.
+/// Makes system calls at `gate` from now on.
 ///
 /// # Safety
 /// `gate` points to executable [`GATE_CODE`] that is never unmapped.
@@ -22,7 +22,7 @@ pub unsafe fn set_gate(gate: *const u8) {
     GATE.store(gate.cast_mut().cast(), Relaxed);
 }
 
-/// Where they are made: the address of the `syscall` instruction.
+/// Address of the `syscall` instruction by which calls are made.
 pub fn gate() -> usize {
     GATE.load(Relaxed) as usize
 }
@@ -56,7 +56,7 @@ pub unsafe fn syscall6(
     result
 }
 
-/// A word of a system call that is no address.
+/// An argument of a system call that is not an address.
 pub trait Number {
     fn word(self) -> usize;
 }
@@ -72,10 +72,10 @@ macro_rules! numbers {
     )+ };
 }
 
-// Not `usize`: that is what addresses are carried in.
+// Not `usize`, which carries addresses.
 numbers! { i32 u32 i64 isize }
 
-/// Whether all that a call takes are numbers: whatever they are, it touches none of
+/// Whether a call takes nothing but numbers: whatever they are, it touches none of
 /// the process's memory.
 pub const fn takes_numbers(call: i64) -> bool {
     matches!(
@@ -113,7 +113,7 @@ pub const fn takes_numbers(call: i64) -> bool {
 }
 
 /// `sys!(SYS_close, fd)`: a call that takes nothing but numbers, which the compiler
-/// checks. `fcntl` is one for those commands that take a number.
+/// checks. `fcntl` is such a call for those commands that take a number.
 macro_rules! sys {
     ($n:ident $(, $a:expr)*) => {{
         const { assert!($crate::base::sys::takes_numbers(libc::$n), "takes an address") };
@@ -172,8 +172,8 @@ pub fn errno() -> i32 {
     unsafe { *__errno_location() }
 }
 
-/// Sleeps while `*word == value`, at most `timeout_ns` (0 = for ever).
-/// `shared` words lie in the memory that the daemon maps too.
+/// Sleeps while `*word == value`, at most `timeout_ns` (0 = forever). `shared`
+/// words lie in the memory that the daemon maps too.
 pub fn futex_wait(word: &AtomicU32, value: u32, shared: bool, timeout_ns: u64) -> isize {
     let op = if shared { libc::FUTEX_WAIT } else { libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG };
     let time = libc::timespec {
@@ -198,7 +198,7 @@ pub fn lock(word: &AtomicU32) {
     if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
         return;
     }
-    // 2 says that there may be sleepers, as there may be behind this one.
+    // 2 says that there may be sleepers, as there may be behind this thread.
     while word.swap(2, Acquire) != 0 {
         futex_wait(word, 2, false, 0);
     }
@@ -219,8 +219,8 @@ pub fn map_anonymous(bytes: usize) -> *mut u8 {
     if at < 0 { core::ptr::null_mut() } else { at as *mut u8 }
 }
 
-/// Fresh zeroed memory at an address of ours, or the error's number: `EEXIST` if
-/// something lies there, which stays as it is.
+/// Fresh zeroed memory at an address of our choice, or the error's number:
+/// `EEXIST` if something lies there, which stays as it is.
 pub fn map_anonymous_at(at: usize, bytes: usize) -> Result<*mut u8, i32> {
     let mapped = map(at, bytes, libc::MAP_FIXED_NOREPLACE);
     if mapped < 0 { Err(-mapped as i32) } else { Ok(mapped as *mut u8) }

@@ -1,8 +1,9 @@
 //! The table of calls: what the shim does with each. `docs/SUPPORT.md` is made
-//! from this text; the number of a call is what records carry.
+//! from this text; a call's number is what records carry.
 
-/// A call, how far it is supported, and what an operator must know of it. The
-/// last two are for the page: it says what *Replayed*, *Passed* and *Refused* mean.
+/// A call, how far it is supported, and what an operator must know about it. The
+/// last two are for the page, which says what *Replayed*, *Passed* and *Refused*
+/// mean.
 macro_rules! calls {
     ($($name:ident $level:ident $note:literal;)+) => {
         /// A call of the table.

@@ -1,18 +1,18 @@
-//! Writes that wait for the backup, in a queue for each thread. What decides
-//! which writes wait, and when they are made, is in `defer`.
+//! Writes that wait for the backup, in a queue for each thread. `defer` decides
+//! which writes wait, and when they are made.
 
 use crate::base::cells::{Guard, Locked};
 use crate::base::fds;
 use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Threads that defer: event loops are made first.
+/// Number of threads that defer: event loops are made first.
 const QUEUES: usize = 16;
-/// Writes and bytes that may wait altogether.
+/// Most writes, and most bytes, that may wait in one queue.
 const ENTRIES_MAX: usize = 256;
 const ARENA_BYTES: usize = 256 << 10;
-/// A full send buffer, which the rules of `defer` exclude, is waited for this long
-/// at a time, in milliseconds.
+/// Time for which a full send buffer, which the rules of `defer` exclude, is
+/// waited for in one go, in milliseconds.
 const FULL_WAIT_MS: i32 = 1000;
 
 #[derive(Clone, Copy)]
@@ -28,10 +28,10 @@ struct Writes {
     used: usize,
 }
 
-/// One thread's writes. Another one empties it before it uses a descriptor that
-/// has a write waiting here.
+/// One thread's writes. Another thread empties the queue before it uses a
+/// descriptor that has a write waiting here.
 pub struct Queue {
-    /// Entries in use; changed only by who holds the writes.
+    /// Entries in use; changed only by the holder of the writes.
     count: AtomicUsize,
     writes: Locked<Writes>,
 }
@@ -53,7 +53,7 @@ pub fn queue(number: usize) -> Option<&'static Queue> {
 }
 
 impl Queue {
-    /// Whether nothing waits here: what the queue's own thread sees is certain.
+    /// Whether nothing waits here: the queue's own thread can rely on that.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -115,7 +115,8 @@ impl Held<'_> {
     }
 }
 
-/// An error is the connection's end; the server learns of it by its next call.
+/// Sends bytes. An error is the connection's end; the server learns of it by
+/// its next call.
 fn send(fd: i32, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {

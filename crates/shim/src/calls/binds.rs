@@ -1,5 +1,6 @@
 //! The addresses that the server's sockets were bound to: listeners are made
-//! again at promotion, and the backup's daemon looks before whether they could.
+//! again at promotion, and the backup's daemon checks beforehand whether they
+//! could be.
 
 use crate::base::cells::Locked;
 use crate::base::fds;
@@ -7,7 +8,7 @@ use crate::base::state::{Mode, header, header_ptr, mode};
 use core::sync::atomic::Ordering::Release;
 use holdfast_wire::shm::Listener;
 
-/// Sockets whose address is remembered; listeners among them are few.
+/// Most sockets whose address is remembered; few of them are listeners.
 const BINDS_MAX: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -78,7 +79,7 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
     (ip, port)
 }
 
-/// Tells the daemon of every listener, as it is to bring it up.
+/// Tells the daemon of every listener that it has to bring up.
 pub fn publish() {
     // SAFETY: the header is mapped. No reference is made to what is written.
     let (listeners, room) = unsafe {

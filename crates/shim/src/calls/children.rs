@@ -1,10 +1,11 @@
 //! Children on the replica. A child that only works on files (redis' BGSAVE, a
 //! rewritten log) must leave its files on both members, so the replica forks too.
-//! Its child is a shadow: it runs as the primary's does, with that one's number,
-//! until it would touch anything but files and pipes; there it ends, because the
-//! primary's child does that, and nobody may do it twice. What became of a child
-//! the server learns from the log; before it looks at files it waits for the
-//! shadow's end. After promotion shadows are the server's children like any.
+//! Its child is a shadow: it runs as the primary's does, with that child's
+//! number, until it would touch anything but files and pipes. There it ends,
+//! because the primary's child does that, and nobody may do it twice. The server
+//! learns from the log what became of a child; before it looks at files it waits
+//! for the shadow's end. After promotion shadows are ordinary children of the
+//! server.
 
 use crate::base::real::{Real, real};
 use crate::base::state::{
@@ -16,33 +17,34 @@ use crate::calls::processors;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Children at a time; of more the replica makes none.
+/// Most children at a time; the replica makes no more.
 const CHILDREN_MAX: usize = 256;
-/// How long the server waits for a child that has ended on the primary before it
-/// looks at files: less than the second after which a replica counts as hung.
+/// Longest time for which the server waits, before it looks at files, for a
+/// child that has ended on the primary, in ms: less than the second after which
+/// a replica counts as hung.
 const END_WAIT_MS: u32 = 900;
-/// How often it looks meanwhile.
+/// Time between its looks meanwhile, in ns.
 const LOOK_NS: i64 = 500_000;
 const LOOKS_PER_MS: u32 = 2;
-/// Where a child's number and status lie in `siginfo_t`.
+/// Offsets of a child's number and status in `siginfo_t`.
 const SI_PID: usize = 16;
 const SI_CODE: usize = 8;
 
 /// A child of the server: its number on the primary, by which the server knows it,
-/// and here.
+/// and its number here.
 struct Child {
     there: AtomicI32,
     own: AtomicI32,
-    /// See [`told`].
+    /// One of [`told`].
     told: AtomicU32,
 }
 
-/// Whether the server knows that a child has ended.
+/// Values that say whether the server knows that a child has ended.
 mod told {
     pub const NO: u32 = 0;
-    /// It does, and has not looked at files since.
+    /// The server knows, and has not looked at files since.
     pub const OWED: u32 = 1;
-    /// It has waited long enough.
+    /// The server has waited long enough.
     pub const GIVEN_UP: u32 = 2;
 }
 
@@ -50,9 +52,9 @@ static CHILDREN: [Child; CHILDREN_MAX] = [const {
     Child { there: AtomicI32::new(0), own: AtomicI32::new(0), told: AtomicU32::new(told::NO) }
 }; CHILDREN_MAX];
 static LOCK: AtomicU32 = AtomicU32::new(0);
-/// Children in the state [`told::OWED`].
+/// Number of children in the state [`told::OWED`].
 static OWED: AtomicU32 = AtomicU32::new(0);
-/// Of a shadow: its twin's number on the primary.
+/// In a shadow, its twin's number on the primary.
 static SHADOW: AtomicI32 = AtomicI32::new(0);
 
 fn locked<T>(f: impl FnOnce() -> T) -> T {
@@ -62,7 +64,8 @@ fn locked<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The primary made the child `there`: so does the replica. True in the child.
+/// Makes the replica's child when the primary made the child `there`. True in
+/// the child.
 pub fn make(there: i32) -> bool {
     sweep();
     let Some(child) = CHILDREN.iter().find(|c| c.own.load(Relaxed) == 0) else { return false };
@@ -85,7 +88,7 @@ pub fn make(there: i32) -> bool {
 fn become_shadow(there: i32) {
     SHADOW.store(there, Relaxed);
     if state::tid() == 0 {
-        // It is of no use without the replica.
+        // A shadow is of no use without the replica.
         // SAFETY: numbers only.
         unsafe { syscall!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
     }
@@ -99,19 +102,19 @@ fn become_shadow(there: i32) {
     }
 }
 
-/// In a child: those are its parent's.
+/// Forgets all children: in a child, they are its parent's.
 pub fn none() {
     CHILDREN.iter().for_each(|child| child.own.store(0, Relaxed));
     OWED.store(0, Relaxed);
 }
 
-/// The number that a shadow has for itself; 0 for everybody else.
+/// The number that a shadow has for itself; 0 in every other process.
 pub fn shadow() -> i32 {
     SHADOW.load(Relaxed)
 }
 
-/// A call that the world would notice: a shadow ends here. Not any more when its
-/// server has been promoted.
+/// Called before a call that the world would notice: a shadow ends here, unless
+/// its server has been promoted.
 #[inline]
 pub fn leave() {
     if shadow() != 0 && !shared_mode::is_alone(header().mode.0.load(SeqCst)) {
@@ -119,7 +122,8 @@ pub fn leave() {
     }
 }
 
-/// As [`leave`], for a call on a descriptor, unless both its ends are in the family.
+/// Like [`leave`], for a call on a descriptor, unless both its ends are in the
+/// family.
 #[inline]
 pub fn touch(fd: i32) {
     if shadow() != 0 && is_outside(fd) {
@@ -127,7 +131,8 @@ pub fn touch(fd: i32) {
     }
 }
 
-/// A socket, but none of a pair: the replica's others are connected to nobody.
+/// Whether `fd` is a socket, but none of a pair: the replica's other sockets
+/// are not connected.
 fn is_outside(fd: i32) -> bool {
     let (mut name, mut len) = ([0u8; 128], 128u32);
     // SAFETY: memory of ours, of the sizes that are said.
@@ -142,12 +147,12 @@ fn find(there: i32) -> Option<&'static Child> {
     if there > 0 { CHILDREN.iter().find(known) } else { None }
 }
 
-/// The number here of a child that the server knows by the primary's.
+/// The number here of a child that the server knows by the primary's number.
 fn own_number(there: i32) -> i32 {
     find(there).map_or(there, |c| c.own.load(Relaxed))
 }
 
-/// The log says that a child has ended, and whether by a signal.
+/// Notes that, by the log, a child has ended, and whether by a signal.
 pub fn ended(there: i32, killed: bool) {
     let Some(child) = find(there) else { return sweep() };
     if child.told.compare_exchange(told::NO, told::OWED, SeqCst, Relaxed).is_ok() {
@@ -160,7 +165,7 @@ pub fn ended(there: i32, killed: bool) {
     }
 }
 
-/// Frees what has ended here of the children that have ended there.
+/// Frees entries of children that have ended both here and there.
 fn sweep() {
     locked(|| {
         for child in CHILDREN.iter().filter(|c| c.told.load(Relaxed) != told::NO) {
@@ -182,7 +187,7 @@ fn forget(child: &Child) {
     child.own.store(0, Release);
 }
 
-/// Before the server looks at files: what children that have ended have written
+/// Called before the server looks at files: what ended children have written
 /// must be there.
 #[inline]
 pub fn settle() {
@@ -209,7 +214,7 @@ fn wait_for_owed() {
     }
 }
 
-/// `wait4` of the kernel, in the numbers that the server knows.
+/// The kernel's `wait4`, in the numbers that the server knows.
 pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize {
     loop {
         // SAFETY: the caller's own pointers.
@@ -223,7 +228,7 @@ pub fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut u8) -> isize 
     }
 }
 
-/// `waitid` of the kernel, in the numbers that the server knows.
+/// The kernel's `waitid`, in the numbers that the server knows.
 pub fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> isize {
     // SAFETY: the caller's own pointers.
     let raw = |id: u32| unsafe { syscall!(SYS_waitid, kind, id, info, options, 0) };
@@ -240,8 +245,8 @@ pub fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> isize {
     }
 }
 
-/// The number by which the server knows its child `own`, which is none any more
-/// unless it `stays`. `None`: it has been told of its end already.
+/// The number by which the server knows its child `own`; forgotten unless it
+/// `stays`. `None`: the server has been told of its end already.
 fn given(own: i32, stays: bool) -> Option<i32> {
     let known = |c: &&Child| own > 0 && c.own.load(Acquire) == own;
     let Some(child) = CHILDREN.iter().find(known) else { return Some(own) };
@@ -271,14 +276,14 @@ fn child_of(info: *const u8) -> Option<(i32, i32)> {
     Some((at(SI_PID), at(SI_CODE)))
 }
 
-/// The log has answered `waitid` with this.
+/// Notes that the log has answered `waitid` with this.
 pub fn ended_by(info: *const u8) {
     if let Some((pid, code)) = child_of(info).filter(|it| ends(it.1)) {
         ended(pid, code != libc::CLD_EXITED);
     }
 }
 
-/// `kill` of the kernel, in the numbers that the server knows. A shadow signals
+/// The kernel's `kill`, in the numbers that the server knows. A shadow signals
 /// nobody but itself.
 pub fn kill(pid: i32, signal: i32) -> isize {
     match shadow() {
@@ -288,7 +293,8 @@ pub fn kill(pid: i32, signal: i32) -> isize {
     }
 }
 
-/// The primary's server has sent its child a signal: the shadow gets it too.
+/// The primary's server has sent its child a signal: sends it to the shadow,
+/// too.
 pub fn signalled(pid: i32, signal: i32) {
     if let Some(child) = find(pid) {
         sys!(SYS_kill, child.own.load(Relaxed), signal);

@@ -15,13 +15,15 @@ use holdfast_wire::log::Op;
 use holdfast_wire::time;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Clocks that are adjusted: the ids up to `CLOCK_BOOTTIME`.
+/// Number of clocks that are adjusted: the ids up to `CLOCK_BOOTTIME`.
 const CLOCKS: usize = 8;
 
-/// What to add to each of our clocks, in nanoseconds, since the last promotion.
+/// Offset to add to each of our clocks, in nanoseconds, since the last
+/// promotion.
 static OFFSET: [AtomicI64; CLOCKS] = [const { AtomicI64::new(0) }; CLOCKS];
 
-/// Clocks that show the same time at different resolution share an offset.
+/// The clock whose offset this one shares: clocks that show the same time at
+/// different resolution share one.
 fn base(clock: i32) -> Option<usize> {
     match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => Some(libc::CLOCK_REALTIME as usize),
@@ -33,7 +35,8 @@ fn base(clock: i32) -> Option<usize> {
     }
 }
 
-/// libc's clock; the kernel's where the vDSO, which libc asks, would fault.
+/// Reads libc's clock, or the kernel's if the vDSO, which libc asks, would
+/// fault.
 fn real_clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
     if alarm::clocks_trap() {
         // SAFETY: the caller's own timespec.
@@ -62,7 +65,7 @@ pub fn continue_from_log() {
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME] {
         let last = readings::latest(|of| base(of) == Some(clock as usize));
         if last == i64::MIN {
-            // Never asked for: it moves with the monotonic clock.
+            // This clock was never read: it moves with the monotonic clock.
             OFFSET[clock as usize]
                 .store(if clock == libc::CLOCK_BOOTTIME { monotonic } else { 0 }, Relaxed);
             continue;
@@ -75,12 +78,12 @@ pub fn continue_from_log() {
     }
 }
 
-/// Seconds above which a time is one of the real-time clock: the monotonic one
+/// Seconds above which a time belongs to the real-time clock: the monotonic one
 /// begins near zero.
 const REALTIME_FROM_S: i64 = 1_000_000_000;
 
 /// A moment that the server has computed from the clocks it sees, as the kernel
-/// must be told it: after promotion their clocks differ. Without a `clock` the
+/// must be told: after promotion their clocks differ. Without a `clock` the
 /// time itself tells which one is meant. Null stays null.
 pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     // SAFETY: the caller's timespec, or null.
@@ -91,7 +94,7 @@ pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     let offset = if mode() == Mode::Replay { 0 } else { offset(clock) };
     if offset != 0 && (0..SECOND_NS).contains(&t.tv_nsec) {
         let sum = t.tv_nsec - offset.rem_euclid(SECOND_NS);
-        // A moment before the kernel's clock began has passed, as 0 has.
+        // A moment before the kernel's clock began has passed, just as 0 has.
         t.tv_sec = (t.tv_sec.saturating_sub(offset.div_euclid(SECOND_NS))
             + sum.div_euclid(SECOND_NS))
         .max(0);
@@ -100,32 +103,32 @@ pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     Some(t)
 }
 
-/// Where a time of [`until`] lies, for a call.
+/// Address of a time from [`until`], for a call.
 pub fn address(time: &Option<libc::timespec>) -> usize {
     time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize)
 }
 
-/// As [`until`], of a timer that is set to a moment; `None` for one that is set
-/// to a span of time, or stopped.
+/// Like [`until`], for a timer that is set to a moment; `None` for one that is
+/// set to a span of time, or stopped.
 pub fn timer(spec: *const libc::itimerspec, is_moment: bool) -> Option<libc::itimerspec> {
     // SAFETY: the caller's timer specification, or null.
     let mut own = unsafe { spec.as_ref() }.copied().filter(|_| is_moment)?;
     let is_set = own.it_value.tv_sec != 0 || own.it_value.tv_nsec != 0;
     own.it_value = until(None, (&raw const own.it_value) as usize).filter(|_| is_set)?;
-    // Zero would stop it.
+    // Zero would stop the timer.
     own.it_value.tv_nsec += i64::from(own.it_value.tv_sec == 0 && own.it_value.tv_nsec == 0);
     Some(own)
 }
 
-/// A clock's number as records carry it. That of another thread or process has
-/// the number which that has on its own member: only what kind it is counts.
+/// A clock's number as records carry it. The clock of another thread or process
+/// has a different number on each member: only its kind counts.
 pub fn in_log(clock: i32) -> i32 {
     const KIND: i32 = 7;
     const OF_DESCRIPTOR: i32 = 3;
     if clock >= 0 || clock & KIND == OF_DESCRIPTOR { clock } else { clock & KIND | !KIND }
 }
 
-/// The clock of this host as the server knows it from its first one.
+/// This host's clock, continued from the server's first host.
 fn continued(clock: i32) -> i64 {
     own(clock).saturating_add(offset(clock))
 }
@@ -147,7 +150,7 @@ fn now(call: Call, clock: i32) -> i64 {
     })
 }
 
-/// Entry of `clock_gettime`, with the address it was called from.
+/// Entry of `clock_gettime`, with the caller's address.
 pub unsafe extern "C" fn clock_gettime_from(
     clock: i32,
     t: *mut libc::timespec,
@@ -171,8 +174,8 @@ pub unsafe extern "C" fn clock_gettime_from(
     0
 }
 
-/// `clock_gettime`: passes on the return address, by which calls from
-/// allocator libraries are told from the server's.
+/// `clock_gettime`: passes on the return address, which distinguishes calls
+/// from allocator libraries from the server's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
@@ -240,7 +243,7 @@ pub unsafe extern "C" fn getrusage(who: i32, out: *mut u8) -> i32 {
     })) as i32
 }
 
-/// Sleeps on the primary; the replica only takes note.
+/// Sleeps on the primary; the replica only notes it.
 fn sleep_for(
     clock: i32,
     flags: i32,
@@ -256,7 +259,7 @@ fn sleep_for(
         // SAFETY: memory of ours or the server's own.
         unsafe { syscall!(SYS_clock_nanosleep, clock, flags, address(&moment), left) }
     };
-    // It stays begun where the call starts over, in a copy too.
+    // This stays set when the call starts over, even in a copy.
     let is_begun = Cell::new(!threaded());
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -278,9 +281,9 @@ fn sleep_for(
     })
 }
 
-/// Where a thread begins to sleep has a record of its own among several: it has looked
-/// at what they share, often without a lock, and while it sleeps that changes. The
-/// replica's thread, which does not sleep, must have looked by then too.
+/// Logs where a thread begins to sleep, if there are several: it has looked at what
+/// they share, often without a lock, and while it sleeps that changes. The replica's
+/// thread, which does not sleep, must have looked by then too.
 fn begin_of_sleep() -> Entry {
     Entry::new(Op::Lock, Call::sleep, 0, 0)
 }

@@ -1,7 +1,7 @@
 //! The content of files that decide what the server computes: its config with
-//! all that it includes, scripts, data, modules. Each member has its own copy,
-//! and the copies must be alike (decision 25): the primary logs a keyed hash,
-//! the replica compares it with its own.
+//! everything that it includes, scripts, data, modules. Each member has its own
+//! copy, and the copies must be alike (decision 25): the primary logs a keyed
+//! hash, and the replica compares it with its own.
 
 use crate::base::state::{Mode, header, mode};
 use crate::base::sys::{self, syscall};
@@ -9,11 +9,12 @@ use crate::base::{conns, report};
 use core::ffi::CStr;
 use holdfast_wire::hash::{Secrets, StreamHash};
 
-/// Of a longer file only this many bytes count, and its length.
+/// Bytes of a file that are compared; of a longer file only these bytes and its
+/// length count.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What belongs to the machine by nature, not to the server.
+/// Paths whose content belongs to the machine by nature, not to the server.
 const OF_THE_MACHINE: [&[u8]; 9] = [
     b"/etc/hostname",
     b"/etc/hosts",
@@ -26,8 +27,9 @@ const OF_THE_MACHINE: [&[u8]; 9] = [
     b"/var/run/utmp",
 ];
 const FOLDERS_OF_THE_MACHINE: [&[u8]; 3] = [b"/dev/", b"/run/systemd/", b"/var/run/systemd/"];
-/// What a server writes for others, and may look at when it starts; and Python's
-/// compiled modules, which hold the time at which each member's source was made.
+/// Endings of files that a server writes for others, and may look at when it
+/// starts; and of Python's compiled modules, which contain the time at which
+/// each member's source was made.
 const WRITTEN: [&[u8]; 3] = [b".log", b".pid", b".pyc"];
 
 /// A file's hash as a record carries it; `None` if the file is not compared.
@@ -38,9 +40,10 @@ pub fn payload(content: &Content) -> &[u8] {
     content.as_ref().map_or(&[], |hash| hash)
 }
 
-/// Whether the members compare a file that is opened now and so: the server
-/// starts, and reads what is its own. What it reads when it has had a client
-/// may be large and many: documents, and data that it has written itself.
+/// Whether the members compare a file that is opened now and in this way: the
+/// server is starting, and reads its own files. What it reads after its first
+/// client may be large and many: documents, and data that it has written
+/// itself.
 pub fn is_compared(path: *const u8, flags: i32) -> bool {
     const NOT_READ: i32 = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY | libc::O_PATH;
     matches!(mode(), Mode::Record | Mode::Replay)
@@ -57,8 +60,8 @@ fn is_of_the_machine(path: *const u8) -> bool {
         || WRITTEN.iter().any(|end| path.ends_with(end))
 }
 
-/// Hash of what an open file holds; `None` if it is no regular file. The
-/// position in the file stays. A read that fails is part of the hash.
+/// Hash of an open file's content; `None` if it is no regular file. The
+/// position in the file stays. A failed read is part of the hash.
 pub fn of(fd: i32) -> Content {
     // SAFETY: all-zero is a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -75,8 +78,7 @@ pub fn of(fd: i32) -> Content {
     Some(hash.finish().to_le_bytes())
 }
 
-/// Gives the first `len` bytes of a file to `take`. The result is 0, or what
-/// read said otherwise.
+/// Gives the first `len` bytes of a file to `take`. Returns 0, or read's error.
 fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
     let chunk = sys::map_anonymous(CHUNK_BYTES);
     if chunk.is_null() {
@@ -104,8 +106,8 @@ fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
     end
 }
 
-/// On the replica: the file must be what the primary's record says. `what` is
-/// the kind of thing that the file is.
+/// On the replica: checks that the file is what the primary's record says.
+/// `what` is the kind of thing that the file is.
 pub fn compare(what: &str, path: *const u8, here: &Content, there: &[u8]) {
     if payload(here) == there {
         return;

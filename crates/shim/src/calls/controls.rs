@@ -10,18 +10,19 @@ const FIONBIO: u32 = 0x5421;
 const FIOASYNC: u32 = 0x5452;
 const SIOCGIFCONF: u32 = 0x8912;
 
-/// Bytes of `struct termios` (the kernel's), `winsize`, `ifreq` and `arpreq`.
+/// Sizes of `struct termios` (the kernel's), `winsize`, `ifreq` and `arpreq`,
+/// in bytes.
 const TERMIOS_BYTES: usize = 36;
 const WINSIZE_BYTES: usize = 8;
 const IFREQ_BYTES: usize = 40;
 const ARPREQ_BYTES: usize = 68;
-/// Bytes of interfaces that one SIOCGIFCONF is answered with.
+/// Most bytes of interfaces in one answer to SIOCGIFCONF.
 const IFCONF_BYTES_MAX: i32 = 64 << 10;
 
 /// What a request writes through its argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fills {
-    /// So many bytes there.
+    /// This many bytes there.
     Bytes(usize),
     /// A `struct ifconf`, and the buffer that it points to.
     Interfaces,
@@ -32,7 +33,7 @@ enum Fills {
 }
 
 fn fills(request: u32) -> Fills {
-    /// In the numbers of newer requests: the kernel writes, and how much.
+    /// Bits in the numbers of newer requests: the kernel writes, and how much.
     const WRITES: u32 = 0x8000_0000;
     const SIZE_SHIFT: u32 = 16;
     const SIZE_MASK: u32 = 0x3fff;
@@ -62,7 +63,7 @@ fn fills(request: u32) -> Fills {
     }
 }
 
-/// `struct ifconf`: room, then what was used of it, and where.
+/// `struct ifconf`: the room, later its used part, and its address.
 #[repr(C)]
 struct Interfaces {
     len: i32,

@@ -1,5 +1,5 @@
-//! Descriptors as such: closing, duplicating, flags, and the kinds that are
-//! real on both members (pipes, eventfds, timers).
+//! Calls on descriptors as such: closing, duplicating, flags, and the kinds
+//! that are real on both members (pipes, eventfds, timers).
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -25,7 +25,8 @@ pub fn close_raw(fd: i32) -> isize {
     if conn != NO_CONN && mode() == Mode::Record {
         defer::flush_fd(fd);
     }
-    // Nothing is known of the number any more when it is free for another thread.
+    // Nothing may be known of the number any more when it is free for another
+    // thread.
     let forget = || {
         if conn != NO_CONN {
             conns::drop_ref(conn, fd);
@@ -38,7 +39,8 @@ pub fn close_raw(fd: i32) -> isize {
     close_plain(fd, forget, &raw)
 }
 
-/// Several threads give numbers back in one order on both members.
+/// Closes a descriptor; several threads free numbers in the same order on both
+/// members.
 pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isize {
     quiet::call(|_| {
         signals::deliver();
@@ -63,8 +65,8 @@ pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isiz
     })
 }
 
-/// The end of a connection: the gate must know of it before the kernel's FIN
-/// comes by (decision 11), and the replica's output outlives its descriptor.
+/// Closes a connection: the gate must know of the end before the kernel's FIN
+/// passes (decision 11), and the replica's output outlives its descriptor.
 fn close_conn(fd: i32, conn: u32, forget: impl Fn(), raw: impl Fn() -> isize) -> isize {
     quiet::call(|_| match mode() {
         Mode::Replay => match log::take(Op::Close, Call::none, fd) {
@@ -100,7 +102,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
     if mode() == Mode::Pass {
         return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
     }
-    // Ours stay as they are, whatever is asked for.
+    // Our descriptors stay as they are, whatever is asked for.
     let flags = flags as u32;
     if flags & !(libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) != 0 || first > last {
         return libc_result(-(libc::EINVAL as isize)) as i32;
@@ -128,8 +130,8 @@ pub unsafe extern "C" fn closefrom(first: i32) {
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
 
-/// Both members duplicate: the number is the same because the lowest free one
-/// is, or by the log where threads compete for it.
+/// Duplicates on both members: the number is the same because it is the lowest
+/// free one, or by the log if threads compete for it.
 fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
     if mode() == Mode::Pass || inside() {
         return make();

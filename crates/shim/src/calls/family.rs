@@ -1,8 +1,8 @@
-//! The server's children. They run beside the server, outside protection: one
-//! that writes files, or becomes another program, concerns nobody. One that
+//! The server's children. They run beside the server, outside protection: a child
+//! that writes files, or becomes another program, concerns nobody. A child that
 //! serves clients does, since the replica has no such child: what clients get from
 //! it is in no log, and could not be continued. Protection ends as soon as a child
-//! touches a client's socket, and says by which call of which program.
+//! touches a client's socket, and the report says by which call of which program.
 
 use crate::base::state::{self, FAULT_FD, Mode, header, mode};
 use crate::base::sys::{sys, syscall};
@@ -12,12 +12,12 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Descriptors of one `poll` or `select` that are looked at.
+/// Most descriptors of one `poll` or `select` that are looked at.
 const LOOKS_MAX: usize = 256;
-/// Room for the name of a program.
+/// Most bytes of a program's name.
 const NAME_BYTES: usize = 128;
 
-/// This process is a child of a server under protection.
+/// Whether this process is a child of a server under protection.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 type Handler = extern "C" fn();
@@ -31,20 +31,22 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Start-up: every way to fork passes here, `daemon` too.
+/// Installs the handlers at start-up: every way to fork passes here, even
+/// `daemon`.
 pub fn note() {
     // SAFETY: libc keeps the address of a function that is never unloaded.
     unsafe { __register_atfork(Some(before), None, Some(born), core::ptr::null_mut()) };
 }
 
-/// In the parent, which may be gone before its child runs at all.
+/// Runs in the parent, which may be gone before its child runs at all.
 extern "C" fn before() {
     if mode() == Mode::Record {
         header().forks.fetch_add(1, Relaxed);
     }
 }
 
-/// In the child: nothing of it is logged, and nothing of it is asked of the log.
+/// Runs in the child: none of its calls are logged, and none are answered from
+/// the log.
 extern "C" fn born() {
     if mode() != Mode::Record {
         return;
@@ -57,7 +59,7 @@ extern "C" fn born() {
     alarm::allow_tsc();
 }
 
-/// Whether what this process does could end protection.
+/// Whether this process's calls could end protection.
 #[inline]
 fn is_watched() -> bool {
     let shared = || header().mode.0.load(Relaxed);
@@ -72,7 +74,7 @@ pub fn touch(fd: i32, call: &str) {
     }
 }
 
-/// As [`touch`], for the descriptors of one call.
+/// Like [`touch`], for the descriptors of one call.
 #[inline]
 pub fn touch_with<I: Iterator<Item = i32>>(descriptors: impl FnOnce() -> I, call: &str) {
     if is_watched() {
@@ -80,7 +82,7 @@ pub fn touch_with<I: Iterator<Item = i32>>(descriptors: impl FnOnce() -> I, call
     }
 }
 
-/// As [`touch`], for the sets of `select`: `n` descriptors, one bit each.
+/// Like [`touch`], for the sets of `select`: `n` descriptors, one bit each.
 pub fn touch_sets(n: i32, sets: [*const u8; 3], call: &str) {
     let has = |fd: i32| {
         let bit = |set: &*const u8| {
@@ -99,8 +101,8 @@ fn look(fd: i32, call: &str) {
     }
 }
 
-/// A child becomes another program, which nobody watches. It is a client's if it
-/// gets a client's socket.
+/// A child becomes another program, which nobody watches. That program serves a
+/// client if it gets a client's socket.
 pub fn before_exec(program: usize) {
     if !is_watched() {
         return;
@@ -110,7 +112,7 @@ pub fn before_exec(program: usize) {
         let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
         kept |= is_client(fd) && stays();
     });
-    // As inetd does: the socket is its standard input.
+    // The socket may be its standard input, as with inetd.
     if kept || (0..=2).any(is_protected) {
         // SAFETY: the caller's path.
         let program = unsafe { CStr::from_ptr(program as *const _) };
@@ -164,7 +166,7 @@ fn own_name(buffer: &mut [u8; NAME_BYTES]) -> &str {
 }
 
 /// Whether a descriptor is a socket of a protected port: asked of the kernel,
-/// because the child has opened and closed what it liked.
+/// because the child may have opened and closed anything.
 fn is_protected(fd: i32) -> bool {
     let mut address = [0u8; 32];
     let mut len = address.len() as u32;

@@ -25,7 +25,8 @@ pub fn is_device(path: *const u8) -> bool {
     })
 }
 
-/// The open descriptor that a path means, as `/dev/stdin` and `/proc/self/fd/0` do.
+/// The open descriptor that a path means, such as `/dev/stdin` and
+/// `/proc/self/fd/0`.
 fn descriptor_of(path: *const u8) -> Option<i32> {
     const STANDARD: [(&[u8], i32); 3] =
         [(b"/dev/stdin", 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)];
@@ -40,7 +41,7 @@ fn descriptor_of(path: *const u8) -> Option<i32> {
     })
 }
 
-/// What is behind a path that is opened: content of the machine, a pipe that both
+/// The kind of what is opened by a path: content of the machine, a pipe that both
 /// members have, or a file of the member's own.
 pub fn kind_behind(path: *const u8) -> Kind {
     match descriptor_of(path).map(fds::kind) {
@@ -81,9 +82,10 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
     open_own(path, flags, raw)
 }
 
-/// Opens a file that each member has for itself; `flags` are those of `raw`.
+/// Opens a file of which each member has its own; `flags` are those of `raw`.
 pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
-    // Asked while the log stands still: whether there was a client is in its order.
+    // Asked while the log stands still: whether there was a client is then in the
+    // log's order.
     let look = |fd: isize| {
         let told = mode() == Mode::Replay || log::is_on();
         let compared = fd >= 0 && told && content::is_compared(path, flags);
@@ -228,8 +230,9 @@ pub unsafe extern "C" fn lseek64(fd: i32, offset: i64, whence: i32) -> i64 {
     libc_result(lseek_raw(fd, offset, whence)) as i64
 }
 
-/// Standard streams are each member's own, but whether they are terminals
-/// changes what a server prints and buffers: it comes from the log.
+/// `isatty`: standard streams are each member's own, but whether they are
+/// terminals changes what a server prints and buffers, so it comes from the
+/// log.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn isatty(fd: i32) -> i32 {
     let mut termios = [0u8; 64];

@@ -1,4 +1,5 @@
-//! Who and where the process is: numbers and names that differ between machines.
+//! The identity of process and machine: numbers and names that differ between
+//! machines.
 
 use crate::base::real;
 use crate::base::state::{self, Mode, header, mode};
@@ -32,7 +33,7 @@ pub unsafe extern "C" fn getpid() -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getppid() -> i32 {
     if children::shadow() != 0 {
-        // While the server lives it has the primary's number.
+        // While the server lives, its number for this process is the primary's.
         let parent = sys!(SYS_getppid) as i32;
         let server = PID.load(Relaxed);
         let is_server = parent == header().pid.load(Relaxed) && server != 0;

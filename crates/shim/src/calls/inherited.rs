@@ -1,13 +1,13 @@
-//! What a promoted server has from the dead primary: connections that waited in
-//! its accept queue, and its connections to others, which are dead.
+//! What a promoted server inherits from the dead primary: connections that
+//! waited in its accept queue, and its connections to others, which are dead.
 
 use crate::base::fds::{self, Kind};
 use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
-/// Connections taken over out of the accept queue.
+/// Most connections taken over from the accept queue.
 const QUEUE_MAX: usize = 4096;
-/// Marks a socket whose peer the dead primary was talking to.
+/// Mark of a socket whose peer was talking to the dead primary.
 const DEAD: i32 = -2;
 
 /// (listener, connection) pairs that `accept` hands out first: written while the
@@ -17,13 +17,14 @@ static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 
-/// What an earlier promotion has left in the queue was the dead survivor's.
+/// Forgets what an earlier promotion has left in the queue: it was the dead
+/// survivor's.
 pub fn forget() {
     QUEUE_TAIL.store(0, Relaxed);
     QUEUE_HEAD.store(0, Relaxed);
 }
 
-/// Whether the queue takes another connection.
+/// Whether the queue has room for another connection.
 pub fn has_room() -> bool {
     QUEUE_TAIL.load(Relaxed) < QUEUE_MAX
 }
@@ -64,7 +65,7 @@ fn take_queued(listener: i32) -> Option<i32> {
     }
 }
 
-/// `accept4` of the kernel, behind what is in the queue.
+/// The kernel's `accept4`, after the connections in the queue.
 pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize {
     *len = addr.len() as u32;
     let Some(high) = take_queued(fd) else {
@@ -84,10 +85,11 @@ pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize
     r
 }
 
-/// Ends a connection that the dead primary had to somebody: whatever the server
-/// waits by must tell it, or it waits for ever. The replica's socket was never
-/// connected; ended in both directions, the kernel calls it readable and hung up.
-/// Sockets of messages have no end, and nothing arrives at them.
+/// Ends a connection that the dead primary had to another host: whatever the
+/// server waits by must report it, or the server waits forever. The replica's
+/// socket was never connected; shut down in both directions, the kernel calls it
+/// readable and hung up. Sockets of messages have no end, and nothing arrives at
+/// them.
 pub fn bury(fd: i32, f: &fds::Fd) {
     f.backlog.store(DEAD, Relaxed);
     if fds::socket_option(fd, libc::SO_TYPE) == libc::SOCK_STREAM {
@@ -95,22 +97,22 @@ pub fn bury(fd: i32, f: &fds::Fd) {
     }
 }
 
-/// Whether the dead primary was talking to somebody by `fd`.
+/// Whether the dead primary was connected to another host by `fd`.
 pub fn is_dead(fd: i32) -> bool {
     fds::get(fd).is_some_and(|f| f.kind() == Kind::Outside && f.backlog.load(Relaxed) == DEAD)
 }
 
-/// A duplicate of a dead connection is dead.
+/// Marks a duplicate of a dead connection as dead.
 pub fn duplicated(from: i32, to: i32) {
     if let (true, Some(f)) = (is_dead(from), fds::get(to)) {
         f.backlog.store(DEAD, Relaxed);
     }
 }
 
-/// The server uses a socket of a dead connection for another one.
+/// The server uses the socket of a dead connection for another one.
 pub fn connect_again(fd: i32) {
     if let (true, Some(f)) = (is_dead(fd), fds::get(fd)) {
-        // It forgets that it was ended.
+        // The socket forgets that it was shut down.
         let nobody = [0u8; 16];
         // SAFETY: memory of ours, of the sizes that are said.
         unsafe { syscall!(SYS_connect, fd, nobody.as_ptr(), nobody.len()) };
@@ -118,7 +120,7 @@ pub fn connect_again(fd: i32) {
     }
 }
 
-/// Connections that the dead primary had to others are reset (decision 5).
+/// Resets connections that the dead primary had to others (decision 5).
 pub fn outside_reset(fd: i32) -> Option<isize> {
     is_dead(fd).then_some(-(libc::ECONNRESET as isize))
 }

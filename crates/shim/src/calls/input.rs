@@ -13,11 +13,11 @@ use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
 
 type Iov = libc::iovec;
 
-/// Buffers of one read that take part; the log limits a record's payload.
+/// Most buffers of one read that are used; the log limits a record's payload.
 const PARTS_MAX: usize = 64;
-/// Bytes of one `recv` and the like.
+/// Most bytes of one `recv` and the like.
 const RECV_BYTES_MAX: usize = PAYLOAD_MAX / 2;
-/// Bytes of one read that drops them (`MSG_TRUNC` on TCP).
+/// Most bytes of one read that drops them (`MSG_TRUNC` on TCP).
 const DROP_BYTES_MAX: usize = 64 << 10;
 /// Room for a sender's address, and for control data, of one message.
 const NAME_MAX: usize = 128;
@@ -58,7 +58,8 @@ pub fn interruptible(call: &quiet::Call, mut raw: impl FnMut() -> isize) -> Opti
     }
 }
 
-/// As [`interruptible`], on a descriptor that may be a connection of the dead primary's.
+/// Like [`interruptible`], on a descriptor that may be one of the dead primary's
+/// connections.
 fn from_world(call: &quiet::Call, fd: i32, raw: impl Fn() -> isize) -> Option<isize> {
     defer::flush_before_blocking(fd);
     inherited::outside_reset(fd).or_else(|| interruptible(call, raw))
@@ -146,9 +147,9 @@ pub fn scatter(parts: &[Iov], bytes: &[u8]) {
     }
 }
 
-/// A pipe, a socketpair or an eventfd is real on both members: what the primary
-/// read (`r` bytes of it, or one message) leaves the replica's too, and no more, so
-/// that its content is right when it goes live.
+/// Removes what the primary read (`r` bytes of it, or one message) from the
+/// replica's pipe, socketpair or eventfd, which is real on both members; no more
+/// than that, so that its content is right when the replica goes live.
 fn drain_local(fd: i32, r: isize) {
     if fds::kind(fd) != Kind::Local || r < 0 {
         return;
@@ -172,22 +173,22 @@ fn drain_local(fd: i32, r: isize) {
     }
 }
 
-/// Whether one read takes one message of `fd`, however long that is.
+/// Whether one read takes one whole message of `fd`, however long.
 fn keeps_messages(fd: i32) -> bool {
     matches!(fds::socket_option(fd, libc::SO_TYPE), libc::SOCK_DGRAM | libc::SOCK_SEQPACKET)
 }
 
-/// TCP drops what is read with `MSG_TRUNC` and leaves the caller's buffers, which
-/// may be null, as they are (tcp(7)). Other sockets fill them, and tell how long
-/// the message was.
+/// Whether a read drops its bytes: TCP does with `MSG_TRUNC`, and leaves the
+/// caller's buffers, which may be null, as they are (tcp(7)). Other sockets fill
+/// them, and tell how long the message was.
 fn drops(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_TRUNC != 0
         && (fds::kind(fd) == Kind::Conn
             || fds::socket_option(fd, libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
 }
 
-/// A read of TCP that drops its bytes: they are part of the stream, so the log
-/// has them like any others. `raw` is the caller's own call.
+/// Makes a read of TCP that drops its bytes: they are part of the stream, so
+/// the log has them like any others. `raw` is the caller's own call.
 fn drop_bytes(fd: i32, len: usize, flags: i32, raw: impl Fn() -> isize) -> isize {
     let peek = flags & libc::MSG_PEEK != 0;
     quiet::call(|call| match mode() {
@@ -312,7 +313,8 @@ pub unsafe extern "C" fn recvfrom(
 }
 
 /// Repeats a read that shall wait for all of `len` bytes (`MSG_WAITALL`) and must be
-/// cut to what a record carries; `part` reads from a place on, at most so many.
+/// cut to what a record carries; `part` reads from an offset on, at most the given
+/// number of bytes.
 fn whole(len: usize, flags: i32, part: impl Fn(usize, usize) -> isize) -> isize {
     let repeats = flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL;
     let mut done = 0;
@@ -329,7 +331,7 @@ fn whole(len: usize, flags: i32, part: impl Fn(usize, usize) -> isize) -> isize 
     }
 }
 
-/// A message whose sender is asked for.
+/// Receives a message whose sender is asked for.
 fn receive_from(fd: i32, parts: &[Iov; 1], flags: i32, from: *mut u8, from_len: *mut u32) -> isize {
     let mut iov = *parts;
     // SAFETY: all-zero is a valid msghdr; the pointers are the caller's.
@@ -391,7 +393,7 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32
     libc_result(receive_message(fd, unsafe { &mut *message }, flags))
 }
 
-/// What a message has besides its bytes, as it stands in the log.
+/// What a message has besides its bytes, as logged.
 #[repr(C)]
 struct MessageHead {
     flags: i32,
@@ -401,8 +403,8 @@ struct MessageHead {
     control: [u8; CONTROL_MAX],
 }
 
-/// A client's connection has no queue of errors while it is protected: what fills
-/// one (`SO_ZEROCOPY`) is refused.
+/// Whether a call asks for the queue of errors. A client's connection has none
+/// while it is protected: what fills one (`SO_ZEROCOPY`) is refused.
 fn asks_for_errors(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_ERRQUEUE != 0 && fds::kind(fd) == Kind::Conn
 }
@@ -448,7 +450,7 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
     })
 }
 
-/// TCP: no sender's address, no control data.
+/// Receives from TCP: there is no sender's address and no control data.
 fn receive_stream(
     fd: i32,
     message: &mut libc::msghdr,
@@ -466,7 +468,7 @@ fn receive_stream(
         input(fd, parts, flags & libc::MSG_PEEK != 0, || raw((&raw const cut).cast_mut()))
     };
     if r >= 0 {
-        // The kernel tells this one again.
+        // The kernel reports this flag again.
         message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         message.msg_controllen = 0;
         message.msg_namelen = 0;

@@ -1,5 +1,5 @@
-//! `getifaddrs`: which addresses a machine has. Members never have the same ones,
-//! the service's least of all: the list comes from the log. It lies in memory of
+//! `getifaddrs`: the addresses of a machine. Members never have the same ones,
+//! least of all the service's: the list comes from the log. It lies in memory of
 //! its own, so that the server's heap is the same on both members.
 
 use crate::base::log::{self, Entry};
@@ -14,22 +14,22 @@ use holdfast_wire::log::{Op, PAYLOAD_MAX};
 
 type Item = libc::ifaddrs;
 
-/// Bytes of an interface's name, of an address (that of a link layer is the
-/// longest), and of a link's counters.
+/// Bytes of an interface's name, of an address (a link layer's is the longest),
+/// and of a link's counters.
 const NAME_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 40;
 const COUNTERS_BYTES: usize = 92;
-/// Addresses of one list: as many as one record carries.
+/// Most addresses of one list: as many as one record carries.
 const ITEMS_MAX: usize = PAYLOAD_MAX / size_of::<Logged>();
-/// In front of every list that is ours.
+/// Mark in front of every list that is ours.
 const OURS: u64 = u64::from_le_bytes(*b"hf-ifadd");
 
-/// One address of an interface, as the log has it.
+/// One address of an interface, as logged.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Logged {
     flags: u32,
-    /// Which of the addresses, and of the counters, there are.
+    /// Which of the addresses, and of the counters, are present.
     has: u32,
     name: [u8; NAME_BYTES],
     addresses: [[u8; ADDRESS_BYTES]; 3],
@@ -70,7 +70,8 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
         }
         Mode::Replay => match log::take(Op::Data, Call::getifaddrs, -1) {
             Some(taken) => {
-                // libc's own list is made and thrown away: that moves the heap as there.
+                // libc's own list is made and freed: that moves the heap as on the
+                // primary.
                 if ask() == 0 {
                     // SAFETY: the list that was just made.
                     unsafe { freeifaddrs(*out) };
@@ -183,7 +184,7 @@ fn packed(item: &Item) -> Logged {
     logged
 }
 
-/// Bytes of an address of `family` that mean something.
+/// Number of meaningful bytes in an address of `family`.
 fn address_bytes(family: u16) -> usize {
     match i32::from(family) {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
@@ -192,7 +193,7 @@ fn address_bytes(family: u16) -> usize {
     }
 }
 
-/// Makes the server's list. An empty one is null, as libc's is.
+/// Makes the server's list. An empty one is null, as with libc.
 fn give(items: &[Logged], out: *mut *mut Item) -> isize {
     let mut first: *mut Item = core::ptr::null_mut();
     if !items.is_empty() {

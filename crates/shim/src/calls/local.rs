@@ -1,5 +1,5 @@
 //! What only the machine knows: interfaces, load, file systems, links in
-//! `/proc`, names made at random. From the log on the backup.
+//! `/proc`, random names. On the backup it comes from the log.
 
 use crate::base::real::{self, Real, real, real6};
 use crate::base::state::{Mode, inside, mode, uninterrupted};
@@ -12,10 +12,10 @@ use crate::calls::shapes::{simple, with_data};
 use crate::calls::{clocks, input, output};
 use core::ffi::CStr;
 
-/// libc's struct statvfs, and a timer's two intervals.
+/// Sizes of libc's struct statvfs, and of a timer's two intervals, in bytes.
 const STATVFS_BYTES: usize = size_of::<libc::statvfs>();
 const INTERVALS_BYTES: usize = size_of::<libc::itimerspec>();
-/// Names tried before giving up, as many as libc tries.
+/// Most names that are tried, as many as libc tries.
 const NAMES_MAX: usize = 1000;
 
 /// Runs a libc function with interception off; failure (`bad`) becomes `-errno`.
@@ -78,7 +78,8 @@ pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
     libc_result(with_data(Call::clock_getres, number, &[(out, 16)], raw)) as i32
 }
 
-/// libc would ask the kernel for a process that has another number here.
+/// `clock_getcpuclockid`: libc would ask the kernel for a process that has
+/// another number here.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_getcpuclockid(pid: i32, out: *mut i32) -> i32 {
     let raw = || real(Real::ClockGetcpuclockid)(pid as usize, out as usize, 0, 0) as isize;
@@ -151,8 +152,8 @@ pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len
     libc_result(with_data(Call::readlink, -1, &[(out, len.min(libc::PATH_MAX as usize))], raw))
 }
 
-/// jemalloc's statistics: what is resident depends on the machine. Where there is
-/// no jemalloc, no such value exists.
+/// `mallctl`, for jemalloc's statistics: what is resident depends on the machine.
+/// Without jemalloc no such value exists.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mallctl(
     name: *const u8,

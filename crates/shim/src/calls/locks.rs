@@ -1,6 +1,6 @@
-//! The order in which threads take locks: one global order serves all objects.
-//! A lock's record says from where in the program it was taken, so that a replica
-//! that takes another one is noticed at once.
+//! The order in which threads take locks: one global order serves all objects. A
+//! lock's record says where in the program it was taken, so that a replica that
+//! takes another lock is noticed at once.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -12,15 +12,15 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// A place in the program is known by its offset in a page: libraries lie at
-/// other addresses on the other member.
+/// Mask for a place in the program, which is known by its offset in a page:
+/// libraries lie at other addresses on the other member.
 const PLACE_MASK: usize = 0xfff;
 
 fn place(caller: usize) -> i32 {
     (caller & PLACE_MASK) as i32
 }
 
-/// Locks are ordered as soon as the server has several threads.
+/// Whether locks are ordered: as soon as the server has several threads.
 fn ordered(caller: usize) -> bool {
     threaded()
         && matches!(mode(), Mode::Record | Mode::Replay)
@@ -32,8 +32,8 @@ fn log_lock(call: Call, caller: usize, r: i32) {
     log::append(Entry::new(Op::Lock, call, place(caller), r as isize), &[]);
 }
 
-/// Whether a call that answers `r` has taken its lock: a robust mutex also when
-/// its last owner has died.
+/// Whether a call that answers `r` has taken its lock: true for a robust mutex
+/// whose last owner has died.
 fn is_taken(r: i32) -> bool {
     r == 0 || r == libc::EOWNERDEAD
 }
@@ -41,16 +41,16 @@ fn is_taken(r: i32) -> bool {
 /// How long a thread may wait for a lock.
 #[derive(Clone, Copy)]
 enum Wait {
-    /// Not at all, or until it has it.
+    /// Not at all, or until it has the lock.
     Open,
-    /// Until a moment.
+    /// Until a point in time.
     Timed,
 }
 
 /// A lock that may be refused. On the replica it is taken in the log's order by
-/// `wait`, if the primary got it, and the log stands still until it is. What the
-/// primary's `attempt` got is given back in a copy of it that follows the log: another
-/// thread's turn may come first. `first` may make the attempt needless.
+/// `wait`, if the primary got it, and the log stands still until it is. A lock that
+/// the primary's `attempt` got is given back in a copy of the primary that follows the
+/// log: another thread's turn may come first. `first` may make the attempt needless.
 fn acquire(
     kind: Wait,
     (call, caller): (Call, usize),
@@ -89,7 +89,7 @@ fn acquire(
     })
 }
 
-/// A lock that waits. What the server has written does not wait with it.
+/// A lock that waits. The server's earlier writes do not wait with it.
 fn acquire_waiting(
     named: (Call, usize),
     attempt: impl Fn() -> i32,
@@ -111,8 +111,8 @@ fn acquire_waiting(
     acquire(Wait::Open, named, first, &wait, &wait, give_back)
 }
 
-/// The end of a thread, waited for until a moment: what has happened is not undone,
-/// and in a copy it happens in the log's order alone.
+/// Waits for the end of a thread until a point in time: what has happened is not
+/// undone, and in a copy it happens only in the log's order.
 pub fn acquire_end(call: Call, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
     acquire(Wait::Timed, (call, 0), || None, attempt, wait, || 0)
 }
@@ -248,7 +248,8 @@ unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
     acquire_waiting((Call::mtx, caller), attempt, wait, || real(Real::MtxUnlock)(mutex, 0, 0, 0))
 }
 
-/// `sem_wait` and its kin report by errno; the log carries it as the result.
+/// `sem_wait` and its kin, which report by errno; the log carries it as the
+/// result.
 fn sem(object: usize, caller: usize, kind: Wait, attempt: impl Fn() -> i32) -> i32 {
     defer::flush();
     let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
@@ -289,7 +290,7 @@ unsafe extern "C" fn sem_waits_by(object: usize, clock: usize, time: usize, call
     })
 }
 
-/// Exports that pass on the address they were called from, as one more argument.
+/// Exports that pass on their caller's address, as one more argument.
 macro_rules! with_caller {
     ($($name:ident ($($arg:ident),*) $to:ident $set_caller:literal;)+) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -312,7 +313,7 @@ with_caller! {
     cnd_timedwait(condition, mutex, time) c11_cond_timedwait "mov rcx, [rsp]";
 }
 
-/// The replica does not wait on the condition: it lets the mutex go, waits for
+/// Waits on a condition. The replica does not: it releases the mutex, waits for
 /// its turn in the log, and takes the mutex back there.
 fn wait_on_condition(
     call: Call,
@@ -347,7 +348,7 @@ fn wait_on_condition(
         Some(Some(r))
     });
     // Waking for no reason is a legal answer once the log has ended. Another thread may
-    // have the mutex and stand still: this one waits for it as for any.
+    // have the mutex and stand still: this one waits for it as for any other.
     result.unwrap_or_else(|| acquire(Wait::Open, (call, caller), || None, lock, lock, unlock))
 }
 
@@ -357,7 +358,7 @@ unsafe extern "C" fn cond_wait(condition: usize, mutex: usize, caller: usize) ->
     })
 }
 
-/// Which clock it is was said when the condition was made.
+/// The clock was given when the condition was made.
 unsafe extern "C" fn cond_timedwait(
     condition: usize,
     mutex: usize,
@@ -401,8 +402,8 @@ unsafe extern "C" fn c11_cond_timedwait(
     })
 }
 
-/// What the shim keeps in a barrier, behind the five words that glibc uses of
-/// the 32 bytes of a `pthread_barrier_t`.
+/// What the shim keeps in a barrier, behind the five words that glibc uses of a
+/// `pthread_barrier_t`'s 32 bytes.
 #[repr(C)]
 struct Barrier {
     glibc: [u32; 6],
@@ -432,8 +433,8 @@ pub unsafe extern "C" fn pthread_barrier_wait(barrier: *mut u8) -> i32 {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym barrier_wait)
 }
 
-/// The last to arrive in the log's order is the one thread that is told so,
-/// whichever the kernel saw last.
+/// `pthread_barrier_wait`: the last thread to arrive in the log's order is the
+/// one that is told so, whichever the kernel saw last.
 unsafe extern "C" fn barrier_wait(barrier: *mut u8, caller: usize) -> i32 {
     let raw = || real(Real::BarrierWait)(barrier as usize, 0, 0, 0);
     if mode() == Mode::Pass || !threaded() {
@@ -475,7 +476,7 @@ fn arrive(barrier: &Barrier, caller: usize) -> u32 {
 }
 
 std::thread_local! {
-    /// What the calling thread runs if it is the one that `pthread_once` chooses.
+    /// The routine that the calling thread runs if `pthread_once` chooses it.
     static ROUTINE: Cell<Option<Routine>> = const { Cell::new(None) };
 }
 
@@ -504,7 +505,7 @@ unsafe extern "C" fn once(control: usize, function: extern "C" fn(), caller: usi
     if !ordered(caller) {
         return raw(function);
     }
-    // No copy is made while the routine runs: what it calls is part of this call.
+    // No copy is made while the routine runs: its calls are part of this call.
     quiet::call(|_| {
         if mode() != Mode::Replay {
             ROUTINE.set(Some(Routine { function, caller, taken: None }));

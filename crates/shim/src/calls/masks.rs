@@ -1,5 +1,5 @@
 //! Signal masks, waiting for signals, and sending them. The mask itself is real
-//! on both members; what came of a wait is in the log.
+//! on both members; the outcome of a wait is in the log.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -11,9 +11,9 @@ use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, signals};
 use holdfast_wire::log::Op;
 
-/// The kernel's signal set.
+/// Size of the kernel's signal set, in bytes.
 const SET_BYTES: usize = 8;
-/// Signals 32 and 33 belong to libc.
+/// Mask of signals 32 and 33, which belong to libc.
 const LIBC_SIGNALS: u64 = 3 << 31;
 const SIGINFO_BYTES: usize = 128;
 
@@ -42,15 +42,15 @@ pub unsafe extern "C" fn pthread_sigmask(how: i32, set: *const u64, old: *mut u6
     -change_mask(how, set, old) as i32
 }
 
-/// What the server has written goes out before it stands still.
+/// Called before the server waits: sends what it has written.
 fn about_to_wait() {
     defer::flush();
     ring::kick();
 }
 
-/// A call during which signals come: their handlers run before its own record,
-/// so that they run before it returns on both members.
-/// One of a call that `waits` for a handler may have run before: then it need not.
+/// A call during which signals come: their handlers run before its own record, so
+/// that they run before it returns on both members. If the call `waits` for a
+/// handler, one may have run before: then it need not wait.
 fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -74,8 +74,9 @@ fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> i
     })
 }
 
-/// Waits for a handler to run. One whose signal came earlier runs only now, and
-/// the server, which has not seen its effect yet, must not sleep over it.
+/// Waits for a handler to run. A handler whose signal came earlier runs only
+/// now, and the server, which has not seen its effect yet, must not sleep over
+/// it.
 fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
     signals::take_delivered();
     with_handlers(Call::sigsuspend, -1, true, raw)

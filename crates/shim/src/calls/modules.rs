@@ -15,7 +15,7 @@ use holdfast_wire::log::Op;
 
 /// `dlopen`: libc's function learns from its return address whose search path
 /// and namespace to use. So it is jumped to, with the caller's registers and
-/// stack as they were; three pushes also align the stack for the call.
+/// stack unchanged; three pushes also align the stack for the call.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(path: *const u8, flags: i32) -> *mut u8 {
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dlopen(path: *const u8, flags: i32) -> *mut u8 {
     )
 }
 
-/// As `dlopen`, with the path in the second register.
+/// Like `dlopen`, with the path in the second register.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(namespace: i64, path: *const u8, flags: i32) -> *mut u8 {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dlmopen(namespace: i64, path: *const u8, flags: i32) ->
     )
 }
 
-/// Returns where to go on.
+/// Returns the address to continue at.
 unsafe extern "C" fn before_dlopen(path: *const u8, caller: usize) -> usize {
     announce(path, caller);
     real::address(Real::Dlopen)
@@ -63,7 +63,7 @@ unsafe extern "C" fn before_dlmopen(path: *const u8, caller: usize) -> usize {
     real::address(Real::Dlmopen)
 }
 
-/// Logs what the module is, or compares it with the primary's.
+/// Logs the module's identity, or compares it with the primary's.
 fn announce(path: *const u8, caller: usize) {
     if inside() || state::excluded(caller) || !names_a_file(path) {
         return;
@@ -96,8 +96,8 @@ fn names_a_file(path: *const u8) -> bool {
     !path.is_null() && unsafe { CStr::from_ptr(path.cast()) }.to_bytes().contains(&b'/')
 }
 
-/// What came of opening the file, and its content. One that cannot be opened has
-/// none, as on the other member, where libc will fail as well.
+/// The outcome of opening the file, and its content. A file that cannot be
+/// opened has none, as on the other member, where libc will fail as well.
 fn look(path: *const u8) -> (isize, Content) {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: the server's own path.

@@ -20,7 +20,7 @@ pub unsafe extern "C" fn syscall(
     d: usize,
     e: usize,
 ) -> isize {
-    // The sixth argument lies on the stack, and above it nothing of ours: put
+    // The sixth argument lies on the stack, and nothing of ours above it: put
     // the return address where the seventh parameter is expected.
     core::arch::naked_asm!(
         "mov rax, [rsp + 8]",
@@ -57,7 +57,8 @@ unsafe extern "C" fn syscall_from(
     libc_result(unsafe { sys::syscall6(n, a, b, c, d, e, f) })
 }
 
-/// The functions that stand for calls by number; `None`: the kernel's business.
+/// Calls the function that stands for a call by number; `None`: the call goes
+/// to the kernel.
 unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
     let [a, b, c, d, e, f] = x;
     let (fd, at) = (a as i32, b as *mut u8);
@@ -94,7 +95,7 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_tgkill if b as i32 == myself() => masks::raise(c as i32) as isize,
             libc::SYS_fork | libc::SYS_vfork => processes::fork() as isize,
             // A child on a copy of this stack is a fork; any other starts a thread
-            // or a namespace that we would know nothing of.
+            // or a namespace that we would not know of.
             libc::SYS_clone if b == 0 && a as i32 & !0xff & !CLONE_IDS == 0 => {
                 processes::fork() as isize
             }

@@ -11,9 +11,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{LAZY, NO_CONN, Op};
 
-/// One `sendfile` is cut to this, because its content is read to be hashed.
+/// Most bytes of one `sendfile`, because its content is read to be hashed.
 const SENDFILE_MAX: usize = 512 << 10;
-/// Pieces of one vectored write that are looked at; more are left to the caller.
+/// Most pieces of one vectored write that are looked at; more are left to the
+/// caller.
 const IOV_MAX: usize = 1024;
 
 /// Flags of a send that do not change what is sent.
@@ -33,8 +34,8 @@ fn hash_of(parts: &[Iov]) -> u64 {
     hash_pieces(&header().hash_key, pieces)
 }
 
-/// Every write comes through here: `raw` performs it on the kernel. A `plain`
-/// one says nothing but bytes, and may be made later.
+/// Makes a write; every write passes here. `raw` performs it on the kernel. A
+/// `plain` one consists of nothing but bytes, and may be made later.
 fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|call| match mode() {
         Mode::Pass => {
@@ -72,14 +73,14 @@ fn record(
     let r = match inherited::outside_reset(fd) {
         Some(r) => r,
         None => loop {
-            // What the log has of it already is not said again.
+            // What the log already has of the write is not logged again.
             let r = if intent == 0 { call.sleep(&raw)? } else { raw() };
             if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
                 break r;
             }
         },
     };
-    // A log that has begun meanwhile has no intent of it.
+    // A log that has begun meanwhile has no intent of this write.
     if log::which() != intent {
         write.intend(|| hash_of(parts));
     }
@@ -87,8 +88,9 @@ fn record(
     Some(r)
 }
 
-/// Several threads may write to one client: what the log has in one order must
-/// not reach the client in another. `None`: the server's call starts over.
+/// Holds a stream while several threads may write to one client: what the log
+/// has in one order must not reach the client in another. `None`: the server's
+/// call starts over.
 fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
     let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
     if let Some(word) = word {
@@ -115,7 +117,7 @@ struct Write {
 }
 
 impl Write {
-    /// Logs the intent; in which log.
+    /// Logs the intent; returns the number of the log.
     fn intend(&self, hash: impl FnOnce() -> u64) -> u32 {
         let which = log::which();
         if which != 0 {
@@ -159,14 +161,14 @@ fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> Option<isize> {
     Some(accepted)
 }
 
-/// Another thread may read from a pipe before the primary has logged that the
-/// write was made; its intent is always earlier. So the replica makes a write
-/// then, if it cannot block: the log stands still meanwhile.
+/// Makes the replica's write early, if it cannot block: another thread may read
+/// from a pipe before the primary has logged that the write was made, but its
+/// intent is always earlier. The log stands still meanwhile.
 fn make_early(fd: i32, len: usize, raw: &impl Fn() -> isize) -> bool {
     threaded() && fds::kind(fd) == Kind::Local && has_room(fd, len) && raw() >= 0
 }
 
-/// Whether a pipe takes a write at once.
+/// Whether a pipe accepts a write at once.
 fn has_room(fd: i32, len: usize) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     len <= libc::PIPE_BUF
@@ -174,7 +176,7 @@ fn has_room(fd: i32, len: usize) -> bool {
         && unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
 }
 
-/// What the primary's kernel answered, after comparing what was to be written.
+/// The primary's kernel's answer, after comparing what was to be written.
 /// `intended` and `accept` run while the log stands at the intent and at the
 /// result. `None`: the log ended before the result.
 fn replay_result(
@@ -197,10 +199,10 @@ fn replay_result(
     Some(r)
 }
 
-/// The log ended before the result of this write. On a connection the replica
-/// runs on, keeping its output, up to its first call that needs a live answer; so it
-/// does where a pipe has room. Any other write is such a call. `None`: this write
-/// starts over.
+/// The log ended before the result of this write. On a connection the replica runs
+/// on, keeping its output, up to its first call that needs a live answer; the same
+/// if a pipe has room. Any other write is such a call. `None`: this write starts
+/// over.
 fn at_end(fd: i32, len: usize) -> Option<isize> {
     let runs_on = match fds::kind(fd) {
         Kind::Conn => park::draining(),
@@ -298,7 +300,7 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
     libc_result(output(fd, parts, PLAIN & flags == flags, raw))
 }
 
-/// Whether a client is sent urgent data: a survivor could not say so again.
+/// Whether urgent data is sent to a client: a survivor could not send it again.
 fn is_urgent(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_OOB != 0 && fds::kind(fd) == Kind::Conn && mode() != Mode::Pass
 }
@@ -318,7 +320,7 @@ struct Chunk {
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
 impl Chunk {
-    /// Up to `n` bytes of `file` from a place on.
+    /// Reads up to `n` bytes of `file` from an offset on.
     fn read(file: i32, from: i64, n: usize) -> Result<Self, isize> {
         let at = match SPARE.swap(0, Relaxed) {
             0 => sys::map_anonymous(SENDFILE_MAX),
@@ -391,7 +393,7 @@ pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: 
     }))
 }
 
-/// Without a log nobody asks what the file holds.
+/// Without a log nobody needs the file's content.
 fn sendfile_record(
     call: &quiet::Call,
     (out, file, offset): (i32, i32, *mut i64),

@@ -1,5 +1,5 @@
 //! Files by name, without opening them: each member has its own, and the calls are
-//! made on both. What children have written must be there before.
+//! made on both. Files written by children must be there before.
 
 use crate::base::sys::{libc_result, syscall};
 use crate::calls::children;

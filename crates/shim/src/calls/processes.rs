@@ -1,6 +1,6 @@
 //! Processes: forking, waiting, ending. Children run outside protection (see
-//! `family`). What became of them the replica learns from the log; its own are
-//! shadows of them (see `children`).
+//! `family`). The replica learns from the log what became of them; its own
+//! children are their shadows (see `children`).
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn fork() -> i32 {
     })
 }
 
-/// A wrapper cannot return twice on one stack: vfork is fork here.
+/// `vfork`: a wrapper cannot return twice on one stack, so it is fork here.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vfork() -> i32 {
     // SAFETY: no arguments.

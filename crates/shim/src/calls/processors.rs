@@ -1,19 +1,19 @@
 //! The daemon may keep the server's main thread on the processor that it runs
-//! on itself. That is between those two: other threads, children, and answers
-//! about processors are as if nobody did.
+//! on itself. That concerns only those two: for other threads, children, and
+//! answers about processors it is as if nobody did.
 
 use crate::base::cells::SetOnce;
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{sys, syscall};
 use core::sync::atomic::Ordering::Acquire;
 
-/// Bytes of the set, as many as glibc's own.
+/// Size of the set, in bytes: as large as glibc's.
 const SET_BYTES: usize = 128;
 
-/// Where the server may run, by whoever started it.
+/// Processors that the server may run on, as set by its starter.
 static OURS: SetOnce<[u8; SET_BYTES]> = SetOnce::new();
 
-/// Remembers where the server may run; once, before its first call.
+/// Remembers these processors; once, before the server's first call.
 pub fn note() {
     let mut set = [0; SET_BYTES];
     // SAFETY: memory of ours, of the sizes that are said.
@@ -32,14 +32,14 @@ fn restore() {
     }
 }
 
-/// A thread that the main one has made is not kept with it.
+/// Frees a thread that the main one has made: it is not kept with it.
 pub fn free_thread() {
     if is_kept() {
         restore();
     }
 }
 
-/// Runs `f`, which makes a child that shall run where it may.
+/// Runs `f`, which makes a child that shall run on all permitted processors.
 pub fn freed<T>(f: impl FnOnce() -> T) -> T {
     if !is_kept() || state::tid() != 0 {
         return f();
@@ -54,7 +54,7 @@ pub fn freed<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// `sched_getaffinity`, for the main thread as if it were not kept.
+/// `sched_getaffinity`; for the main thread it answers as if it were not kept.
 pub fn affinity(pid: i32, len: usize, out: *mut u8) -> isize {
     // SAFETY: the caller's own pointer and size.
     let r = unsafe { syscall!(SYS_sched_getaffinity, pid, len, out) };

@@ -7,21 +7,24 @@ use crate::base::{report, state};
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::log::{Header, Op, Reading};
 
-/// Clock ids that can share a record: all but those of processes and devices.
+/// Number of clock ids that can share a record: all but those of processes and
+/// devices.
 const CLOCKS: usize = 12;
 
-/// Last reading of each clock in the log: both members have the same here.
+/// Last reading of each clock in the log, where both members have the same
+/// ones.
 static LOGGED: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
 /// The latest reading of each clock: threads may log theirs in another order.
 static LATEST: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
-/// Readings that the replica has taken of the record at the head of its log.
+/// Number of readings that the replica has taken from the record at the head of
+/// its log.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 fn last(clock: i32) -> Option<&'static AtomicI64> {
     LOGGED.get(usize::try_from(clock).ok()?)
 }
 
-/// The latest reading of all clocks of a kind; `i64::MIN`: there was none.
+/// The latest reading of all clocks of a kind; `i64::MIN` if there was none.
 pub fn latest(is_of_kind: impl Fn(i32) -> bool) -> i64 {
     let clocks = LATEST.iter().enumerate().filter(|(clock, _)| is_of_kind(*clock as i32));
     clocks.map(|(_, latest)| latest.load(Relaxed)).max().unwrap_or(i64::MIN)
@@ -37,7 +40,7 @@ fn note_latest(clock: i32, value_ns: i64) {
     }
 }
 
-/// Logs a reading (primary). Without a log it is remembered all the same: a copy of
+/// Logs a reading (primary). Without a log it is remembered nevertheless: a copy of
 /// the server may have to continue from it.
 pub fn note(call: Call, clock: i32, value_ns: i64) {
     note_latest(clock, value_ns);
@@ -84,7 +87,7 @@ pub fn take(call: Call, clock: i32) -> Option<i64> {
     Some(there.ret)
 }
 
-/// Reading `at` of a record as if it had one of its own.
+/// Reading `at` of a record, as if it had a record of its own.
 fn reading(record: &log::Taken, at: usize) -> Header {
     let word = at.checked_sub(1).and_then(|n| record.payload().as_chunks().0.get(n));
     let Some(word) = word else { return record.header };

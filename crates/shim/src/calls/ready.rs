@@ -14,11 +14,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::Op;
 
 type Event = libc::epoll_event;
-/// Events that one record carries.
+/// Most events that one record carries.
 const EVENTS_MAX: usize = 1024;
-/// Descriptors that one poll may name.
+/// Most descriptors that one poll may name.
 const POLL_MAX: usize = 4096;
-/// `fd_set` in bytes.
+/// Size of an `fd_set`, in bytes.
 const SET_BYTES: usize = 128;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
         Mode::Record => {
             signals::deliver();
             // Another thread may wait on the set: it sees the event, and looks up
-            // whose it is, only behind this record.
+            // its owner, only behind this record.
             let held = log::hold();
             let r = known(raw());
             let entry = Entry::new(Op::Result, Call::epoll_ctl, fd, r);
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
                 Some(r)
             }
             // Registrations are armed when the sockets are real; until then
-            // remembering them is all there is to do.
+            // they only need to be remembered.
             None if park::draining() => Some(known(0)),
             None => park::start_over(),
         },
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     libc_result(r) as i32
 }
 
-/// A wait with a signal mask: the server has looked at what its handlers leave
-/// behind before it came here. One that runs only now must end the wait.
+/// A wait with a signal mask: the server has looked at the handlers' effects
+/// before it came here. A handler that runs only now must end the wait.
 fn wait_with_mask(call: &quiet::Call, mask: *const u8, raw: impl Fn() -> isize) -> Option<isize> {
     defer::flush();
     signals::take_delivered();
@@ -189,9 +189,9 @@ pub unsafe extern "C" fn epoll_pwait2(
     unsafe { epoll_pwait(set, events, max, timeout_ms.min(i64::from(i32::MAX)) as i32, mask) }
 }
 
-/// The kernel's events, and what a promoted server has from the dead primary:
-/// connections that wait in its accept queue make their listener readable until the
-/// server has taken them (decision 14).
+/// Waits for the kernel's events, and those that a promoted server has from the
+/// dead primary: connections that wait in its accept queue make their listener
+/// readable until the server has taken them (decision 14).
 fn wait_for_events(
     call: &quiet::Call,
     (set, events, max): (i32, *mut Event, i32),
@@ -219,7 +219,8 @@ fn wait_for_events(
     Some(n as isize + 1)
 }
 
-/// As the kernel says of a connection that was reset.
+/// Marks events of dead connections, as the kernel does for a connection that
+/// was reset.
 fn mark_dead(events: &mut [Event]) {
     for event in events {
         if event.events & libc::EPOLLHUP as u32 != 0 && inherited::is_dead(event.u64 as i32) {
@@ -228,7 +229,7 @@ fn mark_dead(events: &mut [Event]) {
     }
 }
 
-/// Logs (events, descriptor) pairs and gives the server its own data back.
+/// Logs (events, descriptor) pairs and returns the server's own data to it.
 fn log_events(set: i32, events: *mut Event, r: isize) {
     let held = log::hold();
     // SAFETY: the kernel filled so many events of the caller's array.
@@ -363,7 +364,7 @@ unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
     unsafe { core::slice::from_raw_parts_mut(at, n) }
 }
 
-/// As [`wait_for_events`].
+/// Like [`wait_for_events`], for `poll`.
 fn poll_world(
     call: &quiet::Call,
     entries: &mut [libc::pollfd],
@@ -465,7 +466,7 @@ pub unsafe extern "C" fn pselect(
     libc_result(result) as i32
 }
 
-/// As [`wait_for_events`].
+/// Like [`wait_for_events`], for `select`.
 fn select_world(
     call: &quiet::Call,
     n: i32,

@@ -19,18 +19,18 @@ use holdfast_wire::log::Op;
 use holdfast_wire::shm::leash as shared_leash;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Longest value of `LD_PRELOAD` that is handed on.
+/// Longest value of `LD_PRELOAD` that is handed on, in bytes.
 const PRELOAD_MAX: usize = 4096;
 /// Bytes of the variable with three numbers.
 const NUMBERS_MAX: usize = 64;
-/// Digits of each.
+/// Digits of each number.
 const NUMBER_CHARS: usize = 10;
 
 unsafe extern "C" {
     static environ: *const usize;
 }
 
-/// Where the shim is, as the daemon's `LD_PRELOAD` says: programs may clean or
+/// Path of the shim, from the daemon's `LD_PRELOAD`: programs may clean or
 /// overwrite their environment.
 static SHIM: SetOnce<([u8; PRELOAD_MAX], usize)> = SetOnce::new();
 
@@ -54,7 +54,7 @@ fn text(at: usize) -> &'static [u8] {
     unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes()
 }
 
-/// Remembers what loads the shim; at start-up.
+/// Remembers the variable that loads the shim; at start-up.
 pub fn note_preload(environment: *mut *mut u8) {
     let found = words(environment.cast()).find_map(|it| text(it).strip_prefix(PRELOAD));
     let Some(value) = found.filter(|it| it.len() < PRELOAD_MAX) else { return };
@@ -89,7 +89,7 @@ impl Environment {
         };
         let (numbers, preload) = bytes.split_at_mut(NUMBERS_MAX);
         put_numbers(numbers);
-        // Others that the caller preloads come behind the shim, once.
+        // Libraries that the caller preloads come behind the shim, once.
         let others = if own.windows(shim.len().max(1)).any(|it| it == shim) { b"" } else { own };
         let between: &[u8] = if others.is_empty() { b"" } else { b":" };
         put(preload, &[PRELOAD, shim, between, others]);
@@ -120,8 +120,8 @@ fn put_numbers(to: &mut [u8]) {
     put(to, &[handed::VARIABLE, &control, b",", &memory, b",", &wake]);
 }
 
-/// A descriptor's number, always as long: what lies on the stack of the next
-/// program decides its addresses.
+/// A descriptor's number, always of the same length: what lies on the stack of
+/// the next program decides its addresses.
 fn padded(fd: i32) -> [u8; NUMBER_CHARS] {
     let mut out = [b'0'; NUMBER_CHARS];
     let mut rest = fd.unsigned_abs();
@@ -140,13 +140,13 @@ fn hand_over(yes: bool) {
     }
 }
 
-/// What both members must agree on.
+/// Hash of what both members must agree on.
 fn fingerprint(program: usize, arguments: usize) -> i64 {
     let all = [program].into_iter().chain(words(arguments as *const usize));
     hash_pieces(&header().hash_key, all.flat_map(|it| [text(it), b"\0"])) as i64
 }
 
-/// Something of the log's that the next program would not know.
+/// Whether the log has state that the next program would not know.
 fn serves() -> bool {
     let mut open = conns::any();
     fds::for_each(|fd, entry| {
@@ -156,12 +156,13 @@ fn serves() -> bool {
     open
 }
 
-/// The server, not a child of it.
+/// Whether this is the server, not a child of it.
 fn is_server() -> bool {
     state::is_attached() && header().pid.load(Relaxed) as isize == sys!(SYS_getpid)
 }
 
-/// The server is about to become another program. Whether the next one is the server.
+/// The server is about to become another program. Returns whether the next one is the
+/// server.
 fn prepare(program: usize, arguments: usize) -> Option<bool> {
     let same = || fingerprint(program, arguments);
     match mode() {
@@ -251,11 +252,11 @@ pub unsafe extern "C" fn fexecve(fd: i32, arguments: usize, environment: usize) 
 }
 
 /// The arguments of a call that lists them: six in registers, the first of which
-/// is the program, the others on the stack, up to a null.
+/// is the program, and the others on the stack, up to a null.
 struct Listed {
     at: *mut u8,
     len: usize,
-    /// Behind the null.
+    /// Index behind the null.
     next: usize,
 }
 
@@ -299,7 +300,7 @@ macro_rules! listed {
             replace(Real::$real, unsafe { *registers }, listed.at as usize, environment)
         }
 
-        /// Passes on where the arguments are: six words of registers, then, over
+        /// Passes on the arguments' address: six words of registers, then, over
         /// eight bytes of padding and the return address, the stack's.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]

@@ -1,5 +1,5 @@
-//! The shapes that most calls have: one whose outcome is a number, one that fills
-//! in memory of the caller, one that makes a descriptor.
+//! The shapes of most calls: those whose outcome is a number, those that fill in
+//! the caller's memory, those that make a descriptor.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -10,8 +10,8 @@ use crate::base::{defer, park, quiet};
 use crate::calls::signals;
 use holdfast_wire::log::Op;
 
-/// A call whose outcome is just a number. On the replica `repeat` says whether
-/// the kernel is asked too (its answer is not used).
+/// A call whose outcome is just a number. On the replica, `repeat` says whether
+/// the kernel is called too (its answer is not used).
 pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -36,7 +36,7 @@ pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isi
     })
 }
 
-/// A call with an out-parameter: `outs` are (address, bytes) that it fills.
+/// A call with an out-parameter: `outs` are the (address, bytes) that it fills.
 pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -110,7 +110,7 @@ pub fn new_fd(
     })
 }
 
-/// Numbers that the table or the shim's own descriptors need are not given out.
+/// Refuses numbers that the table or the shim's own descriptors need.
 pub fn refuse_high(r: isize) -> isize {
     if r >= fds::FD_MAX as isize || r >= 0 && fds::is_shim(r as i32) {
         sys!(SYS_close, r);

@@ -7,7 +7,7 @@ use crate::base::{alarm, handlers, leash, real};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// Signals that say something about the instruction that runs now.
+/// Signals that concern the instruction that runs now.
 const SYNCHRONOUS: [i32; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -32,7 +32,7 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
 }
 
 /// Runs the handlers of signals that have come. Called before every logged
-/// call; only the main thread delivers, or any while that one is away.
+/// call; only the main thread delivers, or any thread while that one is away.
 #[inline]
 pub fn deliver() {
     if handlers::ANY.load(Relaxed) && (tid() == 0 || MAIN_AWAY.load(Relaxed)) {
@@ -65,7 +65,7 @@ fn deliver_all() {
     }
 }
 
-/// After EINTR: delivers, and says whether the call is to be made again
+/// After EINTR: delivers, and says whether the call must be made again
 /// (`SA_RESTART` of every signal that came).
 pub fn deliver_and_restart() -> bool {
     let pending = PENDING.load(SeqCst);
@@ -73,7 +73,7 @@ pub fn deliver_and_restart() -> bool {
         .filter(|s| pending & (1 << (s - 1)) != 0)
         .all(|s| handlers::wanted(s).is_some_and(|a| a.sa_flags & libc::SA_RESTART != 0));
     deliver();
-    // The server knows nothing of the daemon's own signal.
+    // The server knows nothing about the daemon's own signal.
     restart && pending != 0 || pending == 0 && leash::take_asked()
 }
 
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     }
 }
 
-/// Whether a handler has run at the last chance; asking forgets it.
+/// Whether a handler has run at the last chance; asking resets this.
 pub fn take_delivered() -> bool {
     DELIVERED.swap(false, Relaxed)
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{AcceptInfo, NO_CONN, Op};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Room for a socket address.
+/// Room for a socket address, in bytes.
 const ADDR_MAX: usize = 128;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -27,10 +27,10 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     libc_result(new_fd(Call::socket, -1, ours, kind & libc::SOCK_CLOEXEC != 0, make, make)) as i32
 }
 
-/// `bind` of a TCP socket is kept for promotion: a listener is bound there. A
-/// UNIX socket's name is the member's own, and servers change its owner and mode
-/// at once. The replica's other sockets stay unbound: their addresses belong to
-/// the primary.
+/// `bind`: for a TCP socket it is kept for promotion, when a listener is bound
+/// there. A UNIX socket's name is the member's own, and servers change its owner
+/// and mode at once. The replica's other sockets stay unbound: their addresses
+/// belong to the primary.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
@@ -122,7 +122,7 @@ struct Peer {
 fn accept_record(call: &quiet::Call, fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     defer::flush_before_blocking(fd);
     let r = interruptible(call, || inherited::accept(fd, flags, &mut peer.addr, &mut peer.len))?;
-    // Numbers of connections are given out in the log's order.
+    // Connections get their numbers in the log's order.
     let held = log::hold();
     let mut r = refuse_high(r);
     let protected = fds::kind(fd) == Kind::Listener;
@@ -158,7 +158,7 @@ fn log_accept(held: &log::Held, fd: i32, (conn, socket): (u32, u64), peer: &Peer
     log::append_held(held, entry.lazy_if(r >= 0), &payload);
 }
 
-/// The name of the socket in this kernel, by which the gate knows it too.
+/// Cookie of the socket in this kernel, by which the gate knows it too.
 fn cookie(fd: isize) -> u64 {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
     let at = (&raw mut cookie, &raw mut len);
@@ -167,7 +167,8 @@ fn cookie(fd: isize) -> u64 {
     cookie
 }
 
-/// Enters it into the books. Returns its socket's [`cookie`], if it is protected.
+/// Enters a connection into the books. Returns its socket's [`cookie`], if it is
+/// protected.
 fn accepted(fd: i32, conn: u32) -> u64 {
     fds::opened(fd, if conn == NO_CONN { Kind::Outside } else { Kind::Conn });
     if conn == NO_CONN {
@@ -202,8 +203,8 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     Some(r)
 }
 
-/// What a connection has of its listener, by level, name and bytes: on the primary the
-/// kernel sees to it.
+/// Options that a connection inherits from its listener, by level, name and bytes: on
+/// the primary the kernel does that.
 const INHERITED: [(i32, i32, usize); 11] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
@@ -249,8 +250,9 @@ pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
     libc_result(end_of_stream(fd, how, raw)) as i32
 }
 
-/// The gate lets a FIN out only after the backup knows of it (decision 11). What
-/// came of it is a record of its own: the client may have been faster.
+/// Ends a stream; the gate lets a FIN out only after the backup knows of it
+/// (decision 11). The outcome has a record of its own: the client may have been
+/// faster.
 fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
     let conn = conns::of_fd(fd);
     quiet::call(|_| match mode() {
@@ -358,7 +360,7 @@ pub unsafe extern "C" fn setsockopt(
     }
     let protected = matches!(mode(), Mode::Record | Mode::Replay);
     if (level, option) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && protected {
-        // The kernel would tell of what it has sent in a queue that is not logged.
+        // The kernel would report what it has sent in a queue that is not logged.
         return libc_result(-(libc::EOPNOTSUPP as isize)) as i32;
     }
     libc_result(simple(Call::setsockopt, fd, true, raw)) as i32

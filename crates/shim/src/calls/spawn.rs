@@ -9,7 +9,8 @@ use crate::base::{alarm, defer, log, quiet, sys};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, processors};
 
-/// The world sees what a program does: the backup must know what led to it.
+/// Called before a program starts, because the world sees what it does: the
+/// backup must know what led to it.
 fn before_effect() {
     children::leave();
     if mode() == Mode::Record {
@@ -18,13 +19,13 @@ fn before_effect() {
     }
 }
 
-/// libc makes system calls that are not ours: the whole is one call, and no copy is
-/// made meanwhile.
+/// Runs a libc function that makes system calls past the shim: it is one call as a
+/// whole, and no copy is made meanwhile.
 fn inside_libc(f: impl Fn() -> isize) -> isize {
     quiet::call(|_| Some(f()))
 }
 
-/// Starts a program that is free of what holds for the server.
+/// Starts a program that is free of the server's restrictions.
 pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
     alarm::with_tsc(|| processors::freed(f))
 }
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn posix_spawnp(
     spawn(Real::PosixSpawnp, pid, [path, actions, attributes, arguments, environment])
 }
 
-/// libc would read the pipe behind our back.
+/// `popen`: libc would read the pipe behind our back.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
     children::leave();
@@ -82,7 +83,8 @@ pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
     0
 }
 
-/// Output that still waits would be lost with this program.
+/// Called before the program ends: output that still waits would be lost with
+/// it.
 fn before_leaving() {
     if mode() == Mode::Record {
         defer::flush();
@@ -102,8 +104,8 @@ pub unsafe extern "C" fn _Exit(code: i32) -> ! {
     unsafe { _exit(code) }
 }
 
-/// Where `clone` goes: libc's, or null if a child would share the shim's memory
-/// and write into the log beside the server.
+/// Destination of `clone`: libc's, or null if a child would share the shim's
+/// memory and write into the log beside the server.
 extern "C" fn clone_target() -> usize {
     if mode() == Mode::Pass {
         return real::address(Real::Clone);
@@ -113,7 +115,7 @@ extern "C" fn clone_target() -> usize {
     0
 }
 
-/// Passes on as many arguments as there are, on the stack too.
+/// Passes on all arguments, even those on the stack.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn clone(function: usize, stack: usize, flags: i32, arg: usize) -> i32 {

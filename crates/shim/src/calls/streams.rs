@@ -41,8 +41,8 @@ unsafe extern "C" fn cookie_close(cookie: *mut u8) -> i32 {
     libc_result(descriptors::close_raw(cookie as usize as i32)) as i32
 }
 
-/// libc reads a stream's file behind our back; a device's stream is given
-/// functions that do not.
+/// Opens a stream. libc reads its file behind our back, so a device's stream is
+/// given functions that do not.
 fn open_stream(
     path: *const u8,
     how: *const u8,
@@ -77,13 +77,13 @@ fn letters(how: *const u8) -> &'static [u8] {
 }
 
 /// Whether the members compare the stream's file. A mode that names a character
-/// set, or nothing that we know, is for libc alone.
+/// set, or is unknown to us, is for libc alone.
 fn is_compared(path: *const u8, how: *const u8, flags: i32) -> bool {
     let letters = letters(how);
     letters.starts_with(b"r") && !letters.contains(&b',') && content::is_compared(path, flags)
 }
 
-/// What `open` is told for a stream's mode.
+/// Flags of `open` for a stream's mode.
 fn flags_of(how: *const u8) -> i32 {
     let letters = letters(how);
     let has = |c: u8| letters.contains(&c);
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn fclose(stream: *mut u8) -> i32 {
     if fd < 0 { close() } else { close_in_order(fd, close) }
 }
 
-/// `close` gives `fd` back behind our back. Its answer is libc's.
+/// Has `close` free `fd` behind our back. Returns libc's answer.
 fn close_in_order(fd: i32, close: impl Fn() -> i32) -> i32 {
     close_plain(fd, || fds::closed(fd), &|| close() as isize) as i32
 }

@@ -1,5 +1,5 @@
-//! Threads: their numbers, their beginning and their end. The order in which
-//! they take locks is in `locks.rs`; what races without a lock is not covered.
+//! Threads: their numbers, their beginning and their end. `locks.rs` has the
+//! order in which they take locks; races without a lock are not covered.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
@@ -10,12 +10,12 @@ use crate::calls::{clocks, identity, locks, processors};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// Numbers of threads: what a record has room for. The main thread has 0.
+/// Number of thread numbers that a record has room for. The main thread has 0.
 const NUMBERS: usize = 1 << 16;
-/// How long a Python thread may keep the interpreter, in microseconds.
+/// Time for which a Python thread may keep the interpreter, in microseconds.
 const PYTHON_SWITCH_US: u64 = 1_000_000_000;
 
-/// What a thread is to run: two words, returned in registers.
+/// Start of a thread: two words, returned in registers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Start {
@@ -23,7 +23,7 @@ struct Start {
     arg: usize,
 }
 
-/// What each thread is to run: function and argument, written before it is made.
+/// Function and argument of each thread, written before it is made.
 static STARTS: [(AtomicUsize, AtomicUsize); NUMBERS] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; NUMBERS];
 /// Which numbers belong to running threads.
@@ -36,7 +36,7 @@ unsafe extern "C" {
     fn pthread_setspecific(key: u32, value: usize) -> i32;
 }
 
-/// Start-up: libc shall tell of every thread's end, however it comes.
+/// At start-up: has libc report every thread's end, however it comes.
 pub fn note_main() {
     let mut key = 0;
     // SAFETY: libc's own functions; the first keys need no memory.
@@ -46,7 +46,8 @@ pub fn note_main() {
     tell_of_end(0);
 }
 
-/// A value of 0 would not be told.
+/// Sets the value whose destructor reports the end; a value of 0 would not be
+/// reported.
 fn tell_of_end(number: usize) {
     // SAFETY: the key was made at start-up.
     unsafe { pthread_setspecific(KEY.load(Relaxed), number + 1) };
@@ -66,16 +67,17 @@ extern "C" fn ended(number_and_one: usize) {
     quiet::part();
 }
 
-/// The number of a new thread. Numbers are used in turn: one comes back long
-/// after its last thread has ended, when nothing of that one is on its way.
+/// The number of a new thread. Numbers are used in turn: one is reused long
+/// after its last thread has ended, when nothing of that thread is still under
+/// way.
 fn draw() -> Option<usize> {
     (0..NUMBERS)
         .map(|_| (LAST_DRAWN.fetch_add(1, Relaxed) + 1) as usize % NUMBERS)
         .find(|n| *n != 0 && TAKEN[*n].swap(1, AcqRel) == 0)
 }
 
-/// The first function of every thread. It leaves no frame of ours on the stack: a
-/// thread that ends in the middle is unwound by libc, which Rust would not allow.
+/// The first function of every thread. It leaves no frame of ours on the stack:
+/// libc unwinds a thread that ends in the middle, which Rust would not allow.
 #[unsafe(naked)]
 unsafe extern "C" fn run(number: *mut u8) -> *mut u8 {
     core::arch::naked_asm!(
@@ -99,7 +101,7 @@ extern "C" fn begin(number: usize) -> Start {
 }
 
 /// Makes a thread. The log is held meanwhile, so that the new thread's first
-/// record stands behind its own creation.
+/// record comes after its own creation.
 fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i32 {
     if mode() == Mode::Pass || state::excluded(caller) || state::inside() {
         return make(start.function, start.arg);
@@ -127,12 +129,12 @@ fn create(start: Start, caller: usize, make: impl Fn(usize, usize) -> i32) -> i3
     })
 }
 
-/// What `pthread_create` answers for a number or `-errno`.
+/// The result of `pthread_create` for a number or `-errno`.
 fn result(r: isize) -> i32 {
     -r.min(0) as i32
 }
 
-/// Makes a thread under a fresh number, which it returns, or `-errno`.
+/// Makes a thread under a fresh number; returns that, or `-errno`.
 fn create_numbered(start: Start, make: &impl Fn(usize, usize) -> i32) -> isize {
     let Some(number) = draw() else { return -(libc::EAGAIN as isize) };
     match create_as(number, start, make) {
@@ -155,7 +157,8 @@ fn create_as(number: usize, start: Start, make: &impl Fn(usize, usize) -> i32) -
     r
 }
 
-/// What must be settled while there is but one thread; whether there is.
+/// Settles what must be settled while there is only one thread; returns whether
+/// there is.
 fn before_first() {
     if state::threaded() {
         return;
@@ -168,8 +171,8 @@ fn before_first() {
 }
 
 /// A Python thread that waits for the interpreter makes the running one give it
-/// up after 5 ms, in the middle of anything: no other member can name the place.
-/// So threads switch only where they wait for something.
+/// up after 5 ms, in the middle of anything, at a place that no other member can
+/// name. So threads switch only where they wait for something.
 fn never_interrupt_python() {
     let set = real::find(c"_PyEval_SetSwitchInterval");
     if set != 0 {
@@ -201,7 +204,8 @@ pub unsafe extern "C" fn pthread_create(
     core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym create_posix)
 }
 
-/// C11's functions return an `int`, in the low half of where a pointer would be.
+/// C11's `thrd_create` and its kin, whose functions return an `int`, in the low
+/// half of a pointer's place.
 unsafe extern "C" fn create_c11(thread: usize, function: usize, arg: usize, caller: usize) -> i32 {
     const THRD_ERROR: i32 = 2;
     let r = create(Start { function, arg }, caller, |run, arg| {
@@ -230,7 +234,8 @@ pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
     park::outside(|| real(Real::ThrdJoin)(thread, result, 0, 0))
 }
 
-/// A join that may give up: where the primary's did not, the replica waits.
+/// A join with a time limit: where the primary's did not give up, the replica
+/// waits.
 fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
     let wait = || real(Real::PthreadJoin)(thread, result, 0, 0);
     locks::acquire_end(Call::pthread_join, attempt, wait)
@@ -262,8 +267,8 @@ pub unsafe extern "C" fn pthread_tryjoin_np(thread: usize, result: usize) -> i32
     join_until(thread, result, || real(Real::PthreadTryjoin)(thread, result, 0, 0))
 }
 
-/// A thread that waits in a call of ours cannot be ended there: on the replica it
-/// does not even wait in that call.
+/// `pthread_cancel`: a thread that waits in a call of ours cannot be ended there;
+/// on the replica it does not even wait in that call.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: usize) -> i32 {
     if mode() == Mode::Pass {

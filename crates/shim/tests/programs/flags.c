@@ -156,7 +156,7 @@ int main(int count, char **arguments) {
             else
                 end += sprintf(end, "end\n");
         }
-        // Or the client would be reset.
+        // Otherwise the client would be reset.
         for (char sink[BYTES]; read(conn, sink, sizeof sink) > 0;) {}
         write(conn, line, end - line);
         close(conn);

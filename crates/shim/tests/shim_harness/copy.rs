@@ -53,7 +53,7 @@ pub fn copy_of(image: &Image, port: u16, dir: &Path) -> Server {
     Server::copy(&image.bytes[..], &copying(port, dir)).expect("a copy")
 }
 
-/// As [`copy_of`], while its log is taken: the ring would not hold all of it.
+/// Like [`copy_of`], while its log is taken: the ring would not hold all of it.
 pub fn copy_beside(image: &Image, port: u16, dir: &Path, mut take: impl FnMut()) -> Server {
     let mut making = Making::begin(copying(port, dir)).expect("a thread");
     making.take(image.bytes.clone());

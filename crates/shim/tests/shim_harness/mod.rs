@@ -211,8 +211,8 @@ pub fn directories(name: &str) -> [PathBuf; 2] {
     })
 }
 
-/// As [`observe_edited`]; `after` gets the replica when it has consumed what it
-/// would.
+/// Like [`observe_edited`]; `after` gets the replica when it has consumed what
+/// it would.
 fn observe_promoted(
     argv: &[&str],
     port: u16,
@@ -263,12 +263,13 @@ fn said(dir: &Path, as_mode: u32) -> String {
     std::fs::read_to_string(dir.join(format!("log-{as_mode}"))).unwrap_or_default()
 }
 
-/// As [`observe`]; the replica must consume all of the log without a difference.
+/// Like [`observe`]; the replica must consume all of the log without a
+/// difference.
 pub fn run(argv: &[&str], port: u16, name: &str, load: impl FnOnce() + Send) {
     consumed(&observe(argv, port, 0, name, load));
 }
 
-/// As [`run`]; then the replica goes live, and `after` is its clients' work.
+/// Like [`run`]; then the replica goes live, and `after` is its clients' work.
 pub fn run_and_promote(
     argv: &[&str],
     port: u16,

@@ -1,28 +1,28 @@
-//! Who still has what the clients were told. As long as one member has it, and
-//! the faults have ended, clients must be served.
+//! Which members still have what the clients were told. As long as one member
+//! has it, and the faults have ended, clients must be served.
 
 use crate::world::NAMES;
 
-/// What a member has of the service's state.
+/// A member's knowledge of the service's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Nothing.
     #[default]
     Nothing,
-    /// What it had when the other one was let speak.
+    /// The state of the time when the other member was let speak.
     Older,
-    /// It joins, and is not in step.
+    /// Only a part: it joins, and is not in step.
     Joins,
-    /// As that, and is being told where it has everything.
+    /// The same, and it is being told where it has everything.
     Closes,
     Complete,
 }
 
-/// See the module.
+/// What the members have; see the module.
 #[derive(Debug, Default)]
 pub struct Alive {
     members: [State; 2],
-    /// The newest that was granted.
+    /// The newest epoch that was granted.
     epoch: u64,
     begun: bool,
     gone: bool,
@@ -35,7 +35,7 @@ impl Alive {
         self.members[member] = State::Complete;
     }
 
-    /// A replica begins with its primary's first record.
+    /// Notes that a replica begins with its primary's first record.
     pub fn backup_begins(&mut self, member: usize) {
         self.members[member] = State::Complete;
     }
@@ -67,14 +67,15 @@ impl Alive {
         self.note();
     }
 
-    /// Another member than the one that is current falls behind from now on. Whether
-    /// the one that is current knows less than the other of what clients were told.
+    /// Notes that the member which is not current falls behind from now on. Returns
+    /// whether the current one knows less than the other about what clients were
+    /// told.
     pub fn granted(&mut self, member: usize, epoch: u64) -> bool {
         let is_new = epoch > self.epoch;
         self.epoch = self.epoch.max(epoch);
         let [own, others] = [self.members[member], self.members[1 - member]];
         let is_stale = is_new && own == State::Older && others == State::Complete;
-        // Who speaks anew in the same epoch has lost nobody.
+        // A member that speaks anew in the same epoch has lost nobody.
         if is_new && epoch > 1 && self.begun {
             if !self.is_joining(1 - member) {
                 self.members[1 - member] = State::Older;
@@ -95,12 +96,12 @@ impl Alive {
         self.gone |= !self.members.iter().any(|state| goes_on.contains(state));
     }
 
-    /// Has anybody served yet?
+    /// Whether any member has served yet.
     pub fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// The newest that was granted.
+    /// The newest epoch that was granted.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -1,10 +1,9 @@
-//! No takeover without a cause: nobody is taken for dead, given up or replaced but for
-//! a fault that has struck, and only who it can be held against.
+//! No takeover without a cause: a member is taken for dead, given up or replaced only
+//! after a fault has struck that can be held against it.
 //!
-//! What is no cause: loss, repeats and other order on clients' paths and of copies, a
-//! server that pauses, a disk that fails, clients of any kind, a slow backup, an edge's
-//! daemon that is away, and a member that stands still for less than the patience that
-//! ships.
+//! No cause are: loss, repeats and reordering on clients' paths and of copies, a server
+//! that pauses, a disk that fails, clients of any kind, a slow backup, an edge's daemon
+//! that is away, and a member that stands still for less than the shipped patience.
 
 use crate::member::HEARTBEAT;
 use crate::plan::Fault;
@@ -12,30 +11,31 @@ use crate::world::NAMES;
 use crate::{Ns, ns};
 use holdfast_cluster::detector::DECLARE_AFTER;
 
-/// What stands still for no longer than this may not be taken for dead, ns: the last
+/// Longest standstill for which a member may not be taken for dead, in ns: the last
 /// heartbeat may have come a period before; the rest is for timers and links.
 const BRIEF: Ns = (DECLARE_AFTER - 1) * HEARTBEAT - ns(std::time::Duration::from_millis(2));
-/// So long after its end a fault still counts, ns: channels that it has broken are given
-/// up after 3 s, opened again after 2 s, and trusted after 1 s.
+/// Time after its end for which a fault still counts, in ns: channels that it has broken
+/// are given up after 3 s, opened again after 2 s, and trusted after 1 s.
 const AFTERMATH: Ns = 6_000_000_000;
 
-/// See the module.
+/// The causes; see the module.
 #[derive(Debug, Default)]
 pub struct Causes {
-    /// Until when something may be held against a member.
+    /// Until when something may be held against each member.
     until: [Ns; 2],
     struck: u32,
-    /// The pair has been parted for a cause: each may give up the other.
+    /// Whether the pair has been parted for a cause: each member may then give
+    /// up the other.
     parted: bool,
 }
 
 impl Causes {
-    /// A server to which no shim attaches parts the pair by itself.
+    /// Notes that a server to which no shim attaches parts the pair by itself.
     pub fn unattached(&mut self) {
         self.until = [Ns::MAX; 2];
     }
 
-    /// A fault strikes, which can be held against `whom`.
+    /// Notes that a fault strikes, which can be held against `whom`.
     pub fn strikes(&mut self, now: Ns, fault: &Fault, whom: [bool; 2]) {
         self.struck += 1;
         let stands = matches!(fault, Fault::FreezeHost { .. });
@@ -49,17 +49,17 @@ impl Causes {
         }
     }
 
-    /// Faults that have struck.
+    /// Number of faults that have struck.
     pub fn struck(&self) -> u32 {
         self.struck
     }
 
-    /// Members pair anew.
+    /// Notes that members pair anew.
     pub fn pair_begins(&mut self) {
         self.parted = false;
     }
 
-    /// A member has joined: what was dead is not any more.
+    /// Notes that a member has joined: what was dead is alive again.
     pub fn joined(&mut self, now: Ns) {
         self.parted = false;
         for until in &mut self.until {
@@ -67,13 +67,14 @@ impl Causes {
         }
     }
 
-    /// The edge misses a member.
+    /// Judges that the edge misses a member.
     pub fn missed(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = now > self.until[member];
         wrong.then(|| format!("the edge takes {} for dead, for no cause", NAMES[member]))
     }
 
-    /// A member is given up, by itself or by the other one: the pair is parted.
+    /// Judges that a member is given up, by itself or by the other one: the
+    /// pair is parted.
     pub fn given_up(&mut self, now: Ns, member: usize, why: &str) -> Option<String> {
         if self.parted {
             return None;
@@ -83,7 +84,7 @@ impl Causes {
         wrong.then(|| format!("{} is given up, for no cause: {why}", NAMES[member]))
     }
 
-    /// Somebody is let speak in an epoch that is not the first.
+    /// Judges that a member is let speak in an epoch that is not the first.
     pub fn granted(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = self.until.iter().all(|until| now > *until);
         wrong.then(|| format!("{} is let speak anew, for no cause", NAMES[member]))

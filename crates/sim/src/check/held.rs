@@ -42,10 +42,10 @@ struct Arrived {
     read: u64,
 }
 
-/// See the module.
+/// What is held; see the module.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// Who is protected, in which epoch, by which process's log.
+    /// The protected member, its epoch, and the process that writes the log.
     pair: Option<(usize, u64, u32)>,
     streams: BTreeMap<(ConnKey, u32), Arrived>,
     /// First numbers of connections that the backup was told of.
@@ -53,15 +53,17 @@ pub struct Held {
     accepts: BTreeMap<u32, (ConnKey, u32)>,
     newest: BTreeMap<ConnKey, (u32, u32)>,
     ids: BTreeMap<ConnId, (ConnKey, u32)>,
-    /// Where clients have ended, as they say; one with bad manners says it more than once.
+    /// Ends of clients, as they say; a client with bad manners says it more than once.
     ends: BTreeSet<(ConnKey, u32)>,
     /// First numbers of servers whose end was acknowledged.
     has_all: BTreeSet<(ConnKey, u32)>,
     records: u64,
-    /// Streams of which clients were told before a join that so much had come, though nobody
-    /// had accepted them: nobody could be asked for what came before the joiner's tap.
+    /// Streams whose clients were told before a join that they had come up to an offset,
+    /// though nobody had accepted them: nobody could be asked for the bytes from before the
+    /// joiner's tap.
     told_before: BTreeMap<(ConnKey, u32), u64>,
-    /// Somebody joins: copies of connections of which it has not heard yet.
+    /// While somebody joins: copies of connections of which it has not heard
+    /// yet.
     early: Option<Vec<Packet>>,
 }
 
@@ -78,7 +80,7 @@ impl Held {
         self.told_before.insert((key, irs.0), until);
     }
 
-    /// Those that the joiner lacked when it was in step.
+    /// Connections of which the joiner lacked something when it was in step.
     pub fn left_out(&self) -> Vec<ConnKey> {
         self.told_before.keys().map(|(key, _)| *key).collect()
     }
@@ -93,7 +95,7 @@ impl Held {
         self.ids.get(&conn).map(|(key, irs)| (*key, SeqNo(*irs)))
     }
 
-    /// What clients have said of themselves stays.
+    /// Begins anew for a joiner; what clients have said about themselves stays.
     pub fn joiner_begins(&mut self) {
         let (ends, has_all) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.has_all));
         *self = Self { ends, has_all, early: Some(Vec::new()), ..Self::default() };
@@ -219,8 +221,9 @@ impl Held {
             .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
     }
 
-    /// A SACK above the ACK tells of bytes that are missing before it: one that only
-    /// repeats must not look like that, or it tells of bytes that nobody holds (L1).
+    /// Judges a SACK. Above the ACK it tells of bytes that are missing before it:
+    /// one that only repeats must not look like that, or it tells of bytes that
+    /// nobody holds (L1).
     pub fn misreports(p: &Packet) -> Option<String> {
         let (_, right) = p.sack.as_slice().first().filter(|_| p.is_dsack)?;
         right.after(p.ack).then(|| "a D-SACK looks like a SACK of bytes that are not held".into())
@@ -233,7 +236,7 @@ impl Held {
             return (!told).then(|| "a SYN-ACK left before its record".to_owned());
         }
         if p.is(Flags::RST) && !self.newest.contains_key(&p.key) {
-            // No connection of the pair.
+            // Not a connection of the pair.
             return None;
         }
         let (_, _, server) = self.pair?;
@@ -311,7 +314,7 @@ mod tests {
         assert!(held.acknowledges(&ack_of_fin).is_some(), "another life's server has");
         held.client_has_all(KEY, SeqNo(500));
         assert!(held.acknowledges(&ack_of_fin).is_none());
-        // A stray, far outside, and another end.
+        // A stray far outside, and another end.
         held.client_ends(&packet(70_000, 502, Flags::FIN, 160));
         assert!(held.acknowledges(&ack_of_fin).is_none());
     }

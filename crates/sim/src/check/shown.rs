@@ -1,8 +1,8 @@
-//! Is what members and edge say of themselves true? `protected` is said only while
-//! primary and backup serve and follow each other, or so shortly after that nobody can
-//! know better; it is said while they do; and only who speaks says that it does. Each
-//! daemon tells the others what it knows by itself, and shows the worst of what it knows
-//! and hears: so a pair is shown as protected where both say so.
+//! Whether what members and edge say about themselves is true. `protected` is shown only
+//! while primary and backup serve and follow each other, or so shortly after that nobody
+//! can know better; it is shown while they do; and only the speaking member shows that
+//! it speaks. Each daemon tells the others what it knows by itself, and shows the worst
+//! of what it knows and hears: so a pair is shown as protected when both say so.
 //!
 //! A replica that hangs counts as following: that is another judge's (`liveness`).
 
@@ -13,23 +13,25 @@ use holdfast_cluster::detector::{DECLARE_AFTER, PATIENCE_MAX};
 use holdfast_cluster::watch::ALONE_PERIODS;
 use holdfast_member::timing::{primary, takeover};
 
-/// Time between two looks, ns.
+/// Time between two looks, in ns.
 pub const LOOK_EVERY: Ns = 25_000_000;
-/// So long `protected` may be said of what is over, ns, before anything has come late:
-/// one witness alone has to miss the other that long, and what is said is that old.
+/// Longest time for which `protected` may be shown after it is over, in ns, before
+/// anything has come late: one witness alone has to miss the other that long, and
+/// words are that old.
 pub const OVER_MAX: Ns =
     (DECLARE_AFTER + ALONE_PERIODS + 1) * HEARTBEAT + ns(primary::REPORT_EVERY) + LOOK_EVERY;
-/// As [`OVER_MAX`], ns, once members have seen that heartbeats come late.
+/// Like [`OVER_MAX`], in ns, once members have seen that heartbeats come late.
 pub const OVER_LATE_MAX: Ns = OVER_MAX + (PATIENCE_MAX - DECLARE_AFTER) * HEARTBEAT;
-/// So long a pair may stand before all say so, ns, and so long who is replaced, or whose
-/// server has ended, may say that it speaks: an edge that was started again is found
-/// within a second, and who is alone looks at its server that seldom.
+/// Longest time that a pair may stand before all hosts show it, in ns, and that a
+/// replaced member, or one whose server has ended, may show that it speaks: an edge that
+/// was restarted is found within a second, and a lone member looks at its server that
+/// seldom.
 pub const UNSAID_MAX: Ns = 1_000_000_000 + ns(takeover::IDLE_LOOK) + LOOK_EVERY;
 
-/// What a member says of itself.
+/// What a member says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing that could be wrong: it waits, gives up, or has just begun.
+    /// Nothing that could be wrong: it waits, has given up, or has just begun.
     #[default]
     Waits,
     Protected {
@@ -49,20 +51,20 @@ impl Said {
     }
 }
 
-/// What is so, for one that shows something.
+/// The truth for one that shows something.
 #[derive(Clone, Copy, Debug)]
 pub struct Truth {
-    /// Whom it hears.
+    /// The hosts that it hears.
     pub hears: [bool; 3],
-    /// It can know: it runs, and its ways to all others are whole.
+    /// Whether it can know: it runs, and its paths to all others are whole.
     pub can_know: bool,
-    /// The pair stands.
+    /// Whether the pair stands.
     pub protected: bool,
-    /// It is who speaks, and its server lives.
+    /// Whether it is the speaking member, and its server lives.
     pub speaks: bool,
 }
 
-/// Since when something is so that should not be.
+/// Since when something is wrong.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wrong {
     over: Option<Ns>,
@@ -70,16 +72,16 @@ struct Wrong {
     voice: Option<Ns>,
 }
 
-/// See the module; the edge comes after the members.
+/// What each host shows; see the module. The edge comes after the members.
 #[derive(Debug, Default)]
 pub struct Shown {
     said: [Said; 3],
-    /// What each has heard last of each.
+    /// What each has last heard from each.
     heard: [[Said; 3]; 3],
     wrong: [Wrong; 3],
 }
 
-/// Notes since when something is; how long that is.
+/// Notes since when something is so; returns for how long.
 fn lasts(since: &mut Option<Ns>, is: bool, now: Ns) -> Ns {
     *since = is.then(|| since.unwrap_or(now));
     since.map_or(0, |since| now - since)
@@ -94,7 +96,8 @@ impl Shown {
         self.said[who]
     }
 
-    /// Compares what one shows with what is so; `late`: heartbeats may have come late.
+    /// Compares what a host shows with the truth; `late`: heartbeats may have come
+    /// late.
     pub fn look(&mut self, now: Ns, who: usize, truth: Truth, late: bool) -> Option<String> {
         let Truth { hears, can_know, protected, .. } = truth;
         for (other, said) in self.said.iter().enumerate().filter(|(other, _)| hears[*other]) {
@@ -113,7 +116,7 @@ impl Shown {
             () if voice > UNSAID_MAX => "says that it speaks, and does not",
             () => return None,
         };
-        // Once is enough.
+        // One complaint is enough.
         *wrong = Wrong::default();
         let lasted = over.max(unsaid).max(voice) / 1_000_000;
         Some(format!("{} {what}, for {lasted} ms", NAMES[who]))

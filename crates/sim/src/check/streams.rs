@@ -1,6 +1,7 @@
 //! Law L5: every client reads the stream of one server that never crashed.
 //! Bytes that a client could have read never change, replies are right and in
-//! order, and together they are those of one counter that counts each once.
+//! order, and together they come from one counter that counts each request
+//! once.
 
 use crate::app::{Clocks, Reply, digest};
 use crate::client::Notice;
@@ -11,7 +12,7 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was let out on one connection.
+/// Bytes that were let out on one connection.
 #[derive(Debug)]
 struct Released {
     iss: SeqNo,
@@ -27,16 +28,17 @@ struct Reader {
     counter: u64,
 }
 
-/// See the module.
+/// What clients could read; see the module.
 #[derive(Debug)]
 pub struct Streams {
     released: BTreeMap<ConnKey, Released>,
     readers: Vec<Reader>,
-    /// Who got which value of the counter, and when it was, by the server's clocks.
+    /// Client that got each value of the counter, and when, by the server's clocks.
     counters: BTreeMap<u64, (usize, Clocks)>,
-    /// By how much people have set the time of day back.
+    /// How far people have set the time of day back.
     set_back: i64,
-    /// Handshakes that a full listener's primary has ended, or a kernel that got no answer.
+    /// Handshakes that the primary of a full listener has ended, or a kernel that got no
+    /// answer.
     unanswered: BTreeSet<ConnKey>,
     /// Connections of clients that had not taken what they were sent before a join.
     not_kept: BTreeSet<ConnKey>,
@@ -70,7 +72,7 @@ impl Streams {
         self.not_kept.contains(key)
     }
 
-    /// Somebody sets the time of day of a host.
+    /// Notes that the time of day of a host was set.
     pub fn clock_set(&mut self, by: i64) {
         self.set_back += by.min(0).abs();
     }
@@ -79,7 +81,7 @@ impl Streams {
         self.begun += 1;
     }
 
-    /// The connection of which the client's packet acknowledges the server's end, by the
+    /// The connection whose server's end the client's packet acknowledges, by the
     /// server's first number.
     pub fn has_all(&self, p: &Packet) -> Option<SeqNo> {
         let released = self.released.get(&p.key).filter(|_| p.is(ACK))?;
@@ -106,14 +108,14 @@ impl Streams {
         let released = self.released.get_mut(&p.key)?;
         let from = u64::try_from(p.seq.since(released.iss.plus(1))).ok()?;
         let Some(expected) = expected else {
-            // Of a client whose reading nobody follows, the end is known all the same.
+            // The end is known even for a client whose reading nobody follows.
             if p.is(Flags::FIN) {
                 released.fin.get_or_insert(from + p.payload.len() as u64);
             }
             return None;
         };
         for (byte, offset) in p.payload.iter().zip(from..) {
-            // What the client has, nobody looks at again.
+            // Bytes that the client has are not looked at again.
             if expected.after(released.iss.plus(1 + offset)) {
                 continue;
             }
@@ -148,11 +150,11 @@ impl Streams {
     ) -> Option<String> {
         match notice {
             Notice::Finished => None,
-            // A service whose state is gone may say so. Of a client that says two
-            // things of one byte nobody knows what it sent: it may be dropped. One with
-            // bad manners may find that it has asked something else than it meant.
+            // A service whose state is gone may say so. What a client sent that says
+            // two things about one byte is not known: it may be dropped. A client with
+            // bad manners may find that it has asked for something else than it meant.
             Notice::Reset { key, heard } => {
-                // A handshake that was given up may be told so, late as it is.
+                // A handshake that was given up may be told so, even late.
                 let too_late = !heard && self.unanswered.contains(key);
                 let wrong = !gone && manners == Manners::Good && !too_late;
                 let wrong = wrong && !self.not_kept.contains(key);
@@ -189,7 +191,7 @@ impl Streams {
         (highest != replies).then(|| format!("{replies} replies were read, {highest} counted"))
     }
 
-    /// One counter for all: each value once, and time goes with it.
+    /// Judges a counter's value: each occurs once, and they rise with time.
     fn count(&mut self, client: usize, reply: &Reply) -> Option<String> {
         let now = (client, reply.clocks);
         if let Some((other, _)) = self.counters.insert(reply.counter, now) {

@@ -1,6 +1,6 @@
-//! Who knocks during an outage is let in: a SYN that comes while the primary is dead
-//! waits at the edge and at the backup, and is answered soon after the takeover, long
-//! before its client would repeat it.
+//! A client that connects during an outage is let in: a SYN that comes while the
+//! primary is dead waits at the edge and at the backup, and is answered soon after
+//! the takeover, long before its client would repeat it.
 
 use crate::Ns;
 use crate::member::HEARTBEAT;
@@ -9,23 +9,24 @@ use holdfast_cluster::detector::{FIRST_PATIENCE, SUSPECT_AFTER};
 use holdfast_wire::message::ConnKey;
 use std::collections::BTreeMap;
 
-/// So long after a takeover its SYN is answered at the latest, ns: the edge tries eight
+/// Longest time after a takeover until a SYN is answered, in ns: the edge tries eight
 /// times, 12 ms apart.
 pub const ANSWER_MAX: Ns = 100_000_000;
-/// How long after its last heartbeat a primary is suspected at the latest, ns: from then
-/// on the edge keeps SYNs by itself. One that has just begun is not for a while.
+/// Longest time after its last heartbeat until a primary is suspected, in ns: from then
+/// on the edge keeps SYNs by itself. A primary that has just begun is not suspected for
+/// a while.
 const SUSPECTED: Ns = SUSPECT_AFTER * HEARTBEAT + LATE;
 const BEGUN: Ns = FIRST_PATIENCE.0 + LATE;
 const LATE: Ns = 5_000_000;
 
-/// See the module. It judges one outage, of which nothing else that breaks makes another
-/// matter.
+/// The SYNs of an outage; see the module. Judges only one outage, without anything else
+/// that breaks.
 #[derive(Debug, Default)]
 pub struct Syns {
     /// When the primary was let speak, and when it died.
     granted_at: Ns,
     since: Option<Ns>,
-    /// Its primary falls silent, and has to be missed.
+    /// Whether its primary falls silent, and has to be missed.
     silent: bool,
     copies_lost: bool,
     spoilt: bool,
@@ -34,12 +35,12 @@ pub struct Syns {
 }
 
 impl Syns {
-    /// Copies may be lost from the beginning on.
+    /// Copies may be lost from the beginning if `copies_lost`.
     pub fn new(copies_lost: bool) -> Self {
         Self { copies_lost, ..Self::default() }
     }
 
-    /// A fault strikes; `speaker`: who is current.
+    /// Notes that a fault strikes; `speaker`: the current member.
     pub fn strikes(&mut self, now: Ns, fault: &Fault, speaker: Option<usize>) {
         let (who, silent) = match *fault {
             Fault::HostDies { member } | Fault::FreezeHost { member, .. } => (member, true),
@@ -57,24 +58,24 @@ impl Syns {
         (self.since, self.silent) = (Some(now), silent);
     }
 
-    /// A member may speak.
+    /// Notes that a member may speak.
     pub fn granted(&mut self, now: Ns) {
         if self.since.is_none() {
             self.granted_at = now;
         }
     }
 
-    /// Something else has happened that leaves SYNs unanswered.
+    /// Notes that something else has happened that leaves SYNs unanswered.
     pub fn spoil(&mut self) {
         self.spoilt |= self.live_at.is_none() || !self.waits.is_empty();
     }
 
-    /// A copy was lost.
+    /// Notes that a copy was lost.
     pub fn copy_lost(&mut self) {
         self.copies_lost = true;
     }
 
-    /// A client's first SYN comes by.
+    /// Notes that a client's first SYN passes.
     pub fn comes(&mut self, now: Ns, key: ConnKey) {
         let Some(since) = self.since.filter(|_| self.live_at.is_none()) else { return };
         let suspected = (since + SUSPECTED).max(self.granted_at + BEGUN);
@@ -84,7 +85,7 @@ impl Syns {
         }
     }
 
-    /// The client is answered.
+    /// Notes that the client is answered.
     pub fn answered(&mut self, key: &ConnKey) {
         self.waits.remove(key);
     }

@@ -4,7 +4,7 @@
 use crate::world::NAMES;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The speakers; see the module.
 #[derive(Debug, Default)]
 pub struct Voice {
     speakers: BTreeMap<u64, usize>,
@@ -12,7 +12,7 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// The newest in which anybody has spoken.
+    /// The newest epoch in which anybody has spoken.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }

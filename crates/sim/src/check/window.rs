@@ -7,7 +7,7 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
-/// No client of the simulation has a larger window.
+/// Bound on windows, in bytes: no client of the simulation has a larger one.
 const WINDOW_MAX: i32 = 1 << 17;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Promised {
     known: bool,
 }
 
-/// See the module.
+/// The shown windows; see the module.
 #[derive(Debug, Default)]
 pub struct Windows {
     conns: BTreeMap<ConnKey, Promised>,
@@ -30,7 +30,8 @@ impl Windows {
         self.conns.get(&p.key).map(|promised| promised.iss)
     }
 
-    /// Nobody knows any more what was promised on the connections there are.
+    /// Forgets what was promised on the existing connections, which nobody
+    /// knows any more.
     pub fn forget(&mut self) {
         self.conns.values_mut().for_each(|promised| promised.known = false);
     }
@@ -49,7 +50,7 @@ impl Windows {
             return None;
         }
         let promised = self.conns.get_mut(&p.key)?;
-        // What the client does not accept does not move its window
+        // A packet that the client does not accept does not move its window
         // (RFC 9293 §3.10.7.4).
         let expected = expected?;
         let ahead = p.seq_end().since(expected);

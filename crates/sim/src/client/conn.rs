@@ -14,13 +14,13 @@ use holdfast_wire::seq::SeqNo;
 const SEGMENT_MAX: u64 = 120;
 const RTO_MIN: Ns = 40_000_000;
 const RTO_MAX: Ns = 1_000_000_000;
-/// Timeouts in a row after which the pause grows no more.
+/// Number of timeouts in a row after which the pause grows no more.
 const RETRIES_MAX: u32 = 8;
-/// Segments sent again at a time.
+/// Most segments resent at a time.
 const BURST: usize = 8;
 const BUFFER: u64 = 8192;
 
-/// Its end of one connection.
+/// The client's end of one connection.
 #[derive(Clone, Debug)]
 pub struct Conn {
     pub key: ConnKey,
@@ -33,33 +33,36 @@ pub struct Conn {
     pub replies: usize,
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// No more requests: the FIN follows the last byte.
+    /// Whether there are no more requests: the FIN follows the last byte.
     pub(super) finishing: bool,
     /// Right edge that the server promised, as an offset.
     pub(super) edge: u64,
     pub(super) rcv_wscale: u8,
     pub(super) snd_wscale: u8,
-    /// Its program reads nothing.
+    /// Whether its program reads nothing.
     pub(super) away: bool,
     pub(super) wl1: SeqNo,
-    /// Bytes received in order, and those the program has not looked at.
+    /// Bytes received in order, and those that the program has not looked at.
     pub(super) rx: u64,
     pub(super) unparsed: Vec<u8>,
     pub(super) server_fin: bool,
     pub(super) rto_at: Option<Ns>,
     pub(super) backoff: u32,
-    /// Sent again up to here after a timeout.
+    /// Offset up to which data is resent after a timeout.
     pub(super) recover: u64,
     pub(super) quiet_until: Ns,
-    /// Both sides report what came beyond a hole.
+    /// Whether both sides report bytes beyond a hole.
     pub(super) sack: bool,
-    /// What the server has reported since the last timeout, as `[left, right)`.
+    /// Ranges that the server has reported since the last timeout, as `[left,
+    /// right)`.
     pub(super) sacked: Vec<(u64, u64)>,
-    /// The hole in front of that was filled once.
+    /// The hole in front of those that was filled once.
     pub(super) filled: Option<u64>,
-    /// The next data says that congestion was heard of (RFC 3168 §6.1.2).
+    /// Whether the next data reports that congestion was heard of (RFC 3168
+    /// §6.1.2).
     pub(super) reduced: bool,
-    /// Ended first: TIME-WAIT answers; else nothing is remembered.
+    /// Whether it ended first: TIME-WAIT answers then; otherwise nothing is
+    /// remembered.
     pub(super) ended_first: bool,
 }
 
@@ -114,17 +117,17 @@ impl Conn {
         self.server_fin && self.una == self.end() + 1
     }
 
-    /// It has said FIN.
+    /// Whether it has sent a FIN.
     pub(super) fn has_ended(&self) -> bool {
         self.nxt == self.end() + 1
     }
 
-    /// Nothing is missing but the ACK of the FIN of this side (RFC 9293 §3.3.2).
+    /// Whether only the ACK of this side's FIN is missing (RFC 9293 §3.3.2).
     fn is_last_ack(&self) -> bool {
         self.server_fin && self.nxt == self.end() + 1
     }
 
-    /// What it can take now.
+    /// The window: bytes that it can take now.
     fn window(&self) -> u64 {
         BUFFER.saturating_sub(if self.away { self.unparsed.len() as u64 } else { 0 })
     }
@@ -161,7 +164,8 @@ impl Conn {
         }
     }
 
-    /// Bytes `[from, until)`; one beyond the last is the FIN.
+    /// A segment with the bytes `[from, until)`; one beyond the last is the
+    /// FIN.
     pub(super) fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
         let end = self.end();
         let reduced = from < end && std::mem::take(&mut self.reduced);
@@ -199,7 +203,8 @@ impl Conn {
         out: &mut Vec<Packet>,
     ) {
         if self.backoff == RETRIES_MAX && self.is_last_ack() && self.una == self.end() {
-            // As `tcp_orphan_retries`: a program that has closed waits no longer.
+            // As with `tcp_orphan_retries`: a program that has closed waits no
+            // longer.
             self.una = self.nxt;
             self.rto_at = None;
             return;
@@ -216,15 +221,15 @@ impl Conn {
             self.recover = self.nxt;
             self.repeat(now, plan, rng, out);
         } else if self.nxt < self.end() {
-            // A zero-window probe: an old number, to be answered.
+            // A zero-window probe: an old number, which must be answered.
             out.push(Packet { seq: self.irs.plus(self.una), ..self.ack(now) });
         } else {
             self.rto_at = None;
         }
     }
 
-    /// Other cuts than the first time, so that copies overlap; a liar says other
-    /// bytes than before.
+    /// Repeats data in other cuts than the first time, so that copies overlap; a
+    /// liar sends other bytes than before.
     fn repeat(&mut self, now: Ns, plan: &ClientPlan, rng: &mut Rng, out: &mut Vec<Packet>) {
         let mut at = self.una;
         for _ in 0..BURST {
@@ -240,7 +245,7 @@ impl Conn {
         }
     }
 
-    /// Flips filler bytes; the requests' framing stays what it is.
+    /// Flips filler bytes; the requests' framing stays intact.
     fn change_filler(&self, from: u64, p: &mut Packet) {
         let mut payload = p.payload.to_vec();
         let mut start = 0;
@@ -272,7 +277,7 @@ impl Conn {
         let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
         let window = self.window();
         if end < next as i64 || start > (next + window) as i64 || p.is(Flags::SYN) {
-            // Two ends that disagree must not answer each other for ever.
+            // Two ends that disagree must not answer each other forever.
             if p.len() > 0 || now >= self.quiet_until {
                 self.quiet_until = now + CHALLENGE_PAUSE;
                 out.push(self.ack(now));
@@ -346,13 +351,13 @@ impl Conn {
         if acked == self.una && !self.wl1.after(p.seq) {
             self.wl1 = p.seq;
             let window = u64::from(p.window) << shift(self.snd_wscale);
-            // Never beyond reason; a server's edge does not move left.
+            // Within reason; a server's edge does not move left.
             self.edge = self.edge.max(acked + window);
         }
     }
 
-    /// What the server has beyond a hole. A block below the ACK, or within the next
-    /// one, only says that something came twice (RFC 2883 §4).
+    /// Notes what the server has beyond a hole. A block below the ACK, or within
+    /// the next one, only says that something came twice (RFC 2883 §4).
     fn note_sack(&mut self, p: &Packet, acked: u64) {
         let offset = |seq: SeqNo| seq.offset_near(self.irs.plus(1), acked);
         let blocks = p.sack.as_slice().iter().map(|(left, right)| (offset(*left), offset(*right)));
@@ -365,7 +370,7 @@ impl Conn {
         self.sacked.retain(|(_, right)| *right > una);
     }
 
-    /// Repeats what lies before the first thing that was reported, once.
+    /// Repeats, once, what lies before the first reported range.
     fn fill_hole(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let Some(left) = self.sacked.iter().map(|(left, _)| *left).min() else { return };
         if left > self.una && self.filled != Some(self.una) {
@@ -379,7 +384,8 @@ impl Conn {
         self.sacked.iter().any(|(left, right)| (*left..*right).contains(&at))
     }
 
-    /// After a timeout the rest follows with the ACKs, but for what was reported since.
+    /// After a timeout, sends the rest with the ACKs, except for what was reported
+    /// since.
     fn repeat_if_recovering(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let mut at = self.una;
         for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Bad manners: what a client says besides, or in place of, what its TCP would. Its
-//! own connections may end of it; nobody else's.
+//! Bad manners: what a client sends in addition to, or instead of, what its TCP
+//! would. Its own connections may end because of it, but nobody else's.
 
 use super::{Client, FIRST_PORT, PORTS};
 use crate::Ns;
@@ -14,20 +14,22 @@ use holdfast_wire::seq::SeqNo;
 /// SYNs that a flood sends in one go, and the longest time between two goes.
 const FLOOD_BURST: u64 = 8;
 const FLOOD_PAUSE: Ns = 20_000_000;
-/// After so long a session with bad manners is given up: nobody waits for its end.
+/// Time after which a session with bad manners is given up: nobody waits for its
+/// end.
 const PATIENCE: Ns = 1_500_000_000;
-/// How far beyond what was sent a liar acknowledges at most, bytes.
+/// Most bytes beyond what was sent that a liar acknowledges.
 const LIE_MAX: u64 = 50_000;
-/// Bytes of a segment that belongs nowhere, at most.
+/// Most bytes of a segment that belongs nowhere.
 const STRAY_MAX: u64 = 200;
 
 impl Client {
-    /// It plays tricks, so nobody owes it the end of its sessions.
+    /// Whether it plays tricks, so that nobody owes it the end of its sessions.
     pub fn is_hostile(&self) -> bool {
         self.plan.manners() == Manners::Bad
     }
 
-    /// What its manners add to `out`; it has just heard `heard`, or acts by itself.
+    /// Adds what its manners demand to `out`; it has just heard `heard`, or acts by
+    /// itself.
     pub(super) fn misbehave(&mut self, now: Ns, heard: Option<&Packet>, out: &mut Vec<Packet>) {
         let Some(trick) = self.plan.trick else { return };
         if now >= self.load_until {
@@ -56,7 +58,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection at once, which its server can believe.
+    /// Ends the connection at once, in a way that its server can believe.
     fn hang_up(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if let Some(conn) = &self.conn {
             out.push(Packet { flags: Flags::RST | ACK, ..conn.ack(now) });
@@ -64,12 +66,12 @@ impl Client {
         self.end_session(now);
     }
 
-    /// It begins no session of its own.
+    /// Whether it floods, and begins no session of its own.
     pub(super) fn floods(&self, now: Ns) -> bool {
         self.plan.trick == Some(Trick::FloodsSyns) && now < self.load_until
     }
 
-    /// SYNs that nobody will complete.
+    /// Sends SYNs that nobody will complete.
     fn flood(&mut self, now: Ns, out: &mut Vec<Packet>) {
         for _ in 0..1 + self.rng.below(FLOOD_BURST) {
             self.session = self.session.wrapping_add(1);
@@ -99,8 +101,9 @@ fn acks_unsent(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
     }
 }
 
-/// RFC 5961 §3.2: answered with a challenge, as the next number would end it. And to
-/// what asks where it stands (an old byte: a probe) it claims to have more; how often.
+/// Sends a RST that RFC 5961 §3.2 answers with a challenge, because only the next
+/// number would end the connection. To a probe (an old byte) it claims to have more.
+/// Returns how often it lied.
 fn resets_beside(
     conn: &Conn,
     now: Ns,
@@ -121,7 +124,8 @@ fn resets_beside(
     u64::from(asked)
 }
 
-/// Behind the window, long before it, nowhere, without an ACK, or a SYN in the middle.
+/// Sends segments behind the window, long before it, nowhere, without an ACK, or a SYN
+/// in the middle.
 fn strays(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
     if !rng.one_in(3) {
         return;
@@ -140,15 +144,16 @@ fn strays(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
         2 => Flags::FIN | ACK,
         _ => ACK,
     };
-    // As another life of the tuple would, and not like this one.
+    // Like another life of the tuple, and unlike this one.
     let seq = if flags.has(Flags::SYN) { own.seq.plus(1 << 30) } else { seq };
     let len = if flags.has(Flags::SYN) { 0 } else { rng.below(STRAY_MAX) as usize };
-    // What it says in place is what it says for ever.
+    // Bytes sent in place are final.
     let payload = if seq == own.seq { [].into() } else { vec![0xaa; len].into() };
     out.push(Packet { seq, flags, payload, ..own });
 }
 
-/// A FIN in the middle of the stream, and later another one, with bytes before it.
+/// Sends a FIN in the middle of the stream, and later another one, with bytes
+/// before it.
 fn ends_twice(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
     if !rng.one_in(4) {
         return;

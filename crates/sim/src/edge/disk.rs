@@ -3,7 +3,7 @@
 
 use holdfast_cluster::state::{BLOCKS, StateBlock, StateBlocks, StateWrite};
 
-/// The blocks of the state file, and all that they ever were.
+/// The blocks of the state file, and all their earlier contents.
 #[derive(Debug)]
 pub struct Disk {
     blocks: [Vec<u8>; BLOCKS],
@@ -28,7 +28,7 @@ impl Disk {
         self.blocks[write.block] = bytes;
     }
 
-    /// An image of an earlier day is put back.
+    /// Puts back an image of an earlier day.
     pub fn roll_back(&mut self, writes: usize) {
         let at = self.history.len().saturating_sub(writes);
         if let Some(blocks) = self.history.get(at) {

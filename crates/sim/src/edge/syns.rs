@@ -1,6 +1,6 @@
-//! What the edge keeps for an outage (HALR), as a pair has it by default: SYNs, since
-//! its current member is suspected. The host of the machine that ships; the programs
-//! that copy (`bpf/recover.h`) live on without the daemon.
+//! What the edge keeps for an outage (HALR), as a pair does by default: SYNs, from
+//! the time when its current member is suspected. This is the host of the machine
+//! that ships; the programs that copy (`bpf/recover.h`) live on without the daemon.
 
 use super::EdgeDaemon;
 use crate::packet::{ACK, Packet};
@@ -14,9 +14,9 @@ use holdfast_wire::packet::Flags;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// Copies that wait for the daemon; more are lost.
+/// Most copies that wait for the daemon; further ones are lost.
 const RING_MAX: usize = 1024;
-/// What keeping a SYN takes, bytes.
+/// Bytes that keeping a SYN takes.
 const PLACE: u32 = 128;
 
 /// The programs, and what they have copied.
@@ -35,13 +35,13 @@ impl Copies {
         }
     }
 
-    /// The host was started again.
+    /// Forgets everything: the host was started again.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
-/// A daemon's cache, empty.
+/// An empty cache for a daemon.
 pub fn cache() -> Halr<World> {
     let config = HalrConfig::shipped(Keeps::Syns, false, &HalrLimits::STANDARD);
     Halr::new(config, Loose::default())

@@ -7,9 +7,9 @@ use crate::image::{Cold, Copy};
 use crate::kernel::{Socket, cookie};
 use crate::packet::{Packet, Truth};
 use crate::pipe::{Input, Kind};
-use crate::plan::{Manners, Mutation, Step, When};
+use crate::plan::{Manners, Mutation, Rebuild, Step, When};
 use holdfast_cluster::Nanos;
-use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
+use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -19,31 +19,31 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
-/// The longest that a server of a whole image takes until it runs.
+/// Longest time until a server made from a whole image runs.
 const MAKING_MAX: Nanos = Nanos::from_ms(100);
 
-/// A socket that was rebuilt, and what is to be played into it.
+/// A socket that was rebuilt, and what has to be played into it.
 pub struct Carried {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
 }
 
-/// What does not go together in what a socket is to be.
+/// What does not fit together in a socket's verdict.
 fn misfit(r: &Restore<'_>) -> Option<&'static str> {
     let unread = r.unread.iter().map(|piece| piece.len() as u64).sum();
     match () {
         () if r.snd_una_offset > r.in_flight_end => Some("beyond what was sent"),
         () if r.in_flight_end > r.out_end => Some("beyond what was written"),
         () if r.rcv_nxt != r.recv_start.plus(unread) => Some("with a hole in what is unread"),
-        // The lowest bit tells Linux how fine its clock is.
+        // The lowest bit tells Linux the resolution of its clock.
         () if r.tsval.is_some_and(|tsval| tsval & 1 != 0) => Some("with another clock"),
         () => None,
     }
 }
 
 impl AtHost<'_> {
-    /// What the judges want to know of what the primary says.
+    /// Shows the judges what the primary says.
     fn judge(&mut self, message: &Message<'_>) {
         let check = &mut self.world.check;
         match message {
@@ -64,7 +64,7 @@ impl AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// The survivor's gate knows a connection that is older.
+    /// Makes the survivor's gate know a connection that is older.
     fn adopt(&mut self, r: &Restore<'_>) {
         let origin = r.record.iss.plus(1);
         let acked = u64::from(r.closing.server_fin_acked);
@@ -93,6 +93,8 @@ impl AtHost<'_> {
             return Err("the image is not whole, or of an earlier server".to_owned());
         };
         self.world.copy_starts(self.d.at, server, is_new);
+        let again = self.d.rebuilds && self.world.plan.rebuild == Some(Rebuild::FallsAgain);
+        self.server_mut().into_iter().for_each(|server| server.falls_at_end = again);
         if let Some(copy) = &mut self.d.copy {
             copy.runs = true;
         }
@@ -109,7 +111,7 @@ impl AtHost<'_> {
         }
     }
 
-    /// All is there that the server could be built of.
+    /// Everything is there that the server could be built from.
     fn keep_image(&mut self) -> Result<(), String> {
         self.can_be_made()?;
         let bytes = self.d.copy.as_ref().map(|copy| copy.bytes.clone()).unwrap_or_default();
@@ -121,10 +123,18 @@ impl AtHost<'_> {
         Ok(())
     }
 
-    /// The log that is kept, if it is kept.
+    /// Bytes of the log that is kept, if it is kept.
     fn log_kept(&self) -> u64 {
         let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept());
         copy.map_or(0, |copy| copy.spool_bytes)
+    }
+
+    /// Whether what is kept can go on.
+    pub(super) fn spool(&self) -> Option<Replica> {
+        if self.is_full() {
+            return Some(Replica::Unkept("the spool is full".to_owned()));
+        }
+        self.is_outgrown().then(|| Replica::Outgrown("a new image is due".to_owned()))
     }
 
     /// The spool has no room for more.
@@ -132,13 +142,13 @@ impl AtHost<'_> {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
     }
 
-    /// Half of it is used.
+    /// Whether half of it is used.
     fn is_outgrown(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max / 2)
     }
 }
 
-impl BackupHost for AtHost<'_> {
+impl FollowHost for AtHost<'_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(tap) = &mut self.host_mut().tap else { return false };
         let count = tap.len().min(most);
@@ -159,11 +169,8 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn replica(&self) -> Replica {
-        if self.is_full() {
-            return Replica::Unkept("the spool is full".to_owned());
-        }
-        if self.is_outgrown() {
-            return Replica::Outgrown("a new image is due".to_owned());
+        if let Some(spool) = self.spool() {
+            return spool;
         }
         match self.server() {
             None if self.d.copy.is_some() => Replica::Replays,
@@ -235,13 +242,6 @@ impl BackupHost for AtHost<'_> {
         self.world.wake_server(self.d.at);
     }
 
-    fn end_log(&mut self) {
-        if let Some(server) = self.server_mut() {
-            server.log_ended = true;
-        }
-        self.world.wake_server(self.d.at);
-    }
-
     fn begin_copy(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
         self.d.copy = Some(Copy::new(image_bytes, self.world.plan.cold.is_some()));
         Ok(())
@@ -249,11 +249,6 @@ impl BackupHost for AtHost<'_> {
 
     fn image_kept(&self) -> u64 {
         self.d.copy.as_ref().map_or(0, |copy| copy.bytes.len() as u64)
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept())?;
-        Some(Kept { image: copy.bytes.len() as u64, log: copy.spool_bytes })
     }
 
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -301,7 +296,7 @@ impl BackupHost for AtHost<'_> {
 
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if self.d.lost {
-            // An attempt of the link leads nowhere any more.
+            // An attempt of the link is of no use any more.
             self.d.pair.inbox.clear();
             return false;
         }
@@ -334,6 +329,33 @@ impl BackupHost for AtHost<'_> {
         if let Some(pipe) = self.d.pair.pipe.take() {
             self.world.close_pipe(pipe, 0);
         }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        let refused = report.counters.refused_full;
+        self.world.reached.refused_full += refused - self.d.refused_full;
+        self.d.refused_full = refused;
+        let (now, (_, bytes)) = (self.world.now, report.unresolved);
+        if report.promoting.is_none() && report.joins.is_none() {
+            self.world.check.says(self.d.at, Said::Protected { speaks: false });
+        }
+        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
+        let max = self.world.plan.limits.backup.frames_queued_max;
+        self.world.check.table(now, "frames queued, bytes", bytes, max);
+    }
+}
+
+impl BackupHost for AtHost<'_> {
+    fn end_log(&mut self) {
+        if let Some(server) = self.server_mut() {
+            server.log_ended = true;
+        }
+        self.world.wake_server(self.d.at);
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept())?;
+        Some(Kept { image: copy.bytes.len() as u64, log: copy.spool_bytes })
     }
 
     fn begin_takeover(&mut self) {
@@ -372,9 +394,20 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
-        // Who claims what nobody wrote loses its own connection (decision 16).
+        // A client that claims what nobody wrote loses its own connection
+        // (decision 16).
         let lies = self.world.clients.iter().any(|client| client.plan.manners() != Manners::Good);
         if why == Why::NeverWritten && lies {
+            return;
+        }
+        // What its mode does not wait for, a client may know and the backup not (decision 32).
+        let buffering = self.world.plan.buffering;
+        let given_up = match why {
+            Why::BeyondLog => buffering.may_lose(),
+            Why::InputNotHeld => !buffering.holds_acks(),
+            _ => false,
+        };
+        if given_up {
             return;
         }
         // Its client had not taken all that it was sent before the join, or nobody had
@@ -451,7 +484,7 @@ impl BackupHost for AtHost<'_> {
     fn end_takeover(&mut self) {}
 
     fn has_nudges(&self) -> bool {
-        // The modelled kernel sends again by itself.
+        // The modelled kernel resends by itself.
         false
     }
 
@@ -462,17 +495,4 @@ impl BackupHost for AtHost<'_> {
     fn nudge_again(&mut self) {}
 
     fn end_unanswered(&mut self) {}
-
-    fn report(&mut self, report: &Report<'_>) {
-        let refused = report.counters.refused_full;
-        self.world.reached.refused_full += refused - self.d.refused_full;
-        self.d.refused_full = refused;
-        let (now, (_, bytes)) = (self.world.now, report.unresolved);
-        if report.promoting.is_none() && report.joins.is_none() {
-            self.world.check.says(self.d.at, Said::Protected { speaks: false });
-        }
-        (self.d.connections, self.d.unconfirmed) = (report.connections, bytes);
-        let max = self.world.plan.limits.backup.frames_queued_max;
-        self.world.check.table(now, "frames queued, bytes", bytes, max);
-    }
 }

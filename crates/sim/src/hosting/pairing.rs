@@ -1,4 +1,4 @@
-//! What pairing asks of a simulated host: worlds are alike there.
+//! What pairing asks of a simulated host, where worlds are always alike.
 
 use super::AtHost;
 use crate::edge::GROUP;
@@ -10,7 +10,7 @@ use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
 
 impl AtHost<'_> {
-    /// A primary's door.
+    /// Turns a primary's door.
     fn turn_door(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut opened = false;
         let pair = &mut self.d.pair;
@@ -27,7 +27,7 @@ impl AtHost<'_> {
         opened
     }
 
-    /// A backup's link.
+    /// Turns a backup's link.
     fn turn_seeker(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut opened = false;
         for input in self.world.turn_link(self.d, Kind::Pair) {

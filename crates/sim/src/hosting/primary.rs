@@ -18,11 +18,11 @@ use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
 
-/// The longest that it takes until an image is taken.
+/// Longest time until an image is taken.
 const TAKING_MAX: Nanos = Nanos::from_ms(50);
-/// The longest that the daemon's loop lets it wait then.
+/// Longest time that the daemon's loop then lets it wait.
 const SEEN_MAX: Nanos = Nanos::from_ms(5);
-/// What a broken shim says.
+/// Reason given by a broken shim.
 pub const BROKEN: &str = "the shim cannot go on";
 
 impl AtHost<'_> {
@@ -34,7 +34,7 @@ impl AtHost<'_> {
         self.host_mut().gate.as_mut()
     }
 
-    /// The moment of the image has come.
+    /// Takes the image: its moment has come.
     fn take_it(&mut self) -> Result<Image, String> {
         let plan = self.world.plan.joins;
         if self.world.rng.below(1000) < plan.untaken_permille {
@@ -51,7 +51,8 @@ impl AtHost<'_> {
         let books = server.books(&host.sockets);
         server.begins_log();
         self.d.accepts = server.accepts;
-        // Who has a descriptor of it can look, until the server has ended its sending side.
+        // Only a holder of its descriptor can look, until the server has ended its sending
+        // side.
         let open = books.iter().filter(|(_, book)| !book.closed && !book.shut);
         let open = open.filter_map(|(key, _)| host.sockets.get(key));
         let is_slow = |socket: &&Socket| self.d.slow.contains(&cookie(socket.iss, socket.irs));
@@ -62,7 +63,7 @@ impl AtHost<'_> {
             !goes_over && host.sockets.get(key).filter(lacks).is_some()
         });
         self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
-        // Places of what it had let go of have been given to others, or not.
+        // Places of released connections have been given to others, or not.
         let (books, let_go): (Vec<_>, Vec<_>) = books.into_iter().partition(|(_, book)| {
             server.conns.contains_key(&book.accept) || self.world.rng.below(2) == 0
         });
@@ -72,7 +73,7 @@ impl AtHost<'_> {
         self.world.reached.images += 1;
         let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
         (self.d.image, self.d.image_at) = (Some(image), 0);
-        // Of the image before nobody knows any more.
+        // Nobody knows the previous image any more.
         self.world.images.clear();
         self.world.images.insert(image.id, copy);
         self.world.crosses(When::Join(Step::Image));
@@ -196,7 +197,7 @@ impl PrimaryHost for AtHost<'_> {
     fn go_alone(&mut self) -> Result<(), String> {
         let mut owed = self.gate().map(Gate::withheld).unwrap_or_default();
         let sockets = &self.host().sockets;
-        // Of a handshake that is not over its SYN-ACK is all that there is to say.
+        // For an unfinished handshake, its SYN-ACK is all that there is to send.
         let lives = |socket: &Socket| socket.established && !socket.is_over();
         owed.retain(|(key, _)| sockets.get(key).is_some_and(lives));
         self.d.owed = owed;
@@ -238,7 +239,7 @@ impl PrimaryHost for AtHost<'_> {
                         Err(bad) => self.violation("message", bad.to_string()),
                     }
                 }
-                // Whoever else connects is turned away.
+                // Anybody else who connects is turned away.
                 Input::Accepted(pipe) => self.world.close_pipe(pipe, 1),
                 _ => {}
             }
@@ -281,7 +282,7 @@ impl PrimaryHost for AtHost<'_> {
     fn stand_beside(&mut self) {}
 
     fn admit(&mut self) {
-        // The channel on which it was met is the pair's.
+        // The channel on which they met is the pair's.
     }
 
     fn strangers(&mut self) -> usize {
@@ -351,7 +352,7 @@ impl PrimaryHost for AtHost<'_> {
 
     fn end_log(&mut self) {
         if let Some(server) = self.server_mut() {
-            // Whatever its shim could not go on with: it need not any more.
+            // Whatever its shim could not go on with is not needed any more.
             (server.mode, server.hung) = (Mode::Live, false);
         }
         self.world.wake_server(self.d.at);
@@ -400,7 +401,7 @@ impl PrimaryHost for AtHost<'_> {
         self.world.reached.repairs = report.counters.repairs;
         let serves = report.is_attached && !report.is_in_doubt;
         let said = match serves {
-            true if report.joins.is_some() => Said::Alone,
+            true if report.joins.is_some() || report.keeps => Said::Alone,
             true => Said::Protected { speaks: true },
             false => Said::Waits,
         };

@@ -13,17 +13,17 @@ use holdfast_wire::time::Nanos;
 
 /// Shift of the server's windows.
 const WSCALE: u8 = 7;
-/// What the kernel takes before the server reads, in bytes: a few windows' units, so
+/// Bytes that the kernel takes before the server reads: a few windows' units, so
 /// that segments often begin beyond it.
 const BUFFER: u64 = 4_096;
 const CONN: ConnId = ConnId(1);
 
-/// A connection in a primary's kernel, whose server reads all at once.
+/// A connection in a primary's kernel, whose server reads everything at once.
 #[derive(Debug)]
 pub struct KernelModel(Socket);
 
 impl KernelModel {
-    /// Of a client's SYN.
+    /// The connection of a client's SYN.
     #[must_use]
     pub fn accept(syn: &[u8], iss: SeqNo) -> Option<Self> {
         let syn = packet(syn, false, |_| None)?;
@@ -44,7 +44,7 @@ impl KernelModel {
         bytes_of(&self.0.ack(NOW), None)
     }
 
-    /// The server writes; what the kernel sends of it.
+    /// Writes for the server; returns what the kernel sends of it.
     pub fn write(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         self.0.write(bytes, Truth::default());
@@ -52,7 +52,8 @@ impl KernelModel {
         out.iter().map(|packet| bytes_of(packet, None)).collect()
     }
 
-    /// What it expects next of the client: behind its last byte, or its FIN.
+    /// The number that it expects next from the client: behind its last byte,
+    /// or its FIN.
     #[must_use]
     pub fn rcv_nxt(&self) -> SeqNo {
         self.0.irs.plus(1 + self.0.received())
@@ -63,7 +64,7 @@ impl KernelModel {
         self.0.reset
     }
 
-    /// What the gate tells the backup of it.
+    /// What the gate tells the backup about it.
     #[must_use]
     pub fn record(&self, syn_ack_window: u16) -> ConnRecord {
         ConnRecord {
@@ -110,7 +111,7 @@ pub struct TapModel {
 struct Said(SeqNo);
 
 impl TapModel {
-    /// The connection has been announced.
+    /// The tap of a connection that has been announced.
     #[must_use]
     pub fn new(record: ConnRecord) -> Self {
         let said = Said(record.irs.plus(1));
@@ -120,7 +121,7 @@ impl TapModel {
         tap
     }
 
-    /// A copy comes.
+    /// Takes a copy.
     pub fn take(&mut self, bytes: &[u8]) {
         let Some(packet) = packet(bytes, false, |_| None) else { return };
         let Self { backup, said } = self;
@@ -128,7 +129,7 @@ impl TapModel {
         backup.flush(Nanos(NOW), said);
     }
 
-    /// Up to which number it has told that it holds the client's stream.
+    /// Number up to which it has reported to hold the client's stream.
     #[must_use]
     pub fn held(&self) -> SeqNo {
         self.said.0

@@ -1,10 +1,10 @@
-//! What breaks, as a seed draws it.
+//! Faults, as a seed draws them.
 
 use super::{Fault, MS, Ways, When};
 use crate::world::EDGE;
 use crate::{Ns, Rng};
 
-/// As far as people set a clock, ns.
+/// Farthest that people set a clock, in ns.
 const DAYS: Ns = 3 * 86_400_000 * MS;
 
 pub(super) fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
@@ -24,8 +24,8 @@ pub(super) fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
     }
 }
 
-/// What hosts and their clocks do that costs nobody his place, `alone` or after other
-/// faults.
+/// What hosts and their clocks do without costing anybody its place, `alone` or after
+/// other faults.
 pub(super) fn draw_clock(rng: &mut Rng, alone: bool) -> (When, Fault) {
     let after = rng.spread(MS, 600 * MS);
     let when = if alone { When::At(100 * MS + after) } else { When::After(after) };

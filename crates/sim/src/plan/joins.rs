@@ -1,4 +1,4 @@
-//! Members that come back, and what breaks while they join.
+//! Members that come back, and faults while they join.
 
 use super::{Fault, MS, Ways, When};
 use crate::{Ns, Rng};
@@ -8,7 +8,7 @@ use crate::{Ns, Rng};
 pub enum Step {
     /// The members have met.
     Prepares,
-    /// The image was taken, and its half is there.
+    /// The image was taken, and half of it is there.
     Image,
     Half,
     /// The copy runs.
@@ -34,7 +34,7 @@ impl Step {
     ];
 }
 
-/// What of a member dies.
+/// Which part of a member dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Daemon,
@@ -47,7 +47,8 @@ pub enum How {
 pub struct JoinPlan {
     /// Size of a server's image, at least the eight bytes of its name.
     pub image_bytes: u64,
-    /// Of the images, so many cannot be taken, and of the copies, made.
+    /// Permille of images that cannot be taken, and of copies that cannot be
+    /// made.
     pub untaken_permille: u64,
     pub unmade_permille: u64,
 }
@@ -67,7 +68,7 @@ impl JoinPlan {
 /// What a cold backup keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColdPlan {
-    /// Bytes of log at most; then it gives up, and joins anew.
+    /// Most bytes of log; then it gives up, and joins anew.
     pub log_max: u64,
 }
 
@@ -79,6 +80,14 @@ impl ColdPlan {
         let log_max = rng.pick(&[u64::MAX, u64::MAX, 1 << 20, 64 << 10]);
         rng.one_in(6).then_some(Self { log_max })
     }
+}
+
+/// What becomes of a server that is rebuilt on its own host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebuild {
+    GoesOn,
+    /// It falls again where it had fallen, at the end of its log.
+    FallsAgain,
 }
 
 /// Of a good share of the runs, what was dead is started again, now and then, and breaks

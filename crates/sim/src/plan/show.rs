@@ -24,7 +24,8 @@ impl fmt::Display for Plan {
             self.wscale,
             self.load_until / MS
         )?;
-        writeln!(f, "{:?}, {:?}, {:?}", self.clocks, self.joins, self.cold)?;
+        writeln!(f, "{:?}, {:?}, {:?}, {:?}", self.clocks, self.joins, self.cold, self.rebuild)?;
+        writeln!(f, "{:?}", self.buffering)?;
         if self.uneven != Uneven::default() {
             writeln!(f, "{:?}", self.uneven)?;
         }

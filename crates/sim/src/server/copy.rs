@@ -32,16 +32,16 @@ impl Server {
             ..self.clone()
         };
         for conn in copy.conns.values_mut() {
-            // What was written before is the original's.
+            // What was written before belongs to the original.
             (conn.kept, conn.keep_from) = (VecDeque::new(), conn.out_bytes);
         }
         let closed = books.iter().filter(|(_, book)| book.closed);
         let closed = closed.map(|(key, book)| (book.accept, Conn::closed(*key, book)));
         copy.conns.extend(closed);
         match copy.doing {
-            // Its record comes, though its effect was before.
+            // Its record comes, though its effect came before.
             Doing::Written(accept, _) => copy.doing = Doing::Write(accept),
-            // Their records were before.
+            // Their records came before.
             Doing::EndSending(accept, _) => copy.shut(accept),
             Doing::LetGo(accept, _) => copy.closed(accept),
             _ => {}
@@ -64,7 +64,7 @@ impl Server {
             let shut = shut || ends || closed;
             (conn.key, Book { accept: *accept, socket, in_bytes, out_bytes, eof, shut, closed })
         });
-        // What the server has let go of is the kernel's.
+        // Connections that the server has released belong to the kernel.
         let orphans = sockets.values().filter(|socket| socket.orphan && !socket.is_over());
         let closed = orphans.filter_map(|socket| {
             let accept = socket.accept.filter(|accept| !self.conns.contains_key(accept))?;

@@ -1,5 +1,5 @@
 //! The host of HALR's machine in front of host servers: copies of SYNs from the
-//! redirector, and an interface by which they come in anew.
+//! redirector, and an interface by which they are re-injected.
 
 use super::packet::{Packet, Tuple};
 use super::redirector::Copied;
@@ -12,16 +12,17 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// Copies that are taken at a time.
+/// Most copies that are taken at a time.
 const SHARE: usize = 64;
 
-/// What the machine acts upon: what it wants of the redirector, and what that copied.
+/// What the machine acts upon: its requests to the redirector, and the redirector's
+/// copies.
 #[derive(Default)]
 pub struct Copies {
     pub copying: bool,
     pub ring: VecDeque<Copied>,
     pub lost: u64,
-    /// What comes in anew.
+    /// Packets to be re-injected.
     pub inlet: Vec<Packet>,
 }
 
@@ -91,7 +92,7 @@ fn passing(packet: &Packet, place: usize) -> Passing {
     }
 }
 
-/// The cache as it ships in front of host servers.
+/// The cache as shipped in front of host servers.
 pub fn shipped(limits: &HalrLimits, always: bool) -> Halr<Copies> {
     let config = HalrConfig::in_front_of_host_servers(Keeps::Syns, always, limits);
     Halr::new(config, Slabs::new(config.slabs_bytes()))

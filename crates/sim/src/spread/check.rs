@@ -1,5 +1,6 @@
-//! The judges of a spread group. They see what passes and know who was broken when,
-//! never what the machines believe; what those show is compared with it.
+//! The judges of a spread group. They see packets that pass and know when each host
+//! was broken; they never see what the machines believe, and compare what those
+//! show with the truth.
 
 mod truth;
 
@@ -15,12 +16,13 @@ use holdfast_edge::maglev::ENTRIES;
 use holdfast_member::shown::Protection;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Violations of one law that are kept.
+/// Most violations of one law that are kept.
 const VIOLATIONS_MAX: usize = 5;
-/// A table's shares differ from the weights by less than this, in entries of 1000.
+/// Most that a table's shares may differ from the weights, in permille of the
+/// entries.
 const SHARE_PERMILLE: i64 = 10;
 
-/// Where a connection is, as its packets have shown.
+/// Place of a connection, as its packets have shown.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     server: usize,
@@ -36,13 +38,13 @@ struct Knock {
     excused: bool,
 }
 
-/// All of them.
+/// All judges.
 pub struct Checkers {
     pub violations: Vec<Violation>,
     pub truth: Truth,
     homes: BTreeMap<Conn, Home>,
     knocks: BTreeMap<Conn, Knock>,
-    /// Connections that the edge does not know by its limits.
+    /// Connections that the edge does not know because of its limits.
     unknown: BTreeSet<Conn>,
     /// What arrives until then, the edge has sent before it booted.
     sent_before: Ns,
@@ -53,13 +55,13 @@ pub struct Checkers {
     pub knocks_kept: u64,
 }
 
-/// What the edge shows at one time.
+/// What the edge shows at one moment.
 pub struct Look {
     pub protection: Protection,
-    /// Of each service that is redirected, the servers that get new connections as the
-    /// machine says, and as the redirector's table says.
+    /// For each redirected service, the servers that get new connections by the
+    /// machine, and by the redirector's table.
     pub services: Vec<(u8, Vec<usize>, Vec<usize>)>,
-    /// Of each server that has a place, the word for it.
+    /// For each server that has a place, the word for it.
     pub notes: Vec<(usize, &'static str)>,
 }
 
@@ -88,8 +90,9 @@ impl Checkers {
 
     // Established connections.
 
-    /// A packet of a connection reaches a host server that is up, and the edge has seen
-    /// that it is established. `has`: whether that server holds it.
+    /// Notes that a packet of a connection reaches a host server that is up, and that
+    /// the edge has seen the connection established. `has`: whether that server holds
+    /// it.
     pub fn arrives(&mut self, at: Ns, conn: Conn, server: usize, boots: u32, has: bool) {
         let here = Home { server, boots };
         if self.unknown.contains(&conn) {
@@ -126,15 +129,15 @@ impl Checkers {
         self.homes.contains_key(&conn)
     }
 
-    /// Its server's process has ended it, or its client has.
+    /// Notes that its server's process has ended it, or its client has.
     pub fn over(&mut self, conn: Conn) {
         self.homes.remove(&conn);
         self.knocks.remove(&conn);
         self.unknown.remove(&conn);
     }
 
-    /// A client is at the end of a connection. One that was lost must have been at a
-    /// server that has died, or that is out of reach.
+    /// Notes that a client is at the end of a connection. One that was lost must
+    /// have been at a server that has died, or that is out of reach.
     pub fn ended(&mut self, at: Ns, conn: Conn, end: End, began: Ns) {
         if matches!(end, End::Reset | End::Lost)
             && let Some(home) = self.homes.get(&conn).copied()
@@ -154,7 +157,7 @@ impl Checkers {
 
     // New connections.
 
-    /// A SYN was given to a server, or to nobody.
+    /// Notes that a SYN was given to a server, or to nobody.
     pub fn chosen(&mut self, at: Ns, conn: Conn, server: Option<usize>) {
         let service = conn.tuple.service;
         if let Some(server) = server {
@@ -168,20 +171,22 @@ impl Checkers {
         }
     }
 
-    /// A SYN comes for the first time. `excused`: it need not be answered.
+    /// Notes that a SYN comes for the first time. `excused`: it need not be
+    /// answered.
     pub fn knocks(&mut self, at: Ns, conn: Conn, excused: bool) {
         let knock = Knock { came: at, service: conn.tuple.service, excused };
         self.knocks.entry(conn).or_insert(knock);
     }
 
-    /// Its cache, or the edge, had no room for it.
+    /// Notes that its cache, or the edge, had no room for it.
     pub fn excuse(&mut self, conn: Conn) {
         if let Some(knock) = self.knocks.get_mut(&conn) {
             knock.excused = true;
         }
     }
 
-    /// A client has to repeat its SYN. `excused`: for what was so in between.
+    /// Notes that a client has to repeat its SYN. `excused`: because of the
+    /// time in between.
     pub fn repeats(&mut self, at: Ns, conn: Conn, excused: bool) {
         let Some(knock) = self.knocks.remove(&conn).filter(|knock| !knock.excused) else { return };
         if excused || !self.truth.would_answer(knock.came, at, knock.service) {
@@ -194,7 +199,7 @@ impl Checkers {
         self.violation(at, "knock", what);
     }
 
-    /// It is answered.
+    /// Notes that it is answered.
     pub fn answered(&mut self, conn: Conn, late: bool) {
         if self.knocks.remove(&conn).is_some() && late {
             self.knocks_kept += 1;
@@ -203,7 +208,7 @@ impl Checkers {
 
     // Tables.
 
-    /// A service has a new table: of each server, its weight and its entries.
+    /// Judges a service's new table: the weight and the entries of each server.
     pub fn table(&mut self, at: Ns, service: u8, shares: &[(usize, u32, usize)]) {
         let weights: u64 = shares.iter().map(|(_, weight, _)| u64::from(*weight)).sum();
         for (server, weight, entries) in shares {
@@ -219,14 +224,15 @@ impl Checkers {
         }
     }
 
-    /// So much is in use of what there may be.
+    /// Judges that `used` is in use of what may be at most `most`.
     pub fn limit(&mut self, at: Ns, name: &str, used: usize, most: usize) {
         if used > most {
             self.violation(at, "limit", format!("{name}: {used} of {most}"));
         }
     }
 
-    /// What a server's announcement has led to, that the file does not allow.
+    /// Notes that a server's announcement has led to something that the file
+    /// does not allow.
     pub fn not_allowed(&mut self, at: Ns, what: String) {
         self.violation(at, "file", what);
     }
@@ -251,7 +257,7 @@ impl Checkers {
             self.truth.serving(at, *service).count() >= 2
         };
         let weak = look.services.iter().find(few).map(|it| it.0);
-        // What nobody has found room for yet is another matter.
+        // Services for which nobody has found room yet are another matter.
         let is_there = |service: &u8| look.services.iter().any(|it| it.0 == *service);
         let all = look.services.iter().all(enough)
             && (0..SERVICES).all(|it| is_there(&it) || !self.truth.is_offered(it))

@@ -1,21 +1,22 @@
 //! Clients: each opens one connection after the other, asks in each for some answers,
-//! and repeats what is not answered, as TCPs do.
+//! and repeats what is not answered, like a TCP.
 
 use super::packet::{Answer, Conn, Packet, Said, Tuple};
 use super::plan::{ClientPlan, MS, Trick};
 use crate::{Ns, Rng};
 
-/// Time until a SYN is repeated (RFC 6298 §2.1), and any other packet at first.
+/// Time until a SYN is repeated (RFC 6298 §2.1), and first time until any other
+/// packet is.
 pub const SYN_AGAIN: Ns = 1000 * MS;
 const AGAIN: Ns = 250 * MS;
 const AGAIN_MAX: Ns = 1000 * MS;
-/// Repeats after which a connection is given up.
+/// Number of repeats after which a connection is given up.
 const TRIES_MAX: u32 = 6;
-/// Time between two SYNs of one that floods, and connections that one who hoards has.
+/// Time between two SYNs of a flooding client, and connections of a hoarding one.
 const FLOOD_EVERY: Ns = 2 * MS;
 const HOARD_EVERY: Ns = 20 * MS;
 
-/// Where a connection is.
+/// Stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Its SYN is out.
@@ -26,15 +27,15 @@ pub enum Stage {
     Ends,
 }
 
-/// What became of a connection.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Done,
-    /// Nobody listened.
+    /// Because nobody listened.
     Refused,
-    /// It had been answered before.
+    /// By a reset after it had been answered.
     Reset,
-    /// Nobody answers any more.
+    /// Because nobody answers any more.
     Lost,
 }
 
@@ -43,25 +44,25 @@ pub enum End {
 pub struct Open {
     pub conn: Conn,
     pub stage: Stage,
-    /// Its first SYN left.
+    /// When its first SYN left.
     pub began: Ns,
     pub established: bool,
     again: Ns,
     tries: u32,
 }
 
-/// What a client wants.
+/// A client's wishes.
 #[derive(Default)]
 pub struct Wants {
     pub says: Vec<Packet>,
-    /// Its SYN was not answered in time.
+    /// Connection whose SYN was not answered in time.
     pub repeats_syn: Option<Conn>,
     pub ended: Option<(Open, End)>,
-    /// When it is to be asked again.
+    /// When to ask it again.
     pub wake: Option<Ns>,
 }
 
-/// See the module.
+/// The client; see the module.
 pub struct Client {
     pub number: u16,
     pub plan: ClientPlan,
@@ -85,7 +86,7 @@ impl Client {
         self.plan.trick.is_some()
     }
 
-    /// Nothing is open, and nothing will be.
+    /// Whether nothing is open, and nothing will be.
     pub fn is_done(&self, now: Ns) -> bool {
         self.open.is_none() && now >= self.until
     }
@@ -98,7 +99,7 @@ impl Client {
         Conn { tuple, isn: self.rng.draw() as u32 }
     }
 
-    /// Its time has come.
+    /// Wakes the client, because its time has come.
     pub fn wake(&mut self, now: Ns) -> Wants {
         let mut wants = Wants::default();
         if let Some(trick) = self.plan.trick {
@@ -177,7 +178,7 @@ impl Client {
         wants.wake = Some(self.next.max(now + 1)).filter(|next| *next < self.until);
     }
 
-    /// A host server answers.
+    /// Takes a host server's answer.
     pub fn hear(&mut self, now: Ns, conn: Conn, answer: Answer) -> Wants {
         let mut wants = Wants::default();
         if self.plan.trick == Some(Trick::Hoards) && answer == Answer::SynAck {

@@ -1,5 +1,5 @@
-//! The edge: the host of the machine that hears host servers, with what lives on in
-//! its kernel. It keeps no order of its own.
+//! The edge: the host of the machine that hears host servers, with everything that
+//! lives on in its kernel. It has no order of its own.
 
 use super::cache::{self, Copies};
 use super::packet::Packet;
@@ -19,7 +19,7 @@ use std::convert::Infallible;
 
 pub const GROUP: &str = "web";
 
-/// What a table was made of: for the judge of shares.
+/// What a table was made from, for the judge of shares.
 pub struct Made {
     pub service: Service,
     pub shares: Vec<(u8, usize)>,
@@ -27,12 +27,12 @@ pub struct Made {
 
 /// What the machine acts upon.
 pub struct Wire {
-    /// As the edge's clock shows it.
+    /// Time by the edge's clock.
     pub now: Nanos,
     pub redirector: Redirector,
     pub cache: Option<Halr<Copies>>,
     pub copies: Copies,
-    /// To host servers, by their link.
+    /// Messages to host servers, by their link.
     pub out: Vec<(usize, Vec<u8>)>,
     pub closed: Vec<usize>,
     pub notes: Vec<(&'static str, String)>,
@@ -62,14 +62,15 @@ impl Wire {
         }
     }
 
-    /// What the redirector has copied is the cache's, and what the cache wants of it.
+    /// Hands the redirector's copies to the cache, and the cache's requests to the
+    /// redirector.
     fn share(&mut self) {
         self.copies.ring.append(&mut self.redirector.ring);
         self.copies.lost = self.redirector.lost;
         self.redirector.copying = self.copies.copying;
     }
 
-    /// Much may have been copied.
+    /// Takes copies, because much may have been copied.
     fn handle_copies(&mut self) {
         self.share();
         let Self { cache, copies, now, .. } = self;
@@ -172,7 +173,7 @@ impl SpreadHost for Wire {
     }
 }
 
-/// A table in which everybody has the same share.
+/// A table in which every server has the same share.
 fn equal(slots: &[u8]) -> Vec<u8> {
     let mut shares = Vec::new();
     for slot in slots {
@@ -184,9 +185,10 @@ fn equal(slots: &[u8]) -> Vec<u8> {
 /// The daemon, while it runs.
 pub struct Daemon {
     pub machine: SpreadMachine,
-    /// By link: the channel, if it is open, and what has come through it.
+    /// For each link, the channel, if it is open, and what has come through it.
     pub links: Vec<Link>,
-    /// Channels whose handshake is over: who comes, and the channel.
+    /// Channels whose handshake is complete: the name that comes, and the
+    /// channel.
     pub comes: Vec<(String, u32)>,
     /// Channels for which there was no link.
     pub turned_away: Vec<u32>,
@@ -196,12 +198,12 @@ pub struct Daemon {
 pub struct Link {
     pub name: String,
     pub channel: Option<u32>,
-    /// It has spoken since that opened.
+    /// Whether it has spoken since the channel opened.
     spoke: bool,
     inbox: VecDeque<Vec<u8>>,
 }
 
-/// See the module.
+/// The edge; see the module.
 pub struct Edge {
     pub wire: Wire,
     pub daemon: Option<Daemon>,
@@ -223,7 +225,7 @@ impl Edge {
         }
     }
 
-    /// The daemon begins, with this file; programs and maps are there already.
+    /// Starts the daemon with this file; programs and maps are there already.
     pub fn starts(
         &mut self,
         now: Ns,
@@ -248,7 +250,7 @@ impl Edge {
         wire.share();
         let mut machine = SpreadMachine::new(setup, wire.now);
         let services: Vec<Service> = wire.redirector.services().map(|it| it.service).collect();
-        // Names are the machine's to say.
+        // The machine knows their names.
         let unnamed = |placed: &Placed| Placed { name: String::new(), ..placed.clone() };
         let placed = wire.redirector.hosts.values().map(unnamed).collect();
         machine.handle_start(&services, placed, wire);
@@ -258,7 +260,7 @@ impl Edge {
         self.wakes = None;
     }
 
-    /// It ends; what it had queued goes with it.
+    /// Ends the daemon; what it had queued goes with it.
     pub fn dies(&mut self) {
         self.daemon = None;
         self.wire.cache = None;
@@ -279,8 +281,8 @@ impl Edge {
         }
     }
 
-    /// A turn, as the daemon on the wire has it: what has come, who comes, what is due,
-    /// and what the machine says then.
+    /// Does a turn, as the daemon on the wire does it: what has come, new channels,
+    /// what is due, and what the machine then sends.
     pub fn turn(&mut self, now: Ns) {
         let Self { wire, daemon: Some(daemon), clock, .. } = self else { return };
         wire.now = Nanos(clock.shows(now));
@@ -306,7 +308,7 @@ impl Edge {
         Some(self.clock.when(due.0))
     }
 
-    /// What comes in anew.
+    /// Takes packets to be re-injected.
     pub fn take_inlet(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.wire.copies.inlet)
     }
@@ -345,7 +347,7 @@ impl Daemon {
         }
     }
 
-    /// A channel is gone.
+    /// Notes that a channel is gone.
     pub fn lose(&mut self, channel: u32, why: &str, wire: &mut Wire) {
         let Some(index) = self.links.iter().position(|it| it.channel == Some(channel)) else {
             return;

@@ -1,4 +1,4 @@
-//! What breaks, and how it is mended again.
+//! Faults, and how they are mended.
 
 use super::check::Cause;
 use super::plan::{Fault, Lie, MS, Ways};
@@ -22,7 +22,7 @@ impl World {
         self.faults_over = self.now;
     }
 
-    /// Does it; how long it lasts, if it ends.
+    /// Strikes; returns how long the fault lasts, if it ends.
     fn strike(&mut self, fault: &Fault) -> Option<u64> {
         let now = self.now;
         match *fault {
@@ -141,7 +141,7 @@ impl World {
         self.check.truth.accepts(self.now, server, true);
     }
 
-    /// It comes back with nothing but its files.
+    /// Lets it come back with nothing but its files.
     fn boots(&mut self, server: usize) {
         if self.servers[server].alive {
             return;
@@ -240,12 +240,12 @@ impl World {
             (Some(Lie::Strangers), None) => self.strangers_go(),
             _ => {}
         }
-        // What it has announced before stays, but for what it says that nobody may.
+        // Its earlier announcement stays, except for what nobody may announce.
         let nonsense = [before, lie].map(|lie| lie == Some(Lie::Nonsense));
         if nonsense[0] != nonsense[1] {
             self.check.truth.says_nonsense(self.now, server, nonsense[1]);
         }
-        // It says everything when its channel opens.
+        // It announces everything when its channel opens.
         self.announce_again(server);
     }
 

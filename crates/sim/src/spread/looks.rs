@@ -9,11 +9,13 @@ use holdfast_edge::{Recovery, Slabs};
 use holdfast_member::spread::Service;
 use std::net::IpAddr;
 
-/// What a cache may take beside its memory: a chunk of the shelf, and of the lists.
+/// Most that a cache may take beside its memory, in bytes: a chunk of the shelf,
+/// and of the lists.
 const SLACK_BYTES: u64 = 192 << 10;
 
 impl World {
-    /// After every turn: tables as they were given, limits, and the file.
+    /// Judges after every turn: tables as they were given, limits, and the
+    /// file.
     pub fn check_edge(&mut self) {
         self.check_tables();
         self.check_limits();
@@ -33,7 +35,7 @@ impl World {
                 Some((server, self.servers[server].plan.weight, *entries))
             };
             let shares: Vec<_> = made.shares.iter().filter_map(share).collect();
-            // Who may announce another weight is judged by that.
+            // A server that may announce another weight is judged by that.
             let lies = shares.iter().any(|(server, ..)| {
                 matches!(self.servers[*server].desk.lie, Some(super::plan::Lie::Weight(_)))
             });
@@ -70,7 +72,8 @@ impl World {
         self.reached.kept_most = self.reached.kept_most.max((kept * each) as u64);
     }
 
-    /// Nobody has more than the file gives it, whatever it announces.
+    /// Judges that no server has more than the file gives it, whatever it
+    /// announces.
     fn check_file(&mut self) {
         let Some(daemon) = &self.edge.daemon else { return };
         let mut wrong = Vec::new();
@@ -107,7 +110,7 @@ impl World {
         }
     }
 
-    /// What `status` and `edge show` say.
+    /// Judges what `status` and `edge show` say.
     pub fn check_shown(&mut self) {
         let Some(daemon) = self.edge.daemon.as_ref().filter(|_| self.edge.frozen.is_none()) else {
             return;
@@ -120,7 +123,7 @@ impl World {
             let redirected = self.edge.wire.redirector.members(service)?;
             Some((Self::number_of(service)?, servers_at(&slots), servers_at(redirected)))
         };
-        // Until all have come back, services are as they were.
+        // Until all have come back, services are unchanged.
         let settled = daemon.machine.is_settled();
         let shown: Vec<(&Service, Vec<u8>)> = roster.services().collect();
         let missing = shown.iter().find(|(service, slots)| {

@@ -1,4 +1,4 @@
-//! What passes between clients, edge and host servers.
+//! The packets between clients, edge and host servers.
 
 use crate::Ns;
 
@@ -7,7 +7,7 @@ use crate::Ns;
 pub struct Tuple {
     pub client: u16,
     pub port: u16,
-    /// By its number.
+    /// Number of the service.
     pub service: u8,
 }
 
@@ -19,7 +19,7 @@ pub struct Conn {
     pub isn: u32,
 }
 
-/// What a client says.
+/// A client's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Syn,
@@ -31,11 +31,11 @@ pub enum Said {
     Rst,
 }
 
-/// What a kernel of a host server says.
+/// Answer of a host server's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     SynAck,
-    /// To a request, by the server's process.
+    /// The answer to a request, by the server's process.
     Reply(u32),
     FinAck,
     Rst,
@@ -48,7 +48,7 @@ pub struct Packet {
     pub said: Said,
 }
 
-/// Bytes of a SYN as Linux sends it over IPv4.
+/// Size of a SYN that Linux sends over IPv4, in bytes.
 const SYN_BYTES: usize = 60;
 
 impl Packet {
@@ -71,15 +71,15 @@ impl Packet {
     }
 }
 
-/// A SplitMix64 step: hashes of tuples, and of times.
+/// A SplitMix64 step, for hashes of tuples and of times.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// One way to a client or back: as long for each of them every time, so that packets
-/// of a connection keep their order.
+/// Time of one way to a client or back: the same for a client every time, so that
+/// packets of a connection keep their order.
 pub fn way_of(client: u16, base: Ns) -> Ns {
     base + mix(u64::from(client) + 1) % base.max(1)
 }

@@ -8,23 +8,24 @@ use std::fmt;
 
 pub(super) const MS: Ns = 1_000_000;
 
-/// Services that a group may have.
+/// Most services that a group has.
 pub(super) const SERVICES: u8 = 4;
 
 /// A host server.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
-    /// Its share, and what the edge's file allows at most.
+    /// Its share, and the largest share that the edge's file allows.
     pub weight: u32,
     pub weight_max: u32,
-    /// What its processes listen for, by number.
+    /// Numbers of the services that its processes listen for.
     pub serves: Vec<u8>,
-    /// The file names services; else whatever is bound of the group's addresses.
+    /// Services that the file names; otherwise everything bound to the group's
+    /// addresses.
     pub named: Option<Vec<u8>>,
-    /// When its daemon begins, and its servers.
+    /// When its daemon begins, and when its servers do.
     pub starts: Ns,
     pub binds: Ns,
-    /// How long a look at its listeners takes.
+    /// Duration of a look at its listeners.
     pub look: Ns,
     pub clock: ClockPlan,
 }
@@ -45,9 +46,9 @@ pub struct ClientPlan {
     pub service: u8,
     pub requests: u32,
     pub think: Ns,
-    /// The next connection has the same port.
+    /// Whether the next connection has the same port.
     pub reuses_port: bool,
-    /// It leaves connections without a word, and comes again.
+    /// Whether it leaves connections without a word, and comes again.
     pub vanishes: bool,
     pub trick: Option<Trick>,
 }
@@ -58,15 +59,15 @@ pub struct Limits {
     pub flows_max: usize,
     pub embryos_max: usize,
     pub services_max: usize,
-    /// Host servers.
+    /// Most host servers.
     pub hosts_max: usize,
-    /// Copies on their way to the cache.
+    /// Most copies on their way to the cache.
     pub ring_max: usize,
     pub cache: HalrLimits,
 }
 
 impl Limits {
-    /// As daemons have them.
+    /// The daemons' limits.
     pub const WIDE: Self = Self {
         flows_max: 1 << 20,
         embryos_max: 65_536,
@@ -101,7 +102,7 @@ impl Limits {
     }
 }
 
-/// Which way between the edge and a host server.
+/// Direction between the edge and a host server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
     Both,
@@ -109,42 +110,43 @@ pub enum Ways {
     ToEdge,
 }
 
-/// What a host server says that is not so, or not allowed.
+/// What a host server says that is untrue, or not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Its tunnel ends at another host server's address.
+    /// Another host server's address as the end of its tunnel.
     OthersTunnel,
-    /// Or at one that is in no file.
+    /// An address that is in no file as the end of its tunnel.
     StrangeTunnel,
     Weight(u32),
     /// A service that the file does not give it.
     Service,
     Method,
-    /// What no host server says.
+    /// A message that no host server sends.
     Nonsense,
-    /// It opens channels under many names that the file does not have.
+    /// Channels under many names that the file does not have.
     Strangers,
 }
 
-/// What breaks; host servers by their number.
+/// A fault; host servers are named by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The whole machine; it comes back after this time with nothing in its kernel.
+    /// The whole machine dies, and comes back after this time with nothing in its
+    /// kernel.
     HostDies {
         server: usize,
         again: Option<Ns>,
     },
-    /// It stands still; its clock goes on, stands still or leaps.
+    /// The machine stands still; its clock goes on, stands still or leaps.
     Freeze {
         server: usize,
         lasts: Ns,
     },
-    /// Its daemon alone.
+    /// The daemon alone dies.
     KillDaemon {
         server: usize,
         again: Ns,
     },
-    /// Its server's process ends, and is started again.
+    /// The server's process ends, and is started again.
     KillServer {
         server: usize,
         again: Ns,
@@ -159,12 +161,12 @@ pub enum Fault {
         ways: Ways,
         lasts: Ns,
     },
-    /// By hand.
+    /// The host server is drained by hand.
     Drained {
         server: usize,
         lasts: Ns,
     },
-    /// The file calls it by another name now, on both hosts, whose daemons are started
+    /// The file gives it another name now, on both hosts, whose daemons are started
     /// again.
     Renamed {
         server: usize,
@@ -191,21 +193,22 @@ pub enum Fault {
 pub enum Mutation {
     /// The redirector forgets where connections are.
     ForgetsFlows,
-    /// It never hears that a host server is dead, or not any more.
+    /// The redirector never hears that a host server is dead, or is not any
+    /// more.
     TablesStay,
-    /// It gives drained host servers new connections.
+    /// The redirector gives drained host servers new connections.
     DrainIgnored,
-    /// The tables that it is given have other shares.
+    /// The redirector's tables have other shares.
     SharesEqual,
-    /// Nothing comes in anew.
+    /// Nothing is re-injected.
     NothingResent,
     /// The edge hears host servers that are silent.
     HearsTheDead,
-    /// Announcements are not held against the file.
+    /// Announcements are not checked against the file.
     FileIgnored,
     /// The tables have no limit.
     NoLimit,
-    /// Who is in the way of another's connection takes its place.
+    /// A new flow takes the place of another one that is in its way.
     EvictsFlows,
 }
 
@@ -217,15 +220,16 @@ pub struct Plan {
     pub servers: Vec<ServerPlan>,
     pub clients: Vec<ClientPlan>,
     pub limits: Limits,
-    /// SYNs are kept always, and not only while they may be lost.
+    /// Whether SYNs are kept always, and not only while they may be lost.
     pub always: bool,
-    /// One way between clients and edge, and between edge and host servers.
+    /// One-way time between clients and edge, and between edge and host
+    /// servers.
     pub client_way: Ns,
     pub server_way: Ns,
     pub loss_permille: u64,
     pub edge_clock: ClockPlan,
     pub load_until: Ns,
-    /// In their order.
+    /// Faults in their order.
     pub faults: Vec<(Ns, Fault)>,
     pub mutation: Option<Mutation>,
 }

@@ -1,21 +1,23 @@
 //! The edge's data path, as `bpf/redirect.bpf.c` has it: maps that live on when the
-//! daemon dies. Who gets a packet, and what is remembered of it, stands in
-//! `bpf/spread.h`; here is the same for one family of addresses.
+//! daemon dies. `bpf/spread.h` decides which host server gets a packet, and what is
+//! remembered of it; this is the same for one address family.
 
+use super::model::PlaceWords;
 use super::packet::{Conn, Packet, Said, Tuple, mix};
 use super::plan::Limits;
 use holdfast_edge::maglev::{ENTRIES, NOBODY};
 use holdfast_member::spread::{Placed, Service, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Seconds of silence after which a flow is forgotten: reset; closed by the client;
-/// never seen after its handshake; and any other (`crates/linux/src/bpf/redirect.rs`).
+/// Seconds of silence after which a flow is forgotten, for flows that were reset,
+/// closed by the client, never seen after their handshake, and all others
+/// (`crates/linux/src/bpf/redirect.rs`).
 const RESET_AGE: u32 = 10;
 const CLOSED_AGE: u32 = 120;
 const YOUNG_AGE: u32 = 600;
 const IDLE_AGE: u32 = 3 * 3600;
 
-/// Where a connection is.
+/// Place of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     host: u8,
@@ -31,15 +33,15 @@ struct Flow {
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
-    /// The slot; `None`: it went the plain way.
+    /// The slot; `None` if it went the plain way.
     pub slot: Option<u8>,
-    /// It was chosen now, for a new connection.
+    /// Whether it was chosen now, for a new connection.
     pub is_new: bool,
-    /// The table is full.
+    /// Whether the table is full.
     pub refused: bool,
-    /// The first packet after a handshake.
+    /// Whether it is the first packet after a handshake.
     pub opened: bool,
-    /// It made room for another embryo.
+    /// Embryo that made room for it.
     pub evicted: Option<Tuple>,
 }
 
@@ -59,18 +61,18 @@ pub enum Copied {
         packet: Packet,
         slot: u8,
     },
-    /// Its client was answered.
+    /// The client's SYN was answered.
     Opened(Conn),
 }
 
-/// A service's table, and who is in it.
+/// A service's table, and its members.
 pub struct Row {
     pub service: Service,
     table: Vec<u8>,
     pub members: Vec<u8>,
 }
 
-/// See the module.
+/// The redirector; see the module.
 pub struct Redirector {
     limits: Limits,
     seed: u64,
@@ -78,19 +80,19 @@ pub struct Redirector {
     pub hosts: BTreeMap<u8, Placed>,
     flows: BTreeMap<Tuple, Flow>,
     embryos: BTreeMap<Tuple, Flow>,
-    /// The oldest first; those that are gone may still be named.
+    /// Embryos, the oldest first; some that are gone may still be named.
     order: VecDeque<Tuple>,
     tick: u32,
     full: Option<u32>,
     pub copying: bool,
     pub ring: VecDeque<Copied>,
-    /// Copies that found no room.
+    /// Number of copies that found no room.
     pub lost: u64,
     pub refused: u64,
     pub learnt: u64,
     /// For a test of the judges: a flow's host server is chosen anew each time.
     pub forgets_flows: bool,
-    /// For another one: a full table gives a new connection the place of an old one.
+    /// Mutation: a full table gives a new connection the place of an old one.
     pub evicts_flows: bool,
     evicted: BTreeSet<Tuple>,
 }
@@ -122,13 +124,13 @@ impl Redirector {
         self.services.iter()
     }
 
-    /// Who gets new flows of a service.
+    /// The slots that get new flows of a service.
     pub fn members(&self, service: &Service) -> Option<&[u8]> {
         self.services.iter().find(|it| it.service == *service).map(|it| &it.members[..])
     }
 
     /// # Errors
-    /// There is no room for another service.
+    /// If there is no room for another service.
     pub fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
         assert_eq!(table.len(), ENTRIES);
         let count = self.services.len();
@@ -165,11 +167,16 @@ impl Redirector {
         self.embryos.len()
     }
 
+    /// What is remembered of a tuple: of its connection, and of its SYN.
+    pub fn words(&self, tuple: &Tuple) -> [Option<PlaceWords>; 2] {
+        [&self.flows, &self.embryos].map(|table| table.get(tuple).map(Flow::words))
+    }
+
     pub fn is_full(&self) -> bool {
         self.flows.len() >= self.limits.flows_max
     }
 
-    /// A client's packet comes in.
+    /// Handles a client's packet that comes in.
     pub fn handle(&mut self, packet: &Packet, service: &Service) -> Placing {
         let Some(at) = self.services.iter().position(|it| it.service == *service) else {
             return Placing::NOWHERE;
@@ -214,7 +221,8 @@ impl Redirector {
         !matches!(self.state(slot), Some(State::Up | State::Draining))
     }
 
-    /// May another life of this flow's tuple begin at the same host server?
+    /// Whether another life of this flow's tuple may begin at the same host
+    /// server.
     fn stays(&self, flow: &Flow) -> bool {
         match self.state(flow.host) {
             Some(State::Up) => true,
@@ -327,6 +335,11 @@ impl Redirector {
 }
 
 impl Flow {
+    fn words(&self) -> PlaceWords {
+        let Self { host, tick, established, opened, client_fin, reset, learnt } = *self;
+        PlaceWords { tick, host, client_fin, reset, established, opened, learnt }
+    }
+
     fn age_max(&self) -> u32 {
         match self {
             Self { reset: true, .. } => RESET_AGE,

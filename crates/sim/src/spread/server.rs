@@ -1,5 +1,5 @@
 //! A host server: its kernel, the server's process, and the daemon that announces it,
-//! the host of whose machine stands here.
+//! whose machine's host is here.
 
 use super::edge::GROUP;
 use super::packet::{Answer, Conn, Packet, Said, Tuple};
@@ -21,12 +21,12 @@ use std::net::{IpAddr, SocketAddr};
 /// The address that clients use.
 pub const ADDRESS: [u8; 4] = [10, 9, 0, 100];
 
-/// A service by its number.
+/// The service with this number.
 pub fn service_of(number: u8) -> Service {
     Service { address: SocketAddr::new(ADDRESS.into(), 80 + u16::from(number)), udp: false }
 }
 
-/// Where the tunnel to a host server ends.
+/// Address of the tunnel's end at a host server.
 pub fn tunnel_of(server: usize) -> IpAddr {
     IpAddr::from([10, 9, 0, 10 + server as u8])
 }
@@ -40,15 +40,15 @@ pub struct Socket {
 
 /// What a host server's machine acts upon.
 pub struct Desk {
-    /// As its clock shows it, and how long a look takes.
+    /// Time by its clock, and duration of a look.
     now: Nanos,
     look: Ns,
     address: IpAddr,
-    /// The process listens for these; does it accept anybody?
+    /// Services that the process listens for, and whether it accepts anybody.
     pub listens: Vec<u8>,
     pub hangs: bool,
     bound: bool,
-    /// What was asked, until it is answered.
+    /// Services asked about, until the answer comes.
     asked: Option<Vec<Service>>,
     answers: Option<Vec<(Service, Answered)>>,
     is_open: bool,
@@ -58,7 +58,7 @@ pub struct Desk {
     pub notes: Vec<(&'static str, String)>,
 }
 
-/// How its daemon is connected.
+/// State of its daemon's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     Closed,
@@ -67,7 +67,7 @@ pub enum Channel {
     Open(u32),
 }
 
-/// See the module.
+/// The host server; see the module.
 pub struct Server {
     pub plan: ServerPlan,
     pub number: usize,
@@ -80,11 +80,11 @@ pub struct Server {
     pub machine: Option<HostServer>,
     pub channel: Channel,
     pub retry: Option<Ns>,
-    /// Of its daemon, and of its machine.
+    /// Number of its daemon's life, and of its machine's.
     pub life: u32,
     pub boots: u32,
     pub wakes: Option<Ns>,
-    /// The process runs, and is to listen.
+    /// Whether the process runs, and whether it shall listen.
     pub serves: bool,
 }
 
@@ -155,7 +155,7 @@ impl Server {
         self.desk.out.clear();
     }
 
-    /// The machine is gone, and all that it held.
+    /// The machine dies, with all that it held.
     pub fn dies(&mut self) {
         self.daemon_dies();
         self.alive = false;
@@ -164,7 +164,7 @@ impl Server {
         self.process_ends();
     }
 
-    /// Its connections end with it.
+    /// The process ends, and its connections with it.
     pub fn process_ends(&mut self) {
         self.serves = false;
         self.desk.listens.clear();
@@ -184,7 +184,7 @@ impl Server {
         machine.handle_bind(desk.now, desk);
     }
 
-    /// Its channel is open.
+    /// Notes that its channel is open.
     pub fn opened(&mut self, channel: u32) {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         self.channel = Channel::Open(channel);
@@ -192,7 +192,7 @@ impl Server {
         machine.handle_opened(desk);
     }
 
-    /// It is gone.
+    /// Notes that its channel is gone.
     pub fn closed(&mut self, now: Ns, why: &str, retry: Ns) {
         let Self { machine: Some(machine), desk, channel, .. } = self else { return };
         let was = std::mem::replace(channel, Channel::Closed);
@@ -203,7 +203,7 @@ impl Server {
         self.retry = Some(now + retry);
     }
 
-    /// A message has come from the edge.
+    /// Takes a message from the edge.
     pub fn hears(&mut self, bytes: &[u8]) {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         let Ok(message) = Message::decode(bytes) else { return };
@@ -212,14 +212,14 @@ impl Server {
         machine.handle_heard(heard, desk);
     }
 
-    /// A turn of its daemon.
+    /// Does a turn of its daemon.
     pub fn turn(&mut self, now: Ns) {
         let Self { machine: Some(machine), desk, clock, .. } = self else { return };
         desk.now = Nanos(clock.shows(now));
         machine.handle_timeout(desk.now, desk);
     }
 
-    /// When the next one is due.
+    /// When the next turn is due.
     pub fn deadline(&self) -> Option<Ns> {
         let due = self.machine.as_ref()?.next_deadline();
         let due = self.clock.when(due.0);
@@ -251,8 +251,8 @@ impl Server {
         }
     }
 
-    /// A client's packet comes out of the tunnel: what the kernel, or the process, says
-    /// to it.
+    /// Handles a client's packet from the tunnel; returns the answer of the kernel, or
+    /// of the process.
     pub fn receive(&mut self, packet: &Packet) -> Option<Answer> {
         let Conn { tuple, isn } = packet.conn;
         let known = self.sockets.get(&tuple).copied().filter(|socket| socket.isn == isn);
@@ -292,7 +292,7 @@ impl Server {
         }
     }
 
-    /// Does it hold this connection?
+    /// Whether it holds this connection.
     pub fn has(&self, conn: Conn) -> bool {
         self.sockets.get(&conn.tuple).is_some_and(|it| it.isn == conn.isn)
     }
@@ -361,13 +361,12 @@ impl ListenerHost for Desk {
     }
 }
 
-/// The tunnel's end of a neighbour.
+/// Address of a neighbour's end of the tunnel.
 fn other_of(address: IpAddr) -> IpAddr {
     tunnel_of(usize::from(address == tunnel_of(0)))
 }
 
-/// What a stranger says whose name is in no file: who it is, and what it would like to
-/// have.
+/// Messages of a stranger whose name is in no file: who it is, and what it wants.
 pub fn strangers_words(name: &str) -> [Vec<u8>; 2] {
     let hello = Message::Hello {
         version: VERSION,

@@ -1,5 +1,5 @@
-//! Channels between the edge and host servers: TCP connections, whose messages wait
-//! while a way is cut, and which are given up when that lasts.
+//! Channels between the edge and host servers: TCP connections whose messages wait
+//! while a path is cut, and which are given up when that lasts.
 
 use super::plan::{MS, Mutation};
 use super::server::{Channel, strangers_words};
@@ -7,22 +7,22 @@ use super::world::{Event, World};
 use crate::Ns;
 use std::collections::BTreeMap;
 
-/// What is sent and not acknowledged for that long ends a channel, ns; and a handshake
-/// that long (`crates/holdfast/src/channel.rs`).
+/// Time without acknowledgement that ends a channel, in ns; also that of a handshake
+/// (`crates/holdfast/src/channel.rs`).
 const USER_TIMEOUT: Ns = 3000 * MS;
 const HANDSHAKE_LIMIT: Ns = 2000 * MS;
 /// Time between two attempts.
 const RETRY: Ns = 100 * MS;
-/// What was lost is sent again so much later, when the way is whole again.
+/// Time after which lost data is resent when the path is whole again.
 const AGAIN: Ns = 60 * MS;
-/// What the handshake costs beside the ways.
+/// Duration of the handshake beside the paths.
 const HANDSHAKE: Ns = MS;
 
-/// One direction of the way to a host server.
+/// One direction of the path to a host server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     cuts: u32,
-    /// Nothing arrives earlier than what was sent before.
+    /// Time before which nothing arrives, because something earlier did.
     arrived: Ns,
 }
 
@@ -30,19 +30,19 @@ struct Way {
 struct Line {
     to_server: Way,
     to_edge: Way,
-    /// What waits for the way to be whole.
+    /// Events that wait for the path to be whole.
     held: Vec<Event>,
-    /// Counts the times that it was stuck, odd while it is.
+    /// Counts how often it was stuck, odd while it is.
     stuck: u32,
 }
 
-/// See the module.
+/// The channels; see the module.
 pub struct Wires {
     lines: Vec<Line>,
-    /// By channel, its host server.
+    /// Host server of each channel.
     owners: BTreeMap<u32, usize>,
     next: u32,
-    /// What came while somebody stood still.
+    /// Events that came while somebody stood still.
     pub edge_waits: Vec<Event>,
     pub server_waits: Vec<Vec<Event>>,
 }
@@ -62,7 +62,7 @@ impl Wires {
         self.owners.get(&channel).copied()
     }
 
-    /// A channel; `None`: of a stranger.
+    /// Makes a channel; `None`: a stranger's.
     pub fn channel(&mut self, server: Option<usize>) -> u32 {
         self.next += 1;
         if let Some(server) = server {
@@ -82,7 +82,7 @@ impl Wires {
 }
 
 impl World {
-    /// What the machine has said goes its way, and channels that it closed are gone.
+    /// Carries what the machine has sent, and closes the channels that it closed.
     pub fn carry_from_edge(&mut self) {
         let notes = std::mem::take(&mut self.edge.wire.notes);
         for (what, words) in notes {
@@ -135,7 +135,7 @@ impl World {
         self.queue.push(way.arrived, event);
     }
 
-    /// A host server's daemon wants a channel.
+    /// Connects a channel for a host server's daemon.
     pub fn connect(&mut self, number: usize) {
         let server = &mut self.servers[number];
         server.retry = None;
@@ -166,7 +166,7 @@ impl World {
             }
             return;
         };
-        // One that it had before is replaced.
+        // An earlier channel of it is replaced.
         let old = daemon.links.iter().find(|link| link.name == name);
         let old = old.and_then(|link| link.channel);
         daemon.comes.push((name, channel));
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// A host server's end of its channel is gone: the edge learns it as soon as it can.
+    /// Closes a host server's end of its channel: the edge learns it as soon as it can.
     pub fn server_end_closes(&mut self, number: usize, at_once: bool) {
         let (Channel::Open(channel) | Channel::Opens(channel)) = self.servers[number].channel
         else {
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// The edge's daemon ends: everybody learns it.
+    /// Ends the edge's daemon: everybody learns it.
     pub fn edge_ends_close(&mut self) {
         let Some(daemon) = &self.edge.daemon else { return };
         let open: Vec<u32> = daemon.links.iter().filter_map(|link| link.channel).collect();
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// From now on what is sent is not acknowledged.
+    /// From now on nothing sent is acknowledged.
     pub fn sticks(&mut self, number: usize) {
         let line = &mut self.wires.lines[number];
         if line.stuck.is_multiple_of(2) {
@@ -287,8 +287,8 @@ impl World {
         }
     }
 
-    /// Somebody with the key opens channels under names that no file has, and
-    /// announces the tunnel of another one.
+    /// Strangers with the key open channels under names that no file has, and
+    /// announce another host server's tunnel.
     pub fn strangers_come(&mut self) {
         let count = self.plan.limits.hosts_max + 3;
         for number in 0..count {
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Is a mutation at work that keeps the machine from being told by hand?
+    /// Whether a mutation keeps the machine from being told by hand.
     pub fn ignores_drain(&self) -> bool {
         self.plan.mutation == Some(Mutation::DrainIgnored)
     }

@@ -16,10 +16,10 @@ use holdfast_member::host_server::Answer as Answered;
 use holdfast_member::spread::{Given, Service};
 use std::net::IpAddr;
 
-/// After the last fault everybody has come to an end by then.
+/// Time after the last fault by which everything has come to an end.
 const REST: Ns = 12_000 * MS;
 const LOOK_EVERY: Ns = 25 * MS;
-/// More events than any run needs.
+/// Most events of a run: more than any needs.
 const EVENTS_MAX: u64 = 2_000_000;
 
 pub enum Event {
@@ -42,7 +42,7 @@ pub enum Event {
     /// One end learns that a channel is gone.
     GoneAtEdge(u32),
     GoneAtServer(u32),
-    /// What is stuck for that long is given up.
+    /// A channel stuck for that long is given up.
     Stuck(usize, u32),
     Strikes(usize),
     Ends(usize),
@@ -61,7 +61,7 @@ pub struct World {
     pub clients: Vec<Client>,
     client_wakes: Vec<Option<Ns>>,
     pub wires: Wires,
-    /// Channels of nobody in the file.
+    /// Channels of strangers, who are not in the file.
     pub strangers: Vec<u32>,
     pub pending: usize,
     pub faults_over: Ns,
@@ -195,7 +195,8 @@ impl World {
         }
     }
 
-    /// What a machine that stands still is handed when it goes on. Packets are lost.
+    /// Keeps an event for a machine that stands still, until it goes on. Packets are
+    /// lost.
     fn defer(&mut self, event: Event) -> Option<Event> {
         let edge = self.edge.frozen.is_some();
         let is_frozen = |number: usize| self.servers[number].frozen.is_some();
@@ -229,7 +230,7 @@ impl World {
 
     // The edge.
 
-    /// What the edge's file says.
+    /// What the edge's file grants.
     fn given(&self) -> Vec<Given> {
         let lax = self.plan.mutation == Some(Mutation::FileIgnored);
         let all: Vec<IpAddr> = (0..self.servers.len()).map(tunnel_of).collect();
@@ -279,7 +280,7 @@ impl World {
 
     fn at_edge(&mut self, packet: Packet) {
         if packet.said == Said::Syn {
-            // What is not redirected goes the plain way.
+            // A packet that is not redirected goes the plain way.
             let service = service_of(packet.conn.tuple.service);
             let redirector = &self.edge.wire.redirector;
             let excused = redirector.is_full()
@@ -384,7 +385,7 @@ impl World {
         }
         server.serves = true;
         server.note_bind(self.now);
-        // In servers that prepare themselves listen() follows much later.
+        // In servers that prepare themselves, listen() follows much later.
         let later = self.rng.spread(1000, 40 * MS);
         self.schedule(later, Event::Listens(number, boots));
         self.server_turns(number);
@@ -475,7 +476,7 @@ impl World {
         }
     }
 
-    /// The cache of SYNs has had no room for somebody.
+    /// Whether the cache of SYNs has had no room for one.
     fn cache_refuses(&self) -> bool {
         let cache = self.edge.wire.cache.as_ref();
         cache.is_none_or(|cache| cache.cache().counts().refused > 0)

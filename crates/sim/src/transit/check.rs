@@ -1,5 +1,6 @@
-//! The judges of a transit group. They see what passes and know what was broken when,
-//! never what the machines believe; what those show is compared with it.
+//! The judges of a transit group. They see packets that pass and know what was broken
+//! when; they never see what the machines believe, and compare what those show with
+//! the truth.
 
 mod truth;
 
@@ -13,42 +14,45 @@ use holdfast_member::shown::Protection;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Violations of one law that are kept.
+/// Most violations of one law that are kept.
 const VIOLATIONS_MAX: usize = 5;
-/// Longer than any acknowledgement may be held, ns.
+/// Time longer than any acknowledgement may be held, in ns.
 const HELD_MAX: Ns = 15 * MS;
-/// What was acknowledged so long ago is not sent again.
+/// Age of an acknowledgement from which its bytes must not be resent.
 const ACKED_MAX: Ns = 5 * MS;
-/// For so long what a sender has repeated may be taken for new.
+/// Time for which a sender's repeats may be taken for new.
 const REPEATED: Ns = 500 * MS;
-/// In this time after a restore a flow's lowest segment comes first.
+/// Time after a restore in which a flow's lowest segment comes first.
 const HEADS: Ns = MS / 2;
 
-/// What is known of one flow at an edge.
+/// What is known about one flow at an edge.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// The highest acknowledgement that went to its sender, when, and the right edge.
+    /// The highest acknowledgement that went to its sender, when it did, and the
+    /// right edge.
     acked: Option<(SeqNo, Ns)>,
     edge: Option<SeqNo>,
-    /// The string that it is on, and the one it began on.
+    /// The string that it is on, and the one that it began on.
     string: Option<usize>,
     home: Option<usize>,
-    /// Its handshake was not seen on its way, and nobody caps its windows.
+    /// Whether its handshake was not seen on its way, so that nobody caps its
+    /// windows.
     left_alone: bool,
-    /// What was promised before its last SYN is forgotten: one acknowledgement passes.
+    /// Whether promises from before its last SYN are forgotten: one acknowledgement
+    /// passes.
     fresh: bool,
-    /// When its sender has last repeated what was acknowledged.
+    /// When its sender last repeated what was acknowledged.
     repeated: Option<Ns>,
     /// What was resent first after the last restore.
     first: Option<SeqNo>,
 }
 
-/// All of them.
+/// All judges.
 pub struct Checkers {
     pub violations: Vec<Violation>,
     pub truth: Truth,
     flows: BTreeMap<Tuple, Flow>,
-    /// Of each edge, acknowledgements that are held, and when they came.
+    /// For each edge, acknowledgements that are held, and when they came.
     held: [VecDeque<(Ns, Packet)>; 2],
     pub released: u64,
     pub dropped: u64,
@@ -76,15 +80,15 @@ impl Checkers {
         }
     }
 
-    /// A sender begins a connection.
+    /// Notes that a sender begins a connection.
     pub fn begins(&mut self, tuple: Tuple) {
         // Its place is that of the tuple.
         let Flow { string, home, .. } = self.flows.get(&tuple).copied().unwrap_or_default();
         self.flows.insert(tuple, Flow { string, home, ..Flow::default() });
     }
 
-    /// A packet of a flow goes into a string at the edge that leads. `stays`: its string
-    /// before is in use, and the edge knows the flow.
+    /// Judges a flow's packet that goes into a string at the leading edge. `stays`: its
+    /// string before is in use, and the edge knows the flow.
     pub fn goes_into(
         &mut self,
         at: Ns,
@@ -108,7 +112,8 @@ impl Checkers {
         }
     }
 
-    /// A packet comes back through a string: who has lost its own goes along.
+    /// Notes a packet that comes back through a string: a flow that has lost
+    /// its own string follows.
     pub fn comes_back(&mut self, tuple: Tuple, string: usize, is_usable: impl Fn(usize) -> bool) {
         let Some(flow) = self.flows.get_mut(&tuple) else { return };
         if is_usable(string) && flow.string.is_some_and(|before| !is_usable(before)) {
@@ -116,7 +121,8 @@ impl Checkers {
         }
     }
 
-    /// A sender's packet comes to the edge beside it. `has_way`: a string was left for it.
+    /// Notes a sender's packet that comes to the edge beside it. `has_way`: a string was
+    /// left for it.
     pub fn comes(&mut self, at: Ns, packet: &Packet, has_way: bool) {
         let flow = self.flows.entry(packet.tuple).or_default();
         if packet.syn {
@@ -127,8 +133,8 @@ impl Checkers {
         }
     }
 
-    /// An acknowledgement goes to its sender. `cap`: no window may be more than this,
-    /// unless it was promised; `offered` is what the receiver said.
+    /// Judges an acknowledgement that goes to its sender. `cap`: the largest window,
+    /// unless more was promised; `offered` is the receiver's window.
     pub fn acknowledges(&mut self, at: Ns, packet: &Packet, offered: u32, cap: Option<u32>) {
         if packet.syn {
             return;
@@ -167,7 +173,8 @@ impl Checkers {
         self.held[edge].push_back((at, *packet));
     }
 
-    /// `late`: the edge has stood still meanwhile.
+    /// Notes that an acknowledgement is released. `late`: the edge has stood
+    /// still meanwhile.
     pub fn releases(&mut self, at: Ns, edge: usize, packet: &Packet, late: bool) {
         let known = self.held[edge].iter().position(|(_, held)| held == packet);
         let Some((since, _)) = known.and_then(|index| self.held[edge].remove(index)) else {
@@ -180,7 +187,7 @@ impl Checkers {
         }
     }
 
-    /// An edge's daemon dies, and what it held with it.
+    /// Notes that an edge's daemon dies, and what it held with it.
     pub fn drops_held(&mut self, edge: usize) {
         self.dropped += self.held[edge].len() as u64;
         self.held[edge].clear();
@@ -191,11 +198,12 @@ impl Checkers {
         self.flows.values_mut().for_each(|flow| flow.first = None);
     }
 
-    /// `knows`: the cache has seen all acknowledgements.
+    /// Judges a resent packet. `knows`: the cache has seen all
+    /// acknowledgements.
     pub fn resends(&mut self, at: Ns, packet: &Packet, knows: bool) {
         let (restored, flow) = (self.restored, self.flows.entry(packet.tuple).or_default());
         let first = *flow.first.get_or_insert(packet.seq);
-        // Of a flow that it did not know yet, the cache keeps such repeats.
+        // For a flow that it did not know yet, the cache keeps such repeats.
         let repeated = flow.repeated.is_some_and(|since| at < since + REPEATED);
         let over = flow.acked.filter(|(acked, _)| !packet.end().after(*acked));
         let over = over.is_some_and(|(_, since)| at > since + ACKED_MAX);
@@ -210,7 +218,7 @@ impl Checkers {
         }
     }
 
-    /// So much is in use of what there may be.
+    /// Judges that `used` is in use of what may be at most `most`.
     pub fn limit(&mut self, at: Ns, name: &str, used: usize, most: usize) {
         if used > most {
             self.violation(at, "limit", format!("{name}: {used} of {most}"));
@@ -219,7 +227,7 @@ impl Checkers {
 
     // What edges decide and show.
 
-    /// A string is declared dead by an edge that misses its heartbeats.
+    /// Judges that an edge which misses its heartbeats declares a string dead.
     pub fn declared(&mut self, at: Ns, edge: usize, string: usize) {
         if self.truth.is_blameless(at, string) {
             let what = format!("edge {edge} declares string {string} dead, which is well");
@@ -265,7 +273,7 @@ impl Checkers {
         }
     }
 
-    /// The end: everything that was held has gone on.
+    /// Judges the end: everything that was held has gone on.
     pub fn ends(&mut self, at: Ns) {
         for edge in 0..2 {
             if let Some((since, packet)) = self.held[edge].front().copied()

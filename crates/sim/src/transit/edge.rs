@@ -1,5 +1,5 @@
 //! One edge of strings: the host of its machine, with the caches' and the windows'
-//! machines that it wants things of. It keeps no order of its own.
+//! machines that it uses. It has no order of its own.
 
 use super::path::{Copies, DataPath, NO_STRING};
 use super::plan::{Mutation, Plan};
@@ -21,7 +21,7 @@ pub struct Wire {
     pub halr: Option<Halr<Copies>>,
     pub pfrc: Pfrc,
     enabled: bool,
-    /// What heartbeats have to tell, and those to send.
+    /// The maker of heartbeats, and what they have to tell.
     beats: Beats,
     pub beating: Vec<(usize, Beat)>,
     capped: Vec<usize>,
@@ -34,7 +34,7 @@ pub struct Wire {
     is_closed: bool,
 }
 
-/// See the module.
+/// The edge; see the module.
 pub struct Edge {
     pub number: usize,
     pub wire: Wire,
@@ -103,7 +103,7 @@ impl Edge {
         }
     }
 
-    /// The daemon begins; programs and maps are there already.
+    /// Starts the daemon; programs and maps are there already.
     pub fn starts(&mut self, now: Ns) {
         self.life += 1;
         self.wakes = None;
@@ -137,14 +137,14 @@ impl Edge {
         self.wire.path.copies.daemon_dies()
     }
 
-    /// A heartbeat has come through a string.
+    /// Takes a heartbeat that has come through a string.
     pub fn take(&mut self, string: usize, beat: Beat) {
         if self.machine.is_some() {
             self.inbox.push((string, beat));
         }
     }
 
-    /// A turn, as the daemon on the wire has it.
+    /// Does a turn, as the daemon on the wire does it.
     pub fn turn(&mut self, now: Ns) {
         let Self { wire, machine: Some(machine), clock, inbox, .. } = self else { return };
         wire.now = Nanos(clock.shows(now));

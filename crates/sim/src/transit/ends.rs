@@ -8,7 +8,8 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
 const MSS: u64 = 1000;
-/// More than one life of a tuple sends.
+/// Distance between the numbers of two lives of a tuple: more than one life
+/// sends.
 const LIFE_BYTES: u64 = 100_000_000;
 const RTO_FIRST: Ns = 1000 * MS;
 const RTO_MIN: Ns = 200 * MS;
@@ -21,14 +22,14 @@ struct Conn {
     bytes: u64,
     una: u64,
     next: u64,
-    /// The furthest that was ever promised.
+    /// The furthest right edge that was ever promised.
     edge: u64,
     cwnd: f64,
     ssthresh: f64,
     duplicates: u32,
-    /// Until then it repairs what it has lost.
+    /// Offset up to which it repairs what it has lost.
     repairs: Option<u64>,
-    /// Everything below has been sent once.
+    /// Offset below which everything has been sent once.
     sent: u64,
     rto: Ns,
     srtt: Option<(f64, f64)>,
@@ -36,7 +37,7 @@ struct Conn {
     due: Ns,
 }
 
-/// See the module.
+/// The sender; see the module.
 pub struct Sender {
     pub number: u16,
     pub plan: SenderPlan,
@@ -47,7 +48,7 @@ pub struct Sender {
     iss: SeqNo,
     rng: Rng,
     pub done: u64,
-    /// Bytes that were acknowledged, of all connections.
+    /// Bytes that were acknowledged, on all connections.
     pub acked: u64,
     pub timeouts: u64,
     vanished: bool,
@@ -75,7 +76,7 @@ impl Sender {
         self.vanished || (self.conn.is_none() && now >= self.until)
     }
 
-    /// When it is to be woken.
+    /// When to wake it.
     pub fn due(&self) -> Option<Ns> {
         match &self.conn {
             _ if self.vanished => None,
@@ -97,13 +98,13 @@ impl Sender {
         }
         let Some(conn) = self.conn.as_mut().filter(|conn| now >= conn.due) else { return out };
         self.timeouts += 1;
-        // Nothing was answered: everything again, slowly (RFC 5681 §3.1).
+        // Nothing was answered: everything is resent, slowly (RFC 5681 §3.1).
         conn.ssthresh = ((conn.next - conn.una) as f64 / 2.0).max(2.0 * MSS as f64);
         conn.cwnd = MSS as f64;
         (conn.next, conn.repairs, conn.duplicates, conn.timed) = (conn.una, None, 0, None);
         conn.rto = (conn.rto * 2).min(RTO_MAX);
         conn.due = now + conn.rto;
-        // What is left to send after the load's end need not be.
+        // What is left to send after the load's end need not be sent.
         if now >= self.until {
             conn.bytes = conn.bytes.min(conn.sent.saturating_sub(1));
         }
@@ -137,7 +138,7 @@ impl Sender {
         self.conn = Some(conn);
     }
 
-    /// An acknowledgement has come.
+    /// Takes an acknowledgement.
     pub fn hear(&mut self, now: Ns, packet: &Packet) -> Vec<Packet> {
         let mut out = Vec::new();
         let Some(conn) = self.conn.as_mut().filter(|conn| conn.tuple == packet.tuple) else {
@@ -272,12 +273,12 @@ impl Conn {
 struct Stream {
     irs: SeqNo,
     next: u64,
-    /// Beyond a hole: from, until.
+    /// Ranges beyond a hole: from, until.
     beyond: BTreeMap<u64, u64>,
     window: u32,
 }
 
-/// All of them.
+/// All receivers.
 #[derive(Default)]
 pub struct Receivers {
     streams: BTreeMap<Tuple, Stream>,
@@ -285,10 +286,10 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// A packet has come: the acknowledgement of it.
+    /// Takes a packet; returns its acknowledgement.
     ///
     /// # Errors
-    /// It is not what was sent.
+    /// If it is not what was sent.
     pub fn hear(&mut self, packet: &Packet, window: u32) -> Result<Option<Packet>, String> {
         if packet.sum != sum_of(packet.tuple, packet.seq, packet.len) {
             return Err(format!("{packet:?} is not what was sent"));
@@ -304,7 +305,8 @@ impl Receivers {
         }
         let Some(stream) = self.streams.get_mut(&packet.tuple) else { return Ok(None) };
         let at = i64::from(packet.seq.since(stream.irs.plus(stream.next))) + stream.next as i64;
-        // Of an older life of the tuple, or beyond all that was promised.
+        // It belongs to an older life of the tuple, or lies beyond everything
+        // promised.
         let promised = stream.next + u64::from(stream.window);
         if at < 0 || at as u64 > promised {
             return Ok(None);

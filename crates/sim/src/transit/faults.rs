@@ -1,4 +1,4 @@
-//! What breaks, and how it is mended again.
+//! Faults, and how they are mended.
 
 use super::plan::{Fault, MS, Ways};
 use super::world::{Event, World};

@@ -1,11 +1,11 @@
-//! What passes the strings: segments of senders beside the near edge, and what
-//! receivers beside the far one acknowledge.
+//! The packets in the strings: segments of senders beside the near edge, and
+//! acknowledgements of receivers beside the far one.
 
 use crate::spread::mix;
 use holdfast_edge::{Direction, Passing, Recovery, Slabs};
 use holdfast_wire::seq::SeqNo;
 
-/// Bytes of the headers.
+/// Size of the headers, in bytes.
 pub const HEADER: usize = 52;
 
 /// A connection's ends: the sender's number, and its port.
@@ -15,11 +15,11 @@ pub struct Tuple {
     pub port: u16,
 }
 
-/// A packet; payload is named by where it is in its stream.
+/// A packet; its payload is named by its place in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub tuple: Tuple,
-    /// From the sender.
+    /// Whether it comes from the sender.
     pub is_data: bool,
     pub syn: bool,
     pub fin: bool,
@@ -27,7 +27,7 @@ pub struct Packet {
     pub len: u16,
     pub ack: SeqNo,
     pub window: u32,
-    /// Of the payload.
+    /// Sum of the payload.
     pub sum: u64,
 }
 
@@ -36,7 +36,7 @@ impl Packet {
         (HEADER + usize::from(self.len)) as u64
     }
 
-    /// One beyond its last number.
+    /// The number after its last one.
     pub fn end(&self) -> SeqNo {
         self.seq.plus(u64::from(self.len) + u64::from(self.syn) + u64::from(self.fin))
     }
@@ -75,7 +75,7 @@ impl Packet {
         }
     }
 
-    /// As the cache sees it, into the strings or out of them.
+    /// The packet as the cache sees it, into the strings or out of them.
     pub fn passing(&self, into: bool, sack: bool) -> Passing {
         let packet = HEADER + if into { usize::from(self.len) } else { 0 };
         let place = Slabs::footprint(packet).unwrap_or(packet);
@@ -93,14 +93,14 @@ impl Packet {
         }
     }
 
-    /// The flow's name at an edge: that of the direction of its data.
+    /// The flow's name at an edge: that of its data's direction.
     pub fn key(&self, into: bool) -> u64 {
         let tuple = u64::from(self.tuple.sender) << 16 | u64::from(self.tuple.port);
         tuple << 1 | u64::from(self.is_data != into)
     }
 }
 
-/// What the payload at this place of a stream is.
+/// Sum of the payload at this place of a stream.
 pub fn sum_of(tuple: Tuple, seq: SeqNo, len: u16) -> u64 {
     let tuple = u64::from(tuple.sender) << 16 | u64::from(tuple.port);
     mix(mix(tuple) ^ u64::from(seq.0) << 16 ^ u64::from(len))

@@ -1,7 +1,8 @@
 //! An edge's data path, as `bpf/transit.bpf.c`, `bpf/recover.h` and `bpf/regulate.h`
-//! have it: which string a packet goes into, what is copied of it, which window it may
-//! advertise. Its maps live on when the daemon dies.
+//! have it: which string a packet goes into, what is copied of it, and which window it
+//! may advertise. Its maps live on when the daemon dies.
 
+use super::model::StringWords;
 use super::packet::{Packet, Tuple};
 use super::plan::{Limits, Mutation, Plan};
 use crate::Ns;
@@ -13,12 +14,12 @@ use holdfast_edge::{
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-/// The number of no string.
+/// Number that stands for no string.
 pub const NO_STRING: u16 = 255;
-/// Copies that are taken at a time.
+/// Most copies that are taken at a time.
 const SHARE: usize = 64;
 
-/// A flow's place.
+/// Place of a flow.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     string: usize,
@@ -33,12 +34,12 @@ pub struct Copied {
     held: bool,
 }
 
-/// Something that the edge's daemon sends by itself.
+/// A packet that the edge's daemon sends by itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Sent {
-    /// Again, into a string.
+    /// Resent, into a string.
     Into(usize, Packet),
-    /// Again, or now that it is no longer held, out of the strings.
+    /// Resent, or released, out of the strings.
     Out(Packet),
     Released(Packet),
 }
@@ -49,22 +50,22 @@ pub struct Copies {
     ring: VecDeque<Copied>,
     ring_max: usize,
     pub lost: u64,
-    /// Bare acknowledgements wait until then; `None`: they do not.
+    /// Until when bare acknowledgements wait; `None`: they do not.
     hold: Option<Ns>,
     pub holds: u64,
     now: Ns,
-    /// By the number of a way, the string that it is now.
+    /// The current string for each number of a path.
     pub exits: BTreeMap<u16, usize>,
     pub sent: Vec<Sent>,
-    /// Packets that could not be sent again.
+    /// Number of packets that could not be resent.
     pub failed: u64,
     sack: BTreeMap<Tuple, bool>,
-    /// For a test of the judges.
+    /// For a test of the judges: packets that come late.
     behind: Vec<Packet>,
     mutation: Option<Mutation>,
 }
 
-/// Who is counted and capped.
+/// Flows that are counted and capped.
 pub struct Regulated {
     pub flows: Flows<u64>,
     pub queue_bytes: Option<f64>,
@@ -72,7 +73,7 @@ pub struct Regulated {
     mutation: Option<Mutation>,
 }
 
-/// See the module.
+/// The data path; see the module.
 pub struct DataPath {
     limits: Limits,
     seed: u64,
@@ -81,7 +82,7 @@ pub struct DataPath {
     strings: usize,
     pub table: Option<Table>,
     flows: BTreeMap<Tuple, Flow>,
-    /// Packets that came through each string.
+    /// Number of packets that came through each string.
     pub traffic: Vec<u64>,
     pub copies: Copies,
     pub regulated: Regulated,
@@ -133,6 +134,11 @@ impl DataPath {
         self.flows.len()
     }
 
+    /// What is remembered of a flow.
+    pub fn words(&self, tuple: &Tuple) -> Option<StringWords> {
+        self.flows.get(tuple).map(|&Flow { string, home }| StringWords { string, home })
+    }
+
     fn is_usable(&self, string: usize) -> bool {
         string < self.strings
             && self.table.as_ref().is_some_and(|table| table.usable >> string & 1 == 1)
@@ -175,7 +181,8 @@ impl DataPath {
         Some(string)
     }
 
-    /// A packet from a string shows where the other edge has put its flow.
+    /// Learns from a packet out of a string where the other edge has put its
+    /// flow.
     fn learn(&mut self, tuple: Tuple, string: usize) {
         if !self.is_usable(string) {
             return;
@@ -188,7 +195,7 @@ impl DataPath {
         }
     }
 
-    /// A packet comes from outside; the string that it goes into.
+    /// Takes a packet from outside; returns the string that it goes into.
     pub fn goes_in(&mut self, now: Ns, packet: &Packet) -> Option<usize> {
         let string = match self.mutation {
             Some(Mutation::Sprays) => {
@@ -209,7 +216,8 @@ impl DataPath {
         string
     }
 
-    /// A packet comes out of a string; as it goes on, unless it is held.
+    /// Takes a packet out of a string; returns it as it goes on, unless it is
+    /// held.
     pub fn comes_out(&mut self, now: Ns, packet: &Packet, string: usize) -> Option<Packet> {
         let mut packet = *packet;
         self.learn(packet.tuple, string);
@@ -221,7 +229,7 @@ impl DataPath {
         (!held).then_some(packet)
     }
 
-    /// For a test of the judges: tables stay as they are.
+    /// For a test of the judges: whether tables stay unchanged.
     pub fn is_stubborn(&self) -> bool {
         self.mutation == Some(Mutation::TablesStay)
     }
@@ -266,7 +274,7 @@ impl PfrcHost for Regulated {
 }
 
 impl Copies {
-    /// Shows the cache a packet as it leaves the edge; whether it is held.
+    /// Shows the cache a packet as it leaves the edge; true if it is held.
     fn see(&mut self, now: Ns, packet: &Packet, into: bool, way: u16) -> bool {
         let wants = packet.syn || if into { packet.len > 0 || packet.fin } else { true };
         if !self.copying || !wants {
@@ -282,6 +290,11 @@ impl Copies {
         held
     }
 
+    /// The oldest copy: whether it went in, and which way.
+    pub fn take_shown(&mut self) -> Option<(bool, u16)> {
+        self.ring.pop_front().map(|copied| (copied.into, copied.way))
+    }
+
     pub fn is_waiting(&self) -> bool {
         !self.ring.is_empty()
     }
@@ -290,7 +303,7 @@ impl Copies {
         self.now = now;
     }
 
-    /// The window of the last acknowledgement that is held, which may be less than its
+    /// The window of the last held acknowledgement, which may be less than its
     /// receiver's.
     pub fn last_window(&self, offered: u32) -> u32 {
         self.ring.back().map_or(offered, |it| it.packet.window)
@@ -300,8 +313,8 @@ impl Copies {
         self.ring.len()
     }
 
-    /// The daemon dies: what it held is lost, and nothing is held for longer than it
-    /// was to be. How many acknowledgements that are.
+    /// Notes that the daemon dies: what it held is lost, and nothing is held for
+    /// longer than planned. Returns the number of acknowledgements.
     pub fn daemon_dies(&mut self) -> u64 {
         self.sent.clear();
         let held = self.ring.iter().filter(|it| it.held).count() as u64;
@@ -324,7 +337,7 @@ impl HalrHost for Copies {
     fn set_copying(&mut self, on: bool) -> Result<(), Infallible> {
         self.copying = on;
         if !on {
-            // What was held is not thrown away with the rest: nobody would send it.
+            // Held packets are not discarded with the rest: nobody would send them.
             self.ring.clear();
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! What a seed draws before a run of a transit group: strings, flows, limits, faults.
+//! What a seed draws before a run of a transit group: strings, flows, limits, and
+//! faults.
 
 use crate::clock::ClockPlan;
 use crate::{Ns, Rng};
@@ -21,12 +22,12 @@ pub struct StringPlan {
 #[derive(Clone, Copy, Debug)]
 pub struct SenderPlan {
     pub start: Ns,
-    /// Of one connection.
+    /// Bytes of one connection.
     pub bytes: u64,
-    /// Time until the next one.
+    /// Time until the next connection.
     pub think: Ns,
     pub reuses_port: bool,
-    /// It goes without a word in the middle of its first connection.
+    /// Whether it leaves without a word in the middle of its first connection.
     pub vanishes: bool,
     pub sack: bool,
     /// What its receiver promises at a time.
@@ -36,17 +37,17 @@ pub struct SenderPlan {
 /// Sizes of tables and queues (law L6).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flows that have a string of their own, at each edge.
+    /// Most flows that have a string of their own, at each edge.
     pub flows_max: usize,
-    /// Flows that are counted and capped.
+    /// Most flows that are counted and capped.
     pub regulated_max: usize,
-    /// Copies on their way to the cache.
+    /// Most copies on their way to the cache.
     pub ring_max: usize,
     pub cache: HalrLimits,
 }
 
 impl Limits {
-    /// As daemons have them.
+    /// The daemons' limits.
     pub const WIDE: Self = Self {
         flows_max: 65_536,
         regulated_max: 65_536,
@@ -73,7 +74,7 @@ impl Limits {
     }
 }
 
-/// Which direction of a string.
+/// Direction of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
     Both,
@@ -81,7 +82,7 @@ pub enum Ways {
     ToNear,
 }
 
-/// What breaks. Edges are 0, the near one, and 1.
+/// A fault. Edges are 0, the near one, and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     StringFails {
@@ -89,7 +90,7 @@ pub enum Fault {
         ways: Ways,
         lasts: Ns,
     },
-    /// All of them, at once.
+    /// All strings fail at once.
     AllFail {
         lasts: Ns,
     },
@@ -102,7 +103,8 @@ pub enum Fault {
         edge: usize,
         lasts: Ns,
     },
-    /// Its machine stands still; its clock goes on, stands still or leaps.
+    /// The edge's machine stands still; its clock goes on, stands still or
+    /// leaps.
     Freeze {
         edge: usize,
         lasts: Ns,
@@ -111,7 +113,7 @@ pub enum Fault {
         edge: usize,
         lasts: Ns,
     },
-    /// A middlebox sends heartbeats again that it has seen before.
+    /// A middlebox resends heartbeats that it has seen before.
     Replays {
         string: usize,
         lasts: Ns,
@@ -123,11 +125,11 @@ pub enum Fault {
 pub enum Mutation {
     /// Dead strings are used like others.
     TablesStay,
-    /// What is resent is not what was sent.
+    /// Resent packets are not what was sent.
     ResendsOther,
-    /// What is resent is the last of its flow, again and again.
+    /// The last packet of a flow is resent, again and again.
     ResendsLast,
-    /// Windows are cut as the cap says, whatever was promised.
+    /// Windows are cut to the cap, whatever was promised.
     ShrinkWindow,
     /// Windows are not capped.
     NeverCapped,
@@ -137,9 +139,9 @@ pub enum Mutation {
     KeepsHeld,
     /// The cache has no limit.
     NoLimit,
-    /// Everything is as it was for who is asked.
+    /// Everything is shown as unchanged.
     ShowsProtected,
-    /// Packets of flows go in turns through all strings.
+    /// Packets of flows go through all strings in turn.
     Sprays,
     /// A table does not keep that its edge was closed by hand.
     ForgetsClosed,
@@ -157,15 +159,16 @@ pub struct Plan {
     pub limits: Limits,
     pub keeps: Keeps,
     pub always: bool,
-    /// `None`: windows are never capped.
+    /// Rate control; `None`: windows are never capped.
     pub regulate: Option<PfrcSettings>,
-    /// Between senders and the near edge, and receivers and the far one.
+    /// Time between senders and the near edge, and between receivers and the
+    /// far one.
     pub access: Ns,
     pub clocks: [ClockPlan; 2],
     pub load_until: Ns,
-    /// The run ends then, whoever is in the middle of something.
+    /// When the run ends, whatever is under way.
     pub stops_at: Option<Ns>,
-    /// In their order.
+    /// Faults in their order.
     pub faults: Vec<(Ns, Fault)>,
     pub mutation: Option<Mutation>,
 }
@@ -180,7 +183,7 @@ impl Plan {
         let mut at = rng.range(1500 * MS, 3000 * MS);
         for _ in 0..rng.pick(&[0, 1, 1, 2, 3, 4]) {
             faults.push((at, draw_fault(&mut rng, count)));
-            // At the same time, now and then.
+            // Sometimes at the same time.
             at += if rng.one_in(4) { 0 } else { rng.spread(MS, 3000 * MS) };
         }
         Self {

@@ -15,15 +15,16 @@ use holdfast_edge::Halr;
 use holdfast_member::shown::Protection;
 use holdfast_member::transit::beat::Beat;
 
-/// After the last fault everybody has come to an end by then.
+/// Time after the last fault by which everything has come to an end.
 const REST: Ns = 25_000 * MS;
 const LOOK_EVERY: Ns = 25 * MS;
-/// More events than any run needs.
+/// Most events of a run: more than any needs.
 const EVENTS_MAX: u64 = 3_000_000;
 const BEAT_BYTES: u64 = 88;
 /// Copies in the ring at which the daemon is woken.
 const WAKE_AT: usize = 512;
-/// What a cache may take beside its memory: chunks of the shelf, and of the lists.
+/// Most that a cache may take beside its memory, in bytes: chunks of the shelf,
+/// and of the lists.
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// What goes through a string.
@@ -35,9 +36,9 @@ pub enum Thing {
 
 pub enum Event {
     Sender(u16),
-    /// From outside, to this edge.
+    /// A packet from outside, to this edge.
     AtEdge(usize, Packet),
-    /// Out of a string, at this edge.
+    /// Something out of a string, at this edge.
     Out(usize, usize, Thing),
     AtSender(Packet),
     AtReceiver(Packet),
@@ -53,7 +54,7 @@ pub struct Way {
     pub cuts: u32,
     pub loss: u64,
     free_at: Ns,
-    /// The last heartbeat that passed, for who sends it again.
+    /// The last heartbeat that passed, for a middlebox that resends it.
     recorded: Option<Beat>,
 }
 
@@ -65,9 +66,9 @@ pub struct World {
     trace: Trace,
     pub check: Checkers,
     pub edges: [Edge; 2],
-    /// By string, the direction to the far edge, and back.
+    /// For each string, the direction to the far edge, and the one back.
     pub ways: Vec<[Way; 2]>,
-    /// A middlebox sends again what it has recorded.
+    /// For each string, how often a middlebox resends what it has recorded.
     pub replays: Vec<u32>,
     senders: Vec<Sender>,
     wakes: Vec<Option<Ns>>,
@@ -245,7 +246,7 @@ impl World {
 
     // Edges.
 
-    /// A packet comes to an edge from outside.
+    /// Takes a packet that comes to an edge from outside.
     fn at_edge(&mut self, edge: usize, packet: &Packet) {
         if self.edges[edge].frozen.is_some() {
             return;
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Something comes out of a string at an edge.
+    /// Takes something that comes out of a string at an edge.
     fn out_of_string(&mut self, edge: usize, string: usize, thing: Thing) {
         if self.edges[edge].frozen.is_some() {
             return;
@@ -301,7 +302,7 @@ impl World {
                 let mut held = packet;
                 held.window = self.edges[edge].wire.path.copies.last_window(packet.window);
                 self.check.holds(self.now, edge, &held);
-                // The daemon is woken by what is held.
+                // Held packets wake the daemon.
                 self.turn(edge);
             }
             None => {}
@@ -309,7 +310,7 @@ impl World {
         self.look_at_ring(edge);
     }
 
-    /// A packet leaves an edge for outside.
+    /// Sends a packet from an edge to outside.
     fn leaves(&mut self, edge: usize, packet: &Packet, offered: u32) {
         if edge == 1 {
             return self.schedule(self.plan.access, Event::AtReceiver(*packet));
@@ -369,7 +370,7 @@ impl World {
         }
     }
 
-    /// What the machines want done.
+    /// Carries out what the machines want.
     fn carry(&mut self, edge: usize) {
         for (what, words) in std::mem::take(&mut self.edges[edge].wire.notes) {
             self.say(|| format!("{}: {what}: {words}", NAMES[edge]));

@@ -17,25 +17,25 @@ pub const PAYLOAD_MAX: usize = u16::MAX as usize - IPV4_HEADER - TCP_HEADER - OP
 const TIME_TO_LIVE: u8 = 64;
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// One TCP segment to be written as an IP packet; which version the key's
-/// addresses tell.
+/// One TCP segment to be written as an IP packet; the key's addresses tell
+/// which version.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpSegment<'a> {
     pub key: ConnKey,
-    /// From the server to its client (all that a member sends), or from the
-    /// client to the server (what a member plays to its own stack).
+    /// Direction: from the server to its client (all that a member sends), or
+    /// from the client to the server (what a member plays to its own stack).
     pub to_client: bool,
     pub seq: SeqNo,
     pub ack: SeqNo,
     pub flags: Flags,
-    /// As it stands on the wire: already shifted.
+    /// The window as on the wire: already shifted.
     pub window: u16,
     pub options: TcpOptions,
     pub payload: &'a [u8],
 }
 
 impl TcpSegment<'_> {
-    /// The packet, with complete checksums.
+    /// Builds the packet, with complete checksums.
     ///
     /// # Errors
     /// [`PacketError::TooLong`] for a payload beyond [`PAYLOAD_MAX`];
@@ -46,7 +46,8 @@ impl TcpSegment<'_> {
         Ok(out)
     }
 
-    /// As [`Self::build`], into a buffer that is cleared first and can be reused.
+    /// Like [`Self::build`], into a buffer that is cleared first and can be
+    /// reused.
     ///
     /// # Errors
     /// As [`Self::build`]; the buffer is then empty.
@@ -106,14 +107,16 @@ impl TcpSegment<'_> {
     }
 }
 
-/// Total length and checksum are filled in when the packet is complete.
+/// Writes the IPv4 header; total length and checksum are filled in when the
+/// packet is complete.
 fn ipv4_header(out: &mut Vec<u8>, source: [u8; 4], destination: [u8; 4]) {
     out.extend([0x45, 0, 0, 0, 0, 0, DONT_FRAGMENT, 0, TIME_TO_LIVE, PROTOCOL_TCP, 0, 0]);
     out.extend(source);
     out.extend(destination);
 }
 
-/// The payload length is filled in when the packet is complete.
+/// Writes the IPv6 header; the payload length is filled in when the packet is
+/// complete.
 fn ipv6_header(out: &mut Vec<u8>, source: &[u8; 16], destination: &[u8; 16]) {
     out.extend([0x60, 0, 0, 0, 0, 0, PROTOCOL_TCP, TIME_TO_LIVE]);
     out.extend(source);

@@ -52,10 +52,10 @@ impl<'a> Headers<'a> {
         if view.payload.is_empty() { Ok(Self { view, tcp }) } else { Err(PacketError::DataOffset) }
     }
 
-    /// Writes one segment of the frame that these headers stand before: its
-    /// `payload`, which begins `at` bytes into the frame's `whole` bytes, of which
-    /// `segment` go into each packet (0: it is no such frame). As a card cuts it:
-    /// PSH and FIN on the last segment only, CWR on the first, identifications
+    /// Writes one segment of the frame that these headers precede: its `payload`
+    /// begins `at` bytes into the frame's `whole` bytes, and each packet takes
+    /// `segment` bytes (0: not an offloaded frame). It is cut as a card would cut
+    /// it: PSH and FIN on the last segment only, CWR on the first, identifications
     /// counting up. The checksums are complete; a whole packet whose checksum is
     /// right, or was left to the card, is otherwise unchanged.
     ///
@@ -90,7 +90,7 @@ impl<'a> Headers<'a> {
         complete_checksum(out)
     }
 
-    /// Writes what this packet acknowledges as an acknowledgement without payload.
+    /// Writes this packet's acknowledgement as a packet without payload.
     ///
     /// # Errors
     /// As [`Headers::cut`].
@@ -107,7 +107,7 @@ impl<'a> Headers<'a> {
         header[field::FLAGS] = flags;
     }
 
-    /// Headers and payload, with their lengths.
+    /// Writes headers and payload, with their lengths.
     fn write(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), PacketError> {
         out.clear();
         out.extend_from_slice(self.raw);

@@ -3,9 +3,10 @@
 use super::be32;
 use crate::seq::SeqNo;
 
-/// SACK blocks in 40 bytes of options (RFC 2018 §3).
+/// Most SACK blocks in 40 bytes of options (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 4;
-/// All options of one header (a data offset of 60 bytes, RFC 9293 §3.1).
+/// Most bytes of options in one header (a data offset of 60 bytes, RFC 9293
+/// §3.1).
 pub(crate) const OPTIONS_MAX: usize = 40;
 
 const END: u8 = 0;
@@ -22,7 +23,8 @@ const FAST_OPEN: u8 = 34;
 /// RFC 6994's shared experimental number, under which old stacks did Fast Open.
 const EXPERIMENT: u8 = 254;
 const EXPERIMENT_FAST_OPEN: [u8; 2] = [0xf9, 0x89];
-/// RFC 7323 §2.3: a larger shift is used as 14.
+/// Largest shift of the window scale; a larger one is used as 14 (RFC 7323
+/// §2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
 
 /// SACK blocks in the order of the packet.
@@ -55,12 +57,12 @@ pub struct TcpOptions {
     /// The shift count, at most 14 (RFC 7323 §2.3).
     pub wscale: Option<u8>,
     pub sack_permitted: bool,
-    /// TSval and TSecr.
+    /// TSval and TSecr (RFC 7323 §3.2).
     pub timestamps: Option<(u32, u32)>,
     pub sack: SackBlocks,
     /// TCP-MD5 (RFC 2385): such a connection cannot be protected.
     pub md5: bool,
-    /// TCP-AO (RFC 5925): likewise.
+    /// TCP-AO (RFC 5925): such a connection cannot be protected either.
     pub ao: bool,
     /// TCP Fast Open (RFC 7413), also in its experimental form.
     pub fast_open: bool,

@@ -64,7 +64,8 @@ fn refusals() {
     assert_eq!(changed(32, 0xf0), PacketError::DataOffset);
     assert_eq!(changed(33, 0x12), PacketError::Checksum);
     assert_eq!(changed(10, 0), PacketError::HeaderChecksum);
-    // A length of 0 is no length, where one could be said.
+    // A total length of 0 counts as "too long to say" only where it could not
+    // be said.
     assert_eq!(changed(3, 0), PacketError::Truncated);
 
     let mut v6 = vec![0; 60];

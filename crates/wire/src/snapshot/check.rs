@@ -1,4 +1,4 @@
-//! The rules that a description keeps: who restores one relies on them.
+//! The rules of a description; restoring relies on them.
 
 use super::{
     Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
@@ -7,11 +7,13 @@ use super::{
 };
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 
-/// What a process may map on x86-64, with four levels of page tables.
+/// End of the addresses that a process may map on x86-64, with four levels of
+/// page tables.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-/// A pid namespace's first process is the loader's own.
+/// Lowest pid that can be restored: the first process of a pid namespace is the
+/// loader itself.
 const PID_MIN: u32 = 2;
-/// `PID_MAX_LIMIT` of a 64-bit kernel.
+/// End of the pids: `PID_MAX_LIMIT` of a 64-bit kernel.
 const PID_END: u32 = 1 << 22;
 const XSTATE_MAX: usize = 16 << 10;
 const SIGNALS_PENDING_MAX: usize = 1024;
@@ -21,12 +23,12 @@ const NAME_MAX: usize = 16;
 const AFFINITY_MAX: usize = 1024;
 const SOCKADDR_MAX: usize = 128;
 const SOCKET_OPTIONS_MAX: usize = 64;
-/// Bytes of a socket option.
+/// Largest socket option, in bytes.
 const OPTION_MAX: usize = 8;
-/// State folders that a group may have.
+/// Most state folders of a group.
 pub const STATE_FOLDERS_MAX: usize = 16;
 const MODE_MAX: u32 = 0o777;
-/// Watches that an inotify descriptor or all epoll sets may have for each descriptor.
+/// Most watches of an inotify descriptor, or of all epoll sets per descriptor.
 const WATCHES_MAX: usize = 1 << 20;
 
 type Checked = Result<(), ImageError>;
@@ -56,7 +58,8 @@ pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
     of.books.as_ref().map_or(Ok(()), books)
 }
 
-/// What the server could have written there itself is its own affair.
+/// Checks the books; what the server itself could have written there is its own
+/// affair.
 fn books(of: &Books) -> Checked {
     limit(of.connections.len(), CONNS_MAX, "connections")?;
     limit(of.listeners.len(), LISTENERS_MAX, "listeners")?;
@@ -239,7 +242,8 @@ fn state_entry(of: &State, entry: &StateEntry, limits: &Limits) -> Checked {
     }
 }
 
-/// Files of state folders come first; `before` and `after` are bytes with this chunk.
+/// Checks the order: files of state folders come first. `before` and `after` are the
+/// byte counts without and with this chunk.
 pub(super) fn turn(of: &Description, holds: Holds, before: u64, after: u64) -> Checked {
     match holds {
         Holds::State { .. } => rule(after <= of.state.bytes, "there is more state than was said"),
@@ -247,9 +251,10 @@ pub(super) fn turn(of: &Description, holds: Holds, before: u64, after: u64) -> C
     }
 }
 
-/// What a chunk with `len` bytes may hold.
+/// Checks that a chunk of `len` bytes may hold this.
 pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
-    // Each takes of what an image may have: there is an end to them.
+    // Each chunk counts against the image's limits, so that there is an end to
+    // them.
     rule(len > 0 || holds == Holds::End, "a chunk is empty")?;
     match holds {
         Holds::Pages { address } => {

@@ -4,66 +4,66 @@
 use crate::shm::{HANDED, conn_state};
 use serde::{Deserialize, Serialize};
 
-/// A path or a name: the kernel's have no encoding.
+/// A path or a name as bytes: the kernel's names have no encoding.
 pub type Name = Vec<u8>;
 
-/// Signals that have an action, from 1 on.
+/// Number of signals that have an action, from 1 on.
 pub const SIGNALS: usize = 64;
-/// Resources that have a limit.
+/// Number of resources that have a limit.
 pub const RESOURCES: usize = 16;
-/// Words of `user_regs_struct`.
+/// Number of words in `user_regs_struct`.
 pub const REGISTERS: usize = 27;
-/// Bytes of a `siginfo_t`.
+/// Size of a `siginfo_t`, in bytes.
 pub const SIGINFO: usize = 128;
 
-/// Groups that a process may be in, besides its own.
+/// Most groups of a process, besides its own.
 pub const GROUPS_MAX: usize = 1024;
 
-/// All of it.
+/// The whole description.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub process: Process,
-    /// The first is the one that the process began with.
+    /// Threads; the first is the one that the process began with.
     pub threads: Vec<Thread>,
-    /// By address.
+    /// Areas of memory, in order of address.
     pub areas: Vec<Area>,
     /// Memory that is shared, or that a descriptor names.
     pub objects: Vec<Object>,
-    /// Open files: what descriptors that were duplicated share.
+    /// Open files, which duplicated descriptors share.
     pub files: Vec<OpenFile>,
-    /// By number.
+    /// Descriptors, in order of number.
     pub descriptors: Vec<Descriptor>,
-    /// What its epoll sets watch.
+    /// Entries of its epoll sets.
     pub watches: Vec<Watch>,
-    /// Of a server under the shim: what stands in the memory that it shares with its
-    /// daemon, and is not in the image otherwise.
+    /// For a server under the shim, what the memory shared with its daemon says that
+    /// is nowhere else in the image.
     pub books: Option<Books>,
-    /// What its files are; they come before all else that chunks hold.
+    /// Contents of its state folders; their chunks come before all others.
     pub state: State,
 }
 
-/// Folders in which the process keeps what it knows, with all that is in them.
+/// The folders in which the process keeps its state, with everything in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub folders: Vec<Name>,
-    /// By folder, and by path.
+    /// Entries, in order of folder and path.
     pub entries: Vec<StateEntry>,
-    /// Of all files together; holes are left out.
+    /// Bytes of all files together, without holes.
     pub bytes: u64,
 }
 
 /// A file, a folder or a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateEntry {
-    /// Which of [`State::folders`] it is in.
+    /// Index of its folder in [`State::folders`].
     pub folder: u32,
-    /// From there.
+    /// Path, relative to the folder.
     pub path: Name,
-    /// Who may do what with it, `0o777` at most.
+    /// Permissions, `0o777` at most.
     pub mode: u32,
     pub user: u32,
     pub group: u32,
-    /// When it was written last.
+    /// Time of the last write, in nanoseconds.
     pub written_ns: i64,
     pub kind: StateKind,
 }
@@ -75,13 +75,14 @@ pub enum StateKind {
     Link { to: Name },
 }
 
-/// How names of what is put together in a state folder begin, and no others there.
+/// Prefix of names that are reserved for files under construction in a state
+/// folder.
 pub const STATE_RESERVED: &[u8] = b".holdfast-";
 
 /// What all threads share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// In its innermost pid namespace.
+    /// Process id in its innermost pid namespace.
     pub pid: u32,
     pub executable: Name,
     pub directory: Name,
@@ -94,19 +95,20 @@ pub struct Process {
     pub personality: u32,
     pub oom_score_adj: i32,
     pub ids: Ids,
-    /// Soft and hard.
+    /// Soft and hard limits.
     pub limits: Vec<(u64, u64)>,
     pub actions: Vec<Action>,
     pub layout: Layout,
     pub auxv: Vec<u64>,
-    /// Code that the kernel gave it; another kernel gives another.
+    /// The vdso, code that the kernel gave the process; another kernel gives
+    /// other code.
     pub vdso: Vec<u8>,
-    /// Signals that no thread has taken.
+    /// Pending signals that no thread has taken.
     pub pending: Vec<Vec<u8>>,
 }
 
-/// Whose rights it has: user and group ids are real, effective, saved, of the file
-/// system; capabilities inheritable, permitted, effective, bounding, ambient.
+/// Rights of the process: user and group ids are real, effective, saved, of the
+/// file system; capabilities inheritable, permitted, effective, bounding, ambient.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ids {
     pub users: [u32; 4],
@@ -116,7 +118,7 @@ pub struct Ids {
     pub secure_bits: u32,
 }
 
-/// What a signal does: `struct sigaction`, as the kernel keeps it.
+/// The action of a signal: `struct sigaction`, as the kernel keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     pub handler: u64,
@@ -125,7 +127,7 @@ pub struct Action {
     pub mask: u64,
 }
 
-/// Where the kernel thinks things are (`struct prctl_mm_map`).
+/// Addresses in the kernel's view of the process (`struct prctl_mm_map`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     pub start_code: u64,
@@ -141,20 +143,20 @@ pub struct Layout {
     pub env_end: u64,
 }
 
-/// One thread, and how it is to go on.
+/// One thread, and how it goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     pub tid: u32,
     pub name: Name,
     /// `user_regs_struct`: no system call is left to be started over by the kernel.
     pub registers: Vec<u64>,
-    /// As `NT_X86_XSTATE`.
+    /// Extended state, as `NT_X86_XSTATE` has it.
     pub xstate: Vec<u8>,
     pub signal_mask: u64,
     pub alt_stack: AltStack,
-    /// Head and length.
+    /// Head and length of the list.
     pub robust_list: (u64, u64),
-    /// Where the kernel clears the number of a thread that ends.
+    /// Address at which the kernel clears the thread's number when it ends.
     pub clear_tid: u64,
     pub rseq: Rseq,
     pub dispatch: Dispatch,
@@ -173,7 +175,7 @@ pub struct AltStack {
     pub flags: u32,
 }
 
-/// Restartable sequences: an address of 0 is none.
+/// Restartable sequences; an address of 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rseq {
     pub address: u64,
@@ -181,7 +183,7 @@ pub struct Rseq {
     pub signature: u32,
 }
 
-/// Syscall user dispatch: a mode of 0 is none.
+/// Syscall user dispatch; a mode of 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatch {
     pub mode: u64,
@@ -190,7 +192,7 @@ pub struct Dispatch {
     pub len: u64,
 }
 
-/// Readable, writable, executable, as in mmap(2).
+/// All protection bits: readable, writable, executable, as in mmap(2).
 pub const PROT_ALL: u8 = 7;
 
 /// A range of addresses.
@@ -198,7 +200,7 @@ pub const PROT_ALL: u8 = 7;
 pub struct Area {
     pub start: u64,
     pub end: u64,
-    /// `PROT_READ` 1, `PROT_WRITE` 2, `PROT_EXEC` 4.
+    /// Protection: `PROT_READ` 1, `PROT_WRITE` 2, `PROT_EXEC` 4.
     pub prot: u8,
     pub advice: Advice,
     pub backing: Backing,
@@ -214,11 +216,11 @@ pub struct Advice {
     pub no_reserve: bool,
 }
 
-/// What an area shows.
+/// What is mapped in an area.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backing {
     Anonymous,
-    /// Grows downwards.
+    /// A stack, which grows downwards.
     Stack,
     /// A private copy of a file, whose mapped part has this hash.
     Private {
@@ -226,7 +228,7 @@ pub enum Backing {
         offset: u64,
         hash: u64,
     },
-    /// A file of which others see what is written.
+    /// A shared mapping of a file: others see what is written.
     Shared {
         path: Name,
         offset: u64,
@@ -236,13 +238,13 @@ pub enum Backing {
         object: u32,
         offset: u64,
     },
-    /// The kernel's own.
+    /// The kernel's own code.
     Vdso,
     Vvar,
 }
 
 impl Area {
-    /// Whether pages of it may be in the image.
+    /// Whether the image may have pages of it.
     #[must_use]
     pub const fn has_pages(&self) -> bool {
         matches!(self.backing, Backing::Anonymous | Backing::Stack | Backing::Private { .. })
@@ -252,11 +254,12 @@ impl Area {
 /// Shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Of the memory file; without one, as `mmap` makes it.
+    /// Name of the memory file; empty if `mmap` made it without one.
     pub name: Name,
     pub size: u64,
     pub seals: u32,
-    /// Whoever restores has it: nothing of it is in the image.
+    /// Whether the restoring side already has it, so that the image has none of
+    /// its content.
     pub is_external: bool,
 }
 
@@ -269,14 +272,14 @@ pub struct Descriptor {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
-    /// As `F_GETFL` has them.
+    /// Flags as `F_GETFL` gives them.
     pub flags: u32,
     pub kind: FileKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
-    /// A file, folder or harmless device by its name.
+    /// A file, folder or harmless device that has a name.
     Path {
         path: Name,
         position: u64,
@@ -292,8 +295,8 @@ pub enum FileKind {
         object: u32,
         position: u64,
     },
-    /// An end of a pipe; both ends name the same `pipe`. What it holds stands with
-    /// its first reading end.
+    /// An end of a pipe; both ends name the same `pipe`. Its content is with its
+    /// first reading end.
     Pipe {
         pipe: u32,
         writes: bool,
@@ -317,9 +320,9 @@ pub enum FileKind {
         mask: u64,
     },
     Socket(Socket),
-    /// Whoever restores has it.
+    /// A descriptor that the restoring side provides.
     Given,
-    /// A userfaultfd: the restored one has a new one.
+    /// A userfaultfd; the restored process gets a new one.
     Userfault,
 }
 
@@ -330,22 +333,22 @@ pub struct Watched {
     pub path: Name,
 }
 
-/// A socket: what is made of it, whoever restores decides.
+/// A socket; the restoring side decides what becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
     pub family: i32,
     pub kind: i32,
     pub protocol: i32,
-    /// `SO_COOKIE` where it came from.
+    /// `SO_COOKIE` in the original.
     pub cookie: u64,
     pub is_listening: bool,
     pub is_connected: bool,
     pub options: Vec<SocketOption>,
-    /// `sockaddr` that it is bound to.
+    /// `sockaddr` of its local end.
     pub local: Vec<u8>,
 }
 
-/// As setsockopt(2) takes it.
+/// An option as setsockopt(2) takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketOption {
     pub level: i32,
@@ -356,18 +359,19 @@ pub struct SocketOption {
 /// An entry of an epoll set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watch {
-    /// Descriptor of the set.
+    /// Descriptor of the epoll set.
     pub set: u32,
-    /// Descriptor that it watches.
+    /// Descriptor that is watched.
     pub target: u32,
     pub events: u32,
     pub data: u64,
 }
 
-/// What a shim has in [`crate::shm`] at the moment of the image, at which its log begins.
+/// What a shim has in [`crate::shm`] at the moment of the image, where its log
+/// begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
-    /// Where the log begins that a copy follows.
+    /// Position at which the log begins that a copy follows.
     pub log_from: u64,
     /// Address of the shim's `ShimState`.
     pub control: u64,
@@ -377,7 +381,7 @@ pub struct Books {
     pub logs: u32,
     pub forks: u32,
     pub connections: Vec<Connection>,
-    /// TCP listeners, as the server has told of them; at most
+    /// TCP listeners, as the server has reported them; at most
     /// [`LISTENERS_MAX`](crate::shm::LISTENERS_MAX).
     pub listeners: Vec<Listening>,
 }
@@ -392,14 +396,15 @@ pub struct Listening {
 }
 
 impl Books {
-    /// Connections of which the server holds a descriptor, with its number.
+    /// Connections for which the server has a descriptor, with its number.
     pub fn open(&self) -> impl Iterator<Item = (u32, &Connection)> {
         let open = self.connections.iter().filter(|it| it.state == conn_state::OPEN);
         open.filter_map(|it| Some((u32::try_from(it.fd).ok()?, it)))
     }
 }
 
-/// One that has had a place in the table of connections, as `shm::ConnEntry` has it.
+/// A connection that has had a place in the table of connections, as
+/// `shm::ConnEntry` has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     pub conn: u32,
@@ -408,7 +413,7 @@ pub struct Connection {
     pub shut: u32,
     pub in_bytes: u64,
     pub out_bytes: u64,
-    /// Memory of the server's for output that is kept; there is none in it.
+    /// Address of the server's memory for kept output; that memory is empty.
     pub keep_addr: u64,
     pub keep_cap: u64,
     pub pid: i32,

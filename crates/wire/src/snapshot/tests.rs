@@ -2,7 +2,8 @@ use super::*;
 use crate::shm::CONNS_MAX;
 use proptest::prelude::*;
 
-/// As good as random, which small numbers are not: see [`HashKey`].
+/// A key that is as good as random, which small numbers are not: see
+/// [`HashKey`].
 const KEY: HashKey = include!("test_key.in");
 
 fn thread() -> Thread {
@@ -126,7 +127,7 @@ fn image() -> Vec<u8> {
     writer.end().unwrap()
 }
 
-/// Reads to the end; how many chunks there were.
+/// Reads to the end and counts the chunks.
 fn read(bytes: &[u8], key: &HashKey, limits: Limits) -> Result<usize, ImageError> {
     let mut reader = Reader::begin(bytes, key, limits)?;
     let mut chunks = 1;
@@ -245,7 +246,7 @@ fn a_description_that_makes_no_sense_is_refused() {
 }
 
 proptest! {
-    /// Whoever has the key can still not make a reader panic.
+    /// Even a sender that has the key cannot make a reader panic.
     #[test]
     fn any_bytes_have_an_answer(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..600),

@@ -1,4 +1,4 @@
-//! AVX2, with GFNI where the processor has it and with shuffled nibbles where not.
+//! AVX2, with GFNI if the processor has it, or else with shuffled nibbles.
 
 use super::{Divisors, Lanes, Task, outputs, runner};
 use crate::field::DIVIDE_BITS;

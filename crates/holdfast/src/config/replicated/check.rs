@@ -15,6 +15,7 @@ use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, S
 use super::{Edge, Group, Mac, Member, Replicated, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
+use holdfast_wire::buffering::Buffering;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +24,8 @@ use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 const REJOIN_MAX_DEFAULT: u64 = 16;
-/// Longer than two hosts that are started together are apart.
+/// Default of `alone_after_s`, in seconds: longer than the gap between two
+/// hosts that are started together.
 const ALONE_AFTER_S_DEFAULT: u64 = 10;
 
 #[derive(Deserialize)]
@@ -49,7 +51,9 @@ struct RawGroup {
     connections_max: Option<Spanned<u64>>,
     rejoin_max: Option<Spanned<u64>>,
     alone_after_s: Option<Spanned<u64>>,
+    rebuild: Option<Spanned<bool>>,
     mode: Option<Mode>,
+    buffering: Option<Buffering>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
 }
@@ -97,8 +101,10 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
+    cold::check_rebuild(findings, raw.group.rebuild.as_ref(), state_dirs.as_ref());
     let group = check_group(findings, raw.group, &hosts, &folder);
-    let cold = cold::check(findings, group.mode, raw.cold, &group.name, &folder);
+    let keeps = group.mode == Mode::Cold || group.rebuild;
+    let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
     let program = server.command.first().map_or("", String::as_str);
     let mut kept = vec![
@@ -125,7 +131,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     }
 }
 
-/// `hosts` are the addresses that somebody has already.
+/// Checks the group; `hosts` are addresses that already belong to a host.
 fn check_group(
     findings: &mut Findings,
     raw: RawGroup,
@@ -183,13 +189,16 @@ fn check_group(
         rejoin_max: rejoin_max as u32,
         alone_after_s,
         mode: raw.mode.unwrap_or_default(),
+        rebuild: raw.rebuild.is_some_and(Spanned::into_inner),
+        buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
         name,
     }
 }
 
-/// A service address belongs to no host: whoever is current has it.
+/// Checks a service address, which belongs to no host: whichever member is
+/// current has it.
 fn check_service(
     findings: &mut Findings,
     spanned: &Spanned<String>,

@@ -1,4 +1,4 @@
-//! `mode`, and the table `[cold]` that groups with a cold backup may have.
+//! `mode`, `rebuild`, and the table `[cold]` that groups with either may have.
 
 use super::super::checks::number;
 use super::super::error::Findings;
@@ -21,12 +21,12 @@ const SNAPSHOT_EVERY_MB_DEFAULT: u64 = 1024;
 pub enum Mode {
     #[default]
     Hot,
-    /// It is built when a takeover needs it (decision 30).
+    /// The replica is built when a takeover needs it (decision 30).
     Cold,
 }
 
 impl Mode {
-    /// As the file says it.
+    /// The mode, as the file writes it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -39,12 +39,12 @@ impl Mode {
 /// The table `[cold]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cold {
-    /// Where image and log lie, in files without names.
+    /// Folder for image and log, in files without names.
     pub spool_dir: PathBuf,
-    /// Both together at most, MiB.
+    /// Most MiB of both together.
     pub spool_max_mb: u64,
     pub spool_sync: Sync,
-    /// After so much log a new image takes the place of the old one, MiB.
+    /// MiB of log after which a new image takes the place of the old one.
     pub snapshot_every_mb: u64,
 }
 
@@ -58,20 +58,38 @@ pub(super) struct RawCold {
     snapshot_every_mb: Option<Spanned<u64>>,
 }
 
-/// Checks `[cold]`, which only a cold group has; there all of it has defaults.
+/// Checks `rebuild`. Files that the server had changed since its image would not be what they
+/// were then.
+pub(super) fn check_rebuild(
+    findings: &mut Findings,
+    raw: Option<&Spanned<bool>>,
+    state_dirs: Option<&Spanned<Vec<Spanned<PathBuf>>>>,
+) {
+    let Some(raw) = raw.filter(|raw| *raw.get_ref()) else { return };
+    if state_dirs.is_some_and(|dirs| !dirs.get_ref().is_empty()) {
+        findings.add(
+            raw.span(),
+            "rebuild = true for a server with state_dirs",
+            "remove one of them: a server is rebuilt as it was, and its files would not be",
+        );
+    }
+}
+
+/// Checks `[cold]`, which only a group has that keeps a server's image and log; there all of it
+/// has defaults.
 pub(super) fn check(
     findings: &mut Findings,
-    mode: Mode,
+    keeps: bool,
     raw: Option<Spanned<RawCold>>,
     group: &str,
     folder: &Path,
 ) -> Option<Cold> {
-    if mode == Mode::Hot {
+    if !keeps {
         if let Some(raw) = raw {
             findings.add(
                 raw.span(),
                 "[cold] in a group that is hot",
-                "write mode = \"cold\" into [group], or remove the table",
+                "write mode = \"cold\" or rebuild = true into [group], or remove the table",
             );
         }
         return None;

@@ -1,5 +1,5 @@
 //! `[server] state_dirs`: folders whose whole content a joining member replaces. Nobody
-//! is to lose a folder of the system's by a slip of the pen.
+//! shall lose a folder of the system by a typing mistake.
 
 use super::super::error::Findings;
 use holdfast_wire::snapshot::STATE_FOLDERS_MAX;
@@ -9,7 +9,7 @@ use toml::Spanned;
 /// Folders in which nothing is a server's own.
 const SYSTEM: [&str; 11] =
     ["/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"];
-/// Folders that hold those of many programs.
+/// Folders that contain those of many programs.
 const SHARED: [&str; 9] = [
     "/var/lib",
     "/var/log",
@@ -23,7 +23,7 @@ const SHARED: [&str; 9] = [
 ];
 const EXAMPLE: &str = "name folders of this server alone, such as \"/var/lib/redis\"";
 
-/// What lies somewhere, and must not be replaced.
+/// A path that must not be replaced, with what it is.
 pub(super) struct Kept<'a> {
     pub path: &'a Path,
     pub what: &'static str,
@@ -43,7 +43,7 @@ pub(super) fn check(
     let mut checked: Vec<PathBuf> = Vec::new();
     for folder in folders {
         let (span, written) = (folder.span(), folder.into_inner());
-        // Without a slash at its end.
+        // The path without a slash at its end.
         let path: PathBuf = written.components().collect();
         match wrong(&path, &checked, kept) {
             Some((what, remedy)) => {

@@ -1,4 +1,4 @@
-//! Files that are right, and what is said about those that are not.
+//! Correct files, and what is said about those that are not.
 
 use super::*;
 use proptest::prelude::*;
@@ -255,4 +255,19 @@ fn what_does_not_go_together_in_a_cold_group_is_explained() {
         cold("spool_dir = \"/srv/demo/spool\"").replacen("env =", &format!("{state}\nenv ="), 1);
     let (message, _) = of(&text);
     assert!(message.contains("spool_dir"), "{message}");
+}
+
+#[test]
+fn output_waits_for_all_unless_the_file_says_otherwise() {
+    let with = |word: &str| {
+        parse(&GOOD.replacen("[edge]", &format!("buffering = \"{word}\"\n\n[edge]"), 1))
+    };
+    assert_eq!(parse(GOOD).unwrap().group.buffering, Buffering::Commit);
+    for mode in Buffering::ALL {
+        let config = with(mode.word()).unwrap();
+        assert_eq!(config.group.buffering, mode);
+        assert_eq!(parse(&config.effective()).unwrap().group.buffering, mode);
+    }
+    let ConfigErrors(errors) = with("prr").unwrap_err();
+    assert!(errors[0].message.contains("`prs`"), "what there is: {}", errors[0].message);
 }

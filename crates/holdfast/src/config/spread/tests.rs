@@ -1,4 +1,4 @@
-//! Files of spread groups that are right, and what is said about others.
+//! Correct files of spread groups, and what is said about others.
 
 use super::*;
 use crate::config::GroupFile;

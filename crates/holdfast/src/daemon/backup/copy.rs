@@ -1,7 +1,8 @@
-//! A joiner's replica: the image while it arrives, the server that it makes, and the log
-//! that comes before that one can take it.
+//! A joiner's replica: the arriving image, the server made from it, and the log that
+//! comes before that server can take it.
 
 use super::{BackupDaemon, Cold, watch};
+use crate::config::Mode;
 use anyhow::Context as _;
 use holdfast_linux::process;
 use holdfast_linux::snapshot::restore::Loading;
@@ -13,26 +14,26 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Instant;
 
-/// Of the memory that is free, the part that an image may have: the server that it makes
-/// needs as much, and pieces that have come and the log come on top.
+/// Part of the free memory that an image may take, as a divisor: the server made from it
+/// needs as much, and arrived pieces and the log come on top.
 const FREE_PART: u64 = 3;
-/// Bytes of the log that are kept until the server can take them.
+/// Most bytes of the log that are kept until the server can take them.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
-/// See the module.
+/// The arriving image and log; see the module.
 pub struct Incoming {
     /// `None` once the server runs.
     making: Option<Making>,
     log_from: u64,
     records: VecDeque<(Header, Vec<u8>)>,
-    /// Of `records`, as the replica's log will have them.
+    /// Bytes of `records`, as the replica's log will have them.
     bytes: usize,
-    /// Of the image, those that have come.
+    /// Bytes of the image that have arrived.
     taken: u64,
 }
 
 impl Incoming {
-    /// Keeps a record; whether there was room.
+    /// Keeps a record; false if there was no room.
     fn keep(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         let payload = payload.concat();
         let len = record_len(payload.len());
@@ -45,7 +46,8 @@ impl Incoming {
     }
 }
 
-/// In words that the other member repeats: where `here` is it would not say.
+/// A reason for the other member to repeat, which could not say where `here`
+/// is.
 fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
     let why = why.strip_prefix("it cannot be rebuilt: ").unwrap_or(&why);
@@ -54,7 +56,8 @@ fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
 
 impl BackupDaemon<'_, '_> {
     pub(super) fn expect_image(&mut self, log_from: u64, bytes: u64) -> Result<(), String> {
-        if let Some(config) = &self.node.config.cold {
+        let is_cold = self.node.config.group.mode == Mode::Cold;
+        if let Some(config) = self.node.config.cold.as_ref().filter(|_| is_cold) {
             self.cold = Some(Cold::begin(config, log_from, bytes)?);
             return Ok(());
         }
@@ -74,9 +77,9 @@ impl BackupDaemon<'_, '_> {
         Ok(())
     }
 
-    /// How the server is made of its image.
+    /// The settings for making the server from its image.
     pub(super) fn copying(&self) -> anyhow::Result<Copying> {
-        // Its files are read, too, and compared.
+        // The server's files are read, too, and compared.
         let free = process::memory_available().context("the host's free memory")?;
         let loading = Loading {
             key: self.node.key.hash_key(),
@@ -119,19 +122,19 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// What has become of the image's server.
+    /// The outcome of making the image's server.
     pub(super) fn server_made(&mut self) -> Option<Result<(), String>> {
         let made = match &mut self.cold {
             Some(cold) => match cold.made()? {
                 Some(made) => made,
-                // All is kept: it can be built.
+                // Everything is kept: it can be built.
                 None => return Some(Ok(())),
             },
             None => self.making()?.made()?,
         };
         let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
         if self.cold.is_some() {
-            // Its clients wait.
+            // The replica's clients wait.
             self.hurry();
         }
         Some(made.map_err(|error| cannot_be_made(&self.node.me.name, &error)))
@@ -149,8 +152,8 @@ impl BackupDaemon<'_, '_> {
         Ok(())
     }
 
-    /// What is kept goes to the server, as far as that has room; whether nothing is left that
-    /// one could take.
+    /// Gives kept records to the server, as far as it has room; true if nothing is left that
+    /// a server could take.
     pub(super) fn feed(&mut self) -> bool {
         self.settle_notes();
         if let Some(cold) = &mut self.cold {
@@ -169,8 +172,8 @@ impl BackupDaemon<'_, '_> {
         is_empty
     }
 
-    /// What is known of connections that the replica has come to is noted in its table. Of
-    /// very many it takes no more than a fifth of the time.
+    /// Writes what is known about connections that the replica has reached into its table.
+    /// With very many of them it takes no more than a fifth of the time.
     fn settle_notes(&mut self) {
         let Some(replica) = &self.replica else { return };
         let now = Instant::now();
@@ -205,7 +208,8 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// The client has acknowledged so much; `u64::MAX`: the connection is over.
+    /// Notes that the client has acknowledged this much; `u64::MAX`: the
+    /// connection is over.
     pub(super) fn note(&mut self, accept: u32, bytes: u64) {
         if waits(self.replica.as_ref(), accept, bytes) {
             let known = self.unnoted.entry(accept).or_default();
@@ -214,7 +218,8 @@ impl BackupDaemon<'_, '_> {
     }
 }
 
-/// Records go to a server's log, as far as that has room; whether none is left.
+/// Gives records to a server's log, as far as it has room; true if none is
+/// left.
 pub(super) fn feed_kept(
     records: &mut VecDeque<(Header, Vec<u8>)>,
     bytes: &mut usize,
@@ -235,13 +240,14 @@ pub(super) fn feed_kept(
     records.is_empty()
 }
 
-/// Notes it in the replica's table; true: the replica has not come to that connection yet.
+/// Writes it into the replica's table; true if the replica has not reached that connection
+/// yet.
 fn waits(replica: Option<&Server>, accept: u32, bytes: u64) -> bool {
     let Some(replica) = replica else { return true };
     let entry = replica.memory.entry(accept);
     let conn = entry.conn.load(Relaxed);
     if conn != accept {
-        // Numbers of one place follow each other.
+        // Accept numbers of one place follow each other.
         return conn == NO_CONN || accept.wrapping_sub(conn) as i32 > 0;
     }
     entry.acked_bytes.fetch_max(bytes, Release);

@@ -12,7 +12,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{process, way};
-use holdfast_member::backup::{BackupHost, Kept, Replica, Report};
+use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
@@ -41,8 +41,8 @@ impl<'a> Hosted for BackupDaemon<'_, 'a> {
 }
 
 impl BackupDaemon<'_, '_> {
-    /// The clients wait for what the replica has still to run. Without the privilege it just
-    /// takes its turn.
+    /// Raises the replica's priority: clients wait for what it has still to run. Without the
+    /// privilege it just takes its turn.
     pub(super) fn hurry(&self) {
         if let Some(replica) = &self.replica {
             let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
@@ -50,13 +50,13 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// What the replica shares with this daemon.
+    /// The memory that the replica shares with this daemon.
     fn memory(&self) -> Option<&SharedMemory> {
         self.replica.as_ref().map(|replica| &replica.memory)
     }
 
-    /// The gate takes a connection in that the takeover carries over, for whoever joins
-    /// later.
+    /// Lets the gate take over a connection that the takeover carries over, for a
+    /// member that joins later.
     fn adopt(&mut self, restore: &Restore<'_>, socket: u64) {
         let Restore { record, closing, .. } = *restore;
         let fin_seen = u64::from(closing.client_fin);
@@ -95,14 +95,16 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
-        // Nothing is built of it any more, and its files have nobody else.
+        // Nothing is built from it any more, and nobody else has its files.
         self.cold = None;
         let Some(replica) = &mut self.replica else { return };
-        self.own_end = self.own_end.or_else(|| replica.ending());
+        let by_itself = self.ended || self.node.tokens.has(PIDFD);
+        let ending = if by_itself { replica.last_words() } else { replica.ending() };
+        self.own_end = self.own_end.or(ending);
         if !replica.kill() {
             self.node.note_lingering(replica.pid());
         }
-        // What nobody reads any more must not wake a real-time loop for ever.
+        // What nobody reads any more must not wake a real-time loop forever.
         if std::mem::take(&mut self.watches_replica) {
             if !self.ended {
                 heed("poll", self.node.poll.remove(&replica.pidfd()));
@@ -126,7 +128,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn stand_by(&mut self) {
         let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
-            // Only to tell a member that comes back how things are.
+            // Only to tell a returning member the state of things.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
             (Alone::of_takeover(), listener)
         });
@@ -143,7 +145,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
     }
 }
 
-impl BackupHost for BackupDaemon<'_, '_> {
+impl FollowHost for BackupDaemon<'_, '_> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let Some(mut tap) = self.tap.take() else { return false };
         let mut sign = None;
@@ -173,7 +175,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(tap) = &self.tap {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
-        // What they kept of clients' streams is of no more use.
+        // Kept parts of clients' streams are of no more use.
         self.restorer.sockets = Vec::new();
     }
 
@@ -202,7 +204,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn acked(&mut self, accept: u32, bytes: u64) {
-        // All is said of a connection that is over.
+        // Everything has been noted about a connection that is over.
         self.note(accept, bytes.min(u64::MAX - 1));
     }
 
@@ -223,10 +225,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn wake_replica(&mut self) {
         self.memory().into_iter().for_each(SharedMemory::wake_shim);
-    }
-
-    fn end_log(&mut self) {
-        self.memory().into_iter().for_each(SharedMemory::end_log);
     }
 
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
@@ -251,10 +249,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn feed_copy(&mut self) -> bool {
         self.feed()
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        self.cold.as_ref().map(Cold::kept)
     }
 
     fn is_peer_ready(&self) -> bool {
@@ -295,6 +289,20 @@ impl BackupHost for BackupDaemon<'_, '_> {
         if let Some(link) = &mut self.link {
             link.close(Instant::now());
         }
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        self.tell_status(report);
+    }
+}
+
+impl BackupHost for BackupDaemon<'_, '_> {
+    fn end_log(&mut self) {
+        self.memory().into_iter().for_each(SharedMemory::end_log);
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.cold.as_ref().map(Cold::kept)
     }
 
     fn begin_takeover(&mut self) {
@@ -417,9 +425,5 @@ impl BackupHost for BackupDaemon<'_, '_> {
             }
         };
         self.node.events.add("handshakes", what);
-    }
-
-    fn report(&mut self, report: &Report<'_>) {
-        self.tell_status(report);
     }
 }

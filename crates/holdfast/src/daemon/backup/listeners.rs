@@ -1,5 +1,5 @@
-//! The replica's listeners in a takeover: made to listen, and once more when whoever held
-//! the port of one has gone.
+//! The replica's listeners in a takeover: made to listen, and once more after somebody
+//! else has released their port.
 
 use super::sockets;
 use crate::daemon::member::MemberContext;
@@ -10,20 +10,21 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How often a listener whose port somebody holds is tried again.
+/// Time after which a listener whose port somebody holds is tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 
-/// Listeners whose port is somebody else's.
+/// Listeners whose port somebody else holds.
 #[derive(Default)]
 pub struct Barred {
-    /// Each with the cookie of its socket: the server may have given its number to
-    /// another one since.
+    /// Each listener with the cookie of its socket: the server may have reused its
+    /// number since.
     listeners: Vec<(Listener, u64)>,
     again_at: Option<Instant>,
 }
 
 impl Barred {
-    /// Has all listen that the replica's table lists; what cannot is an event.
+    /// Makes everything listen that the replica's table lists; failures become
+    /// events.
     pub fn revive_all(node: &mut MemberContext<'_>, replica: &Server, now: Instant) -> Self {
         let mut barred = Self { listeners: Vec::new(), again_at: Some(now + AGAIN_EVERY) };
         for l in replica.memory.listeners() {
@@ -43,7 +44,7 @@ impl Barred {
         barred
     }
 
-    /// Tries those again that were somebody else's, of the server that speaks.
+    /// Tries again the listeners of the speaking server whose port was held.
     pub fn revive(&mut self, node: &mut MemberContext<'_>, server: &Server, now: Instant) {
         if self.listeners.is_empty() || self.again_at.is_some_and(|at| now < at) {
             return;

@@ -1,4 +1,4 @@
-//! What the backup says of itself.
+//! What the backup says about itself.
 
 use super::{BackupDaemon, Cold, sockets};
 use crate::daemon::advice;
@@ -13,15 +13,15 @@ use holdfast_member::host::{Fault, News};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
 
-/// The cause of a planned switchover, whatever told of it.
+/// Cause of a planned switchover, however it was learnt.
 const STOPPED: &str = "the primary was stopped";
 
-/// What helps a cold backup that has lost what it keeps.
+/// Remedy for a cold backup that has lost what it keeps.
 const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
 
 fn state(fault: Fault) -> State {
     match fault {
-        // It joins again.
+        // It will join again.
         Fault::Unkept | Fault::Outgrown => State::Waiting,
         Fault::Diverged => State::Diverged,
         Fault::Hung => State::Hung,
@@ -49,12 +49,14 @@ impl BackupDaemon<'_, '_> {
             News::Promotes { cause, stopped } => {
                 self.refused = None;
                 let why = self.why(cause, stopped);
-                self.node.events.add("promote", why);
+                let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
+                self.node.events.add(what, why);
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
             News::Waits { reason } => self.refused = Some(reason.to_owned()),
             News::TookOver { cause, stopped, phases } => {
-                self.tell_taken_over(self.why(cause, stopped), phases);
+                let fell = cause == Cause::Fallen;
+                self.tell_taken_over(self.why(cause, stopped), phases, fell);
             }
             News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
             News::Built { took } => self.tell_built(took),
@@ -77,7 +79,12 @@ impl BackupDaemon<'_, '_> {
                 self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
             }
             News::Joined { took } => self.node.note_joined(took),
+            News::NotRebuilt { reason, input } => {
+                let how = self.own_end;
+                self.node.set_fallen(how, reason, input);
+            }
             // A primary's.
+            News::Keeps { .. } | News::KeepsNot { .. } | News::Fell { .. } => {}
             News::HandsOver
             | News::Stopped
             | News::HandedOver { .. }
@@ -88,7 +95,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// It is no backup any more.
+    /// Tells that this is no backup any more.
     fn tell_given_up(&mut self, fault: Fault, reason: &str) {
         let has_ended = fault == Fault::Ended;
         if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
@@ -114,7 +121,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// The replica has ended by itself.
+    /// Tells that the replica has ended by itself.
     fn tell_replicas_end(&mut self, reason: &str) {
         self.node.other_says = None;
         let (reason, remedy) = match self.own_end {
@@ -130,14 +137,14 @@ impl BackupDaemon<'_, '_> {
         self.node.set_state(Role::Backup, State::Ended, &reason, &remedy);
     }
 
-    /// A cold backup's server is there, and has its log to run.
+    /// Tells that a cold backup's server is built, and has its log to run.
     fn tell_built(&mut self, took: Nanos) {
         let ms = took.0 / 1_000_000;
         self.node.events.add("built", format!("the server, of its image, after {ms} ms"));
         self.node.status.counters.insert("spool.built_us".to_owned(), took.0 / 1000);
     }
 
-    /// What a cold backup keeps.
+    /// Counts what a cold backup keeps.
     fn count_spool(&mut self) {
         let Some(cold) = &self.cold else { return };
         let Some((bytes, bytes_max)) = cold.used() else { return };
@@ -151,7 +158,7 @@ impl BackupDaemon<'_, '_> {
         count(&mut self.node.status.counters, "spool", &of);
     }
 
-    /// The cause of a takeover, in words.
+    /// The cause of a takeover as a text.
     fn why(&self, cause: Cause, stopped: bool) -> &'static str {
         match cause {
             _ if stopped => STOPPED,
@@ -160,11 +167,17 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Until it is over, a takeover protects nobody, and without the edge it cannot
-    /// come about.
+    /// Tells of a takeover. Until it is over, it protects nobody, and without the
+    /// edge it cannot succeed.
     fn tell_takeover(&mut self, cause: Cause) {
         let why = self.why(cause, false);
-        let wants = format!("wants to take over: {why}");
+        let fell = cause == Cause::Fallen;
+        let role = if fell { Role::Primary } else { Role::Backup };
+        let (would, does) = match fell {
+            true => ("is to be rebuilt", "it is rebuilt on this host"),
+            false => ("wants to take over", "takes over"),
+        };
+        let wants = format!("{would}: {why}");
         let (reason, remedy) = if !self.node.edge.is_open() {
             let remedy =
                 "start the edge's daemon, or look at the way to it: nobody else may decide";
@@ -173,14 +186,14 @@ impl BackupDaemon<'_, '_> {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
         } else if let Some(percent) = self.cold.as_ref().and_then(Cold::percent) {
-            (format!("takes over: {why}; {percent} % of the server is rebuilt"), "wait")
+            (format!("{does}: {why}; {percent} % of the server is rebuilt"), "wait")
         } else {
-            (format!("takes over: {why}"), "")
+            (format!("{does}: {why}"), "")
         };
-        self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+        self.node.set_state(role, State::Waiting, &reason, remedy);
     }
 
-    fn tell_taken_over(&mut self, why: &str, times: &Times) {
+    fn tell_taken_over(&mut self, why: &str, times: &Times, fell: bool) {
         let node = &mut *self.node;
         node.other_says = None;
         node.status.last_takeover = Some(Takeover {
@@ -197,11 +210,14 @@ impl BackupDaemon<'_, '_> {
             0 => String::new(),
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };
-        let reason = format!("took over from {}: {why}; there is no backup{lost}", node.other.name);
+        let reason = match fell {
+            true => format!("{why}, and was rebuilt on this host; there is no backup{lost}"),
+            false => format!("took over from {}: {why}; there is no backup{lost}", node.other.name),
+        };
         node.set_alone(&reason);
     }
 
-    /// What this member is by itself, told to the primary too.
+    /// Judges this member by itself, and tells the primary, too.
     fn judge(&mut self, promoting: Option<Cause>, joins: Option<u8>) {
         self.node.other_says.clone_from(&self.says);
         self.has_served |= self.ports.is_listening();
@@ -212,7 +228,7 @@ impl BackupDaemon<'_, '_> {
                 format!("joins {}: {percent} % of the server is here", self.node.other.name);
             self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
-            // It has said so.
+            // The member has said so.
         } else {
             self.judge_replica();
         }
@@ -225,10 +241,10 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Whether the replica could listen where its server does.
+    /// Judges whether the replica could listen where its server does.
     fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
-        // Each look takes the server's sockets for a moment: not at every report. Where there
+        // Each look takes the server's sockets for a moment, so not at every report. If there
         // is no replica, its services are looked at.
         let replica = self.replica.as_ref();
         if replica.is_none() && self.cold.is_none() {
@@ -246,7 +262,7 @@ impl BackupDaemon<'_, '_> {
         let Some(replica) = &self.replica else {
             return node.set_state(Role::Backup, State::Protected, "", "");
         };
-        // Before it listens nobody knows what would be in its way.
+        // Before the replica listens, nobody knows what would be in its way.
         let missing = match (replica.memory.is_attached(), self.ports.is_listening()) {
             (false, _) => "the replica has not started yet",
             (true, false) => "the replica does not listen yet",
@@ -281,7 +297,8 @@ impl BackupDaemon<'_, '_> {
         self.count_spool();
         let status = &mut self.node.status;
         count(&mut status.counters, "tapdrop", &self.drop.counters());
-        // Not while a server is made of an image: who makes it would be kept there, too.
+        // Not while a server is being made from an image: its maker would be kept on
+        // that processor, too.
         let link = self.link.as_ref().filter(|_| self.incoming.is_none());
         if let Some(socket) = link.and_then(|link| link.socket()) {
             self.place.turn(socket);

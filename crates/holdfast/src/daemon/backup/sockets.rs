@@ -1,5 +1,5 @@
-//! The sockets of a takeover: the replica's table as the machine wants it, and
-//! each verdict carried out on the very socket the replica holds.
+//! The sockets of a takeover: the replica's table in the machine's form, and
+//! each verdict carried out on the very socket that the replica holds.
 
 use crate::daemon::heed;
 use holdfast_linux::listeners::Place;
@@ -23,10 +23,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-/// Buffers that a rebuilt socket starts with, in bytes; the kernel tunes on.
+/// Size of a rebuilt socket's first buffers, in bytes; the kernel tunes them
+/// further.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Ports below are not everybody's.
+/// Lowest port that every user may listen at.
 const PRIVILEGED_PORTS: u16 = 1024;
 
 /// Time without a new acknowledgement after which a client is sent the rest again.
@@ -37,7 +38,8 @@ const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
 
 /// One connection that was carried over.
 pub struct Carried {
-    /// Ours only until it lives: the server's close must be the last one.
+    /// The socket, held only until it lives: the server's close must be the
+    /// last one.
     fd: Option<OwnedFd>,
     key: ConnKey,
     record: ConnRecord,
@@ -52,14 +54,14 @@ pub struct Carried {
     tsval: Option<u32>,
     client_clock: Option<ClientClock>,
     closing: ClosingState,
-    /// To be handed out by the replica's next `accept`.
+    /// Whether the replica's next `accept` returns it.
     queued: bool,
     reinject: Vec<Vec<u8>>,
-    /// Sent again with every SYN of the client, until it is heard otherwise; and when it is
-    /// sent again without one.
+    /// SYN-ACK to resend with every SYN of the client, until the client is heard otherwise;
+    /// and the time to resend it without one.
     syn_ack: Option<Vec<u8>>,
     syn_ack_at: Instant,
-    /// What may be lost is sent again until the client has it all.
+    /// Resends what may be lost until the client has all of it.
     nudge: Option<Nudge>,
     acked: SeqNo,
     nudged_at: Instant,
@@ -75,11 +77,11 @@ pub struct SocketRestorer {
     room: Option<u64>,
 }
 
-/// Whether a listener may be bound with the daemon's rights: those of the group's
-/// services, and what an unprivileged server could bind by itself. What the table
-/// says is the server's word.
+/// Checks that a listener may be bound with the daemon's rights: those of the
+/// group's services, and what an unprivileged server could bind by itself. The
+/// table is only the server's word.
 ///
-/// # Errors
+/// If it may not.
 /// If not.
 pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io::Result<()> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -93,7 +95,7 @@ pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io:
     refused("it is no service of the group, and its port is a privileged one")
 }
 
-/// Where the replica's server listens, as far as its table says it.
+/// Places where the replica's server listens, as far as its table says so.
 pub fn listeners(replica: &Server) -> Vec<Place> {
     let place = |l: &Listener| {
         let (address, port) = endpoint(&l.addr[..(l.addr_len as usize).min(l.addr.len())])?;
@@ -120,7 +122,7 @@ fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
 
 /// The parked replica's connections.
 pub fn manifest(memory: &SharedMemory) -> Vec<ManifestConn> {
-    // A place that is given to another connection just then has none.
+    // A place that is being given to another connection has no number.
     let named = |e: &&ConnEntry| e.conn.load(Acquire) != NO_CONN;
     (0..CONNS_MAX as u32).map(|place| memory.entry(place)).filter(named).filter_map(entry).collect()
 }
@@ -140,9 +142,9 @@ fn entry(e: &ConnEntry) -> Option<ManifestConn> {
     })
 }
 
-/// Retained output `[from, to)` of an accept number, out of the replica's memory.
-/// It is the server's word how much there is: no more than its shim can keep, and of
-/// all connections together no more than the replica has memory at all.
+/// Retained output `[from, to)` of an accept number, from the replica's memory. Only
+/// the server says how much there is, so it is limited to what its shim can keep,
+/// and for all connections together to the replica's memory.
 fn retained(
     replica: &Server,
     room: &mut u64,
@@ -190,8 +192,8 @@ fn give(replica: &Server, key: &ConnKey, fd: &OwnedFd) -> bool {
     listener_of(replica, key).is_some_and(|l| replica.give_connection(l.fd, fd.as_fd()).is_ok())
 }
 
-/// The listener that the connection came to: of its port, and of its own address
-/// family if there is one (an IPv6 listener can take IPv4 connections too).
+/// The listener that the connection came to: the one of its port, preferably of
+/// its own address family (an IPv6 listener can take IPv4 connections too).
 fn listener_of(replica: &Server, key: &ConnKey) -> Option<Listener> {
     let port = key.server_port.to_be_bytes();
     let ipv4 = mapped_ipv4(&key.server).is_some();
@@ -205,8 +207,8 @@ fn is_ipv6(l: &Listener) -> bool {
 }
 
 impl SocketRestorer {
-    /// Rebuilds a connection in the replica's own socket; it does not speak yet. Returns
-    /// the kernel's name of the socket.
+    /// Rebuilds a connection in the replica's own socket, which does not speak yet.
+    /// Returns the kernel's cookie of the socket.
     pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) -> Option<u64> {
         let done = self.carry(restore, replica).and_then(|carried| {
             let unread = [carried.unread.as_slice()];
@@ -230,7 +232,8 @@ impl SocketRestorer {
         }
     }
 
-    /// How far each client's clock had come: before the sockets hear anybody.
+    /// Shows each socket how far its client's clock had come, before the
+    /// sockets hear anybody.
     pub fn show_clocks(&mut self, raw: &RawSender) {
         let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
         for c in &self.sockets {
@@ -241,8 +244,8 @@ impl SocketRestorer {
         }
     }
 
-    /// Output that no client has, the ends of streams, and the accept queue: all
-    /// of it before the server writes again.
+    /// Sends output that no client has, and the ends of streams, and fills the
+    /// accept queue: all before the server writes again.
     pub fn send_retained(&mut self, replica: &Server) {
         for c in &self.sockets {
             let Some(fd) = &c.fd else { continue };
@@ -263,10 +266,10 @@ impl SocketRestorer {
         }
     }
 
-    /// Tells every client what has arrived, plays the ends of streams, sends
-    /// again what may be lost, and delivers what lay beyond holes. Then the
-    /// descriptors go: of a connection that the server has closed it is the
-    /// last one, and the kernel ends it.
+    /// Tells every client what has arrived, plays the ends of streams, resends
+    /// what may be lost, and delivers what lay beyond holes. Then the
+    /// descriptors are closed: for a connection that the server has closed this
+    /// is the last one, and the kernel ends it.
     pub fn kick(&mut self, raw: &RawSender) {
         for c in &mut self.sockets {
             let _ = c.ack().map(|packet| raw.send(&packet));
@@ -290,13 +293,13 @@ impl SocketRestorer {
         self.sockets.iter().any(|c| c.nudge.is_some() || c.syn_ack.is_some())
     }
 
-    /// Connections of whose clients nothing has been heard since their SYN-ACK.
+    /// Connections whose clients have not been heard since their SYN-ACK.
     #[must_use]
     pub fn unanswered(&self) -> Vec<ConnKey> {
         self.sockets.iter().filter(|c| c.syn_ack.is_some()).map(|c| c.key).collect()
     }
 
-    /// A client's ACK drives what may be lost.
+    /// Resends what may be lost, driven by a client's ACK.
     pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
         if let Some(c) = self.sockets.iter_mut().find(|c| c.key == *key) {
             c.syn_ack = None;
@@ -304,8 +307,9 @@ impl SocketRestorer {
         }
     }
 
-    /// A client repeats its SYN: the SYN-ACK was lost, and the rebuilt socket,
-    /// which counts as established, does not know that it was ever sent.
+    /// Repeats a SYN-ACK for a client that repeats its SYN: the SYN-ACK was
+    /// lost, and the rebuilt socket, which counts as established, does not know
+    /// that it was ever sent.
     pub fn repeat_syn_ack(&self, raw: &RawSender, key: &ConnKey) {
         let of_key = self.sockets.iter().filter(|c| c.key == *key);
         for packet in of_key.filter_map(|c| c.syn_ack.as_ref()) {
@@ -313,12 +317,13 @@ impl SocketRestorer {
         }
     }
 
-    /// Begins again where a client has made no progress: without timestamps the
-    /// kernel has no sample of the round trip, and its timer stands at seconds.
+    /// Begins again for clients that have made no progress: without timestamps
+    /// the kernel has no sample of the round trip, and its timer stands at
+    /// seconds.
     pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
         for c in self.sockets.iter_mut().filter(|c| now >= c.syn_ack_at) {
             let Some(packet) = &c.syn_ack else { continue };
-            // As a kernel repeats it (RFC 6298 §5.5).
+            // The same back-off as a kernel's (RFC 6298 §5.5).
             c.syn_ack_at = now + 2 * (c.syn_ack_at - c.born);
             heed("a packet to a client", raw.send(packet));
         }

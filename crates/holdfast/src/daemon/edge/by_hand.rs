@@ -1,12 +1,13 @@
-//! `edge fence` and `edge unfence`: what an operator closes, neither a member nor a
-//! restart opens.
+//! `edge fence` and `edge unfence`: neither a member nor a restart opens what an
+//! operator closes.
 
 use super::EdgeDaemon;
 use crate::admin::refusal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// How long a fence by hand waits for the disk before it is answered.
+/// Longest time for which a fence by hand waits for the disk before it is
+/// answered.
 const BY_HAND_MAX: Duration = Duration::from_millis(500);
 
 impl EdgeDaemon<'_> {
@@ -41,7 +42,7 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// Waits a little for all that is being written.
+    /// Waits a little for everything that is being written.
     fn wait_for_disk(&mut self) -> Result<(), String> {
         let begun = Instant::now();
         while self.wire.disk.is_busy() {

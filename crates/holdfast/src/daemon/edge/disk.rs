@@ -1,8 +1,9 @@
-//! The thread that writes the edge's state: a disk that takes its time, or never
+//! The thread that writes the edge's state: a slow disk, or one that never
 //! answers, must not hold up heartbeats.
 //!
-//! It is also tried when there is nothing to write: an edge whose disk fails
-//! cannot grant anything, and that must be known before a takeover needs it.
+//! The disk is also tried when there is nothing to write: an edge whose disk
+//! fails cannot grant anything, and that must be known before a takeover needs
+//! it.
 
 use crate::daemon::edge_state::{StateFile, StateFileError};
 use holdfast_cluster::state::EdgeState;
@@ -15,22 +16,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often the disk is tried.
+/// Time between two trials of the disk.
 const TRY_EVERY: Duration = Duration::from_secs(2);
-/// How often, after it failed.
+/// The same after a failure.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
-/// Time after which a write has failed, as far as anybody who waits can tell.
+/// Time after which a write counts as failed for everybody who waits.
 const SLOW: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), StateFileError>;
 
-/// The daemon's end.
+/// The daemon's end of the thread.
 pub(super) struct Disk {
     jobs: Sender<EdgeState>,
     outcomes: Receiver<Outcome>,
     bell: Arc<EventFd>,
     /// The writes that are not done yet, oldest first: their numbers, and when each
-    /// was asked for.
+    /// was requested.
     under_way: VecDeque<(u64, Instant)>,
     writes: u64,
     try_at: Instant,
@@ -45,7 +46,7 @@ impl Disk {
         let bell = Arc::new(EventFd::new()?);
         let ringer = Arc::clone(&bell);
         let work = move || {
-            // Without the right to it, the write waits its turn.
+            // Without the right to a priority, the write waits its turn.
             let _ = priority.map(priority::set_realtime);
             write(file, &todo, &done, &ringer);
         };
@@ -54,8 +55,8 @@ impl Disk {
         Ok(Self { jobs, outcomes, bell, under_way, writes: 0, try_at, failure: None })
     }
 
-    /// Has `state` written after everything that was asked for before; the number
-    /// of the write.
+    /// Has `state` written after everything that was requested before; returns
+    /// the number of the write.
     pub fn keep(&mut self, state: EdgeState, now: Instant) -> u64 {
         self.writes += 1;
         if self.jobs.send(state).is_ok() {
@@ -66,7 +67,7 @@ impl Disk {
     }
 
     /// Has `state`, which is on disk, written once more if the disk was not tried
-    /// for long; not at a moment in which somebody may soon need it.
+    /// for long, but not at a moment when somebody may soon need it.
     pub fn try_again(&mut self, state: &EdgeState, is_calm: bool, now: Instant) {
         if self.try_at > now || self.is_busy() {
         } else if is_calm {
@@ -85,7 +86,7 @@ impl Disk {
         }
     }
 
-    /// The next write that is done, by its number, with why it failed.
+    /// The next finished write, by its number, with the reason if it failed.
     pub fn take(&mut self, now: Instant) -> Option<(u64, Result<(), String>)> {
         let _ = self.bell.take();
         let (number, since) = *self.under_way.front()?;
@@ -110,12 +111,12 @@ impl Disk {
         let _ = process::poll_in(self.bell.as_fd(), limit_ms);
     }
 
-    /// Whether anything is not yet written.
+    /// Whether anything is not written yet.
     pub fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Why nobody could be granted anything now.
+    /// Why nothing could be granted now.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -127,7 +128,7 @@ impl AsFd for Disk {
     }
 }
 
-/// Until the daemon is gone.
+/// Writes states until the daemon is gone.
 fn write(mut file: StateFile, todo: &Receiver<EdgeState>, done: &Sender<Outcome>, bell: &EventFd) {
     while let Ok(state) = todo.recv() {
         let outcome = file.keep(state);

@@ -1,4 +1,4 @@
-//! The host that the edge runs on: whether it forwards, and has the programs still.
+//! The host that the edge runs on: whether it forwards, and still has the programs.
 
 use super::{EdgeDaemon, edge_config};
 use crate::check;
@@ -7,15 +7,15 @@ use crate::daemon::kept::Kept;
 use holdfast_linux::bpf::Mended;
 use std::time::{Duration, Instant};
 
-/// How often the edge's own host is looked at.
+/// Time between two looks at the edge's own host.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the edge's host must do by itself, looked at now and then.
+/// What the edge's host must do by itself, looked at from time to time.
 #[derive(Debug)]
 pub(super) struct Host {
     /// When [`Host::look`] is due.
     pub look_at: Instant,
-    /// Reason and remedy.
+    /// Reason and remedy of what is wrong, if anything.
     pub trouble: Option<(String, String)>,
     /// A program that was removed and cannot be put back.
     pub torn: Option<String>,
@@ -34,7 +34,8 @@ impl Host {
 }
 
 impl EdgeDaemon<'_> {
-    /// Programs that somebody has removed, perhaps with their interface, go back.
+    /// Puts back programs that somebody has removed, perhaps with their
+    /// interface.
     pub(super) fn mend(&mut self) {
         if !self.changes.take() && self.host.torn.is_none() {
             return;

@@ -12,13 +12,13 @@ use holdfast_cluster::Nanos;
 use holdfast_member::edge::Wish;
 use holdfast_wire::message::{Message, WorldKind, WorldPart};
 
-/// Messages taken from a member at a time.
+/// Most messages taken from a member at a time.
 const WORDS_MAX: usize = 1024;
 
 /// One slot per member of the configuration.
 pub(super) struct Links {
     group: String,
-    /// What the edge's file says that the members' must say too.
+    /// What the edge's file says that the members' must say, too.
     file: Vec<String>,
     slots: Vec<Slot>,
     pulse: Pulse,
@@ -27,27 +27,27 @@ pub(super) struct Links {
 struct Slot {
     name: String,
     channel: Option<Channel>,
-    /// What it said last of itself, since it came.
+    /// Its latest words about itself, since it came.
     says: Option<Said>,
     /// How its file differs from the edge's.
     differs: Option<String>,
 }
 
-/// A message of a member: what the machine makes of it, and what the daemon does.
+/// A member's message: what the machine makes of it, and what the daemon does.
 pub(super) struct Word {
     pub wish: Wish,
     pub report: Option<Report>,
 }
 
-/// What members tell that no grant depends on.
+/// Reports of members that no grant depends on.
 pub(super) enum Report {
-    /// What its file says that the edge's must say too.
+    /// What its file says that the edge's must say, too.
     File(Vec<String>),
-    /// What it is by itself.
+    /// What it says about itself.
     Says(Said),
-    /// The edge's way to it has proved itself.
+    /// The edge's path to it has proved itself.
     SignSeen { number: u64, mac: [u8; 6] },
-    /// It tells of its takeover.
+    /// Its takeover.
     TookOver(Takeover),
 }
 
@@ -64,12 +64,12 @@ impl Links {
         self.slots.get(index).map_or("?", |slot| &slot.name)
     }
 
-    /// What the member says of itself.
+    /// What the member says about itself.
     pub fn says(&self, index: usize) -> Option<&Said> {
         self.slots.get(index).and_then(|slot| slot.says.as_ref())
     }
 
-    /// It has just said so.
+    /// Notes what the member has just said about itself.
     pub fn note_says(&mut self, index: usize, says: Said) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.says = Some(says);
@@ -81,14 +81,14 @@ impl Links {
         self.slots.get(index).and_then(|slot| slot.differs.as_deref())
     }
 
-    /// The member has told what its file says.
+    /// Notes what the member's file says.
     pub fn note_file(&mut self, index: usize, lines: &[String]) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.differs = world::other_file(&self.file, lines, &slot.name);
         }
     }
 
-    /// Takes a channel; one that the member had before is closed.
+    /// Takes a channel; an earlier channel of the member is closed.
     pub fn adopt(
         &mut self,
         index: usize,
@@ -113,7 +113,7 @@ impl Links {
         self.pulse.heard(index)
     }
 
-    /// The loop has turned.
+    /// Notes that the loop has turned.
     pub fn turned(&self) {
         self.pulse.turned();
     }
@@ -123,7 +123,7 @@ impl Links {
         self.pulse.counters().into_iter().map(|(name, n)| (format!("pulse.{name}"), n))
     }
 
-    /// What the member has said, and whether its channel still lives.
+    /// The member's messages, and whether its channel still lives.
     pub fn receive(&mut self, index: usize) -> (Vec<Word>, Result<(), ChannelError>) {
         let mut words = Vec::new();
         let group = self.group.as_str();
@@ -139,7 +139,8 @@ impl Links {
         (words, result)
     }
 
-    /// Says something to a member that is here, and writes what its socket takes.
+    /// Sends a message to a member that is here, and writes what its socket
+    /// takes.
     pub fn send(
         &mut self,
         index: usize,
@@ -164,7 +165,8 @@ impl Links {
     }
 }
 
-/// `before`: it wanted to write before anything was said.
+/// Writes what is queued. `before`: it wanted to write before anything was
+/// sent.
 fn flush(
     channel: &mut Channel,
     before: bool,
@@ -191,7 +193,7 @@ fn report_of(message: &Message<'_>) -> Option<Report> {
     }
 }
 
-/// What a hello says of the member's file.
+/// What a hello says about the member's file.
 fn settings(world: &[WorldPart<'_>]) -> Vec<String> {
     let settings = world.iter().filter(|part| part.kind == WorldKind::Setting);
     settings.map(|part| part.name.to_owned()).collect()

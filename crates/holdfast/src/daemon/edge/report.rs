@@ -1,4 +1,4 @@
-//! What the edge says of itself.
+//! What the edge says about itself.
 
 use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Silence after which a handshake that failed is over: they are tried again all the
-/// time.
+/// Silence after which a failed handshake no longer counts: members try again all
+/// the time.
 const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 
-/// How long a start of the edge explains that a member is not there: members look for it
-/// all the time, on a busy machine too.
+/// Time after its start for which the edge explains a member's absence with it: members
+/// look for the edge all the time, even on a busy machine.
 const START_LASTS: Nanos = Nanos::from_ms(2000);
 
-/// What to do meanwhile.
+/// Advice for that time.
 const COMES_BACK: &str = "wait a moment: members look for their edge";
 
 impl EdgeDaemon<'_> {
@@ -30,6 +30,7 @@ impl EdgeDaemon<'_> {
         let state = self.machine.membership().handle_ask();
         status.role = Role::Edge;
         status.mode = self.config.group.mode.word().to_owned();
+        status.buffering = self.config.group.buffering.word().to_owned();
         status.epoch = state.epoch;
         let Said { state: seen, reason, remedy, .. } = self.judge();
         (status.state, status.reason, status.remedy) = (seen, reason, remedy);
@@ -86,7 +87,7 @@ impl EdgeDaemon<'_> {
         match self.wire.bpf.trace(&trace::question_of(question)) {
             Ok(traced) => {
                 let mut answer = trace::answer(question, &traced, |i| self.machine.name(i.into()));
-                // There is no choice to explain: it is whoever is current.
+                // There is no choice to explain: it goes to the current member.
                 answer["why"] = Value::Null;
                 answer
             }
@@ -94,7 +95,7 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// What the edge is by itself; the members are told this.
+    /// The edge's own state, which the members are told.
     pub(super) fn own(&self) -> Said {
         if self.machine.is_closed_by_hand() {
             let remedy = "holdfast edge unfence --config FILE";
@@ -129,7 +130,7 @@ impl EdgeDaemon<'_> {
             .unwrap_or_else(|| Said::fine(Role::Edge))
     }
 
-    /// Why a member cannot come; it is no news of a pair that stands.
+    /// Why a member cannot come; that is no news about a pair that stands.
     fn distrust(&self, now: Instant) -> Option<Said> {
         let fresh = |(index, it): &(&usize, &Distrusted)| {
             !self.machine.is_here(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
@@ -138,8 +139,9 @@ impl EdgeDaemon<'_> {
         Some(says(State::Unprotected, &it.reason, it.remedy))
     }
 
-    /// A service of which the edge does not know is neither fenced nor copied, and what
-    /// else the file says is meant for all hosts.
+    /// What the member's file says differently: a service that the edge does not know
+    /// is neither fenced nor copied, and everything else in the file is meant for all
+    /// hosts.
     fn file_trouble(&self, index: usize) -> Option<Said> {
         let differs = self.wire.links.differs(index)?;
         let remedy = "copy one file to all hosts, and start the daemon anew where it was another";
@@ -153,12 +155,13 @@ impl EdgeDaemon<'_> {
         Some(says(State::Unprotected, &format!("nobody could take over: {failure}"), remedy))
     }
 
-    /// While a takeover waits for the disk, what else is missing helps nobody.
+    /// The disk's failure instead of `said`, if a takeover waits for the disk:
+    /// anything else that is missing then helps nobody.
     fn unless_disk(&self, said: Said) -> Said {
         match self.disk_trouble() {
             None => said,
             Some(disk) => {
-                // The member that asks may have been told.
+                // The asking member may have been told already.
                 let is_said = self.wire.disk.failure().is_some_and(|why| said.reason.contains(why));
                 let more = if is_said { String::new() } else { format!("; {}", disk.reason) };
                 let reason = format!("{}{more}", said.reason);
@@ -204,7 +207,8 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// The port that the file gives to one member leads to another.
+    /// Reports that the port which the file gives to one member leads to
+    /// another.
     fn misled(&self, index: usize, other: usize, now: Instant) -> Said {
         let serves = [index, other].into_iter().any(|index| self.machine.is_current(index));
         let is_swap = self.ways.verdict(other, now) == Verdict::LeadsTo(index);
@@ -237,8 +241,8 @@ impl EdgeDaemon<'_> {
         says(state, &reason, &format!("exchange the edge_port of `{a}` and `{b}` {again}"))
     }
 
-    /// What the group is, seen from the edge: the worst of what it knows itself
-    /// and of what the members say.
+    /// The group's state, as seen from the edge: the worst of what it knows
+    /// itself and of what the members say.
     fn judge(&self) -> Said {
         let own = self.own();
         if own.state == State::Fenced {
@@ -266,12 +270,12 @@ impl EdgeDaemon<'_> {
             State::Ended if backup.state == State::Waiting && self.may_take_over(current) => {
                 return self.unless_disk(backup);
             }
-            // It may be known here why its backup does not come.
+            // The edge may know why its backup does not come.
             State::Waiting if !own.is_fine() => {
                 let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
                 return Said { state: State::Waiting, reason, ..own };
             }
-            // The service is closed, whatever else there is.
+            // The service is closed, whatever else is wrong.
             _ if theirs.state != State::Unprotected || own.state == State::Unprotected => {
                 return theirs.quoted(&format!("`{current}`"));
             }
@@ -293,7 +297,7 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// The current member cannot be asked.
+    /// The state if the current member cannot be asked.
     fn away(&self, current: &str) -> Said {
         let reason = format!("`{current}` is current, and its daemon does not answer");
         if let Some(distrust) = self.distrust(Instant::now()) {
@@ -315,7 +319,7 @@ impl EdgeDaemon<'_> {
         self.wire.clock.now() < START_LASTS
     }
 
-    /// Nobody may speak until this member has asked.
+    /// The state if nobody may speak until this member has asked.
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
         let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
@@ -345,7 +349,7 @@ impl EdgeDaemon<'_> {
         others.any(|member| self.machine.membership().is_in_step(&member.name))
     }
 
-    /// What the members beside the current one make of the group.
+    /// The state of the group according to the members beside the current one.
     fn backup(&self, current: &str) -> Said {
         let mut others = self.config.members.iter().filter(|m| m.name != current);
         let Some(other) = others.next() else {
@@ -384,7 +388,7 @@ impl EdgeDaemon<'_> {
         self.machine.index(member).and_then(|index| self.wire.links.says(index))
     }
 
-    /// Two hosts use the name.
+    /// A complaint if two hosts use the name.
     fn double(&self, index: usize) -> Option<String> {
         let seen = self.doubles.get(&index)?;
         let note = format!("two hosts are called `{}`", self.machine.name(index));

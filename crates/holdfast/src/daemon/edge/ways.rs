@@ -1,58 +1,59 @@
-//! Whether the edge's frames reach its members: signs are sent to the hardware
-//! addresses that the file names, and the members tell which have come. The
-//! backup tells of what its tap has brought. Through the port of a member that answers
-//! none, calls are sent, to whoever is there: they tell whether it leads to another one.
+//! Whether the edge's frames reach its members: signs are sent to the hardware addresses
+//! that the file names, and the members report which have come; the backup reports what
+//! its tap has brought. Through the port of a member that answers no sign, calls are
+//! sent to everybody: they tell whether the port leads to another member.
 
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::way;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Pause between two signs: to a member that has answered none yet, and later.
+/// Pause between two signs: to a member that has not answered any yet, and
+/// later.
 const SIGN_SOON: Duration = Duration::from_millis(50);
 const SIGN_EVERY: Duration = Duration::from_millis(500);
-/// Silence after which a way does not lead to the member.
+/// Silence after which a path counts as not leading to the member.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Signs, or calls, by which an answer may be late.
+/// Number of signs, or calls, by which an answer may be late.
 const LATE_MAX: u64 = 16;
-/// Of so many frames to a member that has not answered one is a call.
+/// One in this many frames to a member that has not answered is a call.
 const CALL_EVERY: u64 = 4;
 /// The address of all hosts of an Ethernet.
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
-/// The ways to all members.
+/// The paths to all members.
 pub(super) struct Ways {
     sender: FrameSender,
     slots: Vec<Way>,
 }
 
-/// The way to one member.
+/// The path to one member.
 #[derive(Clone, Debug)]
 struct Way {
     hop: Hop,
-    /// The last sign, from a random start: nobody else can answer.
+    /// Number of the last sign, from a random start: nobody else can answer.
     number: u64,
     sign_at: Instant,
-    /// When the member came, or was last heard to have seen a sign.
+    /// When the member came, or was last known to have seen a sign.
     since: Instant,
     proved: bool,
     /// The address that the member has, if it is another one.
     other: Option<[u8; 6]>,
-    /// The last call through its port, from a random start.
+    /// Number of the last call through its port, from a random start.
     call: u64,
-    /// Which members have answered a call, and when last.
+    /// Members that have answered a call, and when each last did.
     answered: BTreeMap<usize, Instant>,
 }
 
-/// What is known of a way.
+/// What is known about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Proved,
-    /// It has not been long enough to tell.
+    /// Too little time has passed to tell.
     Trying,
     /// The member has this hardware address instead.
     OtherAddress([u8; 6]),
-    /// Its port leads to this member, and not to it.
+    /// Its port leads to this member instead of to it.
     LeadsTo(usize),
     Silent,
 }
@@ -72,7 +73,7 @@ impl Ways {
         Ok(Self { sender: FrameSender::open()?, slots: hops.into_iter().map(way).collect() })
     }
 
-    /// A member has come: its way has to prove itself anew.
+    /// Notes that a member has come: its path has to prove itself anew.
     pub fn joined(&mut self, index: usize, now: Instant) {
         if let Some(way) = self.slots.get_mut(index) {
             (way.sign_at, way.since, way.proved, way.other) = (now, now, false, None);
@@ -80,7 +81,7 @@ impl Ways {
         }
     }
 
-    /// The member's port is another interface now.
+    /// Notes that the member's port is another interface now.
     pub fn moved(&mut self, index: usize, hop: Hop) {
         if let Some(way) = self.slots.get_mut(index) {
             way.hop = hop;
@@ -99,7 +100,7 @@ impl Ways {
         let is_proved = slot.is_proved(now);
         slot.sign_at = now + if is_proved { SIGN_EVERY } else { SIGN_SOON };
         slot.number = slot.number.wrapping_add(1);
-        // One that cannot leave will be missed.
+        // A frame that cannot leave will be missed.
         let _ = if is_proved || !slot.number.is_multiple_of(CALL_EVERY) {
             way::send(slot.number, &slot.hop, &mut self.sender)
         } else {
@@ -114,7 +115,7 @@ impl Ways {
         self.slots.iter().map(|way| way.sign_at).min().unwrap_or(now + SIGN_EVERY)
     }
 
-    /// The member says that a sign has come, and which address it has there.
+    /// Notes that the member has seen a sign, and which address it has there.
     pub fn seen(&mut self, index: usize, number: u64, mac: [u8; 6], now: Instant) {
         let called = |way: &Way| way.call.wrapping_sub(number) <= LATE_MAX;
         if let Some(at) = self.slots.iter().position(called) {
@@ -130,11 +131,12 @@ impl Ways {
         }
     }
 
-    /// A call through the port of the member `port` has come to the member `index`.
+    /// Notes that a call through the port of the member `port` has come to the
+    /// member `index`.
     fn heard_call(&mut self, port: usize, (index, mac): (usize, [u8; 6]), now: Instant) {
         let Some(way) = self.slots.get_mut(port) else { return };
         way.answered.insert(index, now);
-        // A card takes nothing that is sent to another address, but calls.
+        // A card takes nothing that is sent to another address, except calls.
         if port == index && mac != way.hop.to {
             way.other = Some(mac);
         }
@@ -153,7 +155,7 @@ impl Ways {
 
 impl Way {
     /// The only member that answers calls through the port of the member `index`. One
-    /// wire to all of them tells nothing.
+    /// wire to all members tells nothing.
     fn leads_to(&self, index: usize, now: Instant) -> Option<usize> {
         let fresh = |at: &Instant| now.saturating_duration_since(*at) < PATIENCE;
         let mut answer = self.answered.iter().filter(|(_, at)| fresh(at)).map(|(who, _)| *who);
@@ -177,13 +179,13 @@ mod tests {
 
     const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-    /// Two ways; nothing that is sent leaves.
+    /// Two paths; nothing that is sent leaves.
     fn ways(now: Instant) -> Ways {
         let hop = Hop { ifindex: u32::MAX, from: [2; 6], to: OWN };
         Ways::new(vec![hop; 2], now).expect("a packet socket; run the tests as root")
     }
 
-    /// Signs and calls for a while, which the members `who` answer.
+    /// Sends signs and calls for a while, which the members `who` answer.
     fn call(ways: &mut Ways, who: &[usize], from: Instant) -> Instant {
         let mut now = from;
         while now < from + PATIENCE {

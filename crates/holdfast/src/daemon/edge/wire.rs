@@ -1,4 +1,4 @@
-//! What the edge's machine needs, from this host's kernel, disk and channels.
+//! What the edge's machine needs of this host's kernel, disk and channels.
 
 use super::disk::Disk;
 use super::members::Links;
@@ -22,11 +22,11 @@ pub(super) struct Wire {
     pub links: Links,
     pub events: Events,
     pub clock: Clock,
-    /// Flows whose clients had vanished.
+    /// Number of flows whose clients had vanished.
     pub vanished: u64,
-    /// Channels that broke while something was said, and why.
+    /// Channels that broke while something was sent, and why.
     pub failed: Vec<(usize, String)>,
-    /// The kernel's tables cannot be used any more.
+    /// Set when the kernel's tables cannot be used any more.
     pub fatal: Option<anyhow::Error>,
 }
 
@@ -61,7 +61,7 @@ impl EdgeHost for Wire {
     }
 
     fn bounds(&mut self) -> Result<Vec<FlowBounds>, String> {
-        // Once more: it is memory that the kernel may lack for a moment.
+        // Once more, because the kernel may lack memory for a moment.
         let flows = self.bpf.all_bounds().or_else(|_| self.bpf.all_bounds());
         flows.map_err(|error| error.to_string())
     }
@@ -81,7 +81,7 @@ impl EdgeHost for Wire {
         }
     }
 
-    /// It is tried for a while: the server may not listen yet.
+    /// Resends for a while: the server may not listen yet.
     fn resend(&mut self, member: usize) {
         let name = self.links.name(member);
         let exit = match self.bpf.hop(member) {

@@ -1,5 +1,5 @@
-//! A member's life: it asks the edge what it is, is that until it ends or must begin
-//! again, and goes.
+//! A member's life: it asks the edge for its role, has that role until it ends or
+//! must begin again, and goes.
 
 use super::MemberContext;
 use crate::config::{Config, Member};
@@ -14,7 +14,7 @@ use holdfast_linux::snapshot::settle;
 use holdfast_member::host::{End, Hosted};
 use holdfast_member::standing::{Ask, Place};
 
-/// A member that does not know yet what it is.
+/// A member that does not know its role yet.
 struct Asking<'n, 'a> {
     node: &'n mut MemberContext<'a>,
 }
@@ -51,7 +51,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         };
         node.set_epoch(epoch);
         node.events.add("epoch", format!("{epoch}, current member {current}"));
-        // It has told its clients more than any other could.
+        // The server has told its clients more than any other could.
         let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
         let end = match survivor().filter(|_| current) {
             Some(found) => go_on(&mut node, &found)?,
@@ -67,8 +67,8 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     }
 }
 
-/// A server that speaks alone has outlived its daemon. Where it cannot be taken up it is
-/// left as it is.
+/// Goes on with a server that speaks alone and has outlived its daemon. A server that
+/// cannot be taken over is left as it is.
 fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
     match survivor::take_up(node, found) {
         Ok(survivor) => primary::run_alone(node, survivor),
@@ -76,11 +76,11 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
     }
 }
 
-/// What helps where an earlier life's exchange of state folders cannot be completed.
+/// Remedy if an earlier life's exchange of state folders cannot be completed.
 const UNSETTLED: &str = "give the folder, and all that is in it, to the server's user, or remove \
     what it names";
 
-/// With a server of its own, and nothing that an earlier life has left.
+/// Begins with a server of its own, and nothing left of an earlier life.
 fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     let orphan = {
         let user = leavings::server_user(&node.config.server);
@@ -95,7 +95,7 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     if current { primary::run(node) } else { run_backup(node) }
 }
 
-/// A backup, and what becomes of it when it has taken over.
+/// Runs as a backup, and as what it becomes when it has taken over.
 fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     match backup::run(node)? {
         Ended::Over(end) => Ok(end),
@@ -104,8 +104,8 @@ fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
 }
 
 impl MemberContext<'_> {
-    /// Every member starts silent and asks (decision 21). Returns the epoch and
-    /// whether this member is current in it; `None`: asked to stop.
+    /// Asks the edge: every member starts silent (decision 21). Returns the
+    /// epoch and whether this member is current in it; `None`: asked to stop.
     fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);

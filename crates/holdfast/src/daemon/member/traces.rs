@@ -15,7 +15,7 @@ use holdfast_wire::packet::mapped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How often programs are looked for.
+/// Time between two looks for the programs.
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
 impl MemberContext<'_> {
@@ -29,7 +29,7 @@ impl MemberContext<'_> {
         Ok(self.attend_until(|| Gate::attach(&config))?)
     }
 
-    /// Where this member's gate stands, and for what.
+    /// Configuration of this member's gate.
     #[must_use]
     pub fn gate_config(&self, solo: bool) -> GateConfig {
         GateConfig {
@@ -41,8 +41,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Removes what an earlier life of this member left that its new role has no
-    /// use for: a gate of a former primary would hold back every answer.
+    /// Removes what an earlier life of this member has left and its new role
+    /// does not need: a former primary's gate would hold back every answer.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -52,8 +52,8 @@ impl MemberContext<'_> {
         Ok(())
     }
 
-    /// Puts back what somebody has removed from this host, and says what cannot be;
-    /// true if the host is as it must be.
+    /// Puts back what somebody has removed from this host, and reports what cannot
+    /// be put back; true if the host is as it must be.
     pub fn is_whole(&mut self, role: Role, own: Own) -> bool {
         self.mend(own);
         if let Some(reason) = self.torn.clone() {
@@ -72,8 +72,9 @@ impl MemberContext<'_> {
         false
     }
 
-    /// Now and then: puts the role's programs back if somebody has removed them.
-    /// Without them nothing is held back, or the kernel answers for another member.
+    /// Puts the role's programs back, from time to time, if somebody has removed
+    /// them. Without them nothing is held back, or the kernel answers for another
+    /// member.
     fn mend(&mut self, own: Own) {
         let now = Instant::now();
         if now < self.mend_at {
@@ -104,7 +105,7 @@ impl MemberContext<'_> {
         }
     }
 
-    /// The service addresses are this member's now; returns those that it did not
+    /// Makes the service addresses this member's; returns those that it did not
     /// have.
     ///
     /// # Errors
@@ -122,13 +123,13 @@ impl MemberContext<'_> {
         Ok(taken)
     }
 
-    /// What a server that speaks alone needs of its host.
+    /// Restores what a server that speaks alone needs of its host.
     pub fn mend_alone(&mut self) {
         if !self.changes.take() && self.torn.is_none() {
             return;
         }
         let was_torn = self.torn.take().is_some();
-        // Without it nobody can join: it knows the connections.
+        // Without the gate nobody can join: it knows the connections.
         match Gate::mend(&self.me.interface, &self.pin_dir()) {
             Ok(missing) => self.note_mended(&missing),
             Err(error) => tracing::warn!("the gate is gone, and nobody can join: {error}"),
@@ -144,8 +145,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Puts service addresses back that somebody has removed: no client would be
-    /// served. Whether that is impossible.
+    /// Puts back service addresses that somebody has removed, without which no
+    /// client would be served. True if that is impossible.
     fn mend_addresses(&mut self) -> bool {
         match self.take_addresses() {
             Ok(taken) => {
@@ -162,8 +163,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Somebody had removed files of `run_dir`: by which process the server is found,
-    /// should this daemon die, is written again.
+    /// Writes again, after somebody has removed files of `run_dir`, by which process
+    /// the server is found if this daemon dies.
     pub(super) fn note_again(&mut self) {
         let folder = &self.config.group.run_dir;
         let name = &self.me.name;
@@ -175,7 +176,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// The server was killed, and this daemon waits for it no longer.
+    /// Notes that the server was killed, and that this daemon waits for it no
+    /// longer.
     pub fn note_lingering(&mut self, pid: u32) {
         let what = format!(
             "process {pid} was killed and is not gone: a disk that does not answer, or who traces it, holds it up"
@@ -183,7 +185,7 @@ impl MemberContext<'_> {
         self.events.add("lingers", what);
     }
 
-    /// The orderly end: a plain server may use the service address here from now on.
+    /// Ends in order: a plain server may use the service address here from now on.
     pub(super) fn leave(&mut self, end: End) -> anyhow::Result<()> {
         leavings::forget_server(&self.config.group.run_dir, &self.me.name);
         if end == End::Silent {

@@ -1,5 +1,5 @@
-//! What a member says of itself, and what its status makes of that and of what
-//! the others say.
+//! What a member says about itself, and what its status makes of that and of
+//! what the others say.
 
 use super::MemberContext;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
@@ -9,12 +9,15 @@ use holdfast_linux::link::Link;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time that an edge's daemon which is started again at once needs to be back.
+/// Time that an edge's daemon needs to be back when it is restarted at once.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 
 impl MemberContext<'_> {
-    /// Says what this member is by itself, to the edge too.
+    /// Sets this member's own state, and tells the edge.
     pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
+        if matches!(state, State::Protected | State::Ended | State::Fenced) {
+            self.status.rebuild.clear();
+        }
         let own = Said::new(role, state, reason, remedy);
         let changed = own != self.own;
         self.own = own;
@@ -24,18 +27,20 @@ impl MemberContext<'_> {
         }
     }
 
-    /// This member does its part; the pair is protected if the others do theirs.
+    /// Judges the pair: this member does its part, and the pair is protected if
+    /// the others do theirs.
     pub fn judge_pair(&mut self) {
         self.set_state(self.status.role, State::Protected, "", "");
     }
 
-    /// This member's server speaks alone: whoever is started can join.
+    /// Notes that this member's server speaks alone: a member that is started
+    /// can join.
     pub fn set_alone(&mut self, reason: &str) {
         let remedy = format!("start {}'s daemon, if it does not run: it joins", self.other.name);
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
-    /// As [`Self::set_alone`], where the other member has tried to join, and tries again.
+    /// Like [`Self::set_alone`], if the other member has tried to join, and tries again.
     pub fn set_unjoined(&mut self, reason: &str) {
         let other = &self.other.name;
         let reason = format!("running alone; {other} could not join: {reason}");
@@ -47,20 +52,20 @@ impl MemberContext<'_> {
         self.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
     }
 
-    /// A join begins, with an image of so many bytes.
+    /// Notes that a join begins, with an image of `image_bytes` bytes.
     pub fn note_joins(&mut self, image_bytes: u64) {
         let what = format!("{}: an image of {image_bytes} bytes", self.other.name);
         self.events.add("joins", what);
     }
 
-    /// The joiner is a backup in step.
+    /// Notes that the joiner is a backup in step.
     pub fn note_joined(&mut self, took: Nanos) {
         let what = format!("{} after {} ms", self.other.name, took.0 / 1_000_000);
         self.events.add("joined", what);
     }
 
-    /// The server has ended by itself; one that another member has replaced was
-    /// ended by this daemon, which stays fenced.
+    /// Notes that the server has ended by itself; one that another member has
+    /// replaced was ended by this daemon, which stays fenced.
     pub fn set_ended(&mut self, role: Role, reason: &str, remedy: &str) {
         if self.own.state != State::Fenced {
             self.status.connections = 0;
@@ -68,7 +73,7 @@ impl MemberContext<'_> {
         }
     }
 
-    /// This member would go on alone for `reason`, if the edge lets it.
+    /// Waits for the edge to let this member go on alone for `reason`.
     pub fn wait_for_edge(&mut self, reason: &str) {
         if self.hears_edge() {
             let remedy = "wait: the edge bars the backup first";
@@ -79,13 +84,13 @@ impl MemberContext<'_> {
         self.set_state(Role::Primary, State::Waiting, &reason, remedy);
     }
 
-    /// What this member says of itself.
+    /// This member's own state.
     #[must_use]
     pub fn own(&self) -> &Said {
         &self.own
     }
 
-    /// Tells the edge what this member is.
+    /// Tells the edge this member's state.
     pub(super) fn say(&mut self, now: Instant) {
         let Self { edge, own, status, poll, .. } = self;
         let mut taken = false;
@@ -103,14 +108,14 @@ impl MemberContext<'_> {
 
     /// Proves to the edge that its frames come here.
     pub fn tell_sign(&mut self, number: u64) {
-        // What was sent to another address comes too where a switch does not know it.
+        // Frames sent to another address come too if a switch does not know it.
         if let Ok(Link { mac, .. }) = Link::by_name(&self.me.interface) {
             self.edge.send(&Message::SignSeen { number, mac });
             self.edge.flush(Instant::now(), &self.poll);
         }
     }
 
-    /// A handshake has failed, or (`None`) one has succeeded.
+    /// Notes that a handshake has failed, or (`None`) that one has succeeded.
     pub fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
         if self.distrust != distrust {
             self.distrust = distrust;
@@ -121,11 +126,11 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Brings the status up to what is known; a change is an event.
+    /// Brings the status up to date; a change is an event.
     pub(super) fn show(&mut self) {
         if self.member.watch.hears_nobody(Nanos(self.nanos())) {
-            // What it said before the silence may not be true after it: another member may
-            // be current by then.
+            // What the edge said before its silence may not be true afterwards: another
+            // member may be current by then.
             self.edge_says = None;
         }
         let shown = self.together();
@@ -144,7 +149,7 @@ impl MemberContext<'_> {
         self.status.reason = reason;
     }
 
-    /// The status as it is asked for.
+    /// The status that is given as the answer.
     pub(super) fn answer(&self) -> Status {
         let peer = |name: &str, connected: bool, says: Option<&Said>| Peer {
             name: name.to_owned(),
@@ -171,7 +176,7 @@ impl MemberContext<'_> {
             (State::Protected, _) => {
                 self.lacks().map_or_else(|| own.clone(), |lacks| Said { role: own.role, ..lacks })
             }
-            // It may know why the other member does not come.
+            // The edge may know why the other member does not come.
             (State::Waiting, Some(edge)) => Said {
                 reason: format!("{}; edge: {}", own.reason, edge.reason),
                 remedy: edge.remedy.clone(),
@@ -191,7 +196,8 @@ impl MemberContext<'_> {
         self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE
     }
 
-    /// What keeps the pair from being protected, seen from a member that is fine.
+    /// What keeps the pair from being protected, as seen from a member that is
+    /// fine.
     fn lacks(&self) -> Option<Said> {
         let (role, other) = (self.own.role, self.other.name.as_str());
         let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
@@ -206,7 +212,8 @@ impl MemberContext<'_> {
         }
         let Some(edge) = &self.edge_says else {
             let reason = "the edge has not said yet whether the service could be taken over";
-            // A server that has served does so while its edge is met anew.
+            // A server that has served goes on serving while its edge is met
+            // anew.
             let serves = matches!(self.status.state, State::Protected | State::Unprotected);
             let state = if serves { State::Unprotected } else { State::Waiting };
             return says(state, reason, "look at the edge's status");

@@ -399,8 +399,11 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn clamp(&mut self) -> Result<(), String> {
         self.gate.set_solo(false).map_err(|error| error.to_string())?;
-        self.alone = None;
-        self.hear_control().map_err(|error| error.to_string())?;
+        // One that can be rebuilt here is alone still, and how it ends its parent is told.
+        if self.kept.is_none() {
+            self.alone = None;
+            self.hear_control().map_err(|error| error.to_string())?;
+        }
         // A packet that met the open gate is out by then: what it acknowledged is told.
         std::thread::sleep(GATE_RUNS);
         Ok(())

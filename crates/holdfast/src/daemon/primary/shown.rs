@@ -64,7 +64,10 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
             }
-            News::Alone { reason } => self.node.set_alone(&format!("{reason}; running alone")),
+            News::Alone { reason } => {
+                self.node.set_alone(&format!("{reason}; running alone"));
+                self.node.begin_alone();
+            }
             News::Joins { image_bytes } => {
                 self.node.note_joins(image_bytes);
                 self.joins = Some(0);
@@ -74,6 +77,16 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.set_unjoined(clip(reason));
             }
             News::Joined { took } => self.node.note_joined(took),
+            News::Keeps { took } => self.node.note_kept(took),
+            News::KeepsNot { reason } => self.node.note_unkept(reason),
+            News::Fell { log_at } => {
+                let how = self.with_server(Server::ending).flatten();
+                self.node.note_fall(how, log_at);
+            }
+            News::NotRebuilt { reason, input } => {
+                let how = self.with_server(Server::ending).flatten();
+                self.node.set_fallen(how, reason, input);
+            }
             // A backup's.
             News::Promotes { .. }
             | News::TakesOver { .. }
@@ -159,7 +172,7 @@ impl PrimaryDaemon<'_, '_> {
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
-        } else if !report.is_in_doubt {
+        } else if !report.is_in_doubt && !report.keeps {
             self.judge(report.is_attached);
         }
         self.node.report_lateness();
@@ -183,9 +196,12 @@ impl PrimaryDaemon<'_, '_> {
         count(&mut status.counters, "log", &of);
         // A server that speaks alone needs no daemon beside it, and one that is joined has one
         // that moves its image.
-        if self.alone.is_none() {
+        if self.alone.is_none() || self.node.is_kept() {
             self.place.turn(&self.server, Instant::now());
         }
-        self.turn_away();
+        // Who comes to a lone server is its machine's to let in.
+        if !report.keeps {
+            self.turn_away();
+        }
     }
 }

@@ -1,17 +1,18 @@
-//! The datagrams of [`super`]: of one size, authenticated with the group's key. A
-//! machine without sockets that makes them and says which of those that arrive
-//! count.
+//! The datagrams of [`super`]: they have one size and are authenticated with the
+//! group's key. A machine without sockets makes them, and says which of those
+//! that arrive count.
 //!
 //! Every life of a daemon has a random session number and counts what it sends. A
 //! datagram counts if its number is higher than any before in its sender's session;
 //! and a session is believed only after it has echoed a number of ours that no
-//! session of that sender has echoed before. What was recorded in an earlier life of
-//! either end proves nothing, and changes nothing of what is said to who is believed.
+//! session of that sender has echoed before. A recording from an earlier life of
+//! either end proves nothing, and changes nothing in what a believed peer is told.
 
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_cluster::hearing::UNHEARD_MAX;
 
-/// The latest heartbeats, of which it is told how many a peer has not heard.
+/// Number of the latest heartbeats among which those that a peer has not heard
+/// are counted.
 const LATEST: usize = UNHEARD_MAX as usize + 1;
 
 /// Name and version of the format.
@@ -22,24 +23,25 @@ const MAGIC: [u8; 5] = *b"HFPU\x01";
 pub enum Reject {
     /// It was not made with the group's key, for this host, by a peer of it.
     Forged,
-    /// It was, but it has been here before or is of an older life.
+    /// It was, but it has been here before or belongs to an older life.
     Replayed,
-    /// Of a session of the peer at `index` that has not proven yet to be of now.
+    /// It belongs to a session of the peer at `index` that has not proven yet
+    /// that it is current.
     Unproven { index: usize },
 }
 
 /// A datagram that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Of which peer.
+    /// Index of the peer that sent it.
     pub index: usize,
-    /// For how many ms its sender's loop had not turned.
+    /// Time for which its sender's loop had not turned, in ms.
     pub stuck_ms: u32,
-    /// How many of the latest [`LATEST`] heartbeats to it its sender had not heard.
+    /// How many of the latest [`LATEST`] heartbeats its sender had not heard.
     pub unheard: u64,
 }
 
-/// See the module.
+/// The datagrams of one life; see the module.
 pub struct Datagrams {
     key: [u8; 32],
     me: u8,
@@ -53,15 +55,16 @@ struct Peer {
     id: u8,
     /// The session that is believed; 0: none.
     session: u64,
-    /// Highest number in it.
+    /// Highest number in that session.
     number: u64,
-    /// What it is told that was heard of it.
+    /// What the peer is told was heard from it.
     echo: Echo,
-    /// The same of a session that may be of now, and can only prove it with an answer.
+    /// The same for a session that may be current, and can only prove that with an
+    /// answer.
     asked: Echo,
     /// Highest number of ours that it ever echoed.
     proven: u64,
-    /// Numbers of the latest heartbeats to it, and where the next one's goes.
+    /// Numbers of the latest heartbeats to it, and the place of the next one.
     latest: [u64; LATEST],
     next: usize,
 }
@@ -86,7 +89,8 @@ impl Datagrams {
         Some(self.made(id, echo, stuck_ms))
     }
 
-    /// The answer to what was [`Reject::Unproven`]: no heartbeat.
+    /// The answer to a datagram that was [`Reject::Unproven`]; it is no
+    /// heartbeat.
     pub fn answer(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
         let Peer { id, asked, .. } = *self.peers.get(index)?;
         self.number += 1;
@@ -99,10 +103,10 @@ impl Datagrams {
         pulse.encode(MAGIC, &self.key)
     }
 
-    /// Takes one that has arrived.
+    /// Takes a datagram that has arrived.
     ///
     /// # Errors
-    /// [`Reject`], and nothing has changed but what is echoed.
+    /// [`Reject`]; nothing has changed then but what is echoed.
     pub fn receive(&mut self, datagram: &[u8]) -> Result<Received, Reject> {
         let pulse = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
         let [from, to, _] = pulse.head;
@@ -110,7 +114,7 @@ impl Datagrams {
         let index = index.filter(|_| to == self.me).ok_or(Reject::Forged)?;
         let peer = &mut self.peers[index];
         let proof = if pulse.echo.session == self.session { pulse.echo.number } else { 0 };
-        // Nobody can have heard what was not sent yet.
+        // Nobody can have heard a datagram that was not sent yet.
         let proof = proof.min(self.number);
         let echo = Echo { session: pulse.session, number: pulse.number };
         if pulse.session != peer.session {
@@ -138,7 +142,8 @@ mod tests {
     const KEY: [u8; 32] = [7; 32];
     const EDGE: u8 = 254;
 
-    /// Whose it is, and for how long its sender's loop was stuck, from one who hears.
+    /// The peer of a received datagram, and how long its sender's loop was stuck; the
+    /// sender hears us.
     fn heard((index, stuck_ms): (usize, u32)) -> Result<Received, Reject> {
         Ok(Received { index, stuck_ms, unheard: 0 })
     }
@@ -147,7 +152,7 @@ mod tests {
         (Datagrams::new(KEY, 0, &[1, EDGE], 11), Datagrams::new(KEY, EDGE, &[0, 1], 22))
     }
 
-    /// Both have proved themselves to each other.
+    /// Two ends that have proved themselves to each other.
     fn acquainted() -> (Datagrams, Datagrams) {
         let (mut member, mut edge) = hosts();
         for _ in 0..3 {
@@ -161,7 +166,7 @@ mod tests {
     fn a_session_counts_once_it_has_echoed() {
         let (mut member, mut edge) = hosts();
         let unproven = |index| Err(Reject::Unproven { index });
-        // Nobody has heard the edge yet; what it answers echoes the member already.
+        // Nobody has heard the edge yet; its answers echo the member already.
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), unproven(0));
         assert_eq!(member.receive(&edge.answer(0, 5).unwrap()), heard((1, 5)));
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), heard((0, 5)));
@@ -173,7 +178,7 @@ mod tests {
         let (mut member, mut edge) = acquainted();
         let latest = LATEST as u64;
         for lost in 1..20 {
-            // To each of two members one.
+            // One heartbeat to each of two members.
             let _ = (edge.send(0, 0), edge.send(1, 0));
             let unheard = edge.receive(&member.send(1, 0).unwrap()).unwrap().unheard;
             assert_eq!(unheard, latest.min(lost));
@@ -182,7 +187,7 @@ mod tests {
         assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
     }
 
-    /// Recorded in an earlier life, and sent again by the thousand.
+    /// Datagrams recorded in an earlier life, and sent again by the thousand.
     #[test]
     fn who_repeats_what_is_old_makes_nobody_deaf() {
         let (mut member, mut edge) = acquainted();
@@ -204,7 +209,8 @@ mod tests {
         let old = member.send(1, 0).unwrap();
         assert_eq!(edge.receive(&old), heard((0, 0)));
         assert_eq!(edge.receive(&old), Err(Reject::Replayed));
-        // Meant for the other member, and from one who is none.
+        // A datagram for the other member, and one from a host that is no
+        // member.
         assert_eq!(edge.receive(&member.send(0, 0).unwrap()), Err(Reject::Forged));
         let mut other = Datagrams::new(KEY, 9, &[EDGE], 33);
         assert_eq!(edge.receive(&other.send(0, 0).unwrap()), Err(Reject::Forged));

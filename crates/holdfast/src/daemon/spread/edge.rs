@@ -26,7 +26,7 @@ const LISTENER: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
 const SYNS: u64 = 3;
-/// Link `i` has the token `HOSTS + i`.
+/// First token of the links: link `i` has `HOSTS + i`.
 pub(super) const HOSTS: u64 = 4;
 
 pub(super) struct SpreadEdge<'a> {
@@ -66,7 +66,8 @@ impl<'a> SpreadEdge<'a> {
         let mut listener = Listener::bind(listen, identity)
             .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
         listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()));
-        // Not before: another edge's daemon may run here, with this address.
+        // Not before this: another edge's daemon may run here, with this
+        // address.
         let mut events = Events::default();
         let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
         let poll = Poll::new()?;
@@ -76,7 +77,7 @@ impl<'a> SpreadEdge<'a> {
         }
         let mut wire = Wire::new(config, bpf, syns, poll, events)?;
         let mut machine = SpreadMachine::new(setup(config), Nanos(0));
-        // What an earlier daemon left in the kernel.
+        // Services that an earlier daemon left in the kernel.
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
@@ -110,7 +111,7 @@ impl<'a> SpreadEdge<'a> {
 
     fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
         let at = self.wire.clock.nanos(now);
-        // What has come already is not missing.
+        // A message that has come already is not missing.
         for index in self.machine.due(at) {
             self.hear(index, now);
         }
@@ -127,8 +128,8 @@ impl<'a> SpreadEdge<'a> {
         Ok(())
     }
 
-    /// Takes host servers whose handshake is over. What each may announce stands in
-    /// the file.
+    /// Takes host servers whose handshake is complete. The file says what each may
+    /// announce.
     fn accept(&mut self, now: Instant) {
         loop {
             let channel = match self.listener.accept(now) {
@@ -150,7 +151,8 @@ impl<'a> SpreadEdge<'a> {
             match self.wire.adopt(index, channel) {
                 Ok(()) => {
                     self.machine.handle_opened(index, &mut self.wire);
-                    // It may have spoken along with its handshake.
+                    // The host server may have sent something along with its
+                    // handshake.
                     self.hear(index, now);
                 }
                 Err(error) => tracing::warn!("{name}: {error}"),
@@ -228,8 +230,9 @@ fn setup(config: &SpreadConfig) -> Setup {
     }
 }
 
-/// The redirector, and the cache of SYNs with an interface by which they come in
-/// anew. Without one the edge works, and clients repeat their SYNs.
+/// Attaches the redirector, and the cache of SYNs with an interface by which
+/// they are re-injected. Without a cache the edge works, and clients repeat
+/// their SYNs.
 fn attach(
     config: &SpreadConfig,
     seed: u64,
@@ -265,7 +268,7 @@ fn redirect_config(config: &SpreadConfig, seed: u64) -> RedirectConfig {
     }
 }
 
-/// Both prefixes, of whose families the configuration has made sure.
+/// Both prefixes; the configuration has ensured their families.
 pub(super) fn outers(v4: &Prefix, v6: &Prefix) -> ((Ipv4Addr, u8), (Ipv6Addr, u8)) {
     let four = match v4.address {
         IpAddr::V4(address) => address,

@@ -1,5 +1,6 @@
-//! A host server's daemon: has the service addresses, takes packets out of the edge's
-//! tunnel, and is the host of the machine that announces what its servers serve.
+//! A host server's daemon: it has the service addresses, takes packets out of the
+//! edge's tunnel, and is the host of the machine that announces what its servers
+//! serve.
 
 use super::edge::outers;
 use super::prober::Prober;
@@ -47,7 +48,8 @@ struct Wire {
     clock: Clock,
     bpf: HostEnd,
     link: EdgeLink,
-    /// None where the kernel refuses: then listeners are only looked up.
+    /// The watch for binds; `None` if the kernel refuses: listeners are then
+    /// only looked up.
     binds: Option<BindWatch>,
     listeners: ListenerSocket,
     prober: Prober,
@@ -223,8 +225,9 @@ fn setup(config: &SpreadConfig, me: &SpreadHost) -> Setup {
     }
 }
 
-/// The service addresses belong to the loopback: packets to them end here, and
-/// neighbours are not told (else two host servers would claim the same address).
+/// Gives the service addresses to the loopback: packets to them end here, and
+/// neighbours are not told (otherwise two host servers would claim the same
+/// address).
 fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     let lo = Link::by_name("lo")?;
     let mut socket = AddressSocket::open()?;
@@ -240,7 +243,7 @@ fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     Ok(())
 }
 
-/// A bind of what this host server may announce is to be noticed.
+/// Watches for binds of what this host server may announce.
 fn watch_binds(config: &SpreadConfig, me: &SpreadHost) -> Result<BindWatch> {
     let watch = match &me.services {
         None => BindWatch::attach(Watched::Addresses(&config.group.addresses)),

@@ -5,7 +5,7 @@ use crate::poll::{Interest, Poll};
 use holdfast_member::spread::Word;
 use holdfast_wire::message::Message;
 
-/// Announcements and beats taken from one host server at a time.
+/// Most announcements and beats taken from one host server at a time.
 const WORDS_MAX: usize = 256;
 
 /// The channel of one host server, while it is connected.
@@ -19,7 +19,7 @@ impl Link {
         Self { name: name.to_owned(), channel: None }
     }
 
-    /// Takes a new channel, instead of the one that it had.
+    /// Takes a new channel in place of the earlier one.
     pub fn adopt(&mut self, channel: Channel, poll: &Poll, token: u64) -> Result<(), ChannelError> {
         self.channel = None;
         poll.add(&channel, token, Interest::Read)?;
@@ -31,7 +31,7 @@ impl Link {
         self.channel = None;
     }
 
-    /// What it has said, and whether its channel still lives.
+    /// Its messages, and whether its channel still lives.
     pub fn receive(&mut self, group: &str) -> (Vec<Word>, Result<(), ChannelError>) {
         let mut words = Vec::new();
         let Self { name, channel: Some(channel) } = self else { return (words, Ok(())) };

@@ -27,7 +27,7 @@ impl Prober {
     pub fn start() -> Self {
         let (questions, asked) = channel::<Vec<Service>>();
         let (answer, answers) = channel();
-        // It ends with the channel, when the daemon does.
+        // The thread ends with the channel, when the daemon does.
         thread::spawn(move || {
             let mut clients = Clients::open();
             for services in asked {

@@ -1,4 +1,4 @@
-//! What a spread group's edge says of itself and of packets.
+//! What a spread group's edge says about itself and about packets.
 
 use super::edge::SpreadEdge;
 use crate::admin::EDGE_SCHEMA;

@@ -1,8 +1,8 @@
 //! SYNs on their way to a host server that died (HALR in front of a spread group):
-//! they come in anew, and the redirector gives them to another one, or to the same
-//! one if it was only away. Nothing else is kept: answers do not pass the edge, so
-//! it never learns what has arrived, and an established connection ends with its
-//! host server.
+//! they are re-injected, and the redirector gives them to another host server, or
+//! to the same one if it was only away. Nothing else is kept: answers do not pass
+//! the edge, so it never learns what has arrived, and an established connection
+//! ends with its host server.
 
 use crate::config::recover::Recover;
 use crate::daemon::recover::{Exit, Recoverer, Way};
@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// See the module.
+/// The cache of SYNs; see the module.
 pub(super) struct Syns {
     recoverer: Recoverer,
     exit: Rc<Exit>,
@@ -45,12 +45,13 @@ impl Syns {
         self.recoverer.show()
     }
 
-    /// Much was copied.
+    /// Takes copies, because much was copied.
     pub fn on_readable(&mut self, now: Instant) {
         self.recoverer.on_readable(now);
     }
 
-    /// What was on its way to these slots comes in anew. Of how many connections.
+    /// Re-injects the SYNs that were on their way to these slots. Returns the
+    /// number of connections.
     pub fn resend(&mut self, now: Instant, slots: &[u8]) -> usize {
         let way =
             |slot: &u8| Way { way: u16::from(*slot), sound: now, exit: Rc::clone(&self.exit) };
@@ -58,7 +59,7 @@ impl Syns {
         self.recoverer.restored(now, &ways)
     }
 
-    /// Does what is due; and SYNs that pass may be lost, or not.
+    /// Does what is due. `is_in_doubt`: SYNs that pass may be lost.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,4 +1,4 @@
-//! What the machine of a spread group's edge needs, from this host's kernel and
+//! What the machine of a spread group's edge needs of this host's kernel and
 //! channels.
 
 use super::edge::HOSTS;
@@ -23,11 +23,11 @@ pub(super) struct Wire<'a> {
     config: &'a SpreadConfig,
     pub bpf: Redirect,
     pub links: Vec<Link>,
-    /// None where it is off, or the kernel refuses.
+    /// The cache of SYNs; `None` if it is off, or the kernel refuses.
     pub syns: Option<Syns>,
     pub poll: Poll,
     routes: RouteSocket,
-    /// By tunnel address.
+    /// Paths by tunnel address.
     ways: BTreeMap<IpAddr, Way>,
     pub events: Events,
     pub clock: Clock,
@@ -56,7 +56,7 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// From now on this is the channel of a host server.
+    /// Takes the channel of a host server.
     pub fn adopt(&mut self, index: usize, channel: Channel) -> Result<(), ChannelError> {
         self.links[index].adopt(channel, &self.poll, HOSTS + index as u64)
     }
@@ -66,7 +66,7 @@ impl<'a> Wire<'a> {
         self.links[index].flush(&self.poll, HOSTS + index as u64)
     }
 
-    /// A host server as the redirector is to know it.
+    /// A host server as the redirector must know it.
     pub fn host_of(&self, placed: &Placed) -> Host {
         let way = |is_v4: bool| {
             let address = placed.tunnels.iter().find(|address| address.is_ipv4() == is_v4)?;
@@ -90,7 +90,7 @@ impl SpreadHost for Wire<'_> {
     }
 
     fn close(&mut self, link: usize) {
-        // Who is told why may be gone already.
+        // The peer that is told why may be gone already.
         let _gone = self.flush(link);
         self.links[link].close();
     }
@@ -172,7 +172,7 @@ pub(super) fn placed_of((slot, host): &(u8, Host)) -> Placed {
         HostState::Dead => State::Dead,
         HostState::DeadDrained => State::DeadDrained,
     };
-    // Its name is the machine's to say.
+    // The machine knows its name.
     Placed { slot: *slot, name: String::new(), tunnels, layer2: host.layer2, state }
 }
 

@@ -1,6 +1,6 @@
 //! Heartbeats through strings as datagrams of one size, authenticated with the group's
-//! key. Which of them are fresh is the business of the machine,
-//! [`Beats`](holdfast_member::transit::beat::Beats).
+//! key. The machine, [`Beats`](holdfast_member::transit::beat::Beats), decides which
+//! of them are fresh.
 
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_member::transit::beat::{self, Beat};
@@ -15,7 +15,8 @@ pub(super) fn encode(beat: &Beat, key: &[u8; 32]) -> [u8; DATAGRAM_BYTES] {
         .encode(MAGIC, key)
 }
 
-/// `None` if nobody with the key made it, or for another purpose.
+/// The heartbeat in `bytes`; `None` if nobody with the key made it, or for
+/// another purpose.
 pub(super) fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Beat> {
     let Datagram { head, session, number, echo, word } = Datagram::decode(bytes, MAGIC, key)?;
     let [side, string, lost] = head;

@@ -10,13 +10,13 @@ use holdfast_member::transit::beat::{Beats, Reject};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Datagrams taken from one string before the others have their turn: whoever
-/// floods a string delays no other, and not for long.
+/// Most datagrams taken from one string before the others have their turn:
+/// somebody who floods a string delays no other, and not for long.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Class selector 6, network control (RFC 4594 §3.1).
 const TRAFFIC_CLASS: u32 = 0xc0;
 
-/// Datagrams that did not count.
+/// Numbers of datagrams that did not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rejected {
     pub forged: u64,
@@ -29,7 +29,7 @@ struct Line {
     peer: SocketAddr,
 }
 
-/// See the module.
+/// The sockets; see the module.
 pub(super) struct Lines {
     lines: Vec<Line>,
     beats: Beats,
@@ -68,7 +68,8 @@ impl Lines {
         self.rejected
     }
 
-    /// One heartbeat through every string. What cannot be sent is as good as lost.
+    /// Sends one heartbeat through every string. One that cannot be sent is as
+    /// good as lost.
     pub(super) fn send(&mut self, now: Nanos, lost: u32) {
         for (string, line) in self.lines.iter().enumerate() {
             let beat = self.beats.send(now.0, string, lost);
@@ -102,7 +103,7 @@ impl Lines {
     }
 }
 
-/// A socket that sends and receives through this string and no other way.
+/// A socket that sends and receives only through this string.
 fn socket(end: &StringEnd) -> std::io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(end.address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! What an edge of a transit group says of itself.
+//! What an edge of a transit group says about itself.
 
 use super::TransitDaemon;
 use crate::admin::EDGE_SCHEMA;

@@ -1,4 +1,4 @@
-//! What the machine of an edge needs, from this host's kernel: the programs' table,
+//! What the machine of an edge needs of this host's kernel: the programs' table,
 //! the cache that resends (HALR), and the cap on windows (PFRC).
 
 use super::FlowCounts;
@@ -28,7 +28,7 @@ pub(super) struct Wire<'a> {
     pub recoverer: Recoverer,
     pub regulator: Regulator,
     pub lines: Lines,
-    /// By string.
+    /// Exits by string.
     pub exits: Vec<Rc<Exit>>,
     pub flows: FlowCounts,
     pub events: Events,
@@ -63,7 +63,7 @@ pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>>
 }
 
 impl Wire<'_> {
-    /// When the cache and the cap have to do something.
+    /// When the cache and the cap have something to do.
     pub fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
         (self.recoverer.deadline(), self.regulator.deadline())
     }

@@ -54,7 +54,7 @@ pub struct CodecArgs {
     pub seed: u64,
 }
 
-/// One codec at one shape.
+/// Results of one codec at one shape.
 #[derive(Clone, Debug, Serialize)]
 struct Entry {
     codec: String,
@@ -73,7 +73,8 @@ struct Times {
     decode_gb_per_s: f64,
 }
 
-/// All codecs at one shape; the ratios are of the medians, above 1 if ours is faster.
+/// Results of all codecs at one shape; the ratios are of the medians, above 1 if ours
+/// is faster.
 #[derive(Clone, Debug, Serialize)]
 struct ShapeReport {
     shape: String,
@@ -132,7 +133,7 @@ enum Side {
     Decode,
 }
 
-/// Who takes the turns.
+/// The codec that takes the turns.
 enum Worker {
     Here { codec: Box<dyn Codec>, packets: Vec<Packet> },
     Outside(Outside),
@@ -171,7 +172,8 @@ fn packets(shape: Shape) -> Vec<Packet> {
     (0..count).map(packet).collect()
 }
 
-/// As many erased cells as there are redundant ones, in order; pattern after pattern.
+/// As many erased cells as there are redundant ones, in order, for one pattern after
+/// the other.
 fn patterns(shape: Shape, seed: u64) -> Vec<u8> {
     let mut rng = Rng::of_state(seed);
     let mut patterns = Vec::new();

@@ -14,7 +14,7 @@ struct Peer {
     folder: &'static str,
     files: &'static [(&'static str, &'static str)],
     command: &'static [&'static str],
-    /// What to do where it cannot be built.
+    /// The remedy where it cannot be built.
     remedy: &'static str,
 }
 
@@ -100,7 +100,7 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// One turn; ns per packet.
+    /// Takes one turn; returns ns per packet.
     ///
     /// # Errors
     /// When it has ended, which it does if it restores wrong bytes.

@@ -38,7 +38,7 @@ pub trait Codec {
     fn decode(&mut self, packet: &mut Packet, missing: &[u8]) -> Result<()>;
 }
 
-/// What no codec can be faster than by much: the packet is copied.
+/// The bound that no codec beats by much: the packet is copied.
 pub struct Memcpy(pub Vec<u8>);
 
 impl Codec for Memcpy {

@@ -14,14 +14,14 @@ use holdfast_report::Stalls;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What each of the clients asks, µs.
+/// Time between the requests of each client, in µs.
 const INTERVAL_US: u64 = 2_000;
 
-/// Of each load, clients that count together: a request that is run twice, or never,
-/// shows in what all of them hear.
+/// Number of clients of each load that count together: a request that is run twice,
+/// or never, shows in what all of them hear.
 const SHARING: usize = 2;
 
-/// What the server holds besides, MB.
+/// Data that the server holds in addition, in MB.
 const FILL_MB: u64 = 3;
 
 /// A primary is protected at least this long before it dies, ms, and how much longer
@@ -32,15 +32,15 @@ const SPAN_MS: u64 = 400;
 /// What a chain of failovers did to the connections that saw all of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChainReport {
-    /// How many there were to be.
+    /// Number of planned failovers.
     failovers: u64,
-    /// How many there were.
+    /// Number of failovers that happened.
     done: u64,
-    /// Of the loads, over IPv4 and IPv6.
+    /// Fate of the loads, over IPv4 and IPv6.
     fate: Fate,
     /// Replies that were right.
     replies: u64,
-    /// From the start of a daemon until both members were protected.
+    /// Time from the start of a daemon until both members were protected.
     protected_ms: Stalls,
     /// The longest gap of each connection, takeovers included.
     gap_ms: Stalls,

@@ -15,14 +15,15 @@ use serde_json::Value;
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// What the server holds when its image is taken, and how much log follows, MB.
+/// Data that the server holds when its image is taken, and log that follows, in
+/// MB.
 const MEMORY_MB: [u64; 2] = [3, 100];
 const LARGE_MEMORY_MB: u64 = 1_000;
 const LOG_MB: [u64; 2] = [10, 100];
 
 /// FT-TCP's cold backup, of a server that echoes (DSN 2003): ms for each MB.
 const PAPER_MS_PER_MB: f64 = 20.0;
-/// What is asked: ms for each MB of the image, and of the log.
+/// Limits: ms for each MB of the image, and of the log.
 const IMAGE_ASKED_MS: f64 = 1.0;
 const LOG_ASKED_MS: f64 = 2.0;
 
@@ -49,7 +50,7 @@ pub struct ColdArgs {
     pub large: bool,
 }
 
-/// What a log is made of.
+/// The requests that make a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Requests {
@@ -193,7 +194,7 @@ fn takeover(service: &mut Service<'_>, case: Case) -> Result<Takeover> {
 }
 
 /// Until the log was in the replica's ring, and until that was run: the probe waits for it.
-fn replayed_ms(takeover: &Value, fed_ms: f64) -> f64 {
+pub(crate) fn replayed_ms(takeover: &Value, fed_ms: f64) -> f64 {
     fed_ms + takeover["phases_us"]["probe"].as_f64().unwrap_or(0.0) / 1e3
 }
 

@@ -24,7 +24,8 @@ const SCRIPT: &str = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do \
      redis.call('SET', 'fill:' .. i, string.rep(string.char(97 + i % 26), tonumber(ARGV[3]))) \
      end return 'done'";
 
-/// Fills the service's redis with so many bytes of values, from the client's host.
+/// Fills the service's redis with this many bytes of values, from the client's
+/// host.
 ///
 /// # Errors
 /// When the server refuses, or does not answer.
@@ -67,18 +68,19 @@ fn say(at: SocketAddr, megabytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// One request, whose answer is a line.
+/// Sends one request, whose answer is a line.
 ///
 /// # Errors
-/// When there is none for so many seconds.
+/// When there is no answer within `patience_s` seconds.
 pub fn asked(client: &mut TcpStream, words: &[&[u8]], patience_s: u64) -> Result<()> {
     each(client, words, 1, patience_s)
 }
 
-/// The same request so many times, and the answers, of one line each.
+/// Sends the same request `times` times, and reads the answers, of one line
+/// each.
 ///
 /// # Errors
-/// When there is none for so many seconds, or the server refuses.
+/// When there is no answer within `patience_s` seconds, or the server refuses.
 pub fn each(client: &mut TcpStream, words: &[&[u8]], times: usize, patience_s: u64) -> Result<()> {
     client.set_read_timeout(Some(Duration::from_secs(patience_s)))?;
     client.write_all(&encode(words).repeat(times))?;

@@ -1,10 +1,10 @@
 //! What clients notice while a group heals (`rejoin`) or swaps its members
-//! (`switchover`): the longest time without a reply of each, beside the same load,
-//! for as long, in which nothing happens.
+//! (`switchover`): each client's longest time without a reply, compared with the
+//! same load, for as long, in which nothing happens.
 
 pub(crate) mod chain;
 pub(crate) mod cold;
-mod fill;
+pub(crate) mod fill;
 pub(crate) mod rejoin;
 pub(crate) mod switchover;
 
@@ -23,14 +23,15 @@ use std::time::{Duration, Instant};
 /// The load works for this long before anything happens.
 const BEFORE: Duration = Duration::from_secs(1);
 
-/// It goes on for this long when all is over.
+/// Time for which the load goes on when all is over.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// A member that has not joined by then will not; many times what is asked for.
+/// Time after which a member that has not joined never will; many times the
+/// limit.
 const HEAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often the members are asked whether they protect. Each question starts three
-/// programs beside the clients whose gaps are measured.
+/// Time between two questions to the members whether they protect. Each question
+/// starts three programs beside the clients whose gaps are measured.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Seeds 1 and 2 use IPv4, 3 and 4 IPv6, and so on.
@@ -38,13 +39,13 @@ fn uses_ipv6(seed: u64) -> bool {
     seed.wrapping_sub(1) / 2 % 2 == 1
 }
 
-/// Who asks a redis-server.
+/// The clients that ask a redis-server.
 struct Clients {
-    /// Those that count, each at its pace.
+    /// Number of clients that count, each at its own pace.
     busy: usize,
     /// Time between two of their requests, µs.
     interval_us: u64,
-    /// Those that say nothing.
+    /// Number of clients that send nothing.
     idle: usize,
     ipv6: bool,
 }
@@ -78,9 +79,9 @@ fn quiet_seed(seed: u64) -> u64 {
 /// What became of the connections of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fate {
-    /// All of them.
+    /// Number of all connections.
     pub connections: u64,
-    /// Those that were reset, ended, or waited in vain.
+    /// Number of connections that were reset, ended, or waited in vain.
     pub lost: u64,
     /// Replies with a wrong byte, and shared counters that do not add up.
     pub wrong: u64,
@@ -122,8 +123,8 @@ fn gaps_ns(report: &Report) -> Vec<u64> {
     busy.map(|it| it.stall_ns).collect()
 }
 
-/// From a moment of this machine's until the longest gap of all began, ms; below 0 if
-/// it was before.
+/// Time from a moment of this machine until the longest gap of all began, in ms;
+/// below 0 if it was before.
 fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
     let longest = report.connections.iter().max_by_key(|it| it.stall_ns);
     longest.map_or(0.0, |it| (it.stall_start_ns as f64 - since_ns as f64) / 1e6)
@@ -132,16 +133,16 @@ fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
 /// The longest gaps of clients, over all runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Gaps {
-    /// With what the bench is about.
+    /// Gaps with what the bench is about.
     pub with_ms: Stalls,
-    /// In the same load without it.
+    /// Gaps in the same load without it.
     pub without_ms: Stalls,
     /// Each client's gap above its own in the load without.
     pub added_ms: Stalls,
 }
 
 impl Gaps {
-    /// Of pairs of gaps of the same client, with and without, ns.
+    /// Stalls from pairs of gaps of the same client, with and without, in ns.
     fn of(pairs: &[(u64, u64)]) -> Self {
         let of = |pick: fn(&(u64, u64)) -> u64| {
             Stalls::of_ns(&pairs.iter().map(pick).collect::<Vec<_>>())
@@ -166,7 +167,8 @@ impl Gaps {
 /// What the clients of one run noticed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Noticed {
-    /// From what happened until the longest gap of all began, ms; below 0 if it was before.
+    /// Time from what happened until the longest gap of all began, in ms; below 0 if it was
+    /// before.
     longest_after_ms: f64,
     /// The load's own longest delay in waking up, ms.
     own_pause_ms: f64,
@@ -175,14 +177,14 @@ pub struct Noticed {
     mistake: Option<String>,
     /// Over its clients.
     gaps: Gaps,
-    /// Of each client, with what happened and without, ns.
+    /// Gaps of each client, with what happened and without, in ns.
     #[serde(skip)]
     gaps_ns: Vec<(u64, u64)>,
 }
 
 impl Noticed {
-    /// Of the load in which it happened, at a moment of this machine's, and of the one in
-    /// which nothing did.
+    /// What was noticed in the load in which it happened, at a moment of this machine,
+    /// and in the one in which nothing did.
     fn of(report: &Report, since_ns: u64, quiet: &Report) -> Self {
         let gaps_ns: Vec<_> = gaps_ns(report).into_iter().zip(gaps_ns(quiet)).collect();
         Self {

@@ -18,7 +18,7 @@ use holdfast_report::{Stalls, Summary, progress};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What each of the clients asks, µs.
+/// Time between the requests of each client, in µs.
 const INTERVAL_US: u64 = 2_000;
 
 /// Sizes of what the server holds that are always tried, MB.
@@ -74,13 +74,13 @@ impl Case {
         all
     }
 
-    /// What a join may add to a client's longest gap, p99, ms.
+    /// Limit on what a join may add to a client's longest gap, p99, in ms.
     fn gap_asked_ms(self) -> f64 {
         let of_size = if self.megabytes > USUAL_MB { 15.0 } else { 10.0 };
         of_size + if self.idle > 0 { 10.0 } else { 0.0 }
     }
 
-    /// How soon both must be protected.
+    /// Limit on the time until both must be protected.
     fn protected_asked(self) -> Duration {
         Duration::from_secs(if self.megabytes > USUAL_MB { 15 } else { 3 })
     }

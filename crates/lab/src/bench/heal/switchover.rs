@@ -18,16 +18,16 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// What each of the clients asks, µs.
+/// Time between the requests of each client, in µs.
 const INTERVAL_US: u64 = 10_000;
 
-/// What the server holds besides, MB.
+/// Data that the server holds in addition, in MB.
 const FILL_MB: u64 = 3;
 
 /// Both loads last at least this long from the command on.
 const WINDOW: Duration = Duration::from_secs(3);
 
-/// What the clients may wait for a switchover, p99, ms.
+/// Limit on the clients' wait for a switchover, p99, in ms.
 const STALL_ASKED_MS: f64 = 10.0;
 
 /// Options of the switchover bench.

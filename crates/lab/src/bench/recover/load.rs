@@ -22,9 +22,9 @@ const REQUEST_BYTES: usize = 64;
 const REPLY_BYTES: usize = 1024;
 /// Connections that send as much as they can.
 const SENDERS: usize = 4;
-/// From the last connection's beginning to the outage.
+/// Time from the last connection's beginning to the outage.
 const SETTLE: Duration = Duration::from_millis(800);
-/// Nobody is waited for longer after an outage.
+/// Longest wait for anybody after an outage.
 const STALL_MAX: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(2);
 const PIECE_BYTES: usize = 64 << 10;
@@ -104,7 +104,7 @@ impl Moments {
         self.look(shared);
     }
 
-    /// Is the end known now?
+    /// Whether the end is known now.
     fn look(&mut self, shared: &Shared) {
         let Some(end) = shared.end().filter(|_| !self.is_found) else { return };
         let first = self.came.iter().find(|(asked, came)| *asked < end && *came >= end);
@@ -275,7 +275,8 @@ fn connector(ends: &Ends, shared: &Arc<Shared>) -> JoinHandle<()> {
         let at = shared.now();
         while stream.is_ok() && !shared.is_over() {
             if let Some(end) = shared.end() {
-                // One that was opened before the end is noted has not stalled.
+                // A connection that was opened before the end is noted has not
+                // stalled.
                 shared.stalled(at.saturating_sub(end));
                 break;
             }

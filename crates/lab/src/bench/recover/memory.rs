@@ -20,7 +20,7 @@ pub struct Taken {
     pub resident_bytes: u64,
 }
 
-/// What the policies take.
+/// Memory that the policies take.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
     pub flows: u64,
@@ -69,7 +69,7 @@ fn fill(packets: &[usize]) -> Result<Taken> {
                 sack: None,
                 bytes: *bytes as u32,
             };
-            // As a keyed hash spreads them.
+            // Spread as by a keyed hash.
             let key = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             cache.handle_packet(0, key, &passing, |slabs| slabs.put(&packet[..*bytes], 0));
         }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The string's rate: as in the measurements of what Linux does alone.
 const BITS_PER_SECOND: u64 = 100_000_000;
-/// What waits in front of a string is what fits into a round trip, as in a router
-/// that is set up well, and this at least: 12 ms of it.
+/// Packets that wait in front of a string, at least: as many as fit into a round
+/// trip, as in a router that is set up well, or this many, which are 12 ms.
 const QUEUE_PACKETS_MIN: u32 = 100;
 const FRAME_BYTES: u64 = 1514;
 /// The edges notice the end of an outage this late at most.
@@ -32,7 +32,7 @@ const PORT: u16 = 7000;
 /// Both fail and come back: the outage is as long as it is meant to be, and no
 /// detector has a part in it.
 const STRINGS: usize = 2;
-/// After an outage everybody has settled.
+/// Time after an outage in which everybody has settled.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Options of the recover bench.
@@ -122,7 +122,7 @@ pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
                 let mut pairs = Vec::new();
                 for number in 0..args.pairs {
                     let one = |testbed| outage(testbed, kind, outage_s);
-                    // Whoever is first would always be so.
+                    // The first one would always have the advantage.
                     pairs.push(if number % 2 == 0 {
                         let off = one(&off)?;
                         (off, one(&on)?)
@@ -227,7 +227,7 @@ fn cell(kind: Kind, outage_s: f64, round_trip_ms: u64, pairs: &[Pair], resent: u
     }
 }
 
-/// Of sorted values, s.
+/// One side, from sorted values in s.
 fn side(sorted: &[f64]) -> Side {
     let at = |share: f64| {
         let rank = (sorted.len() as f64 * share).ceil() as usize;

@@ -17,7 +17,7 @@ const REPEAT: u32 = 300_000;
 const RUNS: usize = 15;
 /// Above everything that ordinary processes do.
 const PRIORITY: i32 = 50;
-/// Of the loopback, which every network has.
+/// Interface index of the loopback, which every network has.
 const LOOPBACK: u32 = 1;
 const V4: &str = "10.9.0.100";
 const V6: &str = "fd09::100";
@@ -40,7 +40,7 @@ pub struct Costs {
 /// The program can only be run on the same packet again if that is unwrapped.
 #[derive(Clone, Debug, Serialize)]
 pub struct Wrapped {
-    /// As measured: the program, and the undoing.
+    /// Times as measured: the program, and the undoing.
     pub whole: Interval,
     /// Half of what it costs to wrap a packet, to unwrap it, and nothing else.
     pub undoing: Interval,

@@ -16,7 +16,7 @@ use ways::{Beds, Way};
 
 /// Writes of these sizes, bytes; the last is the bulk.
 const SIZES: [usize; 9] = [64, 256, 512, 1024, 1400, 1448, 1500, 1600, BULK_BYTES];
-/// Of these only, where a part of the way is confined.
+/// The only sizes where a part of the path is confined.
 const SIZES_CONFINED: [usize; 4] = [64, 1024, 1500, BULK_BYTES];
 const CONNECTS: usize = 60;
 /// The share of a processor that a confined server has, percent.

@@ -134,7 +134,7 @@ pub fn throughput(
         let (after, took) = (sink.bytes.load(Ordering::Relaxed), start.elapsed());
         stop.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // That the way carries at all its first byte has shown.
+        // Its first byte has shown that the path carries at all.
         sent.map(|()| (after - before) as f64 * 8.0 / took.as_secs_f64())
     })
 }

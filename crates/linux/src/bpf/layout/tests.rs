@@ -11,7 +11,8 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Assertions on a structure and its fields; `=` where C has another name for one.
+/// Assertions on a structure and its fields; `=` where the field has another name
+/// in C.
 macro_rules! fields {
     ($c:ident, $structure:literal, $rust:ty: $($field:ident $(= $other:ident)?),+) => {{
         let size = size_of::<$rust>();
@@ -126,7 +127,7 @@ fn spread(c: &mut String) {
     claim(c, &format!("sizeof(struct spread_fragment) == {SPREAD_FRAGMENT_BYTES}"));
 }
 
-/// What programs tell by a number: the name of each in C.
+/// Numbers by which programs tell kinds, and the name of each in C.
 fn kinds(c: &mut String) {
     let mut named = |name: &str, is_it: &dyn Fn(u32) -> bool| {
         let number = (0..10).find(|number| is_it(*number)).expect("a number that is read so");
@@ -163,7 +164,7 @@ fn kinds(c: &mut String) {
     }
 }
 
-/// What the compiler that makes the programs says of a source.
+/// What the C compiler of the programs says about a source.
 fn compile(source: &str) -> String {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut clang = Command::new("clang");

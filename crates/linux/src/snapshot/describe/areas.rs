@@ -1,4 +1,4 @@
-//! Areas of memory, and the shared memory that they show.
+//! Areas of memory, and the shared memory mapped in them.
 
 use super::super::bounds::{Patience, link_of};
 use super::super::error::{Doing, Result, refuse};
@@ -17,21 +17,21 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// A file in one file system, as /proc/PID/maps and fstat(2) number it.
 pub(in super::super) type FileId = (u64, u64);
 
-/// A mapped part of a file: which one, where the part begins, how long it is.
+/// A mapped part of a file: which file, where the part begins, how long it is.
 type Part = (Status, u64, u64);
 
 /// Bytes of a file that are hashed at once.
 const PIECE: u64 = 1 << 20;
 
-/// What is known of a process's areas, kept from before the freeze into it.
+/// What is known about a process's areas, kept from before the freeze into it.
 pub(in super::super) struct Areas<'a> {
     pid: u32,
     key: HashKey,
     external: &'a External,
     pub mounts: Mounts,
-    /// Bytes of files that may be compared yet.
+    /// Bytes of files that may still be compared.
     left: u64,
-    /// Hashes of what is mapped of files.
+    /// Hashes of the mapped parts of files.
     hashes: BTreeMap<Part, u64>,
     mappings: Vec<Mapping>,
     flags: BTreeMap<u64, Vec<String>>,
@@ -41,11 +41,12 @@ pub(in super::super) struct Areas<'a> {
 #[derive(Default)]
 pub(in super::super) struct Found {
     pub areas: Vec<Area>,
-    /// Private mappings of files that are gone, by their start: where the file has
-    /// anything.
+    /// Private mappings of files that are gone, by their start: the ranges in
+    /// which the file has data.
     pub whole: BTreeMap<u64, Vec<(u64, u64)>>,
     pub objects: Vec<Object>,
-    /// By what file each is, and a path under /proc by which it can be opened.
+    /// File of each shared object, and a path under /proc by which it can be
+    /// opened.
     pub object_files: Vec<(FileId, String)>,
     numbers: BTreeMap<FileId, u32>,
     /// Bytes that shared memory takes.
@@ -53,7 +54,7 @@ pub(in super::super) struct Found {
 }
 
 impl<'a> Areas<'a> {
-    /// `bytes_max` is how much of files may be compared.
+    /// `bytes_max` is the most bytes of files that may be compared.
     pub fn new(pid: u32, key: HashKey, bytes_max: u64, external: &'a External) -> Result<Self> {
         let (hashes, flags) = (BTreeMap::new(), BTreeMap::new());
         let mounts = Mounts::read().doing("what is mounted")?;
@@ -65,8 +66,8 @@ impl<'a> Areas<'a> {
         &self.mappings
     }
 
-    /// Lists them again, and what costs much, their flags (15 ms for a gigabyte), only where
-    /// that has changed.
+    /// Lists the areas again, and their flags, which cost much (15 ms for a gigabyte), only
+    /// where areas have changed.
     pub fn refresh(&mut self) -> Result<()> {
         let mappings = maps::read(self.pid)?;
         if mappings != self.mappings {
@@ -76,14 +77,14 @@ impl<'a> Areas<'a> {
         Ok(())
     }
 
-    /// Looks again; costs little where nothing has changed.
+    /// Looks again; costs little if nothing has changed.
     pub fn look(&mut self, patience: Patience, refusals: &mut Refusals) -> Result<Found> {
         self.refresh()?;
         let mut found = Found::default();
         for mapping in &self.mappings.clone() {
             patience.check()?;
             let flags = self.flags.get(&mapping.start).cloned().unwrap_or_default();
-            // The kernel's own have flags of their own.
+            // The kernel's own areas have flags of their own.
             if !mapping.name.starts_with(b"[v") {
                 refuse_flags(&flags, refusals);
             }
@@ -147,8 +148,8 @@ impl<'a> Areas<'a> {
         strange.is_some()
     }
 
-    /// The hash of what is mapped of a file: of that which is mapped, whatever its name
-    /// means by now.
+    /// The hash of a mapped part of a file: of what is mapped, whatever its name means
+    /// by now.
     fn hash(&mut self, mapping: &Mapping, status: Status, patience: Patience) -> Result<u64> {
         let (offset, len) = (mapping.offset, mapping.end - mapping.start);
         let part = (status, offset, len);
@@ -197,13 +198,13 @@ impl<'a> Areas<'a> {
         if self.is_strange(mapping, refusals) {
             return Ok(None);
         }
-        // Who may write and does not now may ask for it later.
+        // A process that may write and does not now may ask for it later.
         let writable = flags.iter().any(|flag| flag == "mw");
         Ok(Some(Backing::Shared { path: path.to_vec(), offset, writable }))
     }
 }
 
-/// The path of what is mapped, if it still leads there, and that is a file.
+/// The path of what is mapped, if it still leads there and to a file.
 fn named(mapping: &Mapping) -> Option<(&[u8], Status)> {
     let path = mapping.path()?;
     let found = names::look(path).ok()?;
@@ -212,8 +213,8 @@ fn named(mapping: &Mapping) -> Option<(&[u8], Status)> {
 }
 
 impl Found {
-    /// The number of the shared memory behind a link under /proc; `None`: there is
-    /// something else by now.
+    /// The number of the shared memory behind a link under /proc; `None` if
+    /// something else is there by now.
     pub fn object(
         &mut self,
         name: &[u8],
@@ -243,7 +244,7 @@ impl Found {
     }
 }
 
-/// Bytes that a file takes, holes left out.
+/// Bytes that a file takes, without holes.
 pub(in super::super) fn allocated(metadata: &std::fs::Metadata) -> u64 {
     /// Bytes of what `st_blocks` counts.
     const BLOCK: u64 = 512;
@@ -264,8 +265,8 @@ fn seals(file: &File) -> u32 {
     u32::try_from(seals).unwrap_or(0)
 }
 
-/// Where a mapped file has anything, as addresses of whole pages: what is zero in it,
-/// anonymous memory is, too.
+/// Where a mapped file has data, as addresses of whole pages: where it is zero,
+/// anonymous memory is zero, too.
 fn data_of(link: &str, mapping: &Mapping, patience: Patience) -> Result<Vec<(u64, u64)>> {
     let what = || format!("the mapped file {}", shown(&mapping.name));
     let file = names::read_link(link).doing(what())?;
@@ -286,7 +287,7 @@ fn data_of(link: &str, mapping: &Mapping, patience: Patience) -> Result<Vec<(u64
     Ok(data)
 }
 
-/// The parts of a file's range that are no holes.
+/// The parts of a file's range that are not holes.
 pub(in super::super) fn extents(
     file: &File,
     from: u64,

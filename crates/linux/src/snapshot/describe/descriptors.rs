@@ -23,34 +23,35 @@ use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
-/// Kind of a comparison for kcmp(2).
+/// Type of the comparison for kcmp(2).
 const KCMP_FILE: u32 = 0;
-/// What an unlinked file's mode may be: a set-uid bit is for programs with a name.
+/// Permitted mode bits of an unlinked file: a set-uid bit is for programs with a
+/// name.
 const MODE: u32 = 0o777;
 /// Bytes of a file handle (`MAX_HANDLE_SZ`).
 const HANDLE_MAX: usize = 128;
 
-/// All descriptors of a process that stands.
+/// All descriptors of a stopped process.
 #[derive(Default)]
 pub(in super::super) struct Descriptors {
     pub files: Vec<OpenFile>,
     pub descriptors: Vec<Descriptor>,
     pub watches: Vec<Watch>,
-    /// What pipes hold, by the file that reads.
+    /// Contents of pipes, by the file that reads.
     pub contents: Vec<(u32, Vec<u8>)>,
-    /// Connections of which nothing is known yet.
+    /// Connections about which nothing is known yet.
     pub later: Vec<u32>,
-    /// Unlinked files whose content is to be copied.
+    /// Unlinked files whose content has to be copied.
     pub unlinked: Vec<Unlinked>,
-    /// Bytes that they take.
+    /// Bytes that these files take.
     pub unlinked_bytes: u64,
     /// Files that are open for writing.
     pub writing: Writing,
-    /// Files in state folders of which parts are memory that is written.
+    /// Files in state folders of which parts are mapped writable.
     pub mapped: BTreeSet<PathBuf>,
 }
 
-/// An unlinked file: where it can be opened, and what of it must be found there then.
+/// An unlinked file: where it can be opened, and what must be found there then.
 pub(in super::super) struct Unlinked {
     pub file: u32,
     pub link: String,
@@ -58,7 +59,7 @@ pub(in super::super) struct Unlinked {
 }
 
 impl Unlinked {
-    /// Opens it: the very file whose rights were looked at.
+    /// Opens the very file whose rights were looked at.
     pub fn open(&self) -> io::Result<fs::File> {
         let file = names::read_link(&self.link)?;
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
@@ -68,7 +69,7 @@ impl Unlinked {
     }
 }
 
-/// Mount and number of a file, as /proc says them together with its flags.
+/// Mount and number of a file, as /proc gives them together with its flags.
 type Identity = (Option<u64>, Option<u64>);
 
 fn identity(info: &str) -> Identity {
@@ -76,12 +77,12 @@ fn identity(info: &str) -> Identity {
     (number("mnt_id:"), number("ino:"))
 }
 
-/// What is looked at, as whom, and for how long.
+/// What is looked at, as which user, and for how long.
 pub(in super::super) struct Look<'a> {
     pub pid: u32,
     pub external: &'a External,
     pub mounts: &'a Mounts,
-    /// Whose files the server opens.
+    /// User whose files the server opens.
     pub user: u32,
     /// See [`crate::snapshot::Options::shares_files`] and its neighbour.
     pub shares_files: bool,
@@ -95,10 +96,10 @@ impl Look<'_> {
     }
 }
 
-/// One descriptor as it is found.
+/// One descriptor as it was found.
 struct Entry {
     number: u32,
-    /// What it is, as the kernel calls it.
+    /// What the descriptor is, in the kernel's words.
     link: Vec<u8>,
     metadata: fs::Metadata,
     /// `/proc/PID/fdinfo/N`.
@@ -107,7 +108,7 @@ struct Entry {
     position: u64,
 }
 
-/// An open file, in the kernel's order: what a server has millions of is found in a few
+/// An open file in the kernel's order, so that one among millions is found in a few
 /// steps.
 struct Open {
     pid: u32,
@@ -140,7 +141,7 @@ impl PartialEq for Open {
 
 impl Eq for Open {}
 
-/// Which ends of a pipe were met, and what is known of it.
+/// Which ends of a pipe were found, and what is known about it.
 struct Pipe {
     number: u32,
     reads: bool,
@@ -155,9 +156,9 @@ pub(in super::super) struct Reader<'a> {
     connections: BTreeSet<u32>,
     refusals: &'a mut Refusals,
     found: Descriptors,
-    /// By file system and number in it: files that may be the same open file.
+    /// Files that may be the same open file, by file system and number in it.
     alike: BTreeMap<(u64, u64), BTreeMap<Open, u32>>,
-    /// By the number of the kernel's.
+    /// Pipes by the kernel's number.
     pipes: BTreeMap<u64, Pipe>,
     watch_lines: Vec<(u32, String)>,
     inodes: BTreeMap<u32, u64>,
@@ -165,7 +166,7 @@ pub(in super::super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Of `connections` nothing is asked.
+    /// Nothing is asked about `connections`.
     pub fn new(
         look: Look<'a>,
         connections: BTreeSet<u32>,
@@ -199,7 +200,8 @@ impl<'a> Reader<'a> {
                 continue;
             }
             match self.descriptor(number, memory) {
-                // Closed since they were listed, by a process that runs.
+                // The descriptor was closed since they were listed, because the
+                // process runs.
                 Err(SnapshotError::Step { error, .. }) if is_gone(&error) => {}
                 done => done?,
             }
@@ -250,7 +252,8 @@ impl<'a> Reader<'a> {
         self.found.later.push(number);
     }
 
-    /// `None`: refused, for it may not even be looked at.
+    /// Looks at a descriptor; `None` if it is refused because it may not even
+    /// be looked at.
     fn entry(&mut self, number: u32) -> io::Result<Option<Entry>> {
         let path = format!("/proc/{}/fd/{number}", self.look.pid);
         let info = info_of(self.look.pid, number)?;
@@ -269,7 +272,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Entry { number, link, metadata, flags, position, info }))
     }
 
-    /// An open file that was met under another number.
+    /// An open file that was found under another number.
     fn known(&mut self, entry: &Entry) -> Option<u32> {
         let id = (entry.metadata.dev(), entry.metadata.ino());
         let open = Open { pid: self.look.pid, number: entry.number };
@@ -295,7 +298,7 @@ impl<'a> Reader<'a> {
         Ok(file)
     }
 
-    /// `None`: it cannot be rebuilt.
+    /// The kind of a file; `None` if it cannot be rebuilt.
     fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
         let link = &entry.link[..];
         if self.look.external.descriptors.contains(&entry.number) {
@@ -354,7 +357,8 @@ impl<'a> Reader<'a> {
         rebuilt.then(|| FileKind::Path { path: entry.link.clone(), position })
     }
 
-    /// Its content goes into the image: so the server must be one who may read it.
+    /// An unlinked file. Its content goes into the image, so the server must be
+    /// allowed to read it.
     fn unlinked(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
         let flags = entry.flags.cast_signed();
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_PATH == 0;
@@ -384,7 +388,7 @@ impl<'a> Reader<'a> {
         let fresh = Pipe { number, reads: false, writes: false, packets: false, holds: false };
         let pipe = self.pipes.entry(entry.metadata.ino()).or_insert(fresh);
         let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
-        // The kernel says so of the end that writes.
+        // The kernel says so for the end that writes.
         pipe.packets |= entry.flags & libc::O_DIRECT as u32 != 0;
         if writes {
             pipe.writes = true;
@@ -397,7 +401,8 @@ impl<'a> Reader<'a> {
         Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
     }
 
-    /// Pipes whose other end somebody else has are no affair of an image.
+    /// Refuses pipes whose other end belongs to another process: they do not
+    /// belong in an image.
     fn pipe_ends(&mut self) {
         for (inode, pipe) in &self.pipes {
             if !pipe.reads || !pipe.writes {
@@ -440,7 +445,7 @@ impl<'a> Reader<'a> {
                 u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
             });
             match parsed() {
-                // A descriptor that was closed while a duplicate lives is watched still.
+                // A descriptor that was closed while a duplicate lives is still watched.
                 Some(watch) if self.inodes.get(&watch.target).copied() == inode => {
                     self.found.watches.push(watch);
                 }
@@ -480,7 +485,7 @@ fn event(info: &str) -> Option<FileKind> {
 }
 
 fn timer(info: &str) -> Option<FileKind> {
-    // "it_value: (seconds, nanoseconds)": what is left of it.
+    // "it_value: (seconds, nanoseconds)": the time left.
     let time = |name: &str| {
         let text = field(info, name)?.trim_matches(['(', ')']);
         let (seconds, nanoseconds) = text.split_once(", ")?;
@@ -495,7 +500,7 @@ fn timer(info: &str) -> Option<FileKind> {
     })
 }
 
-/// What a pipe holds; it stays there.
+/// The content of a pipe, which stays there.
 fn peek_pipe(end: BorrowedFd<'_>, capacity: i32) -> io::Result<Vec<u8>> {
     let wanted = readable(end)?;
     if wanted == 0 {

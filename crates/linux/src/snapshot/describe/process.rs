@@ -28,13 +28,14 @@ impl Status {
         line.unwrap_or_default().trim()
     }
 
-    /// The last number of a line: of the innermost namespace, where there are several.
+    /// The last number of a line: the one of the innermost namespace, if there are
+    /// several.
     pub fn number(&self, name: &str) -> u64 {
         let last = self.text(name).split_whitespace().rfind(|word| *word != "kB");
         last.and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    /// Users or groups: what is not understood is not taken for root.
+    /// Users or groups; an entry that is not understood is not taken for root.
     fn ids(&self, name: &str) -> Result<[u32; 4]> {
         let words = self.text(name).split_whitespace().map(|word| word.parse().ok());
         let ids: Option<Vec<u32>> = words.collect();
@@ -59,13 +60,14 @@ impl Status {
         u64::from_str_radix(self.text(name), 16).unwrap_or(0)
     }
 
-    /// What it may do: a set-uid program and a user namespace give other rights.
+    /// What the process may do: a set-uid program and a user namespace give
+    /// other rights.
     pub fn rights(&self) -> Vec<String> {
         let names = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
         names.map(|name| self.text(name).to_owned()).to_vec()
     }
 
-    /// The user whose files it makes.
+    /// The user that owns the files it makes.
     pub fn file_user(&self) -> Result<u32> {
         self.ids("Uid").map(|users| users[3])
     }
@@ -76,10 +78,10 @@ impl Status {
     }
 }
 
-/// What /proc says against an image of a process that runs; nothing has been touched.
+/// What /proc says against an image of a running process; nothing has been touched.
 pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
     if status.text("State").starts_with('Z') {
-        // /proc says nothing more of it.
+        // /proc says nothing more about it.
         return refusals.add("its first thread has ended");
     }
     let is_stopped = status.text("State").starts_with('T');
@@ -88,8 +90,9 @@ pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refus
     lasting(pid, status, refusals);
 }
 
-/// As [`refusals`], of one that may stand. It ran after the first look: what it has
-/// done since then (a user namespace gives all rights, there) must not get into an image.
+/// Like [`refusals`], for a process that may be stopped. It ran after the first look:
+/// what it has done since then (a user namespace gives all rights, there) must not get
+/// into an image.
 pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusals) {
     let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
@@ -121,7 +124,7 @@ fn has_children(pid: u32) -> bool {
     crate::process::threads(pid).into_iter().flatten().any(|tid| !of(tid).is_empty())
 }
 
-/// All of it, of a process that stands.
+/// All of it, for a stopped process.
 pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Result<Process> {
     let status = Status::read(pid)?;
     let inside = insides.iter().find(|inside| inside.tid == pid);
@@ -148,7 +151,7 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         umask: u32::from_str_radix(status.text("Umask"), 8).unwrap_or(0o22),
         leads_session: status.number("NSsid") as u32 == number,
         leads_group: status.number("NSpgid") as u32 == number,
-        // The kernel gives the folder of one that is not to root.
+        // The kernel gives root the folder of a process that is not dumpable.
         dumpable: owner == users[1],
         no_new_privs: status.number("NoNewPrivs") != 0,
         thp_disabled: status.text("THP_enabled") == "0",
@@ -164,8 +167,8 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
     })
 }
 
-/// By number, as `/proc/PID/limits` lists them: who is another user's may not ask
-/// prlimit(2) without `CAP_SYS_RESOURCE`.
+/// Limits by number, as `/proc/PID/limits` lists them: prlimit(2) on another
+/// user's process needs `CAP_SYS_RESOURCE`.
 fn limits(pid: u32) -> io::Result<Vec<(u64, u64)>> {
     const SOFT: std::ops::Range<usize> = 26..47;
     const HARD: std::ops::Range<usize> = 47..68;
@@ -180,8 +183,9 @@ fn limits(pid: u32) -> io::Result<Vec<(u64, u64)>> {
     limits.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn layout(stat: &str, brk: u64) -> io::Result<Layout> {
-    // Fields are counted from 1; behind the name's bracket comes the third.
+/// The places of a process's memory, as `/proc/PID/stat` tells them.
+pub(in crate::snapshot) fn layout(stat: &str, brk: u64) -> io::Result<Layout> {
+    // Fields are counted from 1; the third comes behind the name's bracket.
     let fields: Vec<u64> = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect())

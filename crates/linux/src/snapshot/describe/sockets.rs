@@ -1,4 +1,5 @@
-//! Sockets: what can be said of them. What is made of them, whoever restores decides.
+//! Sockets, as far as they can be described. The restoring side decides what becomes
+//! of them.
 
 use super::Refusals;
 use super::descriptors::{flags_of, info_of};
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What is told of a socket and set again: level, name, bytes.
+/// Options of a socket that are recorded and set again: level, name, bytes.
 pub(in super::super) const OPTIONS: [(c_int, c_int, usize); 18] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, 4),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT, 4),
@@ -31,7 +32,7 @@ pub(in super::super) const OPTIONS: [(c_int, c_int, usize); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, 4),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 4),
 ];
-/// Bytes of any `sockaddr`.
+/// Largest `sockaddr`, in bytes.
 const ADDRESS_MAX: usize = 128;
 
 pub(super) fn describe(fd: BorrowedFd<'_>) -> io::Result<Socket> {
@@ -49,7 +50,7 @@ pub(super) fn describe(fd: BorrowedFd<'_>) -> io::Result<Socket> {
     })
 }
 
-/// Those that the socket has of [`OPTIONS`].
+/// The values of [`OPTIONS`] that the socket has.
 fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
     let option = |(level, name, bytes): (c_int, c_int, usize)| {
         let value: [u8; 8] = sockopt::get(fd, level, name).ok()?;
@@ -58,7 +59,7 @@ fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
     OPTIONS.into_iter().filter_map(option).collect()
 }
 
-/// A connection of which nothing is known: one that is closed at once, it may be.
+/// A connection about which nothing is known; it may be closed at once.
 pub(super) fn unknown() -> Socket {
     Socket {
         family: libc::AF_INET,
@@ -72,8 +73,9 @@ pub(super) fn unknown() -> Socket {
     }
 }
 
-/// Connections of a process that runs again: what was not asked while it stood, for
-/// there may be thousands. What it has done to one since then, its log has, too.
+/// Completes the connections of a process that runs again: what was not asked while
+/// it stood, because there may be thousands. What it has done to one since then is
+/// in its log, too.
 pub(in super::super) fn complete(
     pid: u32,
     later: &[u32],
@@ -85,7 +87,7 @@ pub(in super::super) fn complete(
         FileKind::Socket(socket) if socket.cookie != 0 => Some((socket.cookie, number)),
         _ => None,
     };
-    // One that was duplicated is known by its other number.
+    // A connection that was duplicated is known by its other number.
     let known: BTreeMap<u64, u32> = (0..).zip(files.iter()).filter_map(cookie_of).collect();
     for number in later {
         let mut found = None;
@@ -117,7 +119,7 @@ fn address(fd: BorrowedFd<'_>, call: NameCall) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sockets that nobody could make anything of.
+/// Refuses sockets that nobody could rebuild.
 pub(super) fn refusals(socket: &Socket, number: u32, refusals: &mut Refusals) {
     let reason = match socket.family {
         libc::AF_INET | libc::AF_INET6 if socket.kind == libc::SOCK_RAW => "is a raw socket",

@@ -1,6 +1,6 @@
-//! Files that a server has open and writes. What it writes is not the other host's: that
-//! has its own, as they were when its member was last a backup. Logs that are only
-//! appended to may differ.
+//! Files that a server has open and writes. The other host does not get what it writes:
+//! that host has its own files, as they were when its member was last a backup. Logs
+//! that are only appended to may differ.
 
 use holdfast_wire::message::clip;
 use std::collections::BTreeSet;
@@ -8,29 +8,29 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Standard input, output and error, which whoever restores the server sees to.
+/// Standard input, output and error, which the restoring side provides.
 const STANDARD: std::ops::Range<u32> = 0..3;
 
-/// See the module.
+/// The written files; see the module.
 #[derive(Default)]
 pub(super) struct Written(BTreeSet<PathBuf>);
 
 impl Written {
     /// Looks at one descriptor.
     pub fn note(&mut self, number: u32, path: &Path, metadata: &Metadata, flags: u32) {
-        // One without a name goes over with the image.
+        // A file without a name is transferred with the image.
         let is_file = path.is_absolute() && metadata.is_file() && metadata.nlink() > 0;
         if is_file && !STANDARD.contains(&number) && is_state(path, flags) {
             self.0.insert(path.to_owned());
         }
     }
 
-    /// Looks at a file of which a part is memory that is written.
+    /// Notes a file of which a part is mapped writable.
     pub fn note_mapped(&mut self, path: &Path) {
         self.0.insert(path.to_owned());
     }
 
-    /// Why there is no image, if there were any.
+    /// Why there is no image, if any such file was found.
     pub fn refusal(&self) -> Option<String> {
         if self.0.is_empty() {
             return None;
@@ -44,7 +44,7 @@ impl Written {
     }
 }
 
-/// Whether a file that is open so holds what the server may read again.
+/// Whether a file opened like this holds data that the server may read again.
 fn is_state(path: &Path, flags: u32) -> bool {
     let writes = flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned();
     let appends = flags & libc::O_APPEND.cast_unsigned() != 0;

@@ -13,26 +13,27 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-/// Set and given back to come to a watch's number.
+/// Most watches that are set and removed to reach a watch's number.
 const NUMBERS_MAX: u32 = 1 << 20;
 /// `TFD_IOC_SET_TICKS`.
 const SET_TICKS: libc::c_ulong = 0x4008_5400;
 
-/// Flags of an unlinked file that another open file of it has, too.
+/// Flags of an unlinked file that another open file of the same one has, too.
 const OF_UNLINKED: c_int =
     libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_PATH;
-/// What an unlinked file's mode may be: whoever owns it, nobody gains by running it.
+/// Permitted mode bits of an unlinked file: whoever owns it, nobody gains by running
+/// it.
 const MODE: u32 = 0o777;
 
 pub(super) struct Made {
     files: Vec<Option<OwnedFd>>,
     objects: Vec<OwnedFd>,
-    /// Where content goes, by file.
+    /// Destination of the content, by file.
     sinks: BTreeMap<u32, Sink>,
 }
 
 enum Sink {
-    /// The end that writes, which does not wait; how much it has taken.
+    /// The writing end, which does not wait; and how much it has taken.
     Pipe(File, u64),
     Unlinked(File),
 }
@@ -58,7 +59,7 @@ impl Made {
             Some(Sink::Unlinked(file)) => {
                 file.write_all_at(bytes, offset).doing("filling an unlinked file")
             }
-            // Whoever restores has given another one.
+            // The restoring side has given another file.
             None => Ok(()),
         }
     }
@@ -69,7 +70,7 @@ impl Made {
         File::from(object).write_all_at(bytes, offset).doing(what)
     }
 
-    /// Once all content is there: positions, flags and seals.
+    /// Sets positions, flags and seals once all content is there.
     pub fn finish(&self, description: &Description) -> Result<()> {
         for (file, made) in description.files.iter().zip(&self.files) {
             let (FileKind::Unlinked { position, .. }
@@ -139,14 +140,14 @@ pub(super) fn make(
     Ok(made)
 }
 
-/// Whether it is opened with its flags.
+/// Whether a file is opened with its flags.
 const fn keeps_flags(kind: &FileKind) -> bool {
     matches!(kind, FileKind::Path { .. } | FileKind::Memory { .. } | FileKind::Unlinked { .. })
 }
 
 impl Made {
-    /// `None` for a pipe, whose ends come together, and a userfaultfd, which the stub
-    /// makes.
+    /// Makes one file; `None` for a pipe, whose ends come together, and for a
+    /// userfaultfd, which the stub makes.
     fn one(
         &mut self,
         number: u32,
@@ -187,12 +188,13 @@ impl Made {
     }
 }
 
-/// Opens by the path that the kernel had, as it was open.
+/// Opens the path that the kernel had, with the flags it was open with.
 fn open(path: &[u8], flags: u32, mounts: &Mounts) -> io::Result<OwnedFd> {
     mounts.open(path, flags).map(|found| found.fd).map_err(|error| mapped::of(path, error))
 }
 
-/// A file of the server's own, in its folder or, if there is none here, in /tmp.
+/// A file of the server's own, in its folder or, if that folder does not exist
+/// here, in /tmp.
 fn unlinked(folder: &[u8], size: u64, mounts: &Mounts) -> io::Result<File> {
     let make = |folder: &[u8]| {
         let folder = mounts.find_folder(folder)?;
@@ -269,7 +271,7 @@ fn inotify(watched: &[Watched], mounts: &Mounts) -> io::Result<OwnedFd> {
             return Err(io::Error::other("a watch cannot have its number again"));
         }
     }
-    // Watches that were given back have said so.
+    // Removed watches have reported that.
     let mut said = [0u8; 4096];
     // SAFETY: pointer and length describe `said`; a queue that is empty is not waited for.
     unsafe {
@@ -294,7 +296,7 @@ fn pipe(made: &mut Made, files: &[u32], of: &Description) -> io::Result<()> {
         let FileKind::Pipe { writes, capacity, .. } = file.kind else { continue };
         // SAFETY: plain numbers.
         unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, capacity as c_int) };
-        // An open file of its own, which has flags of its own.
+        // An open file with flags of its own.
         made.files[*number as usize] = Some(again(reader.as_fd(), file.flags as c_int)?);
         if !writes && let Some(writer) = writer.take() {
             made.sinks.insert(*number, Sink::Pipe(writer, 0));

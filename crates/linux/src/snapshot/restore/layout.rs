@@ -10,15 +10,16 @@ use super::remote::{Remote, poke};
 use crate::process;
 use holdfast_wire::snapshot::{Advice, Area, Backing, Description, PAGE};
 
-/// Room for the code, its arguments, and what the kernel maps into every process.
+/// Room for the code, its arguments, and what the kernel maps into every process,
+/// in bytes.
 const PLACE_BYTES: u64 = 1 << 20;
-/// Below it nobody may map by default (`vm.mmap_min_addr`).
+/// Lowest address that a process may map by default (`vm.mmap_min_addr`).
 const PLACE_MIN: u64 = 0x10000;
-/// Where in it the kernel's own areas wait.
+/// Offset of the place where the kernel's own areas wait.
 const ASIDE: u64 = 0x10000;
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 
-/// Addresses that neither the image nor this process uses.
+/// Finds addresses that neither the image nor this process uses.
 pub(super) fn free_place(description: &Description) -> Result<u64> {
     let own = maps::read(std::process::id())?;
     let own = own.iter().map(|mapping| (mapping.start, mapping.end));
@@ -29,7 +30,7 @@ pub(super) fn free_place(description: &Description) -> Result<u64> {
     }
 }
 
-/// The first gap that is large enough between areas that are in order.
+/// The first gap that is large enough, between areas that are in order.
 fn gap(used: Vec<(u64, u64)>) -> Option<u64> {
     let mut at = PLACE_MIN;
     for (start, end) in used {
@@ -41,7 +42,8 @@ fn gap(used: Vec<(u64, u64)>) -> Option<u64> {
     (at + PLACE_BYTES <= ADDRESS_END).then_some(at)
 }
 
-/// Replaces all that the stub has by the image's areas, which are all writable yet.
+/// Replaces everything that the stub has by the image's areas, which are all still
+/// writable.
 pub(super) fn map(
     stub: &mut Remote,
     description: &Description,
@@ -93,8 +95,8 @@ fn set_aside(stub: &mut Remote) -> Result<Vec<Mapping>> {
     Ok(kernels)
 }
 
-/// To where the image has them, if they are the same; else the image's vDSO becomes
-/// plain code that makes system calls.
+/// Moves the kernel's areas to where the image has them, if they are the same;
+/// otherwise the image's vDSO becomes plain code that makes system calls.
 fn put_back(stub: &mut Remote, description: &Description, kernels: &[Mapping]) -> Result<()> {
     let wanted: Vec<&Area> = description
         .areas
@@ -225,7 +227,7 @@ mod tests {
         let low = PLACE_MIN + PLACE_BYTES - PAGE;
         assert_eq!(gap(vec![(low, low + PAGE)]), Some(low + PAGE));
         assert_eq!(gap(vec![(0, PLACE_MIN), (1 << 40, 1 << 41)]), Some(PLACE_MIN));
-        // As many areas as a process may have, and nowhere room between two.
+        // As many areas as a process may have, without room between any two.
         let step = ADDRESS_END / 65536 / PAGE * PAGE;
         let crowded = |gap: u64| (0..65537).map(move |at| (at * step, (at + 1) * step - gap));
         assert_eq!(gap(crowded(PLACE_BYTES - PAGE).collect()), None);

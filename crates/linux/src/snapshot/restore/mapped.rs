@@ -1,5 +1,6 @@
-//! Files that the image maps, runs or stands in: opened once, with the server's rights,
-//! compared, and held until the stub has mapped the very same.
+//! Files that the image maps, runs or has as its working directory: opened once, with
+//! the server's rights, compared, and held until the stub has mapped the very same
+//! files.
 
 use super::super::bounds::{LOOK_MAX, Patience, Room};
 use super::super::describe::areas::hash_of_part;
@@ -14,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 pub(super) struct Mapped {
-    /// By path, and by the flags that it was opened with.
+    /// Files by path and by the flags that they were opened with.
     files: BTreeMap<(Vec<u8>, i32), File>,
     executable: OwnedFd,
     directory: OwnedFd,
@@ -47,7 +48,8 @@ impl Mapped {
         Ok(Self { files, executable, directory: directory.fd })
     }
 
-    /// Where the stub finds what an area maps, and how it is to open it.
+    /// Path under which the stub finds what an area maps, and the flags to open
+    /// it with.
     pub fn path(&self, area: &Area) -> Option<(String, i32)> {
         let (path, flags) = file_of(area)?;
         self.files.get(&(path.to_vec(), flags)).map(|file| (within(file), flags))
@@ -73,7 +75,7 @@ fn file_of(area: &Area) -> Option<(&[u8], i32)> {
     }
 }
 
-/// Opens a file, and nothing else.
+/// Opens a file, and nothing but a file.
 fn file(path: &[u8], flags: i32, mounts: &Mounts) -> Result<File> {
     let found = named(path, || mounts.open(path, flags.cast_unsigned()))?;
     if !found.status.is_file() {
@@ -82,7 +84,7 @@ fn file(path: &[u8], flags: i32, mounts: &Mounts) -> Result<File> {
     Ok(File::from(found.fd))
 }
 
-/// Says which file it was.
+/// Adds the file's name to an error.
 fn named(path: &[u8], open: impl FnOnce() -> io::Result<Found>) -> Result<Found> {
     open().map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => SnapshotError::Refused(vec![denied(path)]),
@@ -90,7 +92,7 @@ fn named(path: &[u8], open: impl FnOnce() -> io::Result<Found>) -> Result<Found>
     })
 }
 
-/// As [`named`], of a step that has a name of its own.
+/// Like [`named`], for a step that has a name of its own.
 pub(super) fn of(path: &[u8], error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::PermissionDenied => io::Error::new(kind, denied(path)),
@@ -98,7 +100,7 @@ pub(super) fn of(path: &[u8], error: io::Error) -> io::Error {
     }
 }
 
-/// What is refused to the server, and what helps.
+/// What is refused to the server, and the remedy.
 fn denied(path: &[u8]) -> String {
     format!("the server's user may not open {} here: give it the right to", shown(path))
 }

@@ -11,11 +11,11 @@ use std::time::Instant;
 
 /// `syscall; int3`.
 pub(super) const CODE: [u8; 3] = [0x0f, 0x05, 0xcc];
-/// Bytes of the code and of its arguments.
+/// Bytes that the code and its arguments take.
 pub(super) const PLACE_USED: u64 = 0x2000;
-/// Of the page with the code, the rest is for arguments.
+/// Offset of the arguments in the page with the code.
 const DATA: u64 = 256;
-/// Bytes that arguments in memory may have.
+/// Most bytes of arguments in memory.
 const DATA_BYTES: usize = 7 << 10;
 
 /// A process that stands on the page with [`CODE`].
@@ -23,11 +23,12 @@ pub(super) struct Remote {
     pub pid: u32,
     /// Two pages at an address that nobody else uses.
     pub place: u64,
-    /// Its threads, as the caller numbers them; none once it is let go.
+    /// Its threads, in the caller's numbering; none once it is released.
     pub tids: Vec<u32>,
 }
 
-/// Who is killed while it is traced is gone only when its tracer has looked.
+/// Kills the process. A process that is killed while it is traced is gone only
+/// when its tracer has looked.
 impl Drop for Remote {
     fn drop(&mut self) {
         if !self.tids.is_empty() {
@@ -51,12 +52,12 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Makes a system call; `what` it is for.
+    /// Makes a system call; `what` is its purpose.
     pub fn call(&mut self, what: &str, number: c_long, arguments: &[u64]) -> Result<u64> {
         self.call_in(self.pid, what, number, arguments)
     }
 
-    /// As [`Self::call`], in one of its threads.
+    /// Like [`Self::call`], in one of its threads.
     pub fn call_in(
         &mut self,
         tid: u32,
@@ -110,7 +111,7 @@ impl Remote {
         Ok(address)
     }
 
-    /// As [`Self::argument`], of numbers.
+    /// Like [`Self::argument`], for numbers.
     pub fn numbers(&self, numbers: &[u64]) -> Result<u64> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         self.argument(&bytes)
@@ -125,7 +126,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Opens a file there, and waits for nobody; its number there.
+    /// Opens a file there, without waiting for anybody; returns its number
+    /// there.
     pub fn open(&mut self, path: &[u8], flags: i32) -> Result<u64> {
         let mut name = path.to_vec();
         name.push(0);

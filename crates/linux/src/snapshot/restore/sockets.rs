@@ -1,4 +1,4 @@
-//! Sockets like those of an image: no connection comes with them.
+//! Sockets like those of an image: they come without connections.
 
 use super::super::describe::sockets::OPTIONS;
 use crate::sockopt::{checked, set, socket};
@@ -18,7 +18,8 @@ pub fn placeholder(of: &Socket) -> io::Result<OwnedFd> {
     let fd = socket(of.family, of.kind, of.protocol)?;
     let own = |it: &&SocketOption| OPTIONS.contains(&(it.level, it.name, it.value.len()));
     for option in of.options.iter().filter(own) {
-        // What can be asked cannot always be set: 0 seconds of something, most often.
+        // Some values that can be read cannot be set: most often 0 seconds of
+        // something.
         let _ = set(fd.as_fd(), option.level, option.name, &option.value[..]);
     }
     Ok(fd)
@@ -38,8 +39,8 @@ pub fn bound(of: &Socket) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Binds a socket to where the image's was. Of a UNIX socket's name that nobody listens
-/// at any more only the file was left.
+/// Binds a socket to the image's address. If nobody listens at a UNIX socket's name any
+/// more, only its file was left.
 ///
 /// # Errors
 /// As bind(2).
@@ -68,7 +69,7 @@ fn path_of(of: &Socket) -> Option<&Path> {
 fn is_left(path: &Path, of: &Socket) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     let refused = || {
-        // Whoever listens and accepts nobody is not waited for.
+        // A listener that accepts nobody is not waited for.
         let fd = socket(of.family, of.kind | libc::SOCK_NONBLOCK, of.protocol)?;
         let (address, len) = (of.local.as_ptr().cast(), of.local.len() as libc::socklen_t);
         // SAFETY: pointer and length describe the address.

@@ -1,5 +1,5 @@
-//! Threads, and all that they have besides memory and descriptors: set while they
-//! stand, rights and registers last.
+//! Threads, and everything that they have besides memory and descriptors: set
+//! while they stand, rights and registers last.
 
 use super::super::error::{Doing, Result};
 use super::super::seize::ptrace;
@@ -12,10 +12,10 @@ use std::io;
 
 const PTRACE_SETSIGMASK: c_uint = 0x420b;
 const PTRACE_SET_DISPATCH: c_uint = 0x4210;
-/// `SCHED_DEADLINE` needs more than is kept.
+/// Policies that can be restored; `SCHED_DEADLINE` needs more than is kept.
 const POLICIES: std::ops::RangeInclusive<u32> = 0..=3;
 const USERFAULTFD_FLAGS: u64 = 1 | libc::O_CLOEXEC as u64 | libc::O_NONBLOCK as u64;
-/// `CAP_LAST_CAP` of any kernel is below.
+/// End of the capabilities: above `CAP_LAST_CAP` of any kernel.
 const CAPABILITIES: u32 = 64;
 const CAPABILITY_VERSION: u64 = 0x2008_0522;
 
@@ -44,7 +44,7 @@ pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<()> {
     Ok(())
 }
 
-/// One that belongs to this memory can be made from within alone.
+/// Makes userfaultfds: one for this memory can only be made from within.
 fn userfaultfds(stub: &mut Remote, of: &Description) -> Result<()> {
     for descriptor in &of.descriptors {
         if of.files[descriptor.file as usize].kind == FileKind::Userfault {
@@ -61,7 +61,7 @@ fn userfaultfds(stub: &mut Remote, of: &Description) -> Result<()> {
     Ok(())
 }
 
-/// All that is left, up to the point at which the threads can be let go.
+/// Sets everything else, up to the point at which the threads can be released.
 pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
     let tids = stub.tids.clone();
     actions(stub, &of.process)?;
@@ -76,7 +76,8 @@ pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
     for (tid, thread) in tids.iter().zip(&of.threads) {
         pending(stub, *tid, thread, &of.process)?;
     }
-    // What they stand on stays: it may be run, as the vDSO may, and not be written.
+    // The code that they stand on stays: it may be run, like the vDSO, and not be
+    // written.
     let arguments = [stub.place, PLACE_USED, (libc::PROT_READ | libc::PROT_EXEC) as u64];
     stub.call("protecting the stub's code", libc::SYS_mprotect, &arguments)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
@@ -114,7 +115,7 @@ fn attributes(stub: &mut Remote, tid: u32, of: &Thread) -> Result<()> {
     if of.timer_slack_ns != 0 {
         call(stub, libc::SYS_prctl, &[libc::PR_SET_TIMERSLACK as u64, of.timer_slack_ns])?;
     }
-    // The stub has its loader's until it is told that it has none.
+    // The stub has its loader's stack until it is told that it has none.
     let stack = &of.alt_stack;
     let flags = if stack.size == 0 { libc::SS_DISABLE as u64 } else { stack.flags.into() };
     let at = stub.numbers(&[stack.address, flags, stack.size])?;
@@ -136,7 +137,7 @@ fn scheduling(tid: u32, of: &Thread) -> io::Result<()> {
     // SAFETY: the kernel only reads `words` and the mask.
     unsafe {
         checked(libc::syscall(libc::SYS_sched_setattr, tid, words.as_ptr(), 0) as i32)?;
-        // Processors that this host does not have cannot be kept to.
+        // Processors that this host does not have cannot be used.
         let (len, mask) = (of.affinity.len(), of.affinity.as_ptr());
         libc::syscall(libc::SYS_sched_setaffinity, tid, len, mask);
     }
@@ -152,12 +153,12 @@ fn from_outside(pid: u32, of: &Process) -> io::Result<()> {
             libc::prlimit64(target, resource, &raw const limit, std::ptr::null_mut())
         })?;
     }
-    // Without the right to lower it, it stays the loader's.
+    // Without the right to lower it, the loader's value stays.
     let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), of.oom_score_adj.to_string());
     Ok(())
 }
 
-/// Users, groups and capabilities, which are each thread's own for the kernel.
+/// Sets users, groups and capabilities, which the kernel keeps per thread.
 fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
     let prctl = libc::SYS_prctl;
     let what = "its rights";
@@ -169,7 +170,7 @@ fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
     let Ids { users, groups, further_groups, capabilities, secure_bits } = &of.ids;
     let [inheritable, permitted, effective, bounding, ambient] = *capabilities;
     for capability in (0..CAPABILITIES).filter(|c| bounding >> c & 1 == 0) {
-        // What the kernel does not know nobody has.
+        // No process has a capability that the kernel does not know.
         let _ = call(stub, prctl, &[libc::PR_CAPBSET_DROP as u64, capability.into()]);
     }
     let bytes: Vec<u8> = further_groups.iter().flat_map(|group| group.to_ne_bytes()).collect();
@@ -204,7 +205,7 @@ fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
     call(stub, prctl, &[libc::PR_SET_DUMPABLE as u64, of.dumpable.into()])
 }
 
-/// Signals that waited wait again, masked until the thread runs.
+/// Queues pending signals again, masked until the thread runs.
 fn pending(stub: &mut Remote, tid: u32, thread: &Thread, process: &Process) -> Result<()> {
     let shared: &[Vec<u8>] = if tid == stub.pid { &process.pending } else { &[] };
     if thread.pending.is_empty() && shared.is_empty() {

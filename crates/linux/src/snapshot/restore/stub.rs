@@ -1,5 +1,6 @@
 //! The process that becomes the server, and the one that keeps its pid namespace.
 
+use super::super::describe::process::layout;
 use super::super::error::{Doing, Result};
 use super::files::Made;
 use super::remote::{CODE, PLACE_USED};
@@ -8,20 +9,27 @@ use crate::process;
 use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::Description;
 use libc::{c_int, c_long};
+use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI32, AtomicPtr};
 use std::time::{Duration, Instant};
 
-/// Between looks at a process that is to be ready.
+/// Time between looks at a process that is to become ready.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Asks the keeper to outlive whoever restored the server.
+/// The keeper's command line.
+const TITLE: &[u8] = b"keeper of a server\0";
+/// The keeper's name, of 15 bytes at most.
+const NAME: &CStr = c"keeper";
+
+/// Signal that asks the keeper to outlive the restoring process.
 const LET_LOOSE: c_int = libc::SIGUSR1;
 
-/// In the keeper: where it says that it does.
+/// In the keeper: the place where it says that it does.
 static LOOSE: AtomicPtr<AtomicI32> = AtomicPtr::new(ptr::null_mut());
 
 extern "C" fn loosen(_: c_int) {
@@ -43,7 +51,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Takes it off the list of processes, if it has ended.
+    /// Removes it from the list of processes if it has ended; true if so.
     fn reap(&self) -> bool {
         // SAFETY: without a place for the status nothing is written.
         unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG) == self.pid }
@@ -53,7 +61,7 @@ impl Keeper {
         self.pidfd.as_fd()
     }
 
-    /// Asks it to outlive us; whether it does by now.
+    /// Asks it to outlive us; true if it does by now.
     pub fn let_loose(&self) -> bool {
         if self.is_loose() {
             return true;
@@ -67,7 +75,7 @@ impl Keeper {
     }
 }
 
-/// With it all of its namespace is killed, unless it was let loose.
+/// Kills the keeper and with it all of its namespace, unless it was released.
 impl Drop for Keeper {
     fn drop(&mut self) {
         if !self.reap() && !self.is_loose() {
@@ -83,7 +91,7 @@ pub(super) struct Stub {
     pub keeper: Keeper,
 }
 
-/// How far the two processes have come; in memory that they share with the loader.
+/// Progress of the two processes, in memory that they share with the loader.
 #[repr(C)]
 struct Progress {
     /// Number of the keeper's pidfd of the stub, plus one.
@@ -123,22 +131,25 @@ impl Drop for Shared {
     }
 }
 
-/// What the new processes need: nothing of it is allocated after the fork.
+/// Everything that the new processes need: nothing is allocated after the fork.
 struct Plan<'a> {
     progress: &'a Progress,
     pid: libc::pid_t,
     place: u64,
-    /// Our number and the server's, and whether it closes on exec.
+    /// For each move, our number and the server's, and whether it closes on
+    /// exec.
     moves: Vec<(RawFd, RawFd, bool)>,
-    /// Which move has its file at this number now.
+    /// For each move, the number that its file has now.
     at: Vec<i32>,
     watches: &'a [holdfast_wire::snapshot::Watch],
     leads_session: bool,
     leads_group: bool,
     dies_with_parent: bool,
+    /// Where this process's arguments are, which are its command line.
+    arguments: Range<u64>,
 }
 
-/// `struct clone_args`, as far as it is used.
+/// The used part of `struct clone_args`.
 #[repr(C)]
 #[derive(Default)]
 struct CloneArgs {
@@ -159,7 +170,7 @@ fn clone3(args: &CloneArgs) -> c_long {
     unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(args), size_of::<CloneArgs>()) }
 }
 
-/// Starts both, and waits until the stub has its descriptors.
+/// Starts both processes, and waits until the stub has its descriptors.
 pub(super) fn start(
     description: &Description,
     made: &Made,
@@ -168,6 +179,7 @@ pub(super) fn start(
 ) -> Result<Stub> {
     let shared = Shared::new().doing("memory for the stub")?;
     let mut plan = Plan::new(description, made, place, dies_with_parent, shared.get());
+    plan.arguments = own_arguments().doing("this process's arguments")?;
     let mut pidfd: c_int = -1;
     let args = CloneArgs {
         flags: (libc::CLONE_NEWPID | libc::CLONE_PIDFD) as u64,
@@ -183,6 +195,12 @@ pub(super) fn start(
     let keeper = Keeper { pid, pidfd, shared };
     let pid = wait(keeper.shared.get(), &keeper)?;
     Ok(Stub { pid, keeper })
+}
+
+/// Where this process's arguments are.
+fn own_arguments() -> io::Result<Range<u64>> {
+    let layout = layout(&std::fs::read_to_string("/proc/self/stat")?, 0)?;
+    Ok(layout.arg_start..layout.arg_end.max(layout.arg_start))
 }
 
 fn wait(progress: &Progress, keeper: &Keeper) -> Result<u32> {
@@ -233,6 +251,21 @@ impl<'a> Plan<'a> {
             leads_session: description.process.leads_session,
             leads_group: description.process.leads_group,
             dies_with_parent,
+            arguments: 0..0,
+        }
+    }
+
+    /// Calls the keeper what it is: whoever ends all that is called as the daemon is means
+    /// the daemon, and not the server, which ends with its keeper.
+    fn rename(&self) {
+        let Range { start, end } = self.arguments;
+        let len = (end.saturating_sub(start) as usize).min(TITLE.len());
+        // SAFETY: the kernel has put the arguments there, and this copy of the process reads
+        // them no more; the name is a string that ends.
+        unsafe {
+            ptr::write_bytes(start as *mut u8, 0, (end - start) as usize);
+            ptr::copy_nonoverlapping(TITLE.as_ptr(), start as *mut u8, len.saturating_sub(1));
+            libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         }
     }
 
@@ -247,6 +280,7 @@ impl<'a> Plan<'a> {
             set_tid_size: 1,
             ..CloneArgs::default()
         };
+        self.rename();
         // SAFETY: system calls without memory of ours, but for `status`.
         unsafe {
             LOOSE.store((&raw const self.progress.loose).cast_mut(), SeqCst);
@@ -271,7 +305,7 @@ impl<'a> Plan<'a> {
             libc::syscall(libc::SYS_close_range, pidfd + 1, u32::MAX, 0);
             self.progress.pidfd.store(pidfd + 1, SeqCst);
             let mut status = 0;
-            // Others that its end leaves behind are waited for, too.
+            // Processes that its end leaves behind are waited for, too.
             loop {
                 let ended = libc::waitpid(-1, &raw mut status, libc::__WALL);
                 if ended == stub as libc::pid_t {
@@ -290,7 +324,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The stub: takes its descriptors and waits for what is done to it.
+    /// Becomes the stub: takes its descriptors and waits for what is done to
+    /// it.
     fn become_stub(&mut self) -> ! {
         let ready = match self.prepare() {
             Ok(()) => 1,
@@ -384,7 +419,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Epoll sets know what they watch by its number, too.
+    /// Sets the watches: epoll sets know what they watch by its number, too.
     fn watch(&self) -> std::result::Result<(), c_int> {
         for watch in self.watches {
             let mut event = libc::epoll_event { events: watch.events, u64: watch.data };

@@ -23,21 +23,23 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Bytes of files that a freeze may copy: about as many milliseconds.
+/// Most bytes of files that a freeze may copy: about as many milliseconds.
 const FREEZE_BYTES: u64 = 8 << 20;
-/// What is copied or written at once.
+/// Bytes copied or written at once.
 const PIECE: u64 = 4 << 20;
-/// Of a file that is only appended to, what is compared before what is new is copied.
+/// Bytes at the end of a file that is only appended to, which are compared before its
+/// new bytes are copied.
 const SEAM: u64 = 4096;
-/// A file that was written so shortly before it was copied may be written once more in
-/// the same tick of the kernel's clock, and look the same (as git's index has it).
+/// Time before a copy, in ns, within which a write makes the copy doubtful: the file
+/// may be written once more in the same tick of the kernel's clock, and look the same
+/// (as git's index has it).
 const TICK_NS: i64 = 20_000_000;
-/// How long a round may take: it only reads.
+/// Longest time for a round, which only reads.
 const ROUND_MAX: Duration = Duration::from_secs(600);
-/// Folders within folders.
+/// Most levels of folders within folders.
 const DEPTH_MAX: usize = 32;
 
-/// What tells that a file is not what it was.
+/// What tells that a file has changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     id: FileId,
@@ -61,13 +63,13 @@ impl Stamp {
 /// The copy of a file.
 struct Copy {
     stamp: Stamp,
-    /// It may have changed without looking so.
+    /// Whether the file may have changed without looking so.
     is_doubtful: bool,
-    /// What it holds, in order; holes are left out.
+    /// Contents in order, without holes.
     pieces: Vec<Piece>,
 }
 
-/// Bytes of a file: where they are in it, and where in the store.
+/// Bytes of a file: their place in the file, and in the store.
 #[derive(Clone, Copy)]
 struct Piece {
     at: u64,
@@ -76,19 +78,19 @@ struct Piece {
 }
 
 /// All copies of a folder's files, in one file without a name on its file system: nothing
-/// is left of it, whoever dies.
+/// is left of it, whatever process dies.
 struct Store {
     file: File,
     end: u64,
 }
 
-/// Takes bytes of an entry, with where they are in it.
+/// Takes bytes of an entry, with their offset in it.
 pub(in super::super) type Sink<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<()> + 'a;
 
 /// A name in one of the folders.
 type Place = (u32, Vec<u8>);
 
-/// See the module.
+/// The copies; see the module.
 pub(in super::super) struct Collected {
     ids: Ids,
     limits: Limits,
@@ -97,26 +99,26 @@ pub(in super::super) struct Collected {
     state: State,
 }
 
-/// How a look at the folders goes.
+/// State of a look at the folders.
 struct Look<'a> {
     writing: &'a Writing,
-    /// Files that change without looking so: parts of them are memory.
+    /// Files that change without looking so, because parts of them are mapped.
     mapped: &'a BTreeSet<PathBuf>,
     patience: Patience,
     is_off: &'a AtomicBool,
-    /// Bytes that may be copied yet.
+    /// Bytes that may still be copied.
     left: u64,
     copied: u64,
     now_ns: i64,
     /// Files with several names.
     linked: BTreeSet<FileId>,
     entries_max: usize,
-    /// The server does.
+    /// Whether the server runs.
     runs: bool,
 }
 
 impl Collected {
-    /// Looks at the folders; nothing is copied.
+    /// Looks at the folders without copying anything.
     pub fn begin(paths: &[PathBuf], ids: Ids, limits: Limits, mounts: &Mounts) -> Result<Self> {
         let _guise = Guise::of(&ids).doing(GUISE)?;
         let root = |path: &PathBuf| {
@@ -129,8 +131,8 @@ impl Collected {
         Ok(Self { ids, limits, roots, copies, state })
     }
 
-    /// Copies what has changed since the last round; how many bytes. Of files in `mapped`
-    /// parts are memory that the server may write.
+    /// Copies what has changed since the last round; returns the number of bytes. Files
+    /// in `mapped` are partly memory that the server may write.
     pub fn round(
         &mut self,
         pid: u32,
@@ -144,7 +146,8 @@ impl Collected {
         self.look(&writing, mapped, Patience::of(ROUND_MAX), is_off, u64::MAX)
     }
 
-    /// The same while the server stands still, and what the folders are then.
+    /// The same while the server stands still; returns the folders' final
+    /// description.
     pub fn freeze(
         &mut self,
         writing: &Writing,
@@ -208,7 +211,7 @@ impl Collected {
         Ok(look.copied)
     }
 
-    /// Gives what the files hold to `take`, with the file's number and where in it: the
+    /// Gives the files' contents to `take`, with the file's number and the offset: the
     /// first part of an image.
     pub fn write(&self, take: &mut Sink<'_>) -> Result<()> {
         for (number, entry) in (0..).zip(&self.state.entries) {
@@ -226,7 +229,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Bytes that the files hold, and in how many pieces.
+    /// Bytes that the files hold, and the number of pieces.
     pub fn size(&self) -> (u64, u64) {
         let pieces = self.copies.values().map(|copy| copy.pieces.len() as u64).sum();
         (self.state.bytes, pieces)
@@ -243,8 +246,8 @@ impl Store {
         checked_fd(libc::c_long::from(fd)).map(File::from).and_then(again)
     }
 
-    /// Whether a file is what its copy is, with something behind it: while the server runs
-    /// all of it is compared, and while it stands its end.
+    /// Whether a file equals its copy with something appended: while the server runs all
+    /// of it is compared, and while it stands only its end.
     fn goes_on(&self, known: &Copy, stamp: &Stamp, from: &File, all: bool) -> bool {
         let same = |piece: &Piece| -> io::Result<bool> {
             let len = if all { piece.len } else { piece.len.min(SEAM) };
@@ -254,7 +257,8 @@ impl Store {
             from.read_exact_at(&mut now, piece.at + before_end)?;
             Ok(then == now)
         };
-        // One that ended with a hole may have been cut there, and longer again since.
+        // A file that ended with a hole may have been cut there, and extended again
+        // since.
         let ends = |last: &Piece| last.at + last.len == known.stamp.size;
         let compared = if all { 0 } else { known.pieces.len().saturating_sub(1) };
         known.stamp.id == stamp.id
@@ -263,7 +267,7 @@ impl Store {
             && known.pieces[compared..].iter().all(|piece| same(piece).unwrap_or(false))
     }
 
-    /// Gives the room of a copy back, where the file system can.
+    /// Frees the space of a copy, if the file system can.
     fn forget(&mut self, copy: &Copy) {
         let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         for piece in &copy.pieces {
@@ -277,7 +281,8 @@ impl Store {
 const GUISE: &str = "the server's rights to files";
 
 impl Look<'_> {
-    /// A file's copy as the file is now, or was when it was last copied; `None`: it is gone.
+    /// A file's copy as the file is now, or was when it was last copied; `None` if it is
+    /// gone.
     fn copy(
         &mut self,
         root: &Root,
@@ -301,7 +306,7 @@ impl Look<'_> {
             opened => opened.doing(what())?,
         };
         if Stamp::of(&from.metadata().doing(what())?).id != stamp.id {
-            // Another one has its name since: the next look finds that.
+            // Another file has its name by now: the next look finds that.
             return Ok(None);
         }
         let appends = self.writing.get(&stamp.id).copied().unwrap_or(false) && !is_mapped;
@@ -382,7 +387,7 @@ fn now_ns() -> io::Result<i64> {
 }
 
 fn open(root: &Root, name: &[u8]) -> io::Result<File> {
-    // Nobody is waited for: neither a FIFO nor who holds a lease.
+    // Nobody is waited for: neither a FIFO nor the holder of a lease.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
         OpenOptions::new().read(true).custom_flags(flags).open(root.at(OsStr::from_bytes(name)))?;
@@ -392,7 +397,7 @@ fn open(root: &Root, name: &[u8]) -> io::Result<File> {
     }
 }
 
-/// What is in a folder and the folders in it, in no order.
+/// The entries of a folder, and the folders in it, in no order.
 fn entries_of(
     root: &Root,
     number: u32,
@@ -411,7 +416,7 @@ fn entries_of(
                 continue;
             }
             let metadata = match fs::symlink_metadata(root.at(&path)) {
-                // It is gone since.
+                // It has gone since.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.doing(root.shown(bytes))?,
             };
@@ -437,7 +442,8 @@ fn entries_of(
     Ok(entries)
 }
 
-/// `None`: sockets, FIFOs and devices are not what a server knows.
+/// An entry; `None` for sockets, FIFOs and devices, which are no state of a
+/// server.
 fn entry(
     root: &Root,
     folder: u32,
@@ -493,6 +499,6 @@ pub(in super::super) fn note(writing: &mut Writing, metadata: &Metadata, flags: 
     }
 }
 
-/// How long two rounds are apart: what is written between them no longer looks as if it
-/// might change unseen.
+/// Time between two rounds: files written between them no longer look as if they might
+/// change unseen.
 pub(in super::super) const APART: Duration = Duration::from_nanos(TICK_NS as u64);

@@ -1,5 +1,5 @@
-//! State folders as an image has them, put together in a folder within each, and
-//! exchanged for what was there once all of it has come and is on the disk.
+//! State folders from an image: assembled in a folder within each, and exchanged
+//! for the old content once everything has arrived and is on the disk.
 
 use super::super::error::{Doing, Result, SnapshotError, refuse};
 use super::super::guise::Guise;
@@ -18,12 +18,14 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Where what arrives is put together. Nothing else has changed yet.
+/// Folder in which arriving content is assembled. Nothing else has changed yet.
 const ARRIVING: &str = ".holdfast-arriving";
-/// The same, all of it: it is being exchanged for what was there.
+/// The same folder once all has arrived: it is being exchanged for the old
+/// content.
 const ARRIVED: &str = ".holdfast-arrived";
 
-/// What is opened is not waited for: somebody may have put a FIFO in its place.
+/// Flags for opening without waiting: somebody may have put a FIFO in a file's
+/// place.
 const AT_ONCE: libc::c_int = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
 
 fn own_file(opened: io::Result<File>) -> io::Result<File> {
@@ -34,7 +36,8 @@ fn own_file(opened: io::Result<File>) -> io::Result<File> {
     }
 }
 
-/// See the module. What has arrived is removed when this is dropped before it is all.
+/// Content that is being placed; see the module. It is removed if this is dropped
+/// before everything has arrived.
 pub(in super::super) struct Placing<'a> {
     state: &'a State,
     roots: Vec<Root>,
@@ -43,10 +46,10 @@ pub(in super::super) struct Placing<'a> {
 }
 
 impl<'a> Placing<'a> {
-    /// Makes room for what arrives, and all folders and files, empty yet.
+    /// Makes room for what arrives, and all folders and files, still empty.
     ///
     /// # Errors
-    /// If the folders are not `allowed`, which this host's own file says.
+    /// If the folders are not those `allowed` by this host's own file.
     pub fn begin(state: &'a State, allowed: &[PathBuf], mounts: &Mounts) -> Result<Self> {
         let same = state.folders.iter().map(|folder| Path::new(OsStr::from_bytes(folder)));
         if !same.clone().eq(allowed.iter()) {
@@ -91,12 +94,12 @@ impl<'a> Placing<'a> {
                 let mut fresh = OpenOptions::new();
                 fresh.write(true).create_new(true).mode(0o600).open(path)?.set_len(*size)
             }
-            // No name of what arrives may lead through one.
+            // No name of what arrives may lead through a link.
             StateKind::Link { .. } => Ok(()),
         }
     }
 
-    /// Bytes of a file.
+    /// Writes bytes of a file.
     pub fn fill(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Result<()> {
         let entry = &self.state.entries[number as usize];
         let last = self.open.take();
@@ -114,11 +117,12 @@ impl<'a> Placing<'a> {
         Ok(())
     }
 
-    /// All has come: it is written to the disk, and takes the place of what was there.
+    /// Everything has arrived: writes it to the disk, and exchanges it for the old
+    /// content.
     pub fn finish(mut self) -> Result<()> {
         self.open = None;
         let order = |entry: &&StateEntry| matches!(entry.kind, StateKind::Folder);
-        // A folder is written to until all that is in it is there.
+        // A folder is written to until everything in it is there.
         let folders = self.state.entries.iter().rev().filter(order);
         for entry in self.state.entries.iter().filter(|it| !order(it)).chain(folders) {
             self.complete(entry).doing(self.shown(entry))?;
@@ -134,9 +138,9 @@ impl<'a> Placing<'a> {
         Ok(())
     }
 
-    /// Owner, rights and time of what is there by now.
+    /// Sets owner, rights and time of what is there by now.
     fn complete(&self, entry: &StateEntry) -> io::Result<()> {
-        // The kernel refuses other owners to all but root.
+        // The kernel lets only root set other owners.
         let owner =
             |path: &Path, give: fn(&Path, Option<u32>, Option<u32>) -> io::Result<()>| match give(
                 path,
@@ -163,18 +167,18 @@ impl<'a> Placing<'a> {
 impl Drop for Placing<'_> {
     fn drop(&mut self) {
         for root in &self.roots {
-            // Whoever begins next removes it, too.
+            // The next attempt removes it, too.
             let _ = remove(root, OsStr::new(ARRIVING));
         }
     }
 }
 
-/// What an earlier life has left in a state folder: an exchange that had begun is
-/// completed, and what had not come to an end is removed. Before a server uses it, which
-/// runs as `user` and group, or as root.
+/// Settles what an earlier life has left in a state folder: completes an exchange that
+/// had begun, and removes what had not arrived completely. Call it before a server uses
+/// the folder, with the user and group that the server runs as (`None`: root).
 ///
 /// # Errors
-/// If the folder is not there, or that user may not move what is in it.
+/// If the folder does not exist, or that user may not move its content.
 pub fn settle(path: &Path, user: Option<(u32, u32)>) -> std::result::Result<(), SnapshotError> {
     let mounts = Mounts::read().doing("what is mounted")?;
     let guise = user.map(|(user, group)| Guise::of_user(user, group)).transpose();
@@ -190,15 +194,15 @@ fn settle_in(root: &Root) -> io::Result<()> {
     if !exists(&arrived)? {
         return Ok(());
     }
-    // Not a link that somebody has put there.
+    // It must not be a link that somebody has put there.
     if !fs::symlink_metadata(&arrived)?.is_dir() {
         return remove(root, OsStr::new(ARRIVED));
     }
     let names = |folder: PathBuf| -> io::Result<Vec<std::ffi::OsString>> {
         fs::read_dir(folder)?.map(|found| Ok(found?.file_name())).collect()
     };
-    // What was moved already is not to be removed, so a second life needs to know: what
-    // was there goes first, and only then anything is moved.
+    // What was moved already must not be removed, so a second life needs to know: the
+    // old content is removed first, and only then anything is moved.
     let moving = root.at(Path::new(ARRIVED).join(MOVING));
     if !exists(&moving)? {
         for name in names(root.at(""))? {
@@ -222,10 +226,11 @@ fn settle_in(root: &Root) -> io::Result<()> {
     sync(root)
 }
 
-/// Within [`ARRIVED`]: what was there before is gone.
+/// Name within [`ARRIVED`] that says: the old content is gone.
 const MOVING: &str = ".holdfast-moving";
 
-/// Writes all of its file system to the disk: thousands of files one by one take long.
+/// Writes all of its file system to the disk: writing thousands of files one by one
+/// takes long.
 fn sync_all_of(root: &Root) -> io::Result<()> {
     let folder = File::open(root.at(""))?;
     // SAFETY: plain numbers.
@@ -244,8 +249,8 @@ fn exists(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what has a name in the folder, however deep it is: what lies below comes up
-/// into one folder, level by level, so that neither stack nor descriptors are needed.
+/// Removes an entry of the folder, however deep it is: lower levels are moved up into
+/// one folder, level by level, so that neither stack nor descriptors run out.
 fn remove(root: &Root, name: &OsStr) -> io::Result<()> {
     let path = root.at(name);
     let removed = match fs::symlink_metadata(&path) {
@@ -292,7 +297,7 @@ fn remove_folder(root: &Root, path: &Path) -> io::Result<()> {
                 fs::remove_file(&path)?;
                 continue;
             }
-            // Its owner may have kept everybody out, also from what is in it.
+            // Its owner may have locked everybody out, even from what is in it.
             let _others = fs::set_permissions(&path, Permissions::from_mode(0o700));
             for below in fs::read_dir(&path)? {
                 let below = below?.path();
@@ -306,5 +311,5 @@ fn remove_folder(root: &Root, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Where what is being removed lies.
+/// Name of the folder for entries that are being removed.
 const REMOVING: &str = ".holdfast-removing";

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Two folders that are gone with this.
+/// Two folders that are removed when this is dropped.
 struct Folders(PathBuf);
 
 impl Folders {
@@ -37,7 +37,8 @@ impl Folders {
         Collected::begin(&from, own(), Limits::default(), &mounts).unwrap()
     }
 
-    /// As it goes over; the state says another folder than it was collected in.
+    /// Places what was collected; the state names another folder than it was
+    /// collected in.
     fn place(&self, collected: &Collected, state: &State, cut: bool) -> Result<()> {
         let to = self.0.join("to");
         let folders = vec![to.as_os_str().as_bytes().to_vec()];
@@ -121,7 +122,7 @@ fn what_changes_while_it_is_copied_is_copied_again() {
     let mut collected = folders.collect();
     let all = round(&mut collected);
     assert_eq!((round(&mut collected), all), (0, (21 << 20) + 7));
-    // The same length, and the time that it had.
+    // It has the same length, and the same time as before.
     let before = folders.from("changes").metadata().unwrap();
     fs::write(folders.from("changes"), "behind").unwrap();
     let times = fs::FileTimes::new().set_modified(before.modified().unwrap());
@@ -142,7 +143,7 @@ fn what_changes_while_it_is_copied_is_copied_again() {
     log.write_all(&[5]).unwrap();
     let refused = freeze(&mut collected, &Writing::from([(id, false)])).unwrap_err();
     assert!(refused.to_string().contains("grows changes faster"), "{refused}");
-    // It was cut and written anew, longer than before.
+    // The file was cut and written anew, longer than before.
     log.set_len(0).unwrap();
     log.write_all(&vec![6; 21 << 20]).unwrap();
     let refused = freeze(&mut collected, &Writing::from([(id, true)])).unwrap_err();
@@ -171,7 +172,7 @@ fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
     fs::write(half.to(".holdfast-arrived/.holdfast-moving"), "").unwrap();
     fs::rename(half.to(".holdfast-arrived/new"), half.to("new")).unwrap();
     complete(&half);
-    // What had not all come is removed, and nothing else.
+    // Incomplete arrivals are removed, and nothing else.
     let early = Folders::new("exchange-early");
     fs::write(early.to("old"), "old").unwrap();
     fs::create_dir_all(early.to(".holdfast-arriving/x")).unwrap();
@@ -225,11 +226,11 @@ fn what_may_have_changed_unseen_is_copied_again() {
     let round_at_once = |it: &mut Collected| {
         it.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
     };
-    // Written in the very tick in which it is copied.
+    // Written in the same tick in which it is copied.
     fs::write(folders.from("fresh"), "12345").unwrap();
     assert_eq!(round_at_once(&mut collected), 5);
     assert_eq!((round(&mut collected), round(&mut collected)), (5, 0));
-    // Parts of it are memory, which nobody sees being written.
+    // Parts of it are mapped, and nobody sees them being written.
     fs::write(folders.from("mapped"), vec![1; 9 << 20]).unwrap();
     assert_eq!(round(&mut collected), 9 << 20);
     assert!(freeze(&mut collected, &Writing::new()).is_ok(), "nothing has changed");
@@ -245,7 +246,7 @@ fn what_may_have_changed_unseen_is_copied_again() {
     assert!(refused.to_string().contains("more files and folders"), "{refused}");
 }
 
-/// Whoever owns the folder may have put anything in the way of an exchange.
+/// The owner of the folder may have put anything in the way of an exchange.
 #[test]
 fn what_somebody_left_in_the_way_is_removed_however_deep() {
     let folders = Folders::new("way");
@@ -258,7 +259,7 @@ fn what_somebody_left_in_the_way_is_removed_however_deep() {
         (names(&folders.to("")), names(&folders.to("x"))),
         (vec!["x".into()], vec!["new".into()])
     );
-    // Deeper than any stack, or a path, or as many descriptors as a process has.
+    // Deeper than any stack, path or number of descriptors.
     let deep = folders.to(".holdfast-arriving");
     fs::create_dir(&deep).unwrap();
     let script = "for i in range(3000):\n os.mkdir('d'); os.chdir('d')\n open('f', 'w').close()";
@@ -295,13 +296,13 @@ fn of_what_is_appended_to_all_is_compared_while_the_server_runs() {
     let log = OpenOptions::new().append(true).open(folders.from("log")).unwrap();
     let mut collected = folders.collect();
     assert_eq!(round(&mut collected), 1 << 20);
-    // Changed at its beginning by somebody who has closed it again.
+    // Changed at its beginning by a process that has closed it again.
     let elsewhere = OpenOptions::new().write(true).open(folders.from("log")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&elsewhere, b"other", 0).unwrap();
     drop(elsewhere);
     (&log).write_all(b"more").unwrap();
     assert_eq!(round(&mut collected), (1 << 20) + 4, "all of it");
-    // It ended with a hole, was cut there, and is longer again.
+    // The file ended with a hole, was cut there, and is longer again.
     log.set_len((1 << 20) + (1 << 16)).unwrap();
     round(&mut collected);
     log.set_len((1 << 20) + 4).unwrap();

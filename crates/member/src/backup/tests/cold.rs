@@ -16,7 +16,7 @@ impl Bed {
         bed
     }
 
-    /// All that came is kept, and it counts as executed.
+    /// A backup in step that keeps everything that came; it counts as executed.
     fn cold_in_step() -> Self {
         let mut bed = Self::cold();
         bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
@@ -25,14 +25,14 @@ impl Bed {
         bed.book.peer.push(Message::Closing { number: 0 });
         bed.turn();
         assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
-        // What is there is told once.
+        // What has arrived is reported once.
         (bed.book.is_whole, bed.book.keeps) = (false, true);
         bed.pass(500);
         bed.book.take();
         bed
     }
 
-    /// It takes over, and builds what it has kept.
+    /// A backup that takes over, and builds what it has kept.
     fn building(kept: Kept) -> Self {
         let mut bed = Self::cold_in_step();
         (bed.book.kept, bed.book.is_lost) = (Some(kept), true);
@@ -114,7 +114,7 @@ fn a_long_log_that_diverges_is_not_replayed_to_its_end() {
     assert!(bed.book.has("gave up: Diverged"), "{:?}", bed.book.lines);
 }
 
-/// How long it may take grows with what is kept.
+/// How long building may take grows with what is kept.
 #[test]
 fn what_is_never_built_is_given_up() {
     let most = |bytes: u64| {
@@ -131,7 +131,8 @@ fn what_is_never_built_is_given_up() {
     assert!((least + 5000..least + 7000).contains(&most(10 << 20)), "{}", most(10 << 20));
 }
 
-/// It stays one until the primary goes on without it, and then joins anew at once.
+/// It stays a backup until the primary goes on without it, and then joins anew at
+/// once.
 #[test]
 fn a_backup_whose_log_is_long_leaves_when_the_primary_lets_it() {
     let mut bed = Bed::cold_in_step();
@@ -152,7 +153,7 @@ fn a_primary_that_dies_while_its_backup_would_leave_is_taken_over() {
     bed.book.replica = Replica::Outgrown("it is long".to_owned());
     bed.turn();
     bed.book.take();
-    // The channel may be closed because it has let it.
+    // The channel may be closed because the primary has let it go.
     (bed.book.is_lost, bed.book.beats) = (true, None);
     bed.turn();
     assert_eq!(bed.book.take(), Vec::<String>::new());

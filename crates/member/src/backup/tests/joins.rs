@@ -1,4 +1,4 @@
-//! A member that joins a server that runs.
+//! A member that joins a server that already runs.
 
 use super::*;
 use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
@@ -15,7 +15,7 @@ impl Bed {
         bed
     }
 
-    /// The copy runs, and has all that there was.
+    /// A joiner whose copy runs and has executed everything that there was.
     fn caught_up() -> Self {
         let mut bed = Self::joins();
         bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
@@ -30,7 +30,7 @@ impl Bed {
         bed
     }
 
-    /// It is no backup, and begins anew.
+    /// The joiner is no backup, and begins anew.
     fn has_left(&mut self) {
         assert_eq!(self.turn(), Turn::End(End::Again));
         let lines = self.book.take();
@@ -47,7 +47,7 @@ fn adopted(accept: Option<u32>) -> Adopted {
     Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed }
 }
 
-/// Its server may have ended, and nobody has said so.
+/// The primary's server may have ended, and nobody has said so.
 #[test]
 fn a_primary_that_says_nothing_is_not_waited_for() {
     let mut bed = Bed::joins();
@@ -60,7 +60,8 @@ fn a_primary_that_says_nothing_is_not_waited_for() {
     assert!(bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
 }
 
-/// It may have knocked for minutes: a SYN of then would be played into a takeover.
+/// The client may have knocked for minutes: a SYN from then would be played into a
+/// takeover.
 #[test]
 fn what_came_before_it_was_let_in_is_left_aside() {
     let mut book = Bed::new().book;
@@ -84,12 +85,12 @@ fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
     bed.book.peer.push(IMAGE);
     bed.turn();
     assert_eq!(bed.book.take(), ["takes 3", "send ImageOk"]);
-    // It may be smaller than was said.
+    // The image may be smaller than announced.
     bed.book.peer.extend([Message::Image { bytes: &[4, 5] }, WHOLE]);
     bed.book.is_slow = true;
     bed.pass(3);
     assert_eq!(bed.book.take(), ["takes 2", "send ImageOk", "whole"]);
-    // What has waited for the copy.
+    // Records that have waited for the copy.
     (bed.book.progress, bed.book.is_slow) = ((100, 0), false);
     bed.pass(3);
     assert_eq!(bed.book.take(), ["makes"]);
@@ -105,7 +106,7 @@ fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
     bed.book.progress = (190, 150);
     bed.turn();
     assert_eq!(bed.book.take(), ["send Joined", &in_step(true), "Joined"]);
-    // And from then on it takes over.
+    // From then on it takes over.
     bed.pass(200);
     bed.book.is_lost = true;
     bed.turn();
@@ -161,7 +162,7 @@ fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
     assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
 }
 
-/// Its client's fault, or the server's, costs the others nothing.
+/// One client's fault, or the server's, costs the other connections nothing.
 #[test]
 fn who_is_not_accepted_does_not_keep_a_joiner_from_being_in_step() {
     for (accept, wait) in [(None, UNACCEPTED_MAX), (Some(1), STREAMS_MAX)] {
@@ -203,7 +204,12 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     let early = vec![Message::Closing { number: 0 }];
     let more = vec![Message::Join { log_from: 7, image_bytes: 9 }, IMAGE, WHOLE, IMAGE];
     let whole_twice = vec![Message::Join { log_from: 7, image_bytes: 9 }, WHOLE, WHOLE];
-    for said in [too_long, twice, refused, died, early, vec![IMAGE], more, whole_twice] {
+    let senseless = vec![
+        Message::Join { log_from: 7, image_bytes: 3 },
+        Message::Frame { number: 1, records: &[1, 2, 3] },
+    ];
+    let out_of_turn = [too_long, twice, early, vec![IMAGE], more, whole_twice];
+    for said in out_of_turn.into_iter().chain([refused, died, senseless]) {
         let mut bed = Bed::joins();
         bed.book.peer = said;
         bed.has_left();
@@ -216,6 +222,12 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
     }
     let mut bed = Bed::caught_up();
     bed.book.is_lost = true;
+    bed.has_left();
+    let mut bed = Bed::caught_up();
+    bed.book
+        .member
+        .standing
+        .handle_message(&Message::Epoch { epoch: EPOCH + 1, current: "a" }, EPOCH);
     bed.has_left();
 }
 
@@ -233,7 +245,7 @@ fn a_joiner_whose_copy_does_not_move_leaves() {
     panic!("{:?}", bed.book.lines);
 }
 
-/// It is no news to whoever follows, and nothing is kept of it.
+/// An image is no news to a member that follows, and nothing is kept of it.
 #[test]
 fn who_follows_is_told_of_no_image() {
     let mut bed = Bed::served();
@@ -251,7 +263,7 @@ fn a_joiner_never_takes_over() {
     assert!(!bed.book.has(&in_step(true)));
 }
 
-/// Who stood still for the image was silent for that long.
+/// A server that stood still for the image was silent for that long.
 #[test]
 fn a_silence_before_it_has_joined_means_nothing_to_a_joiner() {
     let mut bed = Bed::caught_up();
@@ -265,7 +277,7 @@ fn a_silence_before_it_has_joined_means_nothing_to_a_joiner() {
     assert!(!bed.machine.peer_gone);
 }
 
-/// Output would wait for what it still asks for.
+/// Output would wait for the bytes that it still asks for.
 #[test]
 fn a_joiner_that_lacks_bytes_of_a_read_has_not_caught_up() {
     for lacks in [false, true] {
@@ -287,7 +299,7 @@ fn a_joiner_that_lacks_bytes_of_a_read_has_not_caught_up() {
     }
 }
 
-/// What was kept for a slow copy has been acknowledged.
+/// The records kept for a slow copy have been acknowledged.
 #[test]
 fn the_log_ends_behind_what_was_kept() {
     let mut bed = Bed::closing();
@@ -303,7 +315,8 @@ fn the_log_ends_behind_what_was_kept() {
     assert!(bed.book.has("end log"), "{:?}", bed.book.lines);
 }
 
-/// Each attempt counts that did not end in a minute of protection, however long it took.
+/// Every attempt counts that did not end in a minute of protection, however long it
+/// took.
 #[test]
 fn a_long_join_is_no_proof_of_its_replica() {
     let mut bed = Bed::caught_up();

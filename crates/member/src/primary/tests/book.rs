@@ -1,12 +1,20 @@
 //! The host of these tests, which writes down what the machine does.
 
 use super::*;
+use crate::backup::Replica;
+use holdfast_replica::limits::Limits;
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
 
 /// Writes down what the machine does.
 pub(super) struct Book {
     pub(super) bench: Bench,
     pub(super) beats: u64,
+    /// The number of the last heartbeat that was sent, and of the last that it confirms.
+    pub(super) beat: Option<(u64, u64)>,
+    /// What server and gate have to say wakes it up.
+    pub(super) watches: bool,
     pub(super) is_silent: bool,
     pub(super) is_lost: bool,
     pub(super) held: Vec<Held>,
@@ -46,6 +54,14 @@ pub(super) struct Book {
     pub(super) is_torn: bool,
     /// What a joiner was told of connections.
     pub(super) adopted: Vec<Adopted>,
+    /// A server that falls is to be rebuilt; this one has fallen, if it has ended.
+    pub(super) rebuilds: bool,
+    pub(super) falls: bool,
+    /// Of its image, so many bytes are kept, and all of it, newly.
+    pub(super) written: u64,
+    pub(super) is_whole: bool,
+    /// Why nothing is kept any more.
+    pub(super) unkept: Option<String>,
 }
 
 /// Of an image, as the host gives it.
@@ -88,6 +104,49 @@ impl PairingHost for Book {
     fn keep(&mut self, _: Vec<Vec<u8>>) {}
     fn hang_up(&mut self) {}
     fn show_apart(&mut self, _: &crate::pairing::Apart<'_>) {}
+}
+
+impl KeeperHost for Book {
+    fn begin_keeping(&mut self) -> Result<Option<(HashKey, Limits)>, String> {
+        Ok(self.rebuilds.then_some(([0; 8], Limits::DEFAULT)))
+    }
+    fn stop_keeping(&mut self) {
+        self.note("keeps nothing");
+    }
+    fn has_fallen(&mut self) -> bool {
+        self.falls
+    }
+    fn drain_own_tap(&mut self, _: usize, _: &mut dyn FnMut(&TcpPacket<'_>)) {}
+    fn watch_own_tap(&mut self, _: bool) {}
+    fn look_at_kept(&mut self) {}
+    fn kept(&self) -> Replica {
+        self.unkept.clone().map_or(Replica::Replays, Replica::Unkept)
+    }
+    fn keep_record(&mut self, _: &Header, _: &[&[u8]]) -> bool {
+        true
+    }
+    fn keep_acked(&mut self, _: u32, _: Option<u64>) {}
+    fn log_kept(&self) -> u64 {
+        self.log.len() as u64
+    }
+    fn has_keeping_room(&self) -> bool {
+        true
+    }
+    fn begin_kept_image(&mut self, _: u64, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+    fn keep_image(&mut self, bytes: &[u8]) {
+        self.written += bytes.len() as u64;
+    }
+    fn image_written(&self) -> u64 {
+        self.written
+    }
+    fn end_kept_image(&mut self) {
+        self.is_whole = true;
+    }
+    fn is_image_kept(&mut self) -> bool {
+        std::mem::take(&mut self.is_whole)
+    }
 }
 
 impl PrimaryHost for Book {
@@ -167,7 +226,9 @@ impl PrimaryHost for Book {
         }
         true
     }
-    fn stop_watching(&mut self) {}
+    fn stop_watching(&mut self) {
+        self.watches = false;
+    }
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if !self.is_silent {
             self.beats += 1;
@@ -186,7 +247,7 @@ impl PrimaryHost for Book {
             self.handed_over.push((*conn, *offset, bytes.to_vec()));
         }
         match message {
-            Message::Beat { .. } => {}
+            Message::Beat { number, echo, .. } => self.beat = Some((*number, *echo)),
             Message::Progress { conns } => {
                 for it in conns {
                     let ConnProgress { conn, snd_una, right_edge, .. } = it;

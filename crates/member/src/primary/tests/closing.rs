@@ -25,6 +25,21 @@ fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
     assert!(bed.book.has("free 5"));
 }
 
+/// A record says so: nobody has to look for it.
+#[test]
+fn a_connection_that_the_server_has_let_go_of_is_soon_over() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.book.log = [accept_record(5), close_record()].concat();
+    bed.turn();
+    bed.book.peer.push(Message::FrameOk { number: 1 });
+    bed.turn();
+    assert!(bed.book.has("fin 5"), "{:?}", bed.book.lines);
+    bed.book.state = ConnState::Over;
+    bed.pass(100);
+    assert!(bed.book.has("send Gone") && bed.machine.tables.conns.is_empty());
+}
+
 #[test]
 fn a_connection_that_lives_is_not_over() {
     let mut bed = Bed::new();

@@ -130,6 +130,8 @@ fn a_joiner_gets_the_image_and_output_waits_before_it_may_be_in_step() {
     // Three pieces, and that there is no more.
     assert_eq!(lines.iter().filter(|line| *line == "send Image").count(), 4);
     assert!(lines.contains(&"drop image".to_owned()), "{lines:?}");
+    bed.pass(20);
+    assert!(!bed.book.take().contains(&"send Image".to_owned()), "that is said once");
     // What is logged is framed, and what the joiner holds makes room: nobody waits.
     bed.book.log = log_record();
     bed.turn();
@@ -529,6 +531,19 @@ fn who_waits_for_the_image_is_served_and_heard() {
     bed.book.is_slow = false;
     bed.pass(12);
     assert!(bed.book.has("send Join") && bed.book.has("drop image"), "{:?}", bed.book.lines);
+    // And it may take its time, as long as it is heard.
+    bed.pass(JOINER_SILENT.as_millis() as u64 + 1);
+    assert!(!bed.book.has("shows JoinFailed"));
+}
+
+/// The numbers of an earlier backup's would tell it that its own have come.
+#[test]
+fn heartbeats_begin_anew_with_who_joins() {
+    let mut bed = Bed::alone();
+    (bed.book.is_slow, bed.book.is_silent, bed.book.knocks) = (true, true, true);
+    bed.turn();
+    assert!(bed.book.has("take image"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.beat, Some((1, 0)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::super::scenario::{Alert, Hop, Scenario};
 use super::{Event, NEVER, Network};
 use crate::Ns;
 
-/// Heartbeats that are missing when an outage is suspected (HALR §3.3).
+/// Number of missing heartbeats at which an outage is suspected (HALR §3.3).
 const SUSPECT_AFTER: Ns = 2;
 
 impl Network<'_> {
@@ -55,7 +55,7 @@ impl Network<'_> {
         self.arm_switches();
     }
 
-    /// When edges that hear heartbeats learn of the outages.
+    /// Schedules when edges that hear heartbeats learn of the outages.
     pub(super) fn schedule_heartbeats(&mut self) {
         for doubt in 0..self.switches.len() * self.scenario.outages.len() {
             let (switch, outage) = self.doubt(doubt as u32);
@@ -74,7 +74,7 @@ impl Network<'_> {
         }
     }
 
-    /// Which switch suspects which outage.
+    /// Which switch suspects which outage, by number.
     fn doubt(&self, doubt: u32) -> (usize, usize) {
         let outages = self.scenario.outages.len();
         (doubt as usize / outages, doubt as usize % outages)
@@ -124,7 +124,8 @@ impl Network<'_> {
         }
     }
 
-    /// Has the flow begun and not ended, and is it on this string of a switch?
+    /// Whether the flow has begun and not ended, and is on this string of a
+    /// switch.
     fn is_active_on(&self, index: usize, switch: u32, string: u32) -> bool {
         let flow = &self.flows[index];
         flow.start_ns <= self.now

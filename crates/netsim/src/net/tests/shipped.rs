@@ -74,7 +74,7 @@ fn the_law_that_ships_is_fair_after_an_outage_and_takes_nothing_back() {
         let (on, off) = (fairness(&on, from, until), fairness(&off, from, until));
         assert!(on >= least && off < most, "{from} to {until} s: {on} {off}");
     }
-    // And the string is used meanwhile.
+    // The string is used meanwhile.
     let bytes = |outcome: &Outcome| -> u64 {
         let bins = outcome.flows.iter().flat_map(|flow| flow.bins.iter().take(210).skip(130));
         bins.map(|it| u64::from(*it)).sum()

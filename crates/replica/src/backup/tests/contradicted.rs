@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// As if a kernel had taken an urgent byte out of the stream: all that follows
-/// lies one place off.
+/// A kernel that had taken an urgent byte out of the stream would cause this:
+/// everything after it is off by one.
 #[test]
 fn a_stream_that_the_primary_read_otherwise_is_counted() {
     let counted = |bytes: &[u8], tapped: &[u8]| {
@@ -21,7 +21,7 @@ fn a_stream_that_the_primary_read_otherwise_is_counted() {
     assert_eq!(counted(b"SET ks 12", b"SET"), 0);
 }
 
-/// The same of bytes that the server has not read.
+/// The same for bytes that the server has not read.
 #[test]
 fn a_stream_that_the_primary_holds_otherwise_is_counted() {
     let counted = |unread: &[u8]| {
@@ -37,4 +37,16 @@ fn a_stream_that_the_primary_holds_otherwise_is_counted() {
     };
     assert_eq!(counted(b"abcdefg"), 0);
     assert_eq!(counted(b"bcdef"), 1);
+}
+
+/// No segment can make it right, and every look at it costs a hash.
+#[test]
+fn a_conflict_is_looked_at_once_before_the_primary_has_answered() {
+    let mut case = Case::accepted();
+    case.frame(&read(0, b"SET ks 12"));
+    case.tap(0, b"SET no 12");
+    case.tap(9, b"GET ks");
+    assert_eq!(case.backup.counters().conflicts, 1);
+    case.message(&Message::Payload { frame: 2, index: 0, bytes: b"SET ks 12" });
+    assert!(case.take().contains(&replayed(b"SET ks 12")));
 }

@@ -29,7 +29,7 @@ impl Case {
         self.backup.handle_message(now, &message, &mut self.notes);
     }
 
-    /// What it does at its next deadline, and when that was.
+    /// What the backup does at its next deadline, and when that is.
     fn wait(&mut self) -> (Nanos, Vec<Effect>) {
         let due = self.backup.next_deadline().expect("something is due");
         self.backup.handle_timeout(due, &mut self.notes);
@@ -84,7 +84,7 @@ fn copies_that_are_only_late_are_not_asked_for() {
     case.tap_at(T, 0, b"hello");
     assert_eq!(case.wait(), (after(UNREAD_AFTER), vec![]));
     assert_eq!(case.backup.next_deadline(), None);
-    // A stream that moves is given time again.
+    // A stream that grows gets time again.
     case.primary_has(T, 20);
     case.tap_at(T, 5, b"12345");
     assert_eq!(case.wait().1, []);
@@ -187,7 +187,7 @@ fn the_primary_is_right_and_the_record_decides() {
     case.frame(&read(0, b"goo"));
     assert_eq!(case.take(), [replayed(b"goo")]);
     assert_eq!(case.backup.counters().conflicts, 0);
-    // What was told wrongly is found out as a lie of the tap is.
+    // Bytes that were told wrongly are found out like a lie of the tap.
     case.frame(&read(0, b"DLY"));
     assert_eq!(case.take(), [Effect::Need(3, 0)]);
     case.message(&Message::Payload { frame: 3, index: 0, bytes: b"DLY" });
@@ -232,7 +232,8 @@ fn only_so_many_questions_are_open() {
     let mut open = CountOpen(&mut asked);
     case.backup.handle_timeout(after(UNREAD_AFTER), &mut open);
     assert_eq!(asked.len(), UNREAD_ASKED_MAX);
-    // Each answer, and each end, makes room for another one.
+    // Each answer, and each connection that ends, makes room for another
+    // question.
     let mut open = CountOpen(&mut asked);
     let nothing = Message::Unread { conn: ConnId(1), offset: 0, bytes: &[], last: false };
     case.backup.handle_message(after(UNREAD_AFTER), &nothing, &mut open);
@@ -241,7 +242,7 @@ fn only_so_many_questions_are_open() {
     assert_eq!(asked.len(), UNREAD_ASKED_MAX + 2);
 }
 
-/// Notes who is asked for.
+/// Notes which connections are asked for.
 struct CountOpen<'a>(&'a mut Vec<ConnId>);
 
 impl BackupOutput for CountOpen<'_> {

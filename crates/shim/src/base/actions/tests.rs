@@ -1,7 +1,7 @@
 use super::ActionCell;
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// An action all of whose parts say `n`.
+/// An action whose parts all contain `n`.
 fn action(n: u64) -> libc::sigaction {
     // SAFETY: a set is an array of words; no restorer is a valid one.
     unsafe {

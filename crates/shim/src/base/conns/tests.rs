@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::CONNS_MAX;
 
-/// Looks at an entry that find a connection in it.
+/// Number of looks at an entry that find a connection in it.
 const LOOKS: u32 = 20_000;
 
 #[test]

@@ -59,7 +59,7 @@ fn a_replica_that_is_the_server_now_keeps_nothing() {
     }
     assert!(keeps(writes) && keeps(rests) && closed.iter().all(|e| keeps(e)));
     attached.become_mode(Mode::Record);
-    // Which keep nothing any more, and so are none of those that leave.
+    // These keep nothing any more, and so are not among those that leave.
     (0..3).for_each(|_| wrote(1, 5));
     assert!(!keeps(writes) && closed.iter().filter(|e| keeps(e)).count() == 4);
     drop_ref(1, NO_FD);
@@ -104,7 +104,7 @@ fn memory_that_two_threads_give_back_is_given_back_once() {
 }
 
 const RING: usize = KEEP_BYTES_FIRST as usize;
-/// Regions as far away as that for rings, one for each test.
+/// Other regions for rings, as far away, one for each test.
 const ELSEWHERE: [usize; 2] = [0x2800_0000_0000, 0x2a00_0000_0000];
 
 #[test]

@@ -1,10 +1,11 @@
 use super::{Entry, append, append_open, extend, hold, is_committed, take, take_any};
 use crate::base::ring;
-use crate::base::state::{DIRTY, Mode, header};
+use crate::base::state::{self, DIRTY, Mode, header};
 use crate::base::table::Call;
 use crate::testing::attach;
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::log::{HEADER_LEN, LAZY, Op};
+use holdfast_wire::buffering::Buffering;
+use holdfast_wire::log::{HEADER_LEN, LAZY, Op, TAPPED};
 use holdfast_wire::shm::{OPEN, mode};
 
 fn entry(ret: isize) -> Entry {
@@ -45,6 +46,35 @@ fn output_waits_for_what_is_not_lazy() {
     assert_eq!(member.records()[2].0.flags, LAZY);
 }
 
+/// FT-TCP §5.2: what output waits for, from output commit down to nothing.
+#[test]
+fn output_waits_for_what_its_mode_buffers() {
+    let read = Entry { flags: TAPPED, op: Op::Read, ..entry(0) };
+    let lock = Entry { op: Op::Lock, ..entry(0) };
+    let waits = |mode: Buffering, record: Entry| {
+        let member = attach(Mode::Record);
+        state::OPTIONS.store(mode.option(), Relaxed);
+        append(record, &[]);
+        let waits = !is_committed();
+        append_open(&hold(), Entry { flags: LAZY, ..entry(0) });
+        let before = DIRTY.load(Relaxed);
+        assert!(extend(&hold(), 11));
+        let clock_waits = DIRTY.load(Relaxed) > before;
+        state::OPTIONS.store(0, Relaxed);
+        drop(member);
+        (waits, clock_waits)
+    };
+    for (record, expected) in [
+        (read, [true, true, true, false]),
+        (entry(0), [true, true, false, false]),
+        (lock, [true, false, false, false]),
+    ] {
+        assert_eq!(Buffering::ALL.map(|mode| waits(mode, record).0), expected, "{:?}", record.op);
+    }
+    let clocks = Buffering::ALL.map(|mode| waits(mode, lock).1);
+    assert_eq!(clocks, [true, true, false, false], "a reading of a clock");
+}
+
 #[test]
 fn an_open_record_grows_until_the_next_one_or_the_daemon_ends_it() {
     let member = attach(Mode::Record);
@@ -55,7 +85,7 @@ fn an_open_record_grows_until_the_next_one_or_the_daemon_ends_it() {
     append(entry(2), &[]);
     assert!(!extend(&hold(), 13), "the last record is none that grows");
     append_open(&hold(), entry(3));
-    // The daemon takes it.
+    // The daemon takes the record.
     h.tail.0.fetch_and(!OPEN, SeqCst);
     assert!(!extend(&hold(), 14));
     let records = member.records();
@@ -110,7 +140,7 @@ fn filler_is_passed_over_and_the_end_is_none() {
     assert!(take_any().is_none());
 }
 
-/// Needs the ring's second mapping.
+/// This needs the ring's second mapping.
 #[cfg(not(miri))]
 #[test]
 fn a_record_over_the_rings_end_is_in_one_piece() {

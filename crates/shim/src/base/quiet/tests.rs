@@ -37,7 +37,7 @@ fn a_thread_says_where_it_is() {
                 sleeps.set(state_now());
                 0
             })?;
-            // What a handler calls meanwhile says nothing: the outer call decides.
+            // Calls from within a handler change nothing: the outer call decides.
             let inner = call(|inner| Some(inner.wait(state_now)));
             let (waits, timed) = (this.wait(state_now), this.wait_timed(7, state_now));
             Some([sleeps.get(), inner, waits, timed, state_now()])

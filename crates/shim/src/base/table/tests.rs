@@ -1,5 +1,5 @@
-//! The numbers are in every log: members of one release agree on them, and a log
-//! that is kept must still mean the same.
+//! The numbers are in every log: members of one release agree on them, and a
+//! stored log must keep its meaning.
 
 use super::{Call, TABLE};
 use holdfast_wire::log::Op;

@@ -1,6 +1,6 @@
 use super::{ARENA_BYTES, ENTRIES_MAX, queue};
 
-/// The only test of a queue: it is the process's.
+/// The only test of a queue, which belongs to the process.
 #[test]
 fn a_queue_knows_what_it_has_and_what_it_takes() {
     let queue = queue(7).expect("a queue");

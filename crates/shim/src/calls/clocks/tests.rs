@@ -42,7 +42,7 @@ fn usleep(us: u32) -> i32 {
     unsafe { super::usleep(us) }
 }
 
-/// Operations and results of what was logged.
+/// Operations and results of the logged records.
 fn logged(attached: &Attached) -> Vec<(u8, i64)> {
     attached.records().iter().map(|(header, _)| (header.op, header.ret)).collect()
 }

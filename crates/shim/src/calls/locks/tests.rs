@@ -30,7 +30,8 @@ fn a_copy_takes_its_lock_in_the_logs_order() {
             let (wait, undo) = (|| lock.note("wait"), || lock.note("give back"));
             acquire(kind, (Call::pthread_mutex, 0), || None, attempt, wait, undo)
         };
-        // The original has it, and logs that; the copy came out of the same wait.
+        // The original has the lock, and logs that; the copy came out of the same
+        // wait.
         assert_eq!(take(&|| lock.note("take")), 0);
         let in_copy = || {
             member.become_mode(Mode::Replay);

@@ -1,4 +1,4 @@
-//! What the primary's kernel answered is what the replica's server gets.
+//! The replica's server gets what the primary's kernel answered.
 
 use super::{simple, with_data};
 use crate::base::state::{DIRTY, Mode};

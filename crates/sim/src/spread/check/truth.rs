@@ -1,5 +1,5 @@
-//! What is so: who is up, in reach, and serves, since when; and how long the edge may
-//! take to know it.
+//! The truth: which servers are up, in reach, and serve, since when; and how long the
+//! edge may take to know it.
 
 use crate::spread::plan::{MS, Plan};
 use crate::{Ns, ns};
@@ -7,17 +7,18 @@ use holdfast_cluster::detector::{DECLARE_AFTER, FIRST_PATIENCE, PATIENCE_MAX};
 use holdfast_member::timing::host_server::{ASK_EVERY, FAILURES_MAX, LOOK_EVERY};
 use holdfast_member::timing::spread::GRACE;
 
-/// How long the edge may take to find a server that is well: channels are tried anew
-/// after a handshake of 2 s that failed, and listeners are asked every second.
+/// Longest time until the edge finds a healthy server: channels are tried anew after
+/// a failed handshake of 2 s, and listeners are asked every second.
 const FOUND_MAX: Ns = 4500 * MS;
-/// How long a service that nobody listens for any more may stay announced.
+/// Longest time for which a service that nobody listens for any more stays
+/// announced.
 const WITHDRAWN_MAX: Ns = ns(LOOK_EVERY) + 400 * MS;
 /// And one that accepts nobody, by a clock that may be slow.
 const HANGS_MAX: Ns = (FAILURES_MAX as Ns + 1) * (ns(ASK_EVERY) + 2000 * MS) + WITHDRAWN_MAX;
-/// Time between two turns, and the ways.
+/// Margin for the time between two turns, and for the paths.
 const MARGIN: Ns = 60 * MS;
 
-/// Why a server is out of something.
+/// Why a server is out of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Its machine is dead.
@@ -30,7 +31,7 @@ pub enum Cause {
 
 const CAUSES: usize = 5;
 
-/// A thing that is so, or not, since then.
+/// A condition that holds, or does not, since then.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     yes: bool,
@@ -46,12 +47,12 @@ impl Since {
         }
     }
 
-    /// It has been so for this long.
+    /// Whether it has held for this long.
     fn for_long(&self, at: Ns, long: Ns) -> bool {
         self.yes && at >= self.since + long
     }
 
-    /// It has not been so for this long, nor since the other time.
+    /// Whether it has not held for this long, nor since the other time.
     fn not_for_long(&self, at: Ns, after: Ns, long: Ns) -> bool {
         !self.yes && at > self.since.max(after) + long
     }
@@ -61,39 +62,41 @@ impl Since {
 #[derive(Clone, Debug)]
 struct Server {
     causes: [u32; CAUSES],
-    /// The edge hears it, as far as the two and the way between them are concerned.
+    /// Whether the edge hears it, as far as the two and the path between them are
+    /// concerned.
     heard: Since,
-    /// Clients that are at it are answered.
+    /// Whether clients that are at it are answered.
     fit: Since,
     listens: Since,
     accepts: Since,
     services: Vec<u8>,
-    /// It says what no host server says, and is shut out again and again.
+    /// Whether it sends what no host server sends, and is shut out again and
+    /// again.
     nonsense: Since,
-    /// By hand.
+    /// Whether it is drained by hand.
     drained: Since,
     boots: u32,
-    /// Silences so far.
+    /// Number of silences so far.
     silences: u32,
 }
 
 impl Server {
-    /// It lives, and it may be heard or not.
+    /// Whether it lives, and may be heard or not.
     fn is_vague(&self, at: Ns) -> bool {
         self.nonsense.yes || (self.nonsense.since > 0 && at < self.nonsense.since + FOUND_MAX)
     }
 }
 
-/// See the module.
+/// The truth; see the module.
 #[derive(Clone, Debug)]
 pub struct Truth {
     servers: Vec<Server>,
     period: Ns,
-    /// The edge's daemon runs.
+    /// Whether the edge's daemon runs.
     sees: Since,
-    /// Its machine does not stand still.
+    /// Whether the edge's machine does not stand still.
     edge_runs: Since,
-    /// Frozen once: it hears late what it hears.
+    /// Whether it was frozen once: it then hears late what it hears.
     edge_was_late: bool,
 }
 
@@ -136,7 +139,7 @@ impl Truth {
         self.all(at);
     }
 
-    /// A cause begins, or ends.
+    /// Notes that a cause begins, or ends.
     pub fn cause(&mut self, at: Ns, server: usize, cause: Cause, begins: bool) {
         let count = &mut self.servers[server].causes[cause as usize];
         *count = if begins { *count + 1 } else { count.saturating_sub(1) };
@@ -188,7 +191,7 @@ impl Truth {
 
     /// Time from which the edge could act.
     fn acts(&self) -> Ns {
-        // A daemon that was started waits for those who were there.
+        // A daemon that was started waits for the servers that were there.
         let started = if self.sees.since > 0 { self.sees.since + ns(GRACE) } else { 0 };
         started.max(self.edge_runs.since)
     }
@@ -197,7 +200,7 @@ impl Truth {
         !self.sees.yes || !self.edge_runs.yes
     }
 
-    /// How long a silent server may be taken for alive.
+    /// Longest time for which a silent server may be taken for alive.
     fn silent_max(&self, server: &Server) -> Ns {
         let is_late = server.silences > 1 || self.edge_was_late;
         let periods = if is_late { PATIENCE_MAX } else { DECLARE_AFTER + 1 };
@@ -250,7 +253,7 @@ impl Truth {
         })
     }
 
-    /// Somebody listens for it.
+    /// Whether somebody listens for it.
     pub fn is_offered(&self, service: u8) -> bool {
         self.servers.iter().any(|it| it.listens.yes && it.services.contains(&service))
     }
@@ -259,20 +262,22 @@ impl Truth {
         self.serving(at, service).next()
     }
 
-    /// It answers those who are at it, and did so since then.
+    /// Whether it answers its clients, and has done so since then.
     pub fn is_well_since(&self, server: usize, service: u8, since: Ns) -> bool {
         let server = &self.servers[server];
         server.services.contains(&service) && server.fit.yes && server.fit.since <= since
     }
 
-    /// A SYN that came then would be answered by now: somebody serves it for long, and
-    /// whoever has been silent meanwhile is known to be by now.
+    /// Whether a SYN that came then would be answered by now: a server has served the
+    /// service for long, and every server that has been silent meanwhile is known to
+    /// be silent by now.
     pub fn would_answer(&self, came: Ns, at: Ns, service: u8) -> bool {
         let is_sure = |server: &Server| {
             let recent = server.heard.since + 1000 * MS > came;
             let is_silent = !server.heard.yes || recent;
             let serves = server.services.contains(&service);
-            // Who has just stopped listening, or accepts nobody, may answer otherwise.
+            // A server that has just stopped listening, or accepts nobody, may answer
+            // otherwise.
             let changes = server.heard.yes && server.listens.since + FOUND_MAX > came;
             !serves || ((!is_silent || self.silent_max(server) < 700 * MS) && !changes)
         };
@@ -285,7 +290,7 @@ impl Truth {
             && self.servers.iter().all(is_sure)
     }
 
-    /// What a server is, where it is shown as something else.
+    /// The truth about a server, if it is shown as something else.
     pub fn contradicts(&self, at: Ns, number: usize, word: &str) -> Option<&'static str> {
         let server = &self.servers[number];
         if self.is_blind() {

@@ -1,4 +1,4 @@
-//! What is so: which strings carry what, since when, and how long edges may take to
+//! The truth: which strings carry what, since when, and how long edges may take to
 //! know it.
 
 use crate::transit::plan::{Plan, StringPlan};
@@ -6,7 +6,7 @@ use crate::{Ns, ns};
 use holdfast_cluster::detector::{FIRST_PATIENCE, PATIENCE_MAX};
 use std::time::Duration;
 
-/// What a string's full queue makes heartbeats wait, at most.
+/// Longest delay of heartbeats in a string's full queue.
 const QUEUE_MAX: Ns = ns(Duration::from_millis(400));
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,20 +18,20 @@ struct Direction {
 #[derive(Clone, Debug)]
 struct String {
     ways: [Direction; 2],
-    /// Since when both directions lose nothing; `None`: they do.
+    /// Since when both directions lose nothing; `None` if they do.
     well: Option<Ns>,
     /// Since when one of them carries nothing.
     dead: Option<Ns>,
 }
 
-/// See the module.
+/// The truth; see the module.
 #[derive(Clone, Debug)]
 pub struct Truth {
     strings: Vec<String>,
     period: Ns,
-    /// Both daemons run, nobody stands still and none is closed, since then.
+    /// Since when both daemons run, nobody stands still and none is closed.
     watched: Option<Ns>,
-    /// What keeps it from being so.
+    /// Number of things that prevent that.
     blind: u32,
 }
 
@@ -53,13 +53,13 @@ impl Truth {
         self.strings.len()
     }
 
-    /// Somebody cannot know, or can again.
+    /// Notes that somebody cannot know, or can again.
     pub fn blind(&mut self, at: Ns, begins: bool) {
         self.blind = if begins { self.blind + 1 } else { self.blind - 1 };
         self.watched = (self.blind == 0).then_some(at);
     }
 
-    /// A direction is cut, or whole again; 0 leads to the far edge.
+    /// Notes that a direction is cut, or whole again; 0 leads to the far edge.
     pub fn cut(&mut self, at: Ns, string: usize, way: usize, begins: bool) {
         let way = &mut self.strings[string].ways[way];
         way.cuts = if begins { way.cuts + 1 } else { way.cuts - 1 };
@@ -94,27 +94,28 @@ impl Truth {
         self.watched.is_some_and(|since| at > since + long)
     }
 
-    /// Another one carries everything all the while: silence on all says nothing.
+    /// Whether another string carries everything all the while: silence on all
+    /// says nothing.
     fn has_other(&self, at: Ns, string: usize) -> bool {
         let mut others = self.strings.iter().enumerate().filter(|(other, _)| *other != string);
         others.any(|(_, it)| it.well.is_some_and(|since| at > since + self.returns_after()))
     }
 
-    /// It is dead for so long that no edge may use it.
+    /// Whether it has been dead for so long that no edge may use it.
     pub fn must_be_out(&self, at: Ns, string: usize) -> bool {
         let long = self.known_after();
         let is_dead = self.strings[string].dead.is_some_and(|since| at > since + long);
         is_dead && self.is_watched(at, self.returns_after()) && self.has_other(at, string)
     }
 
-    /// It is well for so long that both edges must use it.
+    /// Whether it has been well for so long that both edges must use it.
     pub fn must_be_in(&self, at: Ns, string: usize) -> bool {
         let long = self.returns_after();
         let is_well = self.strings[string].well.is_some_and(|since| at > since + long);
         is_well && self.is_watched(at, long)
     }
 
-    /// Nothing is wrong with it that could make its heartbeats miss.
+    /// Whether nothing is wrong with it that could make its heartbeats miss.
     pub fn is_blameless(&self, at: Ns, string: usize) -> bool {
         let long = self.period * 4 + QUEUE_MAX;
         let is_well =
@@ -122,7 +123,7 @@ impl Truth {
         is_well && self.watched.is_some_and(|since| since == 0 || at > since + long)
     }
 
-    /// Somebody gets through.
+    /// Since when anybody gets through.
     pub fn carries_since(&self) -> Option<Ns> {
         let well = self.strings.iter().filter_map(|string| string.well).min()?;
         Some(well.max(self.watched?))

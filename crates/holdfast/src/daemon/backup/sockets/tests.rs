@@ -42,7 +42,8 @@ fn only_services_get_the_daemons_rights() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Entries of noise give a list of at most as many connections as there are.
+    /// A table of noise gives a list of at most as many connections as it has
+    /// entries.
     #[test]
     fn a_table_of_noise_is_read(words in prop::collection::vec(any::<[u64; 8]>(), 1..64)) {
         let memory = memory();

@@ -85,3 +85,18 @@ fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
         assert_eq!(bed.book.has("clamp"), goes_over, "{:?}", bed.book.lines);
     }
 }
+
+/// What a joiner has allowed is owed by nobody once it has left.
+#[test]
+fn connections_end_as_before_after_a_join_that_failed() {
+    let mut bed = Bed::joining();
+    bed.book.is_lost = true;
+    bed.turn();
+    assert!(bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+    bed.book.is_lost = false;
+    bed.slot(ConnId(5)).stable = SeqNo(1100);
+    bed.slot(ConnId(5)).rcv_nxt = SeqNo(1100);
+    bed.book.state = ConnState::Over;
+    bed.pass(5_000);
+    assert!(bed.machine.tables.conns.is_empty());
+}

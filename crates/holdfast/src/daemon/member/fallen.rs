@@ -1,0 +1,69 @@
+//! What a member says of a server that can be rebuilt on its own host, or was
+//! (decision 31).
+
+use super::MemberContext;
+use crate::daemon::advice;
+use crate::status::{Role, State};
+use holdfast_cluster::Nanos;
+use holdfast_linux::process::Ending;
+use holdfast_wire::message::ConnKey;
+
+/// It would be, or not before it has served for a moment.
+const YES: &str = "yes";
+const NOT_YET: &str = "no: not yet";
+
+fn in_words(how: Option<Ending>) -> String {
+    how.map_or_else(String::new, |how| format!(", {how}"))
+}
+
+impl MemberContext<'_> {
+    /// A server begins to speak alone.
+    pub fn begin_alone(&mut self) {
+        let wanted = self.config.group.rebuild;
+        self.status.rebuild = if wanted { NOT_YET.to_owned() } else { String::new() };
+    }
+
+    /// All is kept that it could be rebuilt of.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.status.rebuild == YES
+    }
+
+    /// All is kept of the server.
+    pub fn note_kept(&mut self, took: Nanos) {
+        self.status.rebuild = YES.to_owned();
+        let what =
+            format!("all that the server can be rebuilt of, after {} ms", took.0 / 1_000_000);
+        self.events.add("kept", what);
+    }
+
+    /// It is not, or not any more.
+    pub fn note_unkept(&mut self, reason: &str) {
+        let said = format!("no: {reason}");
+        if self.status.rebuild != said {
+            self.events.add("not kept", reason);
+            self.status.rebuild = said;
+        }
+    }
+
+    /// The server has fallen, with so much log, and is rebuilt.
+    pub fn note_fall(&mut self, how: Option<Ending>, log_at: u64) {
+        let what = format!("the server{}; its log ends at {log_at}", in_words(how));
+        self.events.add("fell", what);
+        *self.status.counters.entry("server.falls".to_owned()).or_default() += 1;
+        let reason = format!("{}{}; it is rebuilt on this host", advice::ENDED, in_words(how));
+        self.set_state(Role::Primary, State::Waiting, &reason, "wait");
+    }
+
+    /// It is not rebuilt; whose bytes it was given last.
+    pub fn set_fallen(&mut self, how: Option<Ending>, why: &str, input: Option<ConnKey>) {
+        let last = input.map_or_else(
+            || "nobody had sent it anything".to_owned(),
+            |key| format!("the last that it was given came by the connection {key}"),
+        );
+        let reason =
+            format!("{}{}, and is not rebuilt: {why}; {last}", advice::ENDED, in_words(how));
+        self.events.add("not rebuilt", format!("{why}; {last}"));
+        self.set_ended(Role::Primary, &reason, advice::AFTER_FALL);
+    }
+}

@@ -1,0 +1,176 @@
+//! A server that falls while it has no backup is rebuilt on its own host, and no client hears
+//! of it; one that falls at the same place again, or ends by itself, is not.
+
+use crate::client::connected;
+use crate::world;
+use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::Recipe;
+use holdfast_lab::testbed::{Role, Testbed};
+use serde_json::Value;
+use std::time::Duration;
+
+/// A request waits no longer than this: the server is built meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Answers whatever it is sent, and has a bug.
+const BUGGY: &str = r#"
+import os, selectors, socket
+door = socket.create_server(("::", 6379), family=socket.AF_INET6, dualstack_ipv6=True)
+ears = selectors.DefaultSelector()
+ears.register(door, selectors.EVENT_READ)
+while True:
+    for key, _ in ears.select():
+        if key.fileobj is door:
+            ears.register(door.accept()[0], selectors.EVENT_READ)
+            continue
+        line = key.fileobj.recv(100)
+        if b"bug" in line:
+            os.abort()
+        if line:
+            key.fileobj.sendall(b"+PONG\r\n")
+        else:
+            ears.unregister(key.fileobj)
+            key.fileobj.close()
+"#;
+
+fn options(spool_max_mb: Option<u64>) -> GroupOptions {
+    let cold =
+        ColdOptions { spool_max_mb, snapshot_every_mb: spool_max_mb, ..ColdOptions::default() };
+    GroupOptions {
+        heartbeat_ms: Some(300),
+        alone_after_s: Some(1),
+        rebuild: true,
+        cold: Some(cold),
+        ..GroupOptions::default()
+    }
+}
+
+/// Its server runs without a backup.
+fn alone(
+    spool_max_mb: Option<u64>,
+    change: impl FnOnce(&mut Recipe),
+    work: impl FnOnce(&Testbed, &mut Group<'_>),
+) {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_one(Role::Primary, &options(spool_max_mb), change, work);
+}
+
+fn status(group: &Group<'_>) -> Value {
+    group.status(Role::Primary).unwrap_or_default()
+}
+
+/// What `status` says of that.
+fn is_rebuilt(group: &Group<'_>, said: &str) {
+    let mut is = Value::Null;
+    world::wait_until(said, || {
+        is = status(group);
+        let says = is["rebuild"].as_str().is_some_and(|it| it.starts_with(said));
+        is["state"] == "unprotected" && says
+    });
+}
+
+/// Its server is killed under load, again and again; then a backup joins, and takes over.
+#[test]
+fn under_load_twice_in_a_row_and_a_backup_joins() {
+    alone(
+        None,
+        |_| {},
+        |testbed, group| {
+            is_rebuilt(group, "yes");
+            let mut old = connected(testbed, PATIENCE);
+            assert_eq!(old.ask(&[b"SET", b"kept", b"0"]), "+OK");
+            let load = world::start(testbed, &world::counting(7000, 0, None));
+            std::thread::sleep(Duration::from_millis(500));
+            for fall in 1..=2 {
+                let text = group.verb(Role::Primary, &["status"]).expect("the verb runs").stdout;
+                let text = String::from_utf8_lossy(&text).into_owned();
+                assert!(
+                    text.contains("UNPROTECTED") && text.contains("rebuilt in place: yes"),
+                    "{text}"
+                );
+                group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+                assert_eq!(
+                    old.ask(&[b"INCR", b"kept"]),
+                    format!(":{fall}"),
+                    "{}",
+                    group.log_tails()
+                );
+                is_rebuilt(group, "yes");
+                assert_eq!(
+                    status(group)["counters"]["server.falls"],
+                    fall,
+                    "{}",
+                    group.log_tails()
+                );
+            }
+            group.start_daemon(Role::Backup).expect("a daemon");
+            world::heals(group, "it joins");
+            assert_eq!(status(group)["rebuild"], "", "it has a backup");
+            group.kill_member(Role::Primary).expect("they die");
+            assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "{}", group.log_tails());
+            world::finish(load, group);
+        },
+    );
+}
+
+/// What one client sends makes the server fall, and would again.
+#[test]
+fn but_not_where_it_falls_again_and_the_connection_is_named() {
+    let buggy = |recipe: &mut Recipe| {
+        recipe.command = ["/usr/bin/python3", "-c", BUGGY].map(str::to_owned).to_vec();
+    };
+    alone(None, buggy, |testbed, group| {
+        is_rebuilt(group, "yes");
+        let mut other = connected(testbed, PATIENCE);
+        other.ping();
+        let mut bad = connected(testbed, PATIENCE);
+        let from = bad.local();
+        bad.send(&[b"bug"]);
+        world::wait_until("it is down", || status(group)["state"] == "ended");
+        let reason = status(group)["reason"].as_str().unwrap_or_default().to_owned();
+        assert!(reason.contains("by signal 6") && reason.contains(&from), "{reason}");
+        assert_eq!(group.details(Role::Primary, "rebuild").len(), 1, "{}", group.log_tails());
+        assert_eq!(group.details(Role::Primary, "not rebuilt").len(), 1);
+    });
+}
+
+#[test]
+fn nor_where_it_was_asked_to_end() {
+    for ends in [&[b"SHUTDOWN".as_slice(), b"NOSAVE"][..], &[]] {
+        alone(
+            None,
+            |_| {},
+            |testbed, group| {
+                is_rebuilt(group, "yes");
+                let mut client = connected(testbed, PATIENCE);
+                client.ping();
+                match ends {
+                    [] => group.signal_server(Role::Primary, Signal::TERM).expect("a server"),
+                    words => client.send(words),
+                }
+                world::wait_until("it is down", || status(group)["state"] == "ended");
+                assert!(group.details(Role::Primary, "fell").is_empty(), "{}", group.log_tails());
+            },
+        );
+    }
+}
+
+/// Nothing is kept any more, and the service goes on as if nothing had been.
+#[test]
+fn nor_when_its_spool_is_full() {
+    alone(
+        Some(24),
+        |_| {},
+        |testbed, group| {
+            is_rebuilt(group, "yes");
+            let mut client = connected(testbed, PATIENCE);
+            let value = vec![b'x'; 1 << 20];
+            for part in 0..40 {
+                assert_eq!(client.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+            }
+            is_rebuilt(group, "no: ");
+            let reason = status(group)["rebuild"].as_str().unwrap_or_default().to_owned();
+            assert!(reason.contains("spool_max_mb"), "{reason}");
+            client.ping();
+        },
+    );
+}

@@ -1,0 +1,22 @@
+//! What clients are asked.
+
+use super::*;
+use holdfast_replica::promotion::Probe;
+
+/// A client that has not heard the first one takes this one's offers.
+#[test]
+fn a_repeated_syn_ack_offers_what_the_first_one_did() {
+    for (rcv_wscale, offered) in [(0, Some(0)), (7, Some(7)), (14, Some(14)), (255, None)] {
+        let record = ConnRecord { rcv_wscale, ..record() };
+        let (key, seq, ack) = (record.key, record.iss, record.irs.plus(1));
+        let conn = ConnId(5);
+        let probe = Probe { conn, key, seq, ack, syn: true, payload: None, tsval: None, record };
+        let segment = probe_segment(&probe);
+        assert_eq!(segment.flags, Flags::SYN | Flags::ACK);
+        let TcpOptions { mss, wscale, sack_permitted, .. } = segment.options;
+        assert_eq!((mss, wscale, sack_permitted), (Some(record.mss), offered, record.sack));
+        // What it has long acknowledged again is no offer.
+        let question = Probe { syn: false, payload: Some(0), ..probe };
+        assert_eq!(probe_segment(&question).options.wscale, None);
+    }
+}

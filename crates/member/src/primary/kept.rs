@@ -1,0 +1,259 @@
+//! A server that speaks alone, and of which all is kept that it can be rebuilt of on its own
+//! host (decision 31). Its output waits for what is kept, as it would for a backup; whoever
+//! comes to join is let in, and nothing waits any more.
+
+use super::alone::{Alone, knock};
+use super::apart::{Stage, rest_replaced};
+use super::join::ANOTHER;
+use super::keeper::Keeper;
+use super::{PrimaryHost, PrimaryMachine};
+use crate::backup::{BackupMachine, TWICE};
+use crate::host::{End, News, Turn};
+use crate::nanos;
+use crate::timing::doubled;
+use crate::timing::primary::{
+    ALONE_LOOK, CONFIRM_LOOK, FALL_MAX, IDLE_LOOK, KEEP_AFTER, KEEP_LASTS, KEEP_PAUSE,
+    KEEP_PAUSE_MAX,
+};
+use holdfast_cluster::Nanos;
+use holdfast_wire::message::Message;
+
+const COPIED: &str = "the server is being copied, to be rebuilt if it falls";
+const LET_IN: &str = "another member joins";
+const NOT_YET: &str = "not all was kept yet that it could be rebuilt of";
+
+/// Attempts to keep what a server can be rebuilt of.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// Those that have failed in a row, and when the next one may be.
+    failed: u32,
+    again_at: Option<Nanos>,
+    /// It is not wanted.
+    is_off: bool,
+    /// Since when all is kept.
+    since: Option<Nanos>,
+    /// When it is next looked who has come.
+    door_at: Nanos,
+}
+
+impl Keeping {
+    /// All is kept from now on.
+    pub(super) fn begins(&mut self, now: Nanos, took: Nanos) -> News<'static> {
+        self.since = Some(now);
+        News::Keeps { took }
+    }
+
+    /// Nothing is kept, or not any more: when it is tried again.
+    pub(super) fn fail(&mut self, reason: &str, now: Nanos, host: &mut impl PrimaryHost) {
+        if self.since.take().is_some_and(|since| now.since(since) >= nanos(KEEP_LASTS)) {
+            self.failed = 0;
+        }
+        let pause = doubled(KEEP_PAUSE, self.failed, KEEP_PAUSE_MAX);
+        self.failed += 1;
+        self.again_at = Some(now.plus(nanos(pause)));
+        host.show(News::KeepsNot { reason });
+    }
+}
+
+impl PrimaryMachine {
+    /// Nobody has come for a while: what the server can be rebuilt of is kept from now on.
+    pub(super) fn keep_if_due(
+        &mut self,
+        alone: Box<Alone>,
+        turn: Turn,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        let now = host.now();
+        let due = *self.keeping.again_at.get_or_insert_with(|| now.plus(nanos(KEEP_AFTER)));
+        if self.keeping.is_off || now < due || !host.is_attached() {
+            return (Stage::Alone(alone), turn);
+        }
+        match host.begin_keeping() {
+            Ok(Some(with)) => {
+                self.tables.keeper = Some(Keeper::new(with, host));
+                self.begin_image(*alone, host)
+            }
+            Ok(None) => {
+                self.keeping.is_off = true;
+                (Stage::Alone(alone), turn)
+            }
+            Err(reason) => {
+                self.keeping.fail(&reason, now, host);
+                (Stage::Alone(alone), turn)
+            }
+        }
+    }
+
+    /// Whoever comes while an image is taken hears whose it is.
+    pub(super) fn tell_others(&self, host: &mut impl PrimaryHost) {
+        let is_own = self.tables.keeper.is_some();
+        host.turn_away(if is_own { COPIED } else { ANOTHER });
+    }
+
+    /// Who joins, or has joined in this daemon, is told no more.
+    pub(super) fn part(&mut self, reason: &str, host: &mut impl PrimaryHost) {
+        if self.tables.keeper.take().is_some() {
+            return host.stop_keeping();
+        }
+        host.send(&Message::Refused { reason, again: true });
+        host.flush();
+        host.drop_peer();
+    }
+
+    /// What both say to each other, until neither says more.
+    pub(super) fn talk(&mut self, host: &mut impl PrimaryHost) {
+        for _ in Keeper::talks() {
+            let Some(mut keeper) = self.tables.keeper.take() else { return };
+            let said = keeper.turn(host);
+            self.tables.keeper = Some(keeper);
+            let said = match said {
+                Ok(said) => said,
+                Err(reason) => {
+                    self.tables.broken.get_or_insert(reason);
+                    return;
+                }
+            };
+            let mut outbox = Vec::new();
+            let mut hearing = self.hearing(&mut outbox);
+            for bytes in &said {
+                if let Ok(message) = Message::decode(bytes) {
+                    hearing.hear(&message, host);
+                }
+            }
+            self.answer(&outbox, host);
+            if said.is_empty() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn turn_kept(
+        &mut self,
+        mut alone: Box<Alone>,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        if !stop && host.has_server_ended() {
+            return match host.has_fallen() {
+                true => self.fall(host),
+                // Its clients hear of its end, as without this.
+                false => self.keep_no_more(*alone, None, host),
+            };
+        }
+        if let Some(over) = self.speak_on(stop, host) {
+            return over;
+        }
+        if self.is_attached(host) {
+            self.take_held(host);
+        }
+        self.take_log(host);
+        self.take_messages(host);
+        self.settle_closing(host);
+        self.settle(host);
+        if let Some(reason) = self.tables.broken.take().or_else(|| host.log_fault()) {
+            return self.keep_no_more(*alone, Some(&reason), host);
+        }
+        let now = host.now();
+        if now >= self.keeping.door_at {
+            self.keeping.door_at = now.plus(nanos(ALONE_LOOK));
+            if knock(&mut alone, host).is_none() {
+                let (stage, turn) = self.keep_no_more(*alone, None, host);
+                return match stage {
+                    Stage::Alone(alone) => self.begin_join(*alone, host),
+                    over => (over, turn),
+                };
+            }
+        }
+        let turn = match host.may_sleep(self.log_at) {
+            true => Turn::Until(self.deadline(host)),
+            false => Turn::Busy,
+        };
+        (Stage::Kept(alone), turn)
+    }
+
+    /// The server speaks alone, and nothing waits. With a `reason` it is tried again later.
+    fn keep_no_more(
+        &mut self,
+        alone: Alone,
+        reason: Option<&str>,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        self.log.handle_backup_lost();
+        host.stop_watching();
+        if let Err(error) = self.open_gate(host) {
+            return (Stage::Idle, Turn::End(End::Failed(error)));
+        }
+        self.part(reason.unwrap_or(LET_IN), host);
+        (self.closing, self.joins) = (None, None);
+        let now = host.now();
+        if let Some(reason) = reason {
+            self.keeping.fail(reason, now, host);
+        } else {
+            self.keeping = Keeping::default();
+            host.show(News::KeepsNot { reason: LET_IN });
+        }
+        (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
+    }
+
+    /// It has fallen: all that it has logged is kept, and it is rebuilt of that. Its kernel
+    /// says nothing of its end.
+    fn fall(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.announce_end(host);
+        host.strike_server();
+        host.stop_watching();
+        self.end_kept(host.now(), false, host)
+    }
+
+    /// Until all of its log is kept: then it is rebuilt. Not where it had fallen before: it
+    /// would only fall again.
+    pub(super) fn end_kept(
+        &mut self,
+        since: Nanos,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        host.turn_edge(&mut |_| {});
+        self.talk(host);
+        let (now, log_at) = (host.now(), self.log_at);
+        let waits = self.log.frames_unconfirmed() > 0 && self.tables.broken.is_none();
+        if waits && !stop && now.since(since) < nanos(FALL_MAX) {
+            return (Stage::Falling { since }, Turn::after(CONFIRM_LOOK, now));
+        }
+        let before = host.member().fallen_at.replace(log_at);
+        let reason = match self.tables.broken.take() {
+            Some(reason) => reason,
+            None if before == Some(log_at) => TWICE.to_owned(),
+            None if self.closing.is_some() => NOT_YET.to_owned(),
+            None => {
+                host.show(News::Fell { log_at });
+                return (Stage::Down, Turn::End(End::Fallen));
+            }
+        };
+        let input = self.tables.keeper.as_ref().and_then(Keeper::last_input);
+        self.part(&reason, host);
+        // Its clients hear from their kernel that it is over.
+        if let Err(error) = host.go_alone() {
+            return (Stage::Down, Turn::End(End::Failed(error)));
+        }
+        host.stop_watching();
+        host.show(News::NotRebuilt { reason: &reason, input });
+        stay_down(stop, host)
+    }
+
+    /// What the fallen server is rebuilt of.
+    pub fn take_kept(&mut self) -> Option<BackupMachine> {
+        self.tables.keeper.take().map(Keeper::into_backup)
+    }
+}
+
+/// Its server has fallen, and is not rebuilt.
+pub(super) fn stay_down(stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+    host.turn_edge(&mut |_| {});
+    host.stand_by();
+    let now = host.now();
+    if host.member().is_behind_another() {
+        return rest_replaced(now, stop, host);
+    }
+    let turn = if stop { Turn::End(End::Stopped) } else { Turn::after(IDLE_LOOK, now) };
+    (Stage::Down, turn)
+}

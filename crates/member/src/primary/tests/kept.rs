@@ -1,0 +1,96 @@
+//! A server that speaks alone, and is rebuilt if it falls.
+
+use super::*;
+use crate::timing::primary::{KEEP_AFTER, KEEP_PAUSE};
+
+impl Bed {
+    /// Its server speaks alone, and all is kept that it can be rebuilt of.
+    fn kept() -> Self {
+        let mut bed = Self::new();
+        bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
+        bed.turn();
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.turn();
+        bed.turn();
+        bed.book.rebuilds = true;
+        bed.book.image = Some(Image { log_from: 0, bytes: IMAGE_BYTES as u64 });
+        bed.book.take();
+        bed.pass(KEEP_AFTER.as_millis() as u64 - 5);
+        assert!(!bed.book.has("take image"), "{:?}", bed.book.lines);
+        bed.pass(100);
+        bed
+    }
+
+    /// It ends; what becomes of it.
+    fn ends(&mut self, falls: bool) -> (Turn, Vec<String>) {
+        (self.book.ended, self.book.falls) = (true, falls);
+        self.book.take();
+        let turn = self.turn();
+        (turn, self.book.take())
+    }
+}
+
+fn has(lines: &[String], line: &str) -> bool {
+    lines.iter().any(|it| it == line)
+}
+
+#[test]
+fn output_waits_as_soon_as_all_is_kept_and_the_other_member_hears_nothing() {
+    let mut bed = Bed::kept();
+    let lines = bed.book.take();
+    let place = |line: &str| lines.iter().position(|it| it == line).expect(line);
+    assert!(place("take image") < place("commit 0"), "{lines:?}");
+    assert!(place("commit 0") < place("clamp") && place("clamp") < place("shows Keeps"));
+    assert!(!lines.iter().any(|it| it.starts_with("send") || it.starts_with("to the edge")));
+}
+
+#[test]
+fn one_that_falls_is_rebuilt_and_not_again_where_it_had_fallen() {
+    for (before, twice) in [(None, false), (Some(7), false), (Some(0), true)] {
+        let mut bed = Bed::kept();
+        bed.book.member.fallen_at = before;
+        let (turn, lines) = bed.ends(true);
+        assert!(has(&lines, "dead") && has(&lines, "strike"), "{lines:?}");
+        assert_eq!(turn == Turn::End(End::Fallen), !twice, "{lines:?}");
+        assert_eq!((has(&lines, "shows Fell"), has(&lines, "shows NotRebuilt")), (!twice, twice));
+        assert_eq!(has(&lines, "alone"), twice, "its clients hear of it, if nobody goes on");
+        assert_eq!(bed.machine.take_kept().is_some(), !twice);
+        assert_eq!(bed.book.member.fallen_at, Some(0));
+    }
+}
+
+#[test]
+fn one_that_was_asked_to_end_is_not_rebuilt() {
+    let mut bed = Bed::kept();
+    let (turn, lines) = bed.ends(false);
+    assert!(matches!(turn, Turn::Until(_)) && has(&lines, "alone"), "{lines:?}");
+    bed.turn();
+    assert!(bed.book.has("shows EndedAlone"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn whoever_comes_is_let_in_and_nothing_waits() {
+    let mut bed = Bed::kept();
+    bed.book.take();
+    bed.book.knocks = true;
+    bed.pass(30);
+    let lines = bed.book.take();
+    let place = |line: &str| lines.iter().position(|it| it == line).expect(line);
+    assert!(place("alone") < place("keeps nothing"), "{lines:?}");
+    assert!(place("keeps nothing") < place("shows Joins"), "{lines:?}");
+}
+
+#[test]
+fn what_cannot_be_kept_harms_nobody_and_is_tried_again() {
+    let mut bed = Bed::kept();
+    bed.book.take();
+    bed.book.unkept = Some("the spool is full".to_owned());
+    bed.pass(10);
+    assert!(bed.book.has("alone") && bed.book.has("shows KeepsNot"), "{:?}", bed.book.lines);
+    bed.book.unkept = None;
+    bed.book.take();
+    bed.pass(KEEP_PAUSE.as_millis() as u64 / 2);
+    assert!(!bed.book.has("take image"), "{:?}", bed.book.lines);
+    bed.pass(KEEP_PAUSE.as_millis() as u64);
+    assert!(bed.book.has("shows Keeps"), "{:?}", bed.book.lines);
+}

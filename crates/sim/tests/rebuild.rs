@@ -1,0 +1,116 @@
+//! A server that falls while it has no backup is rebuilt on its own host (docs/REPLICATION.md,
+//! 31), and judged by the same laws: its clients live, and each reads what it would have.
+
+use holdfast_sim::{
+    DiskPlan, Fault, How, JoinPlan, Limits, Outcome, Path, Plan, Rebuild, Rng, Step, When,
+    simulate, trace_tail,
+};
+
+const MS: u64 = 1_000_000;
+/// Runs of each named plan.
+const SEEDS: u64 = 8;
+/// Runs of drawn plans, beyond those of other tests.
+const DRAWN: std::ops::Range<u64> = 300_000..300_400;
+
+/// Clients that go on for long, a backup that dies at once, and nothing else that breaks.
+fn alone(seed: u64, rebuild: Rebuild) -> Plan {
+    let plan = Plan::draw(seed);
+    let mut clients = plan.clients.clone();
+    for client in &mut clients {
+        (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
+    }
+    Plan {
+        clients,
+        faults: vec![(When::At(150 * MS), Fault::Dies { speaks: false, how: How::Host })],
+        cold: None,
+        rebuild: Some(rebuild),
+        unattached: false,
+        load_until: 6000 * MS,
+        disk: DiskPlan::default(),
+        joins: JoinPlan { image_bytes: 10_000 << (seed % 8), ..JoinPlan::SMOOTH },
+        path: Path { delay: plan.path.delay.min(5 * MS), ..plan.path },
+        limits: Limits::WIDE,
+        ..plan
+    }
+}
+
+fn falls(after: u64) -> (When, Fault) {
+    (When::After(after), Fault::Dies { speaks: true, how: How::Server })
+}
+
+fn run(plan: &Plan) -> Outcome {
+    let outcome = simulate(plan.clone(), false);
+    if let Some(first) = outcome.violations.first() {
+        panic!("{}\n{plan}\n{first}", trace_tail(plan.clone()));
+    }
+    outcome
+}
+
+#[test]
+fn it_falls_and_goes_on_again_and_again() {
+    for seed in 0..2 * SEEDS {
+        let mut plan = alone(seed, Rebuild::GoesOn);
+        plan.faults.extend([falls(2000 * MS), falls(1500 * MS), falls(1300 * MS)]);
+        let outcome = run(&plan);
+        let seen = (outcome.reached.rebuilt, outcome.takeovers, outcome.service_ended);
+        assert_eq!(seen, (3, 3, false), "{plan}");
+        assert!(outcome.replies > 50, "{plan}");
+    }
+}
+
+#[test]
+fn a_backup_that_comes_is_let_in_and_takes_over() {
+    for seed in 0..SEEDS {
+        let mut plan = alone(seed, Rebuild::GoesOn);
+        plan.faults.push(falls(2000 * MS));
+        plan.faults.push((When::After(900 * MS), Fault::Starts { member: 1 }));
+        let dies = Fault::Dies { speaks: true, how: How::Host };
+        plan.faults.push((When::Join(Step::Joined), dies));
+        let outcome = run(&plan);
+        let reached = (outcome.reached.rebuilt, outcome.reached.joins);
+        assert_eq!((reached, outcome.takeovers), ((1, 1), 2), "{plan}");
+        assert!(!outcome.service_ended, "{plan}");
+    }
+}
+
+#[test]
+fn one_that_falls_again_at_the_same_place_is_left() {
+    for seed in 0..SEEDS {
+        let mut plan = alone(seed, Rebuild::FallsAgain);
+        plan.faults.push(falls(2000 * MS));
+        let outcome = run(&plan);
+        let reached = (outcome.reached.rebuilt, outcome.reached.not_rebuilt);
+        assert_eq!((reached, outcome.takeovers), ((1, 1), 0), "{plan}");
+        assert!(outcome.service_ended, "{plan}");
+    }
+}
+
+#[test]
+fn no_drawn_plan_breaks_a_law() {
+    let (mut kept, mut rebuilt, mut left) = (0, 0, 0);
+    for seed in DRAWN {
+        let mut plan = Plan::draw(seed);
+        // Drawn last: what the seed draws besides is what it always was.
+        let mut rng = Rng::new(seed, 13);
+        let again = rng.one_in(6);
+        plan.rebuild = Some(if again { Rebuild::FallsAgain } else { Rebuild::GoesOn });
+        let dies = Fault::Dies { speaks: false, how: rng.pick(&[How::Daemon, How::Host]) };
+        plan.faults.push((
+            if plan.faults.is_empty() { When::At(150 * MS) } else { When::After(300 * MS) },
+            dies,
+        ));
+        for _ in 0..rng.range(1, 4) {
+            plan.faults.push(falls(rng.spread(MS, 3000 * MS)));
+        }
+        plan.load_until += 4000 * MS;
+        let outcome = simulate(plan.clone(), false);
+        if let Some(line) = outcome.failure() {
+            panic!("{}\n{plan}\n{line}", trace_tail(plan.clone()));
+        }
+        kept += outcome.reached.kept;
+        rebuilt += outcome.reached.rebuilt;
+        left += outcome.reached.not_rebuilt;
+    }
+    println!("{kept} kept, {rebuilt} rebuilt, {left} left");
+    assert!(rebuilt > 100 && left > 10, "{kept} kept, {rebuilt} rebuilt, {left} left: too little");
+}
