@@ -143,7 +143,7 @@ struct edge_member {
 #define FLOW_CLIENT_FIN 2
 #define FLOW_RESET 4
 #define FLOW_ESTABLISHED 8
-/* The SYN-ACK of this flow was not seen: window scales, the ISS and what went by
+/* The handshake of this flow was not seen: window scales, the ISS and what went by
  * before are not known, so its bounds tell the least that a client has, never the
  * most. */
 #define FLOW_LEARNT 16
@@ -385,7 +385,7 @@ struct spread_flow {
 	__u32 tick; /* of the last packet */
 	__u32 hash; /* which outer source it has */
 	__u8 host;
-	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_OPENED */
+	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT, FLOW_OPENED */
 	__u16 zero;
 };
 
@@ -484,6 +484,7 @@ enum spread_counter {
 	SPREAD_REDIRECTED,
 	SPREAD_NEW_FLOWS,
 	SPREAD_ESTABLISHED,
+	SPREAD_LEARNT,
 	SPREAD_STRAY,
 	SPREAD_REFUSED_FLOWS,
 	SPREAD_NOBODY,

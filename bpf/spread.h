@@ -6,7 +6,9 @@
  * A SYN makes an embryo, in a table that forgets the oldest: a flood of SYNs
  * displaces only other SYNs. The next packet makes a flow, in a table that
  * forgets nobody: full, it refuses new connections and harms no old one (law
- * L6). A datagram's flow is remembered while it is in use and there is room.
+ * L6). A connection whose handshake passed before the edge booted begins as an
+ * embryo, too, with whatever it says first. A datagram's flow is remembered while
+ * it is in use, and there is room.
  */
 #ifndef HOLDFAST_SPREAD_H
 #define HOLDFAST_SPREAD_H
@@ -290,7 +292,7 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 	if (!flow) {
 		struct spread_flow *embryo = embryo_of(h, key);
 
-		if (embryo && !is_dead(embryo->host)) {
+		if (embryo && !(embryo->flags & FLOW_LEARNT) && !is_dead(embryo->host)) {
 			follow(h, embryo, TRACE_EMBRYO);
 			return 1;
 		}
@@ -312,37 +314,68 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 	return 1;
 }
 
-/* Returns 0 if the packet is refused because the table is full. */
+/* A packet of a connection that is not known, as after a boot of the edge, goes by
+ * its hash; the next one finds an embryo. Where the table is full nothing is learnt,
+ * and it goes on by its hash. */
+static __always_inline void place_stray(struct handling *h, const struct look *k)
+{
+	struct spread_flow fresh = {};
+
+	h->how = TRACE_STRAY;
+	choose(h, &k->key);
+	note(h, SPREAD_STRAY);
+	if (h->traced || h->host == NOBODY || (k->tcp_flags & TCP_RST) || is_full(h))
+		return;
+	fresh.tick = h->config->tick;
+	fresh.host = h->host;
+	fresh.hash = h->source;
+	fresh.flags = FLOW_LEARNT | (k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0);
+	IN_TABLE(spread_embryos, h, &k->key, bpf_map_update_elem, &fresh, BPF_ANY);
+}
+
+/* The first packet after a handshake, or the second of those that were seen of a
+ * connection, makes a flow. 0: refused, the table is full; what was there before the
+ * table was goes on without an entry. */
+static __always_inline int establish(struct handling *h, const struct look *k,
+				     const struct spread_flow *embryo)
+{
+	__u8 learnt = embryo->flags & FLOW_LEARNT;
+	struct spread_flow fresh = {
+		.tick = h->config->tick,
+		.hash = embryo->hash,
+		.host = embryo->host,
+		.flags = FLOW_OPENED | (embryo->flags & FLOW_CLIENT_FIN) |
+			 (k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0),
+	};
+
+	if (IN_TABLE(spread_flows, h, &k->key, bpf_map_update_elem, &fresh, BPF_NOEXIST)) {
+		/* Another processor may have been faster. */
+		if (flow_of(h, &k->key))
+			return 1;
+		found_full(h);
+		return learnt;
+	}
+	IN_TABLE(spread_embryos, h, &k->key, bpf_map_delete_elem);
+	count(learnt ? SPREAD_LEARNT : SPREAD_ESTABLISHED);
+	h->opened = !learnt;
+	return 1;
+}
+
+/* 0: refused, the table is full. */
 static __always_inline int place_segment(struct handling *h, const struct look *k)
 {
-	struct spread_flow *flow = flow_of(h, &k->key), fresh = {};
+	struct spread_flow *flow = flow_of(h, &k->key);
 
 	if (!flow) {
 		flow = embryo_of(h, &k->key);
 		if (!flow) {
-			h->how = TRACE_STRAY;
-			choose(h, &k->key);
-			note(h, SPREAD_STRAY);
+			place_stray(h, k);
 			return 1;
 		}
 		follow(h, flow, TRACE_EMBRYO);
 		if (h->traced || (k->tcp_flags & TCP_RST))
 			return 1;
-		fresh.host = flow->host;
-		fresh.hash = flow->hash;
-		fresh.tick = h->config->tick;
-		fresh.flags = FLOW_OPENED | (k->tcp_flags & TCP_FIN ? FLOW_CLIENT_FIN : 0);
-		if (IN_TABLE(spread_flows, h, &k->key, bpf_map_update_elem, &fresh, BPF_NOEXIST)) {
-			/* Another processor may have been faster. */
-			flow = flow_of(h, &k->key);
-			if (!flow)
-				found_full(h);
-			return flow != 0;
-		}
-		IN_TABLE(spread_embryos, h, &k->key, bpf_map_delete_elem);
-		count(SPREAD_ESTABLISHED);
-		h->opened = 1;
-		return 1;
+		return establish(h, k, flow);
 	}
 	follow(h, flow, TRACE_FLOW);
 	stamp(flow, h);

@@ -91,10 +91,10 @@ impl<H: HalrHost + ?Sized> Intake<H> {
 ///
 /// # Contract
 /// * [`Halr::handle_start`] comes first.
-/// [`Halr::handle_suspected`] when packets may be lost, and [`Halr::handle_trusted`]
+/// * [`Halr::handle_suspected`] when packets may be lost, and [`Halr::handle_trusted`]
 ///   when they may not, as often as that is known; [`Halr::handle_restored`] when
 ///   there is a way again.
-/// [`Halr::handle_copies`] when the host has copied much, [`Halr::look`] before
+/// * [`Halr::handle_copies`] when the host has copied much, [`Halr::look`] before
 ///   any step for which the packets before it matter, and
 ///   [`Halr::handle_timeout`] when [`Halr::poll_timeout`] says.
 pub struct Halr<H: HalrHost + ?Sized> {

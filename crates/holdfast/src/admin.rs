@@ -10,6 +10,7 @@ pub use events::{EVENTS_MAX, Event, Events};
 use crate::lock;
 use crate::poll::{Epoll, Interest, Ready};
 use crate::run_dir;
+use holdfast_linux::bpf::mend_pins;
 use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,11 +112,22 @@ pub struct AdminSocket {
     epoll: Epoll,
     /// Rings when the listening socket is watched again.
     pause: Timer,
-    /// Rings when it is time to look for its own files.
-    look: Timer,
+    /// Rings when it looks for its own files.
+    look_timer: Timer,
     clients: [Option<Client>; CLIENTS_MAX],
     ready: Vec<Ready>,
     path: PathBuf,
+    /// What this daemon has pinned lies there.
+    pins: Option<PathBuf>,
+}
+
+/// What a daemon has found when it looked for its own files.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Somebody had removed some, and they are there again.
+    pub mended: bool,
+    /// Why some are not.
+    pub lost: Option<String>,
 }
 
 #[derive(Debug)]
@@ -158,22 +170,30 @@ impl AdminSocket {
             _ => {}
         }
         let listener = listen(path)?;
-        let (epoll, pause, look) = (Epoll::new()?, Timer::new()?, Timer::new()?);
+        let (epoll, pause, look_timer) = (Epoll::new()?, Timer::new()?, Timer::new()?);
         epoll.add(&listener, LISTENER, Interest::Read)?;
         epoll.add(&pause, PAUSE_OVER, Interest::Rung)?;
-        epoll.add(&look, LOOK, Interest::Rung)?;
-        look.set(LOOK_EVERY)?;
+        epoll.add(&look_timer, LOOK, Interest::Rung)?;
+        look_timer.set(LOOK_EVERY)?;
         Ok(Self {
             listener,
             lock,
             place: lock::place(&std::fs::metadata(path)?),
             epoll,
             pause,
-            look,
+            look_timer,
             clients: Default::default(),
             ready: Vec::new(),
             path: path.to_owned(),
+            pins: None,
         })
+    }
+
+    /// Looks for what this daemon pins below `pin_dir`, too.
+    #[must_use]
+    pub fn with_pins(mut self, pin_dir: PathBuf) -> Self {
+        self.pins = Some(pin_dir);
+        self
     }
 
     /// Listens at its path again, and locks it, if somebody has removed the files;
@@ -202,14 +222,14 @@ impl AdminSocket {
 
     /// Does what can be done without waiting; call it when the descriptor is
     /// readable. `answer` turns each request into its answer. Whatever fails here
-    /// ends a client, never the daemon. From time to time it looks for its own files:
-    /// true if somebody had removed them, and they are there again.
-    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) -> bool {
+    /// ends a client, never the daemon. Now and then it looks for its own files, and puts
+    /// back what somebody has removed.
+    pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Value) -> Option<Look> {
         self.ready.clear();
         if self.epoll.wait(&mut self.ready, Some(Duration::ZERO)).is_err() {
-            return false;
+            return None;
         }
-        let mut mended = false;
+        let mut look = None;
         let ready = std::mem::take(&mut self.ready);
         for event in &ready {
             match event.token {
@@ -218,17 +238,29 @@ impl AdminSocket {
                     let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Read);
                 }
                 LOOK => {
-                    let _ = self.look.set(LOOK_EVERY);
-                    mended = self.mend().unwrap_or_else(|error| {
-                        tracing::warn!("{}: {error}", self.path.display());
-                        false
-                    });
+                    let _ = self.look_timer.set(LOOK_EVERY);
+                    look = Some(self.look());
                 }
                 token => self.serve_client(token, &mut answer),
             }
         }
         self.ready = ready;
-        mended
+        look
+    }
+
+    fn look(&mut self) -> Look {
+        let mended = match self.mend() {
+            Ok(mended) => mended,
+            // Another daemon may have its place: what lies there is that one's.
+            Err(error) => {
+                let lost = Some(format!("{} is gone: {error}", self.path.display()));
+                return Look { mended: false, lost };
+            }
+        };
+        match self.pins.as_deref().map_or(Ok(false), mend_pins) {
+            Ok(pinned) => Look { mended: mended || pinned, lost: None },
+            Err(error) => Look { mended, lost: Some(error.to_string()) },
+        }
     }
 
     fn serve_client(&mut self, token: u64, answer: &mut impl FnMut(Request) -> Value) {
@@ -288,6 +320,8 @@ impl AsFd for AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        // What goes on without this daemon is found by the next one.
+        let _ = self.pins.as_deref().map(mend_pins);
     }
 }
 

@@ -7,6 +7,7 @@ mod drive;
 pub mod edge;
 pub mod edge_link;
 pub mod edge_state;
+mod kept;
 pub mod member;
 pub mod pairing;
 mod placement;

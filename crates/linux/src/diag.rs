@@ -20,9 +20,12 @@ const PASSED: u32 = 1 << 6;
 /// `TCPF_SYN_RECV`, `TCPF_NEW_SYN_RECV` and `TCPF_TIME_WAIT`: connections not yet or
 /// no longer the server's.
 const PASSING: u32 = 1 << 3 | PASSED | 1 << 12;
-/// Most lists that are asked for. A connection that is closed becomes another object of
-/// the kernel, under the same name: one that does so while it is listed is found in the
-/// next list.
+/// `TCPF_ESTABLISHED`, `TCPF_CLOSE_WAIT`: in them a connection without a process waits to be
+/// accepted.
+const COMPLETE: u32 = 1 << 1 | 1 << 8;
+/// Lists that are asked for at most. A connection that is closed becomes another object
+/// of the kernel's, under the same name: one that does so while it is listed is found
+/// when it is listed again.
 const ROUNDS_MAX: usize = 4;
 /// Place of `struct inet_diag_sockid` in an answer.
 const ID: std::ops::Range<usize> = 4..52;
@@ -247,6 +250,28 @@ impl DiagSocket {
             count += self.list(family as u8, states, addresses, ports, is_held)?.len();
         }
         Ok(count)
+    }
+
+    /// Whether this connection waits in the queue of its listener until a process accepts it.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn is_queued(&mut self, key: &ConnKey) -> Result<bool, DiagError> {
+        let mut queued = false;
+        let found = |_: usize, body: &[u8]| {
+            let state = COMPLETE.checked_shr(body[STATE].into()).unwrap_or(0);
+            queued = state & 1 != 0 && !is_held(body);
+        };
+        self.look_up(std::slice::from_ref(key), found).map_err(DiagError::Ask)?;
+        Ok(queued)
+    }
+
+    /// The connections that wait so at this address and port.
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn queued(&mut self, address: [u8; 16], port: u16) -> Result<Vec<ConnKey>, DiagError> {
+        self.keys(COMPLETE, &[address], &[port], |body| !is_held(body))
     }
 
     /// The connections that [`Self::count_own`] counts, and those that nobody has accepted

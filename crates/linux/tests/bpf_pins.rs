@@ -6,8 +6,8 @@ mod bpf_common;
 
 use aya::maps::MapData;
 use bpf_common::redirector::{FLOWS_MAX, Fixture, request};
-use bpf_common::{PASS, REDIRECT, SYN, is_root};
-use holdfast_linux::bpf::BpfError;
+use bpf_common::{PASS, REDIRECT, SYN, is_root, sh};
+use holdfast_linux::bpf::{BpfError, mend_pins};
 use std::path::Path;
 
 /// A map whose layout no other map has, as if another version had made it.
@@ -107,4 +107,42 @@ fn what_need_not_remember_is_made_anew() {
         assert_eq!(f.send(&request(40001).flags(flags).build()).0, REDIRECT);
     }
     assert_eq!(f.redirect.flows().count(), 2);
+}
+
+/// Who empties `/run` takes names away, and not what they stand for.
+#[test]
+fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let mut f = established("pins-mended");
+    let (pins, all) = (f.pins(), f.pins().parent().expect("a folder").to_owned());
+    let names = |at: &Path| {
+        let found = std::fs::read_dir(at).into_iter().flatten().flatten();
+        let names = found.map(|entry| entry.file_name());
+        // The kernel has files of its own at the root.
+        let is_ours = |name: &std::ffi::OsString| !name.to_string_lossy().ends_with(".debug");
+        names.filter(is_ours).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = (names(&all), names(&pins));
+    assert!(!mend_pins(&all).expect("nothing is missing"));
+    for unmounts in [false, true] {
+        std::fs::remove_dir_all(&pins).expect("removed");
+        for mark in names(&all) {
+            std::fs::remove_dir(all.join(mark)).expect("removed");
+        }
+        if unmounts {
+            sh(&format!("umount {}", all.display()));
+            sh(&format!("rmdir {}", all.display()));
+        }
+        assert!(mend_pins(&all).expect("they are back"));
+        assert_eq!((names(&all), names(&pins)), before);
+        f.attach_again();
+        assert_eq!(f.redirect.flows().count(), 1, "it remembers everything");
+        assert_eq!(f.send(&request(40000).build()).0, REDIRECT);
+    }
+    // What this process removes itself stays away.
+    holdfast_linux::bpf::Redirect::detach_stale(&["ec"], &all).expect("removed");
+    assert!(!mend_pins(&all).expect("nothing is missing"));
+    assert!(!pins.exists());
 }

@@ -66,7 +66,7 @@ fn the_redirector_and_its_model_say_the_same_of_every_packet() {
         let Seen { sent, plain, refused, syns, opened, forgotten } = pair.seen;
         let least = [sent[0], sent[1], plain, refused, syns, opened, forgotten as u32];
         assert!(least.iter().all(|count| *count > 20), "seed {seed}: {:?}", pair.seen);
-        for counter in ["stray", "established", "new_flows"] {
+        for counter in ["stray", "learnt", "established", "new_flows"] {
             assert!(pair.f.count(counter) > 20, "few of {counter}");
         }
         pair.f.redirect.detach().expect("detach");

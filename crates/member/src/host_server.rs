@@ -5,6 +5,7 @@ mod answering;
 mod looks;
 mod offered;
 
+pub use answering::Answer;
 pub use offered::Waiting;
 
 use crate::nanos;
@@ -34,9 +35,9 @@ pub trait ListenerHost {
     /// Begins to ask whether these services answer a client, unless that is
     /// under way.
     fn ask(&mut self, services: &[Service]);
-    /// Which of them answered, once that is known.
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>>;
-    /// Notes an event that people want to know about: its kind, and a text.
+    /// What has become of that, once it is known.
+    fn answers(&mut self) -> Option<Vec<(Service, Answer)>>;
+    /// Something has happened that people want to know: the kind, and words.
     fn note(&mut self, what: &'static str, words: String);
 }
 
@@ -155,7 +156,7 @@ impl HostServer {
 
     fn look(&mut self, now: Nanos, host: &mut impl ListenerHost) {
         if let Some(answers) = host.answers() {
-            self.answering.learn(&answers);
+            self.answering.learn(now, &answers);
         }
         let found = host.listening();
         // The kernel reports a bind before it is done: the binds of all sockets

@@ -251,4 +251,7 @@ pub mod host_server {
     pub const ANSWER_MAX: Duration = Duration::from_millis(500);
     /// Failures in a row after which a service is withdrawn.
     pub const FAILURES_MAX: u32 = 2;
+    /// Time in which a server has taken nobody of its queue after which it is withdrawn;
+    /// so many questions have found it so.
+    pub const STANDS_MAX: Duration = Duration::from_secs(2);
 }

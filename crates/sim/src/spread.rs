@@ -39,6 +39,8 @@ pub struct Reached {
     /// Counts of refusals at the limits.
     pub refused_full: u64,
     pub evicted: u64,
+    /// Connections that the edge has learnt without their handshakes.
+    pub learnt: u64,
     pub kept_most: u64,
     pub drained: u64,
     pub lies: u64,
@@ -56,6 +58,7 @@ impl std::ops::AddAssign for Reached {
         self.syns_repeated += other.syns_repeated;
         self.refused_full += other.refused_full;
         self.evicted += other.evicted;
+        self.learnt += other.learnt;
         self.kept_most = self.kept_most.max(other.kept_most);
         self.drained += other.drained;
         self.lies += other.lies;

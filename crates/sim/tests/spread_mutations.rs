@@ -141,3 +141,22 @@ fn tables_of_an_earlier_daemon_do_not_outlive_those_who_served() {
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
     }
 }
+
+/// Of connections that had outlived a boot of the edge nothing was remembered, and a host
+/// server that was drained lost them all.
+#[test]
+fn what_outlives_a_boot_of_the_edge_is_not_moved_by_a_drain() {
+    let mut kept = 0;
+    for seed in 0..SEEDS {
+        let faults = [
+            (3000, Fault::EdgeBoots { lasts: 50 * MS }),
+            (7000, Fault::Drained { server: 0, lasts: 3000 * MS }),
+        ];
+        let mut plan = plan(seed, &faults);
+        plan.clients.iter_mut().for_each(|client| (client.requests, client.think) = (60, 100 * MS));
+        let outcome = simulate(plan.clone(), false);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}\n{plan}", outcome.violations);
+        kept += outcome.reached.learnt;
+    }
+    assert!(kept > 0, "no connection has outlived a boot");
+}

@@ -134,7 +134,7 @@ fn level_of(what: &str) -> Level {
     match what {
         "connection lost" | "listener lost" => Level::ERROR,
         "address" | "backup refused" | "declare" | "fenced" | "left" | "lingers" | "mended"
-        | "polling" | "promote" | "refused" | "silent" | "turned away" => Level::WARN,
+        | "polling" | "promote" | "refused" | "silent" | "torn" | "turned away" => Level::WARN,
         _ => Level::INFO,
     }
 }

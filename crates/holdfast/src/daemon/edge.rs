@@ -93,8 +93,9 @@ struct EdgeDaemon<'a> {
 pub fn run(config: &Config) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
-    let mut admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
-    // Before the programs are loaded, because until then nobody can take over.
+    let admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
+    let mut admin = admin.with_pins(config.pin_dir(Role::Edge));
+    // Before the programs are loaded: until they are, nobody can take over.
     if config.group.realtime {
         if let Err(error) = priority::set_realtime(PRIORITY) {
             tracing::warn!("no real-time priority: {error}; takeovers take longer under load");
@@ -215,8 +216,9 @@ impl<'a> EdgeDaemon<'a> {
                 self.wire.recoverer.on_readable(now);
             }
             self.wire.recoverer.poll(now);
-            if ready.contains(&ADMIN) && admin.serve(|request| self.answer(request)) {
-                self.wire.events.add("mended", "files of the run_dir had been removed");
+            if ready.contains(&ADMIN) {
+                let look = admin.serve(|request| self.answer(request));
+                self.host.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
             self.look(now);
             self.say(now);

@@ -8,6 +8,7 @@ mod words;
 
 use super::edge_link::{EdgeLink, LinkEvent};
 use super::heed;
+use super::kept::Kept;
 use super::pulse::{self, Pulse};
 use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
@@ -94,6 +95,7 @@ pub struct MemberContext<'a> {
     mend_at: Instant,
     /// A program that was removed and cannot be put back.
     torn: Option<String>,
+    kept: Kept,
     /// Clients that this host's answers do not reach: reason and remedy.
     way_lost: Option<(String, String)>,
     /// Tells when programs and addresses are to be looked for.
@@ -149,7 +151,9 @@ impl<'a> MemberContext<'a> {
         };
         let now = Instant::now();
         let signals = Signals::block()?;
-        let admin = AdminSocket::bind(&admin_socket(&config.group.run_dir, &me.name))?;
+        let run_dir = &config.group.run_dir;
+        let admin = AdminSocket::bind(&admin_socket(run_dir, &me.name))?;
+        let admin = admin.with_pins(pin_dir(run_dir, &me.name));
         let signs = SignSocket::open(&me.interface)
             .with_context(|| format!("a packet socket on {}", me.interface))?;
         let changes = Changes::open().context("a netlink socket")?;
@@ -185,6 +189,7 @@ impl<'a> MemberContext<'a> {
             edge_at: now,
             mend_at: now,
             torn: None,
+            kept: Kept::default(),
             way_lost: None,
             changes,
             server: None,
@@ -354,7 +359,7 @@ impl<'a> MemberContext<'a> {
         self.show();
         let (status, events) = (self.answer(), &self.events);
         let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
-        let mended = self.admin.serve(|request| match request {
+        let look = self.admin.serve(|request| match request {
             Request::Switchover { leaves: then }
                 if status.role == Role::Primary && status.state == State::Protected =>
             {
@@ -372,7 +377,7 @@ impl<'a> MemberContext<'a> {
             Request::Events { since } => events.answer(since),
             _ => refusal("only the edge can do that; ask its socket"),
         });
-        if mended {
+        if self.kept.take(look, &self.config.group.run_dir, &mut self.events) {
             self.note_again();
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn answer<'a>(
     let why = match traced.how {
         How::Unknown => None,
         How::Flow => Some("its flow is there"),
-        How::Embryo => Some("its SYN went there"),
+        How::Embryo => Some("its SYN, or its first packet that was seen, went there"),
         How::New => Some("a new flow would go there"),
         How::Stray => Some("its flow is not known; by the table"),
     };

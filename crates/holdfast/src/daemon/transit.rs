@@ -11,6 +11,7 @@ mod report;
 mod wire;
 
 use super::clock::Clock;
+use super::kept::Kept;
 use super::trace;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::config::admin_socket;
@@ -47,6 +48,7 @@ struct TransitDaemon<'a> {
     poll: Poll,
     machine: TransitMachine,
     wire: Wire<'a>,
+    kept: Kept,
 }
 
 /// Runs one edge until a signal ends it. The programs stay in the kernel.
@@ -57,9 +59,9 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     let signals = Signals::block()?;
     let socket = admin_socket(&config.group.run_dir, side.name());
     // First of all: two daemons of one role must never touch the same maps.
-    let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
-    // Before the programs are loaded, because until then no dead string is
-    // left.
+    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let mut admin = admin.with_pins(config.pin_dir(side));
+    // Before the programs are loaded: until they are, no dead string is left.
     if let Err(error) = priority::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
@@ -96,7 +98,7 @@ impl<'a> TransitDaemon<'a> {
             clock: Clock::new(Instant::now()),
         };
         let machine = TransitMachine::new(setup(config, side), left, Nanos(0));
-        let mut daemon = Self { poll, machine, wire };
+        let mut daemon = Self { poll, machine, wire, kept: Kept::default() };
         daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
         Ok(daemon)
     }
@@ -110,7 +112,9 @@ impl<'a> TransitDaemon<'a> {
             let now = Instant::now();
             self.turn(now, ready.contains(&RECOVER))?;
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(&request));
+                let look = admin.serve(|request| self.answer(&request));
+                let run_dir = &self.wire.config.group.run_dir;
+                self.kept.take(look, run_dir, &mut self.wire.events);
             }
             if ready.contains(&SIGNALS)
                 && let Some(signal) = super::ending(signals)

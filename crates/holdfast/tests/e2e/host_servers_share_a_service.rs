@@ -2,12 +2,12 @@
 
 use crate::client::on_client;
 use crate::spread_world::{Client, Server, ask_datagram, service};
-use crate::world::{binary, limit};
+use crate::world::{binary, limit, signal};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
 use serde_json::json;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 8080;
 const HOSTS: [Role; 2] = [Role::Primary, Role::Backup];
@@ -148,6 +148,67 @@ fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
     let show = group.ask(&["edge", "show"]).expect("an answer");
     assert_eq!(show["flows"], flows(16, [16, 1]), "{show}");
     assert_ne!(show["counters"]["refused_flows"], 0, "{show}");
+}
+
+#[test]
+fn what_outlives_a_boot_of_the_edge_is_not_moved_by_a_drain() {
+    let _limit = limit(Duration::from_secs(60));
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group =
+        SpreadGroup::start(&testbed, &HOSTS, &SpreadOptions::default()).expect("a group");
+    let names = [false, true].map(|v6| service(v6, PORT).to_string());
+    let _servers = [
+        Server::start(&testbed, Role::Primary, b'a', PORT),
+        Server::start(&testbed, Role::Backup, b'b', PORT),
+    ];
+    let wait = |group: &mut SpreadGroup<'_>, members: &[&str]| {
+        for name in &names {
+            group.wait_members(name, members).expect("they serve");
+        }
+    };
+    wait(&mut group, &BOTH);
+    let mut clients: Vec<(Client, u8)> = (0..16).map(|i| connect(&testbed, i % 2 == 1)).collect();
+    // Nothing is left of what the kernel knew, as after a boot of its host.
+    group.kill(Role::Edge).expect("killed");
+    assert!(group.verb(Role::Edge, &["down"]).expect("the verb runs").status.success());
+    group.launch(Role::Edge).expect("a daemon");
+    wait(&mut group, &BOTH);
+    for _ in 0..2 {
+        check(&mut clients, "after the edge's boot");
+    }
+    let show = group.ask(&["edge", "show"]).expect("an answer");
+    assert_eq!(show["flows"]["count"], 16, "{show}");
+    group.cli(&["edge", "drain", "b"]).expect("the verb runs");
+    wait(&mut group, &["a"]);
+    check(&mut clients, "after a host server was drained");
+}
+
+#[test]
+fn a_server_that_hangs_gets_no_new_connections_until_it_goes_on() {
+    let _limit = limit(Duration::from_secs(60));
+    binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group =
+        SpreadGroup::start(&testbed, &HOSTS, &SpreadOptions::default()).expect("a group");
+    let at = service(false, PORT);
+    let name = at.to_string();
+    let mut redis = testbed.host(Role::Primary).network_command("redis-server");
+    redis.args(["--bind", &at.ip().to_string(), "--port", &PORT.to_string(), "--save", ""]);
+    redis.args(["--protected-mode", "no", "--dir", "/tmp"]).stdout(std::process::Stdio::null());
+    let mut redis = redis.spawn().expect("redis runs");
+    let _other = Server::start(&testbed, Role::Backup, b'b', PORT);
+    group.wait_members(&name, &BOTH).expect("both serve");
+    signal(redis.id(), "STOP");
+    let stopped = Instant::now();
+    let withdrawn = group.wait_members(&name, &["b"]);
+    let took = stopped.elapsed();
+    signal(redis.id(), "CONT");
+    let back = withdrawn.and_then(|_| group.wait_members(&name, &BOTH));
+    redis.kill().expect("its end");
+    redis.wait().expect("its end");
+    back.expect("it is withdrawn, and comes back");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[test]

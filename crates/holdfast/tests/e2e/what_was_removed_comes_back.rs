@@ -2,9 +2,12 @@
 //! and with it our programs; others remove addresses, or what lies in `/run`. All
 //! that is put back, and it is said.
 
+use crate::spread_world::{Client, Server, service};
 use crate::world;
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
-use holdfast_lab::testbed::{Role, Testbed};
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
+use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
 use std::time::Duration;
 
 fn mended(group: &Group<'_>, role: Role) -> usize {
@@ -76,4 +79,85 @@ fn what_was_removed_comes_back() {
         testbed.host(Role::Backup).ip("address del 10.9.0.100/32 dev b0\n").expect("ip runs");
         world::wait_until("its return", || mended(group, Role::Backup) == 5);
     });
+}
+
+/// The whole `run_dir`, with what is mounted there, as far as that can be removed.
+fn empty(host: &Host) {
+    let mut rm = host.command("rm");
+    let gone = rm.arg("-rf").arg(host.inside().join("run")).output();
+    gone.expect("rm runs");
+}
+
+fn has_clsact(host: &Host, interface: &str) -> bool {
+    let mut tc = host.command("tc");
+    let shown = tc.args(["qdisc", "show", "dev", interface]).output().expect("tc runs").stdout;
+    String::from_utf8_lossy(&shown).contains("clsact")
+}
+
+/// A next daemon finds programs and maps by their names alone.
+#[test]
+fn the_names_of_a_members_programs_too() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
+    let role = Role::Primary;
+    let plan = Plan::default();
+    world::with_server(Program::Redis, 0, &plan, &options, |testbed, group| {
+        group.stop_daemon(role.other(), Signal::KILL).expect("its end");
+        world::wait_until("a member alone", || {
+            group.status(role).unwrap_or_default()["state"] == "unprotected"
+        });
+        empty(testbed.host(role));
+        world::wait_until("its return", || mended(group, role) == 1);
+        // A lone server learns that it is one within a turn of its own.
+        std::thread::sleep(Duration::from_secs(1));
+        group.stop_daemon(role, Signal::KILL).expect("its end");
+        group.start_daemon(role).expect("another");
+        world::wait_until("the next daemon", || group.status(role).is_ok());
+        group.restart(role.other()).expect("a daemon");
+        world::heals(group, "the other one joins");
+        empty(testbed.host(role));
+        world::wait_until("its return", || mended(group, role) == 1);
+        let down = group.verb(role, &["down", "--stop"]).expect("it runs");
+        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        assert!(!has_clsact(testbed.host(role), "p0"), "nothing is left");
+    });
+}
+
+#[test]
+fn the_names_of_a_redirectors_programs_too() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let hosts = [Role::Primary, Role::Backup];
+    let mut group =
+        SpreadGroup::start(&testbed, &hosts, &SpreadOptions::default()).expect("the group stands");
+    let at = service(false, 8080);
+    let servers = [(Role::Primary, b'a'), (Role::Backup, b'b')];
+    let _servers = servers.map(|(role, name)| Server::start(&testbed, role, name, 8080));
+    group.wait_members(&at.to_string(), &["a", "b"]).expect("both serve");
+    let mut clients: Vec<(Client, u8)> = (0..8)
+        .map(|_| {
+            let mut client = Client::connect(&testbed, at).expect("a connection");
+            let by = client.ask(100).expect("an answer");
+            (client, by)
+        })
+        .collect();
+    assert!(group.cli(&["edge", "drain", "b"]).expect("the verb runs").status.success());
+    let edge = testbed.host(Role::Edge);
+    for _ in 0..2 {
+        empty(edge);
+        world::wait_until("its return", || group.ask(&["edge", "show"]).is_ok());
+        group.kill(Role::Edge).expect("killed");
+        group.launch(Role::Edge).expect("another");
+        let show = group.wait_members(&at.to_string(), &["a"]).expect("b is drained still");
+        assert_eq!(show["flows"]["count"], 8, "{show}");
+        for (client, by) in &mut clients {
+            assert_eq!(client.ask(100).expect("an answer"), *by);
+        }
+    }
+    empty(edge);
+    world::wait_until("its return", || group.ask(&["edge", "show"]).is_ok());
+    let down = group.verb(Role::Edge, &["down", "--stop"]).expect("it runs");
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert!(!has_clsact(edge, "ec"), "nothing is left");
 }

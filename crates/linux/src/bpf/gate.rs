@@ -8,6 +8,7 @@ use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
 use super::loader::{Counters, Detached, Object};
 use super::slots::Slots;
+use super::{kept, qdisc};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
 use holdfast_wire::gate::{Adopted, SlotView};
@@ -137,6 +138,8 @@ impl Gate {
         if !same || info.value_size() as usize != size_of::<GateSlot>() {
             return Err(BpfError::OtherGate);
         }
+        kept::keep(&OBJECT.directory(&config.pin_dir))?;
+        qdisc::keep_marks(&config.pin_dir);
         let array = |map| {
             let found = Array::try_from(Map::Array(pinned(map)?));
             found.map_err(BpfError::map(map))

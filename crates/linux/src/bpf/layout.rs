@@ -121,10 +121,11 @@ pub(crate) const TRANSIT_COUNTERS: [&str; 13] = [
 ];
 
 /// Names of the counters, in the order of `enum spread_counter`.
-pub(crate) const SPREAD_COUNTERS: [&str; 13] = [
+pub(crate) const SPREAD_COUNTERS: [&str; 14] = [
     "redirected",
     "new_flows",
     "established",
+    "learnt",
     "stray",
     "refused_flows",
     "nobody",

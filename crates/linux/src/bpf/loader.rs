@@ -5,7 +5,7 @@
 
 use super::error::BpfError;
 use super::layout::{SERVICES_MAX, ServiceKey, mapped};
-use super::{net, qdisc};
+use super::{kept, net, qdisc};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
@@ -94,6 +94,7 @@ impl Object {
     /// Removes pins, so that the next [`Object::load`] starts with empty maps.
     pub(crate) fn unpin(&self, pin_dir: &Path) -> Result<(), BpfError> {
         let directory = self.directory(pin_dir);
+        kept::forget(&directory);
         match std::fs::remove_dir_all(&directory) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(BpfError::PinDir { path: directory, source })
@@ -278,6 +279,7 @@ pub fn has_pins(pin_dir: &Path) -> bool {
 /// [`BpfError::PinDir`] if it is in use.
 pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
     let failed = |source| BpfError::PinDir { path: pin_dir.into(), source };
+    kept::forget(pin_dir);
     if !pin_dir.exists() {
         return Ok(false);
     }
@@ -339,6 +341,7 @@ impl Loaded {
         // The pin of an earlier run holds the program that is now replaced.
         let _absent = std::fs::remove_file(&path);
         classifier.pin(&path).map_err(|source| BpfError::Pin { path, source })?;
+        kept::keep(&self.directory)?;
         for interface in interfaces {
             net::ifindex(interface)?;
             qdisc::ensure(interface, pin_dir);
@@ -493,7 +496,7 @@ fn attach_one(
 }
 
 /// Mounts a BPF file system on `directory` unless it already lies in one.
-fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
+pub(super) fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
     let failed = |source| BpfError::Mount { path: directory.into(), source };
     std::fs::create_dir_all(directory).map_err(failed)?;
     let path = CString::new(directory.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;

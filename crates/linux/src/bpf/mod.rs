@@ -20,6 +20,7 @@ mod error;
 mod flows;
 mod gate;
 mod host;
+mod kept;
 mod layout;
 mod loader;
 mod net;
@@ -42,6 +43,7 @@ pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
 pub use holdfast_wire::gate::{Adopted, SlotView};
 pub use host::{HostEnd, HostEndConfig};
+pub use kept::mend_pins;
 pub use layout::{
     EDGE_FLOWS_DEFAULT, GATE_SLOTS_DEFAULT, MAGLEV_ENTRIES, MEMBERS_MAX, NO_STRING,
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,

@@ -4,7 +4,7 @@
 //! A directory beside the pins remembers that the qdisc was made here; it lives
 //! exactly as long as the pins: until a reboot, or until somebody removes it.
 
-use super::net;
+use super::{kept, net};
 use crate::netlink;
 use aya::programs::{TcAttachType, tc};
 use libc::c_int;
@@ -45,14 +45,18 @@ pub(super) struct Filter {
 /// Makes the qdisc where there is none, and notes that in `pin_dir`.
 pub(super) fn ensure(interface: &str, pin_dir: &Path) {
     // Fails if the interface already has the qdisc, which is as good.
-    if tc::qdisc_add_clsact(interface).is_err() {
-        return;
-    }
-    if let Ok(index) = net::ifindex(interface) {
-        // Without the note, the empty qdisc stays when everything else is
-        // removed.
+    if tc::qdisc_add_clsact(interface).is_ok()
+        && let Ok(index) = net::ifindex(interface)
+    {
+        // Without it, the empty qdisc stays when everything is removed.
         let _unmarked = std::fs::create_dir(pin_dir.join(format!("{MARK}{index}")));
     }
+    keep_marks(pin_dir);
+}
+
+/// Keeps what is remembered in `pin_dir`, by an earlier process too.
+pub(super) fn keep_marks(pin_dir: &Path) {
+    marks(pin_dir).into_iter().for_each(|(path, _)| kept::keep_folder(path));
 }
 
 /// The filters of one direction.
@@ -91,6 +95,7 @@ pub(super) fn remove_made(pin_dir: &Path) -> Vec<u32> {
         if is_empty(index) && remove(index).is_ok() {
             removed.push(index);
         }
+        kept::forget(&path);
         let _gone = std::fs::remove_dir(path);
     }
     removed

@@ -97,6 +97,7 @@ fn place(raw: [u8; PLACE_BYTES]) -> PlaceWords {
         reset: flags & RESET != 0,
         established: flags & ESTABLISHED != 0,
         opened: flags & OPENED != 0,
+        learnt: flags & LEARNT != 0,
     }
 }
 

@@ -11,9 +11,10 @@ struct Bench {
     /// Binds not reported yet.
     binds: usize,
     asked: Vec<Vec<Service>>,
-    /// Services that do not answer, though they listen.
+    /// Who does not answer, though it listens, and whose queue nobody leaves.
     deaf: Vec<Service>,
-    answers: Option<Vec<(Service, bool)>>,
+    hangs: Vec<Service>,
+    answers: Option<Vec<(Service, Answer)>>,
     looks: Vec<u64>,
     said: Vec<String>,
     lines: Vec<String>,
@@ -50,10 +51,14 @@ impl ListenerHost for Bench {
     }
     fn ask(&mut self, services: &[Service]) {
         self.asked.push(services.to_vec());
-        let answer = |service: &Service| (*service, !self.deaf.contains(service));
+        let answer = |service: &Service| match service {
+            it if self.deaf.contains(it) => (*it, Answer::Refused),
+            it if self.hangs.contains(it) => (*it, Answer::Queued { moved: false }),
+            it => (*it, Answer::Served),
+        };
         self.answers = Some(services.iter().map(answer).collect());
     }
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>> {
+    fn answers(&mut self) -> Option<Vec<(Service, Answer)>> {
         self.answers.take()
     }
     fn note(&mut self, what: &'static str, words: String) {
@@ -184,6 +189,22 @@ fn a_listener_that_stops_answering_is_withdrawn_after_two_failures() {
     bed.run_until(6400);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:80 10.9.0.100:443"]);
     assert!(bed.bench.asked.len() == 7, "once a second: {}", bed.bench.asked.len());
+}
+
+#[test]
+fn a_server_that_hangs_is_withdrawn_until_it_goes_on() {
+    let mut bed = Bed::new();
+    bed.bench.sockets = Some(vec![service(80), service(443)]);
+    bed.run_until(900);
+    bed.bench.hangs.push(service(80));
+    bed.said();
+    bed.run_until(1900);
+    assert_eq!(bed.said(), [""; 0], "once is not for long");
+    bed.run_until(3000);
+    assert_eq!(bed.said(), ["50 false 1 10.9.0.100:443"]);
+    bed.bench.hangs.clear();
+    bed.run_until(4200);
+    assert_eq!(bed.said(), ["50 false 1 10.9.0.100:80 10.9.0.100:443"]);
 }
 
 #[test]

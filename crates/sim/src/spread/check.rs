@@ -46,7 +46,9 @@ pub struct Checkers {
     knocks: BTreeMap<Conn, Knock>,
     /// Connections that the edge does not know because of its limits.
     unknown: BTreeSet<Conn>,
-    /// Whether a client has bad manners, and nothing else is wrong.
+    /// What arrives until then, the edge has sent before it booted.
+    sent_before: Ns,
+    /// Who has bad manners is there, and nothing else is wrong.
     pub hostile: bool,
     pub struck: u64,
     pub moved_none: u64,
@@ -71,6 +73,7 @@ impl Checkers {
             homes: BTreeMap::new(),
             knocks: BTreeMap::new(),
             unknown: BTreeSet::new(),
+            sent_before: 0,
             hostile,
             struck: 0,
             moved_none: 0,
@@ -96,7 +99,7 @@ impl Checkers {
             return;
         }
         match self.homes.get(&conn) {
-            None if has => drop(self.homes.insert(conn, here)),
+            None if has && at > self.sent_before => drop(self.homes.insert(conn, here)),
             Some(home) if home.server != server && self.truth.boots(home.server) == home.boots => {
                 let what = format!(
                     "{conn:?} is at host server {}, which lives; its packet went to {server}",
@@ -109,8 +112,14 @@ impl Checkers {
         }
     }
 
-    /// Notes that the edge has forgotten the connection because of a limit, or
-    /// refuses to know it.
+    /// The edge has forgotten everything: a connection is where it is seen next, but for
+    /// what arrives until then.
+    pub fn boots(&mut self, until: Ns) {
+        self.homes.clear();
+        self.sent_before = until;
+    }
+
+    /// The edge has forgotten it by a limit, or refuses to know it.
     pub fn unknown(&mut self, conn: Conn) {
         self.unknown.insert(conn);
         self.homes.remove(&conn);

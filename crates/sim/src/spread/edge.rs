@@ -268,7 +268,12 @@ impl Edge {
         self.wire.closed.clear();
     }
 
-    /// Takes a message that has come to its host.
+    /// Its host comes back with nothing but its files.
+    pub fn boots(&mut self, plan: &Plan) {
+        self.wire = Wire::new(plan);
+    }
+
+    /// A message has come to its host.
     pub fn take(&mut self, channel: u32, bytes: Vec<u8>) {
         let Some(daemon) = &mut self.daemon else { return };
         if let Some(link) = daemon.links.iter_mut().find(|link| link.channel == Some(channel)) {

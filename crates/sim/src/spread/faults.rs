@@ -81,6 +81,12 @@ impl World {
                 self.edge_dies();
                 Some(lasts)
             }
+            Fault::EdgeBoots { lasts } => {
+                self.edge_dies();
+                self.edge.boots(&self.plan);
+                self.check.boots(now + self.plan.server_way);
+                Some(lasts)
+            }
             Fault::FreezeEdge { lasts } => {
                 if self.edge.frozen.is_none() {
                     self.edge.frozen = Some(now);
@@ -111,7 +117,7 @@ impl World {
             Fault::Cut { server, ways, .. } => self.cut_ways(server, ways, false),
             Fault::Drained { server, .. } => self.drain(server, true),
             Fault::Lies { server, .. } => self.lies(server, None),
-            Fault::EdgeDaemon { .. } => {
+            Fault::EdgeDaemon { .. } | Fault::EdgeBoots { .. } => {
                 if self.edge.daemon.is_none() {
                     self.edge_starts();
                 }

@@ -21,6 +21,7 @@ pub struct PlaceWords {
     pub reset: bool,
     pub established: bool,
     pub opened: bool,
+    pub learnt: bool,
 }
 
 /// What becomes of a packet.

@@ -179,6 +179,10 @@ pub enum Fault {
     EdgeDaemon {
         lasts: Ns,
     },
+    /// With it all that its kernel knows, also of what was drained. Seeds draw none.
+    EdgeBoots {
+        lasts: Ns,
+    },
     FreezeEdge {
         lasts: Ns,
     },

@@ -26,6 +26,8 @@ struct Flow {
     opened: bool,
     client_fin: bool,
     reset: bool,
+    /// Its handshake was not seen.
+    learnt: bool,
 }
 
 /// What became of a packet.
@@ -87,7 +89,8 @@ pub struct Redirector {
     /// Number of copies that found no room.
     pub lost: u64,
     pub refused: u64,
-    /// Mutation: a flow's host server is chosen anew each time.
+    pub learnt: u64,
+    /// For a test of the judges: a flow's host server is chosen anew each time.
     pub forgets_flows: bool,
     /// Mutation: a full table gives a new connection the place of an old one.
     pub evicts_flows: bool,
@@ -110,6 +113,7 @@ impl Redirector {
             ring: VecDeque::new(),
             lost: 0,
             refused: 0,
+            learnt: 0,
             forgets_flows: false,
             evicts_flows: false,
             evicted: BTreeSet::new(),
@@ -237,6 +241,7 @@ impl Redirector {
         }
         if known.is_none()
             && let Some(embryo) = self.embryos.get(&tuple)
+            && !embryo.learnt
             && !self.is_dead(embryo.host)
         {
             return Placing::at(embryo.host);
@@ -249,7 +254,7 @@ impl Redirector {
         let fresh = Flow { host, tick: self.tick, ..Flow::default() };
         if known.is_some() {
             self.flows.insert(tuple, fresh);
-        } else if self.full.is_some_and(|full| self.tick - full <= 1) {
+        } else if self.found_full() {
             return Placing { slot: None, refused: true, ..placing };
         } else {
             placing.evicted = self.add_embryo(tuple, fresh);
@@ -288,7 +293,7 @@ impl Redirector {
             return Placing { opened, ..Placing::at(flow.host) };
         }
         let Some(embryo) = self.embryos.get(&tuple).copied() else {
-            return Placing::at(self.choose(tuple, at));
+            return self.place_stray(tuple, said, at);
         };
         if said == Said::Rst {
             return Placing::at(embryo.host);
@@ -298,19 +303,41 @@ impl Redirector {
         }
         if self.flows.len() >= flows_max {
             self.full = Some(tick);
-            return Placing { refused: true, ..Placing::NOWHERE };
+            let learnt = Placing::at(embryo.host);
+            let refused = Placing { refused: true, ..Placing::NOWHERE };
+            return if embryo.learnt { learnt } else { refused };
         }
         let fresh = Flow { host: embryo.host, tick, opened: true, ..Flow::default() };
-        self.flows.insert(tuple, Flow { client_fin: said == Said::Fin, ..fresh });
+        let client_fin = embryo.client_fin || said == Said::Fin;
+        self.flows.insert(tuple, Flow { client_fin, ..fresh });
         self.embryos.remove(&tuple);
-        Placing { opened: true, ..Placing::at(embryo.host) }
+        self.learnt += u64::from(embryo.learnt);
+        Placing { opened: !embryo.learnt, ..Placing::at(embryo.host) }
+    }
+
+    /// A packet of a connection that is not known goes by its hash; the next one finds
+    /// an embryo.
+    fn place_stray(&mut self, tuple: Tuple, said: Said, at: usize) -> Placing {
+        let host = self.choose(tuple, at);
+        let mut placing = Placing::at(host);
+        if host != NOBODY && said != Said::Rst && !self.found_full() {
+            let fresh = Flow { host, tick: self.tick, learnt: true, ..Flow::default() };
+            let flow = Flow { client_fin: said == Said::Fin, ..fresh };
+            placing.evicted = self.add_embryo(tuple, flow);
+        }
+        placing
+    }
+
+    /// Whether the table was full a moment ago.
+    fn found_full(&self) -> bool {
+        self.full.is_some_and(|full| self.tick - full <= 1)
     }
 }
 
 impl Flow {
     fn words(&self) -> PlaceWords {
-        let Self { host, tick, established, opened, client_fin, reset } = *self;
-        PlaceWords { tick, host, client_fin, reset, established, opened }
+        let Self { host, tick, established, opened, client_fin, reset, learnt } = *self;
+        PlaceWords { tick, host, client_fin, reset, established, opened, learnt }
     }
 
     fn age_max(&self) -> u32 {

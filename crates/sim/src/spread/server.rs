@@ -7,7 +7,9 @@ use super::plan::{Lie, Plan, ServerPlan};
 use crate::Ns;
 use crate::clock::Clock;
 use holdfast_cluster::Nanos;
-use holdfast_member::host_server::{Heard, HostServer, ListenerHost, Setup, Waiting};
+use holdfast_member::host_server::{
+    Answer as Answered, Heard, HostServer, ListenerHost, Setup, Waiting,
+};
 use holdfast_member::spread::Service;
 use holdfast_member::timing::host_server::ANSWER_MAX;
 use holdfast_wire::log::LOG_VERSION;
@@ -48,7 +50,7 @@ pub struct Desk {
     bound: bool,
     /// Services asked about, until the answer comes.
     asked: Option<Vec<Service>>,
-    answers: Option<Vec<(Service, bool)>>,
+    answers: Option<Vec<(Service, Answered)>>,
     is_open: bool,
     pub lie: Option<Lie>,
     /// Messages to the edge.
@@ -224,23 +226,26 @@ impl Server {
         Some(self.retry.map_or(due, |retry| retry.min(due)))
     }
 
-    /// The services asked about, if nobody answers yet, and how long the answer
-    /// takes.
-    pub fn asks(&mut self) -> Option<(Vec<(Service, bool)>, Ns)> {
+    /// What has been asked, if nobody answers yet, and how long that takes.
+    pub fn asks(&mut self) -> Option<(Vec<(Service, Answered)>, Ns)> {
         let asked = self.desk.asked.as_ref()?;
         if self.desk.answers.is_some() {
             return None;
         }
         let listens =
             |service: &Service| self.desk.listens.iter().any(|it| service_of(*it) == *service);
-        let answers: Vec<(Service, bool)> =
-            asked.iter().map(|service| (*service, listens(service) && !self.desk.hangs)).collect();
-        let failed = answers.iter().filter(|it| !it.1).count() as u64;
+        let answer = |service: &Service| match listens(service) {
+            false => (*service, Answered::Refused),
+            true if self.desk.hangs => (*service, Answered::Queued { moved: false }),
+            true => (*service, Answered::Served),
+        };
+        let answers: Vec<(Service, Answered)> = asked.iter().map(answer).collect();
+        let failed = answers.iter().filter(|it| it.1 == Answered::Refused).count() as u64;
         let takes = if self.desk.hangs { failed * ANSWER_MAX.as_nanos() as u64 } else { 100_000 };
         Some((answers, takes))
     }
 
-    pub fn answered(&mut self, answers: Vec<(Service, bool)>) {
+    pub fn answered(&mut self, answers: Vec<(Service, Answered)>) {
         if self.desk.asked.is_some() {
             self.desk.answers = Some(answers);
         }
@@ -345,7 +350,7 @@ impl ListenerHost for Desk {
         self.asked.get_or_insert_with(|| services.to_vec());
     }
 
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>> {
+    fn answers(&mut self) -> Option<Vec<(Service, Answered)>> {
         let answers = self.answers.take()?;
         self.asked = None;
         Some(answers)

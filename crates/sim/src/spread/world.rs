@@ -12,6 +12,7 @@ use super::{Outcome, Reached};
 use crate::queue::Queue;
 use crate::trace::Trace;
 use crate::{Ns, Rng};
+use holdfast_member::host_server::Answer as Answered;
 use holdfast_member::spread::{Given, Service};
 use std::net::IpAddr;
 
@@ -32,8 +33,8 @@ pub enum Event {
     Binds(usize, u32),
     Listens(usize, u32),
     DaemonStarts(usize),
-    Answers(usize, u32, Vec<(Service, bool)>),
-    /// A handshake is complete at the edge, and then at the host server.
+    Answers(usize, u32, Vec<(Service, Answered)>),
+    /// A handshake is over at the edge, and then at the host server.
     OpensAtEdge(u32),
     OpensAtServer(u32),
     ToEdge(u32, Vec<u8>),
@@ -126,6 +127,7 @@ impl World {
         self.reached.connections = self.clients.iter().map(|client| client.done).sum();
         self.reached.replies = self.clients.iter().map(|client| client.replies).sum();
         self.reached.refused_full = self.edge.wire.redirector.refused;
+        self.reached.learnt = self.edge.wire.redirector.learnt;
         Outcome {
             seed: self.plan.seed,
             events: self.events,

@@ -3,6 +3,7 @@
 use super::{EdgeDaemon, edge_config};
 use crate::check;
 use crate::config::Config;
+use crate::daemon::kept::Kept;
 use holdfast_linux::bpf::Mended;
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,12 @@ pub(super) struct Host {
     pub trouble: Option<(String, String)>,
     /// A program that was removed and cannot be put back.
     pub torn: Option<String>,
+    pub kept: Kept,
 }
 
 impl Host {
     pub fn new(now: Instant) -> Self {
-        Self { look_at: now, trouble: None, torn: None }
+        Self { look_at: now, trouble: None, torn: None, kept: Kept::default() }
     }
 
     pub fn look(&mut self, config: &Config, now: Instant) {

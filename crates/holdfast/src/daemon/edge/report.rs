@@ -4,6 +4,7 @@ use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
 use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
 use crate::config::{Kind, Mac};
+use crate::daemon::kept;
 use crate::daemon::said::Said;
 use crate::daemon::trace;
 use crate::status::{Peer, Role, State, Status};
@@ -109,6 +110,9 @@ impl EdgeDaemon<'_> {
                 reason,
                 "look at the interface; then start the edge again",
             );
+        }
+        if let Some(reason) = self.host.kept.lost() {
+            return says(State::Unprotected, reason, kept::REMEDY);
         }
         let now = Instant::now();
         let is_here = |index: &usize| self.machine.is_here(*index);

@@ -3,6 +3,7 @@
 
 use super::MemberContext;
 use crate::check;
+use crate::daemon::kept;
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
@@ -58,6 +59,10 @@ impl MemberContext<'_> {
         if let Some(reason) = self.torn.clone() {
             let remedy = "look at the interface of this member, and start it again";
             self.set_state(role, State::Unprotected, &reason, remedy);
+            return false;
+        }
+        if let Some(reason) = self.kept.lost().map(str::to_owned) {
+            self.set_state(role, State::Unprotected, &reason, kept::REMEDY);
             return false;
         }
         let Some((reason, remedy)) = self.way_lost.clone() else { return true };
@@ -162,7 +167,6 @@ impl MemberContext<'_> {
     /// the server is found if this daemon dies.
     pub(super) fn note_again(&mut self) {
         let folder = &self.config.group.run_dir;
-        self.events.add("mended", format!("files of {} had been removed", folder.display()));
         let name = &self.me.name;
         let note = |pid| leavings::note_server(folder, name, pid, &self.standard);
         let noted = self.server.map_or(Ok(()), note);

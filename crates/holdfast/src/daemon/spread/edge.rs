@@ -10,6 +10,7 @@ use crate::channel::{Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
+use crate::daemon::kept::Kept;
 use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals};
 use anyhow::{Context, Result};
@@ -33,6 +34,7 @@ pub(super) struct SpreadEdge<'a> {
     pub machine: SpreadMachine,
     pub wire: Wire<'a>,
     pub listener: Listener,
+    pub kept: Kept,
 }
 
 /// Runs the edge until a signal ends it. The programs stay in the kernel.
@@ -43,7 +45,8 @@ pub(super) fn run(config: &SpreadConfig) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
     let socket = admin_socket(&config.group.run_dir, "edge");
-    let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let mut admin = admin.with_pins(config.pin_dir("edge"));
     let mut edge = SpreadEdge::start(config)?;
     edge.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     edge.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
@@ -78,7 +81,7 @@ impl<'a> SpreadEdge<'a> {
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
-        Ok(Self { config, machine, wire, listener })
+        Ok(Self { config, machine, wire, listener, kept: Kept::default() })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -94,7 +97,8 @@ impl<'a> SpreadEdge<'a> {
             self.accept(now);
             self.turn(now, ready.contains(&SYNS))?;
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request));
+                let look = admin.serve(|request| self.answer(request));
+                self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
             if ready.contains(&SIGNALS)
                 && let Some(signal) = super::super::ending(signals)

@@ -10,6 +10,7 @@ use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::edge_link::{EdgeLink, LinkEvent};
+use crate::daemon::kept::Kept;
 use crate::daemon::shown;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Peer, Role, Status};
@@ -20,7 +21,7 @@ use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
 use holdfast_linux::link::Link;
 use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::route;
-use holdfast_member::host_server::{Heard, HostServer, ListenerHost, Setup, Waiting};
+use holdfast_member::host_server::{Answer, Heard, HostServer, ListenerHost, Setup, Waiting};
 use holdfast_member::spread::Service;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
@@ -39,6 +40,7 @@ struct HostDaemon<'a> {
     machine: HostServer,
     wire: Wire,
     poll: Poll,
+    kept: Kept,
 }
 
 /// What the machine acts upon.
@@ -62,7 +64,8 @@ struct Wire {
 pub(super) fn run(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     let signals = Signals::block()?;
     let socket = admin_socket(&config.group.run_dir, &me.name);
-    let mut admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let mut admin = admin.with_pins(config.pin_dir(&me.name));
     let mut daemon = HostDaemon::start(config, me)?;
     daemon.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
@@ -97,7 +100,7 @@ impl<'a> HostDaemon<'a> {
             events,
         };
         let machine = HostServer::new(setup(config, me), clock.now());
-        Ok(Self { config, me, machine, wire, poll: Poll::new()? })
+        Ok(Self { config, me, machine, wire, poll: Poll::new()?, kept: Kept::default() })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -119,7 +122,8 @@ impl<'a> HostDaemon<'a> {
             let event = self.wire.link.flush(now, &self.poll);
             self.follow(&event);
             if ready.contains(&ADMIN) {
-                admin.serve(|request| self.answer(request));
+                let look = admin.serve(|request| self.answer(request));
+                self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
             if ready.contains(&SIGNALS)
                 && let Some(signal) = crate::daemon::ending(signals)
@@ -167,6 +171,7 @@ impl<'a> HostDaemon<'a> {
         let note = if connected { "" } else { "does not answer" };
         status.peers = vec![Peer { name: "edge".into(), connected, note: note.into() }];
         (status.state, status.reason, status.remedy) = shown(self.machine.shown(connected));
+        self.kept.show(&mut status);
         status
     }
 }
@@ -199,7 +204,7 @@ impl ListenerHost for Wire {
         self.prober.ask(services);
     }
 
-    fn answers(&mut self) -> Option<Vec<(Service, bool)>> {
+    fn answers(&mut self) -> Option<Vec<(Service, Answer)>> {
         self.prober.take()
     }
 

@@ -1,16 +1,25 @@
-//! Whether the services of this host answer: a thread of its own makes a TCP
-//! connection to each, so that a hanging server delays no heartbeat.
+//! Whether the services of this host answer: a TCP connection to each, made by a thread of
+//! its own so that a server that hangs delays no heartbeat.
+//!
+//! The connection is closed at once, and where it is then tells whether the server accepts:
+//! the next one follows only when it has left the listener's queue, which questions alone
+//! therefore never fill.
 
+use holdfast_linux::diag::DiagSocket;
+use holdfast_member::host_server::Answer;
 use holdfast_member::spread::Service;
 use holdfast_member::timing::host_server::ANSWER_MAX;
-use std::net::TcpStream;
+use holdfast_wire::message::ConnKey;
+use holdfast_wire::packet::mapped;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 /// Asks one list of services at a time.
 pub(super) struct Prober {
     questions: Sender<Vec<Service>>,
-    answers: Receiver<Vec<(Service, bool)>>,
+    answers: Receiver<Vec<(Service, Answer)>>,
     asked: bool,
 }
 
@@ -20,9 +29,9 @@ impl Prober {
         let (answer, answers) = channel();
         // The thread ends with the channel, when the daemon does.
         thread::spawn(move || {
+            let mut clients = Clients::open();
             for services in asked {
-                let verdicts = services.into_iter().map(|s| (s, answers_client(&s))).collect();
-                if answer.send(verdicts).is_err() {
+                if answer.send(clients.ask_all(services)).is_err() {
                     return;
                 }
             }
@@ -38,17 +47,73 @@ impl Prober {
     }
 
     /// The verdicts of a round that has ended.
-    pub fn take(&mut self) -> Option<Vec<(Service, bool)>> {
+    pub fn take(&mut self) -> Option<Vec<(Service, Answer)>> {
         let verdicts = self.answers.try_recv().ok()?;
         self.asked = false;
         Some(verdicts)
     }
 }
 
-/// Whether a service answers. Nobody knows what a UDP server would answer to,
-/// so being bound is enough.
-fn answers_client(service: &Service) -> bool {
-    service.udp || TcpStream::connect_timeout(&service.address, ANSWER_MAX).is_ok()
+/// The last client of each service.
+struct Clients {
+    /// None where the kernel refuses: then to be connected is all.
+    diag: Option<DiagSocket>,
+    last: BTreeMap<Service, Client>,
+}
+
+struct Client {
+    address: SocketAddr,
+    /// Who waited beside it when that was last looked at.
+    queue: BTreeSet<ConnKey>,
+}
+
+impl Clients {
+    fn open() -> Self {
+        let diag = DiagSocket::open().inspect_err(|error| tracing::warn!("{error}"));
+        Self { diag: diag.ok(), last: BTreeMap::new() }
+    }
+
+    fn ask_all(&mut self, services: Vec<Service>) -> Vec<(Service, Answer)> {
+        self.last.retain(|service, _| services.contains(service));
+        services.into_iter().map(|service| (service, self.ask(&service))).collect()
+    }
+
+    /// Nobody knows what a UDP server would answer to: being bound is enough.
+    fn ask(&mut self, service: &Service) -> Answer {
+        if service.udp {
+            return Answer::Served;
+        }
+        if let Some(answer) = self.queued(service) {
+            return answer;
+        }
+        let connected = TcpStream::connect_timeout(&service.address, ANSWER_MAX);
+        let Ok(address) = connected.and_then(|stream| stream.local_addr()) else {
+            return Answer::Refused;
+        };
+        self.last.insert(*service, Client { address, queue: BTreeSet::new() });
+        Answer::Served
+    }
+
+    /// Of a service whose last client is not accepted yet.
+    fn queued(&mut self, service: &Service) -> Option<Answer> {
+        let (client, diag) = (self.last.get_mut(service)?, self.diag.as_mut()?);
+        let (address, port) = (mapped(service.address.ip()), service.address.port());
+        let key = ConnKey {
+            server: address,
+            client: mapped(client.address.ip()),
+            server_port: port,
+            client_port: client.address.port(),
+        };
+        // What the kernel does not say accuses nobody.
+        if !diag.is_queued(&key).unwrap_or(false) {
+            self.last.remove(service);
+            return None;
+        }
+        let queue: BTreeSet<ConnKey> = diag.queued(address, port).ok()?.into_iter().collect();
+        let moved = !client.queue.is_subset(&queue);
+        client.queue = queue;
+        Some(Answer::Queued { moved })
+    }
 }
 
 #[cfg(test)]
@@ -57,11 +122,14 @@ mod tests {
     use std::net::TcpListener;
     use std::time::{Duration, Instant};
 
+    fn at(listener: &TcpListener, udp: bool) -> Service {
+        Service { address: listener.local_addr().unwrap(), udp }
+    }
+
     #[test]
     fn who_listens_answers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = |udp| Service { address: listener.local_addr().unwrap(), udp };
-        let services = [at(false), at(true)];
+        let services = [at(&listener, false), at(&listener, true)];
         let mut prober = Prober::start();
         let mut round = || {
             prober.ask(&services);
@@ -74,8 +142,32 @@ mod tests {
             }
             Vec::new()
         };
-        assert_eq!(round(), services.map(|service| (service, true)));
+        assert_eq!(round(), services.map(|service| (service, Answer::Served)));
         drop(listener);
-        assert_eq!(round(), [(services[0], false), (services[1], true)]);
+        assert_eq!(round(), [(services[0], Answer::Refused), (services[1], Answer::Served)]);
+    }
+
+    #[test]
+    fn who_does_not_accept_is_not_asked_again_until_it_does() {
+        for bound in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(bound).unwrap();
+            let service = at(&listener, false);
+            let mut clients = Clients::open();
+            let other = TcpStream::connect(service.address).unwrap();
+            let queued = |moved| Answer::Queued { moved };
+            assert_eq!(clients.ask(&service), Answer::Served);
+            assert_eq!(clients.ask(&service), queued(false));
+            let _late = TcpStream::connect(service.address).unwrap();
+            assert_eq!(clients.ask(&service), queued(false), "who comes does not move it");
+            let accepted = listener.accept().unwrap();
+            assert_eq!(accepted.1, other.local_addr().unwrap());
+            assert_eq!(clients.ask(&service), queued(true));
+            assert_eq!(clients.ask(&service), queued(false));
+            drop(listener.accept().unwrap());
+            assert_eq!(clients.ask(&service), Answer::Served, "its own is accepted");
+            let diag = clients.diag.as_mut().unwrap();
+            let queue = diag.queued(mapped(service.address.ip()), service.address.port());
+            assert_eq!(queue.unwrap().len(), 2, "the late one, and another of its own");
+        }
     }
 }

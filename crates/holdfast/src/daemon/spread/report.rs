@@ -55,6 +55,7 @@ impl SpreadEdge<'_> {
         let mut status = Status::new(&self.config.group.name, "edge");
         status.role = Role::Edge;
         (status.state, status.reason, status.remedy) = shown(self.machine.shown());
+        self.kept.show(&mut status);
         status.connections = self.wire.bpf.flows().count() as u64;
         status.peers = self
             .machine

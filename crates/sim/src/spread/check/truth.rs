@@ -13,8 +13,7 @@ const FOUND_MAX: Ns = 4500 * MS;
 /// Longest time for which a service that nobody listens for any more stays
 /// announced.
 const WITHDRAWN_MAX: Ns = ns(LOOK_EVERY) + 400 * MS;
-/// The same for a service that accepts nobody, because each listener takes half a
-/// second to be asked.
+/// And one that accepts nobody, by a clock that may be slow.
 const HANGS_MAX: Ns = (FAILURES_MAX as Ns + 1) * (ns(ASK_EVERY) + 2000 * MS) + WITHDRAWN_MAX;
 /// Margin for the time between two turns, and for the paths.
 const MARGIN: Ns = 60 * MS;

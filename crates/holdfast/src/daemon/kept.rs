@@ -1,0 +1,44 @@
+//! What a daemon has in its `run_dir`: by that verbs find it, and the next daemon what this
+//! one has put into the kernel.
+
+use crate::admin::{Events, Look};
+use crate::status::{State, Status};
+use std::path::Path;
+
+/// What to do where it cannot be put back.
+pub const REMEDY: &str = "look at the file system of `run_dir`: until it takes files and mounts \
+                          again, do not start this daemon anew";
+
+/// What could not be put back.
+#[derive(Debug, Default)]
+pub struct Kept(Option<String>);
+
+impl Kept {
+    /// Takes what a look has found; whether somebody had removed something, and it is there
+    /// again.
+    pub fn take(&mut self, look: Option<Look>, run_dir: &Path, events: &mut Events) -> bool {
+        let Some(Look { mended, lost }) = look else { return false };
+        if mended {
+            events.add("mended", format!("files of {} had been removed", run_dir.display()));
+        }
+        if lost != self.0 {
+            let what = lost.as_deref().unwrap_or("everything is in its place again");
+            events.add("torn", what);
+            self.0 = lost;
+        }
+        mended
+    }
+
+    /// What a next daemon would not find, and why.
+    pub fn lost(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
+    /// Who could not be started again does not protect.
+    pub fn show(&self, status: &mut Status) {
+        if let (State::Protected, Some(reason)) = (status.state, &self.0) {
+            status.state = State::Unprotected;
+            (status.reason, status.remedy) = (reason.clone(), REMEDY.to_owned());
+        }
+    }
+}
