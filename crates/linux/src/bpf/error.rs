@@ -49,7 +49,9 @@ pub enum BpfError {
     Slots(io::Error),
     #[error("cannot list or remove the tc filters of {interface}: {source}")]
     Filters { interface: String, source: io::Error },
-    #[error("there is no interface {interface} here: {source}")]
+    #[error(
+        "there is no interface {interface} here; `ip link` lists those of this network namespace"
+    )]
     NoInterface { interface: String, source: io::Error },
     #[error("{0} services: a group has between 1 and {SERVICES_MAX}")]
     Services(usize),
