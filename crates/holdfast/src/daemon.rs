@@ -18,6 +18,7 @@ pub mod regulate;
 pub mod said;
 pub mod services;
 mod spread;
+mod standstill;
 mod survivor;
 mod trace;
 pub mod transit;

@@ -9,7 +9,7 @@ mod half_open;
 mod join;
 mod lacking;
 
-pub use join::{Book, Image};
+pub use join::{AGAIN, Book, Image};
 pub use lacking::{Earlier, Unacked};
 
 use crate::host::{Member, MemberHost, Turn, tell_vanished};

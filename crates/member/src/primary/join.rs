@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 const ANOTHER: &str = "another member is joining";
 /// What a member hears that comes too soon.
-const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
+pub const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
 const SERVES_NOT: &str = "its server does not serve any more";
 const STRANGERS: &str = "the server has connections that the gate does not know, and that \
     would end; wait until their clients have";

@@ -47,14 +47,15 @@ impl BackupDaemon<'_, '_> {
         self.node.status.epoch = self.node.member.epoch;
         match *news {
             News::Promotes { cause, stopped } => {
-                self.refused = None;
-                let why = self.why(cause, stopped);
+                // Whatever the primary says from now on is said again.
+                (self.refused, self.says, self.stopped) = (None, None, stopped);
+                let why = self.why(cause);
                 self.node.events.add("promote", why);
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
             News::Waits { reason } => self.refused = Some(reason.to_owned()),
-            News::TookOver { cause, stopped, phases } => {
-                self.tell_taken_over(self.why(cause, stopped), phases);
+            News::TookOver { cause, phases, .. } => {
+                self.tell_taken_over(self.why(cause), phases);
             }
             News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
             News::Built { took } => self.tell_built(took),
@@ -74,7 +75,7 @@ impl BackupDaemon<'_, '_> {
                 self.node.events.add("join failed", reason);
                 let reason = format!("could not join {}: {}", self.node.other.name, clip(reason));
                 let remedy = "it tries again; look at the reason if that does not help";
-                self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+                self.node.set_put_off(&reason, &advice::not_joined(&reason, remedy));
             }
             News::Joined { took } => self.node.note_joined(took),
             // A primary's.
@@ -93,6 +94,7 @@ impl BackupDaemon<'_, '_> {
         let has_ended = fault == Fault::Ended;
         if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
             self.node.other_says = None;
+            self.node.end_background();
             let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
             return self.node.set_state(Role::Backup, State::Ended, reason, remedy);
         }
@@ -104,9 +106,9 @@ impl BackupDaemon<'_, '_> {
         match fault {
             Fault::Unkept => {
                 let reason = format!("gave up as a backup: {reason}");
-                node.set_state(Role::Backup, state, &reason, &format!("{ROOM}; {REJOINS}"));
+                node.set_put_off(&reason, &format!("{ROOM}; {REJOINS}"));
             }
-            Fault::Outgrown => node.set_state(Role::Backup, state, reason, REJOINS),
+            Fault::Outgrown => node.set_put_off(reason, REJOINS),
             _ => {
                 let remedy = advice::after_giving_up(state, reason);
                 node.set_state(Role::Backup, state, reason, &remedy);
@@ -152,9 +154,9 @@ impl BackupDaemon<'_, '_> {
     }
 
     /// The cause of a takeover, in words.
-    fn why(&self, cause: Cause, stopped: bool) -> &'static str {
+    fn why(&self, cause: Cause) -> &'static str {
         match cause {
-            _ if stopped => STOPPED,
+            _ if self.stopped => STOPPED,
             Cause::ServerDied if !self.has_served => advice::ENDED_AT_START,
             _ => cause.text(),
         }
@@ -163,7 +165,7 @@ impl BackupDaemon<'_, '_> {
     /// Until it is over, a takeover protects nobody, and without the edge it cannot
     /// come about.
     fn tell_takeover(&mut self, cause: Cause) {
-        let why = self.why(cause, false);
+        let why = self.why(cause);
         let wants = format!("wants to take over: {why}");
         let (reason, remedy) = if !self.node.edge.is_open() {
             let remedy =
