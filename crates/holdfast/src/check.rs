@@ -14,6 +14,7 @@ mod ways;
 
 pub use settings::may_administer;
 
+pub(crate) use ports::why_taken;
 pub(crate) use ways::{no_way_back, not_forwarded};
 
 use crate::config::GroupFile;

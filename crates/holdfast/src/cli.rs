@@ -23,6 +23,9 @@ use clap::{CommandFactory, Parser};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A file to start from.
 const EXAMPLE: &str = include_str!("../../../docs/example.toml");
@@ -110,17 +113,20 @@ fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
 
 fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
     match verb {
-        ConfigVerb::Check { file } => {
+        ConfigVerb::Check { file, json } => {
             let group = GroupFile::load(&file)?;
             group.key()?;
-            let (name, summary) = (group.name(), group.summary());
-            let mut text = format!("{}: group {name} {summary}\n", file.display());
+            let (name, summary) = (group.name().to_owned(), group.summary());
             // The member's own `holdfast check` looks at more than the command.
             let known = group.replicated().map(|config| check::program::by_command(&config.server));
             let findings = known.unwrap_or_default();
             let (schema, role) = (check::SCHEMA, "any".into());
             let report = check::Report { schema, role, findings, not_checked: &[] };
-            text += &report.render();
+            let head = format!("{}: group {name} {summary}\n", file.display());
+            let text = match json {
+                true => serde_json::to_string(&report)? + "\n",
+                false => head + &report.render(),
+            };
             print(&text)?;
             let fails = report.verdict() == check::Verdict::Fail;
             Ok(if fails { exit::DEGRADED } else { exit::OK })
@@ -138,6 +144,13 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
 fn load(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
     let file = GroupFile::load(&group.config)?;
     let role = file.role(group.role.as_deref()).map_err(Failure::usage)?;
+    Ok((file, role))
+}
+
+/// As [`load`], for a verb that asks the daemon.
+fn load_of_daemon(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
+    let file = GroupFile::load(&group.config)?;
+    let role = file.role_of_daemon(group.role.as_deref()).map_err(Failure::usage)?;
     Ok((file, role))
 }
 
@@ -162,11 +175,6 @@ fn style(colour: Colour) -> Style {
 /// Starts the log: daemons log from a thread; verbs, which end soon, log
 /// directly.
 fn start_log(cli: &Cli) -> Option<log::Log> {
-    let level = match cli.verbose {
-        0 => tracing::Level::INFO,
-        1 => tracing::Level::DEBUG,
-        _ => tracing::Level::TRACE,
-    };
     let ansi =
         cli.color == Colour::Always || (cli.color == Colour::Auto && io::stderr().is_terminal());
     let log = matches!(cli.verb, Verb::Run(_)).then(|| log::Log::start(io::stderr()));
@@ -179,12 +187,26 @@ fn start_log(cli: &Cli) -> Option<log::Log> {
         }
     };
     tracing_subscriber::fmt()
-        .with_max_level(level)
+        .with_max_level(tracing::Level::TRACE)
         .with_writer(writer)
         .with_ansi(ansi)
         .with_target(false)
+        .finish()
+        .with(loud(cli.verbose))
         .init();
     log
+}
+
+/// What is logged with so many `-v`. How an eBPF program is loaded concerns fewer people than
+/// how a link fails.
+fn loud(verbose: u8) -> Targets {
+    let (own, loader) = match verbose {
+        0 => (tracing::Level::INFO, tracing::Level::INFO),
+        1 => (tracing::Level::DEBUG, tracing::Level::INFO),
+        _ => (tracing::Level::TRACE, tracing::Level::DEBUG),
+    };
+    // `aya_obj`, too: it is the begin of a name.
+    Targets::new().with_default(own).with_target("aya", loader)
 }
 
 /// Writes data to standard output; false if nobody reads any more.
@@ -210,6 +232,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_loader_is_heard_only_with_two_v() {
+        use tracing::Level;
+        for (verbose, own, loader) in [(0, false, false), (1, true, false), (2, true, true)] {
+            let loud = loud(verbose);
+            assert_eq!(loud.would_enable("holdfast::channel", &Level::DEBUG), own, "{verbose}");
+            for name in ["aya::bpf", "aya_obj::relocation"] {
+                assert_eq!(loud.would_enable(name, &Level::DEBUG), loader, "{name} {verbose}");
+                assert!(loud.would_enable(name, &Level::WARN));
+            }
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod regulate;
 pub mod said;
 pub mod services;
 mod spread;
+mod standstill;
 mod survivor;
 mod trace;
 pub mod transit;

@@ -1,5 +1,6 @@
 //! Network interfaces by name: their index and hardware address.
 
+use crate::netlink;
 use crate::sockopt::{self, checked};
 use std::ffi::CString;
 use std::io;
@@ -61,6 +62,64 @@ pub fn name_of(index: u32) -> Option<String> {
     text(&name)
 }
 
+/// What an interface can do at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// It takes and gives packets.
+    Yes,
+    /// It is set up, and nobody is at its other end.
+    NoCarrier,
+    /// It is set down.
+    Down,
+}
+
+/// Whether the interface `name` carries packets. It is asked of the kernel, for `/sys` may be
+/// that of another network namespace.
+///
+/// # Errors
+/// If there is none.
+pub fn carries(name: &str) -> io::Result<Carries> {
+    let flags = libc::c_int::from(flags(name)?);
+    Ok(match (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0) {
+        (true, true) => Carries::Yes,
+        (true, false) => Carries::NoCarrier,
+        (false, _) => Carries::Down,
+    })
+}
+
+fn flags(name: &str) -> io::Result<libc::c_short> {
+    let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut request = request(name);
+    // SAFETY: the kernel reads and writes one ifreq, which is what we pass.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) })?;
+    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_flags })
+}
+
+/// The bridge, or whatever else, that the interface `name` belongs to; `None` if there is none.
+#[must_use]
+pub fn master_of(name: &str) -> Option<String> {
+    const RTM_NEWLINK: u16 = 16;
+    const RTM_GETLINK: u16 = 18;
+    const IFLA_MASTER: u16 = 10;
+    /// `struct ifinfomsg`, in bytes, and where it holds the number.
+    const HEADER: usize = 16;
+    const INDEX: usize = 4;
+    let mut body = vec![0; HEADER];
+    body[INDEX..INDEX + 4].copy_from_slice(&index_of(name).ok()?.to_ne_bytes());
+    let mut request = Vec::new();
+    netlink::append(&mut request, RTM_GETLINK, libc::NLM_F_REQUEST, 1, &body);
+    let fd = netlink::open(libc::NETLINK_ROUTE).ok()?;
+    netlink::send(&fd, &request).ok()?;
+    // A card with many functions says much of itself.
+    let mut buffer = vec![0; 32 << 10];
+    let mut told = netlink::answers(netlink::receive(&fd, &mut buffer).ok()?);
+    let of = told.find(|answer| answer.kind == RTM_NEWLINK)?;
+    let mut attributes = netlink::attributes(of.body.get(HEADER..)?);
+    let (_, value) = attributes.find(|(kind, _)| *kind == IFLA_MASTER)?;
+    name_of(u32::from_ne_bytes(*value.first_chunk()?))
+}
+
 /// The text up to the first NUL.
 fn text(name: &[libc::c_char]) -> Option<String> {
     let bytes = name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
@@ -97,12 +156,9 @@ pub fn complete_checksums(name: &str) -> io::Result<()> {
 /// # Errors
 /// As SIOCSIFFLAGS; it needs CAP_NET_ADMIN.
 pub(crate) fn set_up(name: &str, flags: libc::c_int) -> io::Result<()> {
+    let now = self::flags(name)?;
     let fd = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     let mut request = request(name);
-    // SAFETY: the kernel reads and writes one ifreq, which is what we pass.
-    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) })?;
-    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
-    let now = unsafe { request.ifr_ifru.ifru_flags };
     request.ifr_ifru.ifru_flags = now | (flags | libc::IFF_UP) as libc::c_short;
     // SAFETY: the kernel reads one ifreq, which is what we pass.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })?;
@@ -137,4 +193,16 @@ pub(crate) fn hardware(name: &str) -> io::Result<[u8; 6]> {
         *to = from.cast_unsigned();
     }
     Ok(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_interface_carries_is_asked_of_the_kernel() {
+        assert_eq!(carries("lo").unwrap(), Carries::Yes);
+        assert!(carries("nobody7").is_err());
+        assert_eq!((master_of("lo"), master_of("nobody7")), (None, None));
+    }
 }

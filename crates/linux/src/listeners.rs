@@ -15,6 +15,8 @@ const ANSWER: usize = 24;
 /// inode, in bytes.
 const ANSWER_WHOLE: usize = 72;
 pub(crate) const INODE: usize = 68;
+/// Where it says how many connections wait to be accepted (`idiag_rqueue`).
+const QUEUED: usize = 56;
 /// The attribute for IPV6_V6ONLY (`INET_DIAG_SKV6ONLY`).
 const V6ONLY: u16 = 11;
 /// Most sockets that are looked at.
@@ -40,6 +42,8 @@ pub struct Listening {
     pub v6_only: bool,
     /// Inode of the socket, as in `/proc/PID/fd`.
     pub inode: u32,
+    /// Connections that wait to be accepted.
+    pub queued: u32,
 }
 
 impl Listening {
@@ -195,7 +199,8 @@ fn parse(body: &[u8], udp: bool) -> Option<Waiting> {
 
 fn parse_listening(body: &[u8]) -> Option<Listening> {
     let Waiting { address, port, .. } = parse(body, false)?;
-    let inode = body.get(INODE..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
+    let word = |at| body.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+    let (inode, queued) = (word(INODE)?, word(QUEUED)?);
     let mut rest = body.get(ANSWER_WHOLE..)?;
     let mut v6_only = false;
     // struct nlattr: length with the header, kind; aligned to four bytes.
@@ -206,7 +211,7 @@ fn parse_listening(body: &[u8]) -> Option<Listening> {
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    Some(Listening { address, port, v6_only, inode })
+    Some(Listening { address, port, v6_only, inode, queued })
 }
 
 #[cfg(test)]
@@ -259,13 +264,29 @@ mod tests {
         ];
         for (at, barred) in cases {
             let Place { address, port, v6_only } = place(at);
-            let listening = Listening { address, port, v6_only, inode: 1 };
+            let listening = Listening { address, port, v6_only, inode: 1, queued: 0 };
             for tried in ["0.0.0.0", "127.0.0.1", "10.0.0.1", "::", "::1", "::+"] {
                 let tried_at = place(tried);
                 assert_eq!(listening.bars(&tried_at), barred.contains(&tried), "{at} {tried}");
                 assert!(!listening.bars(&Place { port: 81, ..tried_at }));
             }
         }
+    }
+
+    #[test]
+    fn who_waits_at_a_door_is_counted() {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = door.local_addr().unwrap();
+        let mut socket = ListenerSocket::open().unwrap();
+        let mut queued = || {
+            let all = socket.listening().unwrap();
+            all.into_iter().find(|it| it.port == at.port()).map(|it| it.queued)
+        };
+        assert_eq!(queued(), Some(0));
+        let _waits = [(); 2].map(|()| std::net::TcpStream::connect(at).unwrap());
+        assert_eq!(queued(), Some(2));
+        drop(door.accept().unwrap());
+        assert_eq!(queued(), Some(1));
     }
 
     #[test]

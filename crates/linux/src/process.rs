@@ -1,6 +1,10 @@
 //! Other processes, and the calling thread: descriptors and memory of the
 //! replica, waiting, event counters.
 
+mod state;
+
+pub use state::{is_busy, is_stopped};
+
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};
 use std::collections::BTreeSet;
@@ -132,15 +136,6 @@ pub fn started(pid: u32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let field = stat_field(&stat, FIELD).and_then(|text| text.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Whether a thread of the process runs, or waits for a processor or a disk (states
-/// R and D, proc_pid_stat(5)).
-#[must_use]
-pub fn is_busy(pid: u32) -> bool {
-    let stat = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
-    let mut stats = threads(pid).into_iter().flatten().filter_map(stat);
-    stats.any(|stat| matches!(stat_field(&stat, 0), Some("R" | "D")))
 }
 
 /// The numbers of a process's threads, in no order.

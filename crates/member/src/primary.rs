@@ -14,6 +14,7 @@ mod keeper;
 mod kept;
 mod lacking;
 
+pub use alone::AGAIN;
 pub use host::{Held, PrimaryHost, Report};
 pub use join::{Book, Image};
 pub use keeper::KeeperHost;

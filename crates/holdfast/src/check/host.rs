@@ -2,12 +2,13 @@
 
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
-use crate::config::{Config, ConfigErrors, Member, Role};
+use crate::config::{Config, ConfigErrors, Mac, Member, Role};
 use crate::key::GroupKey;
 use crate::open_files;
 use crate::spool;
 use crate::world::{self, World};
 use holdfast_linux::limits;
+use holdfast_linux::link::{Link, carries};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
@@ -52,7 +53,7 @@ fn edge(config: &Config, findings: &mut Vec<Finding>) {
         findings.push(self::interface("interface", interface, None));
     }
     findings.push(local("edge.listen", config.edge.listen.ip()));
-    findings.push(ways::forwarding(config));
+    findings.extend(ways::forwarding(config));
     findings.push(lasting(&config.edge.state_file));
 }
 
@@ -68,29 +69,21 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
 }
 
 pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
-    let folder = Path::new("/sys/class/net").join(interface);
-    let found = read(folder.join("address"));
-    if found.is_empty() {
-        return Finding::fail(
-            name,
-            format!("{interface} does not exist"),
-            "`ip link` lists the names there are",
-        );
-    }
-    if mac.is_some_and(|mac| mac != found) {
+    // Of the kernel, as `run` does: /sys may be that of another network namespace.
+    let carries = carries(interface).ok();
+    let found = Link::by_name(interface).map(|link| Mac(link.mac).to_string());
+    if let (Some(_), Ok(found)) = (carries, &found)
+        && mac.is_some_and(|mac| mac != *found)
+    {
         return Finding::fail(
             name,
             format!("{interface} has the hardware address {found}"),
             "write that address as this member's `mac`, in the file of every host",
         );
     }
-    match read(folder.join("operstate")).as_str() {
-        "down" => Finding::fail(
-            name,
-            format!("{interface} is down"),
-            format!("ip link set {interface} up"),
-        ),
-        _ => Finding::ok(name, format!("{interface} ({found})")),
+    match ways::link_trouble(interface, carries) {
+        Some((trouble, remedy)) => Finding::fail(name, trouble, remedy),
+        None => Finding::ok(name, format!("{interface} ({})", found.unwrap_or_default())),
     }
 }
 

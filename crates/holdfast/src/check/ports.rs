@@ -59,6 +59,18 @@ pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, listen: SocketAddr) 
     }
 }
 
+/// Who is where a daemon cannot listen, and the remedy, as a part of its error; empty where
+/// nobody is found.
+pub(crate) fn why_taken(at: SocketAddr) -> String {
+    let all = ListenerSocket::open().and_then(|mut kernel| kernel.listening()).unwrap_or_default();
+    let Some(it) = all.iter().find(|it| it.serves(at.ip(), at.port())) else {
+        return String::new();
+    };
+    let holder = process::holder_of_socket(it.inode);
+    let remedy = format!("{}, or choose another port in the file of every host", stop(holder));
+    format!(": {} (remedy: {remedy})", who(it, holder))
+}
+
 fn needs(config: &Config, member: Option<&Member>) -> Vec<(&'static str, SocketAddr, Need)> {
     let (key, at) = member.map_or(("edge.listen", config.edge.listen), |m| ("address", m.address));
     let mut all = vec![(key, at, Need::Channel), (key, at, Need::Datagrams)];
@@ -181,7 +193,13 @@ mod tests {
         let beside = stranger.judge("services", elsewhere, Need::Service);
         assert_eq!(beside.verdict, Verdict::Warn, "{beside:?}");
         assert_eq!(stranger.judge("address", elsewhere, Need::Channel).verdict, Verdict::Ok);
+        let told = why_taken(at);
+        assert!(
+            told.contains(&format!("process {me} (")) && told.contains("remedy: stop"),
+            "{told}"
+        );
         drop(tcp);
+        assert_eq!(why_taken(at), "");
         let free = ports(Vec::new()).judge("address", at, Need::Channel);
         assert_eq!(free.verdict, Verdict::Ok, "{free:?}");
     }

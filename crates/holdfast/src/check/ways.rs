@@ -4,14 +4,24 @@
 use super::Finding;
 use super::settings::read;
 use crate::config::{Config, Member};
+use holdfast_linux::link::{self, Carries, Link, carries};
+use holdfast_linux::route::RouteSocket;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
-pub(super) fn forwarding(config: &Config) -> Finding {
-    match not_forwarded(config) {
+/// One line for each family of the services: both are to be mended at once.
+pub(super) fn forwarding(config: &Config) -> Vec<Finding> {
+    let inner = inner_interfaces(config);
+    let families = [false, true].into_iter().filter(|v6| serves(config, *v6));
+    let of = |v6| (v6, forwarding_of(v6, &inner));
+    families.map(of).map(|(v6, trouble)| judge_forwarding(v6, trouble)).collect()
+}
+
+fn judge_forwarding(v6: bool, trouble: Option<(String, String)>) -> Finding {
+    match trouble {
         Some((found, remedy)) => Finding::fail("forwarding", found, remedy),
-        None => Finding::ok("forwarding", "on"),
+        None => Finding::ok("forwarding", if v6 { "IPv6: on" } else { "IPv4: on" }),
     }
 }
 
@@ -55,14 +65,9 @@ fn inner_interfaces(config: &Config) -> Vec<String> {
     }
     let ports = config.members.iter().map(|member| &member.edge_port);
     let mut found: Vec<String> =
-        ports.map(|port| master_of(port).unwrap_or(port.clone())).collect();
+        ports.map(|port| link::master_of(port).unwrap_or(port.clone())).collect();
     found.dedup();
     found
-}
-
-fn master_of(port: &str) -> Option<String> {
-    let link = std::fs::read_link(Path::new("/sys/class/net").join(port).join("master")).ok()?;
-    link.file_name()?.to_str().map(str::to_owned)
 }
 
 /// Addresses that nobody has (RFC 5737, RFC 3849): only a default route leads to them.
@@ -79,6 +84,11 @@ pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, S
         serves(config, v6) && !leads_off(*to) && !has_gateway(v6, &member.interface)
     };
     let v6 = NOWHERE.into_iter().find(lost)?.is_ipv6();
+    // Its routes have gone with it, and come back with it or after it.
+    let trouble = link_trouble(&member.interface, carries(&member.interface).ok());
+    if let Some((found, remedy)) = trouble {
+        return Some((format!("answers find no way to clients: {found}"), remedy));
+    }
     let family = if v6 { "IPv6" } else { "IPv4" };
     let found = format!("answers find no way to clients: there is no {family} route to them");
     Some((found, add_default_route(config, member, v6)))
@@ -89,12 +99,51 @@ fn serves(config: &Config, v6: bool) -> bool {
     config.service_ips().iter().any(|ip| ip.is_ipv6() == v6)
 }
 
+/// Why an interface carries nothing, and the remedy; `None` for one that does. `found` is
+/// `None` if it does not exist.
+pub(super) fn link_trouble(name: &str, found: Option<Carries>) -> Option<(String, String)> {
+    match found {
+        None => Some((
+            format!("{name} does not exist"),
+            "`ip link` lists the names there are".to_owned(),
+        )),
+        Some(Carries::Down) => Some((
+            format!("{name} is down"),
+            format!("ip link set {name} up, and its routes again"),
+        )),
+        Some(Carries::NoCarrier) => Some((
+            format!("{name} is down: nobody is at its other end"),
+            "look at the cable, or at the interface at its other end".to_owned(),
+        )),
+        Some(Carries::Yes) => None,
+    }
+}
+
 /// The command that gives a member its path back through the edge.
 fn add_default_route(config: &Config, member: &Member, v6: bool) -> String {
-    let (ip, edge) = (if v6 { "ip -6" } else { "ip" }, config.edge.listen.ip());
-    // The file names only one of its addresses.
-    let gateway = if edge.is_ipv6() == v6 { edge.to_string() } else { "EDGE".to_owned() };
-    format!("{ip} route add default via {gateway} dev {}", member.interface)
+    let edge = config.edge.listen.ip();
+    let is_gateway = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
+    default_route_by(is_gateway.then_some(edge), v6, &member.interface)
+}
+
+/// `edge`: its address on that link, if it is known.
+fn default_route_by(edge: Option<IpAddr>, v6: bool, interface: &str) -> String {
+    let ip = if v6 { "ip -6" } else { "ip" };
+    match edge {
+        Some(gateway) => format!("{ip} route add default via {gateway} dev {interface}"),
+        None => format!(
+            "{ip} route add default via EDGE dev {interface}, EDGE being the edge's address in the \
+             network of {interface}"
+        ),
+    }
+}
+
+/// Whether an address is reached through an interface and through no router: only such a one
+/// can be a gateway there.
+fn is_beside(address: IpAddr, interface: &str) -> bool {
+    let hop = RouteSocket::open().and_then(|mut routes| routes.next_hop(address));
+    let index = Link::by_name(interface).map(|link| link.index);
+    hop.is_ok_and(|hop| hop.address == address && index.is_ok_and(|index| index == hop.ifindex))
 }
 
 /// Whether the kernel has a route for the address; nothing is sent.
@@ -185,6 +234,40 @@ fn default_of(table: &str) -> Option<(String, IpAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_family_that_is_not_forwarded_is_named() {
+        let off = |family: &str| Some((format!("{family} is not forwarded"), "sysctl".to_owned()));
+        let found = [judge_forwarding(false, off("IPv4")), judge_forwarding(true, off("IPv6"))];
+        assert!(found.iter().all(|it| it.verdict == super::super::Verdict::Fail), "{found:?}");
+        assert!(found[1].found.contains("IPv6"), "{found:?}");
+        assert!(judge_forwarding(true, None).found.starts_with("IPv6"));
+    }
+
+    #[test]
+    fn a_gateway_is_in_the_interfaces_network() {
+        let lo: IpAddr = "127.0.0.1".parse().unwrap();
+        assert!(is_beside(lo, "lo") && !is_beside(lo, "nobody7"));
+        assert!(!is_beside("192.0.2.1".parse().unwrap(), "lo"));
+        assert_eq!(
+            default_route_by(Some(lo), false, "b0"),
+            "ip route add default via 127.0.0.1 dev b0"
+        );
+        assert!(
+            default_route_by(None, true, "b0")
+                .starts_with("ip -6 route add default via EDGE dev b0,")
+        );
+    }
+
+    #[test]
+    fn an_interface_that_carries_nothing_is_said_to() {
+        assert_eq!(link_trouble("b0", Some(Carries::Yes)), None);
+        let told = |found| link_trouble("b0", found).unwrap();
+        assert_eq!(told(Some(Carries::Down)).0, "b0 is down");
+        assert!(told(Some(Carries::Down)).1.starts_with("ip link set b0 up"));
+        assert!(told(Some(Carries::NoCarrier)).0.contains("nobody is at its other end"));
+        assert_eq!(told(None).0, "b0 does not exist");
+    }
 
     #[test]
     fn the_default_route_of_ipv6_is_found_among_the_others() {

@@ -267,7 +267,12 @@ pub enum KeyVerb {
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
     /// Read a file and its key; every mistake comes with its place and a remedy.
-    Check { file: PathBuf },
+    Check {
+        file: PathBuf,
+        /// One JSON object of the schema holdfast.check/1.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a file, if it is understood; with what it leaves out, if asked.
     Show {
         file: PathBuf,
@@ -304,7 +309,7 @@ pub enum EdgeVerb {
     /// host opens it.
     Fence(EdgeFenceArgs),
     /// Let the current member speak again.
-    Unfence(GroupArgs),
+    Unfence(EdgeUnfenceArgs),
 }
 
 /// Arguments of `edge fence`.
@@ -312,9 +317,22 @@ pub enum EdgeVerb {
 pub struct EdgeFenceArgs {
     #[command(flatten)]
     pub group: GroupArgs,
+    /// The admin socket's answer, one JSON object.
+    #[arg(long)]
+    pub json: bool,
     /// Only until a backup takes over, or the daemon ends; for tests.
     #[arg(long, hide = true)]
     pub until_takeover: bool,
+}
+
+/// Arguments of `edge unfence`.
+#[derive(Args, Debug)]
+pub struct EdgeUnfenceArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// The admin socket's answer, one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `edge show`.

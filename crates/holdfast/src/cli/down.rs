@@ -1,7 +1,7 @@
 //! `holdfast down`: removes from this host what its daemons have put into it.
 
 use super::args::DownArgs;
-use super::{Failure, load, namespace, print};
+use super::{Failure, load_of_daemon, namespace, print};
 use crate::admin::AdminSocket;
 use crate::leavings::{self, Kind, Removed};
 use crate::status::exit;
@@ -11,15 +11,17 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 /// The schema of the answer.
 const SCHEMA: &str = "holdfast.down/1";
-/// Longest wait for a daemon that was told to end, in ms: one that hands over waits for
-/// the backup and for the edge.
-const STOP_MAX_MS: i32 = 15_000;
+/// Waits for the end of a daemon that was told to end: one that hands over waits for the
+/// backup and for the edge, and one that loads its programs on a busy machine for those.
+const STOP_SOON: Duration = Duration::from_secs(15);
+const STOP_MAX: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
-    let (file, role) = load(&args.group)?;
+    let (file, role) = load_of_daemon(&args.group)?;
     let socket = file.admin_socket(&role);
     let stopped = args.stop && stop(&socket)?;
     let folder = socket.parent().unwrap_or(Path::new("/"));
@@ -83,12 +85,21 @@ fn stop(socket: &Path) -> Result<bool, Failure> {
     let pid = process::peer(stream.as_fd())?;
     let daemon = process::pidfd_open(pid)?;
     process::signal(daemon.as_fd(), libc::SIGTERM)?;
-    if process::poll_in(daemon.as_fd(), STOP_MAX_MS)? {
+    let wait = |long: Duration| process::poll_in(daemon.as_fd(), long.as_millis() as i32);
+    if wait(STOP_SOON)? {
+        return Ok(true);
+    }
+    let max = STOP_MAX.as_secs();
+    let _nobody_reads = writeln!(
+        io::stderr(),
+        "holdfast: the daemon (process {pid}) has not ended yet: it may be loading its programs; \
+         waiting for up to {max} s"
+    );
+    if wait(STOP_MAX.saturating_sub(STOP_SOON))? {
         return Ok(true);
     }
     Err(Failure::degraded(format!(
-        "the daemon (process {pid}) has not ended after {} s\n  remedy: kill -9 {pid}, and try again",
-        STOP_MAX_MS / 1000
+        "the daemon (process {pid}) has not ended after {max} s\n  remedy: kill -9 {pid}, and try again"
     )))
 }
 

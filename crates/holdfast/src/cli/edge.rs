@@ -17,15 +17,23 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
         EdgeVerb::Trace(args) => trace(args),
         EdgeVerb::Drain(args) => drain(args),
         EdgeVerb::Fence(args) => {
-            by_hand(&args.group, Request::Fence { until_takeover: args.until_takeover })
+            let request = Request::Fence { until_takeover: args.until_takeover };
+            by_hand(&args.group, request, ("closed: no member speaks", args.json))
         }
-        EdgeVerb::Unfence(group) => by_hand(group, Request::Unfence),
+        EdgeVerb::Unfence(args) => {
+            by_hand(&args.group, Request::Unfence, ("open: the current member speaks", args.json))
+        }
     }
 }
 
-fn by_hand(group: &GroupArgs, request: Request) -> Result<u8, Failure> {
-    ask(&socket(group)?, request)?;
+fn by_hand(group: &GroupArgs, request: Request, (what, json): (&str, bool)) -> Result<u8, Failure> {
+    let answer = ask(&socket(group)?, request)?;
+    print(&if json { answer.to_string() + "\n" } else { done(what, &answer) })?;
     Ok(exit::OK)
+}
+
+fn done(what: &str, answer: &Value) -> String {
+    format!("the edge is {what} (epoch {})\n", plain(&answer["epoch"]))
 }
 
 fn show(args: &EdgeShowArgs) -> Result<u8, Failure> {
@@ -159,6 +167,12 @@ mod tests {
         for bad in ["", "10.0.0.1:1", "10.0.0.1>10.0.0.2:1", "10.0.0.1:1>[fd00::2]:2"] {
             assert!(parse_flow(bad).unwrap_err().contains("is not a flow"), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_was_done_by_hand_is_said() {
+        let answer = json!({"epoch": 7});
+        assert_eq!(done("closed: x", &answer), "the edge is closed: x (epoch 7)\n");
     }
 
     #[test]

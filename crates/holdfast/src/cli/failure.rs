@@ -71,8 +71,20 @@ impl From<anyhow::Error> for Failure {
             let is_mistake = cause.is::<ConfigErrors>();
             io.or_else(|| is_mistake.then_some(exit::USAGE))
         });
-        Self { code: code.unwrap_or(exit::DEGRADED), message: format!("{error:#}") }
+        Self { code: code.unwrap_or(exit::DEGRADED), message: told(&error) }
     }
+}
+
+/// All causes, each once: some errors tell their cause, too.
+fn told(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(ToString::to_string);
+    let mut text = causes.next().unwrap_or_default();
+    for cause in causes {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -82,6 +94,19 @@ mod tests {
     use anyhow::Context as _;
     use std::io::ErrorKind;
     use std::path::Path;
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("there is no interface ec7: {source}")]
+        struct Doubled {
+            source: io::Error,
+        }
+        let source = io::Error::from_raw_os_error(19);
+        let error = anyhow::Error::from(Doubled { source }).context("the edge");
+        assert_eq!(told(&error).matches("os error 19").count(), 1, "{}", told(&error));
+        assert!(told(&error).starts_with("the edge: there is no interface ec7: No such device"));
+    }
 
     /// The codes are those of docs/STATUS.md.
     #[test]

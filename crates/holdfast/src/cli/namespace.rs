@@ -48,9 +48,31 @@ fn is_elsewhere(pid: u32) -> bool {
     of("self").zip(of(&pid.to_string())).is_some_and(|(own, other)| own != other)
 }
 
+/// Who has entered the mount namespace of a process has the same mounts as one who was given a
+/// new one of that kind; but others are there.
 fn under_ip_netns_exec() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     name_at_sys(&mounts).is_some_and(|name| Path::new(NAMES).join(name).exists())
+        && !has_company(std::process::id(), &ancestors(std::process::id()))
+}
+
+/// Whether a process beside these `own` has the mount namespace of `pid`.
+fn has_company(pid: u32, own: &[u32]) -> bool {
+    let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let Some(here) = of(pid) else { return false };
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter(|other| !own.contains(other)).any(|other| of(other).as_ref() == Some(&here))
+}
+
+/// A process, its parent, and so on.
+fn ancestors(pid: u32) -> Vec<u32> {
+    let parent = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        line.trim().parse().ok().filter(|pid| *pid > 0)
+    };
+    std::iter::successors(Some(pid), parent).collect()
 }
 
 /// The name of the network namespace, which `ip netns exec` gives to its new
@@ -77,6 +99,18 @@ mod tests {
         assert!(has_unseen_pins(&[one(Kind::Address), one(Kind::Filter)]));
         assert!(!has_unseen_pins(&[one(Kind::Filter), one(Kind::Mount)]));
         assert!(!is_elsewhere(std::process::id()));
+    }
+
+    #[test]
+    fn who_else_is_in_a_mount_namespace_is_seen() {
+        let me = std::process::id();
+        let own = ancestors(me);
+        assert!(own.len() > 1 && own[0] == me, "{own:?}");
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(has_company(me, &own), "a process of ours is there too");
+        assert!(!has_company(u32::MAX, &own), "there is no such process");
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

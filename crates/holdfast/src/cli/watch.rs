@@ -1,7 +1,7 @@
 //! The verbs that ask a running daemon.
 
 use super::args::{EventsArgs, GroupArgs, StatusArgs};
-use super::{Failure, load, print};
+use super::{Failure, load_of_daemon, print};
 use crate::admin::{self, Event, Request};
 use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
@@ -102,7 +102,7 @@ pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
 }
 
 fn socket_of(group: &GroupArgs) -> Result<PathBuf, Failure> {
-    let (file, role) = load(group)?;
+    let (file, role) = load_of_daemon(group)?;
     Ok(file.admin_socket(&role))
 }
 

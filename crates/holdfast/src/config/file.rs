@@ -87,6 +87,24 @@ impl GroupFile {
         choose_role(&ask!(self, config => config.roles()), asked)
     }
 
+    /// As [`Self::role`], for verbs that ask a daemon: a host that has lost its address still
+    /// has the one role whose daemon's socket is there.
+    ///
+    /// # Errors
+    /// As [`Self::role`].
+    pub fn role_of_daemon(&self, asked: Option<&str>) -> Result<String, String> {
+        let found = self.role(asked);
+        if found.is_ok() || asked.is_some() {
+            return found;
+        }
+        let roles = ask!(self, config => config.roles());
+        let mut here = roles.into_iter().filter(|(name, _)| self.admin_socket(name).exists());
+        match (here.next(), here.next()) {
+            (Some((only, _)), None) => Ok(only),
+            _ => found,
+        }
+    }
+
     /// The admin socket of the daemon with this role.
     #[must_use]
     pub fn admin_socket(&self, role: &str) -> PathBuf {
@@ -152,6 +170,22 @@ mod tests {
         let text = format!("member = []\n{text}");
         let errors = GroupFile::parse(Path::new("x.toml"), &text).unwrap_err().to_string();
         assert!(errors.contains("there is no kind of group called `spred`"), "{errors}");
+    }
+
+    #[test]
+    fn a_host_without_its_address_is_known_by_its_daemons_socket() {
+        let folder = std::env::temp_dir().join(format!("holdfast-roles-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let example = include_str!("../../../../docs/example.toml");
+        let text = example.replace("[group]", &format!("[group]\nrun_dir = {folder:?}"));
+        let file = GroupFile::parse(Path::new("/etc/x.toml"), &text).unwrap();
+        assert!(file.role_of_daemon(None).unwrap_err().contains("--role"));
+        std::fs::write(file.admin_socket("b"), "").unwrap();
+        assert_eq!(file.role_of_daemon(None).as_deref(), Ok("b"));
+        assert!(file.role(None).is_err(), "nothing is started by that");
+        std::fs::write(file.admin_socket("edge"), "").unwrap();
+        assert!(file.role_of_daemon(None).is_err(), "it could be either");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

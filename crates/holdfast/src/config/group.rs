@@ -88,7 +88,7 @@ impl<S: Settings> Checked<S> {
             ConfigErrors(vec![ConfigError {
                 path: self.path.clone(),
                 at: self.key_file_at,
-                message: format!("key_file: {error}"),
+                message: format!("key_file = {}: {error}", file.display()),
                 remedy: error.remedy(file),
             }])
         })

@@ -1,7 +1,8 @@
 //! Remedies for a replica that will not be promoted. Reasons come from the shim
 //! and from the machines; here they meet their remedy.
 
-use super::member::REJOINS;
+use super::member::{REJOINS, RESTART_BOTH};
+use super::said::Said;
 use crate::status::State;
 use holdfast_linux::process::Ending;
 use std::path::Path;
@@ -13,6 +14,23 @@ pub const AFTER_END: &str = "look at the server's log, and start the group again
 /// What helps after a server that was not rebuilt.
 pub const AFTER_FALL: &str = "look at the server's log, and at what that client sent; then start the \
     group again";
+/// What is said where both servers have ended, and what helps.
+pub const NOBODY_SERVES: &str = "nobody serves: the servers of both members have ended";
+pub const START_ANEW: &str = "look at the servers' logs, and start both members anew";
+
+/// What a member says whose server has ended, as the other's has: it waits for nobody.
+#[must_use]
+pub fn nobody_serves(own: &Said) -> Said {
+    let waits = own.remedy.contains(REJOINS) || own.remedy.starts_with(AWAIT_BACKUP);
+    if !waits {
+        return own.clone();
+    }
+    let reason = format!("{}; {NOBODY_SERVES}", own.reason);
+    Said { reason, remedy: START_ANEW.to_owned(), ..own.clone() }
+}
+
+/// What helps a primary whose server has ended, if a backup follows it.
+pub const AWAIT_BACKUP: &str = "wait for the backup; it needs the edge's daemon to take over";
 
 /// What helps a server that has never served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
@@ -34,15 +52,11 @@ pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
 
 /// Reason for a server that has forked and left.
 pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
-pub const FOREGROUND: &str = "end what runs on and keeps the port; then start it in the foreground: nginx with `daemon off;`, \
-     redis without `daemonize yes`, others with -f, -F, -D or -n";
+pub const FOREGROUND: &str = "start it in the foreground: nginx with `daemon off;`, redis without `daemonize yes`, others \
+     with -f, -F, -D or -n; what ran on was ended, for nobody could have protected it";
 
 /// Parts of reasons, each with the remedy before it joins again.
-const REMEDIES: [(&str, &str); 8] = [
-    (
-        "child process of the server",
-        "change the setting of the server that the reason names, on both members",
-    ),
+const REMEDIES: [(&str, &str); 7] = [
     (
         "did Lock",
         "threads of the server race outside the locks that are replayed: run it with one thread, or \
@@ -63,6 +77,62 @@ const REMEDIES: [(&str, &str); 8] = [
     ("the primary did", "look for that call in `holdfast support`"),
 ];
 
+/// Parts of reasons for which no attempt to join will ever succeed: the server's own doing.
+const FOR_GOOD: [&str; 2] = ["child process of the server", "it can never be copied"];
+
+/// What helps where nobody will ever join this server: its setting, and new servers.
+fn for_good(reason: &str) -> Option<String> {
+    let is_child = reason.contains("child process of the server");
+    let what = if is_child {
+        "change the setting of the server on both members, so that no child process of it serves \
+         clients, as the reason says"
+    } else {
+        "look for what the reason names in `holdfast support`"
+    };
+    let is_known = FOR_GOOD.iter().any(|part| reason.contains(part));
+    is_known.then(|| format!("{what}; then {RESTART_BOTH}"))
+}
+
+/// What helps a cold backup that has lost what it keeps in `spool_dir`, said on any host;
+/// `None`: the reason is another one.
+fn room(reason: &str) -> Option<String> {
+    let (_, rest) = reason.split_once("the spool in ")?;
+    let dir = rest.split([' ', ':', ';']).next().unwrap_or_default();
+    Some(format!(
+        "free space at {dir} on the backup's host, give spool_dir a faster or larger disk, or raise \
+         spool_max_mb"
+    ))
+}
+
+/// The remedy of a member whose server speaks alone for `reason`: `other` may join.
+#[must_use]
+pub fn alone(reason: &str, other: &str) -> String {
+    let tries = |help: String| format!("{help}; {other} tries again by itself");
+    let known = for_good(reason).or_else(|| room(reason).map(tries));
+    known.unwrap_or_else(|| format!("start {other}'s daemon, if it does not run: it joins"))
+}
+
+/// The remedy of a member whose server speaks alone, and that `other` has tried to join.
+#[must_use]
+pub fn unjoined(reason: &str, other: &str) -> String {
+    let tries = |help: String| format!("{help}; {other} tries again by itself");
+    for_good(reason).or_else(|| room(reason).map(tries)).unwrap_or_else(|| {
+        format!(
+            "{other} tries again, after growing pauses; if the reason stands, mend what it names, on \
+             the host that it names: folders and disks while the server runs; what the server itself \
+             has done goes only with a restart of both members, and with it go the open connections"
+        )
+    })
+}
+
+/// The remedy of a member that was not let in, or whose attempt to join has failed; `else_`
+/// where nothing better is known.
+#[must_use]
+pub fn not_joined(reason: &str, else_: &str) -> String {
+    let room = || room(reason).map(|help| format!("{help}; it tries again by itself"));
+    for_good(reason).or_else(room).unwrap_or_else(|| else_.to_owned())
+}
+
 /// The remedy of a backup that gives up.
 #[must_use]
 pub fn after_giving_up(state: State, reason: &str) -> String {
@@ -71,6 +141,9 @@ pub fn after_giving_up(state: State, reason: &str) -> String {
             "look at the server's log on both members; {REJOINS} if the other one serves on"
         );
     }
+    if let Some(help) = for_good(reason) {
+        return help;
+    }
     let known = REMEDIES.iter().find(|(part, _)| reason.contains(part));
     known.map_or_else(|| REJOINS.to_owned(), |(_, help)| format!("{help}; {REJOINS}"))
 }
@@ -78,6 +151,7 @@ pub fn after_giving_up(state: State, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Role;
 
     #[test]
     fn a_reason_meets_its_remedy() {
@@ -87,6 +161,51 @@ mod tests {
         assert!(after_giving_up(State::Diverged, call).contains("holdfast support"));
         assert_eq!(after_giving_up(State::Fenced, "told so"), REJOINS);
         assert!(after_giving_up(State::Ended, lock).contains("the server's log"));
+    }
+
+    #[test]
+    fn where_nobody_serves_nobody_is_waited_for() {
+        let said = |remedy: &str| Said::new(Role::Backup, State::Ended, "it has ended", remedy);
+        for remedy in [&after_giving_up(State::Ended, "x"), AWAIT_BACKUP, REJOINS] {
+            let told = nobody_serves(&said(remedy));
+            assert_eq!(told.reason, format!("it has ended; {NOBODY_SERVES}"));
+            assert_eq!(told.remedy, START_ANEW);
+        }
+        for remedy in [AFTER_BAD_START, FOREGROUND, AFTER_END] {
+            assert_eq!(nobody_serves(&said(remedy)), said(remedy), "that is enough");
+        }
+    }
+
+    #[test]
+    fn who_can_never_join_is_told_to_try_nothing() {
+        let child = "a child process of the server (\"python3\") accepts connections";
+        let never = format!("it can never be copied: {child}");
+        let told = [
+            alone(&format!("{child}; running alone"), "b"),
+            unjoined(&never, "b"),
+            not_joined(&never, "it tries again"),
+            after_giving_up(State::Diverged, child),
+        ];
+        for remedy in told {
+            assert!(remedy.starts_with("change the setting of the server"), "{remedy}");
+            assert!(remedy.contains(RESTART_BOTH), "{remedy}");
+            assert!(!remedy.contains("tries again") && !remedy.contains(REJOINS), "{remedy}");
+        }
+        assert!(alone("no backup has come", "b").starts_with("start b's daemon"));
+        assert!(unjoined("the channel was lost", "b").starts_with("b tries again"));
+        assert_eq!(not_joined("the channel was lost", "it tries again"), "it tries again");
+    }
+
+    #[test]
+    fn a_full_spool_is_mended_where_it_is() {
+        let full = "gave up as a backup: the spool in /var/spool/hf: No space left on device";
+        for remedy in [alone(full, "b"), unjoined(full, "b"), not_joined(full, "x")] {
+            assert!(
+                remedy.starts_with("free space at /var/spool/hf on the backup's host"),
+                "{remedy}"
+            );
+            assert!(remedy.contains("tries again"), "{remedy}");
+        }
     }
 
     #[test]

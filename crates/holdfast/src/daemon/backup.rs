@@ -22,7 +22,6 @@ use super::survivor::Alone;
 use crate::channel::Listener;
 use crate::leavings::Own;
 use crate::poll::Interest;
-use crate::status::{self, State};
 use anyhow::Context as _;
 pub use cold::Cold;
 use copy::Incoming;
@@ -86,6 +85,8 @@ struct BackupDaemon<'n, 'a> {
     /// Whether the primary has said that its server listens at every service, or
     /// the replica's does.
     has_served: bool,
+    /// The primary has said that it is stopped: it has not died.
+    stopped: bool,
     /// Why the edge does not grant this member's request, which is repeated.
     refused: Option<String>,
     /// Checks whether the server's ports are free here.
@@ -147,14 +148,10 @@ fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapS
 pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.member.speaks = false;
     node.other_says = None;
-    node.set_state(
-        status::Role::Backup,
-        State::Waiting,
-        "the primary has not answered yet",
-        "it asks again and again; start the other member's daemon, if it does not run",
-    );
+    node.seek("this host loads its programs", "wait");
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;
+    node.seek_primary();
     let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));
@@ -182,6 +179,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         sockets: TakeoverSockets::open(node)?,
         says: None,
         has_served: false,
+        stopped: false,
         refused: None,
         ports: Services::open(Instant::now())?,
         repetition: Repetition::new(Instant::now()),

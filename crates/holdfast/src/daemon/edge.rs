@@ -20,6 +20,7 @@ use super::recover::Recoverer;
 use super::said::Repetition;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
+use crate::check::why_taken;
 use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
 use crate::poll::{Interest, Poll, Signals};
@@ -386,7 +387,13 @@ impl<'a> EdgeDaemon<'a> {
     fn look(&mut self, now: Instant) {
         if self.host.look_at <= now {
             self.mend();
+            let deaf = self.host.deaf.clone();
             self.host.look(self.config, now);
+            for name in self.host.deaf.iter().filter(|name| !deaf.contains(name)) {
+                let words =
+                    format!("{name} is down, or nobody is at its other end: no client comes by it");
+                self.wire.events.add_at(tracing::Level::WARN, "clients", words);
+            }
         }
         for index in 0..self.machine.count() {
             self.ways.turn(index, self.machine.is_here(index), now);
@@ -447,7 +454,7 @@ fn listener(config: &Config, key: [u8; 32]) -> Result<Listener> {
         Identity { key, group: config.group.name.clone(), me: "edge".to_owned(), kind: Kind::Edge };
     let listen = config.edge.listen;
     let mut listener = Listener::bind(listen, identity)
-        .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
+        .with_context(|| format!("cannot listen at edge.listen = {listen}{}", why_taken(listen)))?;
     listener.prefer(config.members.iter().map(|member| member.address.ip()));
     Ok(listener)
 }

@@ -36,7 +36,7 @@ pub enum StateFileError {
     #[error("{path} is used by another edge's daemon; stop that one, or give each its own file")]
     InUse { path: PathBuf },
     #[error(
-        "{path} is damaged, so the epoch is unknown and the edge stays closed; stop both members, remove the file and start the edge again"
+        "{path} is damaged, so the epoch is unknown and nobody could take over; remove the file and start the edge again: while its host and the members run, it takes the epoch from its fence and from them, and no connection is lost; only if it stays closed then, for nobody is left who knows, stop both members and start them anew"
     )]
     Damaged { path: PathBuf },
 }

@@ -13,7 +13,8 @@ use super::pulse::{self, Pulse};
 use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, admin_socket, pin_dir};
+use crate::check::why_taken;
+use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;
@@ -88,6 +89,8 @@ pub struct MemberContext<'a> {
     /// Why the edge, or the other member, and this one do not trust each other:
     /// reason and remedy.
     distrust: Option<(String, &'static str)>,
+    /// Why the primary has not let this member join, as was said last, and the remedy.
+    pub put_off: Option<(String, String)>,
     /// When the edge is told again; of a change it is told at once.
     say_at: Instant,
     /// When the edge was last there.
@@ -185,6 +188,7 @@ impl<'a> MemberContext<'a> {
             edge_says: None,
             other_says: None,
             distrust: None,
+            put_off: None,
             say_at: now,
             edge_at: now,
             mend_at: now,
@@ -495,7 +499,10 @@ fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
         return Ok(());
     }
     let tried = TcpListener::bind(me.address).map(drop);
-    tried.with_context(|| format!("cannot listen at {}, the address of `{}`", me.address, me.name))
+    tried.with_context(|| {
+        let (at, name) = (me.address, &me.name);
+        format!("cannot listen at {at}, the address of `{name}`{}", why_taken(at))
+    })
 }
 
 /// What a member knows before it has heard from anybody.

@@ -11,6 +11,7 @@ use crate::status::{self, State};
 use crate::world::{Part, World};
 use holdfast_member::host::{End, Hosted};
 use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
+use holdfast_member::primary::AGAIN;
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{Message, WorldPart};
 use std::time::Instant;
@@ -86,6 +87,8 @@ pub fn reach_primary(
     let Seeker { node, early, .. } = seeker;
     node.set_epoch(node.member.epoch);
     let End::Met { runs } = end else { return Ok(None) };
+    // What comes of that is said anew.
+    node.put_off = None;
     Ok(Some((runs, early)))
 }
 
@@ -230,9 +233,13 @@ impl PairingHost for Seeker<'_, '_, '_> {
                 // Whatever the other member said when it last answered.
                 let remedy = "start the other member's daemon, or look at the way to it";
                 let reason = "the primary does not answer";
+                node.put_off = None;
                 node.set_state(status::Role::Backup, State::Waiting, reason, remedy);
             }
-            LinkEvent::Opened => node.doubt(None),
+            LinkEvent::Opened => {
+                node.doubt(None);
+                node.seek_prepared();
+            }
             _ => {}
         }
         matches!(event, LinkEvent::Opened)
@@ -259,11 +266,17 @@ impl PairingHost for Seeker<'_, '_, '_> {
 
     fn show_apart(&mut self, why: &Apart<'_>) {
         let (reason, remedy) = apart(self.node, self.world.as_ref(), why);
-        let state = match why {
-            Apart::TurnedAway { again: false, .. } => State::Ended,
-            _ => State::Waiting,
-        };
-        self.node.set_state(status::Role::Backup, state, &reason, &remedy);
+        match why {
+            Apart::TurnedAway { again: false, .. } => {
+                self.node.set_state(status::Role::Backup, State::Ended, &reason, &remedy);
+            }
+            // Why the last attempt has failed this member knows better.
+            Apart::TurnedAway { reason: AGAIN, .. } if self.node.put_off.is_some() => {
+                self.node.seek(&reason, &remedy);
+            }
+            Apart::TurnedAway { .. } => self.node.set_put_off(&reason, &remedy),
+            _ => self.node.set_state(status::Role::Backup, State::Waiting, &reason, &remedy),
+        }
     }
 }
 
@@ -295,8 +308,15 @@ fn difference(
 fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (String, String) {
     match why {
         Apart::TurnedAway { reason, again } => {
-            let remedy = if *again { LATER } else { advice::AFTER_BAD_START };
-            ((*reason).to_owned(), remedy.to_owned())
+            // Some of its words name it already.
+            let is_named = reason.starts_with(node.other.name.as_str());
+            let name = if is_named { String::new() } else { format!("{}: ", node.other.name) };
+            let reason = format!("{name}{reason}");
+            let remedy = match again {
+                true => advice::not_joined(&reason, LATER),
+                false => advice::AFTER_BAD_START.to_owned(),
+            };
+            (reason, remedy)
         }
         Apart::OtherRelease => (
             format!("{} speaks another version", node.other.name),

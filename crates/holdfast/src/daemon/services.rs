@@ -1,7 +1,9 @@
 //! Whether the protected server listens where clients are told to connect, or could
-//! after a takeover.
+//! after a takeover, and whether it moves.
 
+use super::standstill::{Look, Stands, Standstill};
 use holdfast_linux::listeners::{ListenerSocket, Listening, Place};
+use holdfast_linux::process;
 use std::collections::BTreeMap;
 use std::fs::ReadDir;
 use std::net::SocketAddr;
@@ -29,27 +31,58 @@ pub struct Services {
     places: Vec<Place>,
     listed: usize,
     missing: Option<String>,
+    standstill: Standstill,
+    stands: Option<Stands>,
 }
 
 impl Services {
     pub fn open(now: Instant) -> std::io::Result<Self> {
         let missing = Some("the server has not started yet".to_owned());
         let socket = ListenerSocket::open()?;
-        let (known, searches) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { socket, look_at: now, known, searches, places: Vec::new(), listed: 0, missing })
+        Ok(Self {
+            socket,
+            look_at: now,
+            known: BTreeMap::new(),
+            searches: BTreeMap::new(),
+            places: Vec::new(),
+            listed: 0,
+            missing,
+            standstill: Standstill::default(),
+            stands: None,
+        })
     }
 
-    /// Why the process `pid` does not serve every service; `None`: it does.
-    pub fn missing(&mut self, services: &[SocketAddr], pid: u32, now: Instant) -> Option<&str> {
+    /// Why not every service is served by the process `pid`; `None`: all are. `log_at`: how
+    /// far its log has come, if it writes one.
+    pub fn missing(
+        &mut self,
+        services: &[SocketAddr],
+        (pid, log_at): (u32, Option<u64>),
+        now: Instant,
+    ) -> Option<&str> {
         if now >= self.look_at {
+            let mut queued = 0;
             self.missing = match self.socket.listening() {
-                Ok(all) => services.iter().find_map(|service| self.lacks(&all, *service, pid)),
+                Ok(all) => {
+                    let serve = |it: &&Listening| {
+                        services.iter().any(|service| it.serves(service.ip(), service.port()))
+                    };
+                    queued = all.iter().filter(serve).map(|it| it.queued).sum();
+                    services.iter().find_map(|service| self.lacks(&all, *service, pid))
+                }
                 Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
             };
+            let look = Look { is_stopped: process::is_stopped(pid), queued, log_at };
+            self.stands = self.standstill.judge(look, now);
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;
         }
         self.missing.as_deref()
+    }
+
+    /// How the server stood still when [`Self::missing`] last looked.
+    pub fn stands(&self) -> Option<Stands> {
+        self.stands
     }
 
     /// Whether it is not known yet who listens: the server has too many descriptors for
@@ -137,17 +170,17 @@ mod tests {
         let service = [listener.local_addr().expect("an address")];
         let (mut now, own) = (Instant::now(), std::process::id());
         let mut services = Services::open(now).expect("a socket");
-        let first = services.missing(&service, own, now).map(str::to_owned);
+        let first = services.missing(&service, (own, None), now).map(str::to_owned);
         assert!(first.is_some_and(|why| why.contains("looked for")));
         let mut turns = 1;
-        while services.missing(&service, own, now).is_some() {
+        while services.missing(&service, (own, None), now).is_some() {
             (now, turns) = (now + LOOK_SOON, turns + 1);
             assert!(turns < 10);
         }
         drop(many);
         // Not ours: process 1 has none of our sockets.
         let mut others = Services::open(now).expect("a socket");
-        let why = others.missing(&service, 1, now).map(str::to_owned);
+        let why = others.missing(&service, (1, None), now).map(str::to_owned);
         assert!(why.is_some_and(|why| why.contains("another process")));
     }
 }

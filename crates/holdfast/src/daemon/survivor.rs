@@ -125,13 +125,15 @@ impl Alone {
         else {
             return;
         };
-        let missing = services.missing(&node.config.group.services, pid, now).map(str::to_owned);
-        match missing {
+        let missing = services.missing(&node.config.group.services, (pid, None), now);
+        let missing = missing.map(|reason| (reason.to_owned(), LISTENS_NOT.to_owned()));
+        let stands = services.stands().map(|stands| stands.words(pid));
+        match stands.or(missing) {
             Some(_) if services.is_searching() => {}
-            Some(reason) => {
+            Some((reason, remedy)) => {
                 let served = self.served.get_or_insert_with(|| node.own().clone());
                 let reason = format!("{reason}; {}", served.reason);
-                node.set_state(status::Role::Primary, State::Waiting, &reason, LISTENS_NOT);
+                node.set_state(status::Role::Primary, State::Waiting, &reason, &remedy);
             }
             None => {
                 self.has_served = true;

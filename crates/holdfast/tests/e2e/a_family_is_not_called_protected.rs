@@ -101,6 +101,11 @@ fn a_server_that_leaves_for_the_background_is_told_so() {
     let group = Group::launch(&testbed, &recipe, &options()).expect("daemons");
     let reason = reason_for(&group, "ended");
     assert!(reason.contains("background"), "{reason}");
+    let holder = testbed.host(Role::Primary).holder();
+    world::wait_until("what ran on to end", || !listens(holder, Program::Nginx.port()));
+    // It is still said once the start is long over.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(reason_for(&group, "ended").contains("background"));
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn no_client_notices_and_everybody_knows_why() {
         let survivor = std::fs::read_to_string(survivor).expect("its log");
         assert!(survivor.contains(" WARN state: primary, UNPROTECTED"), "{survivor}");
         assert!(survivor.contains(" INFO state: backup, protected\n"), "no reason: {survivor}");
+        assert!(!survivor.contains("the primary's server died"), "it was stopped: {survivor}");
         let look =
             "ip addr show dev p0; tc filter show dev p0 egress; tc filter show dev p0 ingress";
         let left = testbed.host(Role::Primary).command("sh").args(["-c", look]).output();

@@ -57,6 +57,23 @@ fn a_loss_of_protection_is_explained() {
         world::wait_until("a hung replica to be joined anew", || {
             group.status(Role::Primary).is_ok_and(|status| status["state"] == "protected")
         });
+        let server = group.server_pid(Role::Primary).expect("a server");
+        world::signal(server, "STOP");
+        expect(group, &HOSTS.map(|role| (role, "waiting", "the server is stopped")));
+        assert!(remedy(group, Role::Edge).contains(&format!("kill -CONT {server}")));
+        world::signal(server, "CONT");
+        expect(group, &HOSTS.map(|role| (role, "protected", "")));
+        let link = |to: &str| {
+            let mut ip = testbed.host(Role::Edge).command("ip");
+            assert!(ip.args(["link", "set", "ec", to]).status().expect("ip starts").success());
+        };
+        link("down");
+        expect(
+            group,
+            &HOSTS.map(|role| (role, "waiting", "no clients' interface of the edge is up")),
+        );
+        link("up");
+        expect(group, &HOSTS.map(|role| (role, "protected", "")));
     });
 }
 
@@ -74,6 +91,8 @@ fn a_takeover_that_waits_for_the_edge_says_so() {
         let wants = "wants to take over: the primary's server died; the edge does not answer";
         expect(group, &[(Role::Backup, "waiting", wants), (Role::Primary, "ended", "has ended")]);
         assert!(remedy(group, Role::Backup).contains("start the edge's daemon"));
+        let peers = group.status(Role::Backup).expect("it answers")["peers"].clone();
+        assert!(!peers.to_string().contains("protected"), "a has ended: {peers}");
 
         group.restart(Role::Edge).expect("the edge's daemon starts again");
         let alone = "took over from a: the primary's server died";
@@ -96,6 +115,9 @@ fn servers_that_have_ended_are_not_called_unprotected() {
         for role in HOSTS {
             assert!(!remedy(group, role).contains("start holdfast on"), "{role:?}");
         }
+        world::wait_until("nobody to be waited for", || {
+            HOSTS.iter().all(|role| !remedy(group, *role).contains("joins again"))
+        });
     });
 }
 

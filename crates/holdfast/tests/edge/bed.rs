@@ -82,6 +82,7 @@ impl Bed {
             format!("ip -n {name} link set ec up"),
             format!("ip -n {name} link set ep up"),
             format!("ip -n {name} link set eb up"),
+            format!("ip -n {name} link set c0 up"),
             format!("ip -n {name} link set p0 up"),
             format!("ip -n {name} link set b0 up"),
         ] {

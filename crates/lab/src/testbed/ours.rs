@@ -5,7 +5,7 @@ use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME};
 use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use holdfast_wire::buffering::Buffering;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
@@ -16,6 +16,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
+
+/// How long a group may take to be protected: on a busy machine servers and programs start
+/// slowly.
+const PROTECTED_MAX: Duration = Duration::from_secs(120);
 
 /// How long a daemon may take to end once it was told to: what it gives its backup, its
 /// edge and its server at most, and what the kernel of a busy machine takes besides.
@@ -100,7 +104,8 @@ impl<'a> Group<'a> {
     /// carries the tails of the daemons' logs.
     pub fn start(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let mut group = Self::launch(testbed, recipe, options)?;
-        group.wait_protected().with_context(|| group.log_tails())?;
+        let protected = group.wait_protected();
+        protected.map_err(|error| anyhow!("{error:#}\n{}", group.log_tails()))?;
         let (port, primary) = (recipe.program.port(), testbed.host(Role::Primary).holder());
         wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))?;
         Ok(group)
@@ -244,7 +249,7 @@ impl<'a> Group<'a> {
             }
         }
         MEMBERS.into_iter().try_for_each(|role| self.start_daemon(role))?;
-        self.wait_protected().with_context(|| self.log_tails())
+        self.wait_protected().map_err(|error| anyhow!("{error:#}\n{}", self.log_tails()))
     }
 
     /// The member that says it is the primary, protected or not.
@@ -307,8 +312,7 @@ impl<'a> Group<'a> {
             if statuses.iter().any(is_protected) {
                 return Ok(());
             }
-            let [a, b] = statuses;
-            ensure!(start.elapsed() < SETUP_LIMIT, "the group does not protect; {a}; {b}");
+            ensure!(start.elapsed() < PROTECTED_MAX, "{}", unprotected_yet(&statuses, load()));
             std::thread::sleep(STATUS_INTERVAL);
         }
     }
@@ -505,6 +509,28 @@ fn current_of(show: &Value) -> Option<Role> {
     MEMBERS.into_iter().find(|role| current["name"] == name(*role))
 }
 
+/// What a group lacks that should be protected by now, in the daemons' words, on a machine of
+/// this load.
+fn unprotected_yet(statuses: &[Value], load: f64) -> String {
+    let says = |status: &&Value| status["reason"].as_str().is_some_and(|it| !it.is_empty());
+    // A primary's reason is the group's.
+    let primary = statuses.iter().filter(|status| status["role"] == "primary").find(says);
+    let said = primary.or_else(|| statuses.iter().find(says));
+    let reason = said.and_then(|it| it["reason"].as_str()).unwrap_or("no daemon answers");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let busy = match load > processors as f64 {
+        true => format!("; this machine is busy (load {load:.1} of {processors}): try again"),
+        false => String::new(),
+    };
+    format!("the group is not protected after {} s: {reason}{busy}", PROTECTED_MAX.as_secs())
+}
+
+/// Processes that have run, or waited for a processor or a disk, in the last minute.
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default()
+}
+
 /// Whether this is the status of a primary that is protected.
 fn is_protected(status: &Value) -> bool {
     status["role"] == "primary" && status["state"] == "protected"
@@ -519,6 +545,18 @@ fn send(pid: u32, signal: Signal) -> Result<()> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_group_that_is_not_protected_says_why_in_words() {
+        let status = |role, reason| json!({"role": role, "reason": reason});
+        let both = [status("backup", "waits"), status("primary", "the server is slow")];
+        let told = unprotected_yet(&both, 1e6);
+        let after =
+            "the group is not protected after 120 s: the server is slow; this machine is busy";
+        assert!(told.starts_with(after), "{told}");
+        assert!(!unprotected_yet(&both, 0.0).contains("busy"));
+        assert!(unprotected_yet(&[Value::Null], 0.0).ends_with("no daemon answers"));
+    }
 
     #[test]
     fn whoever_is_current_may_be_away() {

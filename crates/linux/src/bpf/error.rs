@@ -53,7 +53,9 @@ pub enum BpfError {
         "{interface} belongs to another group, that of {services}: give each group interfaces of its own on every host, or end that one with `holdfast down`"
     )]
     OtherGroup { interface: String, services: String },
-    #[error("there is no interface {interface} here: {source}")]
+    #[error(
+        "there is no interface {interface} here; `ip link` lists those of this network namespace"
+    )]
     NoInterface { interface: String, source: io::Error },
     #[error("{0} services: a group has between 1 and {SERVICES_MAX}")]
     Services(usize),

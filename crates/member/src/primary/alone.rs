@@ -10,7 +10,7 @@ use crate::timing::primary::{ALONE_LOOK, IN_STEP_LASTS, REJOIN_PAUSE, REJOIN_PAU
 use holdfast_cluster::Nanos;
 
 /// What a member hears that comes too soon.
-const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
+pub const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
 
 /// A server that speaks alone.
 #[derive(Debug)]

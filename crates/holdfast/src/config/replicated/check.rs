@@ -229,8 +229,13 @@ fn check_edge(
     let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
     for (name, spanned) in clients.iter().zip(client_spans) {
         let member = members.iter().find(|it| it.edge_port == *name);
-        if name == "lo" || member.is_some() {
-            let whose = member.map_or("itself", |it| it.name.as_str());
+        let is_inner = raw.l3.as_ref().is_some_and(|l3| l3.get_ref() == name);
+        if name == "lo" || member.is_some() || is_inner {
+            let whose = match member {
+                Some(member) => member.name.as_str(),
+                None if is_inner => "the members (`l3`)",
+                None => "itself",
+            };
             findings.add(
                 spanned,
                 format!("clients do not come through {name}: it leads to {whose}"),

@@ -113,6 +113,11 @@ fn values_are_checked_where_they_stand() {
         ("\"10.9.0.100:6379\"", "\"127.0.0.1:6379\"", "the address of every host"),
         ("[\"ec\"]", "[\"ec\", \"ep\"]", "clients do not come through ep"),
         ("[\"ec\"]", "[\"lo\"]", "clients do not come through lo"),
+        (
+            "clients = [\"ec\"]",
+            "l3 = \"br0\"\nclients = [\"br0\"]",
+            "clients do not come through br0: it leads to the members",
+        ),
         ("[\"10.9.0.100:6379\", \"[fd09::100]:6379\"]", "[]", "services has 0 addresses"),
         ("[\"ec\"]", "[]", "clients lists 0 interfaces"),
         ("[\"ec\"]", "[\"an-interface-with-a-long-name\"]", "cannot be the name of an interface"),

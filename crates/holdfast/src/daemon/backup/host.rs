@@ -269,6 +269,8 @@ impl FollowHost for BackupDaemon<'_, '_> {
         let event = link.recv(Instant::now(), take);
         self.link = Some(link);
         let LinkEvent::Lost(error) = event else { return false };
+        // What it said before it went is not true of it any more.
+        self.says = None;
         self.node.events.add("channel", format!("to the primary: {error}"));
         true
     }
@@ -286,6 +288,7 @@ impl FollowHost for BackupDaemon<'_, '_> {
     }
 
     fn close_peer(&mut self) {
+        self.says = None;
         if let Some(link) = &mut self.link {
             link.close(Instant::now());
         }

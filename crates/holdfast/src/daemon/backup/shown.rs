@@ -47,16 +47,17 @@ impl BackupDaemon<'_, '_> {
         self.node.status.epoch = self.node.member.epoch;
         match *news {
             News::Promotes { cause, stopped } => {
-                self.refused = None;
-                let why = self.why(cause, stopped);
+                // Whatever the primary says from now on is said again.
+                (self.refused, self.says, self.stopped) = (None, None, stopped);
+                let why = self.why(cause);
                 let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
                 self.node.events.add(what, why);
             }
             News::TakesOver { cause } => self.tell_takeover(cause),
             News::Waits { reason } => self.refused = Some(reason.to_owned()),
-            News::TookOver { cause, stopped, phases } => {
+            News::TookOver { cause, phases, .. } => {
                 let fell = cause == Cause::Fallen;
-                self.tell_taken_over(self.why(cause, stopped), phases, fell);
+                self.tell_taken_over(self.why(cause), phases, fell);
             }
             News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
             News::Built { took } => self.tell_built(took),
@@ -76,7 +77,7 @@ impl BackupDaemon<'_, '_> {
                 self.node.events.add("join failed", reason);
                 let reason = format!("could not join {}: {}", self.node.other.name, clip(reason));
                 let remedy = "it tries again; look at the reason if that does not help";
-                self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
+                self.node.set_put_off(&reason, &advice::not_joined(&reason, remedy));
             }
             News::Joined { took } => self.node.note_joined(took),
             News::NotRebuilt { reason, input } => {
@@ -100,6 +101,7 @@ impl BackupDaemon<'_, '_> {
         let has_ended = fault == Fault::Ended;
         if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
             self.node.other_says = None;
+            self.node.end_background();
             let (reason, remedy) = (advice::IN_BACKGROUND, advice::FOREGROUND);
             return self.node.set_state(Role::Backup, State::Ended, reason, remedy);
         }
@@ -111,9 +113,9 @@ impl BackupDaemon<'_, '_> {
         match fault {
             Fault::Unkept => {
                 let reason = format!("gave up as a backup: {reason}");
-                node.set_state(Role::Backup, state, &reason, &format!("{ROOM}; {REJOINS}"));
+                node.set_put_off(&reason, &format!("{ROOM}; {REJOINS}"));
             }
-            Fault::Outgrown => node.set_state(Role::Backup, state, reason, REJOINS),
+            Fault::Outgrown => node.set_put_off(reason, REJOINS),
             _ => {
                 let remedy = advice::after_giving_up(state, reason);
                 node.set_state(Role::Backup, state, reason, &remedy);
@@ -159,9 +161,9 @@ impl BackupDaemon<'_, '_> {
     }
 
     /// The cause of a takeover as a text.
-    fn why(&self, cause: Cause, stopped: bool) -> &'static str {
+    fn why(&self, cause: Cause) -> &'static str {
         match cause {
-            _ if stopped => STOPPED,
+            _ if self.stopped => STOPPED,
             Cause::ServerDied if !self.has_served => advice::ENDED_AT_START,
             _ => cause.text(),
         }
@@ -170,7 +172,7 @@ impl BackupDaemon<'_, '_> {
     /// Tells of a takeover. Until it is over, it protects nobody, and without the
     /// edge it cannot succeed.
     fn tell_takeover(&mut self, cause: Cause) {
-        let why = self.why(cause, false);
+        let why = self.why(cause);
         let fell = cause == Cause::Fallen;
         let role = if fell { Role::Primary } else { Role::Backup };
         let (would, does) = match fell {

@@ -4,9 +4,9 @@ use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
 use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
 use crate::config::{Kind, Mac};
-use crate::daemon::kept;
 use crate::daemon::said::Said;
 use crate::daemon::trace;
+use crate::daemon::{advice, kept};
 use crate::status::{Peer, Role, State, Status};
 use holdfast_cluster::Nanos;
 use serde_json::{Value, json};
@@ -101,6 +101,9 @@ impl EdgeDaemon<'_> {
             let remedy = "holdfast edge unfence --config FILE";
             return Said::new(Role::Edge, State::Fenced, "the edge was closed by hand", remedy);
         }
+        if let Some(ended) = self.nobody_serves() {
+            return ended;
+        }
         if let Some((reason, remedy)) = &self.host.trouble {
             return says(State::Waiting, reason, remedy);
         }
@@ -128,6 +131,14 @@ impl EdgeDaemon<'_> {
             .or_else(disk)
             .or_else(distrust)
             .unwrap_or_else(|| Said::fine(Role::Edge))
+    }
+
+    /// Both servers have ended, and their daemons say so.
+    fn nobody_serves(&self) -> Option<Said> {
+        let all = (0..self.machine.count())
+            .map(|index| self.wire.links.says(index).filter(|_| self.machine.is_here(index)));
+        let first = self.machine.membership().handle_ask().current.as_deref();
+        all_ended(all, first.and_then(|name| self.machine.index(name)))
     }
 
     /// Why a member cannot come; that is no news about a pair that stands.
@@ -245,7 +256,7 @@ impl EdgeDaemon<'_> {
     /// itself and of what the members say.
     fn judge(&self) -> Said {
         let own = self.own();
-        if own.state == State::Fenced {
+        if matches!(own.state, State::Fenced | State::Ended) {
             return own;
         }
         let on_disk = self.machine.membership().handle_ask();
@@ -424,6 +435,23 @@ impl EdgeDaemon<'_> {
     }
 }
 
+/// What is said if each member has said that its server has ended: what the current one has.
+fn all_ended<'s>(
+    said: impl Iterator<Item = Option<&'s Said>>,
+    current: Option<usize>,
+) -> Option<Said> {
+    let all: Option<Vec<&Said>> =
+        said.map(|said| said.filter(|said| said.state == State::Ended)).collect();
+    let all = all?;
+    let first = all.get(current.unwrap_or_default())?;
+    let told = advice::nobody_serves(first);
+    let reason = match told.reason.contains(advice::NOBODY_SERVES) {
+        true => told.reason,
+        false => format!("{}; {}", told.reason, advice::NOBODY_SERVES),
+    };
+    Some(says(State::Ended, &reason, &told.remedy))
+}
+
 /// A member whose handshakes fail.
 pub(super) struct Distrusted {
     pub reason: String,
@@ -433,4 +461,21 @@ pub(super) struct Distrusted {
 
 fn says(state: State, reason: &str, remedy: &str) -> Said {
     Said::new(Role::Edge, state, reason, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_serves_only_if_all_servers_have_ended() {
+        let said = |state| Said::new(Role::Backup, state, "killed", advice::AWAIT_BACKUP);
+        let (ended, waits) = (said(State::Ended), said(State::Waiting));
+        let told = |a, b| all_ended([a, b].into_iter(), Some(1));
+        assert_eq!(told(Some(&ended), Some(&waits)), None);
+        assert_eq!(told(Some(&ended), None), None, "it is not known");
+        let all = told(Some(&ended), Some(&ended)).expect("nobody serves");
+        assert_eq!((all.state, all.remedy.as_str()), (State::Ended, advice::START_ANEW));
+        assert!(all.reason.starts_with("killed; nobody serves"), "{}", all.reason);
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::MemberContext;
 use crate::check;
-use crate::daemon::kept;
+use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
@@ -183,6 +183,19 @@ impl MemberContext<'_> {
             "process {pid} was killed and is not gone: a disk that does not answer, or who traces it, holds it up"
         );
         self.events.add("lingers", what);
+    }
+
+    /// What a server has left in the background goes with it: nobody protects it, and it
+    /// would serve clients beside a group that says that its server has ended.
+    pub fn end_background(&mut self) {
+        if self.own.reason.starts_with(advice::IN_BACKGROUND) {
+            return;
+        }
+        let user = leavings::server_user(&self.config.server);
+        match leavings::orphan(&self.config.group.run_dir, &self.me.name, user) {
+            Ok(removed) => self.note_removed(&removed),
+            Err(error) => tracing::warn!("{error:#}"),
+        }
     }
 
     /// Ends in order: a plain server may use the service address here from now on.

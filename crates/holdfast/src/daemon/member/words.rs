@@ -2,6 +2,8 @@
 //! what the others say.
 
 use super::MemberContext;
+use crate::daemon::advice;
+use crate::daemon::pulse;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
 use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
 use holdfast_cluster::Nanos;
@@ -11,6 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time that an edge's daemon needs to be back when it is restarted at once.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
+
+/// A daemon that was heard so lately runs.
+const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 impl MemberContext<'_> {
     /// Sets this member's own state, and tells the edge.
@@ -36,7 +41,7 @@ impl MemberContext<'_> {
     /// Notes that this member's server speaks alone: a member that is started
     /// can join.
     pub fn set_alone(&mut self, reason: &str) {
-        let remedy = format!("start {}'s daemon, if it does not run: it joins", self.other.name);
+        let remedy = advice::alone(reason, &self.other.name);
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
@@ -44,12 +49,38 @@ impl MemberContext<'_> {
     pub fn set_unjoined(&mut self, reason: &str) {
         let other = &self.other.name;
         let reason = format!("running alone; {other} could not join: {reason}");
-        let remedy = format!(
-            "{other} tries again, after growing pauses; if the reason stands, mend what it names, on \
-             the host that it names: folders and disks while the server runs; what the server itself \
-             has done goes only with a restart of both members, and with it go the open connections"
-        );
+        let remedy = advice::unjoined(&reason, other);
         self.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+    }
+
+    /// This member seeks its primary, and `reason` is what it waits for. What the primary has
+    /// said last stands until it says something else.
+    pub fn seek(&mut self, reason: &str, remedy: &str) {
+        let said = (reason.to_owned(), remedy.to_owned());
+        let (reason, remedy) = self.put_off.clone().unwrap_or(said);
+        self.set_state(Role::Backup, State::Waiting, &reason, &remedy);
+    }
+
+    /// The primary has not answered; whether its daemon runs its heartbeats tell.
+    pub fn seek_primary(&mut self) {
+        let heard = self.pulse.heard(pulse::OTHER).map(|at| self.nanos().saturating_sub(at.0));
+        if heard.is_some_and(|ago| ago < HEARD_LATELY.as_nanos() as u64) {
+            return self.seek_prepared();
+        }
+        let remedy = "it asks again and again; start the other member's daemon, if it does not run";
+        self.seek("the primary has not answered yet", remedy);
+    }
+
+    /// The other member is there, and says nothing yet.
+    pub fn seek_prepared(&mut self) {
+        let reason = format!("{} is there and has not answered yet: it prepares", self.other.name);
+        self.seek(&reason, "wait");
+    }
+
+    /// The primary, or this member itself, says why nothing comes of it for now.
+    pub fn set_put_off(&mut self, reason: &str, remedy: &str) {
+        self.put_off = Some((reason.to_owned(), remedy.to_owned()));
+        self.set_state(Role::Backup, State::Waiting, reason, remedy);
     }
 
     /// Notes that a join begins, with an image of `image_bytes` bytes.
@@ -60,6 +91,7 @@ impl MemberContext<'_> {
 
     /// Notes that the joiner is a backup in step.
     pub fn note_joined(&mut self, took: Nanos) {
+        self.put_off = None;
         let what = format!("{} after {} ms", self.other.name, took.0 / 1_000_000);
         self.events.add("joined", what);
     }
@@ -176,7 +208,9 @@ impl MemberContext<'_> {
             (State::Protected, _) => {
                 self.lacks().map_or_else(|| own.clone(), |lacks| Said { role: own.role, ..lacks })
             }
-            // The edge may know why the other member does not come.
+            // Both servers have ended, and nobody can be waited for.
+            (State::Ended, Some(edge)) if edge.state == State::Ended => advice::nobody_serves(own),
+            // It may know why the other member does not come.
             (State::Waiting, Some(edge)) => Said {
                 reason: format!("{}; edge: {}", own.reason, edge.reason),
                 remedy: edge.remedy.clone(),

@@ -106,8 +106,7 @@ impl PrimaryDaemon<'_, '_> {
                 (Role::None, format!("; {current} is current in epoch {epoch}"), REJOINS)
             }
             (None, None) => {
-                let remedy = "wait for the backup; it needs the edge's daemon to take over";
-                (Role::Primary, "; the backup takes over".to_owned(), remedy)
+                (Role::Primary, "; the backup takes over".to_owned(), advice::AWAIT_BACKUP)
             }
         };
         self.say_ended(role, &then, remedy);
@@ -115,7 +114,10 @@ impl PrimaryDaemon<'_, '_> {
 
     /// The server has ended, and `then`.
     fn say_ended(&mut self, role: Role, then: &str, remedy: &str) {
-        if self.with_server(Server::is_in_background) == Some(true) {
+        // Later nobody could tell: that is known of a server's start only.
+        let was_known = self.node.own().reason.starts_with(advice::IN_BACKGROUND);
+        if was_known || self.with_server(Server::is_in_background) == Some(true) {
+            self.node.end_background();
             let reason = format!("{}{then}", advice::IN_BACKGROUND);
             let remedy = advice::FOREGROUND;
             return self.node.set_ended(role, &reason, remedy);
@@ -134,16 +136,21 @@ impl PrimaryDaemon<'_, '_> {
     /// What this member is by itself.
     fn judge(&mut self, report: &Report<'_>) {
         let (services, pid) = (&self.node.config.group.services, self.server.pid());
+        let moves = (pid, Some(self.server.memory.tail()));
         let missing = match report.is_attached {
-            false => Some("the server has not started yet"),
-            true => self.services.missing(services, pid, Instant::now()),
+            false => Some("the server has not started yet".to_owned()),
+            true => self.services.missing(services, moves, Instant::now()).map(str::to_owned),
         };
         self.has_served |= missing.is_none();
         if !self.node.is_whole(Role::Primary, Own::Gate) {
             return;
         }
-        match missing {
-            None if report.at_risk > 0 => {
+        match (self.services.stands().filter(|_| report.is_attached), missing) {
+            (Some(stands), _) => {
+                let (reason, remedy) = stands.words(pid);
+                self.node.set_state(Role::Primary, State::Waiting, &reason, &remedy);
+            }
+            (None, None) if report.at_risk > 0 => {
                 let reason = format!(
                     "a takeover would end {} connections, until their clients have taken what \
                      they were sent before {} joined",
@@ -151,11 +158,11 @@ impl PrimaryDaemon<'_, '_> {
                 );
                 self.node.set_state(Role::Primary, State::Protected, &reason, "");
             }
-            None => self.node.judge_pair(),
-            Some(reason) => {
+            (None, None) => self.node.judge_pair(),
+            (None, Some(reason)) => {
                 let remedy = "look at the server's log, and whether its addresses and ports are \
                               those of `services`";
-                self.node.set_state(Role::Primary, State::Waiting, reason, remedy);
+                self.node.set_state(Role::Primary, State::Waiting, &reason, remedy);
             }
         }
     }

@@ -1,0 +1,135 @@
+//! Whether a server stands still, though its process lives: somebody has stopped it, or it
+//! hangs while clients wait at its door. One that is only busy is never said to.
+
+use std::time::{Duration, Instant};
+
+/// How long a server has been seen stopped before it counts: who copies one, or looks into
+/// it, stops it for less.
+const STOPPED_FOR: Duration = Duration::from_millis(900);
+/// How long clients wait at the door of a server that does nothing before it hangs. A busy one
+/// accepts, or at least reads the time, now and then.
+const HANGS_FOR: Duration = Duration::from_secs(5);
+
+/// A look at a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Its threads are stopped by a signal, or traced.
+    pub is_stopped: bool,
+    /// Connections that wait to be accepted.
+    pub queued: u32,
+    /// How far its log has come; `None` where it writes none, and nobody can tell that it
+    /// does nothing.
+    pub log_at: Option<u64>,
+}
+
+/// How it stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    Stopped,
+    /// So many clients wait.
+    Hangs(u32),
+}
+
+/// What was seen before.
+#[derive(Debug, Default)]
+pub struct Standstill {
+    stopped_since: Option<Instant>,
+    /// Since when nothing has moved, and what was seen then.
+    still_since: Option<(Instant, u32, u64)>,
+}
+
+impl Standstill {
+    /// Looks are taken now and then; `None`: it does not stand still, as far as they tell.
+    pub fn judge(&mut self, look: Look, now: Instant) -> Option<Stands> {
+        let Look { is_stopped, queued, log_at } = look;
+        self.stopped_since = is_stopped.then(|| self.stopped_since.unwrap_or(now));
+        let fresh = log_at.filter(|_| queued > 0).map(|log_at| (now, queued, log_at));
+        self.still_since = match (self.still_since, fresh) {
+            // More may have come; that fewer wait is its doing, or theirs.
+            (Some((since, before, at)), Some((_, _, log_at)))
+                if at == log_at && before <= queued =>
+            {
+                Some((since, queued, at))
+            }
+            (_, fresh) => fresh,
+        };
+        let has_lasted = |since: Instant, long| now.saturating_duration_since(since) >= long;
+        if self.stopped_since.is_some_and(|since| has_lasted(since, STOPPED_FOR)) {
+            return Some(Stands::Stopped);
+        }
+        let (since, queued, _) = self.still_since?;
+        has_lasted(since, HANGS_FOR).then_some(Stands::Hangs(queued))
+    }
+}
+
+impl Stands {
+    /// Reason and remedy, of the server `pid`.
+    #[must_use]
+    pub fn words(self, pid: u32) -> (String, String) {
+        match self {
+            Self::Stopped => (
+                "the server is stopped (SIGSTOP, or a debugger): no client is served".to_owned(),
+                format!("kill -CONT {pid}, or let it go in the debugger"),
+            ),
+            Self::Hangs(queued) => (
+                format!(
+                    "the server does nothing: {queued} of its clients wait to be accepted, and \
+                     nothing has moved for {} s",
+                    HANGS_FOR.as_secs()
+                ),
+                format!(
+                    "look at what process {pid} does, and at the server's log; if it does not come \
+                     back, `kill -9 {pid}` lets a backup take over, unless that hangs likewise"
+                ),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// What looks, one a second, are told of.
+    fn told(looks: &[(bool, u32, Option<u64>)]) -> Vec<Option<Stands>> {
+        let (mut standstill, mut now) = (Standstill::default(), Instant::now());
+        let mut judge = |&(is_stopped, queued, log_at): &(bool, u32, Option<u64>)| {
+            now += SECOND;
+            standstill.judge(Look { is_stopped, queued, log_at }, now)
+        };
+        looks.iter().map(&mut judge).collect()
+    }
+
+    #[test]
+    fn a_server_that_stays_stopped_stands_still_until_it_goes_on() {
+        let (stopped, goes) = ((true, 0, None), (false, 0, None));
+        assert_eq!(told(&[goes, stopped, goes, stopped, goes]), [None; 5], "only for a moment");
+        let stands = Some(Stands::Stopped);
+        assert_eq!(told(&[stopped, stopped, stopped, goes]), [None, stands, stands, None]);
+    }
+
+    #[test]
+    fn a_server_hangs_if_nothing_moves_while_clients_wait() {
+        let last = |looks: &[_]| told(looks).pop().flatten();
+        let waits = |queued, log_at| (false, queued, Some(log_at));
+        let growing: Vec<_> = (1..8).map(|queued| waits(queued, 7)).collect();
+        assert_eq!(last(&growing), Some(Stands::Hangs(7)));
+        assert_eq!(last(&growing[..5]), None, "not long enough");
+        let busy: Vec<_> = (0..60).map(|second| waits(511, second / 4)).collect();
+        assert_eq!(told(&busy), [None; 60], "its queue is always full, and it goes on");
+        let accepting: Vec<_> = (0..60).map(|second| waits(9 - second % 5, 7)).collect();
+        assert_eq!(told(&accepting), [None; 60]);
+        assert_eq!(last(&[waits(0, 7); 60]), None, "idle");
+        assert_eq!(last(&[(false, 3, None); 60]), None, "nobody can tell");
+    }
+
+    #[test]
+    fn the_words_name_the_process() {
+        let (reason, remedy) = Stands::Stopped.words(42);
+        assert!(reason.starts_with("the server is stopped (SIGSTOP, or a debugger)"), "{reason}");
+        assert!(remedy.starts_with("kill -CONT 42"), "{remedy}");
+        assert!(Stands::Hangs(3).words(42).0.contains("3 of its clients wait"));
+    }
+}
