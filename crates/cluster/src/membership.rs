@@ -118,7 +118,7 @@ impl Member {
 /// * After [`Decision::Grant`] write and sync `persist`, then call
 ///   `handle_persisted`, then flip the fence, then answer the member. If writing
 ///   fails, call `handle_persist_failed` and refuse.
-/// Call `handle_settled` some time after the start: until then, or until every member has
+/// * Call `handle_settled` some time after the start: until then, or until every member has
 ///   said hello, a current member that starts anew is granted nothing, because a backup
 ///   in step may be about to say so. If `state` may be old (the fence in the kernel is
 ///   new, so the host was started again), call `handle_boot`: until then no member is

@@ -148,10 +148,10 @@ pub struct Placed {
 ///
 /// # Contract
 /// * [`SpreadMachine::handle_start`] comes first.
-/// Host servers are judged in [`SpreadMachine::handle_timeout`]: before it, hand
+/// * Host servers are judged in [`SpreadMachine::handle_timeout`]: before it, hand
 ///   over everything already received from those that [`SpreadMachine::due`]
 ///   names.
-/// [`SpreadMachine::handle_timeout`] and then [`SpreadMachine::handle_turned`] end
+/// * [`SpreadMachine::handle_timeout`] and then [`SpreadMachine::handle_turned`] end
 ///   every turn, even one in which only messages have come.
 #[derive(Debug)]
 pub struct SpreadMachine {

@@ -112,7 +112,7 @@ pub struct Setup {
 /// * [`TransitMachine::handle_start`] comes first.
 /// * Strings are judged in [`TransitMachine::handle_timeout`]: before it, hand over
 ///   whatever has come already.
-/// Call [`TransitMachine::handle_turned`] after it, and after whatever keeps
+/// * Call [`TransitMachine::handle_turned`] after it, and after whatever keeps
 ///   packets had its turn.
 #[derive(Debug)]
 pub struct TransitMachine {

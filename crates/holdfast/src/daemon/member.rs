@@ -14,7 +14,7 @@ use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::why_taken;
-use crate::config::{Config, Member, Server as ServerConfig, admin_socket, pin_dir};
+use crate::config::{Config, Member, admin_socket, pin_dir};
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;

@@ -35,7 +35,7 @@ mod tests {
         let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = sleeper.id();
         let process = pidfd_open(pid).unwrap();
-        let mut becomes = |stopped: bool| {
+        let becomes = |stopped: bool| {
             let until = Instant::now() + Duration::from_secs(10);
             while is_stopped(pid) != stopped {
                 assert!(Instant::now() < until, "stopped: {}", !stopped);

@@ -56,6 +56,7 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
         sockets: TakeoverSockets::open(node)?,
         says: None,
         has_served: true,
+        stopped: false,
         refused: None,
         ports: Services::open(now)?,
         repetition: Repetition::new(now),
