@@ -8,6 +8,7 @@ use aya::maps::MapData;
 use bpf_common::redirector::{FLOWS_MAX, Fixture, request};
 use bpf_common::{PASS, REDIRECT, SYN, is_root, sh};
 use holdfast_linux::bpf::{BpfError, mend_pins};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// A map whose layout no other map has, as if another version had made it.
@@ -137,6 +138,8 @@ fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
         }
         assert!(mend_pins(&all).expect("they are back"));
         assert_eq!((names(&all), names(&pins)), before);
+        let mode = all.metadata().expect("mounted").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700, "nobody else makes folders there");
         f.attach_again();
         assert_eq!(f.redirect.flows().count(), 1, "it remembers everything");
         assert_eq!(f.send(&request(40000).build()).0, REDIRECT);

@@ -504,8 +504,10 @@ pub(super) fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
         return Ok(());
     }
     let kind = c"bpf".as_ptr();
-    // SAFETY: all strings are NUL-terminated and outlive the call; no data is passed.
-    let status = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, std::ptr::null()) };
+    // Without it everybody may make folders and links there.
+    let mode = c"mode=0700".as_ptr();
+    // SAFETY: all strings are NUL-terminated and outlive the call.
+    let status = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, mode.cast()) };
     if status == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
 }
 
