@@ -185,7 +185,7 @@ impl World {
 
     fn hand_over(&mut self, event: Event) {
         match event {
-            Event::ToEdge(channel, bytes) => self.edge.take(channel, bytes),
+            Event::ToEdge(channel, bytes) => self.edge_takes(channel, bytes),
             event => self.schedule(1000, event),
         }
     }

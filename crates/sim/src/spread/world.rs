@@ -14,6 +14,7 @@ use crate::trace::Trace;
 use crate::{Ns, Rng};
 use holdfast_member::host_server::Answer as Answered;
 use holdfast_member::spread::{Given, Service};
+use holdfast_wire::message::Message;
 use std::net::IpAddr;
 
 /// Time after the last fault by which everything has come to an end.
@@ -182,7 +183,7 @@ impl World {
             Event::OpensAtEdge(channel) => self.opens_at_edge(channel),
             Event::OpensAtServer(channel) => self.opens_at_server(channel),
             Event::ToEdge(channel, bytes) => {
-                self.edge.take(channel, bytes);
+                self.edge_takes(channel, bytes);
                 self.edge_turns();
             }
             Event::ToServer(channel, bytes) => self.comes_to_server(channel, &bytes),
@@ -193,6 +194,14 @@ impl World {
             Event::Ends(number) => self.ends(number),
             Event::Looks => self.looks(),
         }
+    }
+
+    pub fn edge_takes(&mut self, channel: u32, bytes: Vec<u8>) {
+        let is_word = !matches!(Message::decode(&bytes), Ok(Message::Beat { .. }));
+        if let Some(number) = self.wires.server_of(channel).filter(|_| is_word) {
+            self.check.truth.says(self.now, number);
+        }
+        self.edge.take(channel, bytes);
     }
 
     /// Keeps an event for a machine that stands still, until it goes on. Packets are

@@ -78,6 +78,9 @@ struct Server {
     boots: u32,
     /// Number of silences so far.
     silences: u32,
+    /// When the edge got anything but a heartbeat from it last: a path that is cut one way
+    /// still carries what a daemon announces.
+    said: Ns,
 }
 
 impl Server {
@@ -113,6 +116,7 @@ impl Truth {
             drained: Since::NEVER,
             boots: 0,
             silences: 0,
+            said: 0,
         };
         let mut truth = Self {
             servers: plan.servers.iter().map(server).collect(),
@@ -290,6 +294,11 @@ impl Truth {
             && self.servers.iter().all(is_sure)
     }
 
+    /// The edge gets a word of a server that is no heartbeat.
+    pub fn says(&mut self, at: Ns, number: usize) {
+        self.servers[number].said = at;
+    }
+
     /// The truth about a server, if it is shown as something else.
     pub fn contradicts(&self, at: Ns, number: usize, word: &str) -> Option<&'static str> {
         let server = &self.servers[number];
@@ -303,7 +312,9 @@ impl Truth {
                 let long = long && !server.is_vague(at);
                 (server.heard.for_long(at, FOUND_MAX) && long).then_some("heard")
             }
-            _ if server.heard.not_for_long(at, acts, self.silent_max(server)) => Some("silent"),
+            _ if server.heard.not_for_long(at, acts.max(server.said), self.silent_max(server)) => {
+                Some("silent")
+            }
             "up" if server.drained.yes => Some("drained"),
             "draining" if !server.drained.yes => Some("not drained"),
             _ => None,
