@@ -323,12 +323,6 @@ impl Server {
         self.ending
     }
 
-    /// It was found running: this process is not told how it ends.
-    #[must_use]
-    pub fn is_found(&self) -> bool {
-        matches!(self.process, Process::Found(_))
-    }
-
     /// How the server has ended, of one that just has: a copy's namespace ends after it.
     #[must_use]
     pub fn last_words(&mut self) -> Option<Ending> {

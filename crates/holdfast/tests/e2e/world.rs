@@ -158,6 +158,13 @@ pub fn with_server<T>(
     work(&testbed, &mut group)
 }
 
+/// Redis, with its folders on both members.
+fn redis_of_both(testbed: &Testbed) -> Recipe {
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    recipe
+}
+
 /// Only the edge and one member run, whose server may be another than redis.
 pub fn with_one<T>(
     first: Role,
@@ -167,8 +174,7 @@ pub fn with_one<T>(
 ) -> T {
     binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
-    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    let mut recipe = redis_of_both(&testbed);
     change(&mut recipe);
     let mut group = Group::prepare(&testbed, &recipe, options).expect("folders");
     for role in [Role::Edge, first] {
@@ -187,8 +193,7 @@ pub fn with_uncopied_redis<T>(
 ) -> T {
     binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
-    let [mut recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    let mut recipe = redis_of_both(&testbed);
     recipe.command.extend(UNCOPIED.map(str::to_owned));
     let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
     work(&testbed, &mut group)

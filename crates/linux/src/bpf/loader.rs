@@ -119,29 +119,29 @@ impl Object {
         let mut detached = Vec::new();
         for (interface, direction) in places {
             let found = self.filter(interface, direction)?;
-            if found.is_some_and(|it| self.other_group(&it, &own, pin_dir).is_none()) {
-                detached.extend(self.detach(interface, direction)?);
+            let is_own = |it: &qdisc::Filter| self.other_group(it, &own, pin_dir).is_none();
+            if let Some(found) = found.filter(is_own) {
+                detached.push(self.detach(found, interface, direction)?);
             }
         }
         self.unpin(pin_dir)?;
         Ok(detached)
     }
 
-    /// Removes this object's filter, if there is one; a filter that somebody
-    /// else has put in its place stays.
+    /// Removes this object's filter, which was found there.
     fn detach(
         &self,
+        found: qdisc::Filter,
         interface: &str,
         direction: TcAttachType,
-    ) -> Result<Option<Detached>, BpfError> {
-        let Some(filter) = self.filter(interface, direction)? else { return Ok(None) };
+    ) -> Result<Detached, BpfError> {
         let (priority, failed) = (self.priority, |error: io::Error| BpfError::Filters {
             interface: interface.into(),
             source: error,
         });
         let link = SchedClassifierLink::attached(interface, direction, priority, HANDLE, None);
         link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
-        Ok(Some(Detached::new(filter.name, interface, direction)))
+        Ok(Detached::new(found.name, interface, direction))
     }
 
     /// Removes this object's filter if its program is the pinned one.
@@ -155,7 +155,9 @@ impl Object {
         let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
         let Ok(own) = pinned.and_then(|it| it.info()) else { return Ok(()) };
         match self.filter(interface, direction)? {
-            Some(it) if it.program == Some(own.id()) => self.detach(interface, direction).map(drop),
+            Some(it) if it.program == Some(own.id()) => {
+                self.detach(it, interface, direction).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -177,13 +179,12 @@ impl Object {
     /// [`BpfError::OtherGroup`] if another group has this place at the interface.
     fn refuse_other(
         &self,
+        found: Option<&qdisc::Filter>,
         interface: &str,
-        direction: TcAttachType,
         own: &[ServiceKey],
         pin_dir: &Path,
     ) -> Result<(), BpfError> {
-        let Some(found) = self.filter(interface, direction)? else { return Ok(()) };
-        match self.other_group(&found, own, pin_dir) {
+        match found.and_then(|found| self.other_group(found, own, pin_dir)) {
             None => Ok(()),
             Some(services) => {
                 Err(BpfError::OtherGroup { interface: interface.to_owned(), services })
@@ -209,7 +210,8 @@ impl Object {
             if found.as_ref().is_some_and(stays) {
                 continue;
             }
-            self.refuse_other(interface, direction, &self.own_services(pin_dir), pin_dir)?;
+            let services = self.own_services(pin_dir);
+            self.refuse_other(found.as_ref(), interface, &services, pin_dir)?;
             net::ifindex(interface)?;
             qdisc::ensure(interface, pin_dir);
             let failed = |source| BpfError::Attach {
@@ -334,7 +336,8 @@ impl Loaded {
         };
         let pin_dir = self.directory.parent().unwrap_or(&self.directory);
         for interface in interfaces {
-            self.object.refuse_other(interface, direction, &self.services, pin_dir)?;
+            let found = self.object.filter(interface, direction)?;
+            self.object.refuse_other(found.as_ref(), interface, &self.services, pin_dir)?;
         }
         classifier.load().map_err(refused)?;
         let path = self.directory.join(program);

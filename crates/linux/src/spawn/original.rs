@@ -1,7 +1,7 @@
 //! A server that speaks alone, stopped by its shim's park word at a moment at which an
 //! image of it can be taken and its log begins: it goes on as its copy's primary.
 
-use super::{FIRST_OWN, Server, books};
+use super::{FIRST_OWN, Process, Server, books};
 use crate::process;
 use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::quiet::{Quiescence, Resume, Standing};
@@ -30,6 +30,12 @@ const UNACKED_MAX: usize = 16 << 20;
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
 impl Server {
+    /// It was found running: this process is not told how it ends.
+    #[must_use]
+    pub fn is_found(&self) -> bool {
+        matches!(self.process, Process::Found(_))
+    }
+
     /// What an image of the server leaves out, because its copy gets its own.
     ///
     /// # Errors
