@@ -8,7 +8,7 @@
  */
 #include "layout.h"
 #define COUNTERS BIND_COUNTERS
-#include "parse.h"
+#include "parse_copy.h"
 #include "maps.h"
 
 #define ALLOW 1

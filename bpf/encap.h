@@ -6,7 +6,7 @@
 #ifndef HOLDFAST_ENCAP_H
 #define HOLDFAST_ENCAP_H
 
-#include "parse.h"
+#include "parse_copy.h"
 
 #define OUTER_TTL 64
 #define IPV4_DF 0x4000

@@ -7,7 +7,7 @@
 #define HOLDFAST_OPTIONS_H
 
 #include "layout.h"
-#include "parse.h"
+#include "parse_copy.h"
 
 #define OPTIONS_MAX 40
 /* Number of options and NOPs looked at. Linux sends at most 7 in one segment; a

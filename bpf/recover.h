@@ -10,7 +10,7 @@
 
 #include "capture.h"
 #include "maps.h"
-#include "parse.h"
+#include "parse_copy.h"
 
 /* Records have few fixed sizes, which spares a second copy: headers only (IPv6
  * and all TCP options fit), one segment of an Ethernet frame, the first and the

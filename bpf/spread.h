@@ -16,7 +16,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "layout.h"
-#include "look.h"
+#include "parse_direct.h"
 
 /* Seconds after which a datagram's flow may go elsewhere. */
 #define DATAGRAM_AGE 30

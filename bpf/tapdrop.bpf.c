@@ -6,7 +6,7 @@
  */
 #include "layout.h"
 #define COUNTERS TAPDROP_COUNTERS
-#include "parse.h"
+#include "parse_copy.h"
 #include "maps.h"
 
 struct {

@@ -6,7 +6,7 @@
 #ifndef HOLDFAST_TOOBIG_H
 #define HOLDFAST_TOOBIG_H
 
-#include "look.h"
+#include "parse_direct.h"
 
 /* Quoted bytes of the packet that did not fit: its IP header with options and
  * 20 bytes. */

@@ -8,7 +8,7 @@
 #define HOLDFAST_TRANSIT_KEY_H
 
 #include "layout.h"
-#include "parse.h"
+#include "parse_copy.h"
 
 /* An ICMP error quotes at least the packet's IP header and 8 bytes (RFC 792,
  * RFC 4443 §3), after 8 bytes of its own. */

@@ -10,7 +10,7 @@ mod tests;
 pub use policy::{HalrConfig, HalrLimits, Keeps};
 
 use crate::Ns;
-use crate::recovery::{Recovery, Resend, Shelf};
+use crate::recovery::{PacketStore, Recovery, Resend};
 
 /// Time between two looks at what the host has copied, in ns: the looks tell its
 /// age.
@@ -27,7 +27,7 @@ pub trait HalrHost {
     /// The name of a flow, in one direction of its data.
     type Key: Ord + Copy;
     /// Where the copies are kept.
-    type Shelf: Shelf;
+    type PacketStore: PacketStore;
     /// An acknowledgement that the data path did not forward.
     type Held;
     /// Reason why the data path does not do what it was told.
@@ -60,13 +60,17 @@ pub trait HalrHost {
     /// Sends a held acknowledgement on.
     fn forward(&mut self, held: Self::Held);
     /// Sends a packet again.
-    fn resend(&mut self, shelf: &Self::Shelf, resend: &Resend<<Self::Shelf as Shelf>::Packet>);
+    fn resend(
+        &mut self,
+        shelf: &Self::PacketStore,
+        resend: &Resend<<Self::PacketStore as PacketStore>::Packet>,
+    );
 }
 
 /// Receives the copies.
 pub struct Intake<H: HalrHost + ?Sized> {
     /// The cache, which is shown every packet.
-    pub cache: Recovery<H::Key, H::Shelf>,
+    pub cache: Recovery<H::Key, H::PacketStore>,
     /// Held acknowledgements in their order.
     held: Vec<H::Held>,
     held_count: u64,
@@ -111,7 +115,7 @@ pub struct Halr<H: HalrHost + ?Sized> {
 impl<H: HalrHost + ?Sized> Halr<H> {
     /// A machine with an empty cache.
     #[must_use]
-    pub fn new(config: HalrConfig, shelf: H::Shelf) -> Self {
+    pub fn new(config: HalrConfig, shelf: H::PacketStore) -> Self {
         let cache = Recovery::new(config.cache, shelf);
         let intake = Intake { cache, held: Vec::new(), held_count: 0 };
         Self { config, intake, looked: None, lost: 0, holding: None }
@@ -202,7 +206,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
     pub fn handle_restored(
         &mut self,
         now: Ns,
-        lost_since: impl Fn(&<H::Shelf as Shelf>::Packet) -> Option<Ns>,
+        lost_since: impl Fn(&<H::PacketStore as PacketStore>::Packet) -> Option<Ns>,
         host: &mut H,
     ) -> usize {
         // Packets that came before the service was back are among those that it
@@ -279,7 +283,7 @@ impl<H: HalrHost + ?Sized> Halr<H> {
 
     /// The cache of kept packets.
     #[must_use]
-    pub fn cache(&self) -> &Recovery<H::Key, H::Shelf> {
+    pub fn cache(&self) -> &Recovery<H::Key, H::PacketStore> {
         &self.intake.cache
     }
 

@@ -25,7 +25,7 @@ pub use pfrc::{
     RightEdge, WindowControl, clamp,
 };
 pub use recovery::{
-    Direction, Loose, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend, Shelf,
+    Direction, Inline, PacketStore, Passing, Recovery, RecoveryConfig, RecoveryCounts, Resend,
 };
 pub use slabs::{PACKET_MAX, Slabs, Slot};
 

@@ -150,7 +150,7 @@ pub struct RecoveryCounts {
 }
 
 /// Where packets are kept.
-pub trait Shelf {
+pub trait PacketStore {
     /// Name of a packet for the machine.
     type Packet: Copy;
     /// Releases a packet that the machine will not name again.
@@ -159,15 +159,15 @@ pub trait Shelf {
 
 /// Packets that are their own names and need no releasing.
 #[derive(Clone, Copy, Debug)]
-pub struct Loose<P>(PhantomData<P>);
+pub struct Inline<P>(PhantomData<P>);
 
-impl<P> Default for Loose<P> {
+impl<P> Default for Inline<P> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<P: Copy> Shelf for Loose<P> {
+impl<P: Copy> PacketStore for Inline<P> {
     type Packet = P;
 
     fn release(&mut self, _: P) {}
@@ -182,7 +182,7 @@ impl<P: Copy> Shelf for Loose<P> {
 /// that [`Recovery::poll_timeout`] names has come. A packet that it answers
 /// with is kept until the next call.
 #[derive(Debug)]
-pub struct Recovery<K, S: Shelf> {
+pub struct Recovery<K, S: PacketStore> {
     config: RecoveryConfig,
     shelf: S,
     // Ordered: there is no hash to flood, and resends have the same order in
@@ -204,7 +204,7 @@ pub struct Recovery<K, S: Shelf> {
     counts: RecoveryCounts,
 }
 
-impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
+impl<K: Ord + Copy, S: PacketStore> Recovery<K, S> {
     /// An empty cache.
     #[must_use]
     pub fn new(config: RecoveryConfig, shelf: S) -> Self {

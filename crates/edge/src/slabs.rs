@@ -1,7 +1,7 @@
 //! Packets of different lengths in little memory: slots of a few sizes in
 //! chunks of at most 64 KiB, and a limit that the chunks together never exceed.
 
-use crate::recovery::Shelf;
+use crate::recovery::PacketStore;
 
 /// Sizes of slots, in bytes: a SYN of IPv4 and of IPv6 as Linux sends it, small
 /// requests, an Ethernet frame's packet, and those of larger MTUs.
@@ -108,7 +108,7 @@ impl Slabs {
     }
 }
 
-impl Shelf for Slabs {
+impl PacketStore for Slabs {
     type Packet = Slot;
 
     fn release(&mut self, packet: Slot) {

@@ -3,9 +3,9 @@
 mod advice;
 pub mod backup;
 mod clock;
+pub mod dialer;
 mod drive;
 pub mod edge;
-pub mod edge_link;
 pub mod edge_state;
 mod kept;
 pub mod member;

@@ -2,7 +2,7 @@
 //!
 //! Keys are derived from it (BLAKE2s keyed with the secret, one label each): one
 //! opens the encrypted channel, one keys the hashes that compare what the members
-//! read and wrote, one those that compare their worlds, and one authenticates
+//! read and wrote, one those that compare their fingerprints, and one authenticates
 //! heartbeats; in transit groups, one authenticates theirs and one keys the hash of
 //! flows.
 
@@ -157,7 +157,7 @@ impl GroupKey {
 
     /// Keys the hashes of what both members must have in common (decision 25).
     #[must_use]
-    pub fn world_key(&self) -> [u8; KEY_BYTES] {
+    pub fn fingerprint_key(&self) -> [u8; KEY_BYTES] {
         self.derive(b"holdfast world 1")
     }
 
@@ -226,8 +226,8 @@ mod tests {
         assert_ne!(a.channel_key(), b.channel_key());
         assert_ne!(a.hash_key(), b.hash_key());
         assert_ne!(a.hash_key()[0].to_le_bytes(), a.channel_key()[..8]);
-        assert_ne!(a.world_key(), a.channel_key());
-        assert_ne!(a.world_key(), b.world_key());
+        assert_ne!(a.fingerprint_key(), a.channel_key());
+        assert_ne!(a.fingerprint_key(), b.fingerprint_key());
         assert_ne!(a.strings_key(), b.strings_key());
         assert_ne!(a.flows_seed(), b.flows_seed());
     }

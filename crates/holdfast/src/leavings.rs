@@ -4,8 +4,8 @@
 use crate::config::spread::SpreadConfig;
 use crate::config::transit::TransitConfig;
 use crate::config::{Config, GroupFile, Member, Role, Server, pin_dir};
+use crate::fingerprint;
 use crate::lock;
-use crate::world;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
@@ -237,7 +237,7 @@ fn old_layout(run_dir: &Path, name: &str) -> Result<Vec<Removed>> {
 /// The user that a server runs as, if one is named.
 #[must_use]
 pub fn server_user(server: &Server) -> Option<u32> {
-    server.user.as_deref().and_then(|name| world::user_ids(name).ok()).map(|(user, _)| user)
+    server.user.as_deref().and_then(|name| fingerprint::user_ids(name).ok()).map(|(user, _)| user)
 }
 
 /// The file with the number of a member's server.

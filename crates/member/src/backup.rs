@@ -11,7 +11,7 @@ pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
 pub(crate) use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
-use crate::host::{End, Fault, Member, News, Turn, stand_alone};
+use crate::host::{End, Fault, Member, MemberEvent, Turn, stand_alone};
 use crate::nanos;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
 use crate::timing::doubled;
@@ -41,12 +41,12 @@ struct Effects {
 }
 
 /// The log's machine at work on the host.
-struct Acting<'a, H> {
+struct LogOutput<'a, H> {
     effects: &'a mut Effects,
     host: &'a mut H,
 }
 
-impl<H: FollowHost> BackupOutput for Acting<'_, H> {
+impl<H: FollowHost> BackupOutput for LogOutput<'_, H> {
     fn send(&mut self, message: &Message<'_>) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -225,13 +225,13 @@ impl BackupMachine {
             self.peer_lost(host);
         }
         let now = host.now();
-        self.log.begin_promotion(now, &mut Acting { effects: &mut self.effects, host });
+        self.log.begin_promotion(now, &mut LogOutput { effects: &mut self.effects, host });
     }
 
     /// Nothing more can come from the primary.
     fn peer_lost(&mut self, host: &mut impl BackupHost) {
         let now = host.now();
-        self.log.handle_peer_lost(now, &mut Acting { effects: &mut self.effects, host });
+        self.log.handle_peer_lost(now, &mut LogOutput { effects: &mut self.effects, host });
     }
 
     fn follow(&mut self, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
@@ -346,10 +346,10 @@ impl BackupMachine {
         }
         say_in_step(false, host);
         part(fault, reason, host);
-        host.show(News::GaveUp { fault, reason });
+        host.show(MemberEvent::GaveUp { fault, reason });
         let again_at = again_at(fault, host);
         if again_at.is_none() {
-            host.show(News::GaveUpForGood);
+            host.show(MemberEvent::GaveUpForGood);
         }
         (Stage::GaveUp { again_at }, rest(again_at, stop, host))
     }

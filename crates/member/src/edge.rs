@@ -6,10 +6,10 @@
 //! hears of it.
 
 mod grant;
+mod member_request;
 mod watch;
-mod wish;
 
-pub use wish::Wish;
+pub use member_request::MemberRequest;
 
 use crate::nanos;
 use crate::standing::hello;
@@ -213,14 +213,14 @@ impl EdgeMachine {
     pub fn handle_wish(
         &mut self,
         index: usize,
-        wish: Wish,
+        wish: MemberRequest,
         now: Nanos,
         host: &mut impl EdgeHost,
     ) -> bool {
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.here) else { return false };
         slot.hear(now);
         self.hearing.handle_received(now);
-        if let Wish::Hello { fits, .. } = &wish {
+        if let MemberRequest::Hello { fits, .. } = &wish {
             slot.greeted = *fits;
         }
         let greeted = slot.greeted;
@@ -235,30 +235,30 @@ impl EdgeMachine {
         true
     }
 
-    fn fulfil(&mut self, index: usize, wish: Wish, now: Nanos, host: &mut impl EdgeHost) {
+    fn fulfil(&mut self, index: usize, wish: MemberRequest, now: Nanos, host: &mut impl EdgeHost) {
         let name = self.names[index].clone();
         match wish {
-            Wish::Hello { greeting, .. } => {
+            MemberRequest::Hello { greeting, .. } => {
                 self.membership.handle_hello(&name, greeting);
                 self.tell_epoch(index, host);
                 self.adopt_claim(now, host);
             }
-            Wish::Ask => self.tell_epoch(index, host),
-            Wish::InStep { epoch, yes } => {
+            MemberRequest::Ask => self.tell_epoch(index, host),
+            MemberRequest::InStep { epoch, yes } => {
                 let before = self.membership.is_in_step(&name);
                 if self.membership.handle_in_step(&name, epoch, yes) && before != yes {
                     let what = if yes { "in step" } else { "out of step" };
                     host.note(what, format!("{name}, epoch {epoch}"));
                 }
             }
-            Wish::Promote { epoch } => self.promote(index, epoch, now, host),
-            Wish::NotAlive { epoch, keys } => {
+            MemberRequest::Promote { epoch } => self.promote(index, epoch, now, host),
+            MemberRequest::NotAlive { epoch, keys } => {
                 // Only the current member knows, and only about its own epoch.
                 if self.is_current(index) && epoch == self.membership.handle_ask().epoch {
                     host.forget_flows(&keys);
                 }
             }
-            Wish::Nothing | Wish::Nonsense => {}
+            MemberRequest::Nothing | MemberRequest::Nonsense => {}
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::backup::{Cause, Phases};
 use crate::nanos;
 use crate::request::EpochRequest;
-use crate::standing::{Heard, Place, Settled, Standing};
+use crate::standing::{CurrentMember, Place, Settled, Standing};
 use crate::timing::primary::IDLE_LOOK;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
@@ -69,7 +69,7 @@ impl Member {
 
     /// The other member, if it speaks in a newer epoch.
     #[must_use]
-    pub fn replaced_by(&self) -> Option<Heard> {
+    pub fn replaced_by(&self) -> Option<CurrentMember> {
         self.standing.replaced_by(self.epoch).cloned()
     }
 
@@ -124,20 +124,20 @@ impl Fault {
 
 /// Events of a member that people want to know about.
 #[derive(Debug)]
-pub enum News<'a> {
+pub enum MemberEvent<'a> {
     /// The operator stops a primary, so that its backup goes on.
     HandsOver,
     /// Its server stands still; the backup takes over.
     Stopped,
     /// The edge has let the other member speak, this long after the beginning.
-    HandedOver { newer: &'a Heard, took: Nanos },
+    HandedOver { newer: &'a CurrentMember, took: Nanos },
     /// The server has ended, with what else matters then: the backup is `gone`, or
     /// another member, `newer`, speaks.
-    ServerEnded { gone: Option<&'a str>, newer: Option<&'a Heard> },
+    ServerEnded { gone: Option<&'a str>, newer: Option<&'a CurrentMember> },
     /// The server of a member that speaks alone has ended.
     EndedAlone,
     /// Another member speaks; this one is silent.
-    Replaced { newer: &'a Heard },
+    Replaced { newer: &'a CurrentMember },
     /// The backup does not answer, and the edge is asked to bar it. What follows is
     /// its outcome, or nothing: the backup was heard again.
     Doubts { reason: &'a str },
@@ -230,7 +230,7 @@ pub trait MemberHost: Hosted {
     /// What a member does while its server speaks alone: it tells others that
     /// they come too late.
     fn stand_by(&mut self);
-    fn show(&mut self, news: News<'_>);
+    fn show(&mut self, news: MemberEvent<'_>);
 }
 
 /// When a member is called again.
@@ -320,11 +320,11 @@ pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End
     if let Some(newer) = member.replaced_by().filter(|_| member.speaks) {
         (member.speaks, member.epoch) = (false, newer.epoch);
         host.kill_server();
-        host.show(News::Replaced { newer: &newer });
+        host.show(MemberEvent::Replaced { newer: &newer });
     }
     if host.has_server_ended() {
         host.member().speaks = false;
-        host.show(News::EndedAlone);
+        host.show(MemberEvent::EndedAlone);
     }
     stop.then(|| {
         host.kill_server();

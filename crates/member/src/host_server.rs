@@ -61,12 +61,12 @@ pub struct Setup {
 
 /// What the edge has said in one turn; of each kind, the last message counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct EdgeWords {
     beat: Option<u64>,
     refused: Option<String>,
 }
 
-impl Heard {
+impl EdgeWords {
     /// Takes one more message.
     pub fn take(&mut self, message: &Message<'_>) {
         match message {
@@ -120,7 +120,7 @@ impl HostServer {
     }
 
     /// The edge has spoken: answers its heartbeats.
-    pub fn handle_heard(&mut self, heard: Heard, host: &mut impl ListenerHost) {
+    pub fn handle_heard(&mut self, heard: EdgeWords, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
             host.note("refused", reason);
         }

@@ -1,5 +1,5 @@
 //! How the members meet: both say hello, and each pairs only if the other one
-//! speaks the same version and lives in the same world (decision 25).
+//! speaks the same version and lives in the same fingerprint (decision 25).
 //! Differences are shown, and pairing is tried again: nobody need restart a
 //! daemon after copying a file.
 
@@ -8,7 +8,7 @@ use crate::nanos;
 use crate::timing::pairing::{COMPARE_EVERY, LOOK_EVERY};
 use holdfast_cluster::Nanos;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{Message, VERSION, WorldPart};
+use holdfast_wire::message::{FingerprintPart, Message, VERSION};
 
 /// Which end of the pair's channel a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Apart<'a> {
         again: bool,
     },
     OtherRelease,
-    OtherWorld(&'a [WorldPart<'a>]),
+    OtherFingerprint(&'a [FingerprintPart<'a>]),
 }
 
 /// What pairing asks of its host.
@@ -40,15 +40,15 @@ pub trait PairingHost: Hosted {
     /// Turns the channel to the other member; a later channel replaces an earlier
     /// one. True if a channel has just opened.
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
-    /// Says hello there, with this host's world as it is now: files may have been
+    /// Says hello there, with this host's fingerprint as it is now: files may have been
     /// repaired meanwhile. False if the channel does not take it.
     ///
     /// # Errors
-    /// When the host cannot tell its own world. `runs`: this member's server
+    /// When the host cannot tell its own fingerprint. `runs`: this member's server
     /// already runs.
     fn say_hello(&mut self, runs: bool) -> Result<bool, String>;
-    /// Whether the other member's world is the one that was said last.
-    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool;
+    /// Whether the other member's fingerprint is the one that was said last.
+    fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool;
     /// Keeps messages that came right behind the other's hello, encoded, for
     /// the role.
     fn keep(&mut self, early: Vec<Vec<u8>>);
@@ -146,7 +146,7 @@ impl Pairing {
             Side::Backup => self.greeted,
             Side::Primary | Side::Alone => host.say_hello(runs)?,
         };
-        let Ok(Message::Hello { version, log_version, epoch, speaks, world, .. }) =
+        let Ok(Message::Hello { version, log_version, epoch, speaks, fingerprint, .. }) =
             Message::decode(&bytes)
         else {
             return Ok(None);
@@ -155,8 +155,8 @@ impl Pairing {
             host.hang_up();
         } else if (version, log_version) != (VERSION, LOG_VERSION) {
             self.part(&Apart::OtherRelease, host);
-        } else if !host.is_own_world(&world) {
-            self.part(&Apart::OtherWorld(&world), host);
+        } else if !host.is_own_fingerprint(&fingerprint) {
+            self.part(&Apart::OtherFingerprint(&fingerprint), host);
         } else {
             if self.side == Side::Backup {
                 // What it does from now on counts in the primary's epoch, whatever
@@ -230,7 +230,7 @@ mod tests {
             self.lines.push("hello".to_owned());
             Ok(true)
         }
-        fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
+        fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
             theirs.is_empty()
         }
         fn keep(&mut self, early: Vec<Vec<u8>>) {
@@ -310,14 +310,14 @@ mod tests {
 
     #[test]
     fn both_tell_what_differs_and_only_the_backup_waits() {
-        let other = [WorldPart {
-            kind: holdfast_wire::message::WorldKind::Library,
+        let other = [FingerprintPart {
+            kind: holdfast_wire::message::FingerprintKind::Library,
             name: "libc.so.6",
             hash: 1,
         }];
-        let world = hello("demo", "a", (7, false), other.to_vec());
-        let strange = format!("{:?}", Apart::OtherWorld(&other));
-        for (message, shown) in [(greets(1), "OtherRelease"), (world, &strange)] {
+        let fingerprint = hello("demo", "a", (7, false), other.to_vec());
+        let strange = format!("{:?}", Apart::OtherFingerprint(&other));
+        for (message, shown) in [(greets(1), "OtherRelease"), (fingerprint, &strange)] {
             for side in [Side::Primary, Side::Backup] {
                 let (mut host, mut pairing) = (host(), Pairing::new(side));
                 host.next = Some((true, vec![message.clone()]));

@@ -116,14 +116,14 @@ pub struct PrimaryMachine {
 }
 
 /// The log's machine, acting on the host.
-struct Acting<'a, H> {
+struct LogOutput<'a, H> {
     host: &'a mut H,
     tables: &'a mut Tables,
     /// Messages for a channel that is being read at the moment, encoded.
     outbox: Option<&'a mut Vec<Vec<u8>>>,
 }
 
-impl<H: PrimaryHost> PrimaryOutput for Acting<'_, H> {
+impl<H: PrimaryHost> PrimaryOutput for LogOutput<'_, H> {
     fn send(&mut self, message: &Message<'_>) {
         match &mut self.outbox {
             None => self.tables.say(message, self.host),
@@ -213,7 +213,7 @@ impl Hearing<'_> {
             self.tables.gave_up = true;
         }
         let outbox = Some(&mut *self.outbox);
-        let mut acting = Acting { host, tables: &mut *self.tables, outbox };
+        let mut acting = LogOutput { host, tables: &mut *self.tables, outbox };
         self.log.handle_message(now, message, &mut acting);
     }
 }
@@ -342,9 +342,9 @@ impl PrimaryMachine {
     fn act<H: PrimaryHost>(
         &mut self,
         host: &mut H,
-        act: impl FnOnce(&mut Primary, &mut Acting<'_, H>),
+        act: impl FnOnce(&mut Primary, &mut LogOutput<'_, H>),
     ) {
-        act(&mut self.log, &mut Acting { host, tables: &mut self.tables, outbox: None });
+        act(&mut self.log, &mut LogOutput { host, tables: &mut self.tables, outbox: None });
     }
 
     /// Takes the connections that have begun.

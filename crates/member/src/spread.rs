@@ -18,7 +18,7 @@ use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
 use announced::{allowed, check, complaint};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
-use links::{Link, News};
+use links::{HealthChange, Link};
 use roster::Announcement;
 use service::address_of;
 use std::collections::BTreeSet;
@@ -405,11 +405,11 @@ impl SpreadMachine {
             host.send(index, &Message::Beat { number, echo, executed: 0 });
         }
         match news {
-            Some(News::Suspected) => {
+            Some(HealthChange::Suspected) => {
                 host.note("suspect", link.name.clone());
                 link.doubted = true;
             }
-            Some(News::Declared) => {
+            Some(HealthChange::Declared) => {
                 host.note("declare", link.name.clone());
                 for slot in self.slots_of(&self.links[index].name) {
                     self.roster.set_alive(slot, false);

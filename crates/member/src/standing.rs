@@ -7,11 +7,11 @@ use crate::timing::member::{ASK_EVERY, ASK_RETRY};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{ConnKey, Message, VERSION, WorldKind, WorldPart};
+use holdfast_wire::message::{ConnKey, FingerprintKind, FingerprintPart, Message, VERSION};
 
 /// The current member, in the edge's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct CurrentMember {
     pub epoch: u64,
     pub current: String,
 }
@@ -28,7 +28,7 @@ pub struct Standing {
     other: String,
     /// Settings that the edge's file must share, one line each.
     file: Vec<String>,
-    heard: Option<Heard>,
+    heard: Option<CurrentMember>,
     /// Whether the edge hears the other member, by its last report.
     other_reached: bool,
     asked: Vec<ConnKey>,
@@ -78,7 +78,7 @@ impl Standing {
         self.any = true;
         match message {
             Message::Epoch { epoch, current } => {
-                self.heard = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
+                self.heard = Some(CurrentMember { epoch: *epoch, current: (*current).to_owned() });
             }
             Message::Reach { member, yes } if *member == self.other => self.reach = Some(*yes),
             Message::Alone { member } => self.alone |= *member == self.other,
@@ -107,7 +107,8 @@ impl Standing {
         self.asked = std::mem::take(&mut self.asked_now);
         if new.opened {
             self.other_reached = true;
-            let setting = |line| WorldPart { kind: WorldKind::Setting, name: line, hash: 0 };
+            let setting =
+                |line| FingerprintPart { kind: FingerprintKind::Setting, name: line, hash: 0 };
             let file = self.file.iter().map(|line| setting(line)).collect();
             say(&hello(&self.group, &self.me, (epoch, speaks), file));
             if speaks {
@@ -131,13 +132,13 @@ impl Standing {
 
     /// The last epoch that the edge told of.
     #[must_use]
-    pub fn heard(&self) -> Option<&Heard> {
+    pub fn heard(&self) -> Option<&CurrentMember> {
         self.heard.as_ref()
     }
 
     /// The other member, if it speaks in a newer epoch than `ours`.
     #[must_use]
-    pub fn replaced_by(&self, ours: u64) -> Option<&Heard> {
+    pub fn replaced_by(&self, ours: u64) -> Option<&CurrentMember> {
         self.heard.as_ref().filter(|heard| heard.epoch > ours && heard.current != self.me)
     }
 
@@ -145,7 +146,7 @@ impl Standing {
     /// epoch; an older epoch's current member does not count.
     #[must_use]
     pub fn is_behind_another(&self, ours: u64) -> bool {
-        let other = |heard: &Heard| heard.current == self.other && heard.epoch >= ours;
+        let other = |heard: &CurrentMember| heard.current == self.other && heard.epoch >= ours;
         self.heard.as_ref().is_some_and(other)
     }
 
@@ -175,14 +176,14 @@ pub struct Settled {
     pub reach: bool,
 }
 
-/// The first message on any channel; only the edge is told who speaks. `world` is what
+/// The first message on any channel; only the edge is told who speaks. `fingerprint` is what
 /// the receiver shall compare with its own.
 #[must_use]
 pub fn hello<'m>(
     group: &'m str,
     member: &'m str,
     (epoch, speaks): (u64, bool),
-    world: Vec<WorldPart<'m>>,
+    fingerprint: Vec<FingerprintPart<'m>>,
 ) -> Message<'m> {
     Message::Hello {
         version: VERSION,
@@ -191,7 +192,7 @@ pub fn hello<'m>(
         member,
         epoch,
         speaks,
-        world,
+        fingerprint,
     }
 }
 
@@ -214,7 +215,7 @@ pub struct Ask {
     ask_at: Nanos,
     asked: Option<u64>,
     // What came since the last `settle`.
-    told: Option<Heard>,
+    told: Option<CurrentMember>,
     granted: Option<u64>,
     refused: Option<String>,
 }
@@ -265,7 +266,7 @@ impl Ask {
     fn handle_message(&mut self, message: &Message<'_>) {
         match message {
             Message::Epoch { epoch, current } => {
-                self.told = Some(Heard { epoch: *epoch, current: (*current).to_owned() });
+                self.told = Some(CurrentMember { epoch: *epoch, current: (*current).to_owned() });
             }
             Message::Granted { epoch } => self.granted = Some(*epoch),
             Message::Refused { reason, .. } => self.refused = Some((*reason).to_owned()),
@@ -285,7 +286,7 @@ impl Ask {
         if let Some(epoch) = granted {
             return Some(Place::Primary { epoch });
         }
-        let Heard { epoch, current } = self.told.take()?;
+        let CurrentMember { epoch, current } = self.told.take()?;
         if current == self.other {
             return Some(Place::Backup { epoch });
         }

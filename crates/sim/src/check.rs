@@ -8,9 +8,9 @@ mod clock;
 mod held;
 mod rest;
 mod shown;
+mod speakers;
 mod streams;
 mod syns;
-mod voice;
 mod window;
 
 use crate::Ns;
@@ -29,9 +29,9 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use shown::Shown;
 pub use shown::{LOOK_EVERY, Said, Truth};
+use speakers::Speakers;
 use streams::Streams;
 use syns::Syns;
-use voice::Voice;
 use window::Windows;
 
 /// A law that was broken.
@@ -58,7 +58,7 @@ const VIOLATIONS_MAX: usize = 20;
 pub struct Checkers {
     violations: Vec<Violation>,
     held: Held,
-    voice: Voice,
+    voice: Speakers,
     windows: Windows,
     streams: Streams,
     alive: Alive,
@@ -86,7 +86,7 @@ impl Checkers {
         Self {
             violations: Vec::new(),
             held: Held::default(),
-            voice: Voice::default(),
+            voice: Speakers::default(),
             windows: Windows::default(),
             streams: Streams::new(plan.clients.len()),
             alive: Alive::default(),

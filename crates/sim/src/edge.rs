@@ -17,7 +17,7 @@ use disk::Disk;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::state::{EdgeState, StateBlocks};
 use holdfast_edge::{Direction, Halr};
-use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup, Wish};
+use holdfast_member::edge::{EdgeHost, EdgeMachine, MemberRequest, Setup};
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{ConnKey, FlowBounds, Message};
 use holdfast_wire::packet::Flags;
@@ -553,7 +553,7 @@ impl World {
                     return;
                 }
                 if let Ok(message) = Message::decode(&bytes) {
-                    let mut wish = Wish::of(message, GROUP, NAMES[member]);
+                    let mut wish = MemberRequest::of(message, GROUP, NAMES[member]);
                     if self.edge.mutation == Some(Mutation::PromoteAnybody) {
                         wish = self.edge_is_generous(machine, member, wish);
                     }
@@ -569,20 +569,25 @@ impl World {
     fn edge_lies(&mut self, machine: &mut EdgeMachine, member: usize) {
         let epoch = machine.membership().handle_ask().epoch;
         let hello = hello(GROUP, NAMES[member], (epoch, false), Vec::new());
-        let hello = Wish::of(hello, GROUP, NAMES[member]);
-        for wish in [hello, Wish::InStep { epoch, yes: true }] {
+        let hello = MemberRequest::of(hello, GROUP, NAMES[member]);
+        for wish in [hello, MemberRequest::InStep { epoch, yes: true }] {
             machine.handle_wish(member, wish, self.edge_time(), self);
         }
     }
 
     /// A mutation: whoever asks counts as in step, in whatever epoch it asks
     /// for.
-    fn edge_is_generous(&mut self, machine: &mut EdgeMachine, member: usize, wish: Wish) -> Wish {
+    fn edge_is_generous(
+        &mut self,
+        machine: &mut EdgeMachine,
+        member: usize,
+        wish: MemberRequest,
+    ) -> MemberRequest {
         match wish {
-            Wish::Promote { epoch } if self.edge.current != Some(member) => {
+            MemberRequest::Promote { epoch } if self.edge.current != Some(member) => {
                 self.edge_lies(machine, member);
                 let next = machine.membership().handle_ask().epoch + 1;
-                Wish::Promote { epoch: epoch.max(next) }
+                MemberRequest::Promote { epoch: epoch.max(next) }
             }
             other => other,
         }

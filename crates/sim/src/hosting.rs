@@ -6,7 +6,7 @@ mod keeper;
 mod pairing;
 mod primary;
 
-pub use backup::Carried;
+pub use backup::RestoredSocket;
 
 use crate::check::Said;
 use crate::member::Daemon;
@@ -16,7 +16,7 @@ use crate::plan::{Mutation, Step, When};
 use crate::server::Server;
 use crate::world::{Host, NAMES, World};
 use holdfast_member::backup::Cause;
-use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberHost, News};
+use holdfast_member::host::{ConnState, Context, Fault, Hosted, Member, MemberEvent, MemberHost};
 use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
@@ -203,31 +203,31 @@ impl MemberHost for AtHost<'_> {
         }
     }
 
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         self.judge_news(&news);
         match &news {
-            News::Asks { reason } if !is_of_the_backup(reason) && !self.is_meant(reason) => {
+            MemberEvent::Asks { reason } if !is_of_the_backup(reason) && !self.is_meant(reason) => {
                 let now = self.world.now;
                 self.world.check.broke(now, format!("primary: {reason}"));
             }
-            News::GaveUp { fault: Fault::Diverged, reason } => {
+            MemberEvent::GaveUp { fault: Fault::Diverged, reason } => {
                 self.violation("L5", format!("the backup diverged: {reason}"));
             }
-            News::Alone { .. } => {
+            MemberEvent::Alone { .. } => {
                 for (key, ack) in std::mem::take(&mut self.d.owed) {
                     let what = format!("nobody tells {key:?} of {ack:?}, which the kernel has");
                     self.violation("owed", what);
                 }
             }
-            News::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
-            News::Joined { .. } => self.joined(),
-            News::Keeps { .. } => {
+            MemberEvent::TookOver { .. } => self.world.check.took_over(self.world.now, self.d.at),
+            MemberEvent::Joined { .. } => self.joined(),
+            MemberEvent::Keeps { .. } => {
                 self.d.keeps = true;
                 self.world.reached.kept += 1;
                 self.world.check.kept();
             }
-            News::KeepsNot { .. } | News::Joins { .. } => self.d.keeps = false,
-            News::NotRebuilt { .. } => {
+            MemberEvent::KeepsNot { .. } | MemberEvent::Joins { .. } => self.d.keeps = false,
+            MemberEvent::NotRebuilt { .. } => {
                 self.world.reached.not_rebuilt += 1;
                 self.world.check.state_lost(self.d.at);
             }
@@ -257,41 +257,45 @@ impl AtHost<'_> {
     }
 
     /// Shows the judges what a member tells about itself.
-    fn judge_news(&mut self, news: &News<'_>) {
+    fn judge_news(&mut self, news: &MemberEvent<'_>) {
         let (now, at) = (self.world.now, self.d.at);
         let speaks = self.d.member.speaks;
         let check = &mut self.world.check;
         let (said, why) = match news {
-            News::Keeps { .. } => (Said::Alone, "all is kept"),
-            News::KeepsNot { reason } => (Said::Alone, *reason),
-            News::Promotes { cause: cause @ Cause::Fallen, .. } => (Said::Waits, cause.text()),
-            News::Promotes { cause, .. } => {
+            MemberEvent::Keeps { .. } => (Said::Alone, "all is kept"),
+            MemberEvent::KeepsNot { reason } => (Said::Alone, *reason),
+            MemberEvent::Promotes { cause: cause @ Cause::Fallen, .. } => {
+                (Said::Waits, cause.text())
+            }
+            MemberEvent::Promotes { cause, .. } => {
                 check.given_up(now, 1 - at, cause.text());
                 (Said::Waits, cause.text())
             }
-            News::TakesOver { cause } => (Said::Waits, cause.text()),
-            News::TookOver { cause, .. } => (Said::Alone, cause.text()),
-            News::Asks { reason } => {
+            MemberEvent::TakesOver { cause } => (Said::Waits, cause.text()),
+            MemberEvent::TookOver { cause, .. } => (Said::Alone, cause.text()),
+            MemberEvent::Asks { reason } => {
                 check.given_up(now, 1 - at, reason);
                 (Said::Waits, *reason)
             }
-            News::GaveUp { reason, .. } => {
+            MemberEvent::GaveUp { reason, .. } => {
                 check.given_up(now, at, reason);
                 (Said::Waits, *reason)
             }
-            News::Waits { reason } => (Said::Waits, *reason),
-            News::Doubts { reason } => (Said::Waits, *reason),
-            News::Alone { reason } => {
+            MemberEvent::Waits { reason } => (Said::Waits, *reason),
+            MemberEvent::Doubts { reason } => (Said::Waits, *reason),
+            MemberEvent::Alone { reason } => {
                 check.given_up(now, 1 - at, reason);
                 (Said::Alone, *reason)
             }
-            News::JoinFailed { reason } => {
+            MemberEvent::JoinFailed { reason } => {
                 if !speaks {
                     check.leaves(at);
                 }
                 (if speaks { Said::Alone } else { Said::Waits }, *reason)
             }
-            News::Joins { .. } | News::Joined { .. } if speaks => (Said::Alone, "somebody joins"),
+            MemberEvent::Joins { .. } | MemberEvent::Joined { .. } if speaks => {
+                (Said::Alone, "somebody joins")
+            }
             _ => (Said::Waits, "it is over"),
         };
         if why.is_empty() {

@@ -1,12 +1,12 @@
 //! A member's daemon: what both roles share (`daemon/member.rs`,
-//! `daemon/edge_link.rs`, `daemon/pairing.rs`). It runs in turns, as the real
+//! `daemon/dialer.rs`, `daemon/pairing.rs`). It runs in turns, as the real
 //! loop does: each turn takes what has come, does what is due, and says when it
 //! wants the next one at the latest.
 
 use crate::check::Said;
 use crate::edge::GROUP;
 use crate::hosting::AtHost;
-use crate::hosting::Carried;
+use crate::hosting::RestoredSocket;
 use crate::image::{Copy, Image};
 use crate::kernel::cookie;
 use crate::packet::Packet;
@@ -72,7 +72,7 @@ pub struct Daemon {
     /// sent.
     pub owed: Vec<(ConnKey, SeqNo)>,
     /// Sockets that a takeover has rebuilt.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<RestoredSocket>,
     /// Whether the channel to the primary was lost, or is of no use any more.
     pub lost: bool,
     pub takes_over: bool,
@@ -327,7 +327,7 @@ impl World {
         phase
     }
 
-    /// `EdgeLink::turn`, for either link: connects when it is time; returns
+    /// `Dialer::turn`, for either link: connects when it is time; returns
     /// what came.
     pub fn turn_link(&mut self, d: &mut Daemon, kind: Kind) -> Vec<Input> {
         let (now, member, process) = (self.now, d.at, d.process());

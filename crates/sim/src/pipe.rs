@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const USER_TIMEOUT: Ns = 3_000_000_000;
 /// `KEEPALIVE` of `channel.rs`.
 const KEEPALIVE: Ns = 1_000_000_000;
-/// `RETRY` of `daemon/edge_link.rs`.
+/// `RETRY` of `daemon/dialer.rs`.
 pub const RETRY: Ns = 100_000_000;
 /// `HANDSHAKE_LIMIT` of `channel.rs`, and TCP's first repeat of a SYN.
 const HANDSHAKE_LIMIT: Ns = 2_000_000_000;

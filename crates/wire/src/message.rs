@@ -12,12 +12,12 @@ use std::net::{Ipv6Addr, SocketAddr};
 pub const VERSION: u32 = 8;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
-/// Most parts of a world in [`Message::Hello`]; more is malformed.
-pub const WORLD_PARTS_MAX: usize = 4096;
+/// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
+pub const FINGERPRINT_PARTS_MAX: usize = 4096;
 /// Most services in one [`Message::Announce`]; more is malformed.
 pub const OFFERS_MAX: usize = 64;
-/// Longest name of a [`WorldPart`], in bytes; a longer one is malformed.
-pub const WORLD_NAME_BYTES_MAX: usize = 256;
+/// Longest name of a [`FingerprintPart`], in bytes; a longer one is malformed.
+pub const FINGERPRINT_NAME_BYTES_MAX: usize = 256;
 /// Most connections in one [`Message::AreAlive`] or [`Message::NotAlive`]; more
 /// is malformed.
 pub const KEYS_MAX: usize = 512;
@@ -139,9 +139,9 @@ pub struct FlowBounds {
     pub client_ack: SeqNo,
 }
 
-/// The kind of a part of a member's world (decision 25).
+/// The kind of a part of a member's fingerprint (decision 25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum WorldKind {
+pub enum FingerprintKind {
     /// The server's program.
     Program,
     /// A shared object that the loader maps into it; named by its soname.
@@ -160,9 +160,9 @@ pub enum WorldKind {
 
 /// One thing that must be the same on both members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorldPart<'a> {
-    pub kind: WorldKind,
-    /// At most [`WORLD_NAME_BYTES_MAX`] bytes.
+pub struct FingerprintPart<'a> {
+    pub kind: FingerprintKind,
+    /// At most [`FINGERPRINT_NAME_BYTES_MAX`] bytes.
     pub name: &'a str,
     /// Hash of the content, keyed with the group's secret.
     pub hash: u64,
@@ -183,11 +183,11 @@ pub enum Message<'a> {
         /// edge whose disk knows less believes it; another member joins what
         /// already runs.
         speaks: bool,
-        /// Between members, the sender's world. To the edge, the settings of the
+        /// Between members, the sender's fingerprint. To the edge, the settings of the
         /// group's file that the edge's copy must share (empty from releases that did
-        /// not send them). From the edge, empty. At most [`WORLD_PARTS_MAX`] parts.
+        /// not send them). From the edge, empty. At most [`FINGERPRINT_PARTS_MAX`] parts.
         #[serde(borrow)]
-        world: Vec<WorldPart<'a>>,
+        fingerprint: Vec<FingerprintPart<'a>>,
     },
     /// Heartbeat; `echo` is the last number received from the other side.
     Beat {
@@ -459,9 +459,9 @@ impl<'a> Message<'a> {
 
     fn is_bounded(&self) -> bool {
         match self {
-            Self::Hello { world, .. } => {
-                world.len() <= WORLD_PARTS_MAX
-                    && world.iter().all(|part| part.name.len() <= WORLD_NAME_BYTES_MAX)
+            Self::Hello { fingerprint, .. } => {
+                fingerprint.len() <= FINGERPRINT_PARTS_MAX
+                    && fingerprint.iter().all(|part| part.name.len() <= FINGERPRINT_NAME_BYTES_MAX)
             }
             Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
             Self::AreAlive { keys, .. } | Self::NotAlive { keys, .. } => keys.len() <= KEYS_MAX,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::recovery::{Direction, Loose, Passing};
+use crate::recovery::{Direction, Inline, Passing};
 use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ struct Book {
 
 impl HalrHost for Book {
     type Key = u32;
-    type Shelf = Loose<(u32, Passing)>;
+    type PacketStore = Inline<(u32, Passing)>;
     type Held = String;
     type Error = &'static str;
     const DRAINS_MAX: usize = 4;
@@ -58,7 +58,7 @@ impl HalrHost for Book {
     fn forward(&mut self, held: String) {
         self.sent.push(held);
     }
-    fn resend(&mut self, _: &Loose<(u32, Passing)>, resend: &Resend<(u32, Passing)>) {
+    fn resend(&mut self, _: &Inline<(u32, Passing)>, resend: &Resend<(u32, Passing)>) {
         let (key, passing) = resend.packet;
         self.sent.push(format!("{key}:{}", passing.seq.0));
     }
@@ -92,7 +92,7 @@ fn ack(ack: u32) -> Passing {
 impl Bed {
     fn new(config: HalrConfig) -> Self {
         let (mut book, now) = (Book::default(), 1000 * MS);
-        let mut halr = Halr::new(config, Loose::default());
+        let mut halr = Halr::new(config, Inline::default());
         halr.handle_start(now, &mut book).unwrap();
         Self { halr, book, now }
     }

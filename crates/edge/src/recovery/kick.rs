@@ -3,7 +3,7 @@
 //! tries. It needs no queue; segments acknowledged meanwhile are not sent.
 
 use super::lists::{RESENT, SACK};
-use super::{Direction, Recovery, Resend, Shelf};
+use super::{Direction, PacketStore, Recovery, Resend};
 use crate::Ns;
 use crate::pool::NONE;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ struct Item {
     direction: Direction,
 }
 
-impl<K: Ord + Copy, S: Shelf> Recovery<K, S> {
+impl<K: Ord + Copy, S: PacketStore> Recovery<K, S> {
     /// The service is back: everything that is kept is resent, first segments
     /// before further ones, and is then released.
     pub fn handle_restored(&mut self, now: Ns) {

@@ -29,13 +29,13 @@ fn syn(seq: u32) -> Passing {
 
 /// A cache whose packets are the numbers that the test asked for.
 struct Bench {
-    cache: Recovery<u32, Loose<Passing>>,
+    cache: Recovery<u32, Inline<Passing>>,
     now: Ns,
 }
 
 impl Bench {
     fn new(config: RecoveryConfig) -> Self {
-        Self { cache: Recovery::new(config, Loose::default()), now: 0 }
+        Self { cache: Recovery::new(config, Inline::default()), now: 0 }
     }
 
     fn pass(&mut self, key: u32, passing: Passing) {

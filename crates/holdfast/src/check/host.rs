@@ -3,10 +3,10 @@
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
 use crate::config::{Config, ConfigErrors, Mac, Member, Role};
+use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
 use crate::open_files;
 use crate::spool;
-use crate::world::{self, World};
 use holdfast_linux::limits;
 use holdfast_linux::link::{Link, carries};
 use std::net::{IpAddr, UdpSocket};
@@ -65,7 +65,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
     findings.extend(config.cold.as_ref().map(|cold| spool(&cold.spool_dir)));
-    findings.push(same_world(config));
+    findings.push(same_fingerprint(config));
 }
 
 pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
@@ -165,21 +165,21 @@ fn open_files(config: &Config) -> Finding {
 
 /// Checks what would stop the daemon from starting the server.
 fn to_start(config: &Config) -> Vec<Finding> {
-    let lacks = world::lacks(&config.server);
-    let program = world::find_program(&config.server);
+    let lacks = fingerprint::lacks(&config.server);
+    let program = fingerprint::find_program(&config.server);
     let found = program.map(|path| Finding::ok("server", path.display().to_string()));
     let lacking = lacks.into_iter().map(|it| Finding::fail(it.key, it.what, it.remedy));
     found.into_iter().chain(lacking).collect()
 }
 
 /// Shows what both members must have in common, as a number to compare by eye.
-fn same_world(config: &Config) -> Finding {
+fn same_fingerprint(config: &Config) -> Finding {
     // The line about the key says what is wrong with it.
     let Ok(key) = config.key() else {
         return Finding::fail("world", "cannot be told without the key", "see `key` above");
     };
-    match World::gather(config, &key) {
-        Ok(world) => Finding::ok("world", world.summary()),
+    match Fingerprint::gather(config, &key) {
+        Ok(fingerprint) => Finding::ok("world", fingerprint.summary()),
         Err(error) => Finding::fail("world", error.to_string(), error.remedy()),
     }
 }

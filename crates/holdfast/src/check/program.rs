@@ -4,7 +4,7 @@
 
 use super::Finding;
 use crate::config::Server;
-use crate::world::{find_program, user_ids};
+use crate::fingerprint::{find_program, user_ids};
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};

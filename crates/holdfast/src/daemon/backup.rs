@@ -9,8 +9,8 @@ mod rebuild;
 mod shown;
 mod sockets;
 
+use super::dialer::Dialer;
 use super::drive::{Role, drive};
-use super::edge_link::EdgeLink;
 use super::heed;
 use super::member::{MemberContext, ROLE};
 use super::pairing::reach_primary;
@@ -74,7 +74,7 @@ struct BackupDaemon<'n, 'a> {
     tap: Option<TapSocket>,
     drop: TapDrop,
     /// `None` while it is being read.
-    link: Option<EdgeLink>,
+    link: Option<Dialer>,
     /// Messages that came together with the primary's hello.
     early: Vec<Vec<u8>>,
     is_peer_ready: bool,
@@ -152,7 +152,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;
     node.seek_primary();
-    let mut link = EdgeLink::new(node.other.address, node.pair_identity(), PEER, Instant::now());
+    let mut link = Dialer::new(node.other.address, node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));
     };

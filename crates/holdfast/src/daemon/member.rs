@@ -6,7 +6,7 @@ mod lives;
 mod traces;
 mod words;
 
-use super::edge_link::{EdgeLink, LinkEvent};
+use super::dialer::{Dialer, LinkEvent};
 use super::heed;
 use super::kept::Kept;
 use super::pulse::{self, Pulse};
@@ -15,12 +15,12 @@ use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::why_taken;
 use crate::config::{Config, Member, admin_socket, pin_dir};
+use crate::fingerprint;
 use crate::key::GroupKey;
 use crate::leavings;
 use crate::open_files;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Role, State, Status};
-use crate::world;
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_linux::changes::Changes;
@@ -31,7 +31,7 @@ use holdfast_linux::spawn::{Server, ServerCommand, Standard};
 use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
 use holdfast_member::host::{Context, Member as MemberState};
-use holdfast_member::standing::Heard;
+use holdfast_member::standing::CurrentMember;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
@@ -70,7 +70,7 @@ pub struct MemberContext<'a> {
     pub poll: Poll,
     pub signals: Signals,
     pub admin: AdminSocket,
-    pub edge: EdgeLink,
+    pub edge: Dialer,
     pub status: Status,
     pub events: Events,
     /// What the member has heard.
@@ -173,7 +173,7 @@ impl<'a> MemberContext<'a> {
             poll: Poll::new()?,
             signals,
             admin,
-            edge: EdgeLink::new(config.edge.listen, identity, EDGE, now),
+            edge: Dialer::new(config.edge.listen, identity, EDGE, now),
             status: Status {
                 mode: config.group.mode.word().to_owned(),
                 buffering: config.group.buffering.word().to_owned(),
@@ -266,7 +266,7 @@ impl<'a> MemberContext<'a> {
 
     /// Notes that another member has replaced this one, which is silent from
     /// now on.
-    pub fn set_replaced(&mut self, newer: &Heard) {
+    pub fn set_replaced(&mut self, newer: &CurrentMember) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
         self.set_state(Role::None, State::Fenced, &reason, REJOINS);
         (self.status.connections, self.other_says) = (0, None);
@@ -440,15 +440,15 @@ impl<'a> MemberContext<'a> {
     /// If the user is unknown or the program cannot be run.
     pub fn start_server(&mut self, mode: u32) -> anyhow::Result<Server> {
         let server = &self.config.server;
-        let ids = server.user.as_deref().map(world::user_ids).transpose()?;
+        let ids = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
         let command = ServerCommand {
             argv: server.command.iter().map(Into::into).collect(),
             env: server.env.iter().map(|(k, v)| (k.into(), v.into())).collect(),
             directory: server.directory.clone(),
             ids,
-            without: world::inherited_but_not_passed(),
+            without: fingerprint::inherited_but_not_passed(),
             log: server.log.clone(),
-            shim: world::shim_path()?,
+            shim: fingerprint::shim_path()?,
             open_files: open_files::of_server(mode)?,
             aslr: server.aslr,
         };
@@ -510,7 +510,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
     let other = &config.other(me).name;
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
-    state.standing.tell_file(world::of_file(config));
+    state.standing.tell_file(fingerprint::of_file(config));
     state.rejoin_max = config.group.rejoin_max;
     state.buffering = config.group.buffering;
     state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);

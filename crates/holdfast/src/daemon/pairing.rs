@@ -1,19 +1,19 @@
 //! The two hosts of pairing (`member::pairing`): a primary's door and a backup's link,
 //! and what a member says when its group runs without the other one.
 
+use super::dialer::{Dialer, LinkEvent};
 use super::drive::{Role, drive};
-use super::edge_link::{EdgeLink, LinkEvent};
 use super::member::MemberContext;
 use super::{advice, heed};
 use crate::channel::{Channel, ChannelError, Listener};
+use crate::fingerprint::{Fingerprint, Part};
 use crate::poll::Interest;
 use crate::status::{self, State};
-use crate::world::{Part, World};
 use holdfast_member::host::{End, Hosted};
 use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
 use holdfast_member::primary::AGAIN;
 use holdfast_member::standing::hello;
-use holdfast_wire::message::{Message, WorldPart};
+use holdfast_wire::message::{FingerprintPart, Message};
 use std::time::Instant;
 
 /// Remedy for a member that is turned away.
@@ -25,7 +25,7 @@ const LATER: &str =
 #[derive(Default)]
 pub struct Doorway {
     candidate: Option<Channel>,
-    world: Option<World>,
+    fingerprint: Option<Fingerprint>,
 }
 
 /// A primary that waits for its backup.
@@ -39,8 +39,8 @@ struct Door<'n, 'a, 'l> {
 /// A backup that seeks its primary.
 struct Seeker<'n, 'a, 'l> {
     node: &'n mut MemberContext<'a>,
-    link: &'l mut EdgeLink,
-    world: Option<World>,
+    link: &'l mut Dialer,
+    fingerprint: Option<Fingerprint>,
     early: Vec<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ pub enum Came {
 /// waited long enough. `token` becomes its channel's.
 ///
 /// # Errors
-/// When the event loop fails, or this host cannot tell its own world.
+/// When the event loop fails, or this host cannot tell its own fingerprint.
 pub fn wait_for_backup(
     node: &mut MemberContext<'_>,
     listener: &mut Listener,
@@ -76,13 +76,13 @@ pub fn wait_for_backup(
 /// messages that came right behind its hello, encoded. `None`: asked to stop.
 ///
 /// # Errors
-/// When the event loop fails, or this host cannot tell its own world.
+/// When the event loop fails, or this host cannot tell its own fingerprint.
 pub fn reach_primary(
     node: &mut MemberContext<'_>,
-    link: &mut EdgeLink,
+    link: &mut Dialer,
 ) -> anyhow::Result<Option<(bool, Vec<Vec<u8>>)>> {
     let mut pairing = Pairing::new(Side::Backup);
-    let mut seeker = Seeker { node, link, world: None, early: Vec::new() };
+    let mut seeker = Seeker { node, link, fingerprint: None, early: Vec::new() };
     let end = drive(&mut seeker, |stop, seeker| pairing.turn(stop, seeker))?;
     let Seeker { node, early, .. } = seeker;
     node.set_epoch(node.member.epoch);
@@ -154,21 +154,25 @@ impl Doorway {
 
     /// See [`PairingHost::say_hello`].
     pub fn say_hello(&mut self, node: &mut MemberContext<'_>, runs: bool) -> Result<bool, String> {
-        let world = self.world.insert(own_world(node)?);
+        let fingerprint = self.fingerprint.insert(own_fingerprint(node)?);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
-        let said = channel.send(&greeting(node, runs, world));
+        let said = channel.send(&greeting(node, runs, fingerprint));
         let said = said.and_then(|()| channel.flush());
         Ok(said.map_err(|error| self.refused(node, &error)).is_ok())
     }
 
-    /// See [`PairingHost::is_own_world`].
-    pub fn is_own_world(&self, node: &MemberContext<'_>, theirs: &[WorldPart<'_>]) -> bool {
-        self.world.as_ref().is_some_and(|own| difference(node, own, theirs).is_none())
+    /// See [`PairingHost::is_own_fingerprint`].
+    pub fn is_own_fingerprint(
+        &self,
+        node: &MemberContext<'_>,
+        theirs: &[FingerprintPart<'_>],
+    ) -> bool {
+        self.fingerprint.as_ref().is_some_and(|own| difference(node, own, theirs).is_none())
     }
 
     /// Reason and remedy of why the members do not pair.
     pub fn apart(&self, node: &MemberContext<'_>, why: &Apart<'_>) -> (String, String) {
-        apart(node, self.world.as_ref(), why)
+        apart(node, self.fingerprint.as_ref(), why)
     }
 
     pub fn hang_up(&mut self) {
@@ -190,8 +194,8 @@ impl PairingHost for Door<'_, '_, '_> {
         self.way.say_hello(self.node, runs)
     }
 
-    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
-        self.way.is_own_world(self.node, theirs)
+    fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
+        self.way.is_own_fingerprint(self.node, theirs)
     }
 
     fn keep(&mut self, _: Vec<Vec<u8>>) {
@@ -246,14 +250,14 @@ impl PairingHost for Seeker<'_, '_, '_> {
     }
 
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
-        let world = self.world.insert(own_world(self.node)?);
-        let said = self.link.send(&greeting(self.node, runs, world));
+        let fingerprint = self.fingerprint.insert(own_fingerprint(self.node)?);
+        let said = self.link.send(&greeting(self.node, runs, fingerprint));
         self.link.flush(Instant::now(), &self.node.poll);
         Ok(said)
     }
 
-    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
-        self.world.as_ref().is_some_and(|own| difference(self.node, own, theirs).is_none())
+    fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
+        self.fingerprint.as_ref().is_some_and(|own| difference(self.node, own, theirs).is_none())
     }
 
     fn keep(&mut self, early: Vec<Vec<u8>>) {
@@ -265,7 +269,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
     }
 
     fn show_apart(&mut self, why: &Apart<'_>) {
-        let (reason, remedy) = apart(self.node, self.world.as_ref(), why);
+        let (reason, remedy) = apart(self.node, self.fingerprint.as_ref(), why);
         match why {
             Apart::TurnedAway { again: false, .. } => {
                 self.node.set_state(status::Role::Backup, State::Ended, &reason, &remedy);
@@ -287,16 +291,20 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
 }
 
 /// A hello; `runs`: this host's server already runs.
-fn greeting<'m>(node: &'m MemberContext<'_>, runs: bool, world: &'m World) -> Message<'m> {
+fn greeting<'m>(
+    node: &'m MemberContext<'_>,
+    runs: bool,
+    fingerprint: &'m Fingerprint,
+) -> Message<'m> {
     let epoch = node.member.epoch;
-    hello(&node.config.group.name, &node.me.name, (epoch, runs), world.wire())
+    hello(&node.config.group.name, &node.me.name, (epoch, runs), fingerprint.wire())
 }
 
-/// The difference between two worlds, as reason and remedy.
+/// The difference between two fingerprints, as reason and remedy.
 fn difference(
     node: &MemberContext<'_>,
-    own: &World,
-    theirs: &[WorldPart<'_>],
+    own: &Fingerprint,
+    theirs: &[FingerprintPart<'_>],
 ) -> Option<(String, String)> {
     let theirs: Vec<Part> = theirs.iter().map(Part::from).collect();
     let (me, other) = (&node.me.name, &node.other.name);
@@ -305,7 +313,7 @@ fn difference(
 }
 
 /// Why the members do not meet: reason and remedy.
-fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (String, String) {
+fn apart(node: &MemberContext<'_>, own: Option<&Fingerprint>, why: &Apart<'_>) -> (String, String) {
     match why {
         Apart::TurnedAway { reason, again } => {
             // Some of its words name it already.
@@ -322,7 +330,7 @@ fn apart(node: &MemberContext<'_>, own: Option<&World>, why: &Apart<'_>) -> (Str
             format!("{} speaks another version", node.other.name),
             "run the same release on both members".to_owned(),
         ),
-        Apart::OtherWorld(theirs) => {
+        Apart::OtherFingerprint(theirs) => {
             own.and_then(|own| difference(node, own, theirs)).unwrap_or_default()
         }
     }
@@ -349,11 +357,11 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
     }
 }
 
-/// Looks at this host's world anew for each attempt: files may have been repaired
+/// Looks at this host's fingerprint anew for each attempt: files may have been repaired
 /// meanwhile. It takes longer than the edge waits for a heartbeat, or a caller for
 /// the status: both are served meanwhile. Signals wait.
-fn own_world(node: &mut MemberContext<'_>) -> Result<World, String> {
+fn own_fingerprint(node: &mut MemberContext<'_>) -> Result<Fingerprint, String> {
     let (config, key) = (node.config, node.key.clone());
-    let world = node.attend_until(|| World::gather(config, &key));
-    world.map_err(|error| format!("{error}\n  remedy: {}", error.remedy()))
+    let fingerprint = node.attend_until(|| Fingerprint::gather(config, &key));
+    fingerprint.map_err(|error| format!("{error}\n  remedy: {}", error.remedy()))
 }

@@ -224,7 +224,7 @@ fn limits_of(config: &Recover) -> HalrLimits {
 
 impl HalrHost for DataPath {
     type Key = u64;
-    type Shelf = Slabs;
+    type PacketStore = Slabs;
     type Held = Box<[u8]>;
     type Error = BpfError;
     const DRAINS_MAX: usize = DRAINS_MAX;

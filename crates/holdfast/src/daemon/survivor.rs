@@ -17,7 +17,7 @@ use crate::status::{self, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::{ConnState, End, Hosted, MemberHost, News, Turn, turn_found};
+use holdfast_member::host::{ConnState, End, Hosted, MemberEvent, MemberHost, Turn, turn_found};
 use holdfast_member::primary::Held;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::TcpSegment;
@@ -287,15 +287,15 @@ impl MemberHost for Found<'_, '_, '_> {
         self.alone.turn(self.node, self.listener.as_mut());
     }
 
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         self.node.status.epoch = self.node.member.epoch;
         match news {
-            News::Replaced { newer } => self.node.set_replaced(newer),
-            News::EndedAlone => {
+            MemberEvent::Replaced { newer } => self.node.set_replaced(newer),
+            MemberEvent::EndedAlone => {
                 let role = status::Role::Primary;
                 self.node.set_ended(role, advice::ENDED, advice::AFTER_END);
             }
-            // News of members whose servers are their own.
+            // MemberEvent of members whose servers are their own.
             _ => {}
         }
     }

@@ -217,7 +217,7 @@ impl Bed {
             log_version: LOG_VERSION,
             group: "demo",
             member: name,
-            world: Vec::new(),
+            fingerprint: Vec::new(),
         });
         member.hear("Hello");
         member.hear("Epoch");

@@ -64,7 +64,7 @@ pub struct SimBenchRow {
 
 /// One scenario here and in ns-3, in turn.
 #[derive(Clone, Debug, Serialize)]
-pub struct BesideRow {
+pub struct Ns3Row {
     pub scenario: &'static str,
     /// Medians of the runs.
     pub cpu_seconds: f64,
@@ -73,9 +73,9 @@ pub struct BesideRow {
 
 /// All that were run in ns-3 too.
 #[derive(Clone, Debug, Serialize)]
-pub struct Beside {
+pub struct Ns3Comparison {
     pub version: String,
-    pub rows: Vec<BesideRow>,
+    pub rows: Vec<Ns3Row>,
 }
 
 /// All of them.
@@ -86,7 +86,7 @@ pub struct SimBenchReport {
     /// The dearest packet-hop of 10 to 10,000 flows over the cheapest.
     pub hop_cost_ratio: f64,
     /// An ns-3 that is installed, or why there is none.
-    pub ns3: Option<Beside>,
+    pub ns3: Option<Ns3Comparison>,
     pub ns3_not_measured: Option<String>,
 }
 
@@ -122,7 +122,7 @@ pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
 
 /// Runs scenarios here and in ns-3 in turn, so that both see the same machine,
 /// each so many times.
-fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Beside> {
+fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Ns3Comparison> {
     let ns3 = Ns3::find()?;
     eprintln!("ns-{} runs the same scenarios, which takes minutes", ns3.version);
     let mut rows = Vec::new();
@@ -136,9 +136,9 @@ fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Beside>
         }
         let [cpu_seconds, ns3_cpu_seconds] =
             times.map(|times| holdfast_report::Summary::of(&times).median);
-        rows.push(BesideRow { scenario: name, cpu_seconds, ns3_cpu_seconds });
+        rows.push(Ns3Row { scenario: name, cpu_seconds, ns3_cpu_seconds });
     }
-    Ok(Beside { version: ns3.version.clone(), rows })
+    Ok(Ns3Comparison { version: ns3.version.clone(), rows })
 }
 
 /// 100 flows, two strings, buffers of 750 packets, 60 s.

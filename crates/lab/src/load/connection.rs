@@ -1,7 +1,7 @@
 //! One connection of the load: its socket, what it still has to send, what it
 //! must receive, and when it last made progress.
 
-use super::expect::{Expectations, Heard, Wrong};
+use super::expect::{Expectations, Received, Wrong};
 use super::talk::Talk;
 use super::{ConnectionReport, Group};
 use rustix::event::epoll;
@@ -258,7 +258,7 @@ impl Connection {
         self.progress(common, now_ns, bytes.len() as u64);
         let Self { talk, expect, asked_ns, report, replies, .. } = self;
         let result = expect.take(bytes, |what| {
-            if what == Heard::Reply {
+            if what == Received::Reply {
                 *replies += 1;
                 let asked = asked_ns.pop_front();
                 if common.measuring {

@@ -43,7 +43,7 @@ impl Expect {
 
 /// What the talk learns while bytes come in.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard<'a> {
+pub(super) enum Received<'a> {
     Line(&'a [u8]),
     Head(&'a [u8]),
     Captured(&'a [u8]),
@@ -103,7 +103,7 @@ impl Expectations {
     pub(super) fn take(
         &mut self,
         mut input: &[u8],
-        mut tell: impl FnMut(Heard<'_>) -> Result<(), Wrong>,
+        mut tell: impl FnMut(Received<'_>) -> Result<(), Wrong>,
     ) -> Result<(), Wrong> {
         loop {
             let Some(front) = self.queue.front_mut() else {
@@ -136,7 +136,7 @@ impl Expectations {
                     let found =
                         collect(&mut self.collected, &mut input, |seen| seen.ends_with(b"\r\n"))?;
                     if found {
-                        tell(Heard::Line(&self.collected[..self.collected.len() - 2]))?;
+                        tell(Received::Line(&self.collected[..self.collected.len() - 2]))?;
                     }
                     found
                 }
@@ -145,7 +145,7 @@ impl Expectations {
                         seen.ends_with(b"\r\n\r\n")
                     })?;
                     if found {
-                        tell(Heard::Head(&self.collected))?;
+                        tell(Received::Head(&self.collected))?;
                     }
                     found
                 }
@@ -153,7 +153,7 @@ impl Expectations {
                     let len = *len;
                     let found = collect(&mut self.collected, &mut input, |seen| seen.len() == len)?;
                     if found {
-                        tell(Heard::Captured(&self.collected))?;
+                        tell(Received::Captured(&self.collected))?;
                     }
                     found
                 }
@@ -161,7 +161,7 @@ impl Expectations {
                 Expect::End => return Err(Wrong::Unasked(input.len(), shown(input))),
                 Expect::Reply => {
                     self.queue.pop_front();
-                    tell(Heard::Reply)?;
+                    tell(Received::Reply)?;
                     continue;
                 }
             };

@@ -1,7 +1,7 @@
 //! What each workload says and what it must hear, for redis, memcached, HTTP
 //! and MQTT.
 
-use super::expect::{Expect, Expectations, Heard, Wrong};
+use super::expect::{Expect, Expectations, Received, Wrong};
 use super::pattern;
 use super::{Group, Workload};
 use std::io::Write as _;
@@ -183,9 +183,9 @@ impl Talk {
     }
 
     /// Judges what could not be known beforehand.
-    pub(super) fn heard(&mut self, what: Heard<'_>) -> Result<(), Wrong> {
+    pub(super) fn heard(&mut self, what: Received<'_>) -> Result<(), Wrong> {
         match what {
-            Heard::Line(line) => {
+            Received::Line(line) => {
                 let sign = if self.workload == Workload::Shared { ":" } else { "" };
                 let value = std::str::from_utf8(line)
                     .ok()
@@ -199,12 +199,12 @@ impl Talk {
                     return Err(Wrong::Judged(format!("shared counter {value} after {last}")));
                 }
             }
-            Heard::Head(head) => self.judge_head(head)?,
-            Heard::Captured(id) => {
+            Received::Head(head) => self.judge_head(head)?,
+            Received::Captured(id) => {
                 self.answer.extend_from_slice(&[0x40, 2]);
                 self.answer.extend_from_slice(id);
             }
-            Heard::Reply => {}
+            Received::Reply => {}
         }
         Ok(())
     }

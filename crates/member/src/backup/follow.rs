@@ -2,7 +2,7 @@
 //! messages, timers, confirmations.
 
 use super::join::Said;
-use super::{Acting, BackupMachine, Cause, FollowHost, Report};
+use super::{BackupMachine, Cause, FollowHost, LogOutput, Report};
 use crate::nanos;
 use crate::timing::backup::{
     HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER, WAKE_BYTES,
@@ -50,7 +50,7 @@ impl BackupMachine {
         let Self { log, effects, held_bytes, .. } = self;
         let busy = host.drain_tap(TAP_BATCH, &mut |host, segment| {
             *held_bytes += segment.payload.len();
-            log.handle_segment(now, segment, &mut Acting { effects, host });
+            log.handle_segment(now, segment, &mut LogOutput { effects, host });
         });
         if busy {
             self.held_at.get_or_insert(now.plus(nanos(HELD_AFTER)));
@@ -97,7 +97,7 @@ impl BackupMachine {
             }
             *stopped |= *message == Message::Stopping;
             if let Message::Adopt { conns } = message {
-                let mut acting = Acting { effects, host };
+                let mut acting = LogOutput { effects, host };
                 conns.iter().for_each(|adopted| log.adopt(now, adopted, &mut acting));
                 return;
             }
@@ -107,7 +107,7 @@ impl BackupMachine {
                 said.extend(joins.is_some().then_some(told));
                 return;
             }
-            log.handle_message(now, message, &mut Acting { effects, host });
+            log.handle_message(now, message, &mut LogOutput { effects, host });
         })
     }
 
@@ -117,7 +117,7 @@ impl BackupMachine {
         self.room_wanted |= !host.feed_copy();
         let room = self.room_wanted && host.has_room();
         self.room_wanted &= !room;
-        let mut acting = Acting { effects: &mut self.effects, host };
+        let mut acting = LogOutput { effects: &mut self.effects, host };
         if room {
             self.log.handle_room(now, &mut acting);
         }
@@ -132,7 +132,7 @@ impl BackupMachine {
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
         let owed_due = self.log.owes_confirmation() && !self.log.is_behind(now);
         if is_peer_ready || held_due || owed_due {
-            self.log.flush(now, &mut Acting { effects: &mut self.effects, host });
+            self.log.flush(now, &mut LogOutput { effects: &mut self.effects, host });
             (self.held_bytes, self.held_at) = (0, None);
         }
         self.room_wanted |= std::mem::take(&mut self.effects.full);

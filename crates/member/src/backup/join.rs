@@ -4,7 +4,7 @@
 //! for it.
 
 use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
-use crate::host::{End, Fault, Member, News, Turn};
+use crate::host::{End, Fault, Member, MemberEvent, Turn};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
 };
@@ -149,7 +149,7 @@ impl BackupMachine {
                 Said::Join { log_from, image_bytes } if joining.image_bytes.is_none() => {
                     host.begin_copy(log_from, image_bytes)?;
                     joining.image_bytes = Some(image_bytes);
-                    host.show(News::Joins { image_bytes });
+                    host.show(MemberEvent::Joins { image_bytes });
                 }
                 Said::Image(bytes) if bytes.is_empty() && joining.awaits_image() => {
                     joining.is_whole = true;
@@ -262,14 +262,14 @@ impl BackupMachine {
         host.flush();
         say_in_step(true, host);
         let took = now.since(std::mem::replace(&mut self.begun, now));
-        host.show(News::Joined { took });
+        host.show(MemberEvent::Joined { took });
         (Stage::Following, Turn::Busy)
     }
 
     /// This member is no backup, and never was.
     fn leave(&mut self, reason: &str, end: End, host: &mut impl FollowHost) -> (Stage, Turn) {
         part(Fault::Ended, reason, host);
-        host.show(News::JoinFailed { reason });
+        host.show(MemberEvent::JoinFailed { reason });
         (Stage::GaveUp { again_at: None }, Turn::End(end))
     }
 }

@@ -3,7 +3,7 @@
 //! server falls, it is what a takeover rebuilds the server of.
 
 use super::{BackupHost, BackupMachine, Cause, FollowHost, Replica, Stage, rest};
-use crate::host::{News, Turn};
+use crate::host::{MemberEvent, Turn};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::ConnKey;
 
@@ -71,7 +71,7 @@ impl BackupMachine {
         // From a kernel that knows them no more its clients hear that it is over.
         let heard = host.hear_clients().err();
         let reason = heard.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why}"));
-        host.show(News::NotRebuilt { reason: &reason, input: self.last_input() });
+        host.show(MemberEvent::NotRebuilt { reason: &reason, input: self.last_input() });
         (Stage::GaveUp { again_at: None }, rest(None, stop, host))
     }
 }

@@ -4,7 +4,7 @@
 //! builds its replica from what it keeps, while the edge decides (decision 30).
 
 use super::{BackupHost, BackupMachine, Kept, Replica, Stage};
-use crate::host::{Fault, News, Turn, ask_for};
+use crate::host::{Fault, MemberEvent, Turn, ask_for};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::timing::takeover::{
@@ -87,14 +87,14 @@ pub struct Takeover {
 }
 
 /// The promotion's machine, acting on the host.
-struct Mending<'a, H> {
+struct TakeoverOutput<'a, H> {
     host: &'a mut H,
     repair: &'a mut Nanos,
     farewells: &'a mut Vec<Probe>,
     diverged: &'a mut Option<String>,
 }
 
-impl<H: BackupHost> PromotionOutput for Mending<'_, H> {
+impl<H: BackupHost> PromotionOutput for TakeoverOutput<'_, H> {
     fn restore(&mut self, restore: &Restore<'_>) {
         let begun = self.host.now();
         self.host.restore(restore);
@@ -168,7 +168,7 @@ impl Takeover {
         if let Some(made) = self.builds.then(|| host.copy_made()).flatten() {
             made.map_err(|reason| (Fault::Unkept, reason))?;
             self.builds = false;
-            host.show(News::Built { took: self.since_begin(host.now()) });
+            host.show(MemberEvent::Built { took: self.since_begin(host.now()) });
         }
         match host.replica() {
             Replica::Diverged(reason) => Err((Fault::Diverged, reason)),
@@ -185,7 +185,7 @@ impl Takeover {
         let request = &mut self.request;
         let opened = host.turn_edge(&mut |message| request.handle_message(message));
         if let Some(reason) = request.take_waits() {
-            host.show(News::Waits { reason: &reason });
+            host.show(MemberEvent::Waits { reason: &reason });
         }
         ask_for(host, request, opened);
         let now = host.now();
@@ -203,14 +203,14 @@ impl Takeover {
         let repair = &mut phases.repair;
         if is_parked && !std::mem::replace(parked, true) {
             let manifest = host.manifest();
-            let mut out = Mending { host, repair, farewells, diverged };
+            let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_manifest(now, &manifest, &mut out);
         }
         host.drain_tap(TAP_BATCH, &mut |host, segment| {
-            let mut out = Mending { host, repair, farewells, diverged };
+            let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_segment(now, segment, &mut out);
         });
-        let mut out = Mending { host, repair, farewells, diverged };
+        let mut out = TakeoverOutput { host, repair, farewells, diverged };
         if let Some((flows, last)) = request.take_bounds() {
             promotion.handle_bounds(now, &flows, last, &mut out);
         }
@@ -222,12 +222,12 @@ impl BackupMachine {
     pub(super) fn take_over(&mut self, cause: Cause, host: &mut impl BackupHost) -> (Stage, Turn) {
         let kept = host.kept();
         host.begin_takeover();
-        host.show(News::Promotes { cause, stopped: self.stopped });
+        host.show(MemberEvent::Promotes { cause, stopped: self.stopped });
         let (epoch, now) = (host.member().epoch, host.now());
         let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, kept, now));
         ask_for(host, &mut takeover.request, false);
         self.begin_promotion(cause, takeover.peer_lost, host);
-        host.show(News::TakesOver { cause });
+        host.show(MemberEvent::TakesOver { cause });
         self.watch_tap(host);
         self.turn_takeover(takeover, false, host)
     }
@@ -312,7 +312,7 @@ impl BackupMachine {
         member.epoch += 1;
         assert_eq!(Some(member.epoch), takeover.request.granted(), "nobody speaks unasked");
         member.speaks = true;
-        host.show(News::TookOver { cause, stopped: self.stopped, phases });
+        host.show(MemberEvent::TookOver { cause, stopped: self.stopped, phases });
         host.close_peer();
         let nudges_until = host.has_nudges().then(|| host.now().plus(nanos(NUDGE_MAX)));
         if nudges_until.is_none() {
@@ -387,7 +387,7 @@ fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
     host.drain_tap(TAP_BATCH, &mut |host, segment| {
         let now = host.now();
         let (repair, farewells) = (&mut repair, &mut farewells);
-        let mut out = Mending { host, repair, farewells, diverged: &mut diverged };
+        let mut out = TakeoverOutput { host, repair, farewells, diverged: &mut diverged };
         promotion.handle_segment(now, segment, &mut out);
     });
     let late: Vec<Vec<u8>> = promotion.take_late().chain(promotion.take_syns()).collect();

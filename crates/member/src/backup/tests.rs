@@ -65,10 +65,10 @@ impl MemberHost for Book {
         self.note(format!("segment {}", segment.ack.0));
     }
     fn stand_by(&mut self) {}
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         let words = match news {
-            News::GaveUp { fault, .. } => format!("gave up: {fault:?}"),
-            News::Promotes { cause, .. } => format!("promotes: {cause:?}"),
+            MemberEvent::GaveUp { fault, .. } => format!("gave up: {fault:?}"),
+            MemberEvent::Promotes { cause, .. } => format!("promotes: {cause:?}"),
             other => name(&other),
         };
         if words != "TakesOver" {

@@ -96,7 +96,7 @@ impl Bed {
         let mut bed = Self::new(EdgeState::default(), (0, None));
         bed.open(A, 0, false);
         bed.open(B, 0, false);
-        bed.says(A, Wish::Promote { epoch: 1 });
+        bed.says(A, MemberRequest::Promote { epoch: 1 });
         bed.written(Ok(()));
         // Member 0's server has started by then.
         bed.pass(1200, &[A, B], false);
@@ -108,10 +108,10 @@ impl Bed {
         self.machine.handle_opened(index, &mut self.book);
         let member = self.machine.name(index).to_owned();
         let hello = hello(GROUP, &member, (epoch, speaks), Vec::new());
-        self.says(index, Wish::of(hello, GROUP, &member));
+        self.says(index, MemberRequest::of(hello, GROUP, &member));
     }
 
-    fn says(&mut self, index: usize, wish: Wish) -> bool {
+    fn says(&mut self, index: usize, wish: MemberRequest) -> bool {
         self.machine.handle_wish(index, wish, self.book.now, &mut self.book)
     }
 
@@ -125,7 +125,7 @@ impl Bed {
         for _ in 0..ms {
             self.book.now = self.book.now.plus(Nanos::from_ms(1));
             for index in heard {
-                self.says(*index, Wish::Nothing);
+                self.says(*index, MemberRequest::Nothing);
             }
             self.machine.handle_timeout(passing, self.book.now, &mut self.book);
         }
@@ -142,7 +142,7 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
     bed.open(A, 0, false);
     bed.open(B, 0, false);
     bed.take();
-    bed.says(A, Wish::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1 });
     assert_eq!(bed.take(), ["write 1"]);
     bed.written(Ok(()));
     let told = ["fence 1 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch", "resend 0"];
@@ -153,18 +153,18 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
 #[test]
 fn what_the_disk_or_the_kernel_refuses_is_not_granted() {
     let mut bed = Bed::pair();
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     bed.written(Err("no room".to_owned()));
     assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
     assert_eq!(bed.machine.membership().handle_ask().epoch, 1);
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     bed.book.refuses = true;
     bed.written(Ok(()));
     assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
     // The epoch has begun all the same, and the fence opens once it can.
     bed.book.refuses = false;
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     assert_eq!(bed.take()[0], "fence 2 Some(1)");
 }
 
@@ -172,7 +172,7 @@ fn what_the_disk_or_the_kernel_refuses_is_not_granted() {
 fn who_comes_back_is_in_step_no_more() {
     for closes in [true, false] {
         let mut bed = Bed::pair();
-        assert!(bed.says(B, Wish::InStep { epoch: 1, yes: true }));
+        assert!(bed.says(B, MemberRequest::InStep { epoch: 1, yes: true }));
         assert!(bed.machine.membership().is_in_step("b"));
         if closes {
             bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
@@ -180,7 +180,7 @@ fn who_comes_back_is_in_step_no_more() {
         }
         bed.open(B, 1, false);
         assert!(!bed.machine.membership().is_in_step("b"));
-        bed.says(B, Wish::Promote { epoch: 2 });
+        bed.says(B, MemberRequest::Promote { epoch: 2 });
         assert_eq!(bed.take().last().map(String::as_str), Some("to 1: Refused"));
     }
 }
@@ -190,9 +190,9 @@ fn who_comes_into_step_and_out_of_it_is_noted_once() {
     let mut bed = Bed::pair();
     bed.book.notes.clear();
     for yes in [true, true, false, false] {
-        bed.says(B, Wish::InStep { epoch: 1, yes });
+        bed.says(B, MemberRequest::InStep { epoch: 1, yes });
     }
-    bed.says(B, Wish::InStep { epoch: 0, yes: true });
+    bed.says(B, MemberRequest::InStep { epoch: 0, yes: true });
     assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
 }
 
@@ -201,12 +201,12 @@ fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
     let mut bed = Bed::pair();
     let noted = |bed: &mut Bed| {
         bed.book.notes.clear();
-        bed.says(B, Wish::Promote { epoch: 1 });
+        bed.says(B, MemberRequest::Promote { epoch: 1 });
         bed.book.notes.len()
     };
     assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     bed.written(Ok(()));
     assert_eq!(noted(&mut bed), 1);
 }
@@ -224,8 +224,8 @@ fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {
 
 #[test]
 fn strangers_to_the_group_are_shown_the_door() {
-    let other = Wish::of(hello("other", "b", (0, false), Vec::new()), GROUP, "b");
-    for wish in [other, Wish::Ask, Wish::Promote { epoch: 2 }] {
+    let other = MemberRequest::of(hello("other", "b", (0, false), Vec::new()), GROUP, "b");
+    for wish in [other, MemberRequest::Ask, MemberRequest::Promote { epoch: 2 }] {
         let mut bed = Bed::pair();
         bed.machine.handle_opened(B, &mut bed.book);
         bed.take();
@@ -234,8 +234,11 @@ fn strangers_to_the_group_are_shown_the_door() {
         assert!(!bed.says(B, wish), "it is gone");
     }
     let mut bed = Bed::pair();
-    assert_eq!(Wish::of(Message::Granted { epoch: 9 }, GROUP, "b"), Wish::Nonsense);
-    assert!(!bed.says(B, Wish::Nonsense) && !bed.machine.is_here(B));
+    assert_eq!(
+        MemberRequest::of(Message::Granted { epoch: 9 }, GROUP, "b"),
+        MemberRequest::Nonsense
+    );
+    assert!(!bed.says(B, MemberRequest::Nonsense) && !bed.machine.is_here(B));
 }
 
 #[test]
@@ -253,7 +256,7 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     // After a reboot, the edge waits for a member that speaks.
     let mut booted = Bed::new(state(3, Some("a")), (0, None));
     booted.open(B, 4, true);
-    booted.says(B, Wish::Promote { epoch: 5 });
+    booted.says(B, MemberRequest::Promote { epoch: 5 });
     assert!(!booted.take().contains(&"write 5".to_owned()));
     booted.pass(3100, &[B], false);
     assert!(booted.take().contains(&"write 4".to_owned()), "its claim");
@@ -267,10 +270,10 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
 fn a_reboot_is_not_over_with_the_first_life_of_the_edge() {
     let mut bed = Bed::new(state(1, Some("b")), (1, None));
     bed.open(B, 0, false);
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     assert!(!bed.take().contains(&"write 2".to_owned()), "a lives in epoch 3");
     bed.open(A, 3, true);
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     let lines = bed.take();
     assert!(lines.contains(&"write 3".to_owned()), "its claim: {lines:?}");
     bed.written(Ok(()));
@@ -318,7 +321,7 @@ fn who_is_silent_is_missed_and_others_hear_of_it() {
 #[test]
 fn what_clients_say_is_kept_while_nobody_may_answer() {
     let mut bed = Bed::pair();
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
     bed.pass(1, &[A, B], false);
     bed.take();
     bed.pass(200, &[A], false);
@@ -327,7 +330,7 @@ fn what_clients_say_is_kept_while_nobody_may_answer() {
     bed.take();
     bed.pass(200, &[B], false);
     assert_eq!(bed.take(), ["caches: 0", "to 1: Reach"], "however long it lasts");
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     bed.written(Ok(()));
     assert!(bed.take().contains(&"resend 1".to_owned()));
     bed.pass(1, &[B], false);
@@ -341,7 +344,7 @@ fn packets_that_pass_buy_time_and_only_for_the_current_member() {
     assert!(!bed.take().contains(&"to 1: Reach".to_owned()));
     bed.pass(25, &[B], true);
     assert!(bed.take().contains(&"to 1: Reach".to_owned()), "not for ever");
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
     bed.pass(300, &[A, B], true);
     bed.take();
     bed.pass(45, &[A], true);
@@ -376,18 +379,18 @@ fn a_tap_outlives_its_channel_for_a_while() {
 fn a_hand_that_closed_the_edge_is_not_overruled() {
     let mut bed = Bed::pair();
     assert_eq!(bed.machine.handle_close(true, &mut bed.book), Ok(None));
-    bed.says(A, Wish::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1 });
     assert_eq!(bed.take(), ["fence 1 None", "to 0: Refused"]);
     assert!(bed.machine.is_closed_by_hand());
     // Closed until the next takeover.
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
-    bed.says(B, Wish::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::Promote { epoch: 2 });
     bed.written(Ok(()));
     assert!(!bed.machine.is_closed_by_hand());
     bed.take();
     // Closed for good, even while a grant is being written.
-    bed.says(A, Wish::InStep { epoch: 2, yes: true });
-    bed.says(A, Wish::Promote { epoch: 3 });
+    bed.says(A, MemberRequest::InStep { epoch: 2, yes: true });
+    bed.says(A, MemberRequest::Promote { epoch: 3 });
     let grant = bed.book.writes;
     assert_eq!(bed.machine.handle_close(false, &mut bed.book), Ok(Some(grant + 1)));
     bed.machine.handle_written(grant, Ok(()), &mut bed.book);
@@ -411,7 +414,7 @@ fn only_who_is_current_knows_which_clients_vanished() {
     let mut bed = Bed::pair();
     let key = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
     for (index, epoch, lines) in [(B, 1, 0), (A, 0, 0), (A, 1, 1)] {
-        bed.says(index, Wish::NotAlive { epoch, keys: vec![key] });
+        bed.says(index, MemberRequest::NotAlive { epoch, keys: vec![key] });
         assert_eq!(bed.take().len(), lines, "{index} {epoch}");
     }
 }
@@ -430,7 +433,7 @@ fn the_silence_of_a_server_that_starts_means_nothing() {
     let mut bed = Bed::new(EdgeState::default(), (0, None));
     bed.open(A, 0, false);
     bed.open(B, 0, false);
-    bed.says(A, Wish::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1 });
     bed.written(Ok(()));
     bed.take();
     bed.pass(990, &[B], false);
@@ -451,7 +454,7 @@ fn the_silence_of_a_backup_that_starts_means_nothing() {
     }
     bed.pass(2000, &[A], false);
     assert_eq!(bed.take(), ["to 0: Reach"], "it is gone");
-    bed.says(B, Wish::InStep { epoch: 1, yes: true });
+    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
     bed.pass(1, &[A, B], false);
     bed.take();
     bed.pass(45, &[A], false);

@@ -147,7 +147,7 @@ fn the_edge_hears_who_it_is_and_what_it_serves_whenever_the_channel_opens() {
 #[test]
 fn a_heartbeat_is_answered_and_a_refusal_is_told() {
     let mut bed = Bed::new();
-    let mut heard = Heard::default();
+    let mut heard = EdgeWords::default();
     for message in [
         Message::Beat { number: 6, echo: 0, executed: 0 },
         Message::Refused { reason: "not yours", again: false },
@@ -161,7 +161,7 @@ fn a_heartbeat_is_answered_and_a_refusal_is_told() {
         (bed.said(), &bed.bench.lines[..]),
         (vec!["beat 7 7".to_owned()], &["refused: not yours".to_owned()][..])
     );
-    bed.machine.handle_heard(Heard::default(), &mut bed.bench);
+    bed.machine.handle_heard(EdgeWords::default(), &mut bed.bench);
     assert_eq!((bed.said().len(), bed.bench.lines.len()), (0, 1));
 }
 

@@ -1,7 +1,7 @@
 //! Acknowledgements that do not wait for the backup: FT-TCP's `immediate` (§5.2,
 //! decision 32).
 
-use super::{Acting, PrimaryHost};
+use super::{LogOutput, PrimaryHost};
 use holdfast_wire::message::ConnId;
 use holdfast_wire::seq::SeqNo;
 
@@ -9,7 +9,7 @@ use holdfast_wire::seq::SeqNo;
 /// §2.3), and less than half of all sequence numbers.
 const ACKS_AHEAD: u64 = 1 << 30;
 
-impl<H: PrimaryHost> Acting<'_, H> {
+impl<H: PrimaryHost> LogOutput<'_, H> {
     /// The backup holds what lies before `held`. Where nobody waits for that, the gate is
     /// told of more than any client can be ahead.
     pub(super) fn acknowledge(&mut self, conn: ConnId, held: SeqNo) {

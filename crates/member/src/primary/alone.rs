@@ -2,7 +2,7 @@
 //! may be made.
 
 use super::PrimaryHost;
-use crate::host::{End, News, Turn};
+use crate::host::{End, MemberEvent, Turn};
 use crate::nanos;
 use crate::pairing::{Pairing, Side};
 use crate::timing::doubled;
@@ -74,7 +74,7 @@ pub(super) fn knock(alone: &mut Box<Alone>, host: &mut impl PrimaryHost) -> Opti
     match alone.door.turn(false, host) {
         Turn::End(End::Met { .. }) => None,
         Turn::End(End::Failed(reason)) => {
-            host.show(News::JoinFailed { reason: &reason });
+            host.show(MemberEvent::JoinFailed { reason: &reason });
             alone.fail(now, &reason);
             Some(Turn::after(ALONE_LOOK, now))
         }

@@ -5,10 +5,10 @@ use super::alone::Alone;
 use super::join::Join;
 use super::kept::{Keeping, stay_down};
 use super::{PrimaryHost, PrimaryMachine};
-use crate::host::{End, News, Turn, ask_for, turn_found};
+use crate::host::{End, MemberEvent, Turn, ask_for, turn_found};
 use crate::nanos;
 use crate::request::EpochRequest;
-use crate::standing::Heard;
+use crate::standing::CurrentMember;
 use crate::timing::primary::{
     ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK, REPLACED_REST,
 };
@@ -94,7 +94,7 @@ impl PrimaryMachine {
     /// switchover. The server stands still while the backup gets all that it has
     /// logged, and is killed when the edge has let the backup speak.
     pub(super) fn hand_over(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
-        host.show(News::HandsOver);
+        host.show(MemberEvent::HandsOver);
         host.send(&Message::Stopping);
         host.pause_server();
         let since = host.now();
@@ -112,7 +112,7 @@ impl PrimaryMachine {
             return (Stage::Confirming { since }, Turn::after(CONFIRM_LOOK, host.now()));
         }
         self.announce_end(host);
-        host.show(News::Stopped);
+        host.show(MemberEvent::Stopped);
         host.stop_watching();
         self.yield_to_backup(since, false, host)
     }
@@ -132,7 +132,7 @@ impl PrimaryMachine {
         host.kill_server();
         let end = match newer {
             Some(newer) => {
-                host.show(News::HandedOver { newer: &newer, took });
+                host.show(MemberEvent::HandedOver { newer: &newer, took });
                 if self.returns && !stop {
                     host.drop_peer();
                     return rest_replaced(host.now(), false, host);
@@ -169,7 +169,7 @@ impl PrimaryMachine {
         }
         let gone = self.tables.broken.take().or(gone);
         let newer = host.member().replaced_by();
-        host.show(News::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
+        host.show(MemberEvent::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
         let now = host.now();
         // A backup that gave up speaks for nobody, whatever the edge has granted it.
@@ -203,12 +203,12 @@ impl PrimaryMachine {
     /// Another member speaks in a newer epoch: the server dies first (decision 21).
     pub(super) fn stand_down(
         &mut self,
-        newer: &Heard,
+        newer: &CurrentMember,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         host.kill_server();
         host.member().speaks = false;
-        host.show(News::Replaced { newer });
+        host.show(MemberEvent::Replaced { newer });
         self.log.handle_backup_lost();
         host.drop_peer();
         host.stop_watching();
@@ -251,7 +251,7 @@ impl PrimaryMachine {
             return self.server_ended(host);
         }
         ask_for(host, &mut request, opened);
-        host.show(News::Asks { reason: &reason });
+        host.show(MemberEvent::Asks { reason: &reason });
         (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host.now()))
     }
 
@@ -270,7 +270,7 @@ impl PrimaryMachine {
         // What was asked and granted is over: another one may join in this epoch.
         (self.closing, self.joins, self.doubt) = (None, None, None);
         self.keeping = Keeping::default();
-        host.show(News::Alone { reason });
+        host.show(MemberEvent::Alone { reason });
         let now = host.now();
         // One that was only lost may come back at once.
         let gave_up = std::mem::take(&mut self.tables.gave_up);

@@ -4,7 +4,7 @@
 
 use super::apart::Stage;
 use super::{PrimaryHost, PrimaryMachine};
-use crate::host::{News, Turn, ask_for};
+use crate::host::{MemberEvent, Turn, ask_for};
 use crate::request::EpochRequest;
 use crate::timing::primary::ASK_EVERY;
 use holdfast_cluster::Nanos;
@@ -52,7 +52,7 @@ impl PrimaryMachine {
             return true;
         }
         ask_for(host, &mut doubt.request, opened);
-        host.show(News::Doubts { reason: SILENT });
+        host.show(MemberEvent::Doubts { reason: SILENT });
         false
     }
 

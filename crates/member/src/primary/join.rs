@@ -7,7 +7,7 @@ use super::alone::{Alone, Tried, knock};
 use super::apart::{Stage, rest_replaced};
 use super::lacking::{Lacking, slow};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
-use crate::host::{ConnState, News, Turn, speak_alone};
+use crate::host::{ConnState, MemberEvent, Turn, speak_alone};
 use crate::timing::primary::{
     ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, TICK,
 };
@@ -279,7 +279,7 @@ impl PrimaryMachine {
         lacking.hand_over(&mut self.tables, &adopted, host);
         host.member().watch.renew(now);
         if self.tables.keeper.is_none() {
-            host.show(News::Joins { image_bytes: image.bytes });
+            host.show(MemberEvent::Joins { image_bytes: image.bytes });
         }
         let join = Join {
             alone,
@@ -464,7 +464,7 @@ impl PrimaryMachine {
             }
             host.show(match self.tables.keeper {
                 Some(_) => self.keeping.begins(now, took),
-                None => News::Joined { took },
+                None => MemberEvent::Joined { took },
             });
         }
     }
@@ -498,7 +498,7 @@ impl PrimaryMachine {
             return (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now));
         }
         self.part(reason, host);
-        host.show(News::JoinFailed { reason });
+        host.show(MemberEvent::JoinFailed { reason });
         alone.fail(now, reason);
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }

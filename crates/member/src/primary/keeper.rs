@@ -3,7 +3,7 @@
 //! What passes between the two is handed over, and no edge hears of it.
 
 use crate::backup::{BackupMachine, FollowHost, Replica, Report};
-use crate::host::{ConnState, Context, Hosted, Member, MemberHost, News};
+use crate::host::{ConnState, Context, Hosted, Member, MemberEvent, MemberHost};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
@@ -75,8 +75,8 @@ struct Desk {
     outbox: Vec<Vec<u8>>,
 }
 
-/// Beside its primary, whose host it uses.
-struct Beside<'k, H> {
+/// SharedHost its primary, whose host it uses.
+struct SharedHost<'k, H> {
     host: &'k mut H,
     desk: &'k mut Desk,
 }
@@ -101,7 +101,7 @@ impl Keeper {
         member.epoch = host.member().epoch;
         let mut desk = Desk { now, member, inbox: VecDeque::new(), outbox: Vec::new() };
         let machine = {
-            let mut beside = Beside { host, desk: &mut desk };
+            let mut beside = SharedHost { host, desk: &mut desk };
             BackupMachine::joining(key, limits, &mut beside)
         };
         Self { machine, desk, due: now }
@@ -124,7 +124,7 @@ impl Keeper {
     pub(super) fn turn(&mut self, host: &mut impl KeeperHost) -> Result<Vec<Vec<u8>>, String> {
         self.desk.now = host.now();
         self.desk.member.epoch = host.member().epoch;
-        let kept = self.machine.keep(&mut Beside { host, desk: &mut self.desk });
+        let kept = self.machine.keep(&mut SharedHost { host, desk: &mut self.desk });
         let said = std::mem::take(&mut self.desk.outbox);
         let why = said.iter().find_map(|bytes| match Message::decode(bytes) {
             Ok(Message::GaveUp { reason, .. }) => Some(reason.to_owned()),
@@ -195,7 +195,7 @@ impl Context for Desk {
     }
 }
 
-impl<H> Hosted for Beside<'_, H> {
+impl<H> Hosted for SharedHost<'_, H> {
     type Context = Desk;
     fn context(&self) -> &Desk {
         self.desk
@@ -205,7 +205,7 @@ impl<H> Hosted for Beside<'_, H> {
     }
 }
 
-impl<H: KeeperHost> MemberHost for Beside<'_, H> {
+impl<H: KeeperHost> MemberHost for SharedHost<'_, H> {
     fn has_server_ended(&mut self) -> bool {
         false
     }
@@ -219,12 +219,12 @@ impl<H: KeeperHost> MemberHost for Beside<'_, H> {
         // The server speaks for itself.
     }
     fn stand_by(&mut self) {}
-    fn show(&mut self, _: News<'_>) {
+    fn show(&mut self, _: MemberEvent<'_>) {
         // Its primary shows it.
     }
 }
 
-impl<H: KeeperHost> FollowHost for Beside<'_, H> {
+impl<H: KeeperHost> FollowHost for SharedHost<'_, H> {
     fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
         let mut segments = Vec::new();
         self.host.drain_own_tap(most, &mut |packet| segments.push(Owned::of(packet)));

@@ -8,7 +8,7 @@ use super::join::ANOTHER;
 use super::keeper::Keeper;
 use super::{PrimaryHost, PrimaryMachine};
 use crate::backup::{BackupMachine, TWICE};
-use crate::host::{End, News, Turn};
+use crate::host::{End, MemberEvent, Turn};
 use crate::nanos;
 use crate::timing::doubled;
 use crate::timing::primary::{
@@ -38,9 +38,9 @@ pub(super) struct Keeping {
 
 impl Keeping {
     /// All is kept from now on.
-    pub(super) fn begins(&mut self, now: Nanos, took: Nanos) -> News<'static> {
+    pub(super) fn begins(&mut self, now: Nanos, took: Nanos) -> MemberEvent<'static> {
         self.since = Some(now);
-        News::Keeps { took }
+        MemberEvent::Keeps { took }
     }
 
     /// Nothing is kept, or not any more: when it is tried again.
@@ -51,7 +51,7 @@ impl Keeping {
         let pause = doubled(KEEP_PAUSE, self.failed, KEEP_PAUSE_MAX);
         self.failed += 1;
         self.again_at = Some(now.plus(nanos(pause)));
-        host.show(News::KeepsNot { reason });
+        host.show(MemberEvent::KeepsNot { reason });
     }
 }
 
@@ -190,7 +190,7 @@ impl PrimaryMachine {
             self.keeping.fail(reason, now, host);
         } else {
             self.keeping = Keeping::default();
-            host.show(News::KeepsNot { reason: LET_IN });
+            host.show(MemberEvent::KeepsNot { reason: LET_IN });
         }
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }
@@ -225,7 +225,7 @@ impl PrimaryMachine {
             None if before == Some(log_at) => TWICE.to_owned(),
             None if self.closing.is_some() => NOT_YET.to_owned(),
             None => {
-                host.show(News::Fell { log_at });
+                host.show(MemberEvent::Fell { log_at });
                 return (Stage::Down, Turn::End(End::Fallen));
             }
         };
@@ -236,7 +236,7 @@ impl PrimaryMachine {
             return (Stage::Down, Turn::End(End::Failed(error)));
         }
         host.stop_watching();
-        host.show(News::NotRebuilt { reason: &reason, input });
+        host.show(MemberEvent::NotRebuilt { reason: &reason, input });
         stay_down(stop, host)
     }
 

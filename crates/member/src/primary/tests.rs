@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, MemberHost, News};
+use crate::host::{ConnState, End, MemberEvent, MemberHost};
 use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::buffering::Buffering;

@@ -58,7 +58,7 @@ impl Word {
 
 /// A change in the detector's opinion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum HealthChange {
     Suspected,
     Declared,
 }
@@ -106,7 +106,11 @@ impl Link {
 
     /// The heartbeat to send, if it is time, and the meaning of the host
     /// server's silence.
-    pub fn watch(&mut self, now: Nanos, period: Nanos) -> (Option<(u64, u64)>, Option<News>) {
+    pub fn watch(
+        &mut self,
+        now: Nanos,
+        period: Nanos,
+    ) -> (Option<(u64, u64)>, Option<HealthChange>) {
         let before = self.detector.peer();
         let mut verdicts = Verdicts::default();
         self.detector.handle_timeout(now, &mut verdicts);
@@ -114,9 +118,9 @@ impl Link {
         let news = if verdicts.declared {
             // It may come back: the beats go on.
             self.detector = Detector::new(now, period);
-            (!std::mem::replace(&mut self.silent, true)).then_some(News::Declared)
+            (!std::mem::replace(&mut self.silent, true)).then_some(HealthChange::Declared)
         } else {
-            (suspected && !self.silent).then_some(News::Suspected)
+            (suspected && !self.silent).then_some(HealthChange::Suspected)
         };
         (verdicts.beat, news)
     }

@@ -66,13 +66,13 @@ pub struct Beats {
     /// lost.
     lost_number: u64,
     peer_lost: u8,
-    strings: [Heard; STRINGS_MAX],
+    strings: [PeerBeat; STRINGS_MAX],
     /// Time when number `n` was sent, at `n % SENT_KEPT`, in ns.
     sent: [u64; SENT_KEPT as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct PeerBeat {
     echo: Echo,
     /// Time when that came, in ns.
     came: u64,
@@ -93,7 +93,7 @@ impl Beats {
             proven: 0,
             lost_number: 0,
             peer_lost: 0,
-            strings: [Heard::default(); STRINGS_MAX],
+            strings: [PeerBeat::default(); STRINGS_MAX],
             sent: [0; SENT_KEPT as usize],
         }
     }
@@ -103,7 +103,7 @@ impl Beats {
     pub fn send(&mut self, now: u64, string: usize, lost: u32) -> Beat {
         self.number += 1;
         self.sent[(self.number % SENT_KEPT) as usize] = now;
-        let Heard { echo, came, .. } = self.strings[string];
+        let PeerBeat { echo, came, .. } = self.strings[string];
         Beat {
             side: self.sides[0],
             string: string as u8,

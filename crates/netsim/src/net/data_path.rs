@@ -3,7 +3,7 @@
 
 use super::packet::{Kind, Packet};
 use crate::Ns;
-use holdfast_edge::{Direction, HalrHost, Intake, Loose, Passing, Resend};
+use holdfast_edge::{Direction, HalrHost, Inline, Intake, Passing, Resend};
 use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -56,7 +56,7 @@ impl DataPath {
 
 impl HalrHost for DataPath {
     type Key = u32;
-    type Shelf = Loose<Packet>;
+    type PacketStore = Inline<Packet>;
     type Held = Packet;
     type Error = Infallible;
     const DRAINS_MAX: usize = 0;
@@ -90,7 +90,7 @@ impl HalrHost for DataPath {
         self.sent.push_back(packet);
     }
 
-    fn resend(&mut self, _: &Loose<Packet>, resend: &Resend<Packet>) {
+    fn resend(&mut self, _: &Inline<Packet>, resend: &Resend<Packet>) {
         self.sent.push_back(resend.packet);
     }
 }

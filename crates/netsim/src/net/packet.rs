@@ -70,7 +70,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// memory if there are many flows.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Carried {
+struct QueuedPacket {
     flow: u32,
     seq: u32,
     ack: u32,
@@ -91,12 +91,12 @@ struct Carried {
 }
 
 // A packet is a line of the cache.
-const _: () = assert!(size_of::<Carried>() == 64);
+const _: () = assert!(size_of::<QueuedPacket>() == 64);
 
 /// Packets by number; numbers are reused.
 #[derive(Default)]
 pub(super) struct Slab {
-    packets: Vec<Carried>,
+    packets: Vec<QueuedPacket>,
     free: Vec<u32>,
     blocks: Vec<[(u32, u32); SACK_BLOCKS]>,
     free_blocks: Vec<u32>,
@@ -110,7 +110,7 @@ impl Slab {
         } else {
             put(&mut self.blocks, &mut self.free_blocks, packet.sack)
         };
-        let carried = Carried {
+        let carried = QueuedPacket {
             flow: packet.flow,
             seq: packet.seq,
             ack: packet.ack,

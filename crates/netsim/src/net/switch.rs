@@ -5,7 +5,9 @@ use super::data_path::DataPath;
 use super::packet::Packet;
 use super::scenario::SwitchSpec;
 use crate::Ns;
-use holdfast_edge::{Flows, Halr, HalrConfig, Loose, Pfrc, PfrcConfig, PfrcCounts, RecoveryCounts};
+use holdfast_edge::{
+    Flows, Halr, HalrConfig, Inline, Pfrc, PfrcConfig, PfrcCounts, RecoveryCounts,
+};
 use holdfast_wire::seq::SeqNo;
 
 pub(super) struct Switch {
@@ -180,7 +182,7 @@ impl Switch {
 impl Recoverer {
     fn new(config: HalrConfig) -> Self {
         let mut path = DataPath::default();
-        let mut machine = Halr::new(config, Loose::default());
+        let mut machine = Halr::new(config, Inline::default());
         let Ok(()) = machine.handle_start(0, &mut path);
         Self { machine, path }
     }

@@ -10,7 +10,7 @@ pub use trace::{Headers, Trace, TraceError};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use holdfast_edge::{Direction, Loose, Passing, Recovery, RecoveryConfig};
+use holdfast_edge::{Direction, Inline, Passing, Recovery, RecoveryConfig};
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use serde::Serialize;
@@ -64,7 +64,7 @@ pub struct MemoryReport {
 
 struct Policy {
     name: String,
-    cache: Recovery<Key, Loose<()>>,
+    cache: Recovery<Key, Inline<()>>,
     only: Option<BTreeSet<Key>>,
     share_sum: f64,
     samples: u64,
@@ -73,7 +73,7 @@ struct Policy {
 impl Policy {
     fn new(name: &str, config: RecoveryConfig) -> Self {
         let limits = RecoveryConfig { flows_max: FLOWS_MAX, bytes_max: u64::MAX >> 1, ..config };
-        let cache = Recovery::new(limits, Loose::default());
+        let cache = Recovery::new(limits, Inline::default());
         Self { name: name.to_owned(), cache, only: None, share_sum: 0.0, samples: 0 }
     }
 

@@ -7,7 +7,7 @@ use crate::packet::{ACK, Packet};
 use crate::plan::Mutation;
 use crate::world::World;
 use holdfast_edge::{
-    Direction, Halr, HalrConfig, HalrHost, HalrLimits, Intake, Keeps, Loose, Passing, Resend,
+    Direction, Halr, HalrConfig, HalrHost, HalrLimits, Inline, Intake, Keeps, Passing, Resend,
 };
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
@@ -44,7 +44,7 @@ impl Copies {
 /// An empty cache for a daemon.
 pub fn cache() -> Halr<World> {
     let config = HalrConfig::shipped(Keeps::Syns, false, &HalrLimits::STANDARD);
-    Halr::new(config, Loose::default())
+    Halr::new(config, Inline::default())
 }
 
 impl World {
@@ -73,7 +73,7 @@ impl EdgeDaemon {
 impl HalrHost for World {
     type Key = ConnKey;
     /// Every client's packet has a number.
-    type Shelf = Loose<u64>;
+    type PacketStore = Inline<u64>;
     type Held = Infallible;
     type Error = Infallible;
     const DRAINS_MAX: usize = 1;
@@ -111,7 +111,7 @@ impl HalrHost for World {
         match held {}
     }
 
-    fn resend(&mut self, _: &Loose<u64>, resend: &Resend<u64>) {
+    fn resend(&mut self, _: &Inline<u64>, resend: &Resend<u64>) {
         let to = self.edge.daemon.as_ref().and_then(|daemon| daemon.resends_to);
         let packet = self.packets[resend.packet as usize].clone();
         if let Some(member) = to.filter(|_| self.plan.mutation != Some(Mutation::NeverResend)) {

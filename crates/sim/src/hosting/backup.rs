@@ -23,7 +23,7 @@ use holdfast_wire::seq::SeqNo;
 const MAKING_MAX: Nanos = Nanos::from_ms(100);
 
 /// A socket that was rebuilt, and what has to be played into it.
-pub struct Carried {
+pub struct RestoredSocket {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
@@ -386,7 +386,7 @@ impl BackupHost for AtHost<'_> {
         }
         self.adopt(r);
         let (buffer, now) = (self.world.plan.receive_buffer, self.world.time_at(self.d.at));
-        self.d.carried.push(Carried {
+        self.d.carried.push(RestoredSocket {
             socket: Socket::restore(r, &kept, Truth::default(), buffer, now),
             reinject: r.reinject.iter().map(|raw| raw.to_vec()).collect(),
             queued: r.accept.is_none(),
@@ -456,7 +456,7 @@ impl BackupHost for AtHost<'_> {
     fn kick(&mut self) {
         let now = self.world.time_at(self.d.at);
         let (mut out, mut inject) = (Vec::new(), Vec::new());
-        for Carried { mut socket, reinject, .. } in std::mem::take(&mut self.d.carried) {
+        for RestoredSocket { mut socket, reinject, .. } in std::mem::take(&mut self.d.carried) {
             let mut own = Vec::new();
             socket.push(now, &mut own);
             if own.is_empty() {

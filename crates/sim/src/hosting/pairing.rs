@@ -7,7 +7,7 @@ use crate::plan::{Step, When};
 use crate::world::NAMES;
 use holdfast_member::pairing::{Apart, PairingHost};
 use holdfast_member::standing::hello;
-use holdfast_wire::message::{Message, WorldPart};
+use holdfast_wire::message::{FingerprintPart, Message};
 
 impl AtHost<'_> {
     /// Turns a primary's door.
@@ -59,7 +59,7 @@ impl PairingHost for AtHost<'_> {
         Ok(true)
     }
 
-    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
+    fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
         theirs.is_empty()
     }
 

@@ -28,7 +28,7 @@ pub struct Copies {
 
 impl HalrHost for Copies {
     type Key = Tuple;
-    type Shelf = Slabs;
+    type PacketStore = Slabs;
     type Held = ();
     type Error = Infallible;
     const DRAINS_MAX: usize = 64;

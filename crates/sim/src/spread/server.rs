@@ -8,7 +8,7 @@ use crate::Ns;
 use crate::clock::Clock;
 use holdfast_cluster::Nanos;
 use holdfast_member::host_server::{
-    Answer as Answered, Heard, HostServer, ListenerHost, Setup, Waiting,
+    Answer as Answered, EdgeWords, HostServer, ListenerHost, Setup, Waiting,
 };
 use holdfast_member::spread::Service;
 use holdfast_member::timing::host_server::ANSWER_MAX;
@@ -207,7 +207,7 @@ impl Server {
     pub fn hears(&mut self, bytes: &[u8]) {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         let Ok(message) = Message::decode(bytes) else { return };
-        let mut heard = Heard::default();
+        let mut heard = EdgeWords::default();
         heard.take(&message);
         machine.handle_heard(heard, desk);
     }
@@ -375,7 +375,7 @@ pub fn strangers_words(name: &str) -> [Vec<u8>; 2] {
         member: name,
         epoch: 0,
         speaks: false,
-        world: Vec::new(),
+        fingerprint: Vec::new(),
     };
     let announce = Message::Announce {
         weight: 1,

@@ -329,7 +329,7 @@ impl Copies {
 
 impl HalrHost for Copies {
     type Key = u64;
-    type Shelf = Slabs;
+    type PacketStore = Slabs;
     type Held = Packet;
     type Error = Infallible;
     const DRAINS_MAX: usize = 128;

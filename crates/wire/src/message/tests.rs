@@ -1,15 +1,15 @@
 use super::*;
 
-fn encoded(world: Vec<WorldPart<'_>>) -> Vec<u8> {
+fn encoded(fingerprint: Vec<FingerprintPart<'_>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (version, group, member) = (VERSION, "demo", "a");
-    Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, world }
+    Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, fingerprint }
         .encode(&mut bytes);
     bytes
 }
 
-fn part(name: &str) -> WorldPart<'_> {
-    WorldPart { kind: WorldKind::Library, name, hash: u64::MAX }
+fn part(name: &str) -> FingerprintPart<'_> {
+    FingerprintPart { kind: FingerprintKind::Library, name, hash: u64::MAX }
 }
 
 #[test]
@@ -21,10 +21,12 @@ fn a_text_is_cut_between_two_letters() {
 }
 
 #[test]
-fn a_hello_carries_its_world_whole_or_not_at_all() {
+fn a_hello_carries_its_fingerprint_whole_or_not_at_all() {
     let bytes = encoded(vec![part("libc.so.6"), part("libssl.so.3")]);
-    let Ok(Message::Hello { world, .. }) = Message::decode(&bytes) else { panic!("no hello") };
-    assert_eq!(world, [part("libc.so.6"), part("libssl.so.3")]);
+    let Ok(Message::Hello { fingerprint, .. }) = Message::decode(&bytes) else {
+        panic!("no hello")
+    };
+    assert_eq!(fingerprint, [part("libc.so.6"), part("libssl.so.3")]);
     for len in 0..bytes.len() {
         assert_eq!(Message::decode(&bytes[..len]), Err(BadMessage), "{len} bytes");
     }
@@ -32,12 +34,15 @@ fn a_hello_carries_its_world_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_world_without_bounds_is_malformed() {
-    let long = "x".repeat(WORLD_NAME_BYTES_MAX + 1);
+fn a_fingerprint_without_bounds_is_malformed() {
+    let long = "x".repeat(FINGERPRINT_NAME_BYTES_MAX + 1);
     assert!(Message::decode(&encoded(vec![part(&long[1..])])).is_ok());
     assert_eq!(Message::decode(&encoded(vec![part(&long)])), Err(BadMessage));
-    assert!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX])).is_ok());
-    assert_eq!(Message::decode(&encoded(vec![part("x"); WORLD_PARTS_MAX + 1])), Err(BadMessage));
+    assert!(Message::decode(&encoded(vec![part("x"); FINGERPRINT_PARTS_MAX])).is_ok());
+    assert_eq!(
+        Message::decode(&encoded(vec![part("x"); FINGERPRINT_PARTS_MAX + 1])),
+        Err(BadMessage)
+    );
 }
 
 #[test]

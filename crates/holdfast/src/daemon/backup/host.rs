@@ -2,7 +2,7 @@
 
 use super::{BackupDaemon, Barred, Cold, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
-use crate::daemon::edge_link::LinkEvent;
+use crate::daemon::dialer::LinkEvent;
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::primary::states;
@@ -13,7 +13,7 @@ use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::{process, way};
 use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
-use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
+use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
@@ -140,7 +140,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         self.alone = Some((alone, listener));
     }
 
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         self.tell(&news);
     }
 }

@@ -9,7 +9,7 @@ use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::spawn::Server;
 use holdfast_member::backup::{Cause, Kept, Phases as Times, Report};
-use holdfast_member::host::{Fault, News};
+use holdfast_member::host::{Fault, MemberEvent};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
 
@@ -43,56 +43,57 @@ fn in_us(times: &Times) -> Phases {
 }
 
 impl BackupDaemon<'_, '_> {
-    pub(super) fn tell(&mut self, news: &News<'_>) {
+    pub(super) fn tell(&mut self, news: &MemberEvent<'_>) {
         self.node.status.epoch = self.node.member.epoch;
         match *news {
-            News::Promotes { cause, stopped } => {
+            MemberEvent::Promotes { cause, stopped } => {
                 // Whatever the primary says from now on is said again.
                 (self.refused, self.says, self.stopped) = (None, None, stopped);
                 let why = self.why(cause);
                 let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
                 self.node.events.add(what, why);
             }
-            News::TakesOver { cause } => self.tell_takeover(cause),
-            News::Waits { reason } => self.refused = Some(reason.to_owned()),
-            News::TookOver { cause, phases, .. } => {
+            MemberEvent::TakesOver { cause } => self.tell_takeover(cause),
+            MemberEvent::Waits { reason } => self.refused = Some(reason.to_owned()),
+            MemberEvent::TookOver { cause, phases, .. } => {
                 let fell = cause == Cause::Fallen;
                 self.tell_taken_over(self.why(cause), phases, fell);
             }
-            News::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
-            News::Built { took } => self.tell_built(took),
-            News::GaveUpForGood => {
+            MemberEvent::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
+            MemberEvent::Built { took } => self.tell_built(took),
+            MemberEvent::GaveUpForGood => {
                 let Said { role, state, reason, .. } = self.node.own().clone();
                 let times = self.node.member.rejoin_max;
                 let reason = format!("{reason} (given up more than {times} times in a row)");
                 self.node.set_state(role, state, &reason, RESTART_BOTH);
             }
-            News::Replaced { newer } => self.node.set_replaced(newer),
-            News::EndedAlone => {
+            MemberEvent::Replaced { newer } => self.node.set_replaced(newer),
+            MemberEvent::EndedAlone => {
                 self.node.set_ended(Role::Primary, advice::ENDED, advice::AFTER_END);
             }
-            News::Joins { image_bytes } => self.node.note_joins(image_bytes),
-            News::JoinFailed { reason } => {
+            MemberEvent::Joins { image_bytes } => self.node.note_joins(image_bytes),
+            MemberEvent::JoinFailed { reason } => {
                 self.node.other_says = None;
                 self.node.events.add("join failed", reason);
                 let reason = format!("could not join {}: {}", self.node.other.name, clip(reason));
                 let remedy = "it tries again; look at the reason if that does not help";
                 self.node.set_put_off(&reason, &advice::not_joined(&reason, remedy));
             }
-            News::Joined { took } => self.node.note_joined(took),
-            News::NotRebuilt { reason, input } => {
+            MemberEvent::Joined { took } => self.node.note_joined(took),
+            MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.own_end;
                 self.node.set_fallen(how, reason, input);
             }
             // A primary's.
-            News::Keeps { .. } | News::KeepsNot { .. } | News::Fell { .. } => {}
-            News::HandsOver
-            | News::Stopped
-            | News::HandedOver { .. }
-            | News::ServerEnded { .. }
-            | News::Doubts { .. }
-            | News::Asks { .. }
-            | News::Alone { .. } => {}
+            MemberEvent::Keeps { .. } | MemberEvent::KeepsNot { .. } | MemberEvent::Fell { .. } => {
+            }
+            MemberEvent::HandsOver
+            | MemberEvent::Stopped
+            | MemberEvent::HandedOver { .. }
+            | MemberEvent::ServerEnded { .. }
+            | MemberEvent::Doubts { .. }
+            | MemberEvent::Asks { .. }
+            | MemberEvent::Alone { .. } => {}
         }
     }
 

@@ -37,7 +37,7 @@ const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
 
 /// One connection that was carried over.
-pub struct Carried {
+pub struct RestoredSocket {
     /// The socket, held only until it lives: the server's close must be the
     /// last one.
     fd: Option<OwnedFd>,
@@ -71,7 +71,7 @@ pub struct Carried {
 /// Carries out the verdicts of a promotion.
 #[derive(Default)]
 pub struct SocketRestorer {
-    pub sockets: Vec<Carried>,
+    pub sockets: Vec<RestoredSocket>,
     pub errors: Vec<String>,
     /// Bytes of output that the replica may still keep.
     room: Option<u64>,
@@ -327,7 +327,8 @@ impl SocketRestorer {
             c.syn_ack_at = now + 2 * (c.syn_ack_at - c.born);
             heed("a packet to a client", raw.send(packet));
         }
-        let stalled = |c: &&mut Carried| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
+        let stalled =
+            |c: &&mut RestoredSocket| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
         for c in self.sockets.iter_mut().filter(stalled) {
             c.nudge = Some(Nudge::default());
             c.nudged_at = now;
@@ -337,7 +338,7 @@ impl SocketRestorer {
     }
 }
 
-impl Carried {
+impl RestoredSocket {
     fn spec<'s>(&'s self, unread: &'s [&'s [u8]]) -> RestoreSpec<'s> {
         RestoreSpec {
             key: self.key,
@@ -425,7 +426,7 @@ impl Carried {
 }
 
 impl SocketRestorer {
-    fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<Carried, String> {
+    fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<RestoredSocket, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             format!("{}: {what}: {error}", r.record.key)
         };
@@ -444,7 +445,7 @@ impl SocketRestorer {
         let rest = in_flight.split_off(under_way as usize);
         // An acknowledged FIN lies behind the output.
         let behind_fin = u64::from(r.closing.server_fin_acked);
-        Ok(Carried {
+        Ok(RestoredSocket {
             fd: Some(fd),
             key: r.record.key,
             record: *r.record,

@@ -5,12 +5,12 @@ use crate::channel::{Channel, ChannelError};
 use crate::config::Config;
 use crate::daemon::pulse::Pulse;
 use crate::daemon::said::{Said, takeover_of};
+use crate::fingerprint;
 use crate::poll::{Interest, Poll};
 use crate::status::Takeover;
-use crate::world;
 use holdfast_cluster::Nanos;
-use holdfast_member::edge::Wish;
-use holdfast_wire::message::{Message, WorldKind, WorldPart};
+use holdfast_member::edge::MemberRequest;
+use holdfast_wire::message::{FingerprintKind, FingerprintPart, Message};
 
 /// Most messages taken from a member at a time.
 const WORDS_MAX: usize = 1024;
@@ -35,7 +35,7 @@ struct Slot {
 
 /// A member's message: what the machine makes of it, and what the daemon does.
 pub(super) struct Word {
-    pub wish: Wish,
+    pub wish: MemberRequest,
     pub report: Option<Report>,
 }
 
@@ -56,7 +56,7 @@ impl Links {
         let slot =
             |name: &String| Slot { name: name.clone(), channel: None, says: None, differs: None };
         let slots = config.members.iter().map(|m| slot(&m.name)).collect();
-        let file = world::of_file(config);
+        let file = fingerprint::of_file(config);
         Self { group: config.group.name.clone(), file, slots, pulse }
     }
 
@@ -84,7 +84,7 @@ impl Links {
     /// Notes what the member's file says.
     pub fn note_file(&mut self, index: usize, lines: &[String]) {
         if let Some(slot) = self.slots.get_mut(index) {
-            slot.differs = world::other_file(&self.file, lines, &slot.name);
+            slot.differs = fingerprint::other_file(&self.file, lines, &slot.name);
         }
     }
 
@@ -133,7 +133,7 @@ impl Links {
         let result = channel.recv(|message| {
             if words.len() < WORDS_MAX {
                 let report = report_of(&message);
-                words.push(Word { wish: Wish::of(message, group, name), report });
+                words.push(Word { wish: MemberRequest::of(message, group, name), report });
             }
         });
         (words, result)
@@ -185,7 +185,7 @@ fn flush(
 
 fn report_of(message: &Message<'_>) -> Option<Report> {
     match *message {
-        Message::Hello { ref world, .. } => Some(Report::File(settings(world))),
+        Message::Hello { ref fingerprint, .. } => Some(Report::File(settings(fingerprint))),
         Message::Says { .. } => Said::of(message).map(Report::Says),
         Message::SignSeen { number, mac } => Some(Report::SignSeen { number, mac }),
         Message::TookOver { .. } => takeover_of(message).map(Report::TookOver),
@@ -194,7 +194,7 @@ fn report_of(message: &Message<'_>) -> Option<Report> {
 }
 
 /// What a hello says about the member's file.
-fn settings(world: &[WorldPart<'_>]) -> Vec<String> {
-    let settings = world.iter().filter(|part| part.kind == WorldKind::Setting);
+fn settings(fingerprint: &[FingerprintPart<'_>]) -> Vec<String> {
+    let settings = fingerprint.iter().filter(|part| part.kind == FingerprintKind::Setting);
     settings.map(|part| part.name.to_owned()).collect()
 }

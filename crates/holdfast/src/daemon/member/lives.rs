@@ -6,9 +6,9 @@ use crate::config::{Config, Member};
 use crate::daemon::backup::Ended;
 use crate::daemon::drive::{self, drive};
 use crate::daemon::{backup, primary, survivor};
+use crate::fingerprint;
 use crate::leavings;
 use crate::status::{Role, State};
-use crate::world;
 use holdfast_cluster::Nanos;
 use holdfast_linux::snapshot::settle;
 use holdfast_member::host::{End, Hosted};
@@ -39,7 +39,7 @@ impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
 /// Whatever keeps it from starting or ends it.
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     // A member that could never start its server must not keep the other one waiting.
-    if let Some(lack) = world::lacks(&config.server).first() {
+    if let Some(lack) = fingerprint::lacks(&config.server).first() {
         anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
     }
     let mut node = MemberContext::new(config, member)?;
@@ -88,7 +88,7 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     };
     node.note_removed(&orphan);
     let server = &node.config.server;
-    let user = server.user.as_deref().map(world::user_ids).transpose()?;
+    let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
     for folder in &server.state_dirs {
         settle(folder, user).map_err(|error| anyhow::anyhow!("{error}; remedy: {UNSETTLED}"))?;
     }

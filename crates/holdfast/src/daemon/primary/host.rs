@@ -11,7 +11,7 @@ use crate::poll::Interest;
 use holdfast_linux::diag::{self, DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::{self, Server};
-use holdfast_member::host::{ConnState, Hosted, MemberHost, News};
+use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::{Book, Earlier, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_member::timing::primary::REPEATS_MAX;
 use holdfast_replica::primary::{Peeked, Wanted};
@@ -111,7 +111,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
         self.alone = Some(alone);
     }
 
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         self.tell(&news);
     }
 }

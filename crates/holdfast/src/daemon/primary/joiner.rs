@@ -3,7 +3,7 @@
 use super::{PEER, PrimaryDaemon};
 use crate::status::{Role, State};
 use holdfast_member::pairing::{Apart, PairingHost};
-use holdfast_wire::message::{Message, WorldPart};
+use holdfast_wire::message::{FingerprintPart, Message};
 
 impl PairingHost for PrimaryDaemon<'_, '_> {
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
@@ -14,8 +14,8 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
         self.door.say_hello(self.node, runs)
     }
 
-    fn is_own_world(&self, theirs: &[WorldPart<'_>]) -> bool {
-        self.door.is_own_world(self.node, theirs)
+    fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
+        self.door.is_own_fingerprint(self.node, theirs)
     }
 
     fn keep(&mut self, _: Vec<Vec<u8>>) {

@@ -9,9 +9,9 @@ use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::News;
+use holdfast_member::host::MemberEvent;
 use holdfast_member::primary::Report;
-use holdfast_member::standing::Heard;
+use holdfast_member::standing::CurrentMember;
 use holdfast_wire::message::clip;
 use std::time::Instant;
 
@@ -30,79 +30,79 @@ impl PrimaryDaemon<'_, '_> {
         turn_away(self.node, &mut self.listener, &reason);
     }
 
-    pub(super) fn tell(&mut self, news: &News<'_>) {
+    pub(super) fn tell(&mut self, news: &MemberEvent<'_>) {
         self.node.status.epoch = self.node.member.epoch;
-        if !matches!(news, News::Joined { .. }) {
+        if !matches!(news, MemberEvent::Joined { .. }) {
             self.joins = None;
         }
         let events = &mut self.node.events;
         match *news {
-            News::HandsOver => {
+            MemberEvent::HandsOver => {
                 let what = format!("to {}, as the operator wishes", self.node.other.name);
                 events.add("handing over", what);
             }
-            News::Stopped => {
+            MemberEvent::Stopped => {
                 let reason = "this member hands over; the backup takes over";
                 let remedy = "a member that was stopped joins when it is started again";
                 self.node.set_state(Role::Primary, State::Ended, reason, remedy);
             }
-            News::HandedOver { newer, took } => {
+            MemberEvent::HandedOver { newer, took } => {
                 let what = format!("{} is current in epoch {}", newer.current, newer.epoch);
                 events.add("handed over", format!("{what} after {} µs", took.0 / 1000));
             }
-            News::ServerEnded { gone, newer } => self.tell_end(gone, newer),
-            News::EndedAlone => {
+            MemberEvent::ServerEnded { gone, newer } => self.tell_end(gone, newer),
+            MemberEvent::EndedAlone => {
                 let role = self.node.status.role;
                 self.say_ended(role, "", advice::AFTER_END);
             }
-            News::Replaced { newer } => {
+            MemberEvent::Replaced { newer } => {
                 self.node.set_replaced(newer);
                 self.alone.get_or_insert_with(Alone::new);
             }
-            News::Doubts { reason } => self.node.wait_for_edge(reason),
-            News::Asks { reason } => {
+            MemberEvent::Doubts { reason } => self.node.wait_for_edge(reason),
+            MemberEvent::Asks { reason } => {
                 self.node.other_says = None;
                 self.node.wait_for_edge(reason);
             }
-            News::Alone { reason } => {
+            MemberEvent::Alone { reason } => {
                 self.node.set_alone(&format!("{reason}; running alone"));
                 self.node.begin_alone();
             }
-            News::Joins { image_bytes } => {
+            MemberEvent::Joins { image_bytes } => {
                 self.node.note_joins(image_bytes);
                 self.joins = Some(0);
             }
-            News::JoinFailed { reason } => {
+            MemberEvent::JoinFailed { reason } => {
                 events.add("join failed", format!("{}: {reason}", self.node.other.name));
                 self.node.set_unjoined(clip(reason));
             }
-            News::Joined { took } => self.node.note_joined(took),
-            News::Keeps { took } => self.node.note_kept(took),
-            News::KeepsNot { reason } => self.node.note_unkept(reason),
-            News::Fell { log_at } => {
+            MemberEvent::Joined { took } => self.node.note_joined(took),
+            MemberEvent::Keeps { took } => self.node.note_kept(took),
+            MemberEvent::KeepsNot { reason } => self.node.note_unkept(reason),
+            MemberEvent::Fell { log_at } => {
                 let how = self.with_server(Server::ending).flatten();
                 self.node.note_fall(how, log_at);
             }
-            News::NotRebuilt { reason, input } => {
+            MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.with_server(Server::ending).flatten();
                 self.node.set_fallen(how, reason, input);
             }
             // A backup's.
-            News::Promotes { .. }
-            | News::TakesOver { .. }
-            | News::Built { .. }
-            | News::Waits { .. }
-            | News::TookOver { .. }
-            | News::GaveUpForGood
-            | News::GaveUp { .. } => {}
+            MemberEvent::Promotes { .. }
+            | MemberEvent::TakesOver { .. }
+            | MemberEvent::Built { .. }
+            | MemberEvent::Waits { .. }
+            | MemberEvent::TookOver { .. }
+            | MemberEvent::GaveUpForGood
+            | MemberEvent::GaveUp { .. } => {}
         }
     }
 
     /// The server has ended: who goes on?
-    fn tell_end(&mut self, gone: Option<&str>, newer: Option<&Heard>) {
+    fn tell_end(&mut self, gone: Option<&str>, newer: Option<&CurrentMember>) {
         let (role, then, remedy) = match (gone, newer) {
             (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
-            (None, Some(Heard { epoch, current })) => {
+            (None, Some(CurrentMember { epoch, current })) => {
                 (Role::None, format!("; {current} is current in epoch {epoch}"), REJOINS)
             }
             (None, None) => {

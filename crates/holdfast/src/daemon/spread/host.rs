@@ -9,7 +9,7 @@ use crate::channel::{Identity, Kind};
 use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
-use crate::daemon::edge_link::{EdgeLink, LinkEvent};
+use crate::daemon::dialer::{Dialer, LinkEvent};
 use crate::daemon::kept::Kept;
 use crate::daemon::shown;
 use crate::poll::{Interest, Poll, Signals};
@@ -21,7 +21,7 @@ use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
 use holdfast_linux::link::Link;
 use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::route;
-use holdfast_member::host_server::{Answer, Heard, HostServer, ListenerHost, Setup, Waiting};
+use holdfast_member::host_server::{Answer, EdgeWords, HostServer, ListenerHost, Setup, Waiting};
 use holdfast_member::spread::Service;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
@@ -47,7 +47,7 @@ struct HostDaemon<'a> {
 struct Wire {
     clock: Clock,
     bpf: HostEnd,
-    link: EdgeLink,
+    link: Dialer,
     /// The watch for binds; `None` if the kernel refuses: listeners are then
     /// only looked up.
     binds: Option<BindWatch>,
@@ -93,7 +93,7 @@ impl<'a> HostDaemon<'a> {
         let wire = Wire {
             clock,
             bpf,
-            link: EdgeLink::new(config.edge.listen, identity, EDGE, Instant::now()),
+            link: Dialer::new(config.edge.listen, identity, EDGE, Instant::now()),
             binds: binds.ok(),
             listeners: ListenerSocket::open()?,
             prober: Prober::start(),
@@ -135,7 +135,7 @@ impl<'a> HostDaemon<'a> {
     }
 
     fn hear(&mut self, now: Instant) {
-        let mut heard = Heard::default();
+        let mut heard = EdgeWords::default();
         let event = self.wire.link.turn(now, &self.poll, |message| heard.take(&message));
         self.follow(&event);
         self.machine.handle_heard(heard, &mut self.wire);

@@ -85,7 +85,7 @@ impl MemberHost for Book {
         self.note(format!("ack {}", segment.ack.0));
     }
     fn stand_by(&mut self) {}
-    fn show(&mut self, news: News<'_>) {
+    fn show(&mut self, news: MemberEvent<'_>) {
         self.note(format!("shows {}", name(&news)));
     }
 }
@@ -102,7 +102,7 @@ impl PairingHost for Book {
         self.note(format!("hello, runs: {runs}"));
         Ok(true)
     }
-    fn is_own_world(&self, _: &[holdfast_wire::message::WorldPart<'_>]) -> bool {
+    fn is_own_fingerprint(&self, _: &[holdfast_wire::message::FingerprintPart<'_>]) -> bool {
         true
     }
     fn keep(&mut self, _: Vec<Vec<u8>>) {}

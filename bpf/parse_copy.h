@@ -3,8 +3,8 @@
  * Finds what the programs need of a frame's IP and TCP headers. Headers are
  * copied with bpf_skb_load_bytes, which also reads non-linear packets.
  */
-#ifndef HOLDFAST_PARSE_H
-#define HOLDFAST_PARSE_H
+#ifndef HOLDFAST_PARSE_COPY_H
+#define HOLDFAST_PARSE_COPY_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,6 +1,6 @@
 //! The shared objects that the loader would map into a program.
 
-use super::WorldError;
+use super::FingerprintError;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,11 +17,12 @@ const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 pub(super) fn of(
     program: &Path,
     environment: &BTreeMap<OsString, OsString>,
-) -> Result<Vec<(String, PathBuf)>, WorldError> {
-    let fail = |said: String| WorldError::Loader { loader: LOADER, program: program.into(), said };
+) -> Result<Vec<(String, PathBuf)>, FingerprintError> {
+    let fail =
+        |said: String| FingerprintError::Loader { loader: LOADER, program: program.into(), said };
     // The kernel tells the loader the program's own place, which `$ORIGIN` means.
     let place = program.canonicalize().map_err(|error| fail(error.to_string()))?;
-    let ask = |what: &str| -> Result<Output, WorldError> {
+    let ask = |what: &str| -> Result<Output, FingerprintError> {
         Command::new(LOADER)
             .args([what.as_ref(), place.as_os_str()])
             .env_clear()
@@ -35,7 +36,7 @@ pub(super) fn of(
     }
     let listed = ask("--list")?;
     let libraries = parse(&String::from_utf8_lossy(&listed.stdout))
-        .map_err(|library| WorldError::NoLibrary { program: program.into(), library })?;
+        .map_err(|library| FingerprintError::NoLibrary { program: program.into(), library })?;
     if !listed.status.success() {
         return Err(fail(String::from_utf8_lossy(&listed.stderr).trim().to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Two worlds compared, as a text.
+//! Two fingerprints compared, as a text.
 
 use super::{KINDS, Kind, Part};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most names told per kind; the rest is counted.
 const NAMES_MAX: usize = 4;
 
-/// How two worlds differ, and what to do about it.
+/// How two fingerprints differ, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// What differs, by kind and name.

@@ -27,7 +27,7 @@ pub enum LinkEvent {
 }
 
 /// Connects to `address` for as long as it exists.
-pub struct EdgeLink {
+pub struct Dialer {
     address: SocketAddr,
     identity: Identity,
     token: u64,
@@ -37,8 +37,8 @@ pub struct EdgeLink {
     retry_at: Instant,
 }
 
-impl EdgeLink {
-    /// A link that starts to connect at its first [`EdgeLink::turn`].
+impl Dialer {
+    /// A link that starts to connect at its first [`Dialer::turn`].
     #[must_use]
     pub fn new(address: SocketAddr, identity: Identity, token: u64, now: Instant) -> Self {
         Self {
@@ -76,14 +76,14 @@ impl EdgeLink {
         self.channel.as_ref().map_or(0, Channel::backlog_bytes)
     }
 
-    /// When [`EdgeLink::turn`] must be called even if nothing is ready.
+    /// When [`Dialer::turn`] must be called even if nothing is ready.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.channel.as_ref().map_or(Some(self.retry_at), Channel::deadline)
     }
 
     /// Queues a message; true if the channel was open and took it. It leaves
-    /// with the next [`EdgeLink::flush`].
+    /// with the next [`Dialer::flush`].
     pub fn send(&mut self, message: &Message<'_>) -> bool {
         match &mut self.channel {
             Some(channel) if self.opened => {
@@ -203,7 +203,7 @@ mod tests {
 
     /// Turns both sides until `done`.
     fn turn_until(
-        link: &mut EdgeLink,
+        link: &mut Dialer,
         poll: &mut Poll,
         listener: &mut Listener,
         mut done: impl FnMut(&LinkEvent, &mut Option<Channel>) -> bool,
@@ -230,7 +230,7 @@ mod tests {
             Listener::bind("127.0.0.1:0".parse().unwrap(), identity("edge")).unwrap();
         let mut poll = Poll::new().unwrap();
         let mut link =
-            EdgeLink::new(listener.local_addr().unwrap(), identity("a"), 5, Instant::now());
+            Dialer::new(listener.local_addr().unwrap(), identity("a"), 5, Instant::now());
         let mut far = None;
         assert!(!link.send(&Message::Ask));
         for _ in 0..2 {

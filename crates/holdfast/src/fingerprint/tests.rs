@@ -40,13 +40,13 @@ fn config(command: &[&str]) -> Config {
     config
 }
 
-fn gathered(config: &Config) -> World {
+fn gathered(config: &Config) -> Fingerprint {
     let shim = std::env::current_exe().unwrap();
-    World::new(gather::parts(config, &hasher(), &shim).unwrap(), hasher()).unwrap()
+    Fingerprint::new(gather::parts(config, &hasher(), &shim).unwrap(), hasher()).unwrap()
 }
 
 /// The differences that `b` would report to `a`.
-fn between(a: &World, b: &World) -> Option<Difference> {
+fn between(a: &Fingerprint, b: &Fingerprint) -> Option<Difference> {
     let told: Vec<Part> = b.wire().iter().map(Part::from).collect();
     a.difference(&told, "a", "b")
 }
@@ -56,7 +56,7 @@ fn server(command: &[&str]) -> Server {
 }
 
 #[test]
-fn one_host_is_one_world() {
+fn one_host_is_one_fingerprint() {
     let config = config(&["/bin/sh", "-c", "true"]);
     let (one, two) = (gathered(&config), gathered(&config));
     assert_eq!(between(&one, &two), None);
@@ -109,14 +109,14 @@ fn each_difference_is_named_with_a_remedy() {
 
 #[test]
 fn libraries_and_cpu_features_are_named_and_counted() {
-    let world = |parts: Vec<Part>| World::new(parts, hasher()).unwrap();
+    let fingerprint = |parts: Vec<Part>| Fingerprint::new(parts, hasher()).unwrap();
     let part = |kind, name: &str, content: &[u8]| hasher().part(kind, name, content);
-    let a = world(vec![
+    let a = fingerprint(vec![
         part(Kind::Library, "libc.so.6", b"2.36"),
         part(Kind::Library, "libssl.so.3", b"3.0.17"),
         part(Kind::CpuFeature, "avx512f", b""),
     ]);
-    let b = world(vec![
+    let b = fingerprint(vec![
         part(Kind::Library, "libc.so.6", b"2.36"),
         part(Kind::Library, "libssl.so.3", b"3.0.18"),
     ]);
@@ -126,7 +126,7 @@ fn libraries_and_cpu_features_are_named_and_counted() {
     assert_eq!(between(&b, &a).unwrap().what.replace("on b", "on a"), found.what);
 
     let flags = (0..10).map(|n| part(Kind::CpuFeature, &format!("f{n}"), b"")).collect();
-    let found = between(&world(flags), &world(Vec::new())).unwrap();
+    let found = between(&fingerprint(flags), &fingerprint(Vec::new())).unwrap();
     assert!(found.what.ends_with("f3 (only on a) and 6 more"), "{}", found.what);
 }
 
@@ -178,10 +178,10 @@ fn cpu_flags_are_those_of_the_first_processor() {
 
 #[test]
 fn names_have_an_end_and_still_count_as_a_whole() {
-    let long = |first: &str| format!("{first}{}", "é".repeat(WORLD_NAME_BYTES_MAX));
+    let long = |first: &str| format!("{first}{}", "é".repeat(FINGERPRINT_NAME_BYTES_MAX));
     let (a, b) = (long("a"), long("b"));
     let [one, two] = [&a, &b].map(|name| hasher().part(Kind::File, name, b"same"));
-    assert!(one.name.len() <= WORLD_NAME_BYTES_MAX && a.ends_with(&one.name));
+    assert!(one.name.len() <= FINGERPRINT_NAME_BYTES_MAX && a.ends_with(&one.name));
     assert_eq!(one.name, two.name);
     assert_ne!(one.hash, two.hash);
 }
@@ -192,6 +192,10 @@ fn what_cannot_be_told_is_an_error_with_a_remedy() {
     let error = gather::parts(&config(&["/nonexistent/server"]), &hasher(), &shim).unwrap_err();
     assert_eq!(error.to_string(), "`/nonexistent/server` is no program of this host");
     assert!(!error.remedy().is_empty());
-    let many = (0..=WORLD_PARTS_MAX).map(|n| hasher().part(Kind::Variable, &n.to_string(), b""));
-    assert!(matches!(World::new(many.collect(), hasher()), Err(WorldError::TooMany(_))));
+    let many =
+        (0..=FINGERPRINT_PARTS_MAX).map(|n| hasher().part(Kind::Variable, &n.to_string(), b""));
+    assert!(matches!(
+        Fingerprint::new(many.collect(), hasher()),
+        Err(FingerprintError::TooMany(_))
+    ));
 }

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 /// The speakers; see the module.
 #[derive(Debug, Default)]
-pub struct Voice {
+pub struct Speakers {
     speakers: BTreeMap<u64, usize>,
     epoch: u64,
 }
 
-impl Voice {
+impl Speakers {
     /// The newest epoch in which anybody has spoken.
     pub const fn epoch(&self) -> u64 {
         self.epoch

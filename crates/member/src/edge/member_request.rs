@@ -6,7 +6,7 @@ use holdfast_wire::message::{ConnKey, Message, VERSION};
 
 /// What a member's message asks the edge to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum MemberRequest {
     Hello {
         /// Whether it is of this release and group, and from the member whose
         /// channel it is.
@@ -32,7 +32,7 @@ pub enum Wish {
     Nonsense,
 }
 
-impl Wish {
+impl MemberRequest {
     /// The wish of `member`'s message to the edge of `group`.
     #[must_use]
     pub fn of(message: Message<'_>, group: &str, member: &str) -> Self {

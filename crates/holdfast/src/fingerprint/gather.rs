@@ -1,6 +1,6 @@
-//! Where the parts of this host's world come from.
+//! Where the parts of this host's fingerprint come from.
 
-use super::{Hasher, Kind, Part, WorldError, libraries};
+use super::{FingerprintError, Hasher, Kind, Part, libraries};
 use crate::config::{Config, Server};
 use holdfast_linux::limits;
 use std::collections::BTreeMap;
@@ -56,11 +56,12 @@ pub(super) fn parts(
     config: &Config,
     hasher: &Hasher,
     shim: &Path,
-) -> Result<Vec<Part>, WorldError> {
+) -> Result<Vec<Part>, FingerprintError> {
     let server = &config.server;
     let environment = environment(server, std::env::vars_os());
     let name = server.command.first().map_or("", String::as_str);
-    let program = find_program(server).ok_or_else(|| WorldError::NoProgram(name.to_owned()))?;
+    let program =
+        find_program(server).ok_or_else(|| FingerprintError::NoProgram(name.to_owned()))?;
     let mut parts = vec![hasher.file(Kind::Program, &program.display().to_string(), &program)?];
     parts.push(hasher.file(Kind::Library, "libholdfast_shim.so", shim)?);
     for (soname, path) in libraries::of(&program, &environment)? {
@@ -101,13 +102,13 @@ pub fn find_program(server: &Server) -> Option<PathBuf> {
 /// Path of the shim, beside the program or where packages put it.
 ///
 /// # Errors
-/// [`WorldError::NoShim`].
-pub fn shim_path() -> Result<PathBuf, WorldError> {
+/// [`FingerprintError::NoShim`].
+pub fn shim_path() -> Result<PathBuf, FingerprintError> {
     // Without `/proc` there is no daemon either.
     let exe = std::env::current_exe().unwrap_or_default();
     let beside = exe.with_file_name("libholdfast_shim.so");
     let packaged = PathBuf::from("/usr/lib/holdfast/libholdfast_shim.so");
-    [beside, packaged].into_iter().find(|p| p.is_file()).ok_or(WorldError::NoShim(exe))
+    [beside, packaged].into_iter().find(|p| p.is_file()).ok_or(FingerprintError::NoShim(exe))
 }
 
 /// Variables of this process that the server does not get.

@@ -4,13 +4,13 @@
  * takes a third of the time of copying them. Nothing is written in place: a
  * program that does so unshares every packet, even those that it lets pass.
  */
-#ifndef HOLDFAST_LOOK_H
-#define HOLDFAST_LOOK_H
+#ifndef HOLDFAST_PARSE_DIRECT_H
+#define HOLDFAST_PARSE_DIRECT_H
 
 #include <linux/udp.h>
 #include "encap.h"
 #include "layout.h"
-#include "parse.h"
+#include "parse_copy.h"
 
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_OFFSET 0x1fff

@@ -3,7 +3,7 @@
 //! its command line and the files named there, its environment, the settings of
 //! the group's file that reach it, and the processor's features.
 //!
-//! A world is a list of named hashes, keyed with the group's secret. The members
+//! A fingerprint is a list of named hashes, keyed with the group's secret. The members
 //! exchange them when they meet, so that a refusal names what differs.
 
 mod compare;
@@ -23,7 +23,9 @@ use crate::config::Config;
 use crate::key::GroupKey;
 use blake2::digest::consts::U8;
 use blake2::digest::{FixedOutput, KeyInit, Update};
-use holdfast_wire::message::{WORLD_NAME_BYTES_MAX, WORLD_PARTS_MAX, WorldKind as Kind, WorldPart};
+use holdfast_wire::message::{
+    FINGERPRINT_NAME_BYTES_MAX, FINGERPRINT_PARTS_MAX, FingerprintKind as Kind, FingerprintPart,
+};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,7 @@ const KINDS: [Kind; 7] = [
     Kind::CpuFeature,
 ];
 
-/// One thing that must be the same on both members; see [`WorldPart`].
+/// One thing that must be the same on both members; see [`FingerprintPart`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     pub kind: Kind,
@@ -48,15 +50,15 @@ pub struct Part {
 
 /// Everything that must be the same, as this host has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct World {
-    /// Parts, sorted; at most [`WORLD_PARTS_MAX`].
+pub struct Fingerprint {
+    /// Parts, sorted; at most [`FINGERPRINT_PARTS_MAX`].
     parts: Vec<Part>,
     hasher: Hasher,
 }
 
-/// Why this host cannot tell its world: the server could not start either.
+/// Why this host cannot tell its fingerprint: the server could not start either.
 #[derive(Debug, thiserror::Error)]
-pub enum WorldError {
+pub enum FingerprintError {
     #[error("`{0}` is no program of this host")]
     NoProgram(String),
     #[error("libholdfast_shim.so is neither beside {0} nor in /usr/lib/holdfast")]
@@ -71,7 +73,7 @@ pub enum WorldError {
     TooMany(usize),
 }
 
-impl WorldError {
+impl FingerprintError {
     /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -90,19 +92,19 @@ impl WorldError {
             }
             Self::Loader { .. } => "the server must be a program for x86_64 and glibc".to_owned(),
             Self::TooMany(_) => format!(
-                "at most {WORLD_PARTS_MAX} are possible: start the daemon with a smaller environment"
+                "at most {FINGERPRINT_PARTS_MAX} are possible: start the daemon with a smaller environment"
             ),
         }
     }
 }
 
-impl World {
+impl Fingerprint {
     /// Looks at this host. Reads the server's files, and has the system's
     /// loader list its libraries; nothing of the server is executed.
     ///
     /// # Errors
-    /// As [`WorldError`] tells.
-    pub fn gather(config: &Config, key: &GroupKey) -> Result<Self, WorldError> {
+    /// As [`FingerprintError`] tells.
+    pub fn gather(config: &Config, key: &GroupKey) -> Result<Self, FingerprintError> {
         Self::gather_with(config, key, &shim_path()?)
     }
 
@@ -111,16 +113,16 @@ impl World {
         config: &Config,
         key: &GroupKey,
         shim: &Path,
-    ) -> Result<Self, WorldError> {
-        let hasher = Hasher(key.world_key());
+    ) -> Result<Self, FingerprintError> {
+        let hasher = Hasher(key.fingerprint_key());
         Self::new(gather::parts(config, &hasher, shim)?, hasher)
     }
 
-    fn new(mut parts: Vec<Part>, hasher: Hasher) -> Result<Self, WorldError> {
+    fn new(mut parts: Vec<Part>, hasher: Hasher) -> Result<Self, FingerprintError> {
         parts.sort();
         parts.dedup();
-        if parts.len() > WORLD_PARTS_MAX {
-            return Err(WorldError::TooMany(parts.len()));
+        if parts.len() > FINGERPRINT_PARTS_MAX {
+            return Err(FingerprintError::TooMany(parts.len()));
         }
         Ok(Self { parts, hasher })
     }
@@ -128,7 +130,7 @@ impl World {
     /// The parts, as [`Message::Hello`](holdfast_wire::message::Message::Hello)
     /// carries them.
     #[must_use]
-    pub fn wire(&self) -> Vec<WorldPart<'_>> {
+    pub fn wire(&self) -> Vec<FingerprintPart<'_>> {
         self.parts.iter().map(Part::wire).collect()
     }
 
@@ -174,13 +176,13 @@ impl World {
 }
 
 impl Part {
-    fn wire(&self) -> WorldPart<'_> {
-        WorldPart { kind: self.kind, name: &self.name, hash: self.hash }
+    fn wire(&self) -> FingerprintPart<'_> {
+        FingerprintPart { kind: self.kind, name: &self.name, hash: self.hash }
     }
 }
 
-impl From<&WorldPart<'_>> for Part {
-    fn from(part: &WorldPart<'_>) -> Self {
+impl From<&FingerprintPart<'_>> for Part {
+    fn from(part: &FingerprintPart<'_>) -> Self {
         Self { kind: part.kind, name: part.name.to_owned(), hash: part.hash }
     }
 }
@@ -211,7 +213,7 @@ impl Hasher {
     /// and all of it goes into the hash.
     fn finish(&self, kind: Kind, name: &str, mut mac: Mac) -> Part {
         mac.update(name.as_bytes());
-        let mut from = name.len().saturating_sub(WORLD_NAME_BYTES_MAX);
+        let mut from = name.len().saturating_sub(FINGERPRINT_NAME_BYTES_MAX);
         while !name.is_char_boundary(from) {
             from += 1;
         }
@@ -219,10 +221,10 @@ impl Hasher {
     }
 
     /// A part with a file's content.
-    fn file(&self, kind: Kind, name: &str, path: &Path) -> Result<Part, WorldError> {
+    fn file(&self, kind: Kind, name: &str, path: &Path) -> Result<Part, FingerprintError> {
         let mut mac = self.start();
         gather::feed_file(path, &mut |bytes| mac.update(bytes))
-            .map_err(|error| WorldError::Unreadable { path: path.to_owned(), error })?;
+            .map_err(|error| FingerprintError::Unreadable { path: path.to_owned(), error })?;
         Ok(self.finish(kind, name, mac))
     }
 }
