@@ -90,6 +90,20 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
+/// What each thread of `pid` and of its descendants waits for in the kernel, a line
+/// each: for errors about processes that do not end.
+pub fn waiting_places(pid: u32) -> String {
+    let mut lines = String::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let stat = read("stat");
+        let shown = stat.split_whitespace().take(4).collect::<Vec<_>>().join(" ");
+        let stack = read("stack").replace("[<0>] ", "").replace('\n', " < ");
+        lines.push_str(&format!("{shown}: {stack}\n"));
+    }
+    children(pid).into_iter().fold(lines, |lines, child| lines + &waiting_places(child))
+}
+
 /// Every descendant of `pid` that runs the program `file`, children before
 /// their parents. Links are followed: some of Debian's servers are links.
 pub fn descendants_running(pid: u32, file: &Path) -> Vec<u32> {

@@ -4,8 +4,8 @@
 use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME};
 use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
-use crate::command::{descendants_running, wait_for};
-use anyhow::{Context as _, Result, anyhow, ensure};
+use crate::command::{descendants_running, wait_for, waiting_places};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use holdfast_wire::buffering::Buffering;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
@@ -266,7 +266,9 @@ impl<'a> Group<'a> {
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
         let daemon = &mut daemon.context("no daemon on this host")?.1;
         let ended = || daemon.try_wait().ok().flatten();
-        wait_for("the end of a daemon", limit, ended)?;
+        if let Err(error) = wait_for("the end of a daemon", limit, ended) {
+            bail!("{error}; its processes wait here:\n{}", waiting_places(daemon.id()));
+        }
         self.daemons.retain(|daemon| daemon.0 != role);
         Ok(())
     }
