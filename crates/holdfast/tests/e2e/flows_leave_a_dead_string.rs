@@ -129,11 +129,12 @@ fn one_dead_direction_is_enough() {
 }
 
 /// Uploads overflow the queue in front of a string all the time, and heartbeats are
-/// dropped like everything else.
+/// dropped like everything else. The strings are a program of the laboratory, which a busy
+/// machine makes late: heartbeats are slower than that.
 #[test]
 fn a_full_string_is_not_a_dead_one() {
     let _limit = world::limit(Duration::from_secs(60));
-    let mut plan = transit::plan(&[20, 20], "heartbeat_ms = 20");
+    let mut plan = transit::plan(&[20, 20], "heartbeat_ms = 50");
     for string in &mut plan.strings {
         (string.limited, string.queue_packets) = (true, 20);
     }

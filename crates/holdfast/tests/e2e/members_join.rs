@@ -233,8 +233,10 @@ fn a_lone_server_moves_to_another_host() {
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2");
         world::finish(load, group);
         assert!(group.status(from).is_err(), "its daemon has ended");
-        let left = testbed.host(from).processes().expect("a list");
-        assert!(left.is_empty(), "{left:?} runs there");
+        // What it leaves to the kernel takes a moment on a busy machine.
+        world::wait_until("nothing runs there", || {
+            testbed.host(from).processes().expect("a list").is_empty()
+        });
         assert_eq!(group.status(to).expect("a status")["state"], "unprotected");
         // Started again, it is the backup.
         group.restart(from).expect("a daemon");
