@@ -74,7 +74,7 @@ fn what_has_passed_alone_is_not_called_back() {
     f.passes(&f.syn_ack(ISS, IRS));
     f.passes(&data);
     f.passes(&f.out().seq(seq(50)).ack(ack(700)).flags(RST | ACK));
-    // A reset's number answers a packet, and may not be the stack's own.
+    // A reset's number answers a packet, and need not be the stack's own.
     assert_eq!(f.gate.slot(conn).expect("slot").last_ack, SeqNo(ack(0)));
     f.set_solo(false);
     f.passes(&data);

@@ -1,6 +1,7 @@
 //! Output that counts as sent but never arrived: how soon a rebuilt connection sends it again, by
-//! itself and when nudged. Needs root. `cargo test -p holdfast-linux --test linux_nudge --
-//! --nocapture` prints the numbers that the documentation of `nudge` quotes.
+//! itself and when nudged. Needs root.
+//! `cargo test -p holdfast-linux --test linux_nudge -- --nocapture` prints the numbers that the
+//! documentation of `nudge` quotes.
 
 mod linux_world;
 

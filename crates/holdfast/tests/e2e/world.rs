@@ -1,6 +1,6 @@
-//! What the end-to-end tests share: takeovers described by the options of `holdfast-lab bench
-//! takeover`, so that a failure is replayed by copying a line, and a time limit for tests that
-//! hang. Needs root.
+//! What the end-to-end tests share: takeovers described by the options of
+//! `holdfast-lab bench takeover`, so that a failure is replayed by copying a line, and a time limit
+//! for tests that hang. Needs root.
 
 use holdfast_lab::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};

@@ -70,7 +70,7 @@ impl QueueOutcome {
         self.bins.iter().skip(first).take(count).copied().max().unwrap_or(0)
     }
 
-    /// Number of clusters of overflows between two times that are at least `apart_ns` apart.
+    /// Number of clusters of overflows between two times that are more than `apart_ns` apart.
     #[must_use]
     pub fn surges(&self, from_ns: Ns, until_ns: Ns, apart_ns: Ns) -> usize {
         let mut last = None;

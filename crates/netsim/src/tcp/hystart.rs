@@ -11,9 +11,9 @@ const WINDOW_MIN_SEGMENTS: f64 = 16.0;
 const TRAIN_GAP: Ns = 2 * MS;
 /// Number of samples in a round from which its delay counts.
 const SAMPLES_MIN: u32 = 8;
-/// Least growth of the round trip that is allowed, in ns; otherwise it is an eighth.
+/// Least growth of the round trip that is allowed, in ns, even if an eighth of it is less.
 const DELAY_MIN: Ns = 4 * MS;
-/// Largest growth of the round trip that is allowed, in ns; otherwise it is an eighth.
+/// Largest growth of the round trip that is allowed, in ns, even if an eighth of it is more.
 const DELAY_MAX: Ns = 16 * MS;
 
 /// State of a round.

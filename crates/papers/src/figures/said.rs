@@ -25,8 +25,8 @@ pub enum Said {
 type Bound = fn(f64) -> Said;
 
 impl Said {
-    /// Reads the paper's words: `40 %`, `about 0.6`, `11.2 to 11.5`, `less than 5.3`, `2: grows
-    /// linearly`, `none`. Words that are wholly in parentheses are not the paper's.
+    /// Reads the paper's words: `40 %`, `about 0.6`, `11.2 to 11.5`, `less than 5.3`,
+    /// `2: grows linearly`, `none`. Words that are wholly in parentheses are not the paper's.
     pub fn of(paper: &str) -> Self {
         if paper.starts_with('(') && paper.ends_with(')') {
             return Self::Nothing;

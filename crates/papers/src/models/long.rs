@@ -143,8 +143,8 @@ impl LongFlow {
         self.slow_start_s(slow, 1.0) + (rest - slow) / self.steady_rate()
     }
 
-    /// Time in s for `segments` at linear growth from two segments on: n rounds carry `2n +
-    /// n²/(2b)`.
+    /// Time in s for `segments` at linear growth from two segments on: n rounds carry
+    /// `2n + n²/(2b)`.
     #[must_use]
     pub fn linear_s(&self, segments: f64) -> f64 {
         let Parameters { rtt_s, .. } = self.parameters;
