@@ -86,7 +86,7 @@ impl Case {
     }
 }
 
-/// One measurement.
+/// Results of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     rate: f64,

@@ -143,7 +143,7 @@ pub struct Spec {
     pub duration_ms: u64,
     /// TCP congestion control of the client's sockets.
     pub congestion: Option<String>,
-    /// What breaks.
+    /// The fault, if there is one.
     pub fault: Option<Fault>,
     /// Determines all random decisions and the names of keys.
     pub seed: u64,

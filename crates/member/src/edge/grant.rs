@@ -120,7 +120,7 @@ impl EdgeMachine {
         let said = state.current.as_deref().unwrap_or("");
         self.tell_all_but(index, &Message::Epoch { epoch: state.epoch, current: said }, host);
         let (name, took_us) = (self.name(index), self.last_grant.0 / 1000);
-        // Both are one update of one map.
+        // Fence and switch are two events of one update of one map.
         host.note("fence", format!("epoch {epoch}: nobody but {name} speaks"));
         host.note("switch", format!("clients' packets go to {name}"));
         host.note("granted", format!("{name}, epoch {epoch}, {took_us} µs"));

@@ -5,7 +5,7 @@
 //! Every life of a daemon has a random session number and counts what it sends. A
 //! heartbeat is fresh if its number is higher than any before on this string in
 //! the other edge's session. A session is believed only after it has echoed a
-//! number of ours that no session has echoed before, so that a recording from an
+//! number of this edge's that no session has echoed before, so that a recording from an
 //! earlier life of either edge proves nothing.
 //!
 //! A heartbeat also says how long the echoed number has waited at its sender, so

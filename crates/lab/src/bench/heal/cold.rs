@@ -95,7 +95,7 @@ impl Case {
     }
 }
 
-/// One takeover.
+/// Results of one takeover.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Takeover {
     image_mb: f64,

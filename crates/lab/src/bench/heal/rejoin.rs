@@ -95,7 +95,7 @@ impl Case {
     }
 }
 
-/// One join.
+/// Results of one join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Join {
     seed: u64,

@@ -49,7 +49,7 @@ pub struct SwitchoverArgs {
     pub seed: u64,
 }
 
-/// One switchover.
+/// Results of one switchover.
 #[derive(Clone, Debug, Serialize)]
 pub struct Swap {
     seed: u64,
