@@ -1,19 +1,19 @@
-//! Names the commit that is built, so that a line that replays a run says which
-//! program to replay it with.
+//! Names the commit that is built, so that the line which replays a run also says with which
+//! program.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
     let version = env!("CARGO_PKG_VERSION");
-    // A source archive has no commit; its version has to do.
+    // A source archive has no commit, so its version is used.
     let build = match git(&["rev-parse", "--short=12", "HEAD"]) {
         Some(commit) => format!("{version} ({commit})"),
         None => version.to_owned(),
     };
     println!("cargo::rustc-env=HOLDFAST_BUILD={build}");
     println!("cargo::rerun-if-changed=build.rs");
-    // Every commit and every checkout leaves a line there.
+    // Every commit and every checkout adds a line to this file.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).map(PathBuf::from)
         && log.exists()
     {

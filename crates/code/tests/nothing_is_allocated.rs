@@ -4,7 +4,7 @@
 use allocation_counter::measure;
 use holdfast_code::{Code, Decoder, Dispersal, Kernel, Progress};
 
-/// Cells, spare rows, bytes of a cell: every way through the code.
+/// Shapes that take every path through the code: cells, spare rows, bytes of a cell.
 const SHAPES: [(u8, u8, usize); 6] =
     [(30, 3, 48), (188, 19, 48), (10, 4, 1400), (20, 12, 640), (4, 8, 65_536), (128, 128, 7)];
 
@@ -47,7 +47,7 @@ fn rabins_dispersal_allocates_nothing() {
 #[test]
 fn a_decoder_allocates_when_it_is_made() {
     let code = Code::new(30, 48).unwrap();
-    // All cells are alike.
+    // All cells have the same content.
     let segment = vec![5; code.segment_len()];
     let mut extra = vec![0; 3 * 48];
     code.encode(&segment, &[30, 31, 32], &mut extra).unwrap();

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Time within which a second fault follows, ms.
+/// Span in which a second fault follows, in ms.
 const SECOND_WITHIN_MS: u64 = 1000;
 
-/// What the clients do.
+/// Options that set the clients' workload, one of which is drawn for each round.
 const WORKLOADS: [&str; 13] = [
     "--workload pingpong --connections 1",
     "--workload incr",
@@ -33,7 +33,7 @@ const WORKLOADS: [&str; 13] = [
     "--workload http-keepalive --server python",
 ];
 
-/// What the clients' packets meet on their way, more often nothing.
+/// Options that set what disturbs packets, one of which is drawn for each round; often nothing does.
 const PATHS: [&str; 5] = ["", "", "--client-path wan", "--primary-loss 1%", "--channel-loss 5%"];
 
 /// Options of the chaos run.
@@ -56,16 +56,16 @@ pub struct ChaosArgs {
     pub keep_logs: Option<PathBuf>,
 }
 
-/// One round: a fresh pair, one fault or two.
+/// Results of one round: a fresh pair, and one fault or two.
 #[derive(Clone, Debug, Serialize)]
 struct Round {
-    /// What replays it.
+    /// The command that replays the round.
     command: String,
-    /// What was wrong.
+    /// The violation, if there was one.
     violation: Option<String>,
     stall_ms: f64,
     connections: usize,
-    /// Both members were hit, and the service stopped.
+    /// Whether both members were hit and the service stopped.
     stopped: bool,
 }
 
@@ -99,7 +99,7 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
         if !args.json {
             println!("{}", round.line());
         } else if round.violation.is_some() {
-            // The report comes at the end, which may never come.
+            // The line is printed at once, since the report at the end may never come.
             eprintln!("{}", round.line());
         }
         rounds.push(round);
@@ -119,7 +119,7 @@ pub fn run(args: &ChaosArgs) -> Result<ExitCode> {
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The words of one round.
+/// Draws the options of one round.
 fn draw(rng: &mut Rng) -> String {
     let kinds = FaultKind::value_variants();
     let mut fault = || {
@@ -140,7 +140,7 @@ fn draw(rng: &mut Rng) -> String {
 }
 
 impl Round {
-    /// The group did not stand, or the load did not start.
+    /// A round whose group did not start, or whose load did not.
     fn untried(command: String, error: &anyhow::Error) -> Self {
         let violation = Some(format!("{error:#}"));
         Self { command, violation, stall_ms: 0.0, connections: 0, stopped: false }
@@ -167,7 +167,7 @@ impl Round {
     }
 }
 
-/// The stall of each round that survived, in the order of rounds.
+/// A plot of the stalls of the rounds that survived, in their order.
 fn chart(rounds: &[Round]) -> Chart {
     let survived = rounds.iter().enumerate().filter(|(_, round)| !round.stopped);
     let points = survived.map(|(index, round)| (index as f64, round.stall_ms)).collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a waiting loop looks again.
+/// Time between two looks of a waiting loop.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Runs `program` with `arguments` and returns what it wrote to stdout.
@@ -77,7 +77,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Optio
     }
 }
 
-/// The children of a process, as this process numbers them.
+/// The children of a process, by their numbers in this process's pid namespace.
 pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -138,12 +138,12 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Programs that want a core each, until this is dropped.
+/// Programs that use a core each until this is dropped.
 pub struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// Starts so many. Each ends by itself when it has computed for `limit`, so that
-    /// a lab that is killed leaves no busy machine behind.
+    /// Starts `count` programs. Each ends by itself when it has computed for `limit`, so that a lab
+    /// that is killed leaves no busy machine behind.
     ///
     /// # Errors
     /// When a process cannot be started.
@@ -151,7 +151,7 @@ impl Hogs {
         let limit_s = limit.as_secs().max(1);
         let mut hogs = Self(Vec::new());
         for _ in 0..count {
-            // No program between us and it, that could end before it.
+            // There is no program in between that could end before it.
             let hog = Command::new("sh")
                 .args(["-c", &format!("ulimit -t {limit_s}; while :; do :; done")])
                 .stdin(Stdio::null())
@@ -163,7 +163,7 @@ impl Hogs {
         Ok(hogs)
     }
 
-    /// Whether none has ended.
+    /// Whether all programs still run.
     pub fn all_run(&mut self) -> bool {
         self.0.iter_mut().all(|hog| matches!(hog.try_wait(), Ok(None)))
     }

@@ -21,28 +21,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Rate of the demonstration's links, bits per second.
 const LINK_BITS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The fault comes this long after all connections work, at the earliest, µs.
+/// Earliest moment of a fault after all connections work, in µs.
 const FAULT_EARLIEST_US: u64 = 700_000;
 
-/// The moment is drawn from a span this long, µs.
+/// Span from which the moment of the fault is drawn, in µs.
 const FAULT_SPAN_US: u64 = 1_500_000;
 
-/// Span from which the next moment is drawn if nothing is outstanding, µs.
+/// Span from which the next moment is drawn if no reply is outstanding, in µs.
 const REDRAW_US: u64 = 5_000;
 
-/// The load goes on for this long after the fault, ms.
+/// Time for which the load goes on after the fault, in ms.
 const AFTER_FAULT_MS: u64 = 2_000;
 
-/// Time that the plots show around the fault, ms.
+/// Time that the plots show around the fault, in ms.
 const PLOT_MS: (f64, f64) = (-100.0, 200.0);
 
-/// Time by which every fault is detected, ms; else the clocks must have been set.
+/// Time within which every fault is detected, in ms; a longer one means that a clock was set.
 const LATE_MS: f64 = 60_000.0;
 
-/// The edge's steps of a switch-over that are shown.
+/// Steps of the edge's switch-over that are shown.
 const STEPS: [&str; 7] = ["suspect", "cache", "declare", "fence", "switch", "resend", "regulate"];
 
-/// Columns of the story's timeline.
+/// Number of columns of the story's timeline.
 const TIMELINE_COLUMNS: f64 = 50.0;
 
 /// One death and its story.
@@ -52,7 +52,7 @@ struct Chapter {
     plan: Vec<Group>,
     /// When the backup learnt of the fault, ms after it.
     detected_ms: Option<f64>,
-    /// The edge's steps of the switch-over, ms after the fault.
+    /// The edge's steps of the switch-over, with their times in ms after the fault.
     steps: Vec<(f64, String)>,
 }
 
@@ -95,8 +95,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The demonstration's clients; the first is the long download, the second
-/// the idle subscriber, which hears nothing until the very end.
+/// The demonstration's clients: the first is the long download, the second the idle subscriber,
+/// which gets nothing until the very end.
 fn clients() -> Vec<Group> {
     let port = Program::Redis.port();
     let usual = |workload, connections| Group::usual(workload, connections, port);
@@ -139,7 +139,7 @@ fn one(kind: FaultKind, title: &'static str, seed: u64) -> Result<Chapter> {
     Ok(Chapter { title, outcome, plan: clients(), detected_ms, steps })
 }
 
-/// When the fault came, by the calendar: the load says it by the monotonic clock.
+/// The time of day of the fault, which the load knows by the monotonic clock.
 struct FaultClock {
     second_of_day: f64,
 }
@@ -151,30 +151,31 @@ impl FaultClock {
         Some(Self { second_of_day: now_s - since_ns as f64 / 1e9 })
     }
 
-    /// How long after the fault that was, ms; `None` if it was not soon after.
+    /// Time from the fault to a time of day, in ms; `None` if it was not soon after.
     fn ms(&self, second_of_day: f64) -> Option<f64> {
         let ms = (second_of_day - self.second_of_day).rem_euclid(DAY_S) * 1e3;
         Some(ms).filter(|ms| *ms < LATE_MS)
     }
 }
 
-/// The edge's timeline, from suspicion to what was resent.
+/// The edge's steps from suspicion to resending.
 fn edge_steps(outcome: &Outcome, clock: &FaultClock) -> Vec<(f64, String)> {
     let steps = outcome.edge_events.iter().filter(|(_, what)| STEPS.contains(&what.as_str()));
     steps.filter_map(|(at, what)| Some((clock.ms(second_of_day(at)?)?, what.clone()))).collect()
 }
 
-/// The survivor says when its takeover was over and how long it took.
+/// When the backup knew of the fault, in ms: the survivor says when its takeover was over and how
+/// long it took.
 fn detected_ms(outcome: &Outcome, clock: &FaultClock) -> Option<f64> {
     let takeover = outcome.takeover.as_ref()?;
     let over_s = second_of_day(takeover.get("at")?.as_str()?)?;
     clock.ms(over_s - takeover.get("total_us")?.as_f64()? / 1e6)
 }
 
-/// Milliseconds after the fault, and what happened then.
+/// What happened when, in ms after the fault.
 fn events(chapter: &Chapter) -> Vec<(f64, String)> {
     let mut events = vec![(0.0, chapter.title.to_owned())];
-    // What the edge did long after is of the next death, or none of this one's.
+    // Later steps of the edge belong to the next death, or to none.
     let steps = chapter.steps.iter().filter(|(ms, _)| *ms < PLOT_MS.1);
     events.extend(steps.map(|(ms, what)| (*ms, format!("edge: {what}"))));
     let phases = chapter.outcome.takeover.as_ref().and_then(|it| it.get("phases_us"));

@@ -39,7 +39,7 @@ pub fn holdfast_binary() -> Result<PathBuf> {
     }
     let own = own_path()?;
     let beside = own.parent().context("this program stands nowhere")?;
-    // Cargo puts test programs into a folder below the programs.
+    // Cargo puts test programs into a folder below that of the programs.
     let folder = beside.parent().filter(|_| beside.ends_with("deps")).unwrap_or(beside);
     existing(folder.join("holdfast"))
 }

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Failing seeds that are told.
+/// Most failing seeds that are listed.
 const FAILURES_MAX: usize = 20;
 
 /// Which kind of group.
@@ -60,7 +60,7 @@ pub struct SimulateBenchArgs {
     pub json: bool,
 }
 
-/// What many seeds led to.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SimulateReport {
     pub first_seed: u64,
@@ -68,12 +68,12 @@ pub struct SimulateReport {
     pub cpu_seconds: f64,
     pub seeds_per_cpu_second: f64,
     pub events_per_seed: f64,
-    /// How much time passed in the cluster, on average.
+    /// Time that passed in the cluster in a run, on average, in s.
     pub virtual_seconds_per_seed: f64,
-    /// Replies that clients checked.
+    /// Number of replies that clients checked.
     pub replies: u64,
     pub takeovers: u64,
-    /// Seeds in which both members were lost, so that the service had to stop.
+    /// Number of seeds in which both members were lost, so that the service had to stop.
     pub service_ended: u64,
     pub violations: u64,
     /// One line for each of the first failing seeds, with the command that replays it.
@@ -110,7 +110,7 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode> {
     }
 }
 
-/// What happened in one run of another group than a pair.
+/// Prints what happened in one run of a group other than a pair.
 fn tell(trace: &[String], violations: &[Violation], reached: &str) -> ExitCode {
     trace.iter().for_each(|line| println!("{line}"));
     violations.iter().for_each(|violation| println!("{violation}"));
@@ -118,8 +118,8 @@ fn tell(trace: &[String], violations: &[Violation], reached: &str) -> ExitCode {
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Many runs of another group than a pair; `one` says what failed, and how many events
-/// there were.
+/// Runs many seeds of a group other than a pair; `one` returns what failed, and the number of
+/// events.
 fn many(args: &SimulateArgs, one: impl Fn(u64) -> (Option<String>, u64)) -> ExitCode {
     let bar = progress("simulating", args.seeds);
     let (begun, mut events, mut failures) = (cpu_seconds(), 0, Vec::new());
@@ -209,20 +209,20 @@ fn sweep(first: u64, seeds: u64) -> SimulateReport {
     report
 }
 
-/// Processor time of this process.
+/// Processor time of this process, in s.
 fn cpu_seconds() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 impl SimulateReport {
-    /// Was no law broken?
+    /// Whether no law was broken.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.violations == 0
     }
 
-    /// Prints it for a reader.
+    /// Prints the report for people.
     pub fn print(&self) {
         for line in &self.failures {
             println!("{line}");

@@ -1,6 +1,5 @@
-//! To who uses it an emulated wire is hardware: on a busy machine it must not stand
-//! still for longer than a heartbeat may be late, or healthy members lose each other.
-//! Needs root.
+//! To its users an emulated wire is hardware: on a busy machine it must not stand still for longer
+//! than a heartbeat may be late, or healthy members lose each other. Needs root.
 
 use holdfast_lab::emu::{EmuSpec, End, Link};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
@@ -9,11 +8,11 @@ use std::time::{Duration, Instant};
 /// `SCHED_RR` of linux/sched.h.
 const ROUND_ROBIN: &str = "2";
 
-/// The place of a thread's policy in its `stat` (proc(5), field 41), counted from
-/// behind its name.
+/// Index of a thread's scheduling policy in its `stat` (proc(5), field 41), counted from after its
+/// name.
 const POLICY: usize = 38;
 
-/// How many threads of a process have a real-time policy.
+/// Number of a process's threads that have a real-time policy.
 fn realtime_threads(pid: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
     let stats =

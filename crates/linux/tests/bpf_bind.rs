@@ -1,5 +1,5 @@
-//! Binds of the group's addresses are noticed: these, in this network namespace,
-//! and as long as somebody wants to know.
+//! Binds to the group's addresses are noticed: only these, only in this network namespace, and only
+//! while a daemon wants to know.
 
 mod bpf_common;
 
@@ -44,7 +44,7 @@ fn a_bind_of_the_groups_addresses_is_noticed_and_no_other() {
         || drop(TcpListener::bind((VIP4, 80)).expect("bound")),
         || drop(TcpListener::bind((VIP6, 80)).expect("bound")),
         || drop(UdpSocket::bind((VIP4, 53)).expect("bound")),
-        // The same address, as sockets of IPv6 write it.
+        // The same address as IPv6 sockets write it is bound.
         || drop(TcpListener::bind((format!("::ffff:{VIP4}").as_str(), 81)).expect("bound")),
     ];
     for (number, bind) in (1..).zip(meant) {
@@ -58,7 +58,7 @@ fn a_bind_of_the_groups_addresses_is_noticed_and_no_other() {
         drop(TcpListener::bind(other).expect("bound"));
         drop(UdpSocket::bind(other).expect("bound"));
     }
-    // The same address on another host of this kernel.
+    // The same address is bound on another host of this kernel.
     thread::spawn(|| {
         let _lab = namespace("bind-elsewhere");
         drop(TcpListener::bind((VIP4, 80)).expect("bound"));
@@ -96,7 +96,7 @@ fn many_may_watch_beside_one_another() {
     let _lab = namespace("bind-many");
     let mut first = watch(Watched::Addresses(&vips()));
     let mut second = watch(Watched::Addresses(&vips()));
-    // More than fit the ring: the last is as good as the first.
+    // These are more events than fit into the ring: the last one counts as much as the first.
     for _ in 0..1000 {
         drop(TcpListener::bind((VIP4, 80)).expect("bound"));
     }

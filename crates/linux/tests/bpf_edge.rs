@@ -1,5 +1,5 @@
-//! The edge's decisions, frame by frame: where packets go, who is fenced, and
-//! which bounds are kept; and the backup's tap drop.
+//! The edge's decisions, frame by frame: where packets go, who is fenced, and which bounds are
+//! kept; and the backup's tap drop.
 
 mod bpf_common;
 
@@ -70,8 +70,8 @@ fn the_backup_gets_a_copy_of_what_carries_information() {
     assert_eq!(f.count("copied"), 5);
 }
 
-/// Members' links are a part of the path: what fits the primary's and not the backup's would
-/// not be copied.
+/// The members' links are part of the path: a packet that fits the primary's and not the backup's
+/// would not be copied.
 #[test]
 fn a_packet_that_is_too_large_for_a_members_link_is_answered() {
     if !is_root() {
@@ -96,7 +96,7 @@ fn a_packet_that_is_too_large_for_a_members_link_is_answered() {
     assert_eq!((f.count("too_big"), f.count("forwarded_in"), f.count("copied")), (4, 2, 0));
 }
 
-/// In both directions and in the copy: a kernel that saw the pointer would take
+/// Urgent pointers are removed in both directions and in the copy: a kernel that saw one would take
 /// the byte out of one member's stream.
 #[test]
 fn urgent_bytes_become_bytes_like_any_other() {
@@ -149,8 +149,7 @@ fn a_trace_names_the_current_member_and_copies_nothing() {
     assert_eq!((traced.verdict, traced.member), (Verdict::Dropped, None));
 }
 
-/// Only what the server's kernel could take is worth a copy; the kernel itself
-/// gets everything.
+/// Only what the server's kernel could accept is copied; the kernel itself gets everything.
 #[test]
 fn what_no_client_can_have_sent_is_not_copied() {
     if !is_root() {
@@ -167,13 +166,13 @@ fn what_no_client_can_have_sent_is_not_copied() {
     for (frame, copies) in [
         (data(), 1),
         (data().ack(end.wrapping_add(1)), 0),
-        // Also where it begins with old bytes.
+        // The same holds for a packet that begins with old bytes.
         (data().ack(end.wrapping_add(1)).seq(CLIENT_ISS - 20), 0),
         (data().seq(CLIENT_ISS - 20), 1),
         (data().seq(edge), 1),
         (data().seq(edge + 1), 0),
         (request().flags(RST).seq(edge + 1), 0),
-        // A new life of the tuple knows nothing of the old numbers.
+        // For a new connection of the tuple the old numbers mean nothing.
         (request().flags(SYN).seq(edge + 70_000), 1),
     ] {
         let (verdict, _) = f.client_sends(&frame.build());
@@ -183,8 +182,8 @@ fn what_no_client_can_have_sent_is_not_copied() {
     assert_eq!((f.count("implausible"), f.count("copied")), (4, 4));
 }
 
-/// What some kernels drop unseen and others take, no member gets; all the rest is
-/// copied as well as forwarded.
+/// What some kernels drop unseen and others accept goes to no member; all other packets are copied
+/// as well as forwarded.
 #[test]
 fn what_a_kernel_may_refuse_reaches_nobody() {
     if !is_root() {
@@ -215,7 +214,7 @@ fn what_a_kernel_may_refuse_reaches_nobody() {
     let mut wrong_sum = request().payload(50).build();
     wrong_sum[24] ^= 1;
     assert_eq!((f.client_sends(&wrong_sum).0, capture.tcp_frames().len()), (STOLEN, 0));
-    // Lengths that lie: 0, and more than there is.
+    // These lengths are wrong: 0, and more than there is.
     let mut lies = Vec::new();
     for (frame, at) in [(request(), 16), (request6(), 18)] {
         for length in [[0, 0], [5, 0]] {
@@ -230,7 +229,7 @@ fn what_a_kernel_may_refuse_reaches_nobody() {
     assert_eq!((f.count("malformed"), f.count("odd")), (9, 4));
 }
 
-/// Two virtual machines on the edge's host, one of which is off: the other one boots.
+/// Of two virtual machines on the edge's host one is off; the other one boots.
 #[test]
 fn an_absent_interface_costs_no_other_member_anything() {
     if !is_root() {
@@ -289,7 +288,7 @@ fn neighbour_discovery(kind: u8, source: &str, targets: &[&str]) -> Vec<u8> {
     frame
 }
 
-/// The same behind a hop-by-hop header, which holds nothing but padding.
+/// The frame with a hop-by-hop header that holds nothing but padding.
 fn behind_options(mut frame: Vec<u8>) -> Vec<u8> {
     const PADDING: [u8; 8] = [58, 0, 1, 4, 0, 0, 0, 0];
     frame[19] += PADDING.len() as u8;
@@ -370,7 +369,8 @@ fn replies_are_routed_to_the_client() {
         }
         let mut unknown = reply();
         unknown.target.0 = address("10.8.0.77");
-        // No neighbour yet, last hop, longer than the MTU: the stack's work.
+        // The stack has to handle a frame without a neighbour yet, in its last hop, or longer than
+        // the MTU.
         for frame in [unknown, reply().ttl(1), reply().payload(1600)] {
             assert_eq!(f.member_sends(1, &frame.build()), (PASS, frame.build()), "{name}");
         }
@@ -400,7 +400,7 @@ fn a_restarted_edge_keeps_fence_flows_and_tap() {
     assert_eq!(f.edge.current().expect("fence"), (0, None));
 }
 
-/// Its filters have the same places: each group would tear out the other's for ever.
+/// The filters of both groups have the same places: each would remove the other's again and again.
 #[test]
 fn an_interface_belongs_to_one_group() {
     if !is_root() {
@@ -418,7 +418,7 @@ fn an_interface_belongs_to_one_group() {
     assert_eq!(removed.expect("nothing of it"), []);
     Edge::undo(&other).expect("nothing is left of it");
     assert_eq!(f.client_sends(&request().build()).0, REDIRECT);
-    // What lost its pins is known by its services.
+    // A group that lost its pins is known by its services.
     std::fs::remove_dir_all(f.lab.pin_dir.join("edge")).expect("the pins");
     f.edge = Edge::attach(&f.config).expect("its own");
     sh("tc filter del dev ec ingress");
@@ -439,7 +439,7 @@ fn the_fence_follows_a_member_that_moved_in_the_file() {
     f.config.members.swap(0, 1);
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, Some(0)), "it is the same member");
-    // Another member stands there now: nobody speaks until it has asked.
+    // Another member is at this address now, so nobody speaks until it has asked.
     f.config.members[0].mac = [2, 0, 0, 0, 9, 9];
     f.edge = Edge::attach(&f.config).expect("again");
     assert_eq!(f.edge.current().expect("the fence"), (7, None));

@@ -1,7 +1,7 @@
-//! The edge's data path against its model: the same packets, drawn by seed, through
-//! `bpf/edge.bpf.c` and through the simulator's edge. After each packet both have
-//! passed, copied or refused it alike, the packet is the same but for its hop, and the
-//! flow has the same words. There are more tuples than flows find room.
+//! The edge's data path compared with its model: the same packets, drawn by seed, go through
+//! `bpf/edge.bpf.c` and through the simulator's edge. After each packet both have passed, copied or
+//! refused it alike, the packet is the same but for its hop, and the flow has the same words. There
+//! are more tuples than the table has room for.
 
 mod bpf_common;
 
@@ -13,10 +13,10 @@ use holdfast_sim::models::{EdgeModel, FLOWS_MAX, FlowWords};
 use holdfast_wire::seq::SeqNo;
 
 const SEEDS: u64 = 4;
-/// Packets of one seed.
+/// Number of packets of a seed.
 const PACKETS: u32 = 2_500;
-/// Tuples that the packets are of: half of the packets are of the first few, so that
-/// flows have a history, and the rest fill the table.
+/// Number of tuples of the packets: half of the packets are of the first few, so that flows have a
+/// history, and the others fill the table.
 const TUPLES: u64 = 80;
 const BUSY_TUPLES: u64 = 4;
 const NOP: u8 = 1;
@@ -30,12 +30,12 @@ struct Pair {
     current: Option<usize>,
     taps: [bool; 2],
     epoch: u64,
-    /// What packet this is, for who reads a failure.
+    /// Describes the packet, for the message of a failure.
     at: String,
     seen: Seen,
 }
 
-/// What the packets led to: a draw that reaches nothing compares nothing.
+/// Counts of what the packets led to: draws that reach nothing compare nothing.
 #[derive(Debug, Default)]
 struct Seen {
     copies: u32,
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// Fence and tap.
+    /// Changes fence and tap as user space does.
     fn user_space_writes(&mut self) {
         self.epoch += 1;
         self.current = self.rng.pick(&[Some(0), Some(0), Some(1), Some(1), None]);
@@ -141,7 +141,7 @@ impl Pair {
     fn of_client(&mut self, frame: Frame, flow: &FlowWords) -> Frame {
         let seqs = [flow.server_ack, flow.server_ack, flow.right_edge];
         let seq = near(&mut self.rng, &seqs, flow.wscale);
-        // The ISS of one that was learnt is none: half the space away nothing has an order.
+        // A flow that was learnt has no ISS: numbers half the space apart have no order.
         let first = if flow.learnt { flow.seq_end } else { flow.iss };
         let acks = [flow.seq_end, flow.seq_end, flow.client_ack, first];
         let ack = near(&mut self.rng, &acks, flow.wscale);
@@ -177,10 +177,10 @@ impl Pair {
         self.compare(port, &frame);
     }
 
-    /// A SYN-ACK, or what may be of a flow that is older than the table.
+    /// Makes the frame a SYN-ACK, or one that may be of a flow older than the table.
     fn new_flow(&mut self, frame: Frame, known: Option<FlowWords>) -> Frame {
         let anywhere = self.rng.draw() as u32;
-        // None is half the space from another, which has no order.
+        // No two of these are half the space apart, where they would have no order.
         let numbers = [0, u32::MAX, u32::MAX - 300, 0x7fff_cfc7, anywhere];
         let (mut seq, ack) = (self.rng.pick(&numbers), self.rng.pick(&numbers));
         if let Some(flow) = known.filter(|_| self.rng.one_in(3)) {
@@ -230,7 +230,7 @@ impl Pair {
     }
 }
 
-/// A sequence number of the test is the program's.
+/// The words of a flow are at the offsets at which the program has them.
 #[test]
 fn words_of_a_flow_are_read_where_they_lie() {
     if !is_root() {

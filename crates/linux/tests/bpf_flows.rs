@@ -24,7 +24,7 @@ fn bounds_of_a_flow_follow_what_was_sent_and_plausibly_acknowledged() {
     assert_eq!(start.client_ack, SeqNo(SERVER_ISS));
     let timestamps = [1, 1, 8, 10, 0, 0, 3, 0xf0, 0, 0, 0, 8];
     f.member_sends(0, &reply().payload(700).window(200).options(&timestamps).build());
-    // Older packets move nothing back, empty ones nothing forward.
+    // Older packets move nothing back, and empty ones nothing forward.
     f.member_sends(0, &reply().seq(SERVER_ISS.wrapping_add(702)).window(1).build());
     f.member_sends(0, &reply().payload(10).window(1).build());
     let end = SERVER_ISS.wrapping_add(701);
@@ -37,15 +37,15 @@ fn bounds_of_a_flow_follow_what_was_sent_and_plausibly_acknowledged() {
     assert_eq!(bounds.tsval, 0x3f0);
     assert_eq!(bounds.client_ack, SeqNo(SERVER_ISS.wrapping_add(301)));
     assert_eq!(f.edge.all_bounds().expect("flows"), [bounds]);
-    // A FIN takes a number, with and without payload before it.
+    // A FIN takes a sequence number, with payload in front of it or without.
     f.member_sends(0, &reply().seq(end).flags(FIN | ACK).build());
     assert_eq!(f.bounds().expect("flow").seq_end, SeqNo(end.wrapping_add(1)));
     f.member_sends(0, &reply().seq(end).payload(3).flags(FIN | ACK).build());
     assert_eq!(f.bounds().expect("flow").seq_end, SeqNo(end.wrapping_add(4)));
 }
 
-/// After the edge's host was started again its flows are older than the table.
-/// How their windows scale is not known: what they may not say is not judged.
+/// After a reboot of the edge's host the flows are older than the table. Their window scale is not
+/// known, so what depends on it is not judged.
 #[test]
 fn a_flow_that_is_older_than_the_table_is_learnt() {
     if !is_root() {
@@ -82,15 +82,15 @@ fn a_full_flow_table_refuses_new_flows_and_keeps_the_old() {
     let verdicts = [40000, 40001, 40002].map(|port| f.member_sends(0, &syn_ack(port).build()).0);
     assert_eq!(verdicts, [REDIRECT, REDIRECT, STOLEN]);
     assert_eq!(f.member_sends(0, &syn_ack(40000).build()).0, REDIRECT, "a repeat");
-    // A flow that the table does not know may be older than the table.
+    // A flow that is missing in the table may be older than the table.
     let mut older = reply();
     older.target.1 = 40002;
     assert_eq!(f.member_sends(0, &older.build()).0, REDIRECT);
     assert_eq!((f.count("refused_flows"), f.count("untracked")), (1, 1));
 }
 
-/// The current member is asked about a client that vanishes without a word,
-/// which makes room if nobody knows it.
+/// The current member is asked about a client that vanishes silently; if it does not know the flow
+/// either, that makes room.
 #[test]
 fn a_flow_that_nobody_knows_any_more_makes_room() {
     if !is_root() {
@@ -120,7 +120,7 @@ fn a_flow_that_nobody_knows_any_more_makes_room() {
     let mut together = age(&mut f, 95 * second, true);
     together.sort();
     assert_eq!(together, asked, "there is no room");
-    // One of them speaks before the answer comes.
+    // One of the clients speaks before the answer comes.
     std::thread::sleep(Duration::from_millis(30));
     f.member_sends(0, &reply().payload(5).build());
     assert_eq!(f.edge.forget_vanished(&asked).expect("forget"), 1);
@@ -147,7 +147,7 @@ fn only_flows_that_are_over_age() {
         let before = at(Duration::ZERO);
         assert_eq!(at(second), before, "not yet");
         let gone = before - at(2 * second);
-        // The programs' clock moves with the timer's ticks: what comes next must be later.
+        // The programs' clock moves with the timer's ticks, so what comes next must be later.
         std::thread::sleep(2 * TICK_MAX);
         gone
     };

@@ -78,7 +78,7 @@ fn acks_are_clamped_to_stable_and_the_right_edge_stays() {
     {
         let mut f = Fixture::new(name, server, client);
         let conn = f.opened();
-        // 200 * 512 beyond 10000: edge 112400; seen from 0 that is 219.5 units.
+        // The edge is 200 * 512 beyond 10000, which is 112400; from 0 that is 219.5 units.
         let data = f.out().seq(seq(0)).ack(ack(10_000)).window(200).payload(300);
         f.leaves_as(&data, &data.clone().ack(ack(0)).window(219));
         assert!(f.gate.set_stable(conn, SeqNo(ack(4_000))));
@@ -91,7 +91,7 @@ fn acks_are_clamped_to_stable_and_the_right_edge_stays() {
         assert_eq!(view.last_edge, SeqNo(ack(112_400)));
         assert_eq!(view.last_ack, SeqNo(ack(10_000)));
         assert_eq!(view.snd_una, SeqNo(seq(0)));
-        // Law L1 to the byte.
+        // Law L1 holds to the byte.
         let one_more = data.clone().ack(ack(10_001));
         f.leaves_as(&one_more, &data);
         f.gate.detach().expect("detach");
@@ -106,7 +106,7 @@ fn an_ack_is_owed_only_for_what_the_kernel_has_too() {
     let mut f = Fixture::v4("owed");
     let conn = f.opened();
     let owed = |f: &Fixture| f.gate.slot(conn).expect("slot").owed_ack();
-    // The backup has what was lost on the way to this host.
+    // The backup has the bytes that were lost on the way to this host.
     assert!(f.gate.set_stable(conn, SeqNo(ack(500))));
     assert_eq!(owed(&f), None);
     let held = f.out().seq(seq(0)).ack(ack(500)).window(200);
@@ -118,13 +118,13 @@ fn an_ack_is_owed_only_for_what_the_kernel_has_too() {
     assert_eq!(owed(&f), Some(SeqNo(ack(700))));
     assert!(f.gate.set_stable(conn, SeqNo(ack(1500))));
     assert_eq!(owed(&f), Some(SeqNo(ack(900))));
-    // A reset's number answers whatever packet provoked it.
+    // A reset's number answers the packet that provoked it, whatever that is.
     f.is_stolen(&f.out().seq(seq(0)).ack(ack(1200)).flags(RST | ACK));
     assert_eq!(owed(&f), Some(SeqNo(ack(900))));
 }
 
-/// Law L4: however stable, ACKs and windows move, the edge on the wire never
-/// goes left by 2^wscale or more.
+/// Law L4: whatever becomes stable, and however ACKs and windows move, the edge on the wire never
+/// moves left by 2^wscale or more.
 #[test]
 fn the_right_edge_never_moves_left_by_a_unit() {
     if !is_root() {
@@ -139,7 +139,7 @@ fn the_right_edge_never_moves_left_by_a_unit() {
         acked += random >> 20;
         stable += (random >> 8 & 0xfff).min(acked - stable);
         edge = edge.max(acked + (random >> 4 & 0xf_ffff));
-        // Whole units, rounded up, as in Linux, so that its own edge stays.
+        // Windows are whole units, rounded up, as in Linux, so that the kernel's own edge stays.
         let window = (edge - acked).div_ceil(512).min(65535) as u16;
         edge = acked + (u32::from(window) << 9);
         f.gate.set_stable(conn, SeqNo(ack(stable)));
@@ -163,7 +163,7 @@ fn a_clamped_pure_ack_leaves_once() {
     let mut f = Fixture::v4("repeat");
     let conn = f.opened();
     let pure = f.out().seq(seq(0)).ack(ack(1000)).window(100);
-    // Repeats the SYN-ACK's ACK, with a smaller edge than 65160.
+    // This repeats the SYN-ACK's ACK, with an edge smaller than 65160.
     f.is_stolen(&pure);
     let wider = pure.clone().window(200);
     f.leaves_as(&wider, &wider.clone().ack(ack(0)).window(201));
@@ -175,7 +175,7 @@ fn a_clamped_pure_ack_leaves_once() {
     let sack = sack_option(&[(ack(2000), ack(3000))]);
     let sacked = wider.clone().options(&sack);
     f.leaves_as(&sacked, &sacked.clone().ack(ack(0)).window(201));
-    // Not clamped: a repeat may be the repair of a lost release, and passes.
+    // A repetition that is not clamped may replace a lost release, so it passes.
     f.gate.set_stable(conn, SeqNo(ack(1000)));
     f.leaves_as(&wider, &wider);
     f.leaves_as(&wider, &wider);
@@ -193,13 +193,13 @@ fn a_dsack_above_the_rewritten_ack_is_blanked() {
     let dsack = f.out().seq(seq(0)).ack(ack(1000)).window(300).options(&sack_option(&blocks));
     let blank = dsack.clone().options(&[1; 20]);
     f.leaves_as(&dsack, &blank.ack(ack(0)).window(301));
-    // Behind an odd number of NOPs the bytes change their place in the sum.
+    // After an odd number of NOPs the bytes change their places in the sum.
     f.gate.set_stable(conn, SeqNo(ack(100)));
     let mut odd = sack_option(&blocks);
     odd.rotate_left(1);
     let odd = dsack.clone().payload(3).options(&odd);
     f.leaves_as(&odd, &odd.clone().options(&[1; 20]).ack(ack(100)).window(301));
-    // Below the rewritten ACK it is still a D-SACK.
+    // Below the rewritten ACK it still is a D-SACK.
     f.gate.set_stable(conn, SeqNo(ack(700)));
     f.leaves_as(&dsack, &dsack.clone().ack(ack(700)).window(300));
     assert_eq!(f.count("dsacks"), 2);
@@ -219,7 +219,7 @@ fn fin_and_rst_leave_only_when_the_server_asked() {
     f.is_stolen(&rst);
     f.is_stolen(&rst.clone().flags(RST));
     f.leaves_as(&last, &last.clone().flags(ACK));
-    // What follows a withheld FIN has its number in it.
+    // Packets after a withheld FIN have its number in theirs.
     let behind = f.out().seq(seq(101)).ack(ack(0)).window(200);
     f.is_stolen(&behind);
     assert_eq!(f.gate.slot(conn).expect("slot").snd_nxt, SeqNo(seq(100)));
@@ -261,7 +261,7 @@ fn a_recycled_slot_ignores_words_of_its_former_generation() {
     }
     let mut f = Fixture::v4("recycle");
     let mut old = f.opened();
-    // The queue hands out every other slot before this one again.
+    // The queue hands out every other slot before this one comes again.
     for round in 1..=SLOTS {
         assert!(f.gate.free(old).expect("free"));
         assert!(!f.gate.free(old).expect("free"), "twice");
@@ -283,7 +283,7 @@ fn a_recycled_slot_ignores_words_of_its_former_generation() {
     assert_eq!(old.0, 2 << 32, "slot 0 in its second generation");
 }
 
-/// A daemon that is late stores what the slot's last connection may acknowledge.
+/// A daemon that is late stores what the slot's previous connection may acknowledge.
 #[test]
 fn a_late_word_about_a_former_connection_releases_nothing() {
     if !is_root() {
@@ -319,7 +319,7 @@ fn a_tuple_used_again_gets_a_slot_of_its_own() {
 
 #[test]
 fn a_gso_packet_is_clamped_whole() {
-    // The kernel's test run takes one page at most; longer ones: bpf_live.rs.
+    // The kernel's test run accepts one page at most; longer frames are in bpf_live.rs.
     if !is_root() {
         return;
     }

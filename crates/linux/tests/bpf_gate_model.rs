@@ -1,9 +1,9 @@
-//! The gate against its model: the same packets, drawn by seed, through
-//! `bpf/gate.bpf.c` and through the simulator's gate, with the same words of user
-//! space between them. After each packet both have said the same, the packet is the
-//! same byte for byte, and every slot holds the same. Numbers are drawn where they
-//! hurt: at the wrap, and a byte or a window's unit around everything a slot knows.
-//! Now and then the server speaks alone for a while.
+//! The gate compared with its model: the same packets, drawn by seed, go through `bpf/gate.bpf.c`
+//! and through the simulator's gate, with the same words of user space between them. After each
+//! packet both have given the same verdict, the packet is the same byte for byte, and every slot
+//! has the same content. Numbers are drawn from critical places: at the wrap, and a byte or a
+//! window's unit around everything that a slot knows. Now and then the server speaks alone for a
+//! while.
 
 mod bpf_common;
 
@@ -20,26 +20,26 @@ use std::net::IpAddr;
 const EGRESS: &str = "gate/gate_egress";
 const INGRESS: &str = "gate/gate_ingress";
 const PORT: u16 = 6379;
-/// Slots: fewer than tuples, so that the table is full much of the time.
+/// Number of slots: fewer than tuples, so that the table is full much of the time.
 const SLOTS: u32 = 3;
-/// Tuples that the packets are of.
+/// Number of tuples of the packets.
 const TUPLES: u64 = 6;
 const SEEDS: u64 = 5;
-/// Packets of one seed.
+/// Number of packets of a seed.
 const PACKETS: u32 = 4_000;
-/// How far a kernel's ACK is drawn beyond what is known, in bytes.
+/// Distance in bytes by which a kernel's ACK may be beyond what is known.
 const ACK_STRIDE: u64 = 100_000;
 const NOP: u8 = 1;
-/// SYN-ACKs after which the ring of events is full, whatever became of them.
+/// Number of SYN-ACKs after which the ring of events is full, whether they were taken or not.
 const RING_EVENTS: u32 = 1 << 13;
 
-/// One connection that was held, for as long as its slot is not given back.
+/// A connection that was held, until its slot is given back.
 #[derive(Clone, Copy)]
 struct Conn {
     tuple: usize,
     at_gate: ConnId,
     at_model: ConnId,
-    /// The slot's word for `stable` is of another generation.
+    /// Whether the slot's word for `stable` is of another generation.
     is_late: bool,
 }
 
@@ -58,22 +58,23 @@ struct Pair {
     client: IpAddr,
     conns: Vec<Conn>,
     syns: Vec<Syn>,
-    /// The server speaks alone.
+    /// Whether the server speaks alone.
     solo: bool,
-    /// What packet this is, for who reads a failure.
+    /// Describes the packet, for the message of a failure.
     at: String,
     seen: Seen,
 }
 
-/// What the packets led to: a draw that reaches nothing compares nothing.
+/// Counts of what the packets led to: draws that reach nothing compare nothing.
 #[derive(Debug, Default)]
 struct Seen {
     held: u32,
     passed: u32,
     changed: u32,
     stolen: u32,
-    /// Packets that passed since the server speaks alone, connections adopted.
+    /// Packets that passed while the server speaks alone.
     alone: u32,
+    /// Connections that were adopted.
     adopted: u32,
 }
 
@@ -104,7 +105,7 @@ fn the_gate_and_its_model_say_the_same_of_every_packet() {
     }
 }
 
-/// A daemon that is dead takes no events: alone, that refuses nobody.
+/// A dead daemon takes no events; while the server speaks alone, that refuses no connection.
 #[test]
 fn a_full_ring_of_events_refuses_nobody_alone() {
     if !is_root() {
@@ -187,7 +188,7 @@ impl Pair {
         self.solo = solo;
     }
 
-    /// A client's SYN, and the kernel's answer to come.
+    /// A client's SYN; returns the kernel's answer.
     fn handshake(&mut self, tuple: usize) -> Frame {
         let options = self.syn_options();
         let answer = self.out(tuple).seq(9).ack(8).flags(SYN | ACK).options(&options);
@@ -199,7 +200,7 @@ impl Pair {
         answer
     }
 
-    /// From the kernel, towards one of the clients.
+    /// A frame from the kernel to a client.
     fn out(&self, tuple: usize) -> Frame {
         Frame::new((self.server, PORT), (self.client, 40000 + tuple as u16))
     }
@@ -208,13 +209,13 @@ impl Pair {
         self.rng.below(TUPLES) as usize
     }
 
-    /// A start that a stream soon wraps from, or not.
+    /// An initial sequence number from which the stream soon wraps, or any other.
     fn draw_start(&mut self) -> u32 {
         let anywhere = self.rng.draw() as u32;
         self.rng.pick(&[0, u32::MAX, u32::MAX - 300, 0x7fff_ffff, 0x8000_0000, anywhere])
     }
 
-    /// A client's SYN, mostly; the gate looks at nothing else of a client.
+    /// A client's SYN in most cases; the gate looks at nothing else of a client.
     fn client_speaks(&mut self) {
         let (tuple, seq) = (self.draw_tuple(), self.draw_start());
         let flags = self.rng.pick(&[SYN, SYN, SYN, SYN | ECE | CWR, SYN | ACK, SYN | RST, ACK]);
@@ -230,7 +231,7 @@ impl Pair {
         }
     }
 
-    /// MSS, SACK permitted, timestamps, and perhaps a window scale.
+    /// Options of a SYN: MSS, SACK permitted, timestamps, and perhaps a window scale.
     fn syn_options(&mut self) -> Vec<u8> {
         let scale = self.rng.pick(&[None, Some(0), Some(1), Some(7), Some(14), Some(15)]);
         let tsval = self.rng.draw() as u32;
@@ -243,7 +244,7 @@ impl Pair {
 
     fn kernel_answers_a_syn(&mut self) {
         let tuple = self.draw_tuple();
-        // Again, or to what was never asked.
+        // It is a repetition, or answers what was never asked.
         let known = self.conns.iter().find(|conn| conn.tuple == tuple).copied();
         let known = known.and_then(|conn| self.gate.slot(conn.at_gate));
         let repeated = known.filter(|_| self.rng.one_in(3));
@@ -267,7 +268,7 @@ impl Pair {
         self.compare_held(tuple);
     }
 
-    /// Both hold the same SYN-ACK, and would tell the backup the same of it.
+    /// Checks that both hold the same SYN-ACK, and would report the same of it to the backup.
     fn compare_held(&mut self, tuple: usize) {
         let mut at_gate: Vec<(ConnId, ConnRecord, bool)> = Vec::new();
         self.gate.drain_events(|held| at_gate.push((held.conn, held.record, held.passed)));
@@ -276,7 +277,7 @@ impl Pair {
         for (found, expected) in at_gate.into_iter().zip(at_model) {
             let ((gate_id, found, passed), (model_id, expected, model_passed)) = (found, expected);
             assert_eq!(passed, model_passed, "{}", self.at);
-            // In the simulation all have the same MSS.
+            // In the simulation all hosts have the same MSS.
             let expected = ConnRecord { mss: found.mss, peer_mss: found.peer_mss, ..expected };
             assert_eq!(found, expected, "{}", self.at);
             let conn = Conn { tuple, at_gate: gate_id, at_model: model_id, is_late: false };
@@ -285,7 +286,7 @@ impl Pair {
         }
     }
 
-    /// What the daemon stores: of a connection that lives, or of one that is gone.
+    /// Stores what a daemon stores, for a connection that lives or one that is gone.
     fn user_space_writes(&mut self) {
         if self.rng.one_in(30) {
             let dead = self.rng.one_in(2);
@@ -312,7 +313,7 @@ impl Pair {
             45..78 => {
                 let known = [view.rcv_nxt, view.last_ack, view.stable];
                 let drawn = near(&mut self.rng, &known, view.rcv_wscale);
-                // Never back, and the backup has little that the primary lacks.
+                // The position never goes back, and the backup has little that the primary lacks.
                 let ahead = self.rng.below(3_000);
                 let stable = view.stable.max(drawn);
                 let stable = if self.conns[which].is_late { view.rcv_nxt } else { stable };
@@ -337,7 +338,7 @@ impl Pair {
         }
     }
 
-    /// A connection that is older than the gate, perhaps of a tuple that has a slot.
+    /// Adopts a connection that is older than the gate, perhaps of a tuple that has a slot.
     fn adopt(&mut self) {
         let tuple = self.draw_tuple();
         let key = key(&self.out(tuple));
@@ -385,8 +386,8 @@ impl Pair {
         }
     }
 
-    /// A daemon that is late stores what another connection of this slot may
-    /// acknowledge: it says nothing of this one, of which all is unconfirmed again.
+    /// A late daemon stores what another connection of this slot may acknowledge. For this
+    /// connection it means nothing, so all of it is unconfirmed again.
     fn late_word(&mut self, which: usize, view: SlotView) {
         let Conn { at_gate, at_model, .. } = self.conns[which];
         let (index, generation) = (at_gate.0 as u32, (at_gate.0 >> 32) as u32);
@@ -398,7 +399,7 @@ impl Pair {
 
     fn kernel_sends(&mut self) {
         let tuple = self.draw_tuple();
-        // Mostly of the newest life of the tuple.
+        // In most cases it is the newest connection of the tuple.
         let known = self.conns.iter().rev().find(|conn| conn.tuple == tuple).copied();
         let frame = match known.and_then(|conn| self.gate.slot(conn.at_gate)) {
             Some(slot) => self.segment(tuple, &slot),
@@ -407,7 +408,7 @@ impl Pair {
         self.compare(&frame);
     }
 
-    /// Without a slot.
+    /// A frame of a connection without a slot.
     fn stray(&mut self, tuple: usize) -> Frame {
         let seq = self.rng.pick(&[0, 0, 1, 77]);
         let flags = self.rng.pick(&[RST, RST | ACK, RST | ACK, ACK, FIN | ACK, 0]);
@@ -439,7 +440,7 @@ impl Pair {
         flags | self.rng.pick(&[0, 0, 0, 0, ECE, CWR])
     }
 
-    /// Often one whose right edge lies a unit around what went by.
+    /// A window, often one whose right edge is a unit away from what was seen.
     fn draw_window(&mut self, slot: &SlotView, ack: SeqNo) -> u16 {
         let shift = if slot.rcv_wscale > 14 { 0 } else { slot.rcv_wscale };
         let edge = near(&mut self.rng, &[slot.right_edge, slot.last_edge], slot.rcv_wscale);
@@ -448,7 +449,7 @@ impl Pair {
         self.rng.pick(&[aimed, aimed, aimed, aimed.saturating_add(1), 0, 1, 65535, anything])
     }
 
-    /// Timestamps, and SACK blocks around what may be acknowledged.
+    /// Options of a frame: timestamps, and SACK blocks around what may be acknowledged.
     fn draw_options(&mut self, slot: &SlotView, ack: SeqNo) -> Vec<u8> {
         let mut options = Vec::new();
         if !self.rng.one_in(5) {
@@ -474,7 +475,7 @@ impl Pair {
         options
     }
 
-    /// The same packet through both.
+    /// Runs the same packet through both, and compares everything.
     fn compare(&mut self, frame: &Frame) {
         let bytes = frame.build();
         let (verdict, out) = self.lab.run(EGRESS, &bytes, Context::default());
@@ -516,7 +517,7 @@ impl Pair {
     fn compare_slots(&self, frame: &Frame) {
         for conn in &self.conns {
             let found = self.gate.slot(conn.at_gate);
-            // Everybody in the simulation has timestamps, and nobody reads the echo.
+            // All hosts of the simulation have timestamps, and nobody reads the echo.
             let alike = |view: SlotView| SlotView { tsecr: 0, has_ts: true, ..view };
             let late = |view: SlotView| SlotView { stable: view.irs.plus(1), ..view };
             let found = found.map(alike).map(|view| if conn.is_late { late(view) } else { view });
@@ -525,7 +526,7 @@ impl Pair {
         }
     }
 
-    /// The same connection has the tuple.
+    /// Checks that the same connection has the tuple in both.
     fn compare_tuples(&self) {
         for tuple in 0..TUPLES as usize {
             let key = key(&self.out(tuple));
@@ -536,7 +537,7 @@ impl Pair {
     }
 }
 
-/// The key of a server's frame.
+/// Key of a frame from a server.
 fn key(frame: &Frame) -> ConnKey {
     let mapped = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -550,7 +551,7 @@ fn key(frame: &Frame) -> ConnKey {
     }
 }
 
-/// NOPs in place of the SACK option of [`Pair::draw_options`].
+/// Replaces the SACK option of [`Pair::draw_options`] by NOPs.
 fn blank_sack(options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at) {

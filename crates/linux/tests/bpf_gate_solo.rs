@@ -1,5 +1,5 @@
-//! The gate while the server speaks alone, and when a backup has joined: nothing is
-//! withheld or changed, slots follow, and what is older than the gate is adopted.
+//! The gate while the server speaks alone, and after a backup has joined: nothing is withheld or
+//! changed, slots are kept up to date, and connections older than the gate are adopted.
 
 mod bpf_common;
 
@@ -27,7 +27,7 @@ fn a_connection_that_begins_alone_is_followed_and_clamped_when_a_backup_has_join
     assert_eq!((view.rcv_nxt, view.last_ack), (SeqNo(ack(10_000)), SeqNo(ack(10_000))));
     assert_eq!((view.right_edge, view.last_edge), (SeqNo(ack(112_400)), SeqNo(ack(112_400))));
     f.set_solo(false);
-    // What the client was told stays so, whatever is stable; it is told no more.
+    // What the client was told stays valid, whatever is stable; it is told no more than that.
     let more = f.out().seq(seq(300)).ack(ack(12_000)).window(200).payload(300);
     f.leaves_as(&more, &more.clone().ack(ack(10_000)).window(203));
     assert!(f.gate.set_stable(conn, SeqNo(ack(11_000))));
@@ -41,7 +41,7 @@ fn a_connection_that_begins_alone_is_followed_and_clamped_when_a_backup_has_join
     f.passes(&fin);
 }
 
-/// Law L4 where no window reaches from what is stable to the edge that was shown.
+/// Law L4 where no window reaches from what is stable to the edge that the client was shown.
 #[test]
 fn a_right_edge_that_was_shown_alone_stays() {
     if !is_root() {
@@ -56,7 +56,7 @@ fn a_right_edge_that_was_shown_alone_stays() {
     let next = f.out().seq(seq(10)).ack(ack(50_700)).window(65_000).payload(5);
     f.leaves_as(&next, &next.clone().ack(ack(50_000)).window(65_535));
     f.is_stolen(&next.clone().payload(0));
-    // No byte of the client is lost where it goes alone again, either.
+    // No byte of the client is lost where the server speaks alone again.
     f.set_solo(true);
     f.passes(&next);
 }
@@ -99,7 +99,7 @@ fn alone_what_has_no_slot_passes() {
         f.out().seq(5).flags(RST),
         f.out().seq(0).ack(ack(0)).flags(RST | ACK),
         f.out().seq(9).ack(ack(0)).flags(FIN | ACK),
-        // Its SYN came before the gate.
+        // The SYN of this connection came before the gate was attached.
         f.syn_ack(ISS, IRS),
         stray.clone(),
     ];
@@ -131,7 +131,7 @@ fn a_full_table_refuses_nobody_alone() {
     f.passes(&f.syn_ack(ISS, IRS));
     f.passes(&f.out().seq(seq(0)).ack(ack(99)).payload(10));
     assert_eq!((f.count("unknown_alone"), f.gate.conn(&f.key())), (1, None));
-    // A tuple's next life has no part in the slot of its former one.
+    // The tuple's next connection does not use the slot of the former one.
     f.client.1 = 50000;
     assert_eq!(f.gate.conn(&f.key()), Some(conns[0]));
     f.client_syn(IRS + 9);
@@ -193,15 +193,15 @@ fn who_adopts_a_tuple_again_gives_its_former_slot_back() {
         f.client.1 = 50000 + i as u16;
         f.gate.adopt(&f.adopted()).expect("a slot");
     }
-    // The full table has room for those that it has.
+    // The full table has room for connections that it contains already.
     f.gate.adopt(&f.adopted()).expect("its own slot");
     f.client.1 = 50000;
     assert!(matches!(f.gate.adopt(&f.adopted()), Err(BpfError::NoSlot)));
     assert_eq!(f.gate.conn(&f.key()), None);
 }
 
-/// Another daemon takes up what an earlier one has left: programs, slots, and what came by
-/// while nobody was there.
+/// Another daemon takes up what an earlier one has left: programs, slots, and what passed while
+/// there was no daemon.
 #[test]
 fn a_gate_is_taken_up_with_all_that_it_knows() {
     if !is_root() {
@@ -211,7 +211,7 @@ fn a_gate_is_taken_up_with_all_that_it_knows() {
     let wanted = gate::config(&f.lab, f.server, true);
     let adopted = f.adopted();
     let conn = f.gate.adopt(&adopted).expect("a slot");
-    // What a daemon holds of it ends with that; the gate does not.
+    // A daemon's descriptors are closed with it, but the gate stays.
     f.gate = Gate::reopen(&wanted).expect("an earlier life's");
     let known = f.gate.known();
     let last = ConnRecord { tsval: Some(adopted.tsval), ..adopted.record };

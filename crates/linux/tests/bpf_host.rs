@@ -1,5 +1,5 @@
-//! The host server's end, frame by frame: what is taken out of the tunnel, and
-//! what clients are told that they may send.
+//! The host server's end, frame by frame: what is taken out of the tunnel, and how large packets
+//! clients are told to send.
 
 mod bpf_common;
 
@@ -69,7 +69,7 @@ fn request6() -> Frame {
     Frame::new((address("fd00:8::2"), 40000), (address(VIP6), 80)).payload(33)
 }
 
-/// In an outer header of IPv4.
+/// The frame in an outer header of IPv4.
 fn wrap4(frame: &[u8], from: Ipv4Addr, tos: u8) -> Vec<u8> {
     let total = ((frame.len() - 14 + 20) as u16).to_be_bytes();
     let mut ip = vec![0x45, tos, total[0], total[1], 0, 0, 0x40, 0, 64, 4, 0, 0];
@@ -105,13 +105,13 @@ fn the_edges_packets_are_taken_out_and_nobody_elses() {
     assert_eq!(f.arrives(&wrap6(&six, other, 0)).0, STOLEN);
     assert_eq!(f.count("strangers"), 2);
 
-    // To an address that is no service's: somebody's way around a packet filter.
+    // A packet to an address of no service could be an attempt to bypass a packet filter.
     let mut inner = request4();
     inner.target.0 = TUNNEL4.into();
     assert_eq!(f.arrives(&wrap4(&inner.build(), edge, 0)).0, STOLEN);
     assert_eq!(f.count("not_ours"), 1);
 
-    // Tunnels of other people, and what is in none.
+    // These are in tunnels of others, or in none.
     let mut elsewhere = wrap4(&four, edge, 0);
     elsewhere[33] = 77;
     for frame in [elsewhere, four.clone(), six] {
@@ -122,7 +122,8 @@ fn the_edges_packets_are_taken_out_and_nobody_elses() {
     }
 }
 
-/// RFC 6040 §4.2, figure 4.
+/// Congestion that was marked on the outer header is marked on the inner one (RFC 6040 §4.2, figure
+/// 4).
 #[test]
 fn congestion_that_was_marked_outside_is_told_inside() {
     if !is_root() {
@@ -180,7 +181,7 @@ fn a_syn_ack_says_what_fits_the_tunnel() {
         (false, 536, 536),
         (true, 1440, 1400),
     ] {
-        // At an even place, and at an odd one.
+        // The changed word is at an even place, and at an odd one.
         let places = [
             (mss(written), mss(told)),
             (

@@ -1,5 +1,5 @@
-//! Gate, tap drop and edge at work on real TCP connections: a client reaches
-//! the primary's server through the edge, while this test plays both daemons.
+//! Gate, tap drop and edge at work on real TCP connections: a client reaches the primary's server
+//! through the edge, while this test plays both daemons.
 
 mod bpf_common;
 
@@ -21,12 +21,12 @@ const PORT: u16 = 6379;
 const UPLOAD_BYTES: usize = 24 << 20;
 const CLIENT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the daemons' part tells the test.
+/// What the threads of the test share.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
     let_fins_go: AtomicBool,
-    /// Offset up to which ACKs were ever allowed.
+    /// Offset up to which ACKs have ever been allowed.
     stable: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ fn edge(topology: &Topology, pin_dir: PathBuf) -> Edge {
     attached.join().expect("thread").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Sends IP packets as they are; the gate sees them as it sees the stack's.
+/// Sends IP packets as they are; the gate sees them like those of the stack.
 struct Raw {
     v4: OwnedFd,
     v6: OwnedFd,
@@ -100,14 +100,14 @@ impl Raw {
     }
 }
 
-/// What the backup holds of one stream: copies come in any order.
+/// The part of a stream that the backup holds; copies come in any order.
 struct Held {
     end: SeqNo,
     later: Vec<(SeqNo, SeqNo)>,
 }
 
 impl Held {
-    /// Has the stream grown?
+    /// Takes a copy; returns whether the stream has grown.
     fn take(&mut self, from: SeqNo, to: SeqNo) -> bool {
         let before = self.end;
         self.later.push((from, to));
@@ -121,8 +121,8 @@ impl Held {
     }
 }
 
-/// The part of both members' daemons: records SYN-ACKs, follows the tap, and
-/// releases what the backup holds.
+/// Plays both members' daemons: records SYN-ACKs, follows the tap, and releases what the backup
+/// holds.
 fn play_daemons(mut gate: Gate, tap: &Capture, shared: &Shared) -> Played {
     let raw = Raw::new();
     let mut conns: HashMap<u16, (ConnId, ConnRecord)> = HashMap::new();
@@ -178,7 +178,7 @@ fn release(gate: &Gate, raw: &Raw, conn: (ConnId, ConnRecord), stable: SeqNo, sh
     raw.send(&kick.window(window as u16).options(&options).build()[14..]);
 }
 
-/// Rebuilt from the record alone: what a backup would have to do.
+/// The SYN-ACK made from the record alone, as a backup would have to.
 fn syn_ack_of(record: &ConnRecord) -> Vec<u8> {
     let (server, client) = endpoints(record);
     let mss = record.mss.to_be_bytes();
@@ -202,7 +202,7 @@ struct Segment {
     seq: SeqNo,
     ack: SeqNo,
     syn: bool,
-    /// With FIN.
+    /// Length of the stream, including the FIN.
     length: u64,
 }
 
@@ -228,13 +228,13 @@ impl Segment {
     }
 }
 
-/// Reads until the client's end, sends everything back, then one byte, then closes.
+/// Reads until the client's end, sends everything back, then one byte, and closes.
 fn serve(listener: &TcpListener) {
     let (mut stream, _) = listener.accept().expect("accept");
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("read");
     stream.write_all(&bytes).expect("write");
-    // Leaves when everything before it is acknowledged, and so shows snd_una.
+    // The byte leaves when everything before it is acknowledged, and so shows snd_una.
     std::thread::sleep(Duration::from_millis(300));
     stream.write_all(&[42]).expect("write");
 }
@@ -312,7 +312,7 @@ fn run(topology: &Topology, lab: &Lab, vip: &str) -> Outcome {
     listening.recv().expect("the server listens");
     let talked = topology.on("cli", move || talk(server, &inner)).join();
     shared.stop.store(true, Ordering::Release);
-    // First: the server of a client that gave up waits for ever.
+    // The client's result is checked first: the server of a client that gave up waits for ever.
     talked.expect("client");
     let played = daemons.join().expect("daemons");
     let acks_seen = watcher.join().expect("no ACK beyond stable");
@@ -363,8 +363,8 @@ fn no_ack_beyond_stable_reaches_the_client_and_all_data_flows() {
     }
 }
 
-/// What a socket says to be acknowledged, and the slot has not seen leave, is of
-/// another connection: the backup would discard output that its client lacks.
+/// If a socket reports as acknowledged what the slot has not seen leave, it is another connection:
+/// the backup would discard output that its client lacks.
 #[test]
 fn nothing_is_acknowledged_that_has_not_left() {
     if !is_root() {
@@ -399,7 +399,7 @@ fn nothing_is_acknowledged_that_has_not_left() {
     });
     let (gate, conn, _stream) = served.join().expect("server");
     let mut client = client.join().expect("client");
-    // Its ACK has arrived by then.
+    // The ACK has arrived by then.
     std::thread::sleep(Duration::from_millis(100));
     let slot = gate.slot(conn).expect("slot");
     assert_eq!(slot.snd_nxt, slot.iss.plus(101));
@@ -418,7 +418,7 @@ fn nothing_is_acknowledged_that_has_not_left() {
     assert_eq!(gate.slot(conn).expect("slot").snd_una, slot.iss.plus(1));
 }
 
-/// Two kernels talk through a gate whose server speaks alone at first.
+/// Two kernels communicate through a gate whose server speaks alone at first.
 #[test]
 fn a_connection_that_begins_alone_lives_on_when_a_backup_has_joined() {
     if !is_root() {

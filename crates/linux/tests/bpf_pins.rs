@@ -1,6 +1,5 @@
-//! What a redirector does with the maps that another version has left: those with
-//! something to remember are refused, and nothing is changed; the others are made
-//! anew.
+//! What a redirector does with maps that another version has left: those with something to remember
+//! are refused and left unchanged; the others are made anew.
 
 mod bpf_common;
 
@@ -11,7 +10,7 @@ use holdfast_linux::bpf::{BpfError, mend_pins};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// A map whose layout no other map has, as if another version had made it.
+/// Name of a map whose layout no other map has, as if another version had made it.
 const STRANGE: &str = "spread_fragments";
 
 fn established(name: &str) -> Fixture {
@@ -23,7 +22,7 @@ fn established(name: &str) -> Fixture {
     f
 }
 
-/// Puts the pin of one map in the place of another; what was pinned there.
+/// Puts the pin of one map in the place of another; returns the map that was pinned there.
 fn swap(pins: &Path, map: &str, by: &str) -> MapData {
     let path = pins.join(map);
     let before = MapData::from_pin(&path).expect("pinned");
@@ -71,7 +70,7 @@ fn what_remembers_in_another_layout_is_refused_and_goes_on() {
     f.attach_again();
     assert_eq!(f.redirect.flows().count(), 1, "it remembers everything");
 
-    // The remedy of the message.
+    // This is the remedy in the message.
     std::fs::remove_dir_all(&pins).expect("removed");
     f.redirect = f.try_attach(2 * FLOWS_MAX).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((f.redirect.flows().count(), f.redirect.flows().max), (0, 2 * FLOWS_MAX));
@@ -110,7 +109,7 @@ fn what_need_not_remember_is_made_anew() {
     assert_eq!(f.redirect.flows().count(), 2);
 }
 
-/// Who empties `/run` takes names away, and not what they stand for.
+/// Emptying `/run` removes names, and not what they stand for.
 #[test]
 fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
     if !is_root() {
@@ -121,7 +120,7 @@ fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
     let names = |at: &Path| {
         let found = std::fs::read_dir(at).into_iter().flatten().flatten();
         let names = found.map(|entry| entry.file_name());
-        // The kernel has files of its own at the root.
+        // The kernel has files of its own in the root directory.
         let is_ours = |name: &std::ffi::OsString| !name.to_string_lossy().ends_with(".debug");
         names.filter(is_ours).collect::<std::collections::BTreeSet<_>>()
     };
@@ -144,7 +143,7 @@ fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
         assert_eq!(f.redirect.flows().count(), 1, "it remembers everything");
         assert_eq!(f.send(&request(40000).build()).0, REDIRECT);
     }
-    // What this process removes itself stays away.
+    // Pins that this process removes itself stay away.
     holdfast_linux::bpf::Redirect::detach_stale(&["ec"], &all).expect("removed");
     assert!(!mend_pins(&all).expect("nothing is missing"));
     assert!(!pins.exists());

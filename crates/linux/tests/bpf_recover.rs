@@ -16,7 +16,7 @@ const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 const PORT: u16 = 6379;
 const ETHERNET: usize = 14;
-/// MSS 1460, SACK permitted, timestamps 1000/7, NOP, scale 9.
+/// Options of a SYN: MSS 1460, SACK permitted, timestamps 1000/7, NOP, scale 9.
 const SYN_OPTIONS: [u8; 20] = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 0, 1, 3, 3, 9];
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 3, 0xf0, 0, 0, 0, 8];
 
@@ -26,7 +26,7 @@ struct Fixture {
     lab: Lab,
 }
 
-/// A copy, owned.
+/// A copy of a packet, as the test keeps it.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     into: bool,
@@ -61,7 +61,7 @@ impl Fixture {
         Self { _edge: edge, copies, lab }
     }
 
-    /// The client sends a frame; what was copied of it.
+    /// Sends a frame from the client; returns what was copied of it.
     fn enters(&mut self, frame: &[u8], gso_size: u32) -> Option<Seen> {
         self.lab.run(CLIENT_IN, frame, Context { ifindex: ifindex("ec"), gso_size });
         self.seen()
@@ -111,7 +111,7 @@ fn reply() -> Frame {
     Frame::new((ip("10.9.0.100"), PORT), (ip("10.8.0.2"), 40000)).seq(9001).ack(5001).window(100)
 }
 
-/// The whole packet as it leaves the edge: one hop later.
+/// The whole packet as it leaves the edge, one hop later.
 fn forwarded(frame: &Frame) -> Vec<u8> {
     frame.clone().ttl(frame.ttl - 1).build()[ETHERNET..].to_vec()
 }
@@ -154,7 +154,7 @@ fn segments_are_copied_whole_and_of_the_answers_the_headers() {
         return;
     }
     let mut f = Fixture::new("segments");
-    // The longest is longer than most links bear.
+    // The longest packet is longer than most links carry.
     sh("ip link set e0 mtu 9000");
     f.copies.set(CopyPolicy::Segments).expect("on");
     for v6 in [false, true] {
@@ -183,7 +183,7 @@ fn acknowledgements_are_held_for_as_long_as_was_asked() {
     }
     let mut f = Fixture::new("held");
     f.copies.set(CopyPolicy::Segments).expect("on");
-    // The flow is known.
+    // The SYN makes the flow known.
     f.enters(&request(false).flags(SYN).build(), 0);
     f.leaves(&reply().flags(SYN | ACK).build());
     let held = |f: &mut Fixture, frame: &Frame| {
@@ -241,7 +241,7 @@ fn of_an_offloaded_frame_the_first_and_the_last_segment_are_copied() {
             }
         }
     }
-    // A frame of one segment is a packet.
+    // A frame of one segment counts as a packet.
     let frame = request(false).payload(1000);
     let seen = f.enters(&frame.build(), 1000).expect("a copy");
     assert_eq!((whole(&seen), seen.gso_bytes), (forwarded(&frame), 0));
@@ -258,7 +258,7 @@ fn what_is_cut_short_is_not_copied() {
     for length in [ETHERNET + 40, ETHERNET + 41, 500, whole.len() - 1] {
         assert_eq!(f.enters(&whole[..length], 0), None);
     }
-    // The edge drops it: no kernel would take it, so nobody is to have it again.
+    // The edge drops it: since no kernel would accept it, it must not be resent.
     assert_eq!(f.copies.counts(), (0, 0));
 }
 
@@ -277,7 +277,7 @@ fn a_full_ring_loses_the_newest_and_says_so() {
     }
     let (copied, lost) = copies.counts();
     assert!(lost > 0 && copied + lost == 3000, "{copied} {lost}");
-    // In shares, and as many as were copied.
+    // The copies are taken in shares, as many as were made.
     let mut taken = 0;
     let is_all = copies.drain(|_| {
         taken += 1;

@@ -98,7 +98,7 @@ fn tos_and_ecn_are_copied_and_df_is_kept() {
     }
 }
 
-/// Writes the checksum of an IPv4 header again.
+/// Computes the checksum of an IPv4 header anew.
 fn fix_ipv4(frame: &mut [u8]) {
     let end = 14 + usize::from(frame[14] & 15) * 4;
     frame[24..26].fill(0);
@@ -183,7 +183,8 @@ fn established_flows_stay_and_new_ones_follow_the_table() {
         assert_eq!(host(&f, port, SYN), HOSTS[0].0, "a SYN does not move it");
     }
     assert_eq!(host(&f, 41000, SYN), HOSTS[1].0, "new");
-    // Closed, then begun anew: no longer at the host that is drained.
+    // The connection was closed and begun anew, so it is no longer at the host server that is
+    // drained.
     host(&f, 40000, FIN | ACK);
     assert_eq!(host(&f, 40000, ACK), HOSTS[0].0);
     assert_eq!(host(&f, 40000, SYN), HOSTS[1].0);
@@ -210,7 +211,7 @@ fn a_full_table_refuses_new_connections_and_harms_no_old_one() {
         .collect();
     assert_eq!(established.len(), 16, "as many as the table holds");
     assert_eq!(f.send(&request(50000).flags(SYN).build()).0, STOLEN, "refused at once");
-    // While a host server is drained.
+    // One host server is being drained.
     f.set_host(0, |host| host.state = HostState::Draining);
     f.serve(&[1]);
     for &port in &established {
@@ -218,7 +219,7 @@ fn a_full_table_refuses_new_connections_and_harms_no_old_one() {
         assert_eq!((verdict, outer(&out).0.target), (REDIRECT, HOSTS[0].0));
     }
     assert!(f.count("refused_flows") >= 48, "{}", f.count("refused_flows"));
-    // Room again: reset flows are forgotten after ten seconds, not before.
+    // There is room again: reset flows are forgotten after ten seconds, and not before.
     f.send(&request(established[0]).flags(RST).build());
     assert_eq!(f.redirect.age_flows().expect("ages"), 0);
     for _ in 0..11 {
@@ -302,7 +303,7 @@ fn vip6_of(number: u8) -> std::net::IpAddr {
     std::net::Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 1, number.into()).into()
 }
 
-/// A flood of SYNs displaces only its like.
+/// A flood of SYNs displaces only other SYNs.
 #[test]
 fn a_flood_of_syns_fills_nothing() {
     if !is_root() {
@@ -359,8 +360,8 @@ fn what_does_not_fit_is_answered_from_the_service_address() {
     assert_eq!(f.count("too_big"), 2);
 }
 
-/// A test run cannot say what kind of GSO frame it brings, which the kernel must
-/// know to encapsulate it: that the namespace tests do.
+/// A test run cannot say what kind of GSO frame it has, which the kernel must know to encapsulate
+/// it; the tests in namespaces cover that.
 #[test]
 fn a_gso_frame_is_judged_by_its_segments() {
     if !is_root() {
@@ -475,7 +476,7 @@ fn icmp_errors_follow_what_they_quote() {
         let host = if v6 { HOSTS[0].1 } else { HOSTS[0].0 };
         assert_eq!((verdict, header.target), (REDIRECT, host));
         assert_eq!(inner[if v6 { 40 } else { 20 }..], error[if v6 { 54 } else { 34 }..]);
-        // A quote without ports, and one of somebody else's packet.
+        // One quote has no ports, the other is of somebody else's packet.
         let short = icmp_error(&client, 3);
         assert_eq!(f.send(&short).0, PASS);
         let mut other = client.clone();

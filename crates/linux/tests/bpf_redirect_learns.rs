@@ -32,7 +32,7 @@ fn a_flow_whose_handshake_was_not_seen_is_learnt_and_stays() {
     assert_eq!(host(&f, 40001, ACK), HOSTS[0].0, "the first is remembered, too");
     assert_eq!(host(&f, 40002, ACK), HOSTS[1].0, "what resets is no flow");
     assert_eq!(["stray", "learnt", "established"].map(|name| f.count(name)), [6, 3, 0]);
-    // A connection begins anew, and not where none shall begin.
+    // A connection begins anew, but not at a host server that gets no new ones.
     assert_eq!(host(&f, 40002, ACK), HOSTS[1].0);
     f.serve(&[0]);
     assert_eq!(host(&f, 40003, ACK), HOSTS[0].0);
@@ -40,8 +40,8 @@ fn a_flow_whose_handshake_was_not_seen_is_learnt_and_stays() {
     assert_eq!(host(&f, 40003, SYN), HOSTS[1].0);
 }
 
-/// It displaces only its like, and where there is no room a connection that goes by its
-/// hash does so on.
+/// A flood of ACKs displaces only its like, and where there is no room, a connection that goes by
+/// its hash stays where it is.
 #[test]
 fn a_flood_of_acknowledgements_fills_nothing_and_harms_nobody() {
     if !is_root() {
@@ -58,7 +58,7 @@ fn a_flood_of_acknowledgements_fills_nothing_and_harms_nobody() {
     }
     assert_eq!(f.redirect.flows().count(), 16, "as many as the table holds");
     assert_eq!(f.count("refused_flows"), 0);
-    // Those that have said no more are forgotten after ten minutes.
+    // Connections that were silent since then are forgotten after ten minutes.
     for _ in 0..601 {
         f.redirect.tick().expect("ticks");
     }

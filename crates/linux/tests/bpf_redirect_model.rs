@@ -1,8 +1,8 @@
-//! The redirector against its model: the same segments, drawn by seed, through
-//! `bpf/redirect.bpf.c` and through the simulator's data path of a spread group. After
-//! each of them both have sent it to the same host server, let it go or refused it, have
-//! shown the cache the same, and remember the same of its connection. There are more
-//! tuples than a table of connections has room for.
+//! The redirector compared with its model: the same segments, drawn by seed, go through
+//! `bpf/redirect.bpf.c` and through the simulator's data path of a spread group. After each of them
+//! both have sent it to the same host server, let it go or refused it, have shown the cache the
+//! same, and remember the same of its connection. There are more tuples than a table of connections
+//! has room for.
 
 mod bpf_common;
 
@@ -15,12 +15,12 @@ use holdfast_sim::Rng;
 use holdfast_sim::models::{Became, RedirectModel, Shown, State};
 
 const SEEDS: u64 = 4;
-/// Steps of one seed; nearly all of them are packets.
+/// Number of steps of a seed, nearly all of which are packets.
 const STEPS: u32 = 2_500;
-/// Half of the packets are of the first few tuples, so that these have a history.
+/// Number of tuples; half of the packets are of the first few, so that these have a history.
 const TUPLES: u64 = 40;
 const BUSY_TUPLES: u64 = 4;
-/// In the tables: nobody gets new connections.
+/// Entry of the tables for a service of which no host server gets new connections.
 const NOBODY: u8 = 255;
 const STATES: [(HostState, State); 4] = [
     (HostState::Up, State::Up),
@@ -33,15 +33,15 @@ struct Pair {
     f: Fixture,
     copies: Copies,
     places: Places,
-    /// Of IPv4, and of IPv6.
+    /// Models of the data paths of IPv4 and of IPv6.
     models: [RedirectModel; 2],
     rng: Rng,
-    /// What step this is, for who reads a failure.
+    /// Describes the step, for the message of a failure.
     at: String,
     seen: Seen,
 }
 
-/// What the packets led to: a draw that reaches nothing compares nothing.
+/// Counts of what the packets led to: draws that reach nothing compare nothing.
 #[derive(Debug, Default)]
 struct Seen {
     sent: [u32; 2],
@@ -136,7 +136,7 @@ impl Pair {
         self.models.iter_mut().for_each(|model| model.set_copying(on));
     }
 
-    /// As long as one of the ages, or a second more.
+    /// Lets time pass, as long as one of the ages, or a second more.
     fn time_passes(&mut self) {
         let ages = [1, 1, 2, 10, 11, 11, 120, 121, 600, 601];
         let ticks = if self.rng.one_in(40) { 10_801 } else { self.rng.pick(&ages) };
@@ -184,7 +184,7 @@ impl Pair {
         assert_eq!(self.places.words(client, server), words, "{at}");
     }
 
-    /// What the cache was shown of the last packet.
+    /// The part of the last packet that the cache was shown.
     fn copied(&mut self) -> Option<Shown> {
         let mut all = Vec::new();
         self.copies.drain(|copied| {

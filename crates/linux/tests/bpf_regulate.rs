@@ -1,5 +1,4 @@
-//! The cap on advertised windows, packet by packet: the program and the machine
-//! have the same vectors.
+//! The cap on advertised windows, packet by packet: program and machine use the same vectors.
 
 mod bpf_common;
 
@@ -15,7 +14,7 @@ const SENDER: (&str, u16) = ("10.8.0.2", 40000);
 const RECEIVER: (&str, u16) = ("10.9.0.100", 80);
 const STRING: u32 = 1;
 
-/// `struct regulate_flow`.
+/// A flow as in `struct regulate_flow`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Flow {
@@ -63,14 +62,14 @@ impl Fixture {
         Self { ebpf, lab, session: 0, interval: 0 }
     }
 
-    /// The sender's frame goes into the string.
+    /// Sends the sender's frame into the string.
     fn sends(&self, frame: &Frame) {
         let built = frame.build();
         let after = self.lab.run("regulate/to_string", &built, Context::default());
         assert_eq!(after, (PASS, built), "data is never changed");
     }
 
-    /// The receiver's frame comes out of it; its window then.
+    /// Takes the receiver's frame out of the string; returns its window.
     fn answers(&self, frame: &Frame) -> u16 {
         let (verdict, out) =
             self.lab.run("regulate/from_string", &frame.build(), Context::default());
@@ -95,13 +94,13 @@ impl Fixture {
         Array::<&mut MapData, u64>::try_from(map).expect("an array").set(0, word, 0).expect("set");
     }
 
-    /// Switches it on.
+    /// Switches the cap on.
     fn start(&mut self, window: u32) {
         self.session += 1;
         self.set(window);
     }
 
-    /// The only flow.
+    /// The key and words of the only flow.
     fn flow(&mut self) -> Option<([u8; 36], Flow)> {
         let map = self.ebpf.map_mut("regulate_flows").expect("a map");
         let map = HashMap::<&mut MapData, [u8; 36], Flow>::try_from(map).expect("a hash");
@@ -117,13 +116,13 @@ impl Fixture {
         map.insert(key, flow, 0).expect("insert");
     }
 
-    /// Bytes and active flows of the string.
+    /// Bytes and active flows that the string measured.
     fn measured(&mut self) -> (u64, u64) {
         let [bytes, flows, ..] = self.counted();
         (bytes, flows)
     }
 
-    /// The counts, the last of which are flows that do not feel the cap yet.
+    /// The counters, the last of which is for flows that do not feel the cap yet.
     fn counted(&mut self) -> [u64; 4] {
         let map = self.ebpf.map_mut("regulate_strings").expect("a map");
         let map = PerCpuArray::<&mut MapData, [u64; 4]>::try_from(map).expect("an array");
@@ -196,7 +195,7 @@ fn only_flows_whose_scale_is_known_are_touched() {
     }
     let mut f = Fixture::new("scale");
     let later = |f: &Fixture| {
-        // The first one tells what is promised.
+        // The first acknowledgement shows what was advertised.
         f.answers(&ack().ack(6000).window(100));
         f.answers(&ack().ack(6000 + (100 << 14)).window(65535))
     };
@@ -215,7 +214,7 @@ fn only_flows_whose_scale_is_known_are_touched() {
         f.handshake(near, far);
         assert_eq!(later(&f), becomes, "{near:?} {far:?}");
     }
-    // Off, and on again: what was promised meanwhile is not known.
+    // After the cap was off and on again, it is not known what was advertised meanwhile.
     f.handshake(Some(7), Some(7));
     f.set(0);
     assert_eq!(later(&f), 65535);
@@ -236,7 +235,7 @@ fn no_more_is_promised_than_the_sender_may_use_soon() {
     let window = |f: &Fixture, of: u32, window| u32::from(f.answers(&ack().ack(of).window(window)));
     f.sends(&data().seq(5001));
     assert_eq!(window(&f, 5001, 100), 100, "what was promised before is not known");
-    // What was sent and not acknowledged comes on top of the least.
+    // What was sent and not acknowledged is added to the least window.
     f.sends(&data().seq(5001).payload(1400));
     assert_eq!(window(&f, 5001, 60_000) << 7, 65_536 + 1408);
     // The right edge stays where it is, to the unit.

@@ -1,8 +1,8 @@
-//! The tap from end to end, packet by packet: what a client says goes through
-//! `bpf/edge.bpf.c` to a primary's kernel and, as a copy, to the backup's machine. What
-//! the kernel has taken the backup holds as well: neither the edge, which copies what
-//! is plausible, nor the tap drop, nor the machine, which takes what is acceptable, may
-//! be stricter than the kernel. And the backup holds nothing that cannot be meant.
+//! The tap from end to end, packet by packet: a client's packets go through `bpf/edge.bpf.c` to a
+//! primary's kernel and, as copies, to the backup's machine. What the kernel has accepted, the
+//! backup holds as well: the edge, which copies what is plausible, the tap drop, and the machine,
+//! which takes what is acceptable, must not be stricter than the kernel. And the backup holds
+//! nothing that the client cannot have sent.
 
 mod bpf_common;
 
@@ -16,11 +16,11 @@ use holdfast_wire::packet::{Checksum, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 
 const SEEDS: u64 = 2;
-/// Connections of one seed, one after the other.
+/// Number of connections of a seed, one after the other.
 const CONNECTIONS: u32 = 25;
-/// Packets of a client in each.
+/// Number of a client's packets in each connection.
 const PACKETS: u32 = 60;
-/// How many bytes a server writes at once.
+/// Bytes that a server writes at once.
 const REPLY: [u8; 150] = [7; 150];
 const NOP: u8 = 1;
 
@@ -30,7 +30,7 @@ struct Tapped<'a> {
     rng: Rng,
     kernel: KernelModel,
     tap: TapModel,
-    /// What the client has sent, and the first number that it has not.
+    /// First sequence number that the client has not sent yet.
     next: SeqNo,
     server_next: SeqNo,
     tsval: u32,
@@ -74,7 +74,8 @@ fn the_backup_holds_what_the_primarys_kernel_takes() {
 impl<'a> Tapped<'a> {
     fn new(f: &'a Fixture, capture: &'a Capture, mut rng: Rng) -> Self {
         let starts = [0, u32::MAX, u32::MAX - 2_000, 0x7fff_fc00, rng.draw() as u32];
-        // The edge knows a SYN-ACK again by its ISS: not that of the tuple's last life.
+        // The edge recognises a SYN-ACK by its ISS, so that it must not be the one of the tuple's
+        // last connection.
         let (irs, iss) = (SeqNo(rng.pick(&starts)), SeqNo(rng.pick(&starts)));
         let iss = iss.plus(rng.below(1 << 20));
         let tsval = rng.pick(&starts);
@@ -104,7 +105,7 @@ impl<'a> Tapped<'a> {
         tapped
     }
 
-    /// From the primary to its client.
+    /// Sends a packet from the primary through the edge to its client.
     fn through_the_edge(&mut self, l3: &[u8]) {
         let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0], l3].concat();
         assert_eq!(self.f.member_sends(0, &frame).0, REDIRECT, "{}", self.at);
@@ -132,7 +133,7 @@ impl<'a> Tapped<'a> {
         let answer = self.kernel.receive(&bytes[14..]);
         let after = self.kernel.rcv_nxt();
         assert!(!after.after(self.tap.held()), "{}: {frame:?} is missed", self.at);
-        // Nobody invents more than a client could have sent.
+        // Nothing may be held that the client could not have sent.
         let most = self.next.max(after);
         assert!(!self.tap.held().after(most), "{}: {frame:?} is believed", self.at);
         self.taken += u32::from(after != before);
@@ -142,26 +143,26 @@ impl<'a> Tapped<'a> {
         }
     }
 
-    /// The client's next bytes, or some around them; now and then with an ACK, a number
-    /// or a time that nobody honest could have.
+    /// The client's next bytes, or some around them; now and then with an ACK, a number or a time
+    /// that no honest client could have.
     fn draw(&mut self) -> Frame {
         let rcv_nxt = self.kernel.rcv_nxt();
         let seqs = [rcv_nxt, rcv_nxt, rcv_nxt.plus(100), rcv_nxt.plus(4_000)];
         let seq = if self.rng.one_in(2) { rcv_nxt } else { near(&mut self.rng, &seqs, 7) };
-        // A number of what was sent, old or new, or a byte or a unit more.
+        // The ACK is for something sent, old or new, or a byte or a unit off.
         let old = SeqNo(self.server_next.0.wrapping_sub(self.rng.below(2_000) as u32));
         let acks = [self.server_next, self.server_next, old];
         let ack = if self.rng.one_in(4) { near(&mut self.rng, &acks, 7) } else { self.server_next };
         let usual = [ACK, ACK | PSH, ACK | PSH];
         let rare = [FIN | ACK, RST, RST | ACK, SYN, PSH, 0];
         let flags = if self.rng.one_in(15) { self.rng.pick(&rare) } else { self.rng.pick(&usual) };
-        // A stream ends once, and behind its end nobody sends.
+        // A stream ends once, and nothing is sent after its end.
         let ends = flags & FIN != 0;
         let (seq, ack) = if ends { (rcv_nxt, self.server_next) } else { (seq, ack) };
         let payload = self.rng.pick(&[0, 1, 90, 500, 1_400]);
-        // A tick back is in nobody's way, and what is far older in everybody's. Between
-        // them lies what the backup refuses and the kernel does not, if only the backup
-        // got a newer packet beyond a hole: the client's repeat has a newer time.
+        // A timestamp one tick back is accepted by all, and one that is far older by none. In
+        // between lies what the backup refuses and the kernel does not, if only the backup got a
+        // newer packet behind a hole: the client's repetition has a newer time.
         let back = if ends { 0 } else { self.rng.pick(&[0, 0, 0, 0, 0, 0, 1, 10_000]) };
         self.tsval = self.tsval.wrapping_add(self.rng.below(3) as u32);
         let frame = request().seq(seq.0).ack(ack.0).flags(flags).window(500).payload(payload);

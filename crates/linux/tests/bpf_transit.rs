@@ -1,5 +1,5 @@
-//! An edge of a transit group, frame by frame: which string a packet takes,
-//! which one its flow is moved to, and what is left to the plain route.
+//! An edge of a transit group, frame by frame: which string a packet takes, to which one its flow
+//! is moved, and what is left to the plain route.
 
 mod bpf_common;
 
@@ -14,14 +14,14 @@ fn udp(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// An ICMP error from `source` to `target` that quotes so many bytes of a frame.
+/// An ICMP error from `source` to `target` that quotes `bytes` bytes of a frame.
 fn icmp_error(source: &str, target: &str, quoted: &[u8], bytes: usize) -> Vec<u8> {
     let frame = Frame::new((address(source), 0), (address(target), 0));
     let v6 = address(source).is_ipv6();
     let mut error = frame.payload(8 + bytes).build();
     let l4 = if v6 { 54 } else { 34 };
     error.truncate(l4);
-    // "Too big" and "fragmentation needed".
+    // The types are "too big" and "fragmentation needed".
     error.extend(if v6 { [2, 0, 0, 0, 0, 0, 5, 0] } else { [3, 4, 0, 0, 0, 0, 5, 0] });
     error.extend(&quoted[14..14 + bytes]);
     error[if v6 { 20 } else { 23 }] = if v6 { 58 } else { 1 };
@@ -120,7 +120,7 @@ fn what_is_not_for_the_strings_takes_the_plain_route() {
         assert_eq!(f.string_sends(0, &frame), (PASS, frame.clone()), "{name}");
     }
     assert_eq!(f.count("into"), 0);
-    // It came through the string all the same: its flow is known.
+    // It came through the string all the same, so its flow is known.
     assert_eq!((f.count("learned"), f.count("slow_path")), (2, 2));
 }
 
@@ -168,16 +168,16 @@ fn one_edge_leads_and_the_other_follows() {
         // The other edge has put a flow on string 1.
         assert_eq!(f.string_sends(1, &reply(1).flags(SYN).build()).0, REDIRECT);
         assert_eq!(f.string_of(&request(1).flags(SYN | ACK).build()), 1);
-        // It moves it to string 2.
+        // The other edge moves the flow to string 2.
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), if leads { 1 } else { 2 });
         assert_eq!(f.count("followed"), u64::from(!leads));
-        // The leading edge follows, too, when its own string is dead.
+        // The leading edge follows, too, if its own string is dead.
         f.use_slots(0b100, [2; TRANSIT_SLOTS]);
         f.string_sends(2, &reply(1).build());
         assert_eq!(f.string_of(&request(1).build()), 2);
         assert_eq!((f.count("followed"), f.count("moved")), (1, 0));
-        // What a dead string still delivers moves nothing, and starts nothing.
+        // What a dead string still delivers moves no flow, and begins none.
         f.string_sends(0, &reply(1).build());
         f.string_sends(0, &reply(2).build());
         assert_eq!(f.string_of(&request(1).build()), 2);
@@ -194,7 +194,7 @@ fn a_full_table_keeps_the_old_flows_and_hashes_the_new() {
     let mut f = Fixture::new("full", true, false);
     f.use_both();
     let old: Vec<usize> = (1..=16).map(|port| f.string_of(&request(port).build())).collect();
-    // Both directions of what finds no room, as the two edges see them.
+    // These are both directions of flows without room, as the two edges see them.
     let there = |port| Frame::new((address("10.7.0.1"), port), (address(SERVER4), 80)).build();
     let back = |port| Frame::new((address(SERVER4), 80), (address("10.7.0.1"), port)).build();
     let new: Vec<usize> = (100..120).map(|port| f.string_of(&there(port))).collect();
@@ -206,7 +206,7 @@ fn a_full_table_keeps_the_old_flows_and_hashes_the_new() {
     for (port, string) in (1..=16).zip(old) {
         assert_eq!(f.string_of(&request(port).build()), string);
     }
-    // They, too, leave a dead string.
+    // Flows without room leave a dead string, too.
     f.use_strings(0b010);
     assert!((100..120).all(|port| f.string_of(&there(port)) == 1));
 }
@@ -255,9 +255,9 @@ fn icmp_errors_follow_the_flow_they_quote() {
     let sent6 = Frame::new((address(SERVER6), 80), (address(CLIENT6), 1)).payload(9).build();
     f.string_of(&request(1).build());
     f.string_of(&request6(1).build());
-    // The flows stay on string 0, and what has no flow goes to 1 from now on.
+    // The flows stay on string 0, and packets without a flow go to 1 from now on.
     f.use_slots(0b011, [1; TRANSIT_SLOTS]);
-    // From the client's own host, or from a router on the way to it.
+    // The error comes from the client's own host, or from a router in front of it.
     for source in [CLIENT4, "10.8.0.9"] {
         for bytes in [28, 40] {
             assert_eq!(f.string_of(&icmp_error(source, SERVER4, &sent4, bytes)), 0, "{bytes}");
@@ -272,7 +272,7 @@ fn icmp_errors_follow_the_flow_they_quote() {
     assert_eq!((f.count("quoted"), f.count("new")), (6, 2));
 }
 
-/// The kernel takes no shorter frame for a test run.
+/// Length of the shortest frame that the kernel accepts for a test run.
 fn shortest(frame: &[u8]) -> usize {
     if frame[12] == 8 { 14 + 20 } else { 14 + 40 }
 }

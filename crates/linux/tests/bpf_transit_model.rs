@@ -1,7 +1,7 @@
-//! An edge of a transit group against its model: the same segments, drawn by seed, through
-//! `bpf/transit.bpf.c` and through the simulator's data path. After each of them both have
-//! chosen the same string, have shown the cache the same, and remember the same of its
-//! flow. There are more flows than find room.
+//! An edge of a transit group compared with its model: the same segments, drawn by seed, go through
+//! `bpf/transit.bpf.c` and through the simulator's data path. After each of them both have chosen
+//! the same string, have shown the cache the same, and remember the same of its flow. There are
+//! more flows than the table has room for.
 
 mod bpf_common;
 
@@ -12,11 +12,12 @@ use holdfast_linux::bpf::{Copies, CopyPolicy, NO_STRING, TRANSIT_SLOTS};
 use holdfast_sim::Rng;
 use holdfast_sim::models::{StringShown, TransitModel};
 
-/// Whether the edge leads, and all flows go home: each of the four ways once.
+/// Number of seeds: each combination of whether the edge leads and whether all flows return home
+/// occurs once.
 const SEEDS: u64 = 4;
-/// Steps of one seed; nearly all of them are packets.
+/// Number of steps of a seed, nearly all of which are packets.
 const STEPS: u32 = 1_500;
-/// Half of the packets are of the first few flows, so that these have a history.
+/// Number of flows; half of the packets are of the first few, so that these have a history.
 const FLOWS: u64 = 24;
 const BUSY_FLOWS: u64 = 4;
 
@@ -26,12 +27,12 @@ struct Pair {
     flows: Strings,
     model: TransitModel,
     rng: Rng,
-    /// What step this is, for who reads a failure.
+    /// Describes the step, for the message of a failure.
     at: String,
     seen: Seen,
 }
 
-/// What the packets led to: a draw that reaches nothing compares nothing.
+/// Counts of what the packets led to: draws that reach nothing compare nothing.
 #[derive(Debug, Default)]
 struct Seen {
     into: [u32; STRINGS],
@@ -150,7 +151,7 @@ impl Pair {
         self.compare(port, shown, &at);
     }
 
-    /// What the cache was shown of the last packet, and what is remembered of its flow.
+    /// Checks what the cache was shown of the last packet, and what is remembered of its flow.
     fn compare(&mut self, port: u16, shown: Option<StringShown>, at: &str) {
         let mut all = Vec::new();
         self.copies.drain(|copied| {

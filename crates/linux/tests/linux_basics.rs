@@ -1,5 +1,5 @@
-//! Addresses, neighbours, links, diagnosis, raw packets and the tap, each in
-//! network namespaces of its own. Needs root.
+//! Addresses, neighbours, links, diagnosis, raw packets and the tap, each in network namespaces of
+//! its own. Needs root.
 
 mod linux_world;
 
@@ -53,7 +53,7 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
         assert!(listed(&world));
         assert!(!world.ip("b", "addr show dev m0").contains("tentative noprefixroute"));
 
-        // A stale entry is replaced by what is announced.
+        // The announcement replaces a stale entry.
         let stale = format!("neigh replace {} lladdr 02:00:00:00:00:01 dev cb", world.vip());
         world.ip("c", &format!("{stale} nud reachable"));
         announcer.announce(&link, &vip).unwrap();
@@ -67,7 +67,7 @@ fn an_address_comes_and_goes_and_neighbours_hear_of_it() {
         address.remove(link.index, &vip).unwrap();
         address.remove(link.index, &vip).unwrap();
         assert!(!listed(&world));
-        // Waiting for what does not come ends with an error.
+        // Waiting for something that does not come ends with an error.
         assert_eq!(address.wait_local(&vip).is_err(), v6);
     }
 }
@@ -83,7 +83,7 @@ fn connections_of_a_dead_server_are_ended_and_no_others() {
         let listeners = [0, 1].map(|_| TcpListener::bind((ip, 0)).unwrap());
         let port = listeners[0].local_addr().unwrap().port();
         let (mut client, server) = pair(&listeners[0]);
-        // One that its owner has closed while its peer holds it open.
+        // The owner of one connection has closed it while its peer holds it open.
         let (half, closed) = pair(&listeners[0]);
         drop(closed);
         let (mut other, mut others) = pair(&listeners[1]);
@@ -96,7 +96,8 @@ fn connections_of_a_dead_server_are_ended_and_no_others() {
             found.iter().map(|key| key.client_port).eq(left)
         });
         drop(waiting);
-        // Its end has come before ours is said, or both would be kept for a minute.
+        // The peer's end has come before this one's is sent; otherwise both would be kept for a
+        // minute.
         let (mut waited, _) = listeners[0].accept().unwrap();
         assert_eq!(waited.read(&mut [0]).unwrap(), 0);
         drop(waited);
@@ -164,7 +165,7 @@ fn who_ends_a_connection_that_is_gone_does_not_end_its_listener() {
     }
 }
 
-/// Its owner goes on to write, and its client to read, as if nobody had looked.
+/// The owner goes on to write, and the client to read, as if nobody had looked.
 #[test]
 fn what_a_client_has_not_acknowledged_can_be_looked_at() {
     const MOST: usize = 8 << 20;
@@ -187,7 +188,7 @@ fn what_a_client_has_not_acknowledged_can_be_looked_at() {
         let (again, _) = unacked::look(server.as_fd(), MOST).unwrap().expect("it is there still");
         assert_eq!(again, from);
         assert_eq!(unacked::look(server.as_fd(), 1000).unwrap(), None, "too much");
-        // Another listener may have its address, as before.
+        // Another listener may have the address, as before.
         drop(listener);
         let _listener = world.within("p", || TcpListener::bind(world.service()).unwrap());
         let reader = std::thread::spawn(move || {
@@ -203,7 +204,7 @@ fn what_a_client_has_not_acknowledged_can_be_looked_at() {
     }
 }
 
-/// A member that does not own the service address asks the client something.
+/// A member that does not own the service address sends the client a probe.
 #[test]
 fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
     for v6 in [false, true] {
@@ -243,7 +244,7 @@ fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
             options: TcpOptions::default(),
             payload: b"x",
         };
-        // The client answers a sequence number outside its window with an ACK.
+        // The client answers a sequence number outside its window by an ACK.
         raw.send(&probe.build().unwrap()).unwrap();
         let mut seen = 0;
         assert!(process::poll_in(tap.fd(), 3000).unwrap(), "no answer, IPv6 {v6}");
@@ -255,7 +256,7 @@ fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
         .unwrap();
         assert!(seen > 0);
 
-        // A client's bulk data: the packets come whole, in order, checksums unfinished.
+        // Packets of a client's bulk data come complete and in order, with unfinished checksums.
         let data = linux_world::pattern_range(0, 60_000);
         client.write_all(&data).unwrap();
         let mut stream: Vec<u8> = Vec::new();
@@ -276,7 +277,7 @@ fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
                 }
             })
             .unwrap();
-            // Nobody acknowledges, so only the initial window comes.
+            // Nobody acknowledges, so only the initial window arrives.
             stream.len() >= 10 * 1000
         });
         assert!(partial);
@@ -288,7 +289,7 @@ fn a_foreign_source_can_be_sent_and_the_tap_sees_the_answer() {
     }
 }
 
-/// Late packets of clients are played to the own stack.
+/// Late packets of clients are delivered to this host's own stack.
 #[test]
 fn a_packet_of_the_client_is_delivered_to_the_own_stack_whatever_the_rp_filter() {
     for (v6, rp_filter) in [(false, "0"), (false, "1"), (false, "2"), (true, "0")] {

@@ -1,6 +1,6 @@
-//! Output that counts as sent but never arrived: how soon a rebuilt connection
-//! sends it again, by itself and when nudged. Needs root. `cargo test -p
-//! holdfast-linux --test linux_nudge -- --nocapture` prints the figures that the
+//! Output that counts as sent but never arrived: how soon a rebuilt connection sends it again, by
+//! itself and when nudged. Needs root.
+//! `cargo test -p holdfast-linux --test linux_nudge -- --nocapture` prints the numbers that the
 //! documentation of `nudge` quotes.
 
 mod linux_world;
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Nothing but the pure ACK every promotion sends.
+    /// Only the pure ACK that every promotion sends.
     Kick,
     /// As `Kick`, with the socket options that bound the timer (Linux 6.15).
     RtoOptions,
     Nudge,
-    /// The bytes are written after the repair instead of restored as sent.
+    /// The bytes are written after the repair, and not restored as sent.
     LiveSend,
 }
 
@@ -84,7 +84,7 @@ fn receive(mut client: TcpStream, len: usize, start: Instant) -> (Vec<u8>, f64, 
     (got, first_ms, all_ms)
 }
 
-/// What a daemon does: its tap shows every ACK of the client.
+/// Nudges as a daemon does, whose tap shows every ACK of the client.
 fn nudge(tap: &mut TapSocket, backup: &Backup, spec: &RestoreSpec<'_>) {
     let timestamps = spec.tsval.map(|value| (value, 0));
     let header = NudgeHeader { ack: spec.rcv_end(), window: 1000, timestamps };

@@ -14,16 +14,18 @@ use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Stream lengths of the full exchange, in bytes.
+/// Length of the upload of the full exchange, in bytes.
 const UPLOAD: usize = 300_000;
+/// Length of the download of the full exchange, in bytes.
 const DOWNLOAD: usize = 400_000;
-/// What the first server has read and written when it dies.
+/// Bytes that the first server has read when it dies.
 const READ_BEFORE: usize = 40_000;
+/// Bytes that the first server has written when it dies.
 const WRITTEN_BEFORE: usize = 60_000;
 
 struct Case {
     v6: bool,
-    /// The listener (and with it the replica's socket) is a dual-stack one.
+    /// Whether the listener (and with it the replica's socket) is a dual-stack one.
     dual_stack: bool,
     timestamps: bool,
     sack: bool,
@@ -60,7 +62,7 @@ fn survives(case: &Case) {
     server.read_exact(&mut got).unwrap();
     server.write_all(&pattern_range(0, WRITTEN_BEFORE)).unwrap();
     fence(&world);
-    // What the dead host's kernel still accepts never reaches the client.
+    // What the dead host's kernel still accepts does not reach the client.
     let lost = 30_000;
     server.write_all(&pattern_range(WRITTEN_BEFORE, WRITTEN_BEFORE + lost)).unwrap();
     let written = WRITTEN_BEFORE + lost;
@@ -150,7 +152,7 @@ fn state_becomes(diag: &mut DiagSocket, key: &ConnKey, wanted: TcpState) {
     }
 }
 
-/// The state each side was in, rebuilt, then closed to its end.
+/// Rebuilds a connection in each closing state, and closes it.
 fn half_closed(v6: bool, closing: ClosingState) {
     let world = World::new(v6);
     let (mut client, server, mut backup) = idle(&world);
@@ -229,8 +231,8 @@ fn half_closed_connections_end_properly() {
     }
 }
 
-/// Shows the client's clock until the socket has seen it: an address that was
-/// just taken may not receive at once.
+/// Shows the client's clock until the socket has seen it: an address that was just taken may not
+/// receive at once.
 fn shown_clock(backup: &Backup, spec: &RestoreSpec<'_>) -> libc::tcp_info {
     let until = Instant::now() + Duration::from_secs(2);
     let mut inject = |p: &[u8]| backup.raw.send(p).map_err(std::io::Error::other);
@@ -242,8 +244,8 @@ fn shown_clock(backup: &Backup, spec: &RestoreSpec<'_>) -> libc::tcp_info {
     info(&backup.socket)
 }
 
-/// Without the client's clock the kernel takes a segment of any age, and its
-/// timer knows nothing of the round trip.
+/// Without the client's clock the kernel would accept a segment of any age, and its timer would
+/// know nothing of the round trip.
 #[test]
 fn a_rebuilt_connection_refuses_what_is_older_than_the_clients_last_word() {
     for v6 in [false, true] {

@@ -1,4 +1,4 @@
-//! Servers as they are, rebuilt elsewhere while the original runs on. Needs root.
+//! Running servers, rebuilt elsewhere while the original goes on. Needs root.
 
 mod snapshot_world;
 
@@ -39,7 +39,7 @@ fn redis_answers_from_its_image_and_from_the_image_of_that_five_times() {
     for generation in 1..=5 {
         let restored = revive(&image(image_of)).unwrap();
         image_of = restored.pid();
-        // What came before it is in it; what it does then the next one has.
+        // What was asked before the image is in it; what is asked after it is in the next one.
         assert_eq!(redis("INCR generation", image_of), format!(":{generation}\r\n"));
         generations.push(restored);
     }
@@ -114,7 +114,7 @@ fn threads_timers_pipes_handlers_and_unlinked_files_of_python_go_on() {
     std::fs::remove_file(script).unwrap();
 }
 
-/// The odd program, and a folder for its files.
+/// Starts the odd program, with a folder for its files.
 fn start_odd(port: u16) -> (Server, PathBuf) {
     let folder = std::env::temp_dir().join(format!("hfodd{}x{port}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -149,8 +149,7 @@ fn locks_timers_watches_and_shared_memory_go_on_as_they_were() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// In the freeze, after rounds that left things behind: what the image has is what
-/// the process has.
+/// After rounds that left things behind, the image has what the process has in the freeze.
 #[test]
 fn rounds_before_the_freeze_give_what_the_process_has() {
     let (server, folder) = start_odd(7305);
@@ -168,7 +167,7 @@ fn rounds_before_the_freeze_give_what_the_process_has() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A freeze whose tracer dies in it.
+/// A freeze whose tracer dies during it.
 struct Dies;
 
 impl Quiescence for Dies {
@@ -229,7 +228,7 @@ fn a_restored_server_that_was_let_loose_outlives_who_restored_it() {
             continue;
         }
         assert_eq!(ask(pid, 7310, "", "\n"), ODD);
-        // Whoever kills by the restoring program's name means that.
+        // Whoever kills by the restoring program's name must not hit the restored server.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim();
         let called = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap();
@@ -240,7 +239,7 @@ fn a_restored_server_that_was_let_loose_outlives_who_restored_it() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What the process had in its own memory when it stood, read byte by byte.
+/// The process' own memory while it stood still, read byte by byte.
 struct Witness(BTreeMap<u64, Vec<u8>>);
 
 impl Quiescence for Witness {
@@ -262,8 +261,8 @@ impl Quiescence for Witness {
     }
 }
 
-/// Both ways, with clients that write meanwhile: every page that the process had is
-/// in the image, and what is not in it was zero.
+/// In both ways, with clients that write meanwhile, every page that the process had is in the
+/// image, and pages that are missing were zero.
 #[test]
 fn an_image_has_what_the_process_had_in_its_memory() {
     let (prefix, library) = preload();
@@ -314,7 +313,7 @@ fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Desc
         }
     }
     assert!(pages > 300, "{pages} pages");
-    // A private file's pages that were never written come from the file.
+    // Pages of a private file that were never written come from the file.
     let of_file = |start: &u64| {
         let area = description.areas.iter().find(|area| area.start == *start);
         area.is_some_and(|area| matches!(area.backing, Backing::Private { .. }))
@@ -325,10 +324,10 @@ fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Desc
     }
 }
 
-/// Nothing is left of a process whose image was cut off, or of another group.
+/// Nothing is left of a process whose image was incomplete, or belonged to another group.
 #[test]
 fn a_bad_image_leaves_nothing_behind() {
-    // In a process of its own: it counts all of its children.
+    // The test runs in a process of its own, since it counts all children.
     if std::env::var("HOLDFAST_TEST_ALONE").is_err() {
         let mut alone = Command::new(std::env::current_exe().unwrap());
         alone.args(["--exact", "a_bad_image_leaves_nothing_behind"]);
@@ -337,7 +336,7 @@ fn a_bad_image_leaves_nothing_behind() {
     }
     let (server, folder) = start_odd(7309);
     let image = image(server.pid());
-    // The loader's own children: keepers of namespaces.
+    // The keepers of namespaces are children of the loader.
     let count = || holdfast_linux::process::family(std::process::id()).len();
     let own = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count();
     let counted = || (count(), own("fd"), own("task"));
@@ -368,7 +367,7 @@ fn a_bad_image_leaves_nothing_behind() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Not as root: what it may do comes back with it, and no more.
+/// A server that is not root has its rights afterwards, and no more.
 #[test]
 fn a_server_without_rights_has_none_afterwards() {
     let command = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs \
@@ -392,8 +391,8 @@ fn a_server_without_rights_has_none_afterwards() {
     assert!(!maps.contains(" rwxp "), "what made it can be written and run: {maps}");
 }
 
-/// The beginning of a command that has a userfaultfd, as the shim will open it, and
-/// the library that does it.
+/// Words at the start of a command that open a userfaultfd, as the shim does, and the library that
+/// does it.
 fn preload() -> (String, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -425,8 +424,8 @@ fn what_is_mapped_between_rounds_is_not_left_to_the_freeze() {
     std::fs::remove_file(library).unwrap();
 }
 
-/// Prints how long redis stands still for its image, both ways: beside a reader that
-/// changes nothing, after three rounds where there are rounds.
+/// Prints how long redis stands still for its image, in both ways: with a reader that changes
+/// nothing, and after three rounds where there are rounds.
 #[test]
 #[ignore = "a measurement"]
 fn pauses() {

@@ -1,5 +1,5 @@
-//! A server that somebody has taken over lies to whoever copies it: it gains no rights
-//! by its image, reads nothing that it could not, and holds nobody up. Needs root.
+//! A server that an attacker controls lies to whoever copies it: it gains no rights by its image,
+//! reads nothing that it could not read before, and delays nobody. Needs root.
 
 mod snapshot_world;
 
@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65534;
-/// Bytes that the program's sparse files seem to have.
+/// Size that the program's sparse files seem to have, in bytes.
 const HUGE: u64 = 1 << 42;
-/// Longer than anything here takes, and shorter than what would wait for a server.
+/// Time longer than anything here takes, and shorter than a wait for a server would be.
 const SOON: Duration = Duration::from_secs(8);
 
 fn program() -> &'static Path {
@@ -34,7 +34,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// A server of nobody's, and a folder that is its own but for `secret` and `roots`.
+/// A server of the user nobody, whose folder is its own except for `secret` and `roots`.
 struct Hostile {
     server: Server,
     folder: PathBuf,
@@ -61,7 +61,7 @@ impl Hostile {
         let at = folder.display();
         let command = format!("env -C {at} {rights} {program} {what} {at}");
         let server = Server::start(&command, log.to_str().unwrap());
-        // It is opened anew with the server's rights.
+        // The file is opened anew with the server's rights.
         fs::set_permissions(&log, Permissions::from_mode(0o666)).unwrap();
         let hostile = Self { server, folder };
         wait_for(what, || !hostile.said().is_empty());
@@ -77,7 +77,7 @@ impl Hostile {
         self.server.pid()
     }
 
-    /// Makes a name mean something else.
+    /// Makes a name refer to another file.
     fn swap(&self, name: &str, other: &str) {
         let (path, is_folder) = (self.folder.join(name), name == "w");
         if is_folder {
@@ -163,7 +163,7 @@ fn what_a_name_means_when_it_is_restored_its_own_rights_decide_and_nobody_waits(
     }
 }
 
-/// Its name leads to a folder of root's, to which a link leads, when it is bound again.
+/// When the socket is bound again, a link in its name leads to a folder of root's.
 #[test]
 fn a_sockets_name_is_bound_with_its_own_rights() {
     let server = Hostile::start("socket");
@@ -189,7 +189,7 @@ fn an_unlinked_program_comes_back_as_its_users_and_sets_nobodys_id() {
     assert_eq!(fs::read(format!("/proc/{}/fd/3", restored.pid())).unwrap(), b"program");
 }
 
-/// What a process maps of the sparse file, read there.
+/// Bytes of the process' memory at two places of its mapping of the sparse file.
 fn of_sparse(pid: u32, description: &Description) -> (Vec<u8>, Vec<u8>) {
     let mut areas = description.areas.iter();
     let area = areas.find(|area| area.end - area.start == HUGE).unwrap();
@@ -245,7 +245,7 @@ fn very_many_descriptors_are_read_at_once_or_refused_in_time() {
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
-/// It is what it was when it is looked at first, and all-powerful in the freeze.
+/// The server has its own rights when it is looked at first, and all rights in the freeze.
 #[test]
 fn rights_that_come_after_the_first_look_do_not_get_into_an_image() {
     let server = Hostile::start("user");

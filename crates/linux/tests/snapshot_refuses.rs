@@ -1,5 +1,5 @@
-//! What no image can have is refused by its name before anything is touched: the
-//! process runs on as it did. Needs root.
+//! What no image can contain is refused by its name before anything is touched: the process goes on
+//! as before. Needs root.
 
 mod snapshot_world;
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What a process has, and by what words it is refused.
+/// What a process has, with the words by which it is refused.
 const REFUSED: [(&str, &str); 32] = [
     ("alone", "its first thread has ended"),
     ("stopped", "it is stopped by a signal"),
@@ -59,7 +59,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// A process that has it; `None`: this kernel does not.
+/// Starts a process that has it; `None`: this kernel does not support it.
 fn start(what: &str) -> Option<Server> {
     let log = std::env::temp_dir().join(format!("hfrefused{}-{what}", std::process::id()));
     let log = log.to_str().unwrap();
@@ -102,14 +102,13 @@ fn what_cannot_be_rebuilt_is_refused_by_name_and_not_touched() {
         let before = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
         let found = reasons(what, snapshot(pid).err());
         assert!(found.iter().any(|reason| reason.starts_with(words)), "{what}: {found:?}");
-        // A tracer is a child of its own, a ring is a descriptor, and a pair has two
-        // ends.
+        // A tracer is a child process, a ring has its own descriptor, and a pair has two ends.
         let only = if ["traced", "ring", "pair"].contains(&what) { 2 } else { 1 };
         assert!(found.len() <= only, "{what}: {found:?}");
         let after = ["State", "TracerPid", "SigPnd", "ShdPnd"].map(|name| status(pid, name));
         assert_eq!(before, after, "{what}");
     }
-    // What a kernel may be built without.
+    // A kernel may be built without these.
     let may_miss = ["vsock", "ring", "mseal", "droppable"];
     assert!(missing.iter().all(|what| may_miss.contains(what)), "{missing:?}");
     assert!(snapshot(start("nothing").unwrap().pid()).is_ok());
@@ -142,7 +141,7 @@ fn a_file_that_it_writes_is_refused_where_whoever_restores_it_has_another() {
     assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
     drop(server);
     std::fs::remove_file("/tmp/hfwrites").unwrap();
-    // The output of this one is a file, too.
+    // The output of this server is a file, too.
     assert!(Preparation::begin(start("nothing").unwrap().pid(), &elsewhere).is_ok());
 }
 
@@ -155,7 +154,7 @@ fn more_memory_than_the_limit_is_refused_before_any_of_it_is_copied() {
     assert_eq!(found, ["it has more memory than the limit of memory_bytes"]);
 }
 
-/// Says what it is told of the end.
+/// Reports what it is told at the end.
 #[derive(Default)]
 struct Refuses {
     stood: bool,

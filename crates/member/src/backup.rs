@@ -27,12 +27,12 @@ use holdfast_wire::message::{Message, clip};
 use join::{Joining, Said};
 use takeover::{Takeover, nudges};
 
-/// What effects of the log's machine leave for the turn.
+/// What the log's machine has asked for during a turn; the turn carries it out at its end.
 #[derive(Debug, Default)]
 struct Effects {
     /// Messages to the primary, encoded.
     outbox: Vec<Vec<u8>>,
-    /// Whether the replica has not been told of new records yet.
+    /// Whether there are new records that the replica has not been told of.
     fresh: bool,
     full: bool,
     server_died: bool,
@@ -84,22 +84,23 @@ impl<H: FollowHost> BackupOutput for LogOutput<'_, H> {
 /// How far a backup has come.
 #[derive(Debug)]
 enum Stage {
-    /// It joins a server that already runs.
+    /// This member joins a server that already runs.
     Joining(Joining),
     Following,
     TakingOver(Box<Takeover>),
-    /// The server speaks for itself; clients' ACKs drive the resending of what was in
-    /// flight before.
+    /// The takeover is complete and the server serves; clients' ACKs drive the resending of what
+    /// was in flight before it.
     Survivor {
         nudges_until: Option<Nanos>,
     },
-    /// It will not be promoted; says when it may join again, if it may.
+    /// This backup will not be promoted; `again_at`: when it may join again, if it may.
     GaveUp {
         again_at: Option<Nanos>,
     },
 }
 
-/// The machine of a backup; see the module.
+/// The machine of a backup: it confirms what the tap and the log bring, feeds the replica, and
+/// takes over when the primary is gone.
 ///
 /// # Contract
 /// Call [`BackupMachine::turn`] when something has come, and at the time that it has
@@ -114,11 +115,10 @@ pub struct BackupMachine {
     wake_at: Option<Nanos>,
     report_at: Nanos,
     room_wanted: bool,
-    /// When the primary began to serve: from then on its silence means
-    /// something.
+    /// When the primary began to serve. Before that its silence means nothing.
     armed: Option<Nanos>,
-    /// Set once the edge was asked to make this member current: the edge
-    /// decides, whatever the primary says from then on.
+    /// The reason for which the edge was asked to make this member current. From then on the edge
+    /// decides, whatever the primary says.
     promoting: Option<Cause>,
     /// Whether the primary has said that it is being stopped.
     stopped: bool,
@@ -129,15 +129,17 @@ pub struct BackupMachine {
     wants_out: bool,
     /// When to look at the tap again; `None`: its readiness wakes this member.
     tap_at: Option<Nanos>,
-    /// Bytes tapped since the last confirmation, and when to confirm them.
+    /// Bytes tapped since the last confirmation.
     held_bytes: usize,
+    /// When to confirm the tapped bytes.
     held_at: Option<Nanos>,
     /// When the primary was last heard.
     heard_at: Nanos,
-    /// See [`Report::joins`]; the primary's reason for going on alone, and since when it
-    /// does.
+    /// See [`Report::joins`].
     joins: Option<u8>,
+    /// What the primary has said to this joiner since the last turn.
     said: Vec<Said>,
+    /// Since when this member has followed as a backup, or has tried to.
     begun: Nanos,
 }
 
@@ -182,7 +184,7 @@ impl BackupMachine {
         }
     }
 
-    /// Whether every copy of the tap wakes the member.
+    /// Whether the member has to be woken for every copy that the tap takes.
     #[must_use]
     pub fn watches_tap(&self) -> bool {
         self.tap_at.is_none()
@@ -218,7 +220,7 @@ impl BackupMachine {
         turn
     }
 
-    /// Stops confirming; what is still under way is drained.
+    /// Stops confirming, and drains what is still under way.
     fn begin_promotion(&mut self, cause: Cause, peer_lost: bool, host: &mut impl BackupHost) {
         self.promoting = Some(cause);
         if peer_lost {
@@ -228,7 +230,7 @@ impl BackupMachine {
         self.log.begin_promotion(now, &mut LogOutput { effects: &mut self.effects, host });
     }
 
-    /// Nothing more can come from the primary.
+    /// Handles the loss of the primary: nothing more can come from it.
     fn peer_lost(&mut self, host: &mut impl BackupHost) {
         let now = host.now();
         self.log.handle_peer_lost(now, &mut LogOutput { effects: &mut self.effects, host });
@@ -307,8 +309,8 @@ impl BackupMachine {
         }
     }
 
-    /// Asks to join anew. It stays a backup until the primary goes on alone: a primary that
-    /// dies meanwhile still has it.
+    /// Asks the primary to go on alone, so that this backup can join anew. It stays a backup until
+    /// the primary does: if the primary dies before, this backup still takes over.
     fn wants_to_leave(&mut self, reason: &str, host: &mut impl BackupHost) {
         if !std::mem::replace(&mut self.wants_out, true) {
             let state = Fault::Outgrown.word();
@@ -355,7 +357,7 @@ impl BackupMachine {
     }
 }
 
-/// A turn of the survivor, whose server speaks for itself.
+/// A turn of a member that has taken over and whose server serves.
 fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
     if let Some(end) = stand_alone(stop, host) {
         return (Stage::Survivor { nudges_until }, Turn::End(end));
@@ -370,7 +372,7 @@ fn survive(nudges_until: Option<Nanos>, stop: bool, host: &mut impl BackupHost) 
     (Stage::Survivor { nudges_until }, turn)
 }
 
-/// Tells the primary, and ends what a backup has.
+/// Tells the primary why this backup gives up, and ends its replica.
 fn part(fault: Fault, reason: &str, host: &mut impl FollowHost) {
     host.send(&Message::GaveUp { state: fault.word(), reason: clip(reason) });
     host.flush();
@@ -383,7 +385,7 @@ fn part(fault: Fault, reason: &str, host: &mut impl FollowHost) {
 fn again_at(fault: Fault, host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
     if fault == Fault::Outgrown {
-        // Nothing was wrong with it.
+        // A backup that only needs a new image had no fault.
         return Some(now);
     }
     let Member { given_up, rejoin_max, .. } = host.member();

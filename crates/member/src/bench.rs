@@ -6,10 +6,12 @@ use holdfast_cluster::Nanos;
 use holdfast_wire::message::{ConnKey, ConnRecord, Message};
 use holdfast_wire::seq::SeqNo;
 
+/// Time between two heartbeats of the tests.
 pub const PERIOD: Nanos = Nanos::from_ms(10);
+/// Epoch in which the tests begin.
 pub const EPOCH: u64 = 3;
 
-/// Notes what the machine does.
+/// A test's host, which notes what the machine does.
 pub struct Bench {
     pub now: Nanos,
     pub member: Member,
@@ -105,18 +107,18 @@ macro_rules! on_bench {
 }
 pub(crate) use on_bench;
 
-/// The first word of what `{:?}` prints.
+/// First word of a value's `{:?}` output.
 pub fn name(it: &impl std::fmt::Debug) -> String {
     let all = format!("{it:?}");
     all.split([' ', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// The client with this port.
+/// Key of the client with this port.
 pub fn key(client_port: u16) -> ConnKey {
     ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port }
 }
 
-/// What the gate saw of its handshake.
+/// What the gate saw of the handshake of the client with this port.
 pub fn record(client_port: u16) -> ConnRecord {
     ConnRecord {
         key: key(client_port),

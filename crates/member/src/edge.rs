@@ -75,7 +75,8 @@ pub struct Setup<'a> {
     pub period: Nanos,
 }
 
-/// The machine of a pair's edge; see the module.
+/// The machine of a pair's edge: it judges the members by their heartbeats, and grants one of them
+/// the right to speak.
 ///
 /// # Contract
 /// * [`EdgeMachine::handle_start`] comes first.
@@ -133,10 +134,10 @@ impl EdgeMachine {
         })
     }
 
-    /// Takes the kernel's fence, from an earlier life of this daemon. It may be older
-    /// than the disk (we died between the two), new and closed (the host was started
-    /// again), or newer (the file was lost or rolled back). It may stay open only if
-    /// both agree; otherwise the named member has to ask.
+    /// Takes the state of the kernel's fence, which an earlier life of this daemon has left. It may
+    /// be older than the disk (the daemon died between the two), new and closed (the host was
+    /// started again), or newer (the file was lost or rolled back). It may stay open only if both
+    /// agree; otherwise the named member has to ask.
     ///
     /// # Errors
     /// When the fence cannot be closed.
@@ -176,8 +177,8 @@ impl EdgeMachine {
         Ok(())
     }
 
-    /// Whether a host that comes as this member may: while the member answers,
-    /// another host is using its name.
+    /// Whether a host may connect under this member's name: while the member answers, any other
+    /// host that comes is using its name.
     #[must_use]
     pub fn admits(&self, index: usize) -> bool {
         !(self.is_here(index) && self.membership.answers(self.name(index)))
@@ -204,7 +205,7 @@ impl EdgeMachine {
         slot.detector.start_over(now);
         slot.tap_off = Some(now.plus(nanos(TAP_LINGER)));
         host.note("left", format!("{}: {why}", self.names[index]));
-        // It says so again when it comes back, if it still is in step.
+        // A member that comes back announces again whether it is in step.
         let epoch = self.membership.handle_ask().epoch;
         self.membership.handle_in_step(&self.names[index], epoch, false);
     }
@@ -269,8 +270,8 @@ impl EdgeMachine {
         slots.chain(self.settled_at).fold(self.age_at, Nanos::min)
     }
 
-    /// Sends heartbeats, judges the members, and does what else is due. `passing`:
-    /// packets of the service have passed the fence since the last time.
+    /// Sends heartbeats, judges the members, and does what else is due. `passing`: whether packets
+    /// of the service have passed the fence since the last call.
     pub fn handle_timeout(&mut self, passing: bool, now: Nanos, host: &mut impl EdgeHost) {
         if self.next_deadline() > now {
             return;
@@ -292,8 +293,8 @@ impl EdgeMachine {
         }
     }
 
-    /// Ages flows: they end on the wire, or their clients vanish without a
-    /// word, which the current member then knows.
+    /// Ages flows, which end on the wire or whose clients vanish silently; the current member knows
+    /// which have vanished.
     fn age_flows(&mut self, now: Nanos, host: &mut impl EdgeHost) {
         let state = self.membership.handle_ask();
         let current = state.current.as_deref().and_then(|name| self.index(name));

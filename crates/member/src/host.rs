@@ -35,7 +35,8 @@ pub struct Member {
     pub buffering: Buffering,
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
-    /// Where the log of a server ended that fell last and was to be rebuilt (decision 31).
+    /// Position at which the log of the last server ended that fell and was to be rebuilt (decision
+    /// 31).
     pub fallen_at: Option<u64>,
 }
 
@@ -90,25 +91,25 @@ pub enum ConnState {
     Living,
 }
 
-/// Why a backup will not be promoted.
+/// Why a backup gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The replica computes something else.
+    /// The replica computed something else than the server.
     Diverged,
-    /// It makes no progress.
+    /// The replica makes no progress.
     Hung,
     /// Another member speaks.
     Fenced,
     /// The replica's process, or its daemon, has ended.
     Ended,
-    /// A cold backup lacks room for what it keeps, or has lost it.
+    /// A cold backup has no room for what it keeps, or has lost it.
     Unkept,
-    /// A cold backup has so much log that a new image is due.
+    /// A cold backup has so much log that it needs a new image.
     Outgrown,
 }
 
 impl Fault {
-    /// The state's name, as the other member is told.
+    /// The fault's name, as the other member is told.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -127,19 +128,19 @@ impl Fault {
 pub enum MemberEvent<'a> {
     /// The operator stops a primary, so that its backup goes on.
     HandsOver,
-    /// Its server stands still; the backup takes over.
+    /// The stopped primary's server stands still, and its backup takes over.
     Stopped,
-    /// The edge has let the other member speak, this long after the beginning.
+    /// The edge has let the other member speak, `took` after the stop began.
     HandedOver { newer: &'a CurrentMember, took: Nanos },
-    /// The server has ended, with what else matters then: the backup is `gone`, or
-    /// another member, `newer`, speaks.
+    /// The server has ended. `gone`: why the backup is lost, if it is; `newer`: the other member,
+    /// if that is current by now.
     ServerEnded { gone: Option<&'a str>, newer: Option<&'a CurrentMember> },
     /// The server of a member that speaks alone has ended.
     EndedAlone,
-    /// Another member speaks; this one is silent.
+    /// Another member is current; this one is silent.
     Replaced { newer: &'a CurrentMember },
-    /// The backup does not answer, and the edge is asked to bar it. What follows is
-    /// its outcome, or nothing: the backup was heard again.
+    /// The backup does not answer, and the edge is asked to bar it. The next event is the outcome;
+    /// none follows if the backup is heard again.
     Doubts { reason: &'a str },
     /// The member asks the edge to let it go on alone.
     Asks { reason: &'a str },
@@ -165,14 +166,16 @@ pub enum MemberEvent<'a> {
     GaveUpForGood,
     /// The backup gives up.
     GaveUp { fault: Fault, reason: &'a str },
-    /// All is kept of a server that speaks alone that it can be rebuilt of, after so long.
+    /// Everything that a server which speaks alone can be rebuilt from is kept, `took` after the
+    /// attempt began.
     Keeps { took: Nanos },
-    /// It is not, or not any more.
+    /// What a server that speaks alone could be rebuilt from is not kept, or no longer.
     KeepsNot { reason: &'a str },
-    /// Its server has fallen, and is rebuilt of what is kept; so much log there is of it.
+    /// The server of a member that speaks alone has fallen, and is rebuilt from its image and log,
+    /// which ends at `log_at`.
     Fell { log_at: u64 },
-    /// It is not, or has fallen again where it had fallen before; and whose bytes it was
-    /// given last.
+    /// The fallen server is not rebuilt, or has fallen again at the same place of its log. `input`:
+    /// the connection whose bytes it read last.
     NotRebuilt { reason: &'a str, input: Option<ConnKey> },
 }
 
@@ -219,16 +222,16 @@ pub trait Hosted {
 
 /// What every role with a server needs of its host.
 pub trait MemberHost: Hosted {
-    /// The server's, or the replica's, process has ended.
+    /// Whether the process of the server, or of the replica, has ended.
     fn has_server_ended(&mut self) -> bool;
     /// Kills the server, and waits until it is gone.
     fn kill_server(&mut self);
-    /// The kernel's states of connections; `None`: it does not answer.
+    /// The kernel's states of connections; `None`: the kernel does not answer.
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>>;
     /// Sends a segment to a client, past everything that may hold it back.
     fn send_segment(&mut self, segment: &TcpSegment<'_>);
-    /// What a member does while its server speaks alone: it tells others that
-    /// they come too late.
+    /// What a member does while its server speaks alone and nobody may join: it refuses members
+    /// that come.
     fn stand_by(&mut self);
     fn show(&mut self, news: MemberEvent<'_>);
 }
@@ -253,25 +256,25 @@ impl Turn {
 /// Why a role has come to an end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was asked to stop; the service needs nothing of this member any more.
+    /// The operator stopped it; the service no longer needs this member.
     Stopped,
-    /// It was asked to stop, and another member may yet carry the connections over:
-    /// whatever silences this host's kernel has to stay.
+    /// The operator stopped it, and another member may yet carry the connections over: whatever
+    /// silences this host's kernel has to stay.
     Silent,
-    /// Begin again by asking the edge.
+    /// The member has to ask the edge for its place again.
     Again,
     /// The member's place is known.
     Placed(Place),
-    /// Its server has fallen, which spoke alone: it is rebuilt (decision 31).
+    /// The server of a member that spoke alone has fallen, and is rebuilt (decision 31).
     Fallen,
-    /// It has met the other member, whose server `runs` already: it joins.
+    /// It has met the other member, and joins that one's server if it `runs` already.
     Met { runs: bool },
-    /// No member has come that could be its backup: it serves without one.
+    /// No member has come that could be its backup, so it serves without one.
     Unmet,
-    /// It has taken over, and clients have everything that was on its way: it is now a
-    /// primary that speaks alone.
+    /// It has taken over and clients have everything that was in flight: it is now a primary that
+    /// speaks alone.
     Survives,
-    /// The host fails to do what it must; the text says why.
+    /// The host cannot do what it must; the text says why.
     Failed(String),
 }
 
@@ -300,16 +303,16 @@ pub(crate) fn tell_vanished<H: MemberHost>(
     }
 }
 
-/// A turn while the server speaks alone: no death of this daemon touches it (decision
-/// 20). With a backup only the gate could answer the edge: the kernel of a dying
-/// server would take away what the backup needs. `stop`: the operator ends this
-/// member, and its server with it.
+/// A turn of a member whose server speaks alone and outlives this daemon (decision 20). It answers
+/// the edge for the server's kernel: with a backup only the gate could, because the kernel of a
+/// dying server would take away what the backup needs. `stop`: the operator ends this member, and
+/// its server with it.
 pub fn stand_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.stand_by();
     speak_alone(stop, host)
 }
 
-/// Like [`stand_alone`], if somebody may join.
+/// Like [`stand_alone`], for a member whose server others may join.
 pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End> {
     host.turn_edge(&mut |_| {});
     tell_vanished(host, |host, keys| {
@@ -332,7 +335,7 @@ pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End
     })
 }
 
-/// A turn of a member whose server has outlived an earlier daemon of it.
+/// A turn of a member whose server has outlived an earlier daemon.
 pub fn turn_found(stop: bool, host: &mut impl MemberHost) -> Turn {
     stand_alone(stop, host).map_or_else(|| Turn::after(IDLE_LOOK, host.now()), Turn::End)
 }

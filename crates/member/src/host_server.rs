@@ -35,9 +35,9 @@ pub trait ListenerHost {
     /// Begins to ask whether these services answer a client, unless that is
     /// under way.
     fn ask(&mut self, services: &[Service]);
-    /// What has become of that, once it is known.
+    /// The answers to the last [`ask`](Self::ask), once they are known.
     fn answers(&mut self) -> Option<Vec<(Service, Answer)>>;
-    /// Something has happened that people want to know: the kind, and words.
+    /// Notes an event that people want to know about: its kind, and a text.
     fn note(&mut self, what: &'static str, words: String);
 }
 
@@ -77,7 +77,8 @@ impl EdgeWords {
     }
 }
 
-/// The machine of a host server; see the module.
+/// The machine of a host server: it looks for listeners, and announces those that answer to the
+/// edge.
 ///
 /// # Contract
 /// * [`HostServer::handle_timeout`] follows at [`HostServer::next_deadline`], which any
@@ -119,7 +120,7 @@ impl HostServer {
         host.note("left", format!("the edge: {why}"));
     }
 
-    /// The edge has spoken: answers its heartbeats.
+    /// Takes what the edge has said in a turn, and answers its heartbeats.
     pub fn handle_heard(&mut self, heard: EdgeWords, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
             host.note("refused", reason);
@@ -129,7 +130,7 @@ impl HostServer {
         }
     }
 
-    /// A bind may have been noticed.
+    /// Takes note of a bind, if one was noticed.
     pub fn handle_bind(&mut self, now: Nanos, host: &mut impl ListenerHost) {
         if host.take_bind() {
             self.looks.bind(now);
@@ -159,8 +160,8 @@ impl HostServer {
             self.answering.learn(now, &answers);
         }
         let found = host.listening();
-        // The kernel reports a bind before it is done: the binds of all sockets
-        // found have been reported.
+        // The kernel reports a bind before it is done, so the binds of all sockets that were found
+        // have been reported by now.
         self.handle_bind(now, host);
         let at_bind = self.looks.follow_a_bind();
         self.looks.looked(now, host.now());

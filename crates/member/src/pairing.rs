@@ -1,5 +1,5 @@
 //! How the members meet: both say hello, and each pairs only if the other one
-//! speaks the same version and lives in the same fingerprint (decision 25).
+//! speaks the same version and has the same fingerprint (decision 25).
 //! Differences are shown, and pairing is tried again: nobody need restart a
 //! daemon after copying a file.
 

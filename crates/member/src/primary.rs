@@ -46,16 +46,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
     it is a static or setuid program, or starts another one without LD_PRELOAD; \
     name the server itself in `command`, linked dynamically";
-/// The log lies in memory that the server can write to.
+/// Reason to give up the log, which lies in memory that the server can write to.
 const OVERWRITTEN: &str = "the server has written over the log that it shares with its daemon; \
     look for a server that writes where it should not";
 const LOST: &str = "the channel to the backup was lost";
 
-/// What effects of the log's machine change here.
+/// What the log's machine changes in this one.
 #[derive(Debug, Default)]
 struct Tables {
     conns: BTreeMap<ConnId, Conn>,
-    /// ACKs that the gate owes clients, and since when.
+    /// ACKs that the gate owes to clients, with the time since when.
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
@@ -66,12 +66,12 @@ struct Tables {
     /// Whether output waits for confirmation: always, except while somebody
     /// joins.
     is_committing: bool,
-    /// Who joins, or follows, in this very daemon: the backup is none of another host's.
+    /// Keeps what the server can be rebuilt from, in the place of another host's backup.
     keeper: Option<Keeper>,
 }
 
 impl Tables {
-    /// To the backup, or to who is in its place.
+    /// Sends a message to the backup, or to the keeper in its place.
     fn say(&mut self, message: &Message<'_>, host: &mut impl PrimaryHost) {
         match &mut self.keeper {
             Some(keeper) => keeper.tell(message),
@@ -80,7 +80,8 @@ impl Tables {
     }
 }
 
-/// The machine of a primary; see the module.
+/// The machine of a primary: it sends the log and the gate's connections to the backup, and
+/// releases what the backup has confirmed.
 ///
 /// # Contract
 /// Call [`PrimaryMachine::turn`] when something has come, and at the time that it
@@ -92,7 +93,7 @@ pub struct PrimaryMachine {
     tables: Tables,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
-    /// Whether it hands over, and then becomes the other member's backup.
+    /// Whether the primary becomes the other member's backup after it has handed over.
     returns: bool,
     limits: PrimaryLimits,
     /// See [`Report::joins`].
@@ -107,7 +108,7 @@ pub struct PrimaryMachine {
     linger_max: usize,
     log_at: u64,
     unexecuted: u64,
-    /// Since when no shim runs in the server; `None`: one does.
+    /// Since when no shim has been running in the server; `None`: one is running.
     unattached: Option<Nanos>,
     progress_at: Nanos,
     closing_at: Nanos,
@@ -115,11 +116,11 @@ pub struct PrimaryMachine {
     report_at: Nanos,
 }
 
-/// The log's machine, acting on the host.
+/// Carries out on the host what the log's machine asks for.
 struct LogOutput<'a, H> {
     host: &'a mut H,
     tables: &'a mut Tables,
-    /// Messages for a channel that is being read at the moment, encoded.
+    /// Encoded messages for a channel that is just being read; they are sent afterwards.
     outbox: Option<&'a mut Vec<Vec<u8>>>,
 }
 
@@ -142,8 +143,7 @@ impl<H: PrimaryHost> PrimaryOutput for LogOutput<'_, H> {
 
     fn refuse(&mut self, conn: ConnId) {
         if !self.tables.is_committing {
-            // The server lives: nobody waits for a joiner, nor is any client sent
-            // away for one.
+            // A joiner is given up rather than clients: the server lives, so nobody has to wait.
             self.tables.broken.get_or_insert_with(|| join::TOO_MANY.into());
             return;
         }
@@ -188,7 +188,7 @@ impl<H: PrimaryHost> PrimaryOutput for LogOutput<'_, H> {
     }
 }
 
-/// What a backup says is taken.
+/// Takes what a backup says.
 struct Hearing<'m> {
     log: &'m mut Primary,
     tables: &'m mut Tables,
@@ -219,8 +219,8 @@ impl Hearing<'_> {
 }
 
 impl PrimaryMachine {
-    /// A primary whose server has just been started, and whose backup follows. At
-    /// most half of `linger_max` ended connections keep their slots.
+    /// A primary whose server has just been started, and whose backup follows. At most half of
+    /// `linger_max` ended connections keep their slots.
     pub fn new(linger_max: usize, host: &mut impl PrimaryHost) -> Self {
         Self::with_limits(linger_max, PrimaryLimits::DEFAULT, host)
     }
@@ -239,7 +239,8 @@ impl PrimaryMachine {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
             tables: Tables { is_committing: true, ..Tables::default() },
-            // Half of what may linger, and so at most a quarter of the gate's slots.
+            // Unfinished handshakes get half of what ended connections get, so at most a quarter of
+            // the gate's slots.
             half_open: HalfOpen::new(linger_max / 2, now),
             doubt: None,
             returns: false,
@@ -326,7 +327,7 @@ impl PrimaryMachine {
         let now = host.now();
         if host.is_attached() {
             if self.unattached.take().is_some() {
-                // The server's listeners are looked at first.
+                // A report is due at once, since it looks at the server's listeners.
                 self.report_at = now;
             }
             return true;
@@ -338,7 +339,7 @@ impl PrimaryMachine {
         false
     }
 
-    /// Lets the log's machine act.
+    /// Runs a step of the log's machine, which acts on the host.
     fn act<H: PrimaryHost>(
         &mut self,
         host: &mut H,
@@ -347,7 +348,7 @@ impl PrimaryMachine {
         act(&mut self.log, &mut LogOutput { host, tables: &mut self.tables, outbox: None });
     }
 
-    /// Takes the connections that have begun.
+    /// Takes connections whose SYN-ACKs the gate holds back.
     fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
         let held = host.held();
         let ids = held.iter().map(|held| held.conn).collect();
@@ -370,8 +371,8 @@ impl PrimaryMachine {
         }
         assert!(tail > self.log_at, "the log went back to {tail} from {}", self.log_at);
         if !self.tables.is_committing {
-            // Nothing holds handshakes back: the gate has seen all that the log knows to be
-            // accepted by now, and not when it was looked at before.
+            // The gate holds no handshakes back now. So it is looked at again after the log was
+            // read: it knows by now of every connection that the log says is accepted.
             self.let_in(host);
         }
         let at = std::mem::replace(&mut self.log_at, tail);
@@ -379,7 +380,7 @@ impl PrimaryMachine {
         self.act(host, |log, out| log.handle_log(now, at, &bytes, out));
     }
 
-    /// Takes messages; returns true when the backup is lost.
+    /// Takes the backup's messages; returns true when the backup is lost.
     fn take_messages(&mut self, host: &mut impl PrimaryHost) -> bool {
         if self.tables.keeper.is_some() {
             self.talk(host);
@@ -397,7 +398,7 @@ impl PrimaryMachine {
         Hearing { log, tables, unexecuted, log_at: *log_at, outbox }
     }
 
-    /// What is said because of what was heard.
+    /// Sends the answers to messages that were just taken.
     fn answer(&mut self, outbox: &[Vec<u8>], host: &mut impl PrimaryHost) {
         for bytes in outbox {
             if let Ok(message) = Message::decode(bytes) {
@@ -406,8 +407,8 @@ impl PrimaryMachine {
         }
     }
 
-    /// Does what is due between events: owed ACKs, progress, ended connections,
-    /// beats.
+    /// Does what is due between events: owed ACKs, reports of progress, ended connections,
+    /// heartbeats.
     fn settle(&mut self, host: &mut impl PrimaryHost) {
         let now = host.now();
         self.pay_owed(now, host);
@@ -424,7 +425,7 @@ impl PrimaryMachine {
         self.show_life(now, host);
     }
 
-    /// Shows signs of life to the other member, and to the edge when it asks.
+    /// Sends heartbeats to the other member, and to the edge when it asks.
     fn show_life(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         if now >= self.report_at {
             self.report_at = now.plus(nanos(REPORT_EVERY));
@@ -465,8 +466,7 @@ impl PrimaryMachine {
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }
 
-    /// Pays owed ACKs: the kernel believes it has acknowledged long ago, so
-    /// nobody else will.
+    /// Sends owed ACKs: the kernel sent them long ago as far as it knows, and will not repeat them.
     fn pay_owed(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
         self.tables.owed.retain(|conn, since| {
             let Some(slot) = host.slot(*conn) else { return false };
@@ -499,7 +499,7 @@ impl PrimaryMachine {
             }
         }
         if !news.is_empty() {
-            // The log up to now contains what has left meanwhile.
+            // Whatever the server has sent meanwhile is in the log up to here.
             self.take_log(host);
             self.act(host, |log, out| log.handle_progress(now, &news, out));
         }

@@ -6,7 +6,7 @@ use holdfast_cluster::Nanos;
 use holdfast_wire::message::{FlowBounds, Message};
 use std::time::Duration;
 
-/// A request for an epoch; see the module.
+/// A member's request to be current in the next epoch, repeated until the edge has decided.
 ///
 /// # Contract
 /// Call [`EpochRequest::settle`] after the messages of each turn.
@@ -47,8 +47,8 @@ impl EpochRequest {
         match message {
             // A grant for the old epoch only opens an edge that has restarted.
             Message::Granted { epoch } => self.granted |= *epoch == self.wanted,
-            // The reason may be a full disk, say: nobody else speaks meanwhile,
-            // and nothing is lost.
+            // The reason may be a full disk, say; nobody else becomes current meanwhile, so nothing
+            // is lost.
             Message::Refused { reason, again: true } => self.waits = Some((*reason).to_owned()),
             Message::Refused { reason, .. } => self.refused = Some((*reason).to_owned()),
             Message::Bounds { flows, last } => {
@@ -59,8 +59,7 @@ impl EpochRequest {
         }
     }
 
-    /// Asks if it is time and there is a channel, or at once if that has just
-    /// `opened`.
+    /// Asks if it is time and there is a channel, or at once if the channel has just `opened`.
     pub fn settle(
         &mut self,
         now: Nanos,

@@ -3,17 +3,17 @@
 /// The state in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Another failure costs nobody more than a moment.
+    /// Another failure interrupts the service for a moment at most.
     Protected,
     /// The next failure ends the service.
     Unprotected,
     /// Something is missing.
     Waiting,
-    /// It was closed by hand.
+    /// The edge was closed by hand.
     Fenced,
 }
 
-/// The word, why it is that one, and what to do about it.
+/// The state of a daemon, why it is that one, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub protection: Protection,

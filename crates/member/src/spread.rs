@@ -115,11 +115,11 @@ impl Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Up,
-    /// It keeps its flows and gets no new ones.
+    /// It keeps its flows and gets no new ones, because an operator drains it.
     Draining,
-    /// Nobody waits for it: a repeated SYN goes elsewhere.
+    /// It was declared dead: a repeated SYN goes to another host server.
     Dead,
-    /// It is dead, and when it comes back, it is still drained.
+    /// It was declared dead, and is still drained when it comes back.
     DeadDrained,
 }
 
@@ -144,7 +144,8 @@ pub struct Placed {
     pub state: State,
 }
 
-/// The machine of a spread group's edge; see the module.
+/// The machine of a spread group's edge: it judges the host servers by their heartbeats, checks
+/// what they announce, and redirects services to them.
 ///
 /// # Contract
 /// * [`SpreadMachine::handle_start`] comes first.
@@ -159,8 +160,7 @@ pub struct SpreadMachine {
     roster: Roster,
     links: Vec<Link>,
     placed: Vec<Placed>,
-    /// Whether every host server that was up when this life began is back, or
-    /// was waited for.
+    /// Whether every host server that was up when this daemon started is back, or was waited for.
     settled: bool,
     settle_at: Nanos,
     tick_at: Nanos,
@@ -492,7 +492,7 @@ impl SpreadMachine {
         host.set_cache(self.links.iter().any(|link| link.doubted))
     }
 
-    /// An operator wants a host server empty, or (`end`) no longer wants that.
+    /// Drains a host server for an operator, or (`end`) no longer drains it.
     ///
     /// # Errors
     /// When none has this name; the text says so.
@@ -566,8 +566,8 @@ impl SpreadMachine {
         }
     }
 
-    /// Whether every host server that was up when this life began is back, or was
-    /// waited for: until then everything stays as an earlier life has left it.
+    /// Whether every host server that was up when this daemon started is back, or was waited for:
+    /// until then everything stays as an earlier life has left it.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled

@@ -16,7 +16,8 @@ pub struct CurrentMember {
     pub current: String,
 }
 
-/// What a member knows from its edge; see the module.
+/// What a member knows from its edge: who is current in which epoch, and whether the edge hears the
+/// other member.
 ///
 /// # Contract
 /// Hand over messages and the opening of the channel as they come; after

@@ -1,10 +1,10 @@
-//! How long daemons wait for each thing. A number that stood in two places
-//! would be tested in one and shipped in the other.
+//! How long daemons wait for each thing. The times stand here once, so that those that are tested
+//! are those that ship.
 
 use std::time::Duration;
 
-/// Time between two heartbeats if the file says nothing, in ms: three missing
-/// ones are less than the 75 ms that a cut link may cost.
+/// Time between two heartbeats if the file says nothing, in ms: three missing ones take less than
+/// the 75 ms that a cut link may cost.
 pub const HEARTBEAT_MS_DEFAULT: u64 = 18;
 
 /// A pause that doubles with each failed attempt before.
@@ -45,7 +45,7 @@ pub mod primary {
     pub const PROGRESS_PER_CONN: Duration = Duration::from_micros(20);
     /// Time between two requests to the edge to let this member run on alone.
     pub const ASK_EVERY: Duration = Duration::from_millis(10);
-    /// Age at which the status is brought up to date.
+    /// Longest age of the status that the daemon shows.
     pub const REPORT_EVERY: Duration = Duration::from_millis(50);
     /// Time between two looks for ending connections in the kernel.
     pub const CLOSING_EVERY: Duration = Duration::from_millis(20);
@@ -54,23 +54,24 @@ pub mod primary {
     pub const LINGER: Duration = Duration::from_secs(60);
     /// Time between two looks after connections that nobody has accepted.
     pub const STRAY_EVERY: Duration = Duration::from_secs(2);
-    /// The same while a quarter of the gate's slots, or less, is free.
+    /// Time between two looks after connections that nobody has accepted, while a quarter of the
+    /// gate's slots, or less, is free.
     pub const SCARCE_EVERY: Duration = Duration::from_millis(200);
     /// Time for which an owed ACK waits for a reply to carry it, unless it covers
     /// more than [`OWED_BYTES`] (RFC 5681 §4.2).
     pub const OWED_WAIT: Duration = Duration::from_millis(5);
-    /// Bytes for which an owed ACK does not wait: two segments.
+    /// Bytes for which an owed ACK does not wait: two segments of the usual size.
     pub const OWED_BYTES: i32 = 2 * 1448;
-    /// Longest time until the shim runs in a server.
+    /// Longest wait for the shim to run in a server, without which nothing of it is replicated.
     pub const ATTACH_MAX: Duration = Duration::from_secs(5);
     /// Longest wait of a planned switchover until the backup holds everything that the
     /// server has logged.
     pub const CONFIRM_MAX: Duration = Duration::from_secs(1);
-    /// Time between two looks at whether the backup holds it.
+    /// Time between two looks at whether the backup of a planned switchover holds everything.
     pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
     /// Longest time until the edge lets the backup of a planned switchover speak.
     pub const GRANT_MAX: Duration = Duration::from_secs(3);
-    /// Time between two looks at whether the edge has let it.
+    /// Time between two looks at whether the edge has let the backup of a planned switchover speak.
     pub const GRANT_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a primary that has nothing left to do.
     pub const IDLE_LOOK: Duration = Duration::from_millis(200);
@@ -79,11 +80,11 @@ pub mod primary {
     /// Most unfinished handshakes looked at in one go, so that nobody else waits for
     /// long.
     pub const HALF_OPEN_LOOK_MAX: usize = 64;
-    /// Time between two looks of a primary that speaks alone and that somebody may join.
+    /// Time between two looks of a primary that speaks alone and that others may join.
     pub const ALONE_LOOK: Duration = Duration::from_millis(20);
-    /// Pause after a failed attempt to join, doubled with each further one; and the
-    /// longest pause.
+    /// Pause after a failed attempt to join, doubled with each further one.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(1);
+    /// Longest pause after a failed attempt to join.
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(60);
     /// Time for which a replaced member still answers the one that replaced it, before it
     /// begins again as its backup.
@@ -91,32 +92,32 @@ pub mod primary {
     /// Time in step after which a joined backup's earlier attempts no longer count: a replica
     /// that always differs after seconds costs its server a freeze each time.
     pub const IN_STEP_LASTS: Duration = Duration::from_secs(60);
-    /// Time between two pieces of an image, which makes 200 MB/s: both daemons come
-    /// before everything else on their processors, and the servers beside them have
-    /// clients.
+    /// Time between two pieces of an image, which makes 200 MB/s: both daemons run before
+    /// everything else on their processors, and the servers beside them have clients.
     pub const IMAGE_EVERY: Duration = Duration::from_micros(1300);
-    /// How long nobody has come to a server that speaks alone until what it can be rebuilt of
-    /// is kept: a backup that comes at once needs an image of its own.
+    /// Time without a joiner after which what a server that speaks alone can be rebuilt from is
+    /// kept: a backup that comes at once needs an image of its own.
     pub const KEEP_AFTER: Duration = Duration::from_millis(500);
-    /// Pause until that is tried again, doubled with each time that has failed, and the
-    /// longest; and how long it must have lasted until those before count no more.
+    /// Pause after a failed attempt to keep what a server can be rebuilt from, doubled with each
+    /// further one.
     pub const KEEP_PAUSE: Duration = Duration::from_secs(1);
+    /// Longest pause after failed attempts to keep what a server can be rebuilt from.
     pub const KEEP_PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// Time of successful keeping after which earlier failed attempts no longer count.
     pub const KEEP_LASTS: Duration = Duration::from_secs(10);
-    /// How long what a fallen server has logged may take until it is kept.
+    /// Longest time until the rest of a fallen server's log is kept.
     pub const FALL_MAX: Duration = Duration::from_millis(50);
-    /// How long a joiner may say nothing; nobody waits for it meanwhile.
+    /// Longest silence of a joiner; nobody waits for it meanwhile.
     pub const JOINER_SILENT: Duration = Duration::from_secs(10);
-    /// Longest wait of a joiner for clients to acknowledge what they were sent before
-    /// it.
+    /// Longest wait of a joiner for clients to acknowledge what they were sent before it came.
     pub const CLIENTS_MAX: Duration = Duration::from_secs(5);
-    /// Most clients that take nothing and whose output is copied while the server stands
-    /// still: each costs the others some microseconds.
+    /// Most slow clients whose output is copied while the server stands still: each costs the
+    /// others some microseconds.
     pub const SLOW_MAX: usize = 1024;
-    /// Number of the kernel's repetitions to a client after which it is not waited for:
-    /// three take 1.4 s on a short path, and more on a long one.
+    /// Number of the kernel's repetitions to a client after which it is no longer waited for: three
+    /// take 1.4 s on a short path, and more on a long one.
     pub const REPEATS_MAX: u8 = 3;
-    /// Time between two questions for the listeners' backlog.
+    /// Time between two looks at the listeners' backlogs.
     pub const BACKLOG_EVERY: Duration = Duration::from_secs(1);
 }
 
@@ -129,10 +130,10 @@ pub mod backup {
     /// Bytes of log for which the replica is woken at once: one wake-up for many
     /// records costs the pair far less than one each.
     pub const WAKE_BYTES: u64 = 64 << 10;
-    /// Longest time for which less log than that waits.
+    /// Longest time for which less log than [`WAKE_BYTES`] waits for the replica to be woken.
     pub const WAKE_AFTER: Duration = Duration::from_micros(400);
-    /// Time between two looks at the tap, unless the primary's log wakes us first:
-    /// the log needs the copies, and a client's ACK can wait that long.
+    /// Time between two looks at the tap, unless the primary's log wakes the backup first: the log
+    /// needs the copies, and a client's ACK can wait that long.
     pub const TAP_AFTER: Duration = Duration::from_micros(800);
     /// Held bytes that are reported at once; fewer wait for the next confirmation of
     /// the log, or for [`HELD_AFTER`].
@@ -142,29 +143,29 @@ pub mod backup {
     /// Time between two looks at whether a server is built from its image by now;
     /// messages and copies of packets are looked at when they come.
     pub const COPY_LOOK: Duration = Duration::from_millis(2);
-    /// Time between two looks at a replica that is waited for.
+    /// Time between two looks at a replica that the backup waits for.
     pub const LOOK_AFTER: Duration = Duration::from_micros(200);
-    /// Pause until a backup that has given up joins again, doubled each time; and the
-    /// longest pause.
+    /// Pause until a backup that has given up joins again, doubled each time.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(2);
+    /// Longest pause until a backup that has given up joins again.
     pub const REJOIN_PAUSE_MAX: Duration = Duration::from_secs(120);
     /// Time that a backup must have followed until earlier failures are
     /// forgotten.
     pub const PROVEN_AFTER: Duration = Duration::from_secs(60);
-    /// Longest time that a joiner may lack what it needs to be in step, while output
-    /// already waits.
+    /// Longest time for which a joiner may lack what it needs to be in step, while output already
+    /// waits.
     pub const CLOSING_MAX: Duration = Duration::from_secs(10);
-    /// Part of that time in which it waits for bytes of clients' streams from before its
-    /// tap. Bytes that it then lacks cost a connection, if a takeover comes before they
+    /// Part of [`CLOSING_MAX`] in which a joiner waits for bytes of clients' streams from before
+    /// its tap. Bytes that it then still lacks cost a connection if a takeover comes before they
     /// are read.
     pub const STREAMS_MAX: Duration = Duration::from_secs(5);
-    /// Part of that time for a connection that the server has not accepted: nobody can be
-    /// asked for its bytes.
+    /// Part of [`CLOSING_MAX`] in which a joiner waits for bytes of a connection that the server
+    /// has not accepted: nobody can be asked for them.
     pub const UNACCEPTED_MAX: Duration = Duration::from_secs(1);
-    /// Time from its first beat within which a primary that was busy with its start
-    /// answers the edge.
+    /// Time from the primary's first heartbeat within which it answers the edge, even if it was
+    /// busy with its start.
     pub const START_PATIENCE: Duration = Duration::from_millis(100);
-    /// Age at which the status is brought up to date.
+    /// Longest age of the status that the daemon shows.
     pub const REPORT_EVERY: Duration = Duration::from_millis(20);
 }
 
@@ -175,9 +176,8 @@ pub mod takeover {
     /// Longest time for a replica to reach the end of its log; after that it
     /// counts as hung.
     pub const PARK_MAX: Duration = Duration::from_secs(5);
-    /// Additional time for a cold backup, until its server is built and has reached its
-    /// log's end (decision 30): on any machine that can do it at all, a few times what it
-    /// takes.
+    /// Additional time for a cold backup to build its server and reach the end of its log (decision
+    /// 30): a few times what that takes on any machine that can do it at all.
     pub const BUILD_MAX: Duration = Duration::from_secs(30);
     /// Additional time for each MB of the image, which makes 20 MB/s.
     pub const BUILD_PER_IMAGE_MB: Duration = Duration::from_millis(50);
@@ -214,8 +214,8 @@ pub mod edge {
     /// Time for which a member that went away keeps its tap: it may only have
     /// lost its channel, and need not ask the primary for what is copied now.
     pub const TAP_LINGER: Duration = Duration::from_secs(5);
-    /// Wait after a start of the host until living members have spoken: the time of a
-    /// connection attempt whose first packets were lost.
+    /// Time for living members to speak after a start of the edge's host: that of a connection
+    /// attempt whose first packets were lost.
     pub const SETTLE: Duration = Duration::from_secs(3);
 }
 
@@ -228,8 +228,8 @@ pub mod spread {
     pub const TICK: Duration = Duration::from_secs(1);
     /// Ticks between two looks for flows that are over.
     pub const AGE_TICKS: u64 = 5;
-    /// Time after its start for which the daemon leaves everything as it is, unless
-    /// all host servers that were up have come back before.
+    /// Longest time after its start for which the daemon leaves everything as it is; shorter if all
+    /// host servers that were up come back.
     pub const GRACE: Duration = Duration::from_secs(3);
 }
 
@@ -247,11 +247,11 @@ pub mod host_server {
     pub const REST: u64 = 4;
     /// Time between two questions whether listeners answer.
     pub const ASK_EVERY: Duration = Duration::from_secs(1);
-    /// Time after which a server that has not accepted a connection counts as ill.
+    /// Time after which a connection that the server has not accepted counts as unanswered.
     pub const ANSWER_MAX: Duration = Duration::from_millis(500);
     /// Failures in a row after which a service is withdrawn.
     pub const FAILURES_MAX: u32 = 2;
-    /// Time in which a server has taken nobody of its queue after which it is withdrawn;
-    /// so many questions have found it so.
+    /// Time without movement in a server's queue after which the server is withdrawn, if at least
+    /// [`FAILURES_MAX`] test connections have found it so.
     pub const STANDS_MAX: Duration = Duration::from_secs(2);
 }

@@ -39,7 +39,8 @@ pub trait TransitHost {
     /// # Errors
     /// When the kernel refuses.
     fn set_table(&mut self, epoch: u32, table: &Table, is_closed: bool) -> Result<(), Self::Error>;
-    /// What passed until now is told apart from what will.
+    /// Marks the present moment, so that packets that have passed before it are told apart from
+    /// later ones.
     fn mark(&mut self);
     /// Sets whether packets that pass may be lost, and are kept; otherwise what is
     /// not needed any more is forgotten. `true` if that changes anything.
@@ -83,18 +84,18 @@ pub struct Way {
 pub struct Left {
     /// Number of the table.
     pub epoch: u32,
-    /// Bit `i`: string `i` was in use. What was declared dead has to be heard first.
+    /// Bit `i`: string `i` was in use. A string that was not has to be heard before it is used.
     pub usable: u32,
     /// An operator has closed the edge, and not opened it again.
     pub is_closed: bool,
 }
 
 impl Left {
-    /// By a host that has booted: every string is taken for well.
+    /// The state of a host that has just booted: every string counts as well.
     pub const NOTHING: Self = Self { epoch: 0, usable: u32::MAX, is_closed: false };
 }
 
-/// What an edge is.
+/// Configuration of an edge of strings.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The strings' names, by their index.
@@ -106,7 +107,8 @@ pub struct Setup {
     pub period: Nanos,
 }
 
-/// The machine of a transit edge; see the module.
+/// The machine of a transit group's edge: it judges the strings by their heartbeats and moves flows
+/// to those that work.
 ///
 /// # Contract
 /// * [`TransitMachine::handle_start`] comes first.
@@ -288,7 +290,7 @@ impl TransitMachine {
     /// Resends what was kept on its way into these strings into one that is in use:
     /// the string itself, if it is, or else the heir of those that are not.
     fn resend<H: TransitHost>(&mut self, strings: u32, host: &mut H) {
-        // Nothing leaves an edge that is closed; all of it does when it is opened.
+        // Nothing leaves a closed edge; everything is resent when it is opened.
         if self.closed {
             return;
         }

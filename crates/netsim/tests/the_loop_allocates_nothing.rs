@@ -1,12 +1,12 @@
-//! In the steady state the event loop allocates nothing: ten times the segments
-//! cost no more than some tables that grow.
+//! In the steady state the event loop allocates nothing: a run of ten times the segments only makes
+//! some tables grow.
 
 use allocation_counter::measure;
 use holdfast_netsim::net::dumbbell::{Dumbbell, one_flow};
 use holdfast_netsim::net::run;
 use holdfast_netsim::tcp::Profile;
 
-/// Tables that double as often as ten times the segments make them.
+/// Most allocations in a run of ten times the segments: that often tables double.
 const GROWTHS: u64 = 64;
 
 #[test]

@@ -28,10 +28,10 @@ pub enum Verb {
     Merge(MergeArgs),
 }
 
-/// Runs a verb; some figures are `measured` by its caller.
+/// Runs a verb; figures that are `measured` come from the caller.
 ///
 /// # Errors
-/// When it cannot do its work.
+/// When the verb fails.
 pub fn run(verb: Verb, measured: &[Measured]) -> Result<ExitCode> {
     match verb {
         Verb::Plan(args) => plan::run(&args),
@@ -44,7 +44,7 @@ pub fn run(verb: Verb, measured: &[Measured]) -> Result<ExitCode> {
     }
 }
 
-/// Whether an error is the user's: a name or a file that is not understood.
+/// Whether an error is the user's: a name or a file that is wrong.
 #[must_use]
 pub fn is_mistake(error: &(dyn Error + 'static)) -> bool {
     error.is::<FileError>() || error.is::<NoFigure>()

@@ -1,5 +1,5 @@
-//! `holdfast-lab plan`: what redundancy does to a segment's delay, by the paper's
-//! equations and by the exact chain, and the cheapest that keeps a deadline.
+//! `holdfast-lab plan`: the effect of redundancy on a segment's delay, by the paper's equations and
+//! by the exact chain, and the cheapest redundancy that keeps a deadline.
 
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +8,7 @@ use holdfast_report::units;
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Redundancies in the table, from 0 on.
+/// Number of redundancies in the table, from 0 on.
 const ROWS_SHOWN: usize = 11;
 /// Share of the segment that Boston-FEC adds to a retransmission (TCP Boston
 /// §3.2).
@@ -41,25 +41,25 @@ fn share(word: &str) -> Result<f64, String> {
     units::share(word).ok_or_else(|| format!("`{word}` is no percentage, for example 1%"))
 }
 
-/// One redundancy for first transmissions.
+/// Results for one redundancy of first transmissions.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     alpha: usize,
     /// Cells added per cell of the segment.
     overhead: f64,
-    /// W of equation (1).
+    /// W of equation (1), the probability that a transmission fails.
     equation_1: f64,
-    /// U of equation (2), rounds.
+    /// U of equation (2), in rounds.
     equation_2_rounds: f64,
-    /// W to the power of the deadline: what equation (2)'s model means by late.
+    /// W to the power of the deadline, which is the share of late segments in equation (2)'s model.
     equation_2_late: f64,
-    /// The chain, when just the missing cells are sent again.
+    /// Results of the exact chain if only the missing cells are sent again.
     exact: Choice,
-    /// The chain, with the paper's redundancy on retransmissions.
+    /// Results of the exact chain with the paper's redundancy on retransmissions.
     exact_fec: Choice,
 }
 
-/// The consequences of a redundancy.
+/// Results of a redundancy in the exact chain.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Choice {
     alpha_first: usize,
@@ -78,13 +78,13 @@ struct PlanReport {
     within_rounds: usize,
     late_max: f64,
     rows: Vec<Row>,
-    /// The least redundancy with which equation (2) promises the deadline on average.
+    /// Least redundancy with which equation (2) keeps the deadline on average.
     least_by_equation_2: Option<usize>,
-    /// The least with which it is so.
+    /// Least redundancy with which the exact chain keeps the deadline on average.
     least_exact: Option<usize>,
-    /// Fewest cells, late with at most `late_max`.
+    /// Redundancy with the fewest cells for which at most `late_max` of the segments are late.
     cheapest: Option<Choice>,
-    /// Where the paper's rule of thumb says something else.
+    /// Where the paper's rule of thumb differs.
     remarks: Vec<String>,
 }
 
@@ -178,7 +178,8 @@ impl PlanReport {
         remarks
     }
 
-    /// The two examples of §2.1: 30 cells, 3 rounds.
+    /// The redundancy that the paper names for this case, if it is one of the two examples of §2.1
+    /// (30 cells, 3 rounds).
     fn papers_word(&self) -> Option<usize> {
         let is_close = |rate: f64| (self.loss - rate).abs() < 1e-9;
         match (self.cells, self.within_rounds) {
@@ -239,7 +240,7 @@ fn alpha_text(alpha: Option<usize>) -> String {
     alpha.map_or("no alpha".to_owned(), |alpha| format!("alpha = {alpha}"))
 }
 
-/// A share as a percentage; with exponent where decimals would show nothing.
+/// A share as a percentage, with an exponent where decimals would show nothing.
 fn share_text(share: f64) -> String {
     let percent = share * 100.0;
     if percent == 0.0 || percent >= 0.01 {

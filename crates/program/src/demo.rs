@@ -15,7 +15,7 @@ pub struct DemoArgs {
     pub seed: Option<u64>,
 }
 
-/// A file that a plot may go to.
+/// Checks that a file name is one that a plot may have.
 fn plot(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     let known = path.extension().is_some_and(|it| it == "html" || it == "svg");
@@ -23,7 +23,7 @@ fn plot(name: &str) -> Result<PathBuf, String> {
 }
 
 impl DemoArgs {
-    /// The words that say the same.
+    /// The command-line arguments that say the same.
     #[must_use]
     pub fn words(&self) -> Vec<OsString> {
         let mut words = vec!["--output".into(), self.output.clone().into()];

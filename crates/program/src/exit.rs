@@ -3,16 +3,16 @@
 use std::io::{Error, ErrorKind};
 
 pub const OK: u8 = 0;
-/// Code of a result that is degraded or negative.
+/// Exit code of a result that is degraded or negative.
 pub const DEGRADED: u8 = 1;
-/// Code of wrong usage or configuration.
+/// Exit code of wrong usage or configuration.
 pub const USAGE: u8 = 2;
 pub const NOT_PERMITTED: u8 = 3;
-/// Code for a daemon or peer that does not answer.
+/// Exit code for a daemon or peer that does not answer.
 pub const UNREACHABLE: u8 = 4;
 pub const FENCED: u8 = 5;
 
-/// The exit code of a call that failed.
+/// The exit code of an error.
 #[must_use]
 pub fn of(error: &Error) -> u8 {
     match error.kind() {

@@ -1,6 +1,6 @@
-//! What the two programs, `holdfast` and `holdfast-lab`, share at the command
-//! line: which build they are, what their exit codes mean, and the options of the
-//! demonstration, which one of them asks the other for.
+//! What the two programs, `holdfast` and `holdfast-lab`, share at the command line: the name of
+//! their build, the meaning of their exit codes, and the options of the demonstration, for which
+//! `holdfast` starts `holdfast-lab`.
 #![forbid(unsafe_code)]
 
 mod demo;
@@ -8,8 +8,8 @@ pub mod exit;
 
 pub use demo::DemoArgs;
 
-/// Version and commit of these programs, which a replay of a run needs.
+/// Version and commit of these programs, which are needed to replay a run.
 pub const BUILD: &str = env!("HOLDFAST_BUILD");
 
-/// File name of the laboratory; it stands beside `holdfast`.
+/// File name of the laboratory, which is in the folder of `holdfast`.
 pub const LAB: &str = "holdfast-lab";

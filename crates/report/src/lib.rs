@@ -1,6 +1,5 @@
-//! What reports are made of, those of the papers' figures and those of the
-//! benches: plots, medians with their extremes, units as people write them, work
-//! on all cores, and a progress bar.
+//! The parts of reports, for the papers' figures and for the benches: plots, medians with their
+//! extremes, units as people write them, work on all cores, and a progress bar.
 #![forbid(unsafe_code)]
 
 pub mod parallel;

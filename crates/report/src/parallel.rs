@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};
 
-/// Applies `work` to every input. What it answers does not depend on how many
-/// cores there are.
+/// Applies `work` to every input, on all cores. The results do not depend on the number of cores.
 pub fn map<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec<O> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(inputs.len()));
@@ -16,7 +15,7 @@ pub fn map<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec
             scope.spawn(|| {
                 while let Some((index, input)) = take(&next, inputs) {
                     let output = work(input);
-                    // A thread that panicked ends the program; nothing is poisoned.
+                    // A thread that panicked ends the program, so the lock is never poisoned.
                     if let Ok(mut done) = done.lock() {
                         done.push((index, output));
                     }

@@ -1,5 +1,5 @@
-//! Plots as SVG text: lines, dots and bars, spans and moments that are marked. Made
-//! by hand, so that a plot is one file that needs nothing else.
+//! Plots as SVG text: lines, dots and bars, with marked spans and moments. The text is written
+//! without a library, so that a plot is one file that needs nothing else.
 
 use std::fmt::Write as _;
 
@@ -10,91 +10,91 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
 
-/// Ticks per axis, about.
+/// Approximate number of ticks on an axis.
 const TICKS: f64 = 8.0;
 
-/// Colours of the lines, readable for most eyes (Okabe and Ito 2008).
+/// Colours of the lines, which most people can tell apart (Okabe and Ito 2008).
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
 
 /// How a line's points are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
-    /// Joined.
+    /// Points joined by a line.
     #[default]
     Joined,
-    /// Joined by dashes: a model beside measurements.
+    /// Points joined by a dashed line, as for a model beside measurements.
     Dashed,
-    /// Each on its own.
+    /// Points without a line.
     Dots,
 }
 
 /// A line through points (x, y).
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// Its name in the legend.
+    /// Name of the line in the legend.
     pub name: String,
-    /// Its points, x ascending.
+    /// Points of the line, x ascending.
     pub points: Vec<(f64, f64)>,
-    /// How they are drawn.
+    /// How the points are drawn.
     pub mark: Mark,
 }
 
 /// A rectangle of a bar chart, in the colour of its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar {
-    /// Range of x that it covers.
+    /// Range of x that the bar covers.
     pub x: (f64, f64),
-    /// Range of y that it covers.
+    /// Range of y that the bar covers.
     pub y: (f64, f64),
-    /// Index of its bar name.
+    /// Index of the bar's name, which determines its colour.
     pub name: usize,
 }
 
-/// Part of the x axis that is shaded.
+/// A shaded part of the x axis.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Written into it.
+    /// Name that is written into the span.
     pub name: String,
-    /// Where it begins.
+    /// Beginning of the span on the x axis.
     pub from: f64,
-    /// Where it ends.
+    /// End of the span on the x axis.
     pub to: f64,
 }
 
-/// A place on the x axis that is marked.
+/// A marked place on the x axis.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// Written beside it.
+    /// Name that is written beside the place.
     pub name: String,
-    /// Its place.
+    /// The place on the x axis.
     pub at: f64,
 }
 
-/// One chart.
+/// A chart with axes, lines and bars.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// Above it.
+    /// Title above the chart.
     pub title: String,
-    /// Below the x axis.
+    /// Name of the x axis.
     pub x_name: String,
-    /// Beside the y axis.
+    /// Name of the y axis.
     pub y_name: String,
     /// Range of x that is shown.
     pub x_range: (f64, f64),
-    /// Names of the first, second … unit of x, instead of numbers.
+    /// Names of the first, second … unit of x, in the place of numbers.
     pub x_names: Vec<String>,
-    /// Range of y that is shown; everything if not given.
+    /// Range of y that is shown; `None`: everything.
     pub y_range: Option<(f64, f64)>,
-    /// The lines; what lies outside of `x_range` is left away.
+    /// Lines of the chart; what lies outside of `x_range` is left out.
     pub lines: Vec<Line>,
-    /// Bars, drawn below the lines.
+    /// Bars of the chart, drawn below the lines.
     pub bars: Vec<Bar>,
     /// Meanings of the bars' colours.
     pub bar_names: Vec<String>,
-    /// Shaded parts.
+    /// Shaded parts of the x axis.
     pub spans: Vec<Span>,
-    /// Marked places.
+    /// Marked places on the x axis.
     pub moments: Vec<Moment>,
 }
 
@@ -266,7 +266,7 @@ pub fn stacked(charts: &[Chart]) -> String {
     svg
 }
 
-/// A line of the legend; one without a name has none.
+/// Draws a line's name in the legend; a line without a name has none.
 fn draw_name(svg: &mut String, index: usize, colour: &str, name: &str) {
     let (x, y) = (LEFT + 8.0, TOP + 14.0 + 16.0 * index as f64);
     let name = escape(name);
@@ -318,14 +318,14 @@ fn ticks((from, to): (f64, f64)) -> Vec<f64> {
     (first..).map(|n| n as f64 * step).take_while(|tick| *tick <= to).collect()
 }
 
-/// A number without needless zeros.
+/// A number without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Text for XML and HTML.
+/// Text as it must be written in XML and HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

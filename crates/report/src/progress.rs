@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 
-/// A progress bar on stderr, invisible when that is no terminal.
+/// A progress bar on stderr, which is invisible if that is no terminal.
 #[must_use]
 pub fn progress(what: &'static str, steps: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {

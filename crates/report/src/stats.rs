@@ -1,20 +1,20 @@
-//! Medians with their extremes: the only way numbers leave the benches.
+//! Medians with their extremes, the form in which benches report numbers.
 
 use serde::Serialize;
 
-/// The middle and the ends of some measurements.
+/// Median and extremes of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Half are below.
+    /// Median of the values.
     pub median: f64,
-    /// The smallest.
+    /// Smallest value.
     pub min: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
 }
 
 impl Summary {
-    /// The statistics of values; without values all three are 0.
+    /// Computes the numbers of some values; without values all are 0.
     pub fn of(values: &[f64]) -> Self {
         let sorted = sorted(values);
         Self {
@@ -25,27 +25,27 @@ impl Summary {
     }
 }
 
-/// A median and the interval in which the true one lies in 95 of 100 cases: two
-/// values that occurred, chosen by the binomial distribution of how many lie below
-/// the median. With fewer than 6 values they are the extremes.
+/// A median, and the interval in which the true median lies in 95 of 100 cases: between two of the
+/// values, chosen by the binomial distribution of how many lie below the median. With fewer than 6
+/// values these are the extremes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Interval {
-    /// Half are below.
+    /// Median of the values.
     pub median: f64,
-    /// The interval's ends.
+    /// Lower end of the interval.
     pub low: f64,
-    /// See `low`.
+    /// Upper end of the interval.
     pub high: f64,
     /// Number of values.
     pub count: usize,
 }
 
 impl Interval {
-    /// The statistics of values; without values all are 0.
+    /// Computes the numbers of some values; without values all are 0.
     pub fn of(values: &[f64]) -> Self {
         let sorted = sorted(values);
         let count = sorted.len();
-        // The largest rank below which the true median lies in 2.5 % of cases.
+        // The rank is the largest below which the true median lies in 2.5 % of cases.
         let (mut rank, mut weight, mut below) = (0, 0.5_f64.powi(count as i32), 0.0);
         for k in 0..count / 2 {
             below += weight;
@@ -65,21 +65,21 @@ impl Interval {
     }
 }
 
-/// Quantiles of stalls, ms.
+/// Quantiles of stalls, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stalls {
-    /// The smallest.
+    /// Shortest stall.
     pub min: f64,
-    /// Half are below.
+    /// Median stall.
     pub p50: f64,
-    /// 99 % are below; with fewer than 100 values this is the largest.
+    /// 99th percentile; with fewer than 100 values the longest stall.
     pub p99: f64,
-    /// The largest.
+    /// Longest stall.
     pub max: f64,
 }
 
 impl Stalls {
-    /// The statistics of times in ns.
+    /// Computes the quantiles of times in ns.
     pub fn of_ns(values: &[u64]) -> Self {
         let ms: Vec<f64> = values.iter().map(|ns| *ns as f64 / 1e6).collect();
         let sorted = sorted(&ms);
@@ -98,7 +98,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The smallest value that at least the share `q` of all does not exceed.
+/// Smallest value that at least the share `q` of all values does not exceed.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (sorted.len() as f64 * q).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(Interval::of(&[]), Interval::default());
         let fifteen: Vec<f64> = (1..=15).map(f64::from).collect();
         let interval = Interval::of(&fifteen);
-        // The tables of order statistics say: the 4th and the 12th of 15.
+        // The tables of order statistics have the 4th and the 12th of 15.
         assert_eq!((interval.low, interval.median, interval.high), (4.0, 8.0, 12.0));
         let stalls = Stalls::of_ns(&(1..=200).map(|ms| ms * 1_000_000).collect::<Vec<_>>());
         assert_eq!((stalls.min, stalls.p50), (1.0, 100.0));

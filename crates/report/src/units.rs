@@ -1,4 +1,4 @@
-//! The units of `tc`, on command lines and in scenario files alike.
+//! The units of `tc`, as used on command lines and in scenario files.
 
 /// Splits `12.5ms` into its number and its unit.
 #[must_use]
@@ -8,14 +8,14 @@ pub fn split(word: &str) -> Option<(f64, &str)> {
     number.parse().ok().filter(|n: &f64| n.is_finite()).map(|n| (n, unit))
 }
 
-/// Reads `1%`.
+/// Reads a share such as `1%`.
 #[must_use]
 pub fn share(word: &str) -> Option<f64> {
     let (number, _) = split(word).filter(|(number, unit)| *unit == "%" && *number <= 100.0)?;
     Some(number / 100.0)
 }
 
-/// How many nanoseconds a unit of time has.
+/// Number of nanoseconds in a unit of time.
 #[must_use]
 pub fn nanoseconds(unit: &str) -> Option<f64> {
     Some(match unit {
@@ -27,7 +27,7 @@ pub fn nanoseconds(unit: &str) -> Option<f64> {
     })
 }
 
-/// How many bits per second a unit of rate has.
+/// Number of bits per second in a unit of rate.
 #[must_use]
 pub fn bits_per_second(unit: &str) -> Option<f64> {
     Some(match unit {

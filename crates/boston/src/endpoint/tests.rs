@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const NOW: Nanos = Nanos::from_ms(5);
 
-/// Everything that an end sends now.
+/// All frames and events that an endpoint has now.
 fn frames(endpoint: &mut Endpoint, now: Nanos) -> (Vec<Frame>, Vec<Event>) {
     let (mut frames, mut events) = (Vec::new(), Vec::new());
     loop {
@@ -16,7 +16,7 @@ fn frames(endpoint: &mut Endpoint, now: Nanos) -> (Vec<Frame>, Vec<Event>) {
     }
 }
 
-/// Exchanges what both send until they are silent; returns their events.
+/// Exchanges what both endpoints send until they are silent; returns their events.
 fn talk(ends: &mut [Endpoint; 2], now: Nanos) -> [Vec<Event>; 2] {
     let mut told = [Vec::new(), Vec::new()];
     loop {
@@ -95,7 +95,7 @@ fn impossible_configurations_are_refused() {
     assert_eq!(listen(Config { window: 65, ..config }), Some(ConfigError::Window(65)));
 }
 
-/// Frames made by an enemy who knows the tag.
+/// Frames made by an attacker who knows the tag.
 fn hostile(tag: u32) -> impl Strategy<Value = Frame> {
     let number = prop_oneof![0..40u32, any::<u32>()];
     let entries = prop::collection::vec(any::<[u8; 3]>(), 0..8).prop_map(|entries| {
@@ -141,7 +141,7 @@ proptest! {
             client.handle_timeout(now);
             client.handle_frame(now, frame);
             let (frames, _) = frames(&mut client, now);
-            // At most two full windows of the peer.
+            // The endpoint sends at most two full windows of the peer.
             prop_assert!(frames.len() <= 2 * 32 * 30 + CONTROL_FRAMES_MAX + 2);
             let _ = frames.iter().map(Frame::to_bytes).count();
             client.read(now, &mut [0; 500]);

@@ -1,5 +1,5 @@
-//! An application at one end: writes a stream that tells whose it is, and checks
-//! every byte that it reads.
+//! An application at one end: writes a stream that names its writer, and checks every byte that it
+//! reads.
 
 use crate::profile::Side;
 use holdfast_boston::{Endpoint, Event, Failure, Frame, Nanos, Poll};
@@ -7,7 +7,8 @@ use holdfast_boston::{Endpoint, Event, Failure, Frame, Nanos, Poll};
 /// Bytes at the start of a stream that name its writer.
 const NAME_LEN: u64 = 8;
 
-/// A deadline that was obeyed so often and is still due stands still.
+/// Number of times that a deadline may be obeyed and still be due; more mean that the endpoint
+/// makes no progress.
 const TIMEOUTS_MAX: usize = 100;
 
 /// How a connection ended.
@@ -19,13 +20,13 @@ pub enum Outcome {
 
 pub struct App {
     pub endpoint: Endpoint,
-    /// Who writes; no two applications of a run have the same.
+    /// Name of this writer; no two applications of a run have the same.
     pub name: u64,
     side: Side,
     is_connected: bool,
     written: u64,
     read: u64,
-    /// Whose stream is read, as its first bytes say.
+    /// Name of the writer of the stream that is read, from its first bytes.
     peer: u64,
     has_seen_end: bool,
     pub outcome: Option<Outcome>,
@@ -40,7 +41,7 @@ fn byte(name: u64, offset: u64) -> u8 {
     }
 }
 
-/// Streams of one side differ a little in length.
+/// Length of a stream in bytes; the streams of one side differ a little.
 pub fn stream_len(side: &Side, name: u64) -> u64 {
     side.bytes + name % 50
 }
@@ -61,11 +62,11 @@ impl App {
         }
     }
 
-    /// Lets the endpoint do all that it can, and the application too; what is to be
-    /// sent, and when to come back.
+    /// Lets the endpoint and the application do all that they can; returns what has to be sent, and
+    /// when to come back.
     ///
     /// # Errors
-    /// If a byte is wrong.
+    /// When a byte is wrong.
     pub fn step(
         &mut self,
         now: Nanos,
@@ -100,7 +101,7 @@ impl App {
         }
     }
 
-    /// True if anything was written.
+    /// Writes what fits; returns whether anything did.
     fn write(&mut self) -> bool {
         let len = stream_len(&self.side, self.name);
         if !self.is_connected || self.written == len {
@@ -116,7 +117,7 @@ impl App {
         taken > 0
     }
 
-    /// True if anything was read.
+    /// Reads what there is; returns whether there was anything.
     fn read(&mut self, now: Nanos, len_of: &impl Fn(u64) -> Option<u64>) -> Result<bool, String> {
         if now < self.reads_at {
             return Ok(false);
@@ -140,7 +141,7 @@ impl App {
         Ok(count > 0)
     }
 
-    /// Has all of the peer's stream been read?
+    /// Whether all of the peer's stream has been read.
     pub fn has_read_all(&self, len_of: impl Fn(u64) -> Option<u64>) -> bool {
         self.has_seen_end && len_of(self.peer) == Some(self.read)
     }

@@ -15,7 +15,7 @@ use holdfast_boston::{Config, Counters, Failure, FlowControl, Nanos, Redundancy}
 use profile::Profile;
 use world::{Summary, World};
 
-/// Seeds where nobody asks for another number.
+/// Default number of seeds.
 const SEEDS: u64 = 10_000;
 
 fn run(seed: u64) -> Summary {
@@ -52,7 +52,7 @@ fn replay_one() {
     }
 }
 
-/// What a client did to send 400 kB over such a path, ten times.
+/// Counters of a client that sent 400 kB over such a path, summed over ten runs.
 fn cost(config: Config, loss: f64) -> Counters {
     let mut sum = Counters::default();
     for seed in 0..10 {
@@ -80,8 +80,8 @@ fn without_loss_nothing_is_sent_twice() {
     }
 }
 
-/// Boston-BP: what is lost is sent again, and hardly more; no timeout where some
-/// of a segment arrives (boston.md: the likely source of the paper's gains).
+/// Boston-BP sends little more again than was lost, and has no timeout where a part of a segment
+/// arrives (boston.md: the likely source of the paper's gains).
 #[test]
 fn bandwidth_preserving_repairs_cost_what_was_lost() {
     for loss in [0.01, 0.05, 0.10, 0.20] {
@@ -93,7 +93,7 @@ fn bandwidth_preserving_repairs_cost_what_was_lost() {
     }
 }
 
-/// RFC 9265, recommendation 1: the code hides no congestion.
+/// The code hides no congestion (RFC 9265, recommendation 1).
 #[test]
 fn losses_that_decoding_makes_good_cut_the_window_all_the_same() {
     let spare = Redundancy::Fixed { first: 0.5, retransmit: 0.5 };
@@ -111,7 +111,7 @@ fn the_papers_redundancy_costs_its_share_and_saves_rounds() {
     assert!((1.03..1.06).contains(&share), "{share}");
 }
 
-/// A segment alone has no later cells that would tell of its last ones.
+/// No later cells report the loss of a lone segment's last ones.
 #[test]
 fn the_end_of_a_stream_is_repaired_without_a_timeout() {
     let (mut timeouts, mut probes) = (0, 0);

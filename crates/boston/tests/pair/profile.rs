@@ -8,12 +8,12 @@ use holdfast_code::Dispersal;
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     pub delay: Nanos,
-    /// Up to this much more, so that frames overtake one another.
+    /// Largest additional delay, by which frames overtake each other.
     pub jitter: Nanos,
     pub loss: f64,
-    /// Frames lost in a row, on average.
+    /// Mean number of frames lost in a row.
     pub burst: f64,
-    /// Share of frames that take another way, and come seconds later.
+    /// Share of frames that take another path, and arrive seconds later.
     pub stray: f64,
     pub duplicate: f64,
     pub corrupt: f64,
@@ -22,22 +22,22 @@ pub struct Path {
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
     pub config: Config,
-    /// How the frames that it sends fare.
+    /// The path of the frames that the side sends.
     pub path: Path,
-    /// Bytes that each of its streams has, about.
+    /// Approximate number of bytes in each of its streams.
     pub bytes: u64,
-    /// It reads only this often; 0: whenever there is something.
+    /// Time between two reads; 0: it reads whenever there is something.
     pub reads_every: Nanos,
-    /// It dies, and comes back so much later.
+    /// When the side dies, and after how long it comes back.
     pub restart: Option<(Nanos, Nanos)>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub seed: u64,
-    /// Client and server.
+    /// The sides: client and server.
     pub sides: [Side; 2],
-    /// Nothing passes from then on, for so long.
+    /// Times from which nothing passes, with their durations.
     pub blackouts: Vec<(Nanos, Nanos)>,
 }
 
@@ -61,7 +61,7 @@ impl Profile {
         Self { seed, sides, blackouts }
     }
 
-    /// A long stream to the server, on a path that does nothing but lose.
+    /// A long stream to the server, on a path that only loses frames.
     pub fn lossy(seed: u64, config: Config, bytes: u64, loss: f64) -> Self {
         let path = Path {
             delay: Nanos::from_ms(20),
@@ -84,7 +84,7 @@ impl Profile {
 }
 
 impl Side {
-    /// The bits of `kinds` say what is wrong with the path at all.
+    /// Draws a path; the bits of `kinds` say what may be wrong with it.
     fn draw(rng: &mut Rng, delay: Nanos, kinds: u64) -> Self {
         let mut some = |bit: u32, most: f64| {
             let share = most * rng.range(0, 1000) as f64 / 1000.0;
@@ -114,7 +114,7 @@ fn draw_config(rng: &mut Rng) -> Config {
         Redundancy::PAPER_FEC,
         Redundancy::Planned { within_rounds: 2, late_max: 0.05 },
     ]);
-    // A plan takes milliseconds, a run has no more.
+    // A run has no more time for a plan, which takes milliseconds.
     let redundancy = match redundancy {
         Redundancy::Planned { .. } if rng.chance(0.9) => Redundancy::PAPER_FEC,
         other => other,
@@ -126,10 +126,10 @@ fn draw_config(rng: &mut Rng) -> Config {
         redundancy,
         is_interleaved: rng.chance(0.5),
         dispersal: if rng.chance(0.1) { Dispersal::Rabin } else { Dispersal::Systematic },
-        // No blackout of this harness may end a connection.
+        // No blackout of these tests may end a connection.
         dead_after: Nanos::from_ms(600_000),
-        // Bursts last for frames, not for a time: on a path that is nearly idle
-        // they outlive the usual linger.
+        // Bursts are counted in frames instead of time: on a path that is nearly idle they outlive
+        // the usual linger.
         linger: Nanos::from_ms(400_000),
         ..Config::default()
     }

@@ -1,6 +1,6 @@
-//! The one source of chance.
+//! The generator of all random numbers of a run.
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// A SplitMix64 generator (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

@@ -7,18 +7,18 @@ use holdfast_boston::{Endpoint, Frame, Nanos};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A run that is not over by then is stuck.
+/// Time after which a run that is not over counts as stuck.
 const TIME_MAX: Nanos = Nanos::from_ms(40_000_000);
-/// A frame that strays is up to so much later.
+/// Largest additional delay of a frame that takes another path.
 const STRAY: Nanos = Nanos::from_ms(20_000);
-/// Who failed tries again so much later.
+/// Time after which a client that failed tries again.
 const RETRY: Nanos = Nanos::from_ms(1000);
-/// After the client has all, its server may take so long to know.
+/// Longest time after the client has everything until its server knows.
 const PATIENCE: Nanos = Nanos::from_ms(700_000);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// To the side.
+    /// A frame arrives at the side.
     Arrives(usize, Vec<u8>),
     Dies(usize),
     /// A new application starts on the side.
@@ -26,7 +26,7 @@ enum What {
     Ends,
 }
 
-/// What a run was like.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     pub frames: u64,
@@ -42,12 +42,12 @@ pub struct World {
     now: Nanos,
     queue: BinaryHeap<Reverse<(Nanos, u64, What)>>,
     queued: u64,
-    /// The applications of each side, the present one last. Earlier ones may
-    /// still answer late frames.
+    /// The applications of each side, the present one last. Earlier ones may still answer late
+    /// frames.
     sides: [Vec<App>; 2],
-    /// When each side wants to be woken.
+    /// When each side wants to be called.
     deadlines: [Option<Nanos>; 2],
-    /// The path is in a burst of losses.
+    /// Whether the path of each side is in a burst of losses.
     is_bad: [bool; 2],
     names: u64,
     pub summary: Summary,
@@ -83,7 +83,7 @@ impl World {
         self.queue.push(Reverse((at, self.queued, what)));
     }
 
-    /// Names are even for clients and odd for servers.
+    /// Starts an application. Names are even for clients and odd for servers.
     fn start(&mut self, side: usize) {
         self.names += 1;
         let name = 2 * self.names + side as u64;
@@ -95,7 +95,7 @@ impl World {
         self.deadlines[side] = Some(self.now);
     }
 
-    /// The applications of a side, the first one first.
+    /// The applications of a side, in the order in which they started.
     pub fn apps(&self, side: usize) -> &[App] {
         &self.sides[side]
     }
@@ -103,7 +103,7 @@ impl World {
     /// Runs to the end.
     ///
     /// # Errors
-    /// What went wrong.
+    /// When something went wrong, with what that is.
     pub fn run(&mut self) -> Result<Summary, String> {
         loop {
             for side in 0..2 {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Gilbert's channel with the mean loss and burst of the profile.
+    /// Whether a frame is lost, by Gilbert's channel with the profile's mean loss and burst.
     fn is_lost(&mut self, side: usize) -> bool {
         let Path { loss, burst, .. } = self.profile.sides[side].path;
         let leave = (1.0 / burst).min((1.0 - loss) / loss.max(1e-9));
@@ -228,8 +228,8 @@ impl World {
         *is_bad
     }
 
-    /// The last client has all; without a restart so has its server, and nobody
-    /// failed.
+    /// Checks that the last client has everything, and, without a restart, that its server has too
+    /// and nobody failed.
     fn verdict(&self) -> Result<Summary, String> {
         for side in 0..2 {
             let peer = &self.profile.sides[1 - side];

@@ -171,7 +171,7 @@ fn a_member_that_does_not_speak_is_evidence_but_not_the_primary() {
     assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::Behind));
     assert_eq!(edge.handle_promote("beta", 5), Decision::Refuse(Refusal::Behind));
     assert_eq!(edge.handle_promote("beta", 4), Decision::Refuse(Refusal::Behind));
-    // Both members were started again: nothing is left that could be lost.
+    // Both members were restarted, so nothing is left that could be lost.
     hello(&mut edge, "beta", 0, false);
     grant(&mut edge, "alpha", 1);
 }
@@ -187,7 +187,7 @@ fn who_says_no_hello_holds_up_nobody_for_long() {
     grant(&mut edge, "alpha", 4);
 }
 
-/// What an edge knew of backups was lost when it was started again.
+/// An edge that was restarted has lost what it knew of backups.
 #[test]
 fn a_current_member_that_starts_anew_waits_until_a_backup_could_have_spoken() {
     for beta in [None, Some((3, true)), Some((3, false)), Some((0, false))] {
@@ -234,7 +234,7 @@ fn a_fence_without_a_member_waits_for_the_one_that_speaks() {
     assert_eq!(edge.handle_promote("alpha", 1), Decision::Refuse(Refusal::WrongEpoch));
     hello(&mut edge, "beta", 2, true);
     grant(&mut edge, "beta", 2);
-    // No member knows anything: this is a first start again.
+    // No member knows anything, so this counts as a first start.
     let mut edge = EdgeMembership::new(&["alpha", "beta"], lost).expect("two names");
     hello(&mut edge, "alpha", 0, false);
     assert_eq!(edge.handle_promote("alpha", 3), Decision::Refuse(Refusal::Behind));
@@ -243,11 +243,11 @@ fn a_fence_without_a_member_waits_for_the_one_that_speaks() {
 }
 
 proptest! {
-    /// Whatever is asked, in whatever order, with failing writes, with restarts of
-    /// the edge, its operator's hand, and a disk that is rolled back with a reboot:
-    /// an epoch has one member; epochs never go back while the disk is true; a
-    /// takeover needs a backup that was in step; nobody runs on alone over a backup
-    /// that is ready; a rolled-back disk yields to the primary that speaks.
+    /// Whatever is asked, in whatever order, with failing writes, restarts of the edge, its
+    /// operator's hand, and a disk that is rolled back together with a reboot: an epoch has one
+    /// member; epochs never go back while the disk is right; a takeover needs a backup that was in
+    /// step; no member runs on alone while a backup is ready; and a rolled-back disk yields to the
+    /// primary that speaks.
     #[test]
     fn an_epoch_has_one_member(
         ops in proptest::collection::vec((0_u8..9, 0_usize..3, 0_u64..3), 0..80)
@@ -257,7 +257,7 @@ proptest! {
         let mut edge = new(&EdgeState::default());
         let mut holders = std::collections::BTreeMap::new();
         let mut disks = vec![EdgeState::default()];
-        // The members tell an edge that may have forgotten.
+        // The members greet an edge that may have forgotten everything.
         let greet = |edge: &mut EdgeMembership, speaks: Option<(usize, u64)>| {
             edge.handle_boot();
             for (i, name) in names.iter().enumerate() {
@@ -266,10 +266,9 @@ proptest! {
                 edge.handle_hello(name, Greeting { epoch, speaks: own.is_some() });
             }
         };
-        // The member that speaks: the primary of the last epoch that was
-        // granted.
+        // The member that speaks: the primary of the last epoch that was granted.
         let mut speaks: Option<(usize, u64)> = None;
-        // The host was started again, and nobody has been let through since.
+        // Whether the host was restarted and nobody has been let through since.
         let mut booted = false;
         for (op, who, ahead) in ops {
             let epoch = edge.handle_ask().epoch;
@@ -310,8 +309,7 @@ proptest! {
                     if let Some(disk) = disks.last_mut() { disk.fenced = ahead == 2; }
                 }
                 7 if speaks.is_some() => {
-                    // The host is started again with an older disk; the members are still
-                    // there.
+                    // The host is restarted with an older disk, and the members are still there.
                     let older = disks.len() - 1 - (ahead as usize).min(disks.len() - 1);
                     edge = new(&disks[older]);
                     greet(&mut edge, speaks);

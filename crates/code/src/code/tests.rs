@@ -13,7 +13,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| draw()).collect()
 }
 
-/// A code for `m` cells, its segment and the cells of all `n` first rows.
+/// A code for `m` cells, with its segment and the cells of the first `n` rows.
 fn dispersed(dispersal: Dispersal, m: usize, n: usize, len: usize) -> (Code, Vec<u8>, Vec<u8>) {
     let code = Code::new(m, len).expect("a shape").with_dispersal(dispersal);
     let segment = noise((m * 1000 + len) as u64, m * len);
@@ -58,7 +58,7 @@ fn the_rows_furthest_apart_work_too() {
 
 #[test]
 fn rows_are_those_of_isa_l() {
-    // gf_gen_cauchy1_matrix: row i ≥ m, column j holds the inverse of i ^ j.
+    // As in gf_gen_cauchy1_matrix, row i ≥ m has the inverse of i ^ j in column j.
     let (_, segment, cells) = dispersed(Dispersal::Systematic, 5, 256, 1);
     for row in 5..=255u8 {
         let sum = (0..5u8).fold(0, |sum, j| {
@@ -125,7 +125,7 @@ fn too_few_cells_say_so_and_give_nothing() {
     assert!(!decoder.has(8));
     assert!(decoder.insert(8, &cells[40..45]).is_ok());
     assert_eq!(decoder.insert(1, &cells[5..10]), Ok(Progress::Complete));
-    // A cell that comes too late is not looked at.
+    // A cell that comes too late is ignored.
     assert_eq!(decoder.insert(2, &[0; 5]), Ok(Progress::Complete));
     assert_eq!(decoder.segment(), Some(&segment[..]));
     decoder.clear();

@@ -1,7 +1,7 @@
 use super::{Cauchy, Explicit, Kernel, OUTPUTS_MAX, Task};
 use crate::field::divide;
 
-/// SplitMix64 (Steele, Lea, Flood 2014), so that tests need no crate for it.
+/// Random bytes by SplitMix64 (Steele, Lea, Flood 2014), so that the tests need no crate for them.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut draw = || {
@@ -14,7 +14,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| draw()).collect()
 }
 
-/// Every length up to a few vectors, then the neighbours of multiples.
+/// Lengths in bytes: all up to a few vectors, and then the neighbours of multiples.
 fn lengths() -> impl Iterator<Item = usize> {
     (1..=200).chain([255, 256, 257, 319, 383, 384, 385, 1400, 4095, 4097])
 }
@@ -44,8 +44,8 @@ fn sums_are_those_of_the_formula_on_every_kernel() {
     }
 }
 
-/// All that a task can be, on one kernel; the segment begins `from` bytes after
-/// where memory begins.
+/// The result of every kind of task on one kernel; the segment begins `from` bytes after the start
+/// of the memory.
 fn everything(kernel: Kernel, len: usize, outputs: usize, from: usize) -> Vec<u8> {
     let mut room = noise(len as u64, from + 20 * len);
     let segment = &mut room[from..];
@@ -80,7 +80,7 @@ fn every_kernel_gives_the_bytes_of_the_portable_one() {
     }
 }
 
-/// Long cells that begin alike are read line by line, wherever that is.
+/// Long cells that begin alike are read by cache lines, wherever they begin.
 #[test]
 fn long_cells_may_begin_anywhere() {
     let portable = Kernel::available().last().expect("there is always one");

@@ -2,7 +2,7 @@ use super::*;
 
 const LOSSES: [f64; 5] = [0.01, 0.05, 0.10, 0.15, 0.20];
 
-/// Equal to a number as it was written down, to its last digit.
+/// Whether a value equals a number as printed, to its last digit.
 fn agrees(value: f64, written: &str) -> bool {
     let decimals = written.split_once('.').map_or(0, |(_, fraction)| fraction.len());
     let expected: f64 = written.parse().expect("a number");
@@ -31,7 +31,7 @@ fn equation_2_gives_the_curves_of_figure_2() {
     }
 }
 
-/// §2.1 of the paper says 3 for 10 %, and 1 for 5 %.
+/// The paper's §2.1 names 3 for 10 %, and 1 for 5 %.
 #[test]
 fn the_papers_rule_of_thumb_holds_for_32_cells_but_not_for_30() {
     let least = |m, rate, rounds| {
@@ -89,11 +89,11 @@ fn the_chain_agrees_with_equation_1_about_the_first_round() {
     }
 }
 
-/// Sends segments cell by cell; the means over many of rounds, cells and lateness.
+/// Sends segments cell by cell; returns the means of rounds, cells and lateness over many segments.
 fn monte_carlo(m: usize, loss: Loss, alphas: (usize, usize), within: usize) -> [f64; 3] {
     const SEGMENTS: usize = 200_000;
     let mut state = 99u64;
-    // The 53 bits that a f64 holds, of SplitMix64 (Steele, Lea, Flood 2014).
+    // Draws by SplitMix64 (Steele, Lea, Flood 2014), with the 53 bits that an f64 holds.
     let mut draw = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = state;
@@ -135,7 +135,7 @@ fn the_chain_agrees_with_chance() {
     ] {
         let planned = Planner::new(m, loss, 2).expect("a plan").outcome(alphas.0, alphas.1);
         let seen = monte_carlo(m, loss, alphas, 2);
-        // Five standard errors of a mean of 200,000.
+        // The tolerances are five standard errors of a mean of 200,000.
         for (planned, seen, error) in [
             (planned.rounds, seen[0], 0.015),
             (planned.cells, seen[1], 0.15),

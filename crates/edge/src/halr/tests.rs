@@ -12,7 +12,7 @@ const LIMITS: HalrLimits = HalrLimits {
     heaviest: 0,
 };
 
-/// A data path that copies into a ring, and notes what it sends.
+/// A test's host: a data path that copies into a ring, and notes what it sends.
 #[derive(Default)]
 struct Book {
     ring: VecDeque<(u32, Passing, bool)>,
@@ -101,7 +101,7 @@ impl Bed {
         Self::new(HalrConfig::shipped(keeps, false, &LIMITS))
     }
 
-    /// A packet passes the data path.
+    /// Lets a packet pass the data path.
     fn pass(&mut self, key: u32, passing: Passing) {
         let is_ack = passing.direction == Direction::OutOfCluster;
         let is_held = self.book.holds && is_ack;
@@ -118,15 +118,13 @@ impl Bed {
         self.halr.handle_trusted(&mut self.book).unwrap()
     }
 
-    /// The service is back; packets that have passed may have been lost from
-    /// now on.
+    /// Restores the service; packets that pass from now on may have been lost.
     fn restore(&mut self) -> usize {
         let since = self.now;
         self.halr.handle_restored(self.now, |_| Some(since), &mut self.book)
     }
 
-    /// Takes turns when they are due until `ms` from now; returns what was
-    /// sent, and when.
+    /// Takes turns when they are due, until `ms` from now; returns what was sent, and when.
     fn turn(&mut self, ms: u64) -> Vec<(u64, String)> {
         let (start, until) = (self.now, self.now + ms * MS);
         let mut sent = Vec::new();
@@ -158,7 +156,7 @@ fn packets_are_kept_from_the_suspicion_on_and_forgotten_when_all_is_well() {
     assert!(bed.suspect());
     assert!(!bed.suspect(), "said once");
     bed.pass(1, data(2000));
-    // Looked at every second from then on.
+    // From here on flows are looked at every second.
     assert_eq!(bed.halr.poll_timeout(), Some(bed.now + 1000 * MS));
     bed.turn(1000);
     assert_eq!(bed.halr.cache().flows(), 1);
@@ -175,7 +173,7 @@ fn nothing_is_forgotten_before_all_is_resent() {
     bed.pass(1, data(1000));
     assert_eq!(bed.restore(), 1, "what waited in the ring, too");
     assert!(!bed.trust());
-    // 200 ms after the last look.
+    // This is 200 ms after the last look.
     bed.turn(379);
     assert!(!bed.trust());
     bed.turn(1);
@@ -207,8 +205,7 @@ fn acknowledgements_wait_two_milliseconds_and_go_on_in_their_order() {
     assert_eq!(words(&bed.turn(1)), [(1, "held 1:2000"), (1, "held 2:500")]);
     assert!(!bed.book.holds);
     assert_eq!(bed.halr.held_count(), 2);
-    // An acknowledgement that another processor has held meanwhile goes on at
-    // once.
+    // An acknowledgement that another processor has held meanwhile goes on at once.
     bed.book.ring.push_back((2, ack(600), true));
     bed.halr.handle_copies(bed.now, &mut bed.book);
     assert_eq!(words(&bed.turn(0)), [(0, "held 2:600")]);
@@ -216,7 +213,7 @@ fn acknowledgements_wait_two_milliseconds_and_go_on_in_their_order() {
 
 #[test]
 fn while_heads_are_being_resent_they_wait_for_ten_milliseconds_at_most() {
-    // A packet per ms.
+    // The pace is a packet per ms.
     let limits = HalrLimits { pace_bytes_per_s: 1_500_000, ..LIMITS };
     for (flows, until) in [(5, 4), (30, 10)] {
         let mut bed = Bed::new(HalrConfig::shipped(Keeps::Head, false, &limits));
@@ -254,11 +251,11 @@ fn a_receiver_that_waits_for_another_segment_gets_it_for_a_while() {
     (1..=6).for_each(|number| bed.pass(1, data(number * 1000)));
     bed.restore();
     assert_eq!(words(&bed.turn(0)).first(), Some(&(0, "1:1000")));
-    // The receiver had the second segment, and waits for the third.
+    // The receiver has the second segment, and waits for the third.
     bed.pass(1, ack(3000));
     let sent = bed.turn(1);
     assert!(words(&sent).contains(&(1, "1:3000")), "within a millisecond: {sent:?}");
-    // 200 ms after the last look no flow is followed.
+    // From 200 ms after the last look on, no flow is followed.
     bed.turn(400);
     bed.pass(1, ack(4000));
     bed.halr.look(bed.now, &mut bed.book);
@@ -298,7 +295,7 @@ fn syns_are_tried_eight_times_twelve_milliseconds_apart_and_hold_nobody() {
     let first: Vec<_> = bed.turn(30);
     assert_eq!(words(&first)[..2], [(0, "1:7"), (0, "2:7")]);
     assert_eq!(first.iter().map(|it| it.0).collect::<Vec<_>>(), [0, 0, 12, 12, 24, 24]);
-    // The first packet is answered.
+    // The first packet is acknowledged.
     bed.pass(1, ack(8));
     let rest = bed.turn(1000);
     assert_eq!(words(&rest).iter().map(|it| it.1).collect::<Vec<_>>(), ["2:7"; 5]);

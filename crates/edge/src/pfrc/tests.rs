@@ -68,7 +68,7 @@ fn it_begins_with_the_fair_share() {
 fn an_interval_moves_the_window_as_equation_9_says() {
     let mut controller = controller(CONFIG, 20);
     let before = controller.window_bytes().unwrap();
-    // 5 % of the capacity too much: B = C, so the error is -0.05 C Δ.
+    // The offered load exceeds the capacity by 5 %: B = C, so the error is -0.05 C Δ.
     controller.handle_data(0, 3_125_000);
     controller.handle_timeout(250_000_000);
     let step = controller.window_bytes().unwrap() - before;
@@ -79,9 +79,9 @@ fn an_interval_moves_the_window_as_equation_9_says() {
 
 #[test]
 fn without_a_queue_it_settles_in_one_interval() {
-    // The pole is 1 - α: what is offered follows the window at once.
+    // The pole is 1 - α, since what is offered follows the window at once.
     let mut controller = controller(CONFIG, 10);
-    // Half of the capacity too much has come.
+    // The offered load exceeds the target by half of the capacity.
     controller.handle_data(0, (1.5 * 0.95 * 3_125_000.0) as u32);
     controller.handle_timeout(250_000_000);
     for interval in 2..5u64 {
@@ -128,7 +128,7 @@ fn a_promise_is_kept_if_it_must_be() {
     (0..20).for_each(|key| controller.handle_data(key, 1500));
     assert_eq!(controller.handle_ack(1, SeqNo(1000), 96_000), 96_000);
     controller.handle_failure(0);
-    // The edge stays at 97,000 until acknowledgements come close enough.
+    // The right edge stays at 97,000 until acknowledgements come close enough.
     assert_eq!(controller.handle_ack(1, SeqNo(11_000), 96_000), 86_000);
     assert_eq!(controller.handle_ack(1, SeqNo(41_000), 96_000), 59_375);
     assert_eq!(controller.handle_ack(1, SeqNo(42_000), 96_000), 59_375);
@@ -142,10 +142,9 @@ fn more_flows_than_it_has_room_for_are_left_alone() {
     assert_eq!(controller.handle_ack(2, SeqNo(0), 9_000_000), 9_000_000);
 }
 
-/// Senders that use their windows in front of a queue without end, which holds
-/// twice what the string carries in an interval; their round trip is given in
-/// intervals. Returns the share of its capacity that the string carries in the
-/// end, and its queue.
+/// Simulates senders that use their windows in front of an infinite queue, which holds twice what
+/// the string carries in an interval; their round trip is in intervals. Returns the share of its
+/// capacity that the string carries in the end, and its queue.
 fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64) -> (f64, f64) {
     let capacity = config.capacity_bytes_per_s as f64 * config.interval_ns as f64 / 1e9;
     let mut control = WindowControl::new(config);
@@ -153,8 +152,7 @@ fn closed_loop(config: PfrcConfig, flows: usize, round_trip: f64, intervals: u64
     let (mut flight, mut sum, mut queue) = (capacity * (2.0 + round_trip), 0.0, 0.0);
     for interval in 1..=intervals {
         let leaves = (flight / round_trip).min(capacity);
-        // A promise is not taken back: a smaller window waits until it is used
-        // up.
+        // An advertised window is not taken back: a smaller one waits until it is used up.
         let allowed = (control.window_bytes().unwrap() * flows as f64).max(flight - leaves);
         let comes = leaves + allowed - flight;
         flight = allowed;
@@ -173,8 +171,7 @@ fn the_shipped_law_fills_the_string_whatever_the_round_trip_is() {
     let law = Law::Shipped { beta: 0.25 };
     let config =
         PfrcConfig { interval_ns: 100_000_000, alpha: 0.25, utilization: 0.97, law, ..CONFIG };
-    // The longer the given round trip is than the real one, the longer this
-    // takes.
+    // This takes longer the more the given round trip exceeds the real one.
     for (flows, round_trip, intervals) in
         [(10, 1.0, 400), (100, 1.0, 400), (20, 0.9, 400), (100, 2.0, 400), (100, 0.5, 800)]
     {
@@ -201,7 +198,7 @@ fn only_those_who_send_share() {
     let law = Law::Shipped { beta: 0.25 };
     let mut controller = controller(PfrcConfig { law, ..CONFIG }, 40);
     let before = controller.window_bytes().unwrap();
-    // 20 of 40 flows fill what 40 were given: their round trip is half as long.
+    // Of 40 flows 20 use what was given to all, since their round trip is half as long.
     (0..20).for_each(|key| controller.handle_data(key, (before * 2.5) as u32));
     controller.handle_timeout(250_000_000);
     assert!((controller.window_bytes().unwrap() / before - 1.05).abs() < 1e-9);
@@ -214,7 +211,7 @@ fn who_feels_the_window_does_not_pay_for_who_does_not() {
     control.start(0, 20);
     let before = control.window_bytes().unwrap();
     let target = 0.95 * 3_125_000.0;
-    // Half of the flows take all that there is; the others keep their part.
+    // Half of the flows take everything that there is; the others keep their share.
     let measured = Measurement {
         bytes: (1.5 * target) as u64,
         flows: 20,
@@ -224,7 +221,7 @@ fn who_feels_the_window_does_not_pay_for_who_does_not() {
     };
     control.handle_interval(CONFIG.interval_ns, measured);
     assert!((control.window_bytes().unwrap() / before - 1.0).abs() < 1e-3);
-    // The free flows take little: there is more for the others.
+    // The free flows take little, so that there is more for the others.
     let measured = Measurement { bytes: (0.6 * target) as u64, free_bytes: 100, ..measured };
     control.handle_interval(2 * CONFIG.interval_ns, measured);
     assert!(control.window_bytes().unwrap() / before > 1.01);
@@ -245,7 +242,7 @@ fn a_queue_that_is_known_is_drained() {
     assert!((control.window_bytes().unwrap() / before - 0.675).abs() < 1e-3);
 }
 
-/// The vectors that `bpf/regulate.h` is checked with too.
+/// The same vectors check `bpf/regulate.h`.
 #[test]
 fn windows_are_clamped_as_the_vectors_say() {
     let number = |text: &str| text.parse::<u32>().unwrap();
@@ -274,7 +271,7 @@ fn another_failure_begins_anew_with_what_is_left_then() {
     assert_eq!(controller.flows.measured().bytes, 0, "what came before does not count");
 }
 
-/// Law L4: a receiver's right edge, seen behind the switch, whatever is capped.
+/// Law L4: the right edge of a receiver, as seen behind the switch, whatever is capped.
 #[test]
 fn no_right_edge_moves_left_through_failures_and_repairs() {
     let config = PfrcConfig { law: Law::SHIPPED, right_edge: RightEdge::Keeps, ..CONFIG };

@@ -27,7 +27,7 @@ fn syn(seq: u32) -> Passing {
     Passing { is_syn: true, end: SeqNo(seq.wrapping_add(1)), bytes: 64, ..data(seq) }
 }
 
-/// A cache whose packets are the numbers that the test asked for.
+/// A cache whose packets are numbers that the test has chosen.
 struct Bench {
     cache: Recovery<u32, Inline<Passing>>,
     now: Ns,
@@ -43,7 +43,7 @@ impl Bench {
         self.cache.handle_packet(self.now, key, &passing, |_| Some(passing));
     }
 
-    /// What is resent, as (direction, sequence number or acknowledgement).
+    /// Resends; returns direction and sequence number or acknowledgement of each packet.
     fn kick(&mut self) -> Vec<(Direction, u32)> {
         self.cache.handle_restored(self.now);
         self.drain()
@@ -148,7 +148,7 @@ fn a_receiver_that_had_more_gets_what_it_waits_for() {
     let mut bench = Bench::new(config);
     (1..=50).for_each(|number| bench.pass(1, data(number * 1000)));
     assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
-    // The flow's acknowledgements were lost up to here.
+    // The flow's acknowledgements up to here were lost.
     bench.pass(1, ack(17_000));
     assert_eq!(bench.drain(), [(IntoCluster, 17_000), (IntoCluster, 50_000)]);
     bench.pass(1, ack(17_000));
@@ -205,7 +205,7 @@ fn only_syns_if_so_configured() {
         bench.pass(key, syn(5));
         bench.pass(key, data(6));
     }
-    // thesis §3.4: 10,000 connections a second and an outage of 100 ms.
+    // The thesis' §3.4 has 10,000 connections a second and an outage of 100 ms.
     assert_eq!(bench.cache.bytes(), 64_000);
     bench.pass(3, ack(6));
     assert_eq!(bench.kick().len(), 999);
@@ -242,8 +242,8 @@ fn an_end_or_a_new_connection_forgets_the_old_one() {
     bench.pass(1, data(1000));
     bench.pass(1, syn(77));
     assert_eq!(bench.kick(), [(IntoCluster, 77)]);
-    // Also where the old connection's numbers would come first, and where only its
-    // last acknowledgement is known.
+    // The same holds if the old connection's numbers would come first, and if only its last
+    // acknowledgement is known.
     let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..with(2) });
     bench.pass(1, data(1000));
     bench.pass(1, syn(9000));
@@ -349,7 +349,7 @@ fn whoever_comes_back_later_has_nobody_sent_again() {
     bench.cache.handle_restored_for(bench.now, is_of(2));
     bench.now += 2 * MS;
     assert_eq!(bench.drain(), [(IntoCluster, 21_000), (IntoCluster, 22_000)]);
-    // The first flow is still followed.
+    // The first flow is still being followed.
     bench.pass(1, ack(12_000));
     assert_eq!(bench.drain(), [(IntoCluster, 12_000)]);
 }
@@ -368,8 +368,7 @@ fn who_comes_to_a_halt_again_is_helped_again() {
         bench.pass(key, data(1000));
     }
     assert_eq!(bench.kick().len(), 3);
-    // One flow goes on; one loses all that it then sends; one loses what was
-    // resent.
+    // One flow goes on, one loses everything that it then sends, and one loses what was resent.
     bench.pass(1, ack(2000));
     bench.pass(2, ack(2000));
     for seq in [2000, 3000, 4000] {
@@ -426,7 +425,7 @@ fn only_the_heaviest_flows_are_kept() {
     assert_eq!(bench.cache.flows.keys().copied().collect::<Vec<_>>(), [2, 3]);
 }
 
-/// Exact memory where little of it is used: 10,000 flows (thesis §3.4).
+/// Memory is exact even if little of it is used: 10,000 flows (thesis §3.4).
 #[test]
 fn ten_thousand_flows_take_little_memory() {
     let take = |segments_max: usize, lengths: &[usize], is_syn: bool| {
@@ -455,7 +454,7 @@ fn ten_thousand_flows_take_little_memory() {
 }
 
 proptest::proptest! {
-    /// Whatever passes: the limits hold, and what is resent was unacknowledged.
+    /// Whatever passes, the limits hold, and what is resent was unacknowledged.
     #[test]
     fn limits_hold(
         packets in proptest::collection::vec((0..6u32, 0..5u8, 0..40u32), 0..400),

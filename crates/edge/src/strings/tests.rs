@@ -1,4 +1,4 @@
-//! Failures and returns, one string and many, seen by one edge or by both.
+//! Failures and returns of one string and of many, as seen by one edge or by both.
 
 use super::*;
 use proptest::prelude::*;
@@ -96,8 +96,8 @@ fn what_the_other_edge_does_not_hear_is_dead_here_too() {
     assert_eq!(strings.word(1), "unheard");
     strings.handle_beat(0, 0, false);
     assert_eq!(drain(&mut strings)[0], StringsEvent::Returned(1));
-    // One direction of one string fails, and the other direction of the other: none
-    // is whole.
+    // One direction of one string fails, and the other direction of the other, so that no string
+    // works.
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
     strings.handle_silent(0);
     strings.handle_beat(1, 0b10, false);
@@ -123,8 +123,7 @@ fn silence_on_all_strings_kills_none() {
     assert_eq!(strings.usable(), 0b11);
     assert!(strings.is_in_doubt());
     strings.handle_beat(1, 0, false);
-    // Packets that went into the other string are not resent before that one is
-    // heard.
+    // Packets that went into the other string are not resent before it is heard again.
     let restored = |strings| StringsEvent::Restored { strings };
     assert_eq!(drain(&mut strings), [StringsEvent::Renew(0), restored(0b10)]);
     assert!(strings.is_in_doubt());
@@ -134,7 +133,7 @@ fn silence_on_all_strings_kills_none() {
     assert!(!strings.is_in_doubt());
 }
 
-/// Two strings, and silence on both.
+/// Two strings, on both of which there is silence.
 fn silent() -> Strings {
     let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
     for string in [0, 1] {
@@ -184,7 +183,7 @@ fn a_short_outage_is_over_without_a_verdict() {
         strings.handle_suspected(0);
         strings.handle_beat(0, 0, missed);
         let restored = StringsEvent::Restored { strings: 0b01 };
-        // A heartbeat that was merely late says that nothing was lost.
+        // A heartbeat that was only late does not mean that anything was lost.
         assert_eq!(drain(&mut strings).contains(&restored), missed);
     }
 }
@@ -201,7 +200,7 @@ fn a_string_is_not_dead_for_one_heartbeat_that_another_is_ahead() {
     strings.handle_suspected(0);
     strings.handle_silent(0);
     assert_eq!(drain(&mut strings), [StringsEvent::Suspected(0), StringsEvent::AllSilent]);
-    // Here the other edge's daemon has not died: string 1 alone is silent.
+    // Here the other edge's daemon lives, and only string 1 is silent.
     let mut strings = machine(Mode::ActiveActive, &[MBIT, MBIT]);
     for string in [1, 0, 0] {
         strings.handle_beat(string, 0, false);
@@ -217,7 +216,7 @@ fn the_last_string_is_not_given_up_for_a_silent_daemon() {
     strings.handle_suspected(1);
     strings.handle_silent(1);
     assert_eq!((strings.usable(), strings.is_all_silent()), (0b10, true));
-    // A new life keeps what the kernel has.
+    // A restarted daemon keeps what the kernel has.
     let config =
         StringsConfig { mode: Mode::ActiveBackup, capacities_bytes_per_s: vec![MBIT, MBIT] };
     let mut strings = Strings::new(config, 0b10);

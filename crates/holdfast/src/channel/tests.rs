@@ -1,4 +1,4 @@
-//! Two ends over loopback, and an attacker between them.
+//! Tests of two ends over loopback, and of an attacker between them.
 
 use super::*;
 use holdfast_wire::message::VERSION;
@@ -11,7 +11,7 @@ fn identity(me: &str) -> Identity {
     Identity { key: KEY, group: "demo".to_owned(), me: me.to_owned(), kind: Kind::Pair }
 }
 
-/// Both ends of a loopback connection, nothing said yet.
+/// Both ends of a loopback connection, before anything was sent.
 fn ends(near: &Identity, far: &Identity) -> (Channel, Channel) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = Channel::connect(listener.local_addr().unwrap(), near, Instant::now()).unwrap();
@@ -19,7 +19,7 @@ fn ends(near: &Identity, far: &Identity) -> (Channel, Channel) {
     (near, far)
 }
 
-/// Drives both until `done` holds or one fails; returns their results.
+/// Drives both ends until `done` holds or one fails; returns their results.
 fn drive(
     near: &mut Channel,
     far: &mut Channel,
@@ -29,7 +29,7 @@ fn drive(
         let a = near.flush().and_then(|()| near.handshake());
         let b = far.flush().and_then(|()| far.handshake());
         if a.is_err() || b.is_err() {
-            // The other side may need a moment to learn of it.
+            // The other end may need a moment to learn of the failure.
             let mut results = (a, b);
             for _ in 0..3 {
                 sleep(Duration::from_millis(5));
@@ -56,7 +56,7 @@ fn open_pair() -> (Channel, Channel) {
     (near, far)
 }
 
-/// Receives until `count` messages have come; each is turned into text.
+/// Receives until `count` messages have arrived; returns them as text.
 fn receive(channel: &mut Channel, count: usize) -> Result<Vec<String>, ChannelError> {
     let mut got = Vec::new();
     let start = Instant::now();
@@ -147,7 +147,7 @@ fn another_key_group_or_role_is_refused() {
     }
 }
 
-/// What a channel that accepts says to these bytes of a raw client.
+/// The error and the bytes by which an accepting channel answers these bytes of a raw client.
 fn answer_to(bytes: &[u8]) -> (ChannelError, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut raw = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -191,15 +191,14 @@ fn a_silent_peer_is_given_up() {
 fn a_recorded_handshake_does_not_open_a_channel() {
     let mut recorded = Vec::new();
     Handshake::new(&identity("a"), Side::Initiator).unwrap().begin(&mut recorded).unwrap();
-    // The attacker also repeats the empty record that followed; it cannot have
-    // been made with the keys of this connection.
+    // The attacker also repeats the empty record that followed, which cannot have been made with
+    // the keys of this connection.
     recorded.extend_from_slice(&[16, 0]);
     recorded.extend_from_slice(&[0x5a; 16]);
     assert!(matches!(answer_to(&recorded).0, ChannelError::Tampered));
 }
 
-/// Sends `count` beats as records of their own and lets `attack` change the
-/// bytes on their way.
+/// Sends `count` beats as separate records, and lets `attack` change the bytes on their way.
 fn attacked(count: u64, attack: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Vec<String>, ChannelError) {
     let (mut near, mut far) = open_pair();
     let mut records = Vec::new();
@@ -271,7 +270,7 @@ fn a_peer_that_does_not_read_meets_the_limit() {
     let (mut near, _far) = open_pair();
     near.out.resize(BACKLOG_BYTES_MAX, 0);
     assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Backlog)));
-    // There is no gap: what follows would be taken for what was dropped.
+    // There must be no gap: later messages would be taken for those that were dropped.
     assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Closed)));
     assert!(near.recv(|_| ()).is_err());
 }
@@ -313,7 +312,7 @@ fn strangers(listener: &Listener, from: impl Iterator<Item = u8>) -> Vec<TcpStre
     from.map(connect).collect()
 }
 
-/// Turns both until the channel is open; returns the number of turns.
+/// Lets both take turns until the channel is open; returns the number of turns.
 fn turns_until_open(listener: &mut Listener, near: &mut Channel) -> Option<usize> {
     (0..2000).find(|_| {
         let _ = near.flush().and_then(|()| near.handshake());
@@ -326,7 +325,7 @@ fn turns_until_open(listener: &mut Listener, near: &mut Channel) -> Option<usize
 fn silent_strangers_keep_nobody_out() {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
     let address = listener.local_addr().unwrap();
-    // Strangers from one address, and from many.
+    // Strangers come from one address, and from many.
     let mut all = strangers(&listener, std::iter::repeat_n(7, PENDING_PER_ADDRESS_MAX + 3));
     assert!(listener.accept(Instant::now()).unwrap().is_none());
     assert_eq!(listener.refused(), 3, "they push each other out");
@@ -343,10 +342,10 @@ fn strangers_do_not_take_the_place_of_a_member() {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), identity("b")).unwrap();
     listener.prefer(["127.0.0.1".parse().unwrap()]);
     let address = listener.local_addr().unwrap();
-    // The member's first bytes are slow to come.
+    // The member's first bytes arrive slowly.
     let mut near = Channel::connect(address, &identity("a"), Instant::now()).unwrap();
     assert!(listener.accept(Instant::now()).unwrap().is_none());
-    // The kernel's queue holds fewer than all of them.
+    // The kernel's queue cannot hold all of them.
     let mut all = Vec::new();
     for first in (10..10 + 3 * PENDING_MAX as u8).step_by(32) {
         all.extend(strangers(&listener, first..first + 32));
@@ -368,7 +367,7 @@ fn strangers_cost_a_line_a_second() {
         let mut liar = TcpStream::connect(address).unwrap();
         liar.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         while listener.refused() <= round {
-            // All rounds in one second, and a last one in the next.
+            // All rounds are in one second, and the last one in the next.
             let at = if round < 39 { now } else { now + Duration::from_secs(1) };
             lines.extend(listener.accept(at).err().map(|line| line.to_string()));
             sleep(Duration::from_micros(100));

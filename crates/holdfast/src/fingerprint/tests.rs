@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 const CONFIG: &str = include_str!("../../../../docs/example.toml");
 
-/// A folder that is removed with its test.
+/// A folder that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -45,7 +45,7 @@ fn gathered(config: &Config) -> Fingerprint {
     Fingerprint::new(gather::parts(config, &hasher(), &shim).unwrap(), hasher()).unwrap()
 }
 
-/// The differences that `b` would report to `a`.
+/// The difference that `b` would report to `a`, if there is one.
 fn between(a: &Fingerprint, b: &Fingerprint) -> Option<Difference> {
     let told: Vec<Part> = b.wire().iter().map(Part::from).collect();
     a.difference(&told, "a", "b")

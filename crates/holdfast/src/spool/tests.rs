@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A folder of the test's own, gone with it.
+/// A folder that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,7 +32,7 @@ fn header(number: u64) -> Header {
     Header { op: Op::Read as u8, conn: 7, hash: number, ..Header::default() }
 }
 
-/// The payload of a record: every length occurs.
+/// Payload of a record; every length occurs.
 fn payload(number: u64) -> Vec<u8> {
     let len = number * 977 % 70_000;
     (0..len).map(|at| (at + number) as u8).collect()
@@ -46,7 +46,7 @@ fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// The next record, once it is there: the number in its header and its payload.
+/// Waits for the next record; returns the number in its header, and its payload.
 fn next(reading: &mut Reading) -> Result<Option<(u64, Vec<u8>)>, String> {
     let begun = Instant::now();
     loop {
@@ -70,7 +70,7 @@ fn what_is_kept_is_read_as_it_came() {
     let image: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
     for (number, piece) in image.chunks(256 << 10).enumerate() {
         spool.take_image(piece.to_vec());
-        // The log comes meanwhile.
+        // Log arrives meanwhile.
         let payload = payload(number as u64);
         let (one, other) = payload.split_at(payload.len() / 2);
         assert!(spool.take_record(&header(number as u64), &[one, other]));
@@ -137,7 +137,7 @@ fn a_full_disk_is_told() {
     wait("trouble", || spool.trouble(Instant::now()).is_some());
     let why = spool.trouble(Instant::now()).expect("trouble");
     assert!(why.contains("No space left on device"), "{why}");
-    // A takeover in this very moment hears of it, too.
+    // A takeover at this moment gets it, too.
     let mut reading = spool.read(None).expect("a thread");
     let read = reading.image().expect("the image").read_to_end(&mut Vec::new());
     assert!(read.is_err_and(|error| error.to_string().contains("No space left")));
@@ -156,7 +156,7 @@ fn a_folder_that_cannot_be_is_told() {
 fn a_disk_that_takes_nothing_is_told() {
     let folder = Folder::new("stuck");
     let mut spool = Spool::begin(settings(&folder.0, 1 << 40)).expect("a thread");
-    // As if a chunk were waiting for ever.
+    // This is as if a chunk waited for ever.
     spool.shared.waits(1);
     let now = Instant::now();
     assert_eq!(spool.trouble(now), None);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Longer than the hold time of 3 s, which a dead session does not outlive.
+/// Time longer than the hold time of 3 s, which a dead session does not outlive.
 const SILENCE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -26,7 +26,7 @@ fn a_bgp_session_survives() {
         world::wait_until("the takeover", || took_over(group));
         std::thread::sleep(SILENCE);
         assert_eq!(neighbor.session(), since, "the session flapped\n{}", group.log_tails());
-        // What the neighbor says now is heard, and answered through the console.
+        // What the neighbor announces now is heard, and shown by the console.
         neighbor.configure("203.0.113.0/24");
         let survivor = Console::of(testbed, Role::Backup, "server/bird.ctl");
         world::wait_until("the new route", || {
@@ -41,7 +41,7 @@ fn took_over(group: &Group<'_>) -> bool {
     group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
 }
 
-/// The way to a BIRD on one of the hosts.
+/// Access to the console of a BIRD on one of the hosts.
 struct Console<'a> {
     testbed: &'a Testbed,
     role: Role,

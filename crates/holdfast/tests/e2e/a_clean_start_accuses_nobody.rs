@@ -1,5 +1,5 @@
-//! A primary that starts its server keeps its daemon busy for a while. Nobody takes
-//! that for a death.
+//! A primary that starts its server keeps its daemon busy for a while, which nobody takes for a
+//! death.
 
 use crate::world;
 use holdfast_lab::testbed::Role;

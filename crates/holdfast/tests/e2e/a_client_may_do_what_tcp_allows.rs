@@ -1,7 +1,6 @@
-//! Closed windows, half-closed connections, silence, narrow paths, floods and
-//! crowds: what plain TCP bears, a protected connection bears too, and a
-//! takeover in the middle of it changes nothing. With `HOLDFAST_MATRIX=full`
-//! everything takes a minute, or four gibibytes, or a million.
+//! Closed windows, half-closed connections, silence, narrow paths, floods and crowds: a protected
+//! connection endures what plain TCP endures, and a takeover in the middle changes nothing. With
+//! `HOLDFAST_MATRIX=full` everything takes a minute, or four gibibytes, or a million.
 
 use crate::client::{Redis, ask_and_shut, body, in_namespace, on_client, service};
 use crate::wire::{Forger, Worker};
@@ -21,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Half of the time that a client takes.
+/// Half of the time for which a client does what is tested.
 fn a_while() -> Duration {
     Duration::from_millis(if world::is_full() { 30_000 } else { 1_000 })
 }
@@ -86,11 +85,11 @@ fn half_of_a_connection_may_be_closed_early() {
         let (small, large) = (&files[0], &files[files.len() - 1]);
         on_client(bed, || {
             let at = service(Program::Python.port());
-            // The client's half is closed, the server still sends.
+            // The client has closed its half, and the server still sends.
             let mut slow = ask_and_shut(at, &name(large));
             let mut got = vec![0; 1 << 20];
             slow.read_exact(&mut got).expect("the beginning");
-            // Both have said that they are done, and one has not let go.
+            // Both have closed their halves, and one has not closed its socket.
             let mut done = ask_and_shut(at, &name(small));
             let mut whole = Vec::new();
             done.read_to_end(&mut whole).expect("all of it");
@@ -105,8 +104,8 @@ fn half_of_a_connection_may_be_closed_early() {
     });
 }
 
-/// Nobody answers the survivor's keepalives (RFC 9293 §3.8.4): it must find
-/// out, although another machine's kernel had set the timer.
+/// Nobody answers the survivor's keepalives (RFC 9293 §3.8.4), so it must find out, although
+/// another machine's kernel had set the timer.
 #[test]
 fn a_client_that_vanished_is_forgotten() {
     let _limit = limit();
@@ -130,7 +129,7 @@ fn a_client_that_vanished_is_forgotten() {
     });
 }
 
-/// The connections of redis in a host's kernel.
+/// Number of redis' connections in a host's kernel.
 fn established(host: &Host) -> usize {
     let port = format!("sport = :{}", Program::Redis.port());
     let mut ss = Command::new("ss");
@@ -139,8 +138,8 @@ fn established(host: &Host) -> usize {
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
-/// A router on the way gets a smaller MTU, and says so (RFC 1191 §4): to the
-/// primary, and after the takeover to the backup, which had never heard of it.
+/// A router on the path gets a smaller MTU, and reports it (RFC 1191 §4): to the primary, and after
+/// the takeover to the backup, which had never heard of it.
 #[test]
 fn a_path_may_become_narrower() {
     const SIZE: u64 = 4 << 20;
@@ -174,7 +173,7 @@ fn a_path_may_become_narrower() {
                 assert!(redis.value() == value, "another value than was set");
             };
             round();
-            // The members' own links first.
+            // The members' own links get the smaller MTU first.
             for (role, interface) in [
                 (Role::Edge, interface::EDGE_PRIMARY),
                 (Role::Edge, interface::EDGE_BACKUP),
@@ -197,8 +196,8 @@ fn a_path_may_become_narrower() {
     });
 }
 
-/// SYNs from everywhere: connections that stand are not harmed, memory is
-/// bounded, the counters tell, and new clients get in once it is over.
+/// A flood of SYNs from many addresses harms no existing connection, memory is bounded, the
+/// counters show it, and new clients get in when it is over.
 #[test]
 fn a_flood_of_syns_harms_nobody() {
     let _limit = limit();
@@ -228,8 +227,7 @@ fn a_flood_of_syns_harms_nobody() {
                 told.fetch_add(u64::from(forger.send(from_anywhere(number))), Relaxed);
             }
         });
-        // A busy machine sends few in this time; those that it sends later are for the
-        // backup.
+        // A busy machine sends few SYNs in this time; those that it sends later go to the backup.
         let mut to_primary = 0;
         loop {
             let so_far = sent.load(Relaxed);
@@ -240,8 +238,7 @@ fn a_flood_of_syns_harms_nobody() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(to_primary > FLOOD_MIN, "only {to_primary} were sent");
-        // A kernel that gets no processor drops packets that no program of ours has
-        // seen.
+        // A kernel that gets no processor drops packets before any program of Holdfast sees them.
         let arrived = to_primary.saturating_sub(dropped() - dropped_before);
         let counters =
             group.status(Role::Primary).expect("the primary answers")["counters"].clone();
@@ -264,8 +261,8 @@ fn a_flood_of_syns_harms_nobody() {
     });
 }
 
-/// A handshake that the takeover has rebuilt counts as a connection, which nothing else would
-/// ever end: each takeover would give the server a listener's queue full of them.
+/// A handshake that the takeover has rebuilt counts as a connection, and nothing else would ever
+/// end it: each takeover would leave a full queue of them at the listener.
 #[test]
 fn handshakes_that_nobody_answers_end_after_a_takeover() {
     const SYNS: u32 = 100;
@@ -283,13 +280,13 @@ fn handshakes_that_nobody_answers_end_after_a_takeover() {
             let shown = ss.args(["-Htn", "state", "established", "dst", "10.6.0.0/16"]).output();
             String::from_utf8_lossy(&shown.expect("ss runs").stdout).lines().count()
         };
-        // Their records are on their way.
+        // The records of the handshakes are on their way.
         std::thread::sleep(Duration::from_millis(200));
         world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
         steady.ping();
         assert!(strangers() > SYNS as usize / 2, "nothing was rebuilt");
-        // Some are over by the time that all of them are ended: the kernel then finds the
-        // listener in their place.
+        // Some are over before all of them are ended, and the kernel then finds the listener in
+        // their place.
         let mut ss = testbed.host(Role::Backup).command("ss");
         assert!(ss.args(["-K", "dst", "10.6.0.0/26"]).output().expect("ss runs").status.success());
         world::wait_until("their end", || strangers() == 0);
@@ -301,12 +298,12 @@ fn handshakes_that_nobody_answers_end_after_a_takeover() {
     });
 }
 
-/// A few times what waits for a listener of redis: fewer SYNs are no flood.
+/// Least number of SYNs that make a flood: a few times redis' backlog.
 const FLOOD_MIN: u64 = 1500;
 
-/// Packets that a host's kernel had no room for when they arrived.
+/// Number of packets for which a host's kernel had no room when they arrived.
 fn lost_on_arrival(host: &Host) -> u64 {
-    /// Index of the field in a line of net/dev, behind the interface's name.
+    /// Index of the field for dropped packets in a line of net/dev, after the interface's name.
     const DROPPED: usize = 3;
     let table = std::fs::read_to_string(format!("/proc/{}/net/dev", host.holder()));
     let of = |line: &str| -> Option<u64> {
@@ -315,8 +312,8 @@ fn lost_on_arrival(host: &Host) -> u64 {
     table.expect("its interfaces").lines().filter_map(of).sum()
 }
 
-/// A few hundred SYNs each second that nobody follows up fill the queue of a listener
-/// without SYN cookies within one. New clients get in all the same.
+/// A few hundred unanswered SYNs each second would fill the queue of a listener without SYN cookies
+/// within one second. New clients get in all the same.
 #[test]
 fn new_clients_get_in_among_strangers_syns() {
     const SYNS_PER_SECOND: u128 = 600;
@@ -348,7 +345,8 @@ fn new_clients_get_in_among_strangers_syns() {
     });
 }
 
-/// Two and a half KiB for each of the 32,768 connections of the default limit.
+/// Most growth of memory in KiB: two and a half KiB for each of the 32,768 connections of the
+/// default limit.
 const GROWTH_MAX_KIB: u64 = 80 << 10;
 
 fn from_anywhere(number: u32) -> Vec<u8> {
@@ -377,8 +375,8 @@ fn a_syn(client: [u8; 4], client_port: u16, seq: SeqNo) -> Vec<u8> {
     segment.build().expect("a packet")
 }
 
-/// An old SYN comes late, and the client's kernel refuses what it began. The
-/// next connection of the same tuple is another one (RFC 9293 §3.5 figure 9).
+/// An old SYN arrives late, and the client's kernel refuses the connection that it began. The next
+/// connection of the same tuple is a new one (RFC 9293 §3.5 figure 9).
 #[test]
 fn an_old_syn_takes_nobodys_place() {
     const PORT: u16 = 21_000;
@@ -406,8 +404,8 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
 }
 
-/// Ten times as many connections as are allowed: the first stand, the others
-/// wait unanswered, and the survivor of a takeover has all that were served.
+/// Ten times as many connections as are allowed: the first ones live, the others wait unanswered,
+/// and the survivor of a takeover has all that were served.
 #[test]
 fn the_limit_of_connections_is_kept() {
     const MAX: u32 = 64;
@@ -431,7 +429,7 @@ fn the_limit_of_connections_is_kept() {
     });
 }
 
-/// Does not wait for the answer.
+/// A connection whose answer is not waited for.
 fn try_to_connect() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_nonblocking(true).expect("it does not wait");

@@ -11,11 +11,11 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Long enough that a busy machine makes no takeovers of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeovers.
 const HEARTBEAT_MS: u64 = 300;
-/// Bytes of what HTTP servers serve.
+/// Bytes of the documents that HTTP servers serve.
 const DOCUMENTS: u64 = 1 << 20;
-/// A request waits no longer than this: the server is built meanwhile.
+/// Longest time for a request, during which the server is built.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn cold(cold: ColdOptions) -> GroupOptions {
@@ -23,16 +23,16 @@ fn cold(cold: ColdOptions) -> GroupOptions {
     GroupOptions { heartbeat_ms, cold, ..GroupOptions::default() }
 }
 
-/// A connection that has left something in the server.
+/// A connection that has left data in the server.
 fn connect(testbed: &Testbed) -> Redis {
     let mut redis = connected(testbed, PATIENCE);
     assert_eq!(redis.ask(&[b"SET", b"kept", b"0"]), "+OK");
     redis
 }
 
-/// Whether the server runs on a host, or what is to become it.
+/// Whether the server, or a process that becomes it, runs on a host.
 fn runs(testbed: &Testbed, role: Role, program: Program) -> bool {
-    // Its path may be a link.
+    // The program's path may be a link.
     let path = std::fs::canonicalize(program.path()).expect("a program");
     let of_program =
         |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == path);
@@ -70,8 +70,7 @@ fn both_members_say_so_and_no_replica_runs() {
     });
 }
 
-/// Two takeovers under one load: `end` ends the primary, `again` what is left of it begins
-/// anew.
+/// Two takeovers under one load: `end` ends the primary, and `again` restarts what is left of it.
 fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role)) {
     let _limit = world::limit(Duration::from_secs(120));
     let options = cold(ColdOptions::default());
@@ -86,7 +85,7 @@ fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role
             assert_eq!(is, format!(":{takeover}"), "{}", group.log_tails());
             assert_eq!(group.primary(), Some(primary.other()));
             let status = group.status(primary.other()).expect("a status");
-            // On a slow machine the load may be over by the second one.
+            // On a slow machine the load may be over before the second takeover.
             let least = if takeover == 1 { 5 } else { 1 };
             assert!(status["last_takeover"]["connections"].as_u64() >= Some(least), "{status}");
             again(group, primary);
@@ -118,14 +117,14 @@ fn of_a_switchover() {
     twice(end, |_, _| {});
 }
 
-/// Each takes over twice from what was kept of it.
+/// Each member takes over twice from what it kept.
 fn is_rebuilt(program: Program, workload: Workload, connections: usize) {
     let _limit = world::limit(Duration::from_secs(120));
     let options = cold(ColdOptions::default());
     world::with_server(program, DOCUMENTS, &Plan::default(), &options, |testbed, group| {
         let mut load = world::counting(10_000, 0, None);
         let mut clients = LoadGroup::usual(workload, connections, program.port());
-        // Servers bound the requests of one connection.
+        // The server limits the number of requests of one connection.
         clients.interval_us = 1000;
         load.groups = vec![clients];
         let load = world::start(testbed, &load);
@@ -145,7 +144,7 @@ fn of_python_with_a_thread_for_each_connection() {
     is_rebuilt(Program::Python, Workload::HttpKeepalive, 3);
 }
 
-/// The files of its state folders are put in their places when it is built.
+/// The files of its state folders are put in place when the server is built.
 #[test]
 fn of_a_server_that_appends_to_files() {
     let _limit = world::limit(Duration::from_secs(120));
@@ -168,7 +167,7 @@ fn of_a_server_that_appends_to_files() {
     }
 }
 
-/// What it kept is gone with its daemon: it joins anew, and takes over.
+/// What the backup kept is gone with its daemon, so it joins anew and takes over.
 #[test]
 fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
     let _limit = world::limit(Duration::from_secs(90));
@@ -189,7 +188,7 @@ fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
     });
 }
 
-/// What a takeover would have to replay stays short.
+/// The log that a takeover would have to replay stays short.
 #[test]
 fn and_joins_anew_when_its_log_is_long() {
     let _limit = world::limit(Duration::from_secs(90));

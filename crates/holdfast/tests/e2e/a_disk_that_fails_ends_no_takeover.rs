@@ -9,7 +9,7 @@ use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::process::Command;
 use std::time::Duration;
 
-/// fdatasync fails while the file that HF_DISK names begins with `f`.
+/// Library in which fdatasync fails while the file that HF_DISK names begins with `f`.
 const DISK_C: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ int fdatasync(int fd) {
 }
 "#;
 
-/// How long the disk fails after the primary's server is dead.
+/// Time for which the disk fails after the primary's server is dead, in ms.
 const FAILS_MS: u64 = 1500;
 
 #[test]
@@ -78,7 +78,7 @@ fn the_backup_waits_for_the_disk() {
     assert_eq!(status["role"], "primary", "{status}");
     let fence_us = status["last_takeover"]["phases_us"]["fence"].as_u64().unwrap_or(0);
     assert!(fence_us > FAILS_MS * 500, "the disk did not fail in time: {status}");
-    // It has asked many times, and said so once.
+    // The backup has asked many times, and reported it once.
     let events = group.events(Role::Backup);
     let since = events.iter().skip_while(|(_, what)| what != "promote");
     let said = since.filter(|(_, what)| what == "state").count();

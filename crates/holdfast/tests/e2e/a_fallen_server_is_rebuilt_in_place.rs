@@ -9,9 +9,9 @@ use holdfast_lab::testbed::{Role, Testbed};
 use serde_json::Value;
 use std::time::Duration;
 
-/// A request waits no longer than this: the server is built meanwhile.
+/// Longest time for a request, during which the server is built.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Answers whatever it is sent, and has a bug.
+/// Server that answers whatever it is sent, and has a bug.
 const BUGGY: &str = r#"
 import os, selectors, socket
 door = socket.create_server(("::", 6379), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -44,7 +44,7 @@ fn options(spool_max_mb: Option<u64>) -> GroupOptions {
     }
 }
 
-/// Its server runs without a backup.
+/// Runs a server without a backup.
 fn alone(
     spool_max_mb: Option<u64>,
     change: impl FnOnce(&mut Recipe),
@@ -58,7 +58,7 @@ fn status(group: &Group<'_>) -> Value {
     group.status(Role::Primary).unwrap_or_default()
 }
 
-/// What `status` says of that.
+/// Checks what `status` says of a rebuilt server.
 fn is_rebuilt(group: &Group<'_>, said: &str) {
     let mut is = Value::Null;
     world::wait_until(said, || {
@@ -68,7 +68,7 @@ fn is_rebuilt(group: &Group<'_>, said: &str) {
     });
 }
 
-/// Its server is killed under load, again and again; then a backup joins, and takes over.
+/// A server is killed under load twice in a row; then a backup joins, and takes over.
 #[test]
 fn under_load_twice_in_a_row_and_a_backup_joins() {
     alone(
@@ -112,7 +112,7 @@ fn under_load_twice_in_a_row_and_a_backup_joins() {
     );
 }
 
-/// What one client sends makes the server fall, and would again.
+/// Bytes of one client make the server fall, and would do so again.
 #[test]
 fn but_not_where_it_falls_again_and_the_connection_is_named() {
     let buggy = |recipe: &mut Recipe| {
@@ -154,7 +154,7 @@ fn nor_where_it_was_asked_to_end() {
     }
 }
 
-/// Nothing is kept any more, and the service goes on as if nothing had been.
+/// Nothing is kept any more, and the service goes on as if nothing had been kept.
 #[test]
 fn nor_when_its_spool_is_full() {
     alone(

@@ -1,5 +1,5 @@
-//! A server that serves by children of its own cannot be protected yet: it is said
-//! at once and by name, and clients are served as without Holdfast.
+//! A server that serves by its own child processes cannot be protected yet: that is reported at
+//! once and by name, and clients are served as without Holdfast.
 
 use crate::{client, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -9,7 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A child takes every client, answers, and dies with the connection open.
+/// Server whose child takes every client, answers, and dies with the connection open.
 const PREFORK: &str = "
 import os, socket
 s = socket.socket()
@@ -30,7 +30,7 @@ fn options() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
-/// nginx with another first line of its configuration.
+/// nginx with `directives` at the start of its configuration.
 fn nginx(testbed: &Testbed, directives: &str) -> Recipe {
     let mut recipe = None;
     for role in [Role::Primary, Role::Backup] {
@@ -51,7 +51,7 @@ fn reason_for(group: &Group<'_>, state: &str) -> String {
     status()["reason"].as_str().unwrap_or_default().to_owned()
 }
 
-/// No host calls the group protected.
+/// Checks that no host calls the group protected.
 fn nobody_says_protected(group: &Group<'_>) {
     for role in [Role::Primary, Role::Backup, Role::Edge] {
         let status = group.status(role).unwrap_or_default();
@@ -103,7 +103,7 @@ fn a_server_that_leaves_for_the_background_is_told_so() {
     assert!(reason.contains("background"), "{reason}");
     let holder = testbed.host(Role::Primary).holder();
     world::wait_until("what ran on to end", || !listens(holder, Program::Nginx.port()));
-    // It is still said once the start is long over.
+    // The reason is still reported long after the start.
     std::thread::sleep(Duration::from_secs(4));
     assert!(reason_for(&group, "ended").contains("background"));
 }

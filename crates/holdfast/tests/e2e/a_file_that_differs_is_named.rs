@@ -1,7 +1,6 @@
-//! What a server reads besides the files that its command names: a config that
-//! another one includes, a module that it loads. If the backup has another copy
-//! its replica says which, and the primary serves on alone; equal copies are
-//! protected.
+//! Files that a server reads besides those that its command names: a config that another one
+//! includes, a module that it loads. If the backup's copy differs, its replica says which, and the
+//! primary serves on alone; equal copies are protected.
 
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Spec, Workload};
@@ -14,9 +13,9 @@ use std::path::Path;
 use std::time::Duration;
 
 const MEMBERS: [Role; 2] = [Role::Primary, Role::Backup];
-/// Where Debian has lighttpd's modules.
+/// Folder of lighttpd's modules in Debian.
 const MODULES: &str = "/usr/lib/lighttpd";
-/// The one that it is told to load.
+/// The module that lighttpd loads in this test.
 const MODULE: &str = "modules/mod_status.so";
 
 /// A web server whose config includes another file, on both members.
@@ -40,7 +39,7 @@ fn prepared(program: Program, testbed: &Testbed) -> Recipe {
     recipe
 }
 
-/// lighttpd with a directory of modules of its own.
+/// lighttpd with its own directory of modules.
 fn with_modules(testbed: &Testbed) -> Recipe {
     let mut recipe = prepared(Program::Lighttpd, testbed);
     for role in MEMBERS {
@@ -56,7 +55,7 @@ fn with_modules(testbed: &Testbed) -> Recipe {
     recipe
 }
 
-/// A file of the server's directory on the backup.
+/// Path of a file in the server's directory on the backup.
 fn of_backup(testbed: &Testbed, name: &str) -> std::path::PathBuf {
     testbed.host(Role::Backup).outside().join("server").join(name)
 }
@@ -67,7 +66,8 @@ fn load(program: Program, duration_ms: u64) -> Spec {
     Spec { groups, ..world::counting(duration_ms, 0, None) }
 }
 
-/// Starts a pair whose backup has another file or module than its primary.
+/// Starts a pair whose backup has another file or module than the primary, and checks that it is
+/// named.
 fn assert_named(testbed: &Testbed, recipe: &Recipe, what: &str, path: &Path) {
     let group =
         Group::launch(testbed, recipe, &GroupOptions::default()).expect("the daemons start");

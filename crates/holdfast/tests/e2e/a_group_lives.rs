@@ -22,11 +22,11 @@ fn a_group_lives() {
     assert!(said.contains(" 0 violations"), "{said}");
 }
 
-/// How long a group is left alone after each step, s: machines break more seldom.
+/// Pause of a group after each step, in s: machines fail more rarely.
 const REST_S: u64 = 90;
 
-/// An hour of faults, each followed by a rest: a group that heals is protected nearly
-/// always. Only where everything is tried.
+/// In an hour of faults, each followed by a pause, a group that heals is protected nearly always.
+/// Runs only if everything is to be tried.
 #[test]
 fn a_group_that_heals_is_protected_nearly_always() {
     if !world::is_full() {

@@ -6,11 +6,11 @@ use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::{Role, Testbed};
 use std::time::{Duration, Instant};
 
-/// A request waits no longer than this.
+/// Longest time for a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ALONE_AFTER_S: u64 = 2;
 
-/// Only the edge and one member run.
+/// Runs only the edge and one member.
 fn with_one<T>(first: Role, work: impl FnOnce(&Testbed, &mut Group<'_>) -> T) -> T {
     let options = GroupOptions {
         heartbeat_ms: Some(300),
@@ -20,7 +20,7 @@ fn with_one<T>(first: Role, work: impl FnOnce(&Testbed, &mut Group<'_>) -> T) ->
     world::with_one(first, &options, |_| {}, work)
 }
 
-/// The member serves, and says that nobody protects it.
+/// Checks that the member serves, and says that it is unprotected.
 fn serves_alone(group: &Group<'_>, role: Role, within: Duration) {
     let start = Instant::now();
     loop {
@@ -36,7 +36,7 @@ fn serves_alone(group: &Group<'_>, role: Role, within: Duration) {
     }
 }
 
-/// Whichever it is, also where the file prefers the other one.
+/// The group starts with `first`, even if the file prefers the other member.
 fn starts_with(first: Role) {
     let _limit = world::limit(Duration::from_secs(90));
     with_one(first, |testbed, group| {
@@ -62,8 +62,8 @@ fn the_other_member_serves_where_the_preferred_one_does_not_come() {
     starts_with(Role::Backup);
 }
 
-/// The member that was current before and has lost its server serves again; the other one
-/// does not, because the current one's server may run.
+/// The member that was current and has lost its server serves again; the other one does not, since
+/// the current member's server may be running.
 #[test]
 fn after_all_have_ended_only_who_was_current_serves_alone() {
     let _limit = world::limit(Duration::from_secs(90));

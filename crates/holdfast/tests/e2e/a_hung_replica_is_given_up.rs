@@ -1,5 +1,5 @@
-//! A replica that stands still while its daemon lives: the pair ends, the
-//! clients keep their connections, everybody says what happened, and the member joins again.
+//! A replica stands still while its daemon lives: the pair ends, the clients keep their
+//! connections, every host reports what happened, and the member joins again.
 
 use crate::world;
 use holdfast_lab::testbed::Role;

@@ -1,5 +1,5 @@
-//! What `command` names need not be the server itself: a script may become it.
-//! A program that the shim cannot be loaded into is not called protected.
+//! The program in `command` need not be the server itself: a script may become it. A program into
+//! which the shim cannot be loaded is not called protected.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -8,7 +8,7 @@ use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::process::Command;
 use std::time::Duration;
 
-/// Redis by another command than its own, which gets the right one.
+/// Redis started by another command, which is made from the usual one.
 fn by(testbed: &Testbed, command: impl Fn(&str) -> Vec<String>) -> Recipe {
     let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0);
     let mut recipe = prepare(Role::Primary).expect("a directory");
@@ -54,7 +54,7 @@ fn a_static_program_is_not_called_protected() {
     let path = testbed.host(Role::Primary).inside().join("static").display().to_string();
     let recipe = by(&testbed, |_| vec![path.clone()]);
     let group = Group::launch(&testbed, &recipe, &GroupOptions::default()).expect("daemons");
-    // Nor does it listen; and between two attempts to join it says why that cannot be.
+    // Nor does it listen; and between two attempts to join it says why they fail.
     world::wait_until("the reason", || {
         let status = group.status(Role::Primary).unwrap_or_default();
         assert_ne!(status["state"], "protected");

@@ -1,5 +1,5 @@
-//! One connection, one outstanding request, and nothing else that would wake
-//! anybody up: the case in which a lost packet is noticed last.
+//! One connection with one outstanding request, and nothing else that would wake anybody: in this
+//! case a lost packet is noticed last.
 
 use crate::world;
 use std::time::Duration;

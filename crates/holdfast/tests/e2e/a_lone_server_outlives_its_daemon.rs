@@ -1,6 +1,5 @@
-//! Once a server speaks alone, no death of ours touches it: its daemon may be
-//! killed and started again, and clients see nothing of it. A server that is idle
-//! learns it too.
+//! Once a server speaks alone, the death of a daemon does not touch it: its daemon may be killed
+//! and started again, and clients notice nothing. An idle server learns that it is alone, too.
 
 use crate::{client, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
@@ -12,7 +11,7 @@ fn options() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
-/// Kills the daemon of the member that serves alone, and asks its server on.
+/// Kills the daemon of the member that serves alone, and checks that its server goes on answering.
 fn survives(testbed: &Testbed, group: &mut Group<'_>, alone: Role, fault: impl FnOnce() + Send) {
     client::on_client(testbed, || {
         let mut redis = client::Redis::connect(client::service(Program::Redis.port()));
@@ -22,7 +21,7 @@ fn survives(testbed: &Testbed, group: &mut Group<'_>, alone: Role, fault: impl F
             let status = group.status(alone).unwrap_or_default();
             status["role"] == "primary" && status["state"] == "unprotected"
         });
-        // Nobody has asked it anything since.
+        // The server has had no request since.
         std::thread::sleep(Duration::from_secs(1));
         let server = group.server_pid(alone).expect("a server");
         for life in 0..3 {
@@ -43,7 +42,7 @@ fn survives(testbed: &Testbed, group: &mut Group<'_>, alone: Role, fault: impl F
         }
         assert_eq!(redis.ask(&[b"INCR", b"n"]), ":56");
         let load = world::start(testbed, &world::counting(3000, 0, None));
-        // The other one joins it, and takes over with the connection that has seen it all.
+        // The other member joins it, and takes over with the connection that has seen everything.
         if group.status(alone.other()).is_err() {
             group.restart(alone.other()).expect("a daemon");
         }
@@ -89,11 +88,11 @@ fn a_protected_server_dies_with_its_daemon() {
     });
 }
 
-/// Its daemon dies while another member is joining it: the next one takes the server up,
-/// and the joiner joins that.
+/// The daemon dies while another member is joining: the next daemon takes the server up, and the
+/// joiner joins it.
 #[test]
 fn a_server_that_is_being_joined() {
-    // It takes a second and a half to go over.
+    // The image takes a second and a half to copy.
     const BYTES: usize = 300 << 20;
     const VALUE: usize = 1 << 20;
     let _limit = world::limit(Duration::from_secs(120));
@@ -119,7 +118,7 @@ fn a_server_that_is_being_joined() {
             assert_eq!(redis.ask(&[b"INCR", b"n"]), format!(":{n}"), "nobody serves it");
             group.start_daemon(primary).expect("a daemon");
             if n == 1 {
-                // Neither daemon is left of that join.
+                // Both daemons of that join are gone.
                 group.stop_daemon(primary.other(), Signal::KILL).expect("its end");
             }
         }

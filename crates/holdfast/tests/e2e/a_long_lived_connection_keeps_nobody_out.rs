@@ -1,6 +1,6 @@
-//! Connections have numbers, and their table has as many entries as connections may
-//! live at once. One that lives for years sees its number's turn come again and
-//! again: whoever comes then is served like anybody else, and so is the old one.
+//! Connections have numbers, and their table has as many entries as connections may live at once.
+//! If a connection lives for years, its number comes up again and again: a client that comes then
+//! is served like any other, and so is the old one.
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
@@ -9,10 +9,10 @@ use holdfast_lab::testbed::ours::GroupOptions;
 use holdfast_lab::testbed::server::Program;
 use std::time::Duration;
 
-/// All entries of the table, and some of them again.
+/// Number of short connections: all entries of the table, and some of them again.
 const SHORT: usize = 16_384 + 600;
 const AT_ONCE: usize = 4;
-/// Number of connections that live on, each beside the next.
+/// Number of old connections, with adjacent numbers.
 const OLD: usize = 3;
 
 #[test]
@@ -42,10 +42,10 @@ fn after_all_numbers_were_used_once() {
     });
 }
 
-/// Lets this many clients come, count, and go.
+/// Lets `count` clients connect, count, and disconnect.
 fn churn(count: usize) {
     let at = service(Program::Redis.port());
-    // They are where the thread is that starts them.
+    // New threads are in the namespace of the thread that starts them.
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

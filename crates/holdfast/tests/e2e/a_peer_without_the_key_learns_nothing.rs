@@ -1,6 +1,6 @@
-//! Somebody who can reach the daemons' ports, but does not have the group's
-//! key: with another key, with noise, and with what was recorded from a genuine
-//! conversation. The service goes on, protected, in the same epoch.
+//! Attackers who reach the daemons' ports and do not have the group's key, with another key, with
+//! noise, and with a recording of a genuine conversation. The service goes on, protected, in the
+//! same epoch.
 
 use crate::wire::{Worker, is_ours};
 use crate::world;
@@ -15,18 +15,19 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The edge's port and the members'.
+/// Port of the edge's daemon.
 const EDGE_PORT: u16 = 7700;
+/// Port at which the primary waits for its backup.
 const PAIR_PORT: u16 = 7701;
 
-/// What a daemon may say to a stranger: eight bytes of magic and version.
+/// Most bytes that a daemon may send to a stranger: magic and version.
 const CLEAR_BYTES: usize = 8;
 
-/// How long a stranger waits; longer than a handshake may take.
+/// Time for which a stranger waits, longer than a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What each side of each conversation said: (source port, destination port)
-/// and the bytes by their sequence number.
+/// What each side of each conversation sent: source and destination port, and the bytes by their
+/// sequence number.
 type Recording = BTreeMap<(u16, u16), BTreeMap<u32, Vec<u8>>>;
 
 #[test]
@@ -74,7 +75,7 @@ fn a_peer_without_the_key_learns_nothing() {
     assert_eq!(edge["state"], "protected", "{edge}");
 }
 
-/// Its daemon lives on to say so; whoever knocks there may not fill it up.
+/// The daemon of a dead server lives on to report that; strangers must not fill its table.
 #[test]
 fn who_knocks_at_a_primary_whose_server_has_died_is_shown_out() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -106,7 +107,7 @@ fn who_knocks_at_a_primary_whose_server_has_died_is_shown_out() {
     );
 }
 
-/// Tries to be a member with a key of its own. False if nobody listens.
+/// Tries to be a member with a key of its own. Returns false if nobody listens.
 fn another_key(end: SocketAddr, kind: Kind) -> bool {
     let identity = Identity {
         key: GroupKey::generate().expect("a key").channel_key(),
@@ -115,7 +116,7 @@ fn another_key(end: SocketAddr, kind: Kind) -> bool {
         kind,
     };
     let mut channel = Channel::connect(end, &identity, Instant::now()).expect("a socket");
-    // Waits for the handshake, which must never come to its end.
+    // Waits for the handshake, which must never complete.
     channel.send(&Message::Promote { epoch: 99 }).expect("room");
     let until = Instant::now() + PATIENCE;
     loop {
@@ -135,24 +136,23 @@ fn another_key(end: SocketAddr, kind: Kind) -> bool {
     }
 }
 
-/// Says something and listens; the daemon may say hello, and to a replayed
-/// hello it may answer one record that proves nothing to anybody
-/// without the key. False if nobody listens.
+/// Sends bytes and listens. The daemon may say hello, and answer a replayed hello by one record
+/// that proves nothing to anybody without the key. Returns false if nobody listens.
 fn said(end: SocketAddr, bytes: &[u8]) -> bool {
     let Ok(mut stream) = TcpStream::connect_timeout(&end, PATIENCE) else { return false };
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-    // The daemon may close before all is said.
+    // The daemon may close before everything is sent.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
-    // It may also leave the stranger waiting.
+    // The daemon may also leave the stranger waiting.
     let _ = stream.read_to_end(&mut answer);
     let record_max = 2 + 256;
     assert!(answer.len() <= CLEAR_BYTES + record_max, "{end} said {} bytes", answer.len());
     true
 }
 
-/// Bytes without any order, always the same.
+/// Bytes without any order, the same in every run.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     (0..length)
@@ -183,7 +183,7 @@ fn record(testbed: &Testbed) -> Worker<Recording> {
     })
 }
 
-/// The whole of what one side said, if it is the side that connected.
+/// All that one side sent, if it is the side that connected.
 fn said_by_initiator((ports, pieces): (&(u16, u16), &BTreeMap<u32, Vec<u8>>)) -> Option<Vec<u8>> {
     if ![EDGE_PORT, PAIR_PORT].contains(&ports.1) {
         return None;
@@ -191,7 +191,7 @@ fn said_by_initiator((ports, pieces): (&(u16, u16), &BTreeMap<u32, Vec<u8>>)) ->
     Some(pieces.values().flatten().copied().collect())
 }
 
-/// The log names files and addresses all the time; none may be seen.
+/// Checks that no file name or address can be read: the log contains many of them.
 fn nothing_readable(recording: &Recording) {
     for pieces in recording.values() {
         let all: Vec<u8> = pieces.values().flatten().copied().collect();

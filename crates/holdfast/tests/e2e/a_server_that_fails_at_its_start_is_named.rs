@@ -1,5 +1,5 @@
-//! A server that ends before it has served anybody is no primary that died: every host
-//! says how it ended and where its log is, and who waits for protection is told at once.
+//! A server that ends before it has served anybody is no primary that died: every host reports how
+//! it ended and where its log is, and a command that waits for protection is told at once.
 
 use crate::status_is_true_on_every_host::{HOSTS, expect_with_code, launch_redis, remedy};
 use crate::world;
@@ -8,7 +8,7 @@ use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::{Duration, Instant};
 
-/// Far longer than an answer that comes at once may take on a busy machine.
+/// Longest time for an answer that comes at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[test]
@@ -28,7 +28,7 @@ fn by_a_setting_that_it_does_not_know() {
         String::from_utf8_lossy(&events).into_owned()
     });
     assert!(primary.contains(why), "{primary}");
-    // By itself, if its replica has come so far, or of the primary's.
+    // The backup's server has ended by itself, if it came so far, or the reason is the primary's.
     assert!(backup.contains("server ended at its start"), "{backup}");
     assert!(!backup.contains("server died"), "{backup}");
 
@@ -40,7 +40,7 @@ fn by_a_setting_that_it_does_not_know() {
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
 }
 
-/// It began without a backup; and who comes later learns it, too.
+/// The group began without a backup; a member that comes later learns the reason, too.
 #[test]
 fn of_a_member_that_begins_alone() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -1,6 +1,5 @@
-//! A member whose earlier life has left something, in its kernel, in its
-//! `run_dir` or among its processes, starts as if it were new; and one that
-//! nobody can use any more may start again and again.
+//! A member whose earlier life has left something in its kernel, in its `run_dir` or among its
+//! processes starts as if it were new; and one that is no longer needed may start again and again.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
@@ -8,10 +7,10 @@ use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::Duration;
 
-/// Long enough that a busy machine makes no takeover of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeover.
 const HEARTBEAT_MS: u64 = 300;
 
-/// Starts of a member that has been replaced.
+/// Number of starts of a member that was replaced.
 const STARTS: usize = 8;
 
 fn options() -> GroupOptions {
@@ -25,8 +24,8 @@ fn a_run_dir_of_an_older_release_is_no_obstacle() {
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
     let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
-    // Pins where members had them once, a socket that is none, and a server that
-    // has outlived its daemon; on the other member a note that names nobody.
+    // Pins at a place where members once had them, a file in the place of a socket, and a server
+    // that has outlived its daemon; on the other member a note that names nobody.
     let primary = testbed.host(Role::Primary);
     let run = primary.inside().join("run").display().to_string();
     let script = format!(
@@ -46,7 +45,7 @@ fn a_run_dir_of_an_older_release_is_no_obstacle() {
     let left = primary.command("sh").args(["-c", &look]).output().expect("sh starts");
     let left = String::from_utf8_lossy(&left.stdout).into_owned();
     assert!(left.starts_with("0\n"), "the old pins are gone: {left}");
-    // There is no init on this host that would bury it.
+    // This host has no init that would reap the old server.
     assert!(left.contains("zombie"), "the old server is gone: {left}");
     world::finish(world::start(&testbed, &world::counting(200, 0, None)), &group);
 }

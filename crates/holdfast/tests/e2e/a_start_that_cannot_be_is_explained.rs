@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// What `check` says of ports: verdicts with their lines.
+/// What `check` reports of ports: verdicts with their lines.
 fn ports(group: &Group<'_>, role: Role) -> Vec<(String, String)> {
     let checked = group.verb(role, &["check", "--json"]).expect("a verb").stdout;
     let report: Value = serde_json::from_slice(&checked).expect("JSON");
@@ -21,7 +21,7 @@ fn ports(group: &Group<'_>, role: Role) -> Vec<(String, String)> {
     of_ports.map(|it| (word(it, "verdict"), word(it, "found"))).collect()
 }
 
-/// Listens by TCP and UDP until it is ended.
+/// Starts a process that listens by TCP and UDP until it is ended.
 fn stranger(testbed: &Testbed, role: Role, address: &str, port: u16) -> Child {
     let script = format!(
         "import socket, sys\na = ('{address}', {port})\ns = socket.create_server(a)\n\
@@ -37,7 +37,7 @@ fn stranger(testbed: &Testbed, role: Role, address: &str, port: u16) -> Child {
     child
 }
 
-/// Starts a daemon that ends at once.
+/// Runs a daemon that ends at once.
 fn run(testbed: &Testbed, role: Role, words: &[&str]) -> Output {
     let mut timeout = testbed.host(role).command("timeout");
     timeout.arg("15").arg(world::binary()).arg("run").args(words);
@@ -61,7 +61,7 @@ fn a_start_that_cannot_be_is_explained() {
         }
         group.ensure_protected().expect("a look harms nobody");
 
-        // The backup's service port, and its own.
+        // Strangers hold the backup's service port, and its own.
         let file = group.config().display().to_string();
         let stopped = group.verb(Role::Backup, &["down", "--stop"]).expect("a verb");
         assert!(stopped.status.success(), "{stopped:?}");
@@ -79,14 +79,14 @@ fn a_start_that_cannot_be_is_explained() {
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains("cannot listen at 10.9.0.3:7701"), "{said}");
         assert!(!said.contains("no heartbeats"), "{said}");
-        // Their input ends with the wait.
+        // The strangers' input ends when they are waited for.
         at_service.wait().and_then(|_| at_address.wait()).expect("their ends");
 
         leaves_no_mount(testbed, group, &file);
     });
 }
 
-/// An edge whose file names an interface that is not there.
+/// Checks an edge whose file names an interface that does not exist.
 fn leaves_no_mount(testbed: &Testbed, group: &Group<'_>, file: &str) {
     let stopped = group.verb(Role::Edge, &["down", "--stop"]).expect("a verb");
     assert!(stopped.status.success(), "{stopped:?}");

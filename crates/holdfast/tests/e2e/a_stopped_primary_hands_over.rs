@@ -1,13 +1,12 @@
-//! SIGTERM of a protected primary is a planned switchover: its connections go on
-//! at the other member, both say why, and a plain server may use the host again.
-//! SIGHUP ends nothing.
+//! SIGTERM of a protected primary is a planned switchover: its connections go on at the other
+//! member, both report why, and a plain server may use the host again. SIGHUP ends nothing.
 
 use crate::world;
 use holdfast_lab::testbed::Role;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use std::time::Duration;
 
-/// Long enough that a busy machine makes no takeover of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeover.
 const HEARTBEAT_MS: u64 = 300;
 
 fn options() -> GroupOptions {
@@ -23,7 +22,8 @@ fn with_redis_mut(work: impl FnOnce(&holdfast_lab::testbed::Testbed, &mut Group<
 fn no_client_notices_and_everybody_knows_why() {
     let _limit = world::limit(Duration::from_secs(60));
     with_redis_mut(|testbed, group| {
-        // A Ctrl-C at the daemon's terminal is not the server's: its group is its own.
+        // A Ctrl-C at the daemon's terminal does not reach the server, which has its own process
+        // group.
         let server = group.server_pid(Role::Primary).expect("a server");
         let stat = std::fs::read_to_string(format!("/proc/{server}/stat")).expect("it runs");
         let pgrp = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(2));
@@ -49,7 +49,7 @@ fn no_client_notices_and_everybody_knows_why() {
         let left = testbed.host(Role::Primary).command("sh").args(["-c", look]).output();
         let left = String::from_utf8_lossy(&left.expect("sh starts").stdout).into_owned();
         assert!(!left.contains("10.9.0.100") && !left.contains("bpf"), "{left}");
-        // It comes back as a member that nobody can join yet.
+        // The daemon comes back as a member whose server cannot be joined yet.
         group.start_daemon(Role::Primary).expect("it starts again");
         world::finish(world::start(testbed, &world::counting(300, 0, None)), group);
     });

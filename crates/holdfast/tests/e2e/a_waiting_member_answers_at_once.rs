@@ -1,5 +1,5 @@
-//! A member that looks at its server's files again and again, because nobody lets it
-//! join, still answers who asks it.
+//! A member that compares its server's files again and again, because it may not join, still
+//! answers questions.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
@@ -12,13 +12,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A file of the server's that takes a while to read.
+/// Bytes of a file of the server, so many that reading takes a while.
 const FILE_BYTES: u64 = 200 << 20;
-/// The longest answer of a member that joins: it builds a server in one go.
+/// Longest time for an answer of a member that joins, which builds a server in one go.
 const JOINING_MAX: Duration = Duration::from_secs(1);
-/// Several comparisons fall into it.
+/// Time for which the member is asked, in which it compares several times.
 const ASKED_FOR: Duration = Duration::from_secs(6);
-/// Real-time priority of the daemons, which both run in turns.
+/// Real-time priority of the daemons, at which the asking thread runs, too, so that they take turns.
 const PRIORITY: i32 = 10;
 
 #[test]
@@ -32,7 +32,7 @@ fn beside_a_lone_survivor() {
         file.and_then(|file| file.set_len(FILE_BYTES)).expect("a large file");
         recipe
     });
-    // Redis only notes the name, as it writes no such file.
+    // Redis only notes the name, since it writes no such file.
     recipe.command.extend(["--appendfilename", "large"].map(str::to_owned));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
@@ -43,7 +43,7 @@ fn beside_a_lone_survivor() {
         status["reason"].as_str().is_some_and(|reason| reason.contains("join"))
     });
     let socket = testbed.host(Role::Primary).outside().join("run/a.sock");
-    // What this test itself waits for a processor is not the daemon's.
+    // Time that this test waits for a processor does not count for the daemon.
     let slowest = std::thread::spawn(move || {
         priority::set_realtime(PRIORITY).expect("a priority; run the tests as root");
         ask_for_a_while(&socket)
@@ -52,7 +52,7 @@ fn beside_a_lone_survivor() {
     assert!(slowest < JOINING_MAX, "an answer took {slowest:?}");
 }
 
-/// How long the slowest answer took.
+/// Time of the slowest answer.
 fn ask_for_a_while(socket: &Path) -> Duration {
     let (until, mut slowest) = (Instant::now() + ASKED_FOR, Duration::ZERO);
     while Instant::now() < until {

@@ -1,12 +1,13 @@
-//! The edge's own way to both members fails for a moment. The pair stands, the
-//! clients are served, and nobody is replaced.
+//! The edge's own path to both members fails for a moment. The pair stays, the clients are served,
+//! and nobody is replaced.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::{Role, Testbed, addresses};
 use std::time::Duration;
 
-/// Five periods: longer than any silence that a member may have alone.
+/// Time between two heartbeats in ms: the failure lasts five, longer than the silence that is
+/// allowed to one member.
 const HEARTBEAT_MS: u64 = 60;
 const GLITCH: Duration = Duration::from_millis(300);
 const GLITCHES: usize = 4;
@@ -31,10 +32,11 @@ fn an_edge_that_hears_nobody_accuses_nobody() {
     });
 }
 
-/// What the edge itself sends to a member goes nowhere; what it forwards for
-/// clients is no business of its routes.
+/// Discards what the edge itself sends to the members; packets that it forwards for clients do not
+/// use these routes.
 fn deafen(testbed: &Testbed, verb: &str) {
-    // Both at once: one alone that does not hear the edge is not reached by clients either.
+    // Both routes change at once: a member that alone does not hear the edge is not reached by
+    // clients either.
     let all = [addresses::PRIMARY, addresses::BACKUP];
     let lines = all.map(|member| format!("route {verb} blackhole {member}/32\n")).concat();
     testbed.host(Role::Edge).ip(&lines).expect("two routes");

@@ -1,5 +1,5 @@
-//! What an edge of strings does about an outage is told step by step: first the
-//! death of the string in use, then silence on all.
+//! The steps of an edge of strings in an outage are reported one by one: first at the death of the
+//! string in use, then at silence on all strings.
 
 use crate::{transit, world};
 use holdfast_lab::load::{Group, Workload};
@@ -7,7 +7,7 @@ use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::strings::{Cut, Edge, Strings};
 use std::time::{Duration, Instant};
 
-/// The steps, in order; others may come between them.
+/// Checks that the steps come in order; others may come between them.
 fn in_order(strings: &Strings, edge: Edge, steps: &[&str]) {
     let events = transit::events(strings, edge);
     let mut rest = events.iter();
@@ -19,8 +19,8 @@ fn in_order(strings: &Strings, edge: Edge, steps: &[&str]) {
 #[test]
 fn of_one_string_and_of_all() {
     let _limit = world::limit(Duration::from_secs(90));
-    // Slow heartbeats, so that a busy machine does not take both steps at once,
-    // and a backup with less capacity.
+    // Heartbeats are slow, so that a busy machine does not take both steps at once, and the second
+    // string has less capacity.
     let plan = transit::plan(&[100, 50], "heartbeat_ms = 100");
     transit::with_strings(&plan, |strings| {
         let mut spec = world::counting(12_000, 0, None);
@@ -32,7 +32,7 @@ fn of_one_string_and_of_all() {
             transit::wait_for_state(strings, edge, 0, "dead");
         }
         transit::pause(500);
-        // Whether packets passed between suspicion and certainty is chance.
+        // It is chance whether packets passed between suspicion and certainty.
         let steps = ["suspect", "cache", "declare", "fence", "switch", "regulate"];
         in_order(strings, Edge::Near, &steps);
         in_order(strings, Edge::Far, &["suspect", "cache", "declare", "fence", "switch"]);
@@ -47,12 +47,12 @@ fn of_one_string_and_of_all() {
                 transit::events(strings, edge).contains(&"silent".to_owned())
             });
         }
-        // Senders try again at 0.2, 0.4, 0.8 and 1.6 s, or, without a probe at first,
-        // at 0.2, 0.6 and 1.4 s, and then not before 3.0 s. What gets through by itself
-        // before the first heartbeat needs no resending.
+        // Senders try again at 0.2, 0.4, 0.8 and 1.6 s, or, without an early probe, at 0.2, 0.6 and
+        // 1.4 s, and then not before 3.0 s. What gets through by itself before the first heartbeat
+        // needs no resending.
         std::thread::sleep(Duration::from_millis(2200).saturating_sub(cut.elapsed()));
-        // The flows are on the second string since the first one died. It stays away:
-        // what went into it goes into the other.
+        // The flows have been on the second string since the first one died. It stays away, so what
+        // went into it goes into the other one.
         strings.restore(0, Cut::Both).expect("restored");
         for edge in Edge::BOTH {
             transit::wait_for_state(strings, edge, 1, "dead");

@@ -1,7 +1,6 @@
-//! A byte that a client sends as urgent is one of its stream for both members:
-//! the edge hands it on as any other. A kernel would take it out of what the
-//! server reads, the copy would still hold it, and after a takeover every byte
-//! behind it would be read one place off.
+//! A byte that a client sends as urgent is part of the stream for both members: the edge passes it
+//! on like any other. A kernel would take it out of what the server reads while the copy still has
+//! it, and after a takeover every later byte would be read one place off.
 
 use crate::client::{Redis, on_client};
 use crate::world;
@@ -28,7 +27,7 @@ fn ask(stream: &mut TcpStream, line: &str, answer: &str) {
     assert_eq!(String::from_utf8_lossy(&got), answer);
 }
 
-/// Ten commands, an empty line that is urgent or not, and half of a command.
+/// Sends ten commands, an empty line that is urgent or not, and half of a command.
 fn begin(address: &str, key: &str, urgent: bool) -> TcpStream {
     let mut stream = connect(address);
     ask(&mut stream, "PING\r\n", "+PONG\r\n");
@@ -37,7 +36,7 @@ fn begin(address: &str, key: &str, urgent: bool) -> TcpStream {
     } else {
         stream.write_all(b"\n").expect("the kernel takes it");
     }
-    // Each is a read that must lie where it lies at the other member.
+    // Each command is a read that must be at the same place at the other member.
     for _ in 0..10 {
         ask(&mut stream, "PING\r\n", "+PONG\r\n");
     }
@@ -54,8 +53,7 @@ fn take_over(testbed: &Testbed, group: &Group<'_>) {
                 streams.push((key.clone(), begin(address, &key, urgent)));
             }
         }
-        // What the server has read counts before the fault, so that every half
-        // of a command is behind it.
+        // Waits until the server has read every half of a command before the fault.
         let at = SocketAddr::new(addresses::SERVICE_V4.parse().expect("v4"), Program::Redis.port());
         Redis::connect(at);
         world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");

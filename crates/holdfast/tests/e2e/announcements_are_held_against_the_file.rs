@@ -1,5 +1,5 @@
-//! A host server whose own file gives it more than the edge's does gets nothing,
-//! and both are told what to write where.
+//! A host server whose own file grants it more than the edge's file gets nothing, and both are told
+//! what to write where.
 
 use crate::spread_world::{Server, service};
 use crate::world::{binary, limit, wait_until};

@@ -1,5 +1,5 @@
-//! Flows share the strings in proportion, and what a flow's server answers comes
-//! back through the string by which it was asked.
+//! Flows share the strings in proportion, and a server's replies come back through the string of
+//! the request.
 
 use crate::{transit, world};
 use holdfast_lab::load::{Group, Workload};
@@ -7,7 +7,7 @@ use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::strings::{Edge, Strings};
 use std::time::Duration;
 
-/// Packets of a string: from near to far, counted at both, and back.
+/// Packets of a string from near to far, as each edge counts them, and back.
 fn packets(strings: &Strings, string: usize) -> [u64; 4] {
     let (near, far) =
         (transit::member(strings, Edge::Near, string), transit::member(strings, Edge::Far, string));
@@ -27,13 +27,13 @@ fn in_active_active() {
         let [near, far] = Edge::BOTH;
         let new = transit::count(strings, near, "transit.new");
         assert!(new >= 64);
-        // Every flow was put on its string by one edge and learned by the other.
+        // One edge put every flow on its string, and the other one learned it.
         assert_eq!(transit::count(strings, far, "transit.learned"), new);
         for (edge, name) in [(far, "new"), (far, "followed"), (near, "learned"), (near, "followed")]
         {
             assert_eq!(transit::count(strings, edge, &format!("transit.{name}")), 0, "{name}");
         }
-        // Both programs say the same of a flow that does not exist yet.
+        // Both programs choose the same string for a flow that does not exist yet.
         for port in 5000..5010 {
             let ask = |edge, flow: String| {
                 let answer = strings.trace(edge, &flow).expect("an answer");

@@ -1,4 +1,4 @@
-//! Clients that do unusual things, written by hand on the client's host.
+//! Clients that do unusual things, on the client's host.
 
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Role, Testbed, addresses};
@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// A client that waits longer than this has been forgotten.
+/// Time after which a client that still waits has been forgotten.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs `work` on a thread that uses the network of the client's host.
@@ -16,10 +16,10 @@ pub fn on_client<T: Send>(testbed: &Testbed, work: impl FnOnce() -> T + Send) ->
     in_namespace(testbed.host(Role::Client).namespace(), work)
 }
 
-/// A connection of the client's to the service; an answer is there within seconds.
+/// A connection of the client to the service, with an answer within `limit`.
 ///
 /// # Panics
-/// If there is none.
+/// When there is none.
 pub fn connected(testbed: &Testbed, limit: Duration) -> Redis {
     on_client(testbed, || {
         let redis = Redis::try_connect(service(Program::Redis.port()), limit);
@@ -32,7 +32,7 @@ pub fn connected(testbed: &Testbed, limit: Duration) -> Redis {
 /// Runs `work` on a thread in a network namespace of `ip netns`.
 ///
 /// # Panics
-/// If `work` does.
+/// When `work` panics.
 pub fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -43,8 +43,7 @@ pub fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What the client's kernel has counted so far, by its name in `nstat` without
-/// `TcpExt`.
+/// A counter of the client's kernel, by its name in `nstat` without `TcpExt`.
 pub fn tcp_counter(testbed: &Testbed, name: &str) -> u64 {
     let text = on_client(testbed, || std::fs::read_to_string("/proc/thread-self/net/netstat"));
     let text = text.expect("it is there");
@@ -57,7 +56,7 @@ pub fn tcp_counter(testbed: &Testbed, name: &str) -> u64 {
     lines[1][at].parse().expect("a number")
 }
 
-/// The service on a port, over IPv4.
+/// Address of the service on a port, over IPv4.
 pub fn service(port: u16) -> SocketAddr {
     SocketAddr::new(addresses::SERVICE_V4.parse().expect("an address"), port)
 }
@@ -79,24 +78,24 @@ impl Redis {
         Self::of(stream)
     }
 
-    /// Over a stream that is connected.
+    /// A client over a connected stream.
     pub fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self(BufReader::with_capacity(1 << 20, stream)))
     }
 
-    /// An answer that takes longer than `limit` will not come.
+    /// Gives up on answers that take longer than `limit`.
     pub fn give_up_after(&mut self, limit: Duration) {
         self.0.get_mut().set_read_timeout(Some(limit)).expect("a timeout");
     }
 
-    /// Where it comes from.
+    /// Local address of the connection.
     pub fn local(&self) -> String {
         self.0.get_ref().local_addr().expect("an address").to_string()
     }
 
-    /// Sends a command and waits for nothing.
+    /// Sends a command, and does not wait.
     pub fn send(&mut self, words: &[&[u8]]) {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -114,7 +113,7 @@ impl Redis {
         line.trim_end().to_owned()
     }
 
-    /// The next value.
+    /// The next value of an answer.
     pub fn value(&mut self) -> Vec<u8> {
         let line = self.line();
         let size: usize = line.strip_prefix('$').and_then(|n| n.parse().ok()).expect("a value");
@@ -123,27 +122,26 @@ impl Redis {
         value
     }
 
-    /// The next `len` bytes of what comes.
+    /// The next `len` bytes of an answer.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.read_exact(&mut bytes).expect("all of it");
         bytes
     }
 
-    /// A command whose answer is one line.
+    /// Sends a command whose answer is one line.
     pub fn ask(&mut self, words: &[&[u8]]) -> String {
         self.send(words);
         self.line()
     }
 
-    /// Whether the server answers.
+    /// Checks that the server answers.
     pub fn ping(&mut self) {
         assert_eq!(self.ask(&[b"PING"]), "+PONG");
     }
 }
 
-/// Asks for a document, and says that no other request follows: the connection
-/// is closed in this direction.
+/// Asks for a document, and closes the sending direction, since no other request follows.
 pub fn ask_and_shut(at: SocketAddr, file: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -153,7 +151,7 @@ pub fn ask_and_shut(at: SocketAddr, file: &str) -> TcpStream {
     stream
 }
 
-/// What follows the header of an HTTP response.
+/// The part of an HTTP response after its header.
 pub fn body(response: &[u8]) -> &[u8] {
     let end = response.windows(4).position(|four| four == b"\r\n\r\n").expect("a header");
     &response[end + 4..]

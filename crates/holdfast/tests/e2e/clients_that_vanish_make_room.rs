@@ -1,5 +1,5 @@
-//! Phones lose their network and say nothing more. Their connections must not stay
-//! in the edge's flow table for ever, or no new client would be served.
+//! Phones lose their network and send nothing more. Their connections must not stay in the edge's
+//! flow table for ever, or no new client would be served.
 
 use crate::client::{Redis, in_namespace, on_client, service};
 use crate::world;
@@ -12,11 +12,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-/// Room in the edge's table.
+/// Number of flows for which the edge's table has room.
 const FLOWS: u16 = 8;
 const FULL: &str = "the flow table is full: new clients are refused";
 
-/// A server's kernel gives up soon on a client that does not acknowledge its FIN.
+/// Makes a server's kernel give up soon on a client that does not acknowledge its FIN.
 fn give_up_soon(testbed: &Testbed) {
     for role in [Role::Primary, Role::Backup] {
         in_namespace(testbed.host(role).namespace(), || {
@@ -25,7 +25,7 @@ fn give_up_soon(testbed: &Testbed) {
     }
 }
 
-/// Clients on ports from `first` on that fill the table.
+/// Clients on ports from `first` on, so many that they fill the table.
 fn crowd(first: u16) -> Vec<Redis> {
     let client = |port| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -39,7 +39,7 @@ fn crowd(first: u16) -> Vec<Redis> {
     (first..first + FLOWS - 1).map(client).collect()
 }
 
-/// From now on nothing leaves the client's host from these ports.
+/// Discards everything that leaves the client's host from these ports from now on.
 fn vanish(testbed: &Testbed, first: u16) {
     let ports = format!("{first}-{}", first + FLOWS);
     let words = ["rule", "add", "pref", "1", "ipproto", "tcp", "sport", &ports, "blackhole"];
@@ -57,7 +57,7 @@ fn connects() -> bool {
     Redis::try_connect(at, Duration::from_millis(300)).is_ok()
 }
 
-/// A full table of clients, who vanish: there is room for as many again.
+/// Fills the table with clients that vanish, and checks that there is room for as many again.
 fn come_and_go(testbed: &Testbed, group: &Group<'_>, steady: &mut Redis, first: u16) {
     let crowd = on_client(testbed, || crowd(first));
     world::wait_until("a full table", || edge(group)["connections"] == FLOWS);

@@ -1,6 +1,5 @@
-//! Responses that end with their connection, killed at moments all over the
-//! time between the server's last write and the last ACK: a client must get
-//! every byte and then the end, never less and never a reset.
+//! Responses that end with their connection, with faults at all times between the server's last
+//! write and the last ACK: a client must get every byte and then the end, and never a reset.
 
 use crate::world;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The primary's link is cut: it lives on, answers nobody, and must not be
-//! heard again.
+//! The primary's link is cut. The primary lives on without answering anybody, and must not be heard
+//! again.
 
 use crate::world;
 use std::time::Duration;

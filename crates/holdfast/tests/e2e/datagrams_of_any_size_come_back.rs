@@ -1,6 +1,6 @@
-//! A spread group between hosts whose wires all carry 1500 bytes: what does not fit
-//! the way to a host server any more, once it is encapsulated, is cut by the edge or
-//! by its sender, and no byte is lost.
+//! A spread group between hosts whose wires all carry 1500 bytes: a packet that no longer fits the
+//! path to a host server after encapsulation is cut by the edge or by its sender, and no byte is
+//! lost.
 
 use crate::client::{in_namespace, on_client};
 use crate::spread_world::{Client, Server, service};
@@ -16,25 +16,25 @@ use std::time::Duration;
 
 const PORT: u16 = 8080;
 const HOSTS: [Role; 2] = [Role::Primary, Role::Backup];
-/// Sizes of the payload: around what fits an encapsulated packet (1452 of IPv4,
-/// 1412 of IPv6), around what fits the client's wire (1472, 1452), the same for the
-/// last of several fragments, and up to the largest there is.
+/// Sizes of the payload in bytes: around what fits an encapsulated packet (1452 of IPv4, 1412 of
+/// IPv6), around what fits the client's wire (1472, 1452), the same for the last of several
+/// fragments, and up to the largest possible.
 const SIZES: [usize; 30] = [
     0, 1, 7, 512, 1411, 1412, 1413, 1451, 1452, 1453, 1454, 1460, 1471, 1472, 1473, 1480, 1481,
     2000, 2932, 2933, 2951, 2952, 2953, 4096, 8972, 9000, 16_384, 32_768, 65_000, 65_507,
 ];
-/// A datagram that has not come back after this has been lost.
+/// Time after which a datagram that has not come back counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The first attempt may teach the client the way's MTU.
+/// Most attempts for a datagram: the first may teach the client the path's MTU.
 const ATTEMPTS: u32 = 3;
 
-/// How the client's datagrams come to the edge.
+/// How the client's datagrams reach the edge.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// Over a wire that needs complete checksums, as every one between machines.
+    /// Whether the wire needs complete checksums, as every wire between machines.
     wire: bool,
-    /// The client looks for the way's MTU: it sets DF, as Linux does by default.
+    /// Whether the client discovers the path's MTU: it sets DF, as Linux does by default.
     discovery: bool,
 }
 
@@ -52,7 +52,8 @@ impl Way {
     }
 }
 
-/// Stops the echoes, also when a check fails: the test would wait for them for ever.
+/// Stops the echoes when it is dropped, even if a check fails: otherwise the test would wait for
+/// them for ever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -78,7 +79,7 @@ fn echo<'s>(scope: &'s Scope<'s, '_>, testbed: &Testbed, role: Role, stop: &'s A
     }
 }
 
-/// Sends one datagram of a new flow, again if it must; in which attempt exactly it
+/// Sends one datagram of a new flow, again if necessary; returns the attempt in which exactly it
 /// came back.
 fn exchange(testbed: &Testbed, to: SocketAddr, bytes: usize) -> Option<u32> {
     let message: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251 + bytes) as u8).collect();
@@ -89,7 +90,7 @@ fn exchange(testbed: &Testbed, to: SocketAddr, bytes: usize) -> Option<u32> {
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let mut answer = vec![0; 65_536];
         (1..=ATTEMPTS).find(|_| {
-            // What was learnt of the way is told as an error.
+            // What the kernel has learnt of the path is reported as an error.
             if socket.send(&message).is_err() {
                 return false;
             }
@@ -139,7 +140,7 @@ fn datagrams_of_any_size_come_back_as_they_were() {
                 let name = format!("{}/udp", service(v6, PORT));
                 group.wait_members(&name, &["a", "b"]).expect("both serve");
             }
-            // What is cut by the edge needs no second attempt.
+            // A datagram that the edge cuts needs no second attempt.
             exchange_all(&testbed, &group, |v6| if cuts && !v6 { 1 } else { ATTEMPTS });
         });
         let counters = counters(&group);

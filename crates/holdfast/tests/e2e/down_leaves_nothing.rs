@@ -12,10 +12,10 @@ use serde_json::Value;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Every host that has a daemon.
+/// The hosts that have a daemon.
 const HOSTS: [Role; 3] = [Role::Primary, Role::Backup, Role::Edge];
 
-/// Long enough that a busy machine makes no takeover of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeover.
 const HEARTBEAT_MS: u64 = 300;
 
 #[test]
@@ -38,7 +38,7 @@ fn after_kill_9() {
         for role in HOSTS {
             group.stop_daemon(role, Signal::KILL).expect("a daemon");
         }
-        // A mount namespace of its own does not see the pins, and says so.
+        // From another mount namespace the verb does not see the pins, and says so.
         let edge = testbed.host(Role::Edge);
         let mut capture = Command::new("ip");
         capture.args(["netns", "exec", edge.namespace()]).arg(world::binary()).arg("capture");
@@ -75,7 +75,7 @@ fn all_is_as_before(end: impl Fn(&mut Group<'_>, &Testbed)) {
     }
     drop(group);
 
-    // A plain server at the service address, as before Holdfast came.
+    // A plain server listens at the service address, as before Holdfast was used.
     testbed.own_service_addresses(Role::Primary).expect("an address by hand");
     let plain = recipes[0].start_plain(testbed.host(Role::Primary)).expect("a plain server");
     on_client(&testbed, || drop(Redis::connect(service(Program::Redis.port()))));
@@ -91,7 +91,7 @@ fn a_daemon_that_runs_is_stopped_if_asked_for() {
         assert_eq!(answer["stopped"], true, "{answer}");
         assert_eq!(answer["schema"], "holdfast.down/1", "{answer}");
         assert!(group.status(Role::Primary).is_err(), "it runs no more");
-        // It has handed over: the service goes on without it.
+        // The member has handed over, so the service goes on without it.
         on_client(testbed, || drop(Redis::connect(service(Program::Redis.port()))));
         let edge = down(group, Role::Edge, &["down", "--stop", "--json"]);
         let kinds: Vec<&str> = edge["removed"]
@@ -104,8 +104,7 @@ fn a_daemon_that_runs_is_stopped_if_asked_for() {
     });
 }
 
-/// A server that speaks alone outlives its daemon, and nothing tells any more which
-/// process it was.
+/// A server that speaks alone outlives its daemon, and no file tells any more which process it was.
 #[test]
 fn of_a_server_that_no_file_names() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -116,7 +115,7 @@ fn of_a_server_that_no_file_names() {
         world::wait_until("a member alone", || {
             group.status(Role::Primary).unwrap_or_default()["state"] == "unprotected"
         });
-        // A lone server learns that within a turn of its own.
+        // A lone server learns that it is alone within one of its turns.
         std::thread::sleep(Duration::from_secs(1));
         let noted = testbed.host(Role::Primary).outside().join("run/a.server");
         assert!(noted.exists());
@@ -129,7 +128,7 @@ fn of_a_server_that_no_file_names() {
     });
 }
 
-/// A hang-up ends none of them either.
+/// A SIGHUP ends none of the daemons either.
 #[test]
 fn of_a_spread_group() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -189,7 +188,7 @@ fn is_as_before(host: &Host, before: &str, removed: &str) {
     assert!(now == before, "{}: new {new:#?}, lost {lost:#?}; {removed}", host.name());
 }
 
-/// Runs the verb on a host, which must succeed; its answer.
+/// Runs the verb on a host, and returns its answer; it must succeed.
 fn down(group: &Group<'_>, role: Role, words: &[&str]) -> Value {
     let done: Output = group.verb(role, words).expect("the verb runs");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -197,10 +196,10 @@ fn down(group: &Group<'_>, role: Role, words: &[&str]) -> Value {
     serde_json::from_slice(&done.stdout).expect("JSON")
 }
 
-/// All of a host that daemons change: filters, addresses, mounts, processes.
+/// Everything of a host that daemons change: filters, addresses, mounts, processes.
 fn shape(host: &Host) -> String {
-    // For processes, only the programs, without this script's and without those
-    // that a host without an init has not buried.
+    // Of the processes only the programs, without those of this script and those that a host
+    // without an init has not reaped.
     let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
         tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
         ip -o addr | sed 's/ *valid_lft.*//'; grep /run/holdfast-lab/host /proc/mounts; \
@@ -210,7 +209,7 @@ fn shape(host: &Host) -> String {
         let done = host.command("sh").args(["-c", script]).output();
         String::from_utf8_lossy(&done.expect("sh starts").stdout).into_owned()
     };
-    // A killed server takes a moment to go.
+    // A killed server takes a moment to end.
     let mut last = shown();
     for _ in 0..50 {
         let now = shown();

@@ -1,5 +1,5 @@
-//! Bulk in either direction: the client checks every byte of what it gets
-//! against a pattern, and asks for length and pieces of what it has stored.
+//! Bulk data in both directions: the client compares every byte that it gets with a pattern, and
+//! asks for length and pieces of what it has stored.
 
 use crate::world;
 use std::time::Duration;

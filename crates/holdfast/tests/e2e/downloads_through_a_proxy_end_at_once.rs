@@ -1,6 +1,6 @@
-//! A proxy's connection to a server outside the group ends with the primary. Every
-//! download over it must end then, with an error and at once: it must not hang, and
-//! the survivor must not spin over it, but serve whoever asks again.
+//! A proxy's connection to a server outside the group ends with the primary. Every download over it
+//! must then end at once with an error: it must not hang, and the survivor must not spin over it,
+//! but serve new requests.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -9,14 +9,14 @@ use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Open downloads at the takeover.
+/// Number of open downloads at the takeover.
 const DOWNLOADS: usize = 6;
-/// How long each may take to end after the takeover.
+/// Longest time for a download to end after the takeover.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// What a proxy that spins over one download alone uses, in percent of a processor.
+/// Share of a processor in percent that a proxy uses which spins over one download.
 const SPIN_PERCENT: u64 = 30;
 const UPSTREAM_PORT: u16 = 9000;
-/// Sends a little, ten times a second, for ever; or ends after the first word.
+/// Server that sends a little, ten times a second, for ever; or ends after the first word.
 const UPSTREAM: &str = "
 import http.server, time
 class Drip(http.server.BaseHTTPRequestHandler):
@@ -84,14 +84,14 @@ fn download(testbed: &Testbed) -> Ends {
     Ends(curl(testbed, "long").stdout(Stdio::null()).spawn().expect("curl starts"))
 }
 
-/// Processor time that a process has used.
+/// Processor time that a process has used, in ticks.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let behind_name = stat.rsplit(") ").next().unwrap_or_default();
     behind_name.split(' ').skip(11).take(2).map(|n| n.parse::<u64>().unwrap_or(0)).sum()
 }
 
-/// A child that ends with the test.
+/// A child process that is killed when this is dropped.
 struct Ends(Child);
 
 impl Drop for Ends {

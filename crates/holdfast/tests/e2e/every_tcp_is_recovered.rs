@@ -1,5 +1,5 @@
-//! Linux's TCP in its variants across an outage of all strings, behind a path that
-//! delays, loses and reorders: what was swallowed is resent, and every byte arrives.
+//! Variants of Linux's TCP across an outage of all strings, behind a path that delays, loses and
+//! reorders: what was lost is resent, and every byte arrives.
 
 use crate::{transit, world};
 use holdfast_lab::emu::EmuSpec;
@@ -8,7 +8,7 @@ use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::strings::{Edge, Strings};
 use std::time::Duration;
 
-/// Congestion control and settings of the client.
+/// Congestion controls and settings of the client.
 const VARIANTS: [(&str, &[&str]); 5] = [
     ("cubic", &[]),
     ("bbr", &[]),
@@ -20,7 +20,7 @@ const VARIANTS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Packets that an edge has sent again.
+/// Number of packets that an edge has resent.
 fn resent(strings: &Strings, edge: Edge) -> u64 {
     let shown = strings.show(edge).expect("the edge answers");
     shown["cache"]["resent"].as_u64().expect("a count")

@@ -1,5 +1,5 @@
-//! A string swallows everything, and nobody is told: its flows go on through
-//! another string, in both directions, and every byte arrives.
+//! A string swallows everything without a notice: its flows go on through another string, in both
+//! directions, and every byte arrives.
 
 use crate::{transit, world};
 use holdfast_lab::load::{Group, Spec, Workload};
@@ -22,8 +22,8 @@ fn load(ipv6: bool, duration_ms: u64) -> Spec {
     spec
 }
 
-/// Flows that the near edge has moved off a dead string, of itself or because
-/// the far edge was faster.
+/// Number of flows that the near edge has moved off a dead string, by itself or because the far
+/// edge was faster.
 fn moved(strings: &Strings) -> u64 {
     ["transit.moved", "transit.followed"]
         .map(|name| transit::count(strings, Edge::Near, name))
@@ -31,7 +31,7 @@ fn moved(strings: &Strings) -> u64 {
         .sum()
 }
 
-/// The timeline of a switch-over, which other events may interrupt.
+/// Checks the timeline of a switch-over, which other events may interrupt.
 fn has_timeline(strings: &Strings, edge: Edge) {
     let events = transit::events(strings, edge);
     let mut rest = events.iter();
@@ -128,9 +128,9 @@ fn one_dead_direction_is_enough() {
     });
 }
 
-/// Uploads overflow the queue in front of a string all the time, and heartbeats are
-/// dropped like everything else. The strings are a program of the laboratory, which a busy
-/// machine makes late: heartbeats are slower than that.
+/// Uploads overflow the queue in front of a string all the time, and heartbeats are dropped like
+/// other packets. The strings are a program of the laboratory, which a busy machine makes late, so
+/// heartbeats are slower than that.
 #[test]
 fn a_full_string_is_not_a_dead_one() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -146,7 +146,7 @@ fn a_full_string_is_not_a_dead_one() {
             let events = transit::events(strings, edge);
             assert!(!events.iter().any(|event| event == "declare"), "{events:?}");
         }
-        // A string that is full and dead is noticed, too.
+        // A string that is both full and dead is noticed, too.
         let run = transit::start(strings, &spec);
         transit::pause(1000);
         strings.cut(0, Cut::Both).expect("cut");

@@ -1,4 +1,4 @@
-//! `heartbeat_ms` decides how long a cut link goes unnoticed.
+//! `heartbeat_ms` determines how long a cut link goes unnoticed.
 
 use crate::world;
 use holdfast_lab::takeover::{FaultKind, fault_steps};
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[test]
 fn heartbeats_come_as_configured() {
     let _limit = world::limit(Duration::from_secs(120));
-    // Three are missed, and a beat may have been sent just before the cut.
+    // Three heartbeats are missed, the first of which may have been sent just before the cut.
     for (heartbeat_ms, earliest_ms, latest_ms) in [(20, 35, 150), (100, 180, 600)] {
         let options = GroupOptions { heartbeat_ms: Some(heartbeat_ms), ..GroupOptions::default() };
         world::with_redis_and(&options, |testbed, group| {

@@ -64,7 +64,7 @@ fn host_servers_share_new_connections_and_keep_their_own() {
     let first = Server::start(&testbed, Role::Primary, b'a', PORT);
     group.wait_members(&name, &BOTH).expect("it is back");
 
-    // The data path needs no daemon of the edge, and a new one finds everything.
+    // The data path does not need the edge's daemon, and a new daemon finds everything.
     group.kill(Role::Edge).expect("killed");
     check(&mut clients, "without the edge's daemon");
     assert!([b'a', b'b'].contains(&connect(&testbed, false).1));
@@ -72,7 +72,7 @@ fn host_servers_share_new_connections_and_keep_their_own() {
     group.wait_members(&name, &BOTH).expect("it is as it was");
     check(&mut clients, "after the edge's daemon came back");
 
-    // A host server that dies is taken out by its silence.
+    // A host server that dies is noticed by its silence.
     let flags = testbed.host(Role::Backup).interface_flags(interface::BACKUP);
     std::fs::write(flags, "0x1002").expect("the interface goes down");
     group.wait_members(&name, &["a"]).expect("its death is noticed");
@@ -104,7 +104,7 @@ fn a_service_is_announced_because_it_was_bound() {
     }
     assert_eq!(counters(&group, Role::Primary), [4, 4], "{}", group.logs());
     assert_eq!(counters(&group, Role::Backup), [0, 0], "another host of the same kernel");
-    // Leaving is still noticed by looking.
+    // A server that stops listening is still noticed by looking.
     server.stop();
     group.wait_members(&service(false, PORT).to_string(), &[]).expect("leaving is noticed");
     assert_eq!(counters(&group, Role::Primary), [4, 4]);
@@ -126,12 +126,12 @@ fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
     let mut clients: Vec<(Client, u8)> = (0..16).map(|_| connect(&testbed, false)).collect();
     group.cli(&["edge", "drain", "a"]).expect("the verb runs");
     group.wait_members(&name, &["b"]).expect("it is drained");
-    // From other threads, and so on other processors: more than there is room for.
+    // Other threads bind on other processors, more sockets than there is room for.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let (at, limit) = (service(false, PORT), Duration::from_millis(300));
-                // Whether it comes to a connection depends on who is first.
+                // It depends on the order whether a connection is established.
                 let _ = on_client(&testbed, || TcpStream::connect_timeout(&at, limit));
             });
         }
@@ -139,7 +139,7 @@ fn a_full_table_moves_nobody_while_a_host_server_is_drained() {
             check(&mut clients, "while the table is full");
         }
     });
-    // Each family has a table of its own: that of IPv6 has room.
+    // Each family has a table of its own, so that of IPv6 has room.
     check(&mut [connect(&testbed, true)], "while the other family's table is full");
     let flows = |max: u32, count: [u32; 2]| {
         let [ipv4, ipv6] = count.map(|count| json!({ "count": count, "max": max }));
@@ -169,7 +169,7 @@ fn what_outlives_a_boot_of_the_edge_is_not_moved_by_a_drain() {
     };
     wait(&mut group, &BOTH);
     let mut clients: Vec<(Client, u8)> = (0..16).map(|i| connect(&testbed, i % 2 == 1)).collect();
-    // Nothing is left of what the kernel knew, as after a boot of its host.
+    // As after a boot of the edge's host, nothing is left of what its kernel knew.
     group.kill(Role::Edge).expect("killed");
     assert!(group.verb(Role::Edge, &["down"]).expect("the verb runs").status.success());
     group.launch(Role::Edge).expect("a daemon");
@@ -217,7 +217,7 @@ fn no_size_of_a_clients_packet_is_a_black_hole() {
     binary();
     for (layer2, mtu) in [(false, None), (false, Some(1400)), (true, None)] {
         let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-        // The client's link takes what the host servers' do not.
+        // The client's link has a larger MTU than those of the host servers.
         testbed.host(Role::Client).ip("link set c0 mtu 9000\n").expect("an MTU");
         testbed.host(Role::Edge).ip("link set ec mtu 9000\n").expect("an MTU");
         let options = SpreadOptions { layer2, mtu, ..SpreadOptions::default() };
@@ -232,8 +232,8 @@ fn no_size_of_a_clients_packet_is_a_black_hole() {
                 assert!(by.is_ok(), "{bytes} bytes, IPv6 {v6}: {by:?}\n{}", group.logs());
             }
         }
-        // Datagrams that may be cut, and that may not (Linux's default is to
-        // discover the path's MTU, and to cut by itself from then on).
+        // Datagrams that may be cut and such that may not (by default Linux discovers the path's
+        // MTU, and cuts by itself from then on).
         for v6 in [false, true] {
             for bytes in (12..8900).step_by(811).chain([1352, 1353, 1452, 1453, 1472, 1473]) {
                 let by = ask_datagram(&testbed, service(v6, PORT), bytes);
@@ -242,7 +242,7 @@ fn no_size_of_a_clients_packet_is_a_black_hole() {
         }
         let set = ["net.ipv4.ip_no_pmtu_disc=1"];
         testbed.host(Role::Client).sysctl(&set).expect("a setting");
-        // What the client has learnt would make it cut by itself.
+        // With what the client has learnt, it would cut by itself.
         testbed.host(Role::Client).ip("route flush cache\n").expect("forgotten");
         for bytes in [1400, 1453, 1472, 3000, 8900] {
             let by = ask_datagram(&testbed, service(false, PORT), bytes);

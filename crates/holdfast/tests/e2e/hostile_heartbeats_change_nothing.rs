@@ -1,23 +1,23 @@
-//! Somebody on a string forges heartbeats, repeats old ones and cuts them short:
-//! no string dies of it, and no dead one looks alive.
+//! An attacker on a string forges heartbeats, repeats old ones and cuts them short: no string dies
+//! from that, and no dead one looks alive.
 
 use crate::wire::{Forger, Worker};
 use crate::{transit, world};
 use holdfast_lab::testbed::strings::{Cut, Edge, Strings};
 use std::time::Duration;
 
-/// Where the testbed's edges listen for heartbeats.
+/// Port on which the testbed's edges listen for heartbeats.
 const PORT: u16 = 7710;
 
-/// Length of the headers of a datagram.
+/// Bytes of a datagram's headers.
 const HEADERS: usize = 28;
 
-/// Heartbeats that a string's host sees within a while.
+/// Heartbeats that pass a string's host within `ms`.
 fn overhear(strings: &Strings, string: usize, ms: u64) -> Vec<Vec<u8>> {
     let worker = Worker::start(strings.string(string), |wire| {
         let mut heard = Vec::new();
         while wire.should_go_on() {
-            // Its checksum is not finished: the hosts share a machine.
+            // The checksum is not complete, since the hosts share a machine.
             let datagram = wire.next_datagram(PORT);
             heard.extend(datagram.map(|it| with_payload(&it, &it[HEADERS..])));
         }
@@ -29,7 +29,7 @@ fn overhear(strings: &Strings, string: usize, ms: u64) -> Vec<Vec<u8>> {
     heard
 }
 
-/// Sends datagrams from a string's host, in the name of whoever they name.
+/// Sends datagrams as they are from a string's host.
 fn send(strings: &Strings, string: usize, datagrams: Vec<Vec<u8>>) {
     let worker = Worker::start(strings.string(string), move |_| {
         let forger = Forger::open(None);
@@ -38,7 +38,7 @@ fn send(strings: &Strings, string: usize, datagrams: Vec<Vec<u8>>) {
     assert!(worker.stop() > 0);
 }
 
-/// A datagram with another payload; a checksum of 0 is none.
+/// A datagram with another payload; its checksum of 0 means that there is none.
 fn with_payload(datagram: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut made = datagram[..HEADERS].to_vec();
     made.extend(payload);
@@ -53,12 +53,12 @@ fn with_payload(datagram: &[u8], payload: &[u8]) -> Vec<u8> {
 /// A datagram of string 1 with the addresses of string 2.
 fn on_string_2(datagram: &[u8]) -> Vec<u8> {
     let mut made = datagram.to_vec();
-    // The third octets, of source and destination.
+    // These are the third octets of source and destination.
     (made[14], made[18]) = (2, 2);
     made
 }
 
-/// What an attacker makes of a heartbeat.
+/// Forgeries that an attacker makes of heartbeats.
 fn forgeries(heard: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut made = Vec::new();
     for datagram in heard.iter().take(12) {
@@ -73,7 +73,7 @@ fn forgeries(heard: &[Vec<u8>]) -> Vec<Vec<u8>> {
             changed[at] ^= 0x81;
             made.push(with_payload(datagram, &changed));
         }
-        // The same from another port.
+        // The same payload comes from another port.
         let mut elsewhere = with_payload(datagram, payload);
         elsewhere[21] ^= 1;
         made.push(elsewhere);
@@ -89,7 +89,7 @@ fn forged_repeated_and_cut() {
         let run = transit::counting(strings, 1500);
         let heard = overhear(strings, 0, 300);
         send(strings, 0, forgeries(&heard));
-        // Heartbeats of one string on the other.
+        // Heartbeats of one string are sent on the other.
         send(strings, 1, heard.iter().map(|datagram| on_string_2(datagram)).collect());
         transit::finish(strings, run);
         for edge in Edge::BOTH {
@@ -98,7 +98,7 @@ fn forged_repeated_and_cut() {
             let events = transit::events(strings, edge);
             assert!(!events.contains(&"declare".to_owned()), "{}: {events:?}", edge.name());
         }
-        // Old heartbeats make no dead string look alive.
+        // Old heartbeats do not make a dead string look alive.
         strings.cut(0, Cut::Both).expect("cut");
         for edge in Edge::BOTH {
             transit::wait_for_state(strings, edge, 0, "dead");

@@ -1,12 +1,11 @@
-//! While clients count, every request of theirs is followed by something that
-//! nobody should send: malformed, spoofed, stale and replayed packets through
-//! edge, gate and tap. Then the server is killed, still under fire. Every reply
-//! must be right before and after. `HOLDFAST_FORGERY=N` sends only the forgeries
-//! of one kind.
+//! While clients count, each of their requests is followed by a packet that nobody should send:
+//! malformed, spoofed, stale and replayed ones go through edge, gate and tap. Then the server is
+//! killed while they go on. Every reply must be right before and after. `HOLDFAST_FORGERY=N` sends
+//! only the forgeries of one kind.
 //!
-//! No forgery is one that a plain server would fall for if it came first: packets
-//! overtake each other, and of two acceptable segments TCP takes the earlier. So
-//! what overlaps with other content does so only where the client has its reply.
+//! No forgery is one that a plain server would accept if it came first: packets overtake each
+//! other, and of two acceptable segments TCP takes the earlier. So overlaps with other content only
+//! occur where the client has its reply.
 
 use crate::client::in_namespace;
 use crate::wire::{Forger, OUR_TTL, Worker, is_request};
@@ -22,26 +21,26 @@ use holdfast_wire::seq::SeqNo;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Outside of any window.
+/// Distance in bytes that is outside of any window.
 const FAR: u64 = 1 << 30;
 
-/// Well inside the window, and not the next byte; nor where a later request
-/// begins, for this one may be late.
+/// Distance in bytes that is well inside the window, and neither the next byte nor the start of a
+/// later request, since this one may be late.
 const NEAR: u64 = 20_001;
 
-/// TSvals this much older are stale (RFC 7323 §5).
+/// Age by which a TSval is stale (RFC 7323 §5).
 const STALE: u32 = 1_000_000;
 
-/// Strangers' SYNs are answered and then time out; a flood of them is another test.
+/// Most SYNs of strangers, which are answered and then time out; a flood of them is another test.
 const SYNS_MAX: u32 = 100;
 
-/// Kinds of [`forgery`].
+/// Number of kinds of [`forgery`].
 const KINDS: u32 = 23;
 
-/// Cases whose IP header is wrong: a raw socket would mend it.
+/// Kinds with a wrong IP header, which a raw socket would repair.
 const BAD_HEADERS: std::ops::RangeInclusive<u32> = 20..=21;
 
-/// Where the TCP header begins.
+/// Offset of the TCP header.
 fn tcp_at(l3: &[u8]) -> usize {
     if l3[0] >> 4 == 4 { 20 } else { 40 }
 }
@@ -59,13 +58,13 @@ fn segment<'a>(request: &TcpPacket<'a>) -> TcpSegment<'a> {
     }
 }
 
-/// Something that no client would send after `request`.
+/// A packet that no client would send after `request`.
 fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
     let own = segment(request);
     let next = request.seq_end();
     let other: Vec<u8> = request.payload.iter().map(|byte| byte ^ 0x15).collect();
-    // The client has had the answer to the bytes that end here: it asks again
-    // only then.
+    // The client has the reply to the bytes that end here, since it sends the next request only
+    // then.
     let earlier = SeqNo(request.seq.0.wrapping_sub(other.len() as u32));
     let build = |segment: TcpSegment<'_>| segment.build().ok();
     let altered = |alter: &dyn Fn(&mut [u8], usize)| {
@@ -75,19 +74,19 @@ fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
         Some(l3)
     };
     match kind {
-        // Malformed.
+        // These are malformed.
         0 => build(own).map(|l3| l3[..tcp_at(&l3) + 13].to_vec()),
         1 => altered(&|l3, at| l3[at + 12] = 0xf0).map(with_checksum),
         2 => altered(&|l3, at| l3[at + 12] = 0x10).map(with_checksum),
         3 => altered(&|l3, at| l3[at..].iter_mut().for_each(|byte| *byte = byte.rotate_left(3))),
-        // The next bytes of the stream, but the checksum is wrong.
+        // The next bytes of the stream have a wrong checksum.
         4 => {
             let mut l3 = build(TcpSegment { seq: next, payload: &other, ..own })?;
             let at = tcp_at(&l3);
             l3[at + 16] ^= 0x40;
             Some(l3)
         }
-        // Outside of the window.
+        // These are outside of the window.
         5 => build(TcpSegment { seq: next.plus(FAR), payload: &other, ..own }),
         6 => build(TcpSegment {
             seq: SeqNo(next.0.wrapping_sub(FAR as u32)),
@@ -96,40 +95,40 @@ fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
         }),
         7 => build(TcpSegment { flags: Flags::RST, seq: next.plus(FAR), payload: &[], ..own }),
         8 => build(TcpSegment { flags: Flags::FIN | Flags::ACK, seq: next.plus(FAR), ..own }),
-        // Inside of it: RFC 5961 §3 and §4.
+        // These are inside the window (RFC 5961 §3 and §4).
         9 => build(TcpSegment { flags: Flags::RST, seq: next.plus(NEAR), payload: &[], ..own }),
         10 => build(TcpSegment { flags: Flags::SYN, seq: next.plus(NEAR), payload: &[], ..own }),
-        // The very next bytes, with a timestamp from the past: PAWS.
+        // The very next bytes have a timestamp from the past (PAWS).
         11 => {
             let (tsval, tsecr) = request.options.timestamps?;
             let mut options = request.options;
             options.timestamps = Some((tsval.wrapping_sub(STALE), tsecr));
             build(TcpSegment { seq: next, payload: &other, options, ..own })
         }
-        // The very next bytes, with an ACK of what was never sent (RFC 5961 §5).
+        // The very next bytes come with an ACK of what was never sent (RFC 5961 §5).
         12 => build(TcpSegment { seq: next, ack: request.ack.plus(FAR), payload: &other, ..own }),
-        // Other content for what the server has read; and beyond it, as a
-        // retransmission with other borders comes.
+        // Other content for what the server has read; and beyond it, as in a retransmission with
+        // other boundaries.
         13 => build(TcpSegment { seq: earlier, payload: &other, ..own }),
         14 => {
             let longer = [&other[..], request.payload].concat();
             build(TcpSegment { seq: earlier, payload: &longer, ..own })
         }
-        // A copy, and a copy as a fragment.
+        // A copy of the packet, and one as a fragment.
         15 => build(own),
         16 => altered(&|l3, at| {
             if at == 20 {
                 l3[6] = 0x20;
             }
         }),
-        // The very next bytes, with an ACK that is only a little too high.
+        // The very next bytes come with an ACK that is only a little too high.
         17 => build(TcpSegment { seq: next, ack: request.ack.plus(NEAR), payload: &other, ..own }),
-        // The very next bytes, signed (RFC 2385): no server here has a key; and behind an
-        // option that is longer than all options. Kernels without TCP-AO take no
-        // notice of its signatures (RFC 5925), so those are not for this test.
+        // The very next bytes are signed (RFC 2385), but no server here has a key; or they follow
+        // an option that is longer than all options. Kernels without TCP-AO ignore its signatures
+        // (RFC 5925), so those are not tested here.
         18 => with_option(build(TcpSegment { seq: next, payload: &other, ..own })?, &MD5),
         19 => with_option(build(TcpSegment { seq: next, payload: &other, ..own })?, &ENDLESS),
-        // The very next bytes behind a header that no kernel takes.
+        // The very next bytes follow a header that no kernel accepts.
         20 | 21 => {
             let mut l3 = build(TcpSegment { seq: next, payload: &other, ..own })?;
             let is_ipv4 = tcp_at(&l3) == 20;
@@ -143,7 +142,7 @@ fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
             }
             Some(l3)
         }
-        // A stranger.
+        // A stranger's SYN.
         _ => {
             let mut key = own.key;
             key.client_port = 61_000 + (number % SYNS_MAX) as u16;
@@ -156,7 +155,7 @@ fn forgery(kind: u32, number: u32, request: &TcpPacket<'_>) -> Option<Vec<u8>> {
 const MD5: [u8; 20] = [1, 1, 19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2];
 const ENDLESS: [u8; 20] = [253, 99, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2];
 
-/// Puts an option, of whole words, before the others of a packet.
+/// Inserts an option of whole words in front of a packet's others.
 fn with_option(mut l3: Vec<u8>, option: &[u8]) -> Option<Vec<u8>> {
     let at = tcp_at(&l3);
     l3.splice(at + 20..at + 20, option.iter().copied());
@@ -168,7 +167,7 @@ fn with_option(mut l3: Vec<u8>, option: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn with_checksum(mut l3: Vec<u8>) -> Vec<u8> {
-    // What cannot be completed is malformed enough.
+    // A packet whose checksum cannot be completed is malformed, too.
     let _ = complete_checksum(&mut l3);
     l3
 }
@@ -203,7 +202,7 @@ fn attack(testbed: &Testbed, port: u16) -> Worker<u32> {
     })
 }
 
-/// A busy machine must not bring about a takeover of its own.
+/// Options with which a busy machine causes no takeover.
 fn patient() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(150), ..GroupOptions::default() }
 }
@@ -236,9 +235,9 @@ fn hostile_packets_change_nothing_over_ipv6() {
     survives_under_fire(true);
 }
 
-/// Somebody on the edge's wire gives the backup, and only it, other bytes than
-/// the primary got. What the primary read is right. The lies end before the
-/// fault: of bytes that the primary never read, the backup knows no better.
+/// An attacker on the edge's wire sends only the backup other bytes than the primary got. What the
+/// primary read is right. The false packets end before the fault: of bytes that the primary never
+/// read, the backup knows only its own copy.
 #[test]
 fn a_lie_to_the_tap_is_found_out() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -267,13 +266,13 @@ fn a_lie_to_the_tap_is_found_out() {
     });
 }
 
-/// How long lies are told, from the first one on.
+/// Time for which false packets are sent, from the first one on.
 const LIES: Duration = Duration::from_secs(1);
 
-/// Packets with this mark go to the backup; also the number of a routing table.
+/// Mark of packets that go to the backup, which is also the number of a routing table.
 const MARK: u32 = 77;
 
-/// Foretells every request with other bytes, to the backup only.
+/// Sends other bytes for every request before it comes, to the backup only.
 fn lie(testbed: &Testbed, port: u16) -> Worker<u32> {
     Worker::start(testbed.host(Role::Edge), move |wire| {
         let forger = Forger::open(Some(MARK));

@@ -1,5 +1,5 @@
-//! Services are started with room for 1024 open files. A server that raises its
-//! own limit accepts more connections, and a takeover carries them all.
+//! Services are started with a limit of 1024 open files. A server that raises its own limit accepts
+//! more connections, and a takeover carries all of them over.
 
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
@@ -8,8 +8,8 @@ use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role};
 use std::time::Duration;
 
-/// More than the limit, for which the server asks by itself; with
-/// `HOLDFAST_MATRIX=full` as many as redis takes.
+/// Number of connections: more than the limit, which the server raises by itself; with
+/// `HOLDFAST_MATRIX=full` as many as redis accepts.
 fn connections() -> usize {
     if world::is_full() { 9_990 } else { 1500 }
 }
@@ -39,7 +39,7 @@ fn more_connections_than_open_files_were_allowed() {
         let limits = std::fs::read_to_string(format!("/proc/{server}/limits")).expect("limits");
         let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
         let soft = line.split_whitespace().nth(3).expect("a number");
-        // What redis sets by itself for its 10,000 clients.
+        // This is the limit that redis sets for its 10,000 clients.
         assert_eq!(soft, "10032", "{line}");
         world::signal(server, "KILL");
         world::finish(load, group);

@@ -1,6 +1,5 @@
-//! Frozen, cut off, killed one by one, slow, or declared dead by mistake: the
-//! right member speaks in the end, the other one is silent, and no client
-//! loses a byte.
+//! Frozen, cut off, killed one by one, slow, or declared dead by mistake: in the end the right
+//! member speaks, the other one is silent, and no client loses a byte.
 
 use crate::world;
 use holdfast_lab::load::Action;
@@ -66,8 +65,8 @@ fn any_wire_may_break() {
     );
 }
 
-/// Backup lost, primary alone, backup started again, primary killed: it is
-/// better to be silent than to lie.
+/// The backup is lost, the primary serves alone, the backup is started again, and the primary is
+/// killed: it is better to be silent than to give wrong answers.
 #[test]
 fn a_backup_that_missed_something_never_speaks() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -81,7 +80,7 @@ fn a_backup_that_missed_something_never_speaks() {
         });
         assert_eq!(says(group, Role::Primary, "state"), "unprotected");
         assert!(says(group, Role::Primary, "reason").contains("appendonly"), "the file is named");
-        // A daemon with little left to do does little.
+        // A daemon with little left to do uses little time.
         let daemon = group.daemon_pid(Role::Primary).expect("the primary's daemon");
         let before_ms = world::cpu_ms(daemon);
         std::thread::sleep(Duration::from_secs(2));
@@ -98,14 +97,13 @@ fn a_backup_that_missed_something_never_speaks() {
     });
 }
 
-/// A text of the status; empty if there is none.
+/// A text in a host's status; empty if there is none.
 fn says(group: &Group<'_>, role: Role, name: &str) -> String {
     let status = group.status(role).unwrap_or_default();
     status[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// A supervisor knows nothing of takeovers: it starts what has died with the
-/// config that it has.
+/// A supervisor knows nothing of takeovers: it restarts what has died with the config that it has.
 #[test]
 fn an_old_primary_that_is_started_again_is_a_backup() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -123,7 +121,7 @@ fn an_old_primary_that_is_started_again_is_a_backup() {
     });
 }
 
-/// The edge's host starts anew: no program, no map, only what is on its disk.
+/// The edge's host is rebooted: programs and maps are gone, and only what is on its disk is left.
 #[test]
 fn an_edge_that_has_forgotten_everything_is_opened_by_its_member() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -10,20 +10,20 @@ use holdfast_lab::testbed::{Plan, Role, Testbed};
 use holdfast_linux::process::resident_bytes;
 use std::time::Duration;
 
-/// Long enough that a busy machine makes no takeovers of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeovers.
 const HEARTBEAT_MS: u64 = 300;
-/// Bytes of what HTTP servers serve.
+/// Bytes of the documents that HTTP servers serve.
 const DOCUMENTS: u64 = 1 << 20;
-/// A request waits no longer than this.
+/// Longest time for a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Each member joins, and is the primary of the other one, more than once.
+/// Number of failovers, so that each member joins, and is the other one's primary, more than once.
 const FAILOVERS: usize = 4;
 
 fn options() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() }
 }
 
-/// A connection that has left something in the server.
+/// A connection that has left data in the server.
 fn connect(testbed: &Testbed) -> Redis {
     let mut redis = connected(testbed, PATIENCE);
     assert_eq!(redis.ask(&[b"SET", b"kept", b"0"]), "+OK");
@@ -48,8 +48,8 @@ fn a_backup_that_died_joins_again_and_takes_over() {
     });
 }
 
-/// It has acknowledged little of what it was sent before the join, and only the kernel of who
-/// dies has that.
+/// The client has acknowledged little of what it was sent before the join, and only the kernel of
+/// the member that dies has that.
 #[test]
 fn a_client_with_a_closed_window_is_kept_too() {
     const SIZE: usize = 24 << 20;
@@ -69,7 +69,7 @@ fn a_client_with_a_closed_window_is_kept_too() {
             world::heals(group, "it joins");
             group.kill_member(primary).expect("they die");
             other.ping();
-            // Some of it is read, and the window closes again.
+            // Some of it is read, and then the window is closed again.
             assert!(patient.bytes(part.len()) == value[part], "failover {failover}: another value");
             group.start_daemon(primary).expect("a daemon");
             world::heals(group, "it joins");
@@ -136,11 +136,11 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
     });
 }
 
-/// Both daemons go through all their roles, again and again, and stay as large as they were.
+/// Both daemons go through all roles again and again, and do not grow.
 #[test]
 fn daemons_that_swap_roles_again_and_again_do_not_grow() {
     const GROWS_MAX: u64 = 24 << 20;
-    // Its server has 20 MB, as its image.
+    // The daemon's server has 20 MB, and so has its image.
     const SIZE_MAX: u64 = 80 << 20;
     let _limit = world::limit(Duration::from_secs(120));
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
@@ -166,13 +166,13 @@ fn daemons_that_swap_roles_again_and_again_do_not_grow() {
     });
 }
 
-/// Each is joined twice, and takes over twice, under one load.
+/// Each member joins twice and takes over twice, under one load.
 fn is_joined(program: Program, workload: Workload, connections: usize) {
     let _limit = world::limit(Duration::from_secs(90));
     world::with_server(program, DOCUMENTS, &Plan::default(), &options(), |testbed, group| {
         let mut load = world::counting(9000, 0, None);
         let mut clients = LoadGroup::usual(workload, connections, program.port());
-        // Servers bound the requests of one connection.
+        // The server limits the number of requests of one connection.
         clients.interval_us = 500;
         load.groups = vec![clients];
         let load = world::start(testbed, &load);
@@ -207,8 +207,8 @@ fn python_with_a_thread_for_each_connection_is_joined() {
     is_joined(Program::Python, Workload::HttpKeepalive, 3);
 }
 
-/// A server that has no backup goes to the other host with its connections, and nothing is
-/// left where it was.
+/// A server without a backup goes to the other host with its connections, and leaves nothing on the
+/// first.
 #[test]
 fn a_lone_server_moves_to_another_host() {
     let _limit = world::limit(Duration::from_secs(90));
@@ -238,7 +238,7 @@ fn a_lone_server_moves_to_another_host() {
             testbed.host(from).processes().expect("a list").is_empty()
         });
         assert_eq!(group.status(to).expect("a status")["state"], "unprotected");
-        // Started again, it is the backup.
+        // The first host's member, started again, is the backup.
         group.restart(from).expect("a daemon");
         world::heals(group, "it joins");
         assert_eq!(group.primary(), Some(to));

@@ -1,6 +1,5 @@
-//! A server whose config file differs between the hosts: both members say what
-//! differs and what to do, no server is started, and the pair forms by itself
-//! once the file is the same.
+//! A server whose config file differs between the hosts: both members report the difference and the
+//! remedy, no server is started, and the pair forms by itself once the files are the same.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -8,7 +7,7 @@ use holdfast_lab::testbed::server::{Program, Recipe, listens};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::Duration;
 
-/// Exit code of `holdfast status` for what is not as it should be.
+/// Exit code of `holdfast status` for a degraded state.
 const DEGRADED: i32 = 1;
 
 #[test]
@@ -39,11 +38,11 @@ fn members_of_different_worlds_refuse_to_pair() {
 
     std::fs::write(&theirs, right).expect("the same config");
     group.wait_protected().unwrap_or_else(|e| panic!("{e:#}\n{}", group.log_tails()));
-    // The primary may know it a moment earlier.
+    // The primary may report it a moment earlier.
     world::wait_until("the backup's word", || exit_code(&testbed, Role::Backup) == Some(0));
 }
 
-/// What `holdfast status` ends with on a member's host.
+/// Exit code of `holdfast status` on a member's host.
 fn exit_code(testbed: &Testbed, role: Role) -> Option<i32> {
     let host = testbed.host(role);
     let config = host.inside().join("holdfast.toml");

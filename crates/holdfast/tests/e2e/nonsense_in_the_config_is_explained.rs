@@ -1,5 +1,5 @@
-//! `holdfast config check` on files with mistakes: each is named with its line
-//! and a remedy, all of them at once, with exit code 2.
+//! `holdfast config check` of files with mistakes: every mistake is reported with its line and a
+//! remedy, all of them at once, with exit code 2.
 
 use crate::world;
 use std::fs;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A file that is right, and its key, in a folder that goes with it.
+/// A correct file and its key, in a folder that is removed when this is dropped.
 struct Files {
     folder: PathBuf,
     text: String,
@@ -39,7 +39,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // A folder in /tmp that stays harms nobody.
+        // A folder that stays in /tmp harms nobody.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,7 +1,7 @@
-//! A client that lies about its own connection harms only itself. It sends an RST
-//! that its server's kernel must not believe (RFC 5961 §3.2), falls silent, and
-//! when the backup asks it, it acknowledges what nobody ever sent. Everybody
-//! else's connections go through the takeover with every byte right.
+//! A client that lies about its own connection harms only itself. It sends an RST that its server's
+//! kernel must not believe (RFC 5961 §3.2), falls silent, and when the backup probes it,
+//! acknowledges what nobody ever sent. All other connections survive the takeover with every byte
+//! right.
 
 use crate::client::{Redis, on_client, service};
 use crate::wire::{Forger, Listener, Worker, is_ours};
@@ -22,10 +22,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const LIAR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 8, 0, 2)), 21_001);
-/// What it claims to hold beyond what was sent, in bytes.
+/// Bytes by which it acknowledges more than was sent.
 const TOO_MUCH: u64 = 1000;
 const LIE_EVERY: Duration = Duration::from_millis(2);
-/// The edge forgets a flow that is over after a second of silence.
+/// Time after which the edge has forgotten a flow that is over, which it does after a second of
+/// silence.
 const SILENCE: Duration = Duration::from_millis(1500);
 
 fn own(key: ConnKey, seq: SeqNo, ack: SeqNo, flags: Flags) -> TcpSegment<'static> {
@@ -33,7 +34,7 @@ fn own(key: ConnKey, seq: SeqNo, ack: SeqNo, flags: Flags) -> TcpSegment<'static
     TcpSegment { key, to_client: false, seq, ack, flags, window: 500, options, payload: &[] }
 }
 
-/// Where the liar's connection stands, from its own last packet.
+/// State of the liar's connection, from its own last packet.
 fn last_ack(wire: &Listener) -> Option<(ConnKey, SeqNo, SeqNo)> {
     let seen = wire.next(|l3, packet| {
         let its = packet.source_port == LIAR.port() && packet.flags.has(Flags::ACK) && !is_ours(l3);
@@ -42,7 +43,7 @@ fn last_ack(wire: &Listener) -> Option<(ConnKey, SeqNo, SeqNo)> {
     seen.flatten()
 }
 
-/// Acknowledges too much, so often that the backup's question has its answer at once.
+/// Acknowledges too much, so often that the backup's probe is answered at once.
 fn lie(wire: &Listener, (key, seq, ack): (ConnKey, SeqNo, SeqNo)) -> u32 {
     let forger = Forger::open(None);
     let claim = own(key, seq, ack.plus(TOO_MUCH), Flags::ACK).build().expect("a packet");
@@ -54,7 +55,7 @@ fn lie(wire: &Listener, (key, seq, ack): (ConnKey, SeqNo, SeqNo)) -> u32 {
     lies
 }
 
-/// The client's own kernel says nothing more about the liar's connection.
+/// Keeps the client's own kernel from saying more about the liar's connection.
 fn silence_kernel(host: &Host) {
     let port = LIAR.port().to_string();
     let words = ["rule", "add", "pref", "1", "ipproto", "tcp", "sport", &port, "blackhole"];

@@ -1,5 +1,5 @@
-//! The group's file is meant to be the same on all its hosts: where the edge's copy
-//! differs from a member's, every host names the key, and none calls the pair protected.
+//! The group's file must be the same on all its hosts: if the edge's copy differs from a member's,
+//! every host names the key, and none calls the pair protected.
 
 use crate::status_is_true_on_every_host::{
     HOSTS, edit_edge, expect_with_code, patient, remedy, rewrite_edge,

@@ -1,5 +1,4 @@
-//! `holdfast capture` shows what the edge does to packets, and nobody is slower
-//! for it or hears of it.
+//! `holdfast capture` shows what the edge does to packets, without slowing or telling anybody.
 
 use crate::{transit, world};
 use holdfast_lab::testbed::strings::Edge;
@@ -9,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Block type of the pcapng specification.
+/// Type of a packet's block in the pcapng specification.
 const ENHANCED_PACKET: u32 = 6;
 
 #[test]
@@ -27,12 +26,12 @@ fn redirected_ones() {
 #[test]
 fn resent_ones() {
     let _limit = world::limit(Duration::from_secs(90));
-    // A machine that is busy has little time to read, and most that passes is not of
-    // interest: what finds no room is not shown.
+    // A busy machine has little time to read, and most of what passes is not of interest: packets
+    // without room are not shown.
     assert!((0..4).any(|_| is_resent_shown()), "nothing was shown as resent");
 }
 
-/// An outage of all strings, and what is shown when it is over.
+/// Whether a capture shows resent packets after an outage of all strings.
 fn is_resent_shown() -> bool {
     let mut shown = false;
     let mut plan = transit::plan(&[100, 100], "");
@@ -53,7 +52,7 @@ fn is_resent_shown() -> bool {
     shown
 }
 
-/// `holdfast capture` on a host, for so many packets and seconds at most.
+/// Starts `holdfast capture` on a host, for at most so many packets and seconds.
 fn watch(host: &Host, role: &str, config: &Path, (packets, seconds): (u64, u64)) -> Child {
     let mut capture = host.command(world::binary());
     capture.args(["capture", "--role", role, "--packets", &packets.to_string()]);
@@ -61,8 +60,7 @@ fn watch(host: &Host, role: &str, config: &Path, (packets, seconds): (u64, u64))
     capture.stdout(Stdio::piped()).spawn().expect("a capture")
 }
 
-/// The comments of what was captured, which tshark reads as they are if it is
-/// installed.
+/// The comments in a capture; tshark, if it is installed, must read the same.
 fn seen(capture: Child) -> Vec<String> {
     let output = capture.wait_with_output().expect("its end");
     assert!(output.status.success());
@@ -84,7 +82,7 @@ fn seen(capture: Child) -> Vec<String> {
     comments
 }
 
-/// The comments of a file's packets, each of which is whole.
+/// The comments of a file's packets, each of which must be complete.
 fn comments(mut file: &[u8]) -> Vec<String> {
     let word = |bytes: &[u8], at: usize| {
         u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))

@@ -1,15 +1,15 @@
-//! What redis keeps in files, and what it says of that.
+//! The files that redis keeps, and what it reports of them.
 
 use crate::world;
 use holdfast_lab::testbed::{Role, Testbed, addresses};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A digest of all keys and values, made by the server.
+/// Script by which the server computes a digest of all keys and values.
 pub const DIGEST: &str = "local k=redis.call('KEYS','*') table.sort(k) local s='' \
      for _,v in ipairs(k) do s=redis.sha1hex(s..v..redis.call('GET',v)) end return s";
 
-/// What redis-cli says, asked through the service.
+/// Output of redis-cli, asked through the service.
 pub fn redis_cli(testbed: &Testbed, words: &[&str]) -> String {
     let mut cli = testbed.host(Role::Client).command("timeout");
     cli.args(["20", "redis-cli", "-h", addresses::SERVICE_V4]).args(words);
@@ -17,7 +17,7 @@ pub fn redis_cli(testbed: &Testbed, words: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// Waits until no child of the server works any more.
+/// Waits until no child of the server is working.
 pub fn quiet(testbed: &Testbed) {
     let busy = ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1", "rdb_bgsave_in_progress:1"];
     world::wait_until("the end of a child", || {
@@ -26,7 +26,7 @@ pub fn quiet(testbed: &Testbed) {
     });
 }
 
-/// A redis of its own, on a copy of the survivor's files.
+/// A separate redis on a copy of the survivor's files.
 pub struct Plain {
     child: Child,
     folder: PathBuf,
@@ -52,7 +52,7 @@ impl Plain {
         plain
     }
 
-    /// Ends it, and moves what it has written to `folder`, for anybody to use.
+    /// Ends it, and moves the files that it has written to `folder`, readable for anybody.
     pub fn keep_in(mut self, folder: &Path) {
         self.says(&["shutdown", "nosave"]);
         let _ = self.child.wait();

@@ -1,5 +1,5 @@
-//! The primary's daemon and its server die in the same moment: what the primary
-//! had in memory is gone, and only missing heartbeats tell.
+//! The primary's daemon and its server die at the same moment: what the primary had in memory is
+//! gone, and only missing heartbeats reveal it.
 
 use crate::world;
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! The daemon reads its own signals from a descriptor and ignores others: the
-//! server is started with none of that.
+//! The daemon reads its own signals from a descriptor and ignores others; the server is started
+//! with neither.
 
 use crate::world;
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::Duration;
 
-/// What a process blocks and ignores.
+/// The signals that a process blocks and ignores.
 fn masks(pid: u32) -> Vec<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
     let wanted = |line: &&str| line.starts_with("SigBlk") || line.starts_with("SigIgn");
@@ -23,7 +23,7 @@ fn the_server_blocks_and_ignores_what_it_does_without_holdfast() {
         // The service's addresses belong to another host.
         let end = recipe.command.iter().position(|word| word == "--bind").expect("addresses");
         recipe.command.drain(end..end + 3);
-        // A daemon starts it with the defaults, whatever whoever starts the tests ignores.
+        // A daemon starts the server with the defaults, whatever the starter of the tests ignores.
         recipe.command.splice(0..0, ["/usr/bin/env", "--default-signal"].map(str::to_owned));
         let server = recipe.start_plain(host).expect("a server");
         masks(server.pid())

@@ -1,5 +1,5 @@
-//! What the tests of spread groups share: servers that say on which host they
-//! run, and clients that ask.
+//! What the tests of spread groups share: servers that name the host on which they run, and their
+//! clients.
 
 use crate::client::on_client;
 use holdfast_lab::testbed::{Role, Testbed, addresses};
@@ -14,17 +14,17 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Length of a message's length.
+/// Bytes of the length in front of a message.
 const HEADER: usize = 4;
 
-/// The service on a port.
+/// Address of the service on a port.
 pub fn service(v6: bool, port: u16) -> SocketAddr {
     let address = if v6 { addresses::SERVICE_V6 } else { addresses::SERVICE_V4 };
     SocketAddr::new(address.parse().expect("an address"), port)
 }
 
-/// A server that answers each message (a length and that many bytes) with its
-/// name and the sum of the bytes; and each datagram likewise.
+/// A server that answers each message (a length and that many bytes), and each datagram, with its
+/// name and the sum of the bytes.
 pub struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -119,7 +119,8 @@ impl Client {
         Ok(Self(stream))
     }
 
-    /// Sends so many bytes in one call; who answers, after checking the sum.
+    /// Sends `bytes` bytes in one call; returns the name of the server that answered, after
+    /// checking the sum.
     pub fn ask(&mut self, bytes: usize) -> io::Result<u8> {
         let message: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
         self.0.write_all(&[&(bytes as u32).to_be_bytes()[..], &message].concat())?;
@@ -130,8 +131,8 @@ impl Client {
     }
 }
 
-/// Sends datagrams of this size until one is answered; by whom. The first may be
-/// what teaches the client the path's MTU.
+/// Sends datagrams of this size until one is answered; returns the server's name. The first may
+/// only teach the client the path's MTU.
 pub fn ask_datagram(testbed: &Testbed, to: SocketAddr, bytes: usize) -> Option<u8> {
     on_client(testbed, || {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };

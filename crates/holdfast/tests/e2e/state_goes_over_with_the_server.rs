@@ -1,5 +1,5 @@
-//! Folders that `state_dirs` names go over with a server that is joined: it finds its
-//! files there as they were, on the other host's own disk, and goes on writing them.
+//! The folders in `state_dirs` are copied with a server that is joined: it finds its files as they
+//! were, on the other host's own disk, and goes on writing them.
 
 use crate::client::{Redis, connected};
 use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const HEARTBEAT_MS: u64 = 300;
-/// More than can be copied while the server stands still.
+/// Number of keys: more data than can be copied while the server stands still.
 const KEYS: u32 = 4000;
 const VALUE_BYTES: u32 = 8000;
 
-/// A redis that appends to files of its own, which go over.
+/// Runs a redis that appends to files of its own, which are copied with it.
 fn with_files(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
@@ -33,7 +33,7 @@ fn folder(testbed: &Testbed, role: Role) -> PathBuf {
     testbed.host(role).outside().join("server")
 }
 
-/// Daemon and server of a member die; it has other files then.
+/// Kills a member's daemon and server, and changes its files.
 fn kill(testbed: &Testbed, group: &mut Group<'_>, role: Role) {
     let server = group.server_pid(role).expect("a server");
     group.kill_member(role).expect("they die");
@@ -48,7 +48,7 @@ fn joins(group: &mut Group<'_>, role: Role) {
     world::heals(group, "it joins");
 }
 
-/// All files of a folder and the folders in it.
+/// All files below a folder.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for found in fs::read_dir(folder).expect("a folder") {
@@ -109,8 +109,7 @@ fn a_server_that_appends_to_files_is_joined_with_them_again_and_again() {
     });
 }
 
-/// The other one's files may differ from the start: then it gets those of the one that is
-/// current.
+/// The other member's files may differ from the start: it gets those of the current member.
 #[test]
 fn members_with_different_files_end_with_the_same() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -138,8 +137,8 @@ fn members_with_different_files_end_with_the_same() {
     assert_eq!(redis.ask(&[b"INCR", b"kept"]), ":4", "{}", group.log_tails());
 }
 
-/// Its files do not fit on the other host's disk: nobody joins, the service goes on, and
-/// what that one had is as it was. Once there is room, it joins.
+/// The files do not fit on the other host's disk: no member joins, the service goes on, and the
+/// other host's files stay as they were. Once there is room, the member joins.
 #[test]
 fn a_full_disk_keeps_a_member_out_and_nothing_else() {
     let _limit = world::limit(Duration::from_secs(90));

@@ -1,5 +1,5 @@
-//! `status` on a primary whose log takes long to its backup: the lag is there
-//! while clients work, and nothing is left of it when they have gone.
+//! `status` on a primary whose log takes long to reach its backup: there is lag while clients work,
+//! and none when they have gone.
 
 use crate::world;
 use holdfast_lab::emu::EmuSpec;

@@ -1,6 +1,6 @@
-//! Whatever happens, `holdfast status` says the same truth on the edge and on
-//! both members: what keeps the service from being protected, in words that one
-//! of them knows and all of them repeat, with an exit code to match.
+//! Whatever happens, `holdfast status` says the same on the edge and on both members: what keeps
+//! the service from being protected, as the host that knows puts it and the others repeat it, with
+//! an exit code that fits.
 
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 pub const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
 
-/// Heartbeats that a busy machine does not miss.
+/// Options with heartbeats so slow that a busy machine does not miss them.
 pub fn patient() -> GroupOptions {
     GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
-/// What a host is expected to say: its state, and a part of its reason.
+/// What a host is expected to report: its state, and a part of its reason.
 pub type Expected<'a> = (Role, &'a str, &'a str);
 
 fn text<'s>(status: &'s Value, name: &str) -> &'s str {
     status[name].as_str().unwrap_or_default()
 }
 
-/// Waits until all hosts say what they should.
+/// Waits until all hosts report what is expected.
 fn expect(group: &Group<'_>, all: &[Expected<'_>]) {
     let until = Instant::now() + Duration::from_secs(15);
     loop {
@@ -50,7 +50,7 @@ fn a_loss_of_protection_is_explained() {
         expect(group, &HOSTS.map(|role| (role, "protected", "")));
         let replica = group.server_pid(Role::Backup).expect("a replica");
         world::signal(replica, "STOP");
-        // Without log to run, a replica may stand still.
+        // Without log to execute, a replica may stand still.
         world::finish(world::start(testbed, &world::counting(3000, 0, None)), group);
         let told = |role| group.events(role).iter().any(|(_, what)| what == "joined");
         world::wait_until("both to tell of the join", || told(Role::Primary) && told(Role::Backup));
@@ -60,7 +60,7 @@ fn a_loss_of_protection_is_explained() {
         let server = group.server_pid(Role::Primary).expect("a server");
         world::signal(server, "STOP");
         expect(group, &HOSTS.map(|role| (role, "waiting", "the server is stopped")));
-        // The number is that of its host's own pid namespace.
+        // The pid is that in the host's own pid namespace.
         let told = remedy(group, Role::Edge);
         assert!(told.starts_with("kill -CONT "), "{told}");
         world::signal(server, "CONT");
@@ -139,7 +139,7 @@ fn members_that_differ_are_waiting_on_every_host() {
     assert!(remedy(&group, Role::Edge).contains("copy the files from one host to the other"));
 }
 
-/// Waits as [`expect`] and looks at the exit codes of `holdfast status` too.
+/// As [`expect`], and checks the exit codes of `holdfast status`, too.
 pub fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_>], code: i32) {
     expect(group, all);
     for (role, ..) in all {
@@ -151,12 +151,12 @@ pub fn expect_with_code(testbed: &Testbed, group: &Group<'_>, all: &[Expected<'_
     }
 }
 
-/// Starts the edge's daemon again with another text in its file.
+/// Restarts the edge's daemon with a text replaced in its file.
 pub fn edit_edge(testbed: &Testbed, group: &mut Group<'_>, from: &str, to: &str) {
     rewrite_edge(testbed, group, |text| text.replace(from, to));
 }
 
-/// As [`edit_edge`], with any change.
+/// As [`edit_edge`], with any change of the file.
 pub fn rewrite_edge(testbed: &Testbed, group: &mut Group<'_>, change: impl FnOnce(&str) -> String) {
     let file = testbed.host(Role::Edge).outside().join("holdfast.toml");
     let text = std::fs::read_to_string(&file).expect("a file");
@@ -190,7 +190,7 @@ fn a_wrong_hardware_address_is_named() {
 fn a_key_that_differs_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
-        // The backup first: it shall not take over.
+        // The backup is stopped first, so that it does not take over.
         let members = [Role::Backup, Role::Primary];
         for role in members {
             world::signal(group.daemon_pid(role).expect("a daemon"), "KILL");
@@ -228,10 +228,10 @@ fn a_host_that_does_not_forward_protects_nobody() {
         expect_with_code(testbed, group, &off, 1);
         assert!(remedy(group, Role::Backup).contains("sysctl -w net.ipv4.ip_forward=1"));
         edge.sysctl(&["net.ipv4.ip_forward=1"]).expect("a setting");
-        // It switches the one of IPv6 off and on as well, on some kernels.
+        // On some kernels the setting of IPv4 switches that of IPv6 off and on as well.
         edge.sysctl(&["net.ipv6.conf.all.forwarding=1"]).expect("a setting");
         expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
-        // One interface is enough: the one through which the members' answers come.
+        // One interface is enough: the one through which the members' answers arrive.
         edge.sysctl(&["net.ipv4.conf.br0.forwarding=0"]).expect("a setting");
         let one = "IPv4 that comes in through br0 is not forwarded";
         expect_with_code(testbed, group, &HOSTS.map(|role| (role, "waiting", one)), 1);
@@ -250,7 +250,7 @@ fn a_member_whose_answers_find_no_way_to_clients_protects_nobody() {
             host.ip("route del default\n").expect("no route");
             expect_with_code(testbed, group, &HOSTS.map(|role| (role, state, lost)), 1);
             assert!(remedy(group, Role::Edge).contains("ip route add default via 10.9.0.1"));
-            // A way to some clients may be all that it needs.
+            // A route to some clients may be all that it needs.
             host.ip("route add 10.8.0.0/24 via 10.9.0.1\n").expect("a route");
             expect_with_code(testbed, group, &HOSTS.map(|role| (role, "protected", "")), 0);
             host.ip("route add default via 10.9.0.1\n").expect("a route");
@@ -273,7 +273,7 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
         assert!(remedy(group, Role::Backup).contains("listens again by itself"));
         drop(stranger.stdin.take());
         stranger.wait().expect("its end");
-        // The other member joins meanwhile, sooner or later than that.
+        // The other member joins meanwhile, before that or after.
         let serves = |role| {
             let status = group.status(role).unwrap_or_default();
             matches!(text(&status, "state"), "unprotected" | "protected")
@@ -287,7 +287,7 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
     });
 }
 
-/// Nothing of its own may listen at any address that the server binds.
+/// Nothing else may listen at any address that the server binds.
 #[test]
 fn a_port_of_another_address_that_a_wildcard_server_needs_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -310,7 +310,7 @@ fn a_port_of_another_address_that_a_wildcard_server_needs_is_named() {
     expect_with_code(&testbed, &group, &protected, 0);
 }
 
-/// A process that takes the server's port; it ends with its input.
+/// Starts a process that holds the server's port until its input ends.
 fn listen(testbed: &Testbed, role: Role, address: &str) -> Child {
     let script = format!(
         "import socket, sys\ns = socket.create_server(('{address}', 6379))\nsys.stdin.read()"
@@ -319,7 +319,7 @@ fn listen(testbed: &Testbed, role: Role, address: &str) -> Child {
     stranger.args(["-c", &script]).stdin(Stdio::piped()).spawn().expect("python3 starts")
 }
 
-/// A redis-server with other words, on both hosts.
+/// Starts a group of redis-servers with a changed recipe, on both hosts.
 pub fn launch_redis<'t>(testbed: &'t Testbed, change: impl Fn(&mut Recipe)) -> Group<'t> {
     world::binary();
     let [mut recipe, _] = [Role::Primary, Role::Backup]
@@ -341,7 +341,7 @@ fn a_port_that_nobody_listens_at_is_named() {
     expect_with_code(&testbed, &group, &HOSTS.map(|role| (role, "waiting", reason)), 1);
 }
 
-/// From its start on, no host calls a static program protected.
+/// From its start on, no host calls a statically linked program protected.
 #[test]
 fn a_static_program_is_never_protected() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -362,7 +362,7 @@ fn a_static_program_is_never_protected() {
         let states = HOSTS.map(|role| group.status(role).unwrap_or_default());
         let shown = || format!("{states:?}\n{}", group.log_tails());
         assert!(states.iter().all(|status| text(status, "state") != "protected"), "{}", shown());
-        // It waits until the edge has barred the backup.
+        // The primary waits until the edge has barred the backup.
         let told = |status: &Value| {
             let is_alone = text(status, "state") == "unprotected";
             is_alone && text(status, "reason").contains("without the shim")
@@ -375,7 +375,7 @@ fn a_static_program_is_never_protected() {
     }
 }
 
-/// A server that listens at once, and is no friend of shims.
+/// Statically linked server that listens at once, and into which no shim is loaded.
 const STATIC: &str = r#"
 #include <arpa/inet.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-//! kill -9 of the daemons at the edges of the strings: flows stay where they
-//! are, new ones are served, and a new life takes over what it finds.
+//! After kill -9 of the daemons at the edges of the strings, flows stay where they are, new ones
+//! are served, and restarted daemons take over what they find.
 
 use crate::{transit, world};
 use holdfast_lab::testbed::strings::{Cut, Edge};
@@ -10,7 +10,7 @@ fn flows_go_on_and_new_ones_are_served() {
     let _limit = world::limit(Duration::from_secs(90));
     let plan = transit::plan(&[100, 100], "mode = \"active/active\"");
     transit::with_strings(&plan, |strings| {
-        // String 1 is dead, and must stay so.
+        // String 1 is dead, and must stay dead.
         strings.cut(1, Cut::Both).expect("cut");
         for edge in Edge::BOTH {
             transit::wait_for_state(strings, edge, 1, "dead");
@@ -18,7 +18,7 @@ fn flows_go_on_and_new_ones_are_served() {
         let run = transit::counting(strings, 2500);
         transit::pause(300);
         strings.kill_daemon(Edge::Far).expect("killed");
-        // The other edge hears nothing any more, and gives up no string for that.
+        // The other edge hears nothing any more, but gives up no string because of that.
         transit::wait_for_state(strings, Edge::Near, 0, "silent");
         transit::finish(strings, transit::counting(strings, 300));
         strings.kill_daemon(Edge::Near).expect("killed");

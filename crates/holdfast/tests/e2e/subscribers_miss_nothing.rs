@@ -1,5 +1,5 @@
-//! Subscribers: some hear all the time, some are silent for the whole outage
-//! and are asked only at the very end.
+//! Subscribers: some get messages all the time, and some send and get nothing during the whole
+//! outage and are asked only at the very end.
 
 use crate::world;
 use std::time::Duration;

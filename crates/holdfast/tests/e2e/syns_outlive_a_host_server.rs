@@ -1,5 +1,5 @@
-//! Clients that connect while a host server dies: their SYNs are lost with it, and
-//! the edge gives them to another one before anybody repeats them.
+//! Clients connect while a host server dies: their SYNs are lost with it, and the edge sends them
+//! to another host server before the clients repeat them.
 
 use crate::client::tcp_counter;
 use crate::spread_world::{Client, Server, service};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const PORT: u16 = 8080;
 const CLIENTS: usize = 32;
 
-/// How many SYNs the client's kernel has repeated.
+/// Number of SYNs that the client's kernel has repeated.
 fn repeated(testbed: &Testbed) -> u64 {
     tcp_counter(testbed, "TCPSynRetrans")
 }
@@ -49,7 +49,7 @@ fn nobody_repeats_a_syn() {
     let events = group.cli(&["events"]).expect("the verb runs").stdout;
     let events = String::from_utf8_lossy(&events);
     assert!(events.contains("resend"), "{events}");
-    // Whose handshake is over is not remembered.
+    // SYNs whose handshakes are complete are not kept.
     crate::world::wait_until("the cache is empty", || {
         let shown = group.ask(&["edge", "show"]).expect("an answer");
         shown["cache"]["flows"] == 0

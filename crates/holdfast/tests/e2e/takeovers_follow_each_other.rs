@@ -1,5 +1,5 @@
-//! A takeover, the documented repair, the next takeover: what an earlier life of
-//! a member has left in its kernel harms no later one.
+//! A takeover, the documented repair, and the next takeover: what an earlier life of a member has
+//! left in its kernel harms no later one.
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
@@ -11,10 +11,10 @@ use std::time::Duration;
 /// Number of takeovers: enough for each member to follow itself twice.
 const TAKEOVERS: usize = 5;
 
-/// Long enough that a busy machine makes none of its own.
+/// Time between two heartbeats in ms, so long that a busy machine causes no takeovers.
 const HEARTBEAT_MS: u64 = 300;
 
-/// A connection to a protected redis waits no longer than this.
+/// Longest time to connect to a protected redis.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -36,7 +36,7 @@ fn five_in_a_row_when_daemons_and_servers_are_killed() {
     five_in_a_row(|group, primary| {
         let server = group.server_pid(primary).expect("a server");
         group.stop_daemon(primary, Signal::KILL).expect("a daemon");
-        // It may have died with its daemon.
+        // The server may have died with its daemon.
         let _ = std::process::Command::new("kill").args(["-9", &server.to_string()]).output();
     });
 }
@@ -54,7 +54,7 @@ fn five_in_a_row(end: impl Fn(&mut Group<'_>, Role)) {
     });
 }
 
-/// One takeover under load; then the survivor serves whoever comes.
+/// One takeover under load, after which the survivor serves new clients.
 fn take_over(
     testbed: &Testbed,
     group: &mut Group<'_>,

@@ -1,5 +1,5 @@
-//! kill -9 of the edge's daemon: clients' packets, their copies and the fence
-//! are eBPF and go on.
+//! After kill -9 of the edge's daemon, clients' packets, their copies and the fence go on, since
+//! they are in eBPF.
 
 use crate::wire::{Forger, Worker};
 use crate::world;
@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// A port of the service that nothing else uses, so that a packet from it is
-/// known by it.
+/// Source port of the marker packets: one of the service's that nothing else uses here.
 const MARKER_PORT: u16 = 6379;
 
-/// Ports of clients that do not exist; the marker of each speaker.
+/// Destination port, of a client that does not exist, that marks packets of the fenced member.
 const FROM_FENCED: u16 = 9001;
+/// Destination port, of a client that does not exist, that marks packets of the current member.
 const FROM_CURRENT: u16 = 9002;
 
 #[test]
@@ -28,7 +28,7 @@ fn connections_go_on_and_new_ones_are_served() {
         let load = world::counting(1500, 300, Some(vec![(0, Action::Kill(edge))]));
         let report = world::finish(world::start(testbed, &load), group);
         assert!(report.total(|it| it.replies) > 0);
-        // A second load connects when nobody has been there for long.
+        // A second load connects after nobody has been connected for long.
         world::finish(world::start(testbed, &world::counting(300, 0, None)), group);
         assert!(group.status(Role::Edge).is_err(), "the edge's daemon still answers");
         let status = group.status(Role::Backup).expect("the backup answers");
@@ -36,7 +36,8 @@ fn connections_go_on_and_new_ones_are_served() {
     });
 }
 
-/// Its files are others, so that no lock keeps it from starting; its address is taken.
+/// The second daemon has other files, so that no lock keeps it from starting; but its address is
+/// taken.
 #[test]
 fn a_second_one_that_is_refused_touches_nothing() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -90,7 +91,7 @@ fn a_fenced_member_stays_silent() {
     });
 }
 
-/// Sends from a member, in the name of the service, to a client's port.
+/// Sends a packet from a member, with the service's address, to a client's port.
 fn speak(testbed: &Testbed, role: Role, client_port: u16) {
     let address = |text: &str| map_ipv4(text.parse::<Ipv4Addr>().expect("an address").octets());
     let key = ConnKey {

@@ -1,6 +1,6 @@
-//! Fault × workload × IP version × client options × path. Each run of the
-//! tests takes a seeded sample in which every value of every axis appears;
-//! `HOLDFAST_MATRIX=full` takes all combinations, one takeover each.
+//! Combinations of fault, workload, IP version, client options and path. Each run of the tests
+//! takes a sample by seed in which every value of every axis occurs; `HOLDFAST_MATRIX=full` takes
+//! all combinations, one takeover each.
 
 use crate::world;
 use std::time::Duration;
@@ -38,13 +38,13 @@ const CLIENTS: [&str; 5] =
 const PATHS: [&str; 5] =
     ["", "--client-path wan", "--tap-loss 1%", "--primary-loss 1%", "--slow-log 5ms"];
 
-/// Takeovers of a sample.
+/// Number of takeovers in a sample.
 const SAMPLE: usize = 20;
 
-/// How long all combinations may take.
+/// Longest time for all combinations.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// How long a sample may take.
+/// Longest time for a sample.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
 
 #[test]
@@ -83,7 +83,7 @@ fn all() -> Vec<String> {
     out
 }
 
-/// Deals one value of every axis to every takeover.
+/// Takeovers of a sample, with a value of every axis for each.
 fn sample(seed: u64) -> Vec<String> {
     let mut random = Random(seed);
     let mut axes = [
@@ -96,7 +96,7 @@ fn sample(seed: u64) -> Vec<String> {
     (0..SAMPLE).map(|_| words(axes.each_mut().map(|axis| axis.pop().unwrap_or_default()))).collect()
 }
 
-/// [`SAMPLE`] values, shuffled, each as often as any other, give or take one.
+/// [`SAMPLE`] values in random order, each as often as any other, give or take one.
 fn deck(values: &[&'static str], random: &mut Random) -> Vec<&'static str> {
     let mut deck: Vec<_> = values.iter().copied().cycle().take(SAMPLE).collect();
     for last in (1..deck.len()).rev() {
@@ -105,7 +105,7 @@ fn deck(values: &[&'static str], random: &mut Random) -> Vec<&'static str> {
     deck
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! A server with TLS computes with its own addresses: they are the same on both
+//! A server with TLS uses its own memory addresses in computations; they are the same on both
 //! members. Its sessions survive a takeover, byte by byte.
 
 use crate::world;
@@ -9,10 +9,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than one TLS record, and no longer than a line may be.
+/// Bytes of a value: more than one TLS record, and not more than a line may have.
 const VALUE_BYTES: usize = 50_000;
 
-/// A certificate that signs itself, and its key, the same on both members.
+/// Creates a self-signed certificate and its key, the same on both members.
 fn certificate(testbed: &Testbed) {
     let [primary, backup] = [Role::Primary, Role::Backup].map(|r| testbed.host(r).outside());
     let text = |name: &str| primary.join(name).display().to_string();
@@ -31,7 +31,7 @@ fn certificate(testbed: &Testbed) {
     }
 }
 
-/// redis-server that speaks TLS on its port, and nothing else.
+/// A redis-server that speaks only TLS.
 fn recipe(testbed: &Testbed) -> Recipe {
     let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0);
     let mut recipe = prepare(Role::Primary).expect("a directory");
@@ -46,7 +46,7 @@ fn recipe(testbed: &Testbed) -> Recipe {
     recipe
 }
 
-/// A TLS session: OpenSSL's client, through its standard input and output.
+/// A TLS session of OpenSSL's client, through its standard input and output.
 struct Session {
     child: Child,
     to: ChildStdin,

@@ -1,5 +1,5 @@
-//! What the tests of transit groups share: two edges, strings, and a server
-//! that knows nothing of them.
+//! What the tests of transit groups share: two edges, strings, and a server that knows nothing of
+//! them.
 
 use crate::world;
 use holdfast_lab::load::{Report, Run, Spec};
@@ -8,8 +8,7 @@ use holdfast_lab::testbed::strings::{Edge, StringPlan, Strings, StringsPlan};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Two strings, and connections that count: the client's redis is on the far
-/// side.
+/// Builds a testbed by `plan`, with a redis-server on the far side for counting clients.
 pub fn with_strings(plan: &StringsPlan, work: impl FnOnce(&mut Strings)) {
     world::binary();
     let mut strings = Strings::build(plan).expect("the testbed stands");
@@ -19,7 +18,7 @@ pub fn with_strings(plan: &StringsPlan, work: impl FnOnce(&mut Strings)) {
     work(&mut strings);
 }
 
-/// A plan with strings of these capacities, Mbit/s, and more settings.
+/// A plan with strings of these capacities in Mbit/s, and more settings of the group.
 pub fn plan(capacities: &[u64], group: &str) -> StringsPlan {
     let string =
         |mbit: &u64| StringPlan { bits_per_second: mbit * 1_000_000, ..StringPlan::default() };
@@ -30,7 +29,7 @@ pub fn plan(capacities: &[u64], group: &str) -> StringsPlan {
     }
 }
 
-/// A load of counting clients for so long.
+/// Starts a load of counting clients for `duration_ms`.
 pub fn counting(strings: &Strings, duration_ms: u64) -> Run {
     start(strings, &world::counting(duration_ms, 0, None))
 }
@@ -40,10 +39,10 @@ pub fn start(strings: &Strings, spec: &Spec) -> Run {
     Run::start(strings.client(), spec).expect("the load starts")
 }
 
-/// Waits for a load, of which every reply must have been right.
+/// Waits for a load, and checks that every reply was right.
 ///
 /// # Panics
-/// If a reply was wrong or did not come.
+/// When a reply was wrong or did not come.
 pub fn finish(strings: &Strings, run: Run) -> Report {
     let report = run.finish().unwrap_or_else(|error| panic!("{error:#}\n{}", strings.log_tails()));
     let errors: Vec<&String> =
@@ -53,7 +52,7 @@ pub fn finish(strings: &Strings, run: Run) -> Report {
     report
 }
 
-/// Waits until an edge says that a string is in this state.
+/// Waits until an edge reports that a string is in this state.
 pub fn wait_for_state(strings: &Strings, edge: Edge, string: usize, state: &str) {
     world::wait_until(&format!("{state} at {}", edge.name()), || {
         member(strings, edge, string)["state"] == state
@@ -70,13 +69,13 @@ pub fn count(strings: &Strings, edge: Edge, name: &str) -> u64 {
     strings.counter(edge, name).expect("the edge answers")
 }
 
-/// The events by which an edge says so, in order.
+/// The kinds of an edge's events, in order.
 pub fn events(strings: &Strings, edge: Edge) -> Vec<String> {
     let events = strings.events(edge).expect("the edge answers");
     events.iter().filter_map(|event| Some(event["what"].as_str()?.to_owned())).collect()
 }
 
-/// Sleeps.
+/// Sleeps for `ms`.
 pub fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }

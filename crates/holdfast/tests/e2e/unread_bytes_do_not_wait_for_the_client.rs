@@ -1,7 +1,6 @@
-//! A server is busy while its client sends, and of the copies to the backup many
-//! are lost. What the server has not read is fetched from its kernel: the client
-//! gets its ACKs long before it would repeat anything, and a takeover in the
-//! middle of it loses nothing.
+//! A server is busy while its client sends, and many of the copies to the backup are lost. What the
+//! server has not read is fetched from its kernel: the client gets its ACKs long before it would
+//! repeat anything, and a takeover in the middle loses nothing.
 
 use crate::client::{Redis, on_client, tcp_counter};
 use crate::world;
@@ -13,10 +12,10 @@ use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The server is busy so often, each time for so long.
+/// Number of times that the server is busy.
 const ROUNDS: u64 = 4;
 const BUSY: Duration = Duration::from_secs(1);
-/// What the client sends meanwhile, bytes.
+/// Bytes that the client sends each time.
 const SIZE: u64 = 100_000;
 
 /// Bytes of the connection from `port` that the other end has not acknowledged.
@@ -59,7 +58,7 @@ impl Clients {
         this
     }
 
-    /// Sends while the server does nothing; how long the last ACK took.
+    /// Sends while the server is busy; returns the time until the last ACK.
     fn send(&mut self, round: u64) -> Duration {
         let seconds = BUSY.as_secs().to_string();
         self.busy.send(&[b"DEBUG", b"SLEEP", seconds.as_bytes()]);
@@ -110,7 +109,7 @@ fn acknowledged_at_once(service: &str) {
     assert_eq!(tcp_counter(&testbed, "TCPTimeouts"), before, "a client has waited: {waited:?}");
     assert!(fetched() >= ROUNDS, "only {} gaps were filled", fetched());
 
-    // What was acknowledged last, only the kernel and the backup have.
+    // Only the kernel and the backup have what was acknowledged last.
     world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
     clients.answers();
     let status = group.status(Role::Backup).expect("the survivor answers");
@@ -121,8 +120,8 @@ fn acknowledged_at_once(service: &str) {
     }
 }
 
-/// Questions cost the primary some calls: of a pair whose copies all arrive hardly
-/// any may come.
+/// Each request for bytes costs the primary some calls: a pair whose copies all arrive makes hardly
+/// any.
 #[test]
 fn a_healthy_pair_asks_for_next_to_nothing() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -1,6 +1,6 @@
-//! redis saves its data and rewrites its log in a child, and opens what the child
-//! has written. The pair stays protected meanwhile, and the survivor has the files;
-//! a save that was under way when the primary died is finished by the survivor.
+//! redis saves its data and rewrites its log in a child, and reads what the child has written. The
+//! pair stays protected meanwhile, and the survivor has the files; a save that was under way when
+//! the primary died is completed by the survivor.
 
 use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
 use crate::world;
@@ -9,9 +9,9 @@ use holdfast_lab::testbed::{Role, Testbed};
 use std::time::Duration;
 
 const KEYS: u32 = 5000;
-/// How long clients count beside the first saves, ms.
+/// Time for which clients count during the first saves, in ms.
 const LOAD_MS: u64 = 4000;
-/// How long the slow save takes for each key, us.
+/// Time that the slow save takes for each key, in µs.
 const SLOW_KEY_US: u32 = 400;
 #[test]
 fn saves_and_rewritten_logs_survive() {
@@ -42,7 +42,7 @@ fn saves_and_rewritten_logs_survive() {
         let logged = Plain::start(&own, "yes");
         assert_eq!(logged.says(&["eval", DIGEST, "0"]), digest, "the log");
         drop(logged);
-        // The survivor saves as ever.
+        // The survivor saves as usual.
         redis(&["bgsave"]);
         quiet(testbed);
         assert!(redis(&["info", "persistence"]).contains("rdb_last_bgsave_status:ok"));
@@ -57,7 +57,7 @@ fn a_save_under_way_is_finished_by_the_survivor() {
         let redis = |words: &[&str]| redis_cli(testbed, words);
         fill(testbed);
         redis(&["config", "set", "rdb-key-save-delay", &SLOW_KEY_US.to_string()]);
-        // Asked for now: later it would be the youngest process of that program.
+        // The pid is looked up now: later it would be that of the youngest process of the program.
         let primary = group.server_pid(Role::Primary).expect("a server");
         redis(&["bgsave"]);
         std::thread::sleep(Duration::from_millis(300));

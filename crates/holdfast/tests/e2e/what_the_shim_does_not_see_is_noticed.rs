@@ -1,5 +1,5 @@
-//! A server that writes to a client by a way that its shim does not see: its replica has not
-//! written that, and could take over nobody. It is not called protected for long.
+//! A server writes to a client in a way that its shim does not see, so its replica has not written
+//! that and could not take over. It is not called protected for long.
 
 use crate::client::{on_client, service};
 use crate::world;
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Answers each line, one that says `raw` past its shim.
+/// Server that answers each line, and one that says `raw` without its shim.
 const SERVER: &str = r#"
 import ctypes, socket
 libc = ctypes.CDLL(None)

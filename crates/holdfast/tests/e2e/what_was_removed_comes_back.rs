@@ -1,6 +1,6 @@
-//! Scripts for traffic shaping and container networks clear `clsact` of interfaces,
-//! and with it our programs; others remove addresses, or what lies in `/run`. All
-//! that is put back, and it is said.
+//! Scripts for traffic shaping and container networks clear `clsact` of interfaces, and Holdfast's
+//! programs with it; others remove addresses, or files in `/run`. All of that is restored and
+//! reported.
 
 use crate::spread_world::{Client, Server, service};
 use crate::world;
@@ -14,7 +14,7 @@ fn mended(group: &Group<'_>, role: Role) -> usize {
     group.events(role).iter().filter(|(_, what)| what == "mended").count()
 }
 
-/// In the place of the edge's, under a name that might be its own.
+/// Puts another program in the place of the edge's, under a name that might be its own.
 fn another_program_takes_its_place(testbed: &Testbed, group: &Group<'_>) {
     let edge = testbed.host(Role::Edge);
     let pin = edge.inside().join("run/bpf-edge/edge/edge_client");
@@ -34,8 +34,8 @@ fn what_was_removed_comes_back() {
     let _limit = world::limit(Duration::from_secs(60));
     let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
     world::with_redis_and(&options, |testbed, group| {
-        // Both of the primary's, the backup's, whose gate waits for it to be one, and all of
-        // the edge's.
+        // These are both places of the primary, that of the backup, whose gate is attached already,
+        // and all of the edge.
         let places = [
             (Role::Primary, "p0", 2),
             (Role::Backup, "b0", 3),
@@ -63,7 +63,7 @@ fn what_was_removed_comes_back() {
         for (role, count) in [(Role::Primary, 5), (Role::Backup, 4), (Role::Edge, 5)] {
             let folder = testbed.host(role).outside().join("run");
             for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
-                // All but the mounts of the pins.
+                // The mounts of the pins cannot be removed, and stay.
                 let _ = std::fs::remove_file(entry.path());
             }
             world::wait_until("its return", || mended(group, role) == count);
@@ -81,7 +81,8 @@ fn what_was_removed_comes_back() {
     });
 }
 
-/// The whole `run_dir`, with what is mounted there, as far as that can be removed.
+/// Removes everything in the `run_dir`, including what is mounted there, as far as that is
+/// possible.
 fn empty(host: &Host) {
     let mut rm = host.command("rm");
     let gone = rm.arg("-rf").arg(host.inside().join("run")).output();
@@ -94,7 +95,7 @@ fn has_clsact(host: &Host, interface: &str) -> bool {
     String::from_utf8_lossy(&shown).contains("clsact")
 }
 
-/// A next daemon finds programs and maps by their names alone.
+/// The next daemon finds programs and maps by their names alone.
 #[test]
 fn the_names_of_a_members_programs_too() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -108,7 +109,7 @@ fn the_names_of_a_members_programs_too() {
         });
         empty(testbed.host(role));
         world::wait_until("its return", || mended(group, role) == 1);
-        // A lone server learns that it is one within a turn of its own.
+        // A lone server learns that it is alone within one of its turns.
         std::thread::sleep(Duration::from_secs(1));
         group.stop_daemon(role, Signal::KILL).expect("its end");
         group.start_daemon(role).expect("another");

@@ -1,13 +1,13 @@
-//! Connections that the server has not accepted when it dies: their clients have
-//! connected, and asked. All of them are answered by the replica, also where they are
-//! more than a socket takes messages.
+//! Connections that the server has not accepted when it dies, although their clients have connected
+//! and sent requests. The replica answers all of them, even if they are more than the messages that
+//! fit into a socket.
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
 use holdfast_lab::testbed::Role;
 use std::time::Duration;
 
-/// More than fit a socket's ordinary buffer, fewer than redis' backlog.
+/// Number of clients: more than fit into a socket's ordinary buffer, fewer than redis' backlog.
 const CLIENTS: usize = 450;
 
 #[test]

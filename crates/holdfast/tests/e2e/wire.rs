@@ -1,5 +1,5 @@
-//! What an attacker or an observer does on the wire: listen to all packets of
-//! a host, and send any.
+//! The means of an attacker or an observer on the wire: listening to all packets of a host, and
+//! sending any.
 
 use holdfast_lab::testbed::Host;
 use holdfast_linux::frame::{FrameSender, Hop};
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// `ETH_P_ALL` of linux/if_ether.h.
 const EVERY_PROTOCOL: u16 = 3;
 
-/// Room for one packet, offloads included.
+/// Bytes of the largest packet, offloads included.
 const PACKET_MAX: usize = 1 << 17;
 
-/// Packets of ours carry this time to live, so that nobody takes them for a
-/// client's, whose kernel starts with 64.
+/// Time to live of the test's own packets, so that they are not taken for a client's, whose kernel
+/// starts with 64.
 pub const OUR_TTL: u8 = 63;
 
 /// A thread on a host's network that works until it is told to stop.
@@ -31,7 +31,7 @@ pub struct Worker<T> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts it; `work` ends when its argument's `should_go_on` says so.
+    /// Starts the thread; `work` ends when its argument's `should_go_on` says so.
     pub fn start(host: &Host, work: impl FnOnce(&Listener) -> T + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let namespace = PathBuf::from("/run/netns").join(host.namespace());
@@ -54,7 +54,7 @@ impl<T: Send + 'static> Worker<T> {
     }
 }
 
-/// Hears every packet of a network namespace, those that leave included.
+/// Listens to every packet of a network namespace, including those that leave.
 pub struct Listener {
     socket: Socket,
     told: Arc<AtomicBool>,
@@ -62,13 +62,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Whether nobody has said stop.
+    /// Whether the work has not been told to stop.
     pub fn should_go_on(&self) -> bool {
         !self.told.load(Ordering::Relaxed)
     }
 
-    /// The next UDP datagram to `port` with its IPv4 header, if the next packet,
-    /// which comes within 50 ms, is one.
+    /// The next UDP datagram to `port` with its IPv4 header, if the next packet is one and comes
+    /// within 50 ms.
     pub fn next_datagram(&self, port: u16) -> Option<Vec<u8>> {
         let mut buffer = self.buffer.lock().expect("one reader");
         let length = (&self.socket).read(&mut buffer).ok()?;
@@ -82,32 +82,32 @@ impl Listener {
         let mut buffer = self.buffer.lock().expect("one reader");
         let length = (&self.socket).read(&mut buffer).ok()?;
         let l3 = &buffer[..length];
-        // Offloaded packets have no checksum yet.
+        // Packets that are offloaded have no complete checksum yet.
         let packet = TcpPacket::parse(l3, Checksum::Partial).ok()?;
         Some(take(l3, packet))
     }
 }
 
-/// Sends packets with our own time to live from a network namespace.
+/// Sends packets with the test's own time to live from a network namespace.
 pub struct Forger {
     raw: RawSender,
     frames: FrameSender,
 }
 
 impl Forger {
-    /// Opens it in the namespace of the calling thread; see [`RawSender::open`].
+    /// Opens a forger in the namespace of the calling thread; see [`RawSender::open`].
     pub fn open(mark: Option<u32>) -> Self {
         let raw = RawSender::open(mark).expect("raw sockets");
         Self { raw, frames: FrameSender::open().expect("packet sockets") }
     }
 
-    /// Sends a packet as it stands, headers that no kernel would write included.
+    /// Sends a packet as it is, including headers that no kernel would write.
     pub fn send_as_is(&mut self, hop: &Hop, l3: &[u8]) -> bool {
         self.frames.send(hop, l3).is_ok()
     }
 
-    /// Sends a packet, IP header first. That the kernel refuses some nonsense
-    /// is as good.
+    /// Sends a packet that begins with its IP header. Returns whether the kernel took it; it may
+    /// refuse some nonsense.
     pub fn send(&self, mut l3: Vec<u8>) -> bool {
         match l3.first().map(|byte| byte >> 4) {
             Some(4) if l3.len() > 8 => l3[8] = OUR_TTL,
@@ -118,7 +118,7 @@ impl Forger {
     }
 }
 
-/// Whether one of us sent this packet.
+/// Whether this test sent the packet.
 pub fn is_ours(l3: &[u8]) -> bool {
     let ttl = if l3[0] >> 4 == 4 { l3[8] } else { l3[7] };
     ttl == OUR_TTL

@@ -1,7 +1,7 @@
-//! The control experiment: with output commit switched off (`buffering = "immediate"`),
-//! answers leave that the backup knows nothing of. The load must notice, or the other tests
-//! prove nothing. It takes state shared between clients and a log that is slower than
-//! the clients' path: plain kill -9 hides the fault.
+//! The control experiment: with output commit switched off (`buffering = "immediate"`), replies
+//! leave of which the backup knows nothing. The load must notice that, or the other tests prove
+//! nothing. It needs state that clients share and a log that is slower than the clients' path: a
+//! plain kill -9 would hide the fault.
 
 use crate::world;
 use holdfast_lab::takeover::failure;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const WORDS: &str = "--fault kill9-all --workload shared --connections 8 --slow-log 20ms";
 
-/// What a client was told and the backup does not know costs that client its connection; the
-/// service goes on all the same.
+/// A client that was told something unknown to the backup loses its connection; the service goes on
+/// all the same.
 #[test]
 fn without_output_commit_the_shared_counter_is_wrong() {
     let _limit = world::limit(Duration::from_secs(240));
@@ -31,7 +31,7 @@ fn with_output_commit_it_is_right() {
     world::all_survive(&[WORDS], 3);
 }
 
-/// Its replies hang on nothing but what the server has read of its clients (FT-TCP's PR).
+/// The server's replies depend only on what it has read from its clients (FT-TCP's PR).
 #[test]
 fn where_reads_wait_it_is_right_too() {
     let _limit = world::limit(Duration::from_secs(240));

@@ -1,6 +1,6 @@
-//! What the end-to-end tests share: takeovers described in the words of
-//! `holdfast-lab bench takeover`, so that a failure is replayed by copying a
-//! line, and a limit after which a test that hangs is ended. Needs root.
+//! What the end-to-end tests share: takeovers described by the options of
+//! `holdfast-lab bench takeover`, so that a failure is replayed by copying a line, and a time limit
+//! for tests that hang. Needs root.
 
 use holdfast_lab::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The binary under test, with its shim beside it.
+/// Path of the binary under test, which has its shim beside it.
 pub fn binary() -> PathBuf {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_holdfast"));
     let shim = binary.with_file_name("libholdfast_shim.so");
@@ -27,7 +27,7 @@ pub fn binary() -> PathBuf {
     binary
 }
 
-/// The laboratory, which the workspace's build puts beside the binary.
+/// Path of the laboratory, which the workspace's build puts beside the binary.
 pub fn lab() -> PathBuf {
     binary().with_file_name("holdfast-lab")
 }
@@ -53,7 +53,7 @@ pub fn limit(limit: Duration) -> Limit {
     Limit { _alive: alive }
 }
 
-/// See [`limit`].
+/// A guard that ends this process after its limit; see [`limit`].
 pub struct Limit {
     _alive: Sender<()>,
 }
@@ -68,7 +68,7 @@ pub fn is_full() -> bool {
     std::env::var("HOLDFAST_MATRIX").is_ok_and(|text| text == "full")
 }
 
-/// One takeover of a fresh pair, or why it could not even be tried.
+/// One takeover of a fresh pair, or why it could not be tried.
 pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
     binary();
     let args = TakeoverArgs::of_words(words).map_err(|error| error.to_string())?;
@@ -81,19 +81,19 @@ pub fn complaint(words: &str, seed: u64) -> Option<String> {
         Ok(outcome) => failure(&outcome)?,
         Err(error) => error,
     };
-    // What the daemons said is long.
+    // The daemons' words are long.
     eprintln!("{why}");
     let why = why.lines().next().unwrap_or_default().to_owned();
     Some(format!("holdfast-lab bench takeover {words} --runs 1 --seed {seed}   # {why}"))
 }
 
-/// Takeovers of each kind where everything is to be tried.
+/// Number of takeovers of each kind if everything is to be tried.
 const RUNS_FULL: u64 = 20;
 
-/// This many takeovers of each kind, with every byte of every client checked.
+/// Runs `runs` takeovers of each kind, with every byte of every client checked.
 ///
 /// # Panics
-/// If any connection is lost, hangs, or gets a wrong byte.
+/// When any connection is lost, hangs, or gets a wrong byte.
 pub fn all_survive(kinds: &[&str], runs: u64) {
     let first = first_seed();
     let runs = if is_full() { RUNS_FULL } else { runs };
@@ -104,16 +104,16 @@ pub fn all_survive(kinds: &[&str], runs: u64) {
     report(&complaints, kinds.len() as u64 * runs);
 }
 
-/// Fails with one replay line per complaint, if there is any.
+/// Fails with one replay line for each complaint, if there is any.
 ///
 /// # Panics
-/// If there is a complaint.
+/// When there is a complaint.
 pub fn report(complaints: &[String], runs: u64) {
     let text = complaints.join("\n");
     assert!(complaints.is_empty(), "{} of {runs} takeovers failed:\n{text}\n", complaints.len());
 }
 
-/// A protected redis-server, for the time of `work`.
+/// Runs a protected redis-server for the time of `work`.
 pub fn with_redis<T>(work: impl FnOnce(&Testbed, &Group<'_>) -> T) -> T {
     with_redis_and(&GroupOptions::default(), work)
 }
@@ -131,7 +131,7 @@ pub fn with_redis_and<T>(
     with_redis_on(&Plan::default(), options, work)
 }
 
-/// As [`with_redis_and`], on hosts and links of one's own choice.
+/// As [`with_redis_and`], on hosts and links by `plan`.
 pub fn with_redis_on<T>(
     plan: &Plan,
     options: &GroupOptions,
@@ -140,8 +140,8 @@ pub fn with_redis_on<T>(
     with_server(Program::Redis, 0, plan, options, |testbed, group| work(testbed, group))
 }
 
-/// Like [`with_redis_on`], with any server; `documents` up to this size, in
-/// bytes.
+/// As [`with_redis_on`], with any server; `documents`: size in bytes up to which documents are
+/// made.
 pub fn with_server<T>(
     program: Program,
     documents: u64,
@@ -158,14 +158,14 @@ pub fn with_server<T>(
     work(&testbed, &mut group)
 }
 
-/// Redis, with its folders on both members.
+/// A recipe of redis, with its folders on both members.
 fn redis_of_both(testbed: &Testbed) -> Recipe {
     let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
     let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
     recipe
 }
 
-/// Only the edge and one member run, whose server may be another than redis.
+/// Runs only the edge and one member, whose server need not be redis.
 pub fn with_one<T>(
     first: Role,
     options: &GroupOptions,
@@ -183,10 +183,11 @@ pub fn with_one<T>(
     work(&testbed, &mut group)
 }
 
-/// Redis holds a file then that it writes, and cannot be copied: nobody joins it.
+/// Options with which redis holds a file that it writes and that cannot be copied, so that no
+/// member can join.
 pub const UNCOPIED: [&str; 2] = ["--appendonly", "yes"];
 
-/// As [`with_server`], of a redis that nobody can join.
+/// As [`with_server`], with a redis that no member can join.
 pub fn with_uncopied_redis<T>(
     options: &GroupOptions,
     work: impl FnOnce(&Testbed, &mut Group<'_>) -> T,
@@ -199,12 +200,11 @@ pub fn with_uncopied_redis<T>(
     work(&testbed, &mut group)
 }
 
-/// Loads so far.
+/// Number of loads started so far.
 static LOADS: AtomicU32 = AtomicU32::new(0);
 
-/// A load of counting clients, some on counters of their own and some on a
-/// shared one, over IPv4. `fault` happens `after_ms` after all work, and the
-/// load goes on for `duration_ms`.
+/// A load of counting clients over IPv4, some on counters of their own and some on a shared one.
+/// `fault` happens `after_ms` after all connections work, and the load goes on for `duration_ms`.
 pub fn counting(duration_ms: u64, after_ms: u64, fault: Option<Vec<(u64, Action)>>) -> Spec {
     let port = Program::Redis.port();
     Spec {
@@ -216,7 +216,7 @@ pub fn counting(duration_ms: u64, after_ms: u64, fault: Option<Vec<(u64, Action)
         duration_ms,
         congestion: None,
         fault: fault.map(|steps| Fault { after_us: after_ms * 1000, redraw_us: 1000, steps }),
-        // It names the keys: a second load counts from 1 again.
+        // The seed determines the keys, and a second load counts from 1 again.
         seed: first_seed() + u64::from(LOADS.fetch_add(1, Ordering::Relaxed)),
         points: Vec::new(),
     }
@@ -227,10 +227,10 @@ pub fn start(testbed: &Testbed, spec: &Spec) -> Run {
     Run::start(testbed.host(Role::Client), spec).expect("the load starts")
 }
 
-/// Waits for a load, of which every reply must have been right.
+/// Waits for a load, and checks that every reply was right.
 ///
 /// # Panics
-/// If a reply was wrong or did not come.
+/// When a reply was wrong or did not come.
 pub fn finish(run: Run, group: &Group<'_>) -> Report {
     let report = run.finish().unwrap_or_else(|error| panic!("{error:#}\n{}", group.log_tails()));
     let errors: Vec<&String> =
@@ -239,43 +239,44 @@ pub fn finish(run: Run, group: &Group<'_>) -> Report {
     report
 }
 
-/// Sends a process a signal, by the name that kill(1) takes.
+/// Sends a signal to a process, by the name that kill(1) takes.
 ///
 /// # Panics
-/// If there is no such process.
+/// When there is no such process.
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(status.expect("kill starts").success());
 }
 
-/// Whether a process runs no more; nobody may have asked yet what became of it.
+/// Whether a process no longer runs, even if it was not waited for yet.
 pub fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// The processor time that a process has taken, ms.
+/// Processor time that a process has used, in ms.
 pub fn cpu_ms(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ')).expect("its fields");
-    // User and system time, in ticks of 10 ms.
+    // These are user and system time, in ticks of 10 ms.
     fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
 }
 
-/// The group protects again; else what the daemons said.
+/// Waits until the group protects again.
 ///
 /// # Panics
-/// If it does not.
+/// When it does not, with what the daemons said.
 pub fn heals(group: &mut Group<'_>, why: &str) {
     if let Err(error) = group.wait_protected() {
         panic!("{why}: {error:#}\n{}", group.log_tails());
     }
 }
 
-/// Daemon and server of each member die in turn, and it joins the other one again.
+/// Kills daemon and server of each member in turn, and starts the member again, which joins the
+/// other one.
 ///
 /// # Panics
-/// If one does not.
+/// When a member does not join.
 pub fn each_dies_and_joins(group: &mut Group<'_>) {
     for _ in 0..2 {
         let primary = group.primary().expect("a primary");
@@ -285,14 +286,13 @@ pub fn each_dies_and_joins(group: &mut Group<'_>) {
     }
 }
 
-/// How long what a test waits for may take, where its promptness is not what is
-/// tested: the machine may be busy with others.
+/// Longest wait for something whose promptness is not tested: the machine may be busy.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits until `ready` is true.
 ///
 /// # Panics
-/// If it is not after [`WAIT_LIMIT`].
+/// When it is not after [`WAIT_LIMIT`].
 pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let until = Instant::now() + WAIT_LIMIT;
     while !ready() {

@@ -1,5 +1,5 @@
-//! The edge's daemon in a namespace of its own, members that a test plays, and
-//! what disturbs both.
+//! The edge's daemon in a network namespace of its own, members that a test plays, and ways to
+//! disturb both.
 
 use holdfast::channel::Channel;
 use holdfast::channel::Identity;
@@ -32,11 +32,11 @@ use std::time::Instant;
 
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Members here answer heartbeats only while they listen, and are silent after
-/// three of these without an answer.
+/// Time between two heartbeats in ms. The members of these tests answer only while they listen, and
+/// count as silent after three without an answer.
 pub const HEARTBEAT_MS: u64 = 500;
 
-/// A disk whose moods stand in the file that HF_DISK names.
+/// Library of a disk that behaves as the file says that HF_DISK names.
 const DISK_C: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -64,7 +64,7 @@ pub struct Bed {
     pub file: PathBuf,
     pub config: Config,
     pub daemon: Option<Child>,
-    /// Loaded into the daemon: a disk that fails or hangs.
+    /// Library that is loaded into the daemon: a disk that fails or hangs.
     pub preload: Option<PathBuf>,
 }
 
@@ -111,8 +111,7 @@ impl Bed {
     }
 
     pub fn daemon(&self, log: Stdio) -> Child {
-        // Not `ip netns exec`: it makes a mount namespace, which would take the
-        // pinned maps with it.
+        // `ip netns exec` would make a mount namespace, which would take the pinned maps with it.
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--net=/run/netns/{}", self.name))
@@ -126,12 +125,12 @@ impl Bed {
         command.spawn().unwrap()
     }
 
-    /// Lets `fdatasync` in the daemon fail, or hang, from now on; or work again.
+    /// Lets `fdatasync` in the daemon fail or hang from now on, or work again.
     pub fn disk(&self, how: &str) {
         std::fs::write(self.folder.join("disk"), how).unwrap();
     }
 
-    /// Builds what [`Bed::disk`] needs; daemons started from now on have it.
+    /// Builds what [`Bed::disk`] needs for daemons that are started from now on.
     pub fn with_a_disk_of_our_own(&mut self) {
         let (source, object) = (self.folder.join("disk.c"), self.folder.join("disk.so"));
         std::fs::write(&source, DISK_C).unwrap();
@@ -154,7 +153,7 @@ impl Bed {
         })
     }
 
-    /// Writes the state file as if a daemon had, and as another one it did not.
+    /// Writes the state file as if a daemon had, with this epoch and current member.
     pub fn write_state(&self, epoch: u64, current: Option<&str>) {
         let newest = self.blocks().into_iter().flatten().map(|b| b.number).max().unwrap_or(0);
         let current = current.map(str::to_owned);
@@ -168,7 +167,7 @@ impl Bed {
         std::fs::write(&self.config.edge.state_file, bytes).unwrap();
     }
 
-    /// The host is started again: what the kernel held is gone.
+    /// Restarts the host: what the kernel held is gone.
     pub fn reboot(&self) {
         for device in ["ec", "ep", "eb"] {
             let mut tc = Command::new("tc");
@@ -186,7 +185,7 @@ impl Bed {
         Some(those.next()?["detail"].as_str()?.to_owned())
     }
 
-    /// kill -9.
+    /// Kills the daemon with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.daemon.take() {
             child.kill().unwrap();
@@ -207,7 +206,7 @@ impl Bed {
         self.member_in(name, 0, false)
     }
 
-    /// A member that lives in an epoch, perhaps as its primary.
+    /// A member in an epoch, perhaps as its primary.
     pub fn member_in(&self, name: &str, epoch: u64, speaks: bool) -> Member {
         let mut member = self.connect(name);
         member.say(&Message::Hello {
@@ -221,7 +220,7 @@ impl Bed {
         });
         member.hear("Hello");
         member.hear("Epoch");
-        // It does its part, whatever it is.
+        // The edge does its part whatever the member's role is.
         let (role, state) = ("primary", "protected");
         member.say(&Message::Says { role, state, reason: "", remedy: "" });
         member
@@ -268,7 +267,7 @@ impl Member {
         self.channel.flush().unwrap();
     }
 
-    /// The next message that is not about who lives; it must start with `start`.
+    /// The next message that is not about who is alive; it must start with `start`.
     pub fn hear(&mut self, start: &str) -> String {
         let heard = wait_for(start, || {
             self.listen();
@@ -278,7 +277,7 @@ impl Member {
         heard
     }
 
-    /// Takes what has come and answers every heartbeat.
+    /// Takes what has arrived, and answers every heartbeat.
     pub fn listen(&mut self) {
         let Self { channel, heard, .. } = self;
         let mut beats = Vec::new();
@@ -297,7 +296,7 @@ impl Member {
         }
     }
 
-    /// Asks until the edge has settled, and is granted.
+    /// Asks until the edge has settled and grants the epoch.
     pub fn promote(&mut self, epoch: u64) {
         let refused = |heard: &str| heard.starts_with("Refused") && heard.contains("just started");
         let mut answer = self.ask(epoch);
@@ -338,7 +337,7 @@ pub fn connect_from(address: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStre
     Ok(socket.into())
 }
 
-/// nsenter becomes the daemon.
+/// The process of nsenter becomes the daemon.
 pub fn daemon_pid(bed: &Bed) -> u32 {
     bed.daemon.as_ref().expect("a daemon").id()
 }
@@ -374,7 +373,7 @@ pub fn text(folder: &Path) -> String {
     )
 }
 
-/// Runs a test on a thread inside the namespace: threads of the harness are shared.
+/// Runs a test on a thread inside the namespace, since the harness' threads are shared.
 pub fn in_bed(name: &str, test: impl FnOnce(&mut Bed) + Send) {
     let mut bed = Bed::new(name);
     std::thread::scope(|scope| {

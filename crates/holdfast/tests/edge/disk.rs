@@ -1,4 +1,4 @@
-//! What the disk and the pinned fence say, and which of them is believed.
+//! What the disk and the pinned fence say, and which of them counts.
 
 use crate::bed::*;
 use holdfast::status::State;
@@ -19,7 +19,7 @@ fn a_disk_that_fails_ends_no_promotion_and_is_said_at_once() {
             (bed.status().state == State::Protected).then_some(())
         });
         bed.disk("fails");
-        // Nobody has asked for anything.
+        // No member has asked for anything.
         let status = wait_for("unprotected", || {
             a.listen();
             b.listen();
@@ -53,7 +53,7 @@ fn a_state_file_that_was_removed_or_replaced_is_written_anew() {
             path.exists().then_some(())
         });
         assert!(is_back(bed));
-        // At once, and so perhaps while the new one is still being opened.
+        // The file is replaced again at once, perhaps while the daemon still opens the new one.
         for _ in 0..2 {
             let other = bed.folder.join("other");
             std::fs::write(&other, "nonsense").unwrap();
@@ -80,7 +80,7 @@ fn a_grant_waits_for_the_disk_and_nothing_else_does() {
         b.say(&Message::InStep { epoch: 1, yes: true });
         bed.disk("hangs");
         b.say(&Message::Promote { epoch: 2 });
-        // The daemon lives, and says what is wrong, while its disk does not answer.
+        // The daemon lives, and reports what is wrong, while its disk does not answer.
         let status = wait_for("unprotected", || {
             a.listen();
             b.listen();
@@ -115,7 +115,7 @@ fn a_fence_that_is_older_than_the_disk_is_closed() {
     in_bed("agree", |bed| {
         let (mut a, _b) = (bed.member("a"), bed.member("b"));
         a.promote(1);
-        // As if the daemon had died between the disk and the fence.
+        // The daemon has died between the disk and the fence.
         bed.kill();
         bed.write_state(2, Some("b"));
         bed.start();
@@ -173,7 +173,7 @@ fn after_a_reboot_with_a_lost_disk_the_living_primary_goes_on() {
         bed.reboot();
         std::fs::remove_file(&bed.config.edge.state_file).unwrap();
         bed.start();
-        // The empty server is first.
+        // The member with the empty server asks first.
         let mut a = bed.member("a");
         assert!(a.ask(1).contains("just started"));
         let mut b = bed.member_in("b", 2, true);
@@ -181,7 +181,7 @@ fn after_a_reboot_with_a_lost_disk_the_living_primary_goes_on() {
         assert_eq!(a.hear("Epoch"), "Epoch { epoch: 2, current: \"b\" }");
         assert!(a.ask(1).contains("not the next one"));
         assert_eq!(bed.status().epoch, 2);
-        // It is remembered as well.
+        // The answer is remembered, too.
         bed.kill();
         bed.reboot();
         bed.start();

@@ -72,7 +72,7 @@ fn a_backup_that_does_not_answer_bars_nobody() {
         });
         a.say(&Message::Promote { epoch: 2 });
         assert!(a.hear("Refused").contains("in step"));
-        // `b` answers nothing from here on.
+        // From here on `b` answers nothing.
         wait_for("silence", || {
             a.listen();
             bed.status().reason.contains("does not hear `b`").then_some(())
@@ -96,7 +96,7 @@ fn a_hand_that_closed_the_edge_is_not_overruled_by_a_member_or_a_restart() {
         assert_eq!(bed.ask("fence").unwrap()["epoch"], 1);
         for round in 0..3 {
             assert_eq!(bed.status().state, State::Fenced, "{round}");
-            // The current one, the same one started anew, a backup.
+            // The current member, the same member restarted, and a backup ask.
             assert!(a.ask(1).contains("closed by hand"));
             assert!(a.ask(2).contains("closed by hand"));
             assert!(b.ask(2).contains("closed by hand"));
@@ -176,8 +176,8 @@ impl Traffic {
     }
 }
 
-/// A busy machine may be late, and what is late buys everybody patience, twice, for a
-/// while: three edges may try.
+/// A busy machine may be late, and lateness makes the edge more patient for a while, twice: so
+/// three edges may try.
 #[test]
 fn packets_that_pass_buy_a_silent_primary_time_and_no_more_than_that() {
     let period = Duration::from_millis(HEARTBEAT_MS);
@@ -191,7 +191,7 @@ fn packets_that_pass_buy_a_silent_primary_time_and_no_more_than_that() {
     assert!(tries.any(|took| in_time(&took)), "thrice too late");
 }
 
-/// After how long a primary is declared dead that says nothing, and one whose packets pass.
+/// Times until a primary that says nothing is declared dead, and one whose packets pass.
 fn times_of_death() -> (Duration, Duration) {
     let (tell, told) = std::sync::mpsc::channel();
     in_bed("pass", move |bed| {
@@ -226,7 +226,7 @@ fn times_of_death() -> (Duration, Duration) {
     told.recv().expect("both times")
 }
 
-/// Whether the last word about `a` is that it was heard.
+/// Whether the last event about `a` says that it is heard.
 fn bed_hears(bed: &Bed) -> bool {
     let events = bed.ask("events").unwrap();
     let events = events["events"].as_array().unwrap();

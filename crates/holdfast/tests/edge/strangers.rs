@@ -1,4 +1,4 @@
-//! Second daemons, hosts of one name, strangers and scarcity.
+//! Second daemons, hosts with the same name, strangers and scarcity.
 
 use crate::bed::*;
 use holdfast::channel::ChannelError;
@@ -31,7 +31,7 @@ fn two_daemons_of_one_role_never_run_at_once() {
             assert!(said.contains("runs already"), "{round}: {said}");
             assert!(kept.try_wait().unwrap().is_none(), "round {round}");
             bed.daemon = Some(if loser == 0 { second } else { first });
-            // A third one neither, and it takes nothing with it.
+            // A third daemon is not accepted either, and takes nothing with it.
             let third = bed.daemon(Stdio::null()).wait().unwrap();
             assert!(!third.success() && bed.ask("status").is_ok());
         }
@@ -56,7 +56,7 @@ fn a_second_host_of_one_name_is_refused_while_the_first_answers() {
         let peers = bed.status().peers;
         assert!(peers.iter().any(|peer| peer.note.contains("two hosts")), "{peers:?}");
         assert!(bed.event("refused").is_some_and(|it| it.contains("another host")));
-        // A first one that does not answer any more gives way.
+        // The first host gives way once it no longer answers.
         wait_for("the other one to be taken", || {
             // An edge that hears nobody would accuse nobody.
             for _ in 0..60 {
@@ -139,7 +139,7 @@ fn a_reader_of_the_log_that_hangs_does_not_stop_the_edge() {
         let mut a = bed.member("a");
         let _b = bed.member("b");
         a.promote(1);
-        // Each of these is an event, and so a line: more than a pipe holds.
+        // Each of these is an event and writes a line: more than a pipe holds.
         for _ in 0..2500 {
             let request = holdfast::admin::Request::Fence { until_takeover: true };
             holdfast::admin::ask(&bed.config.admin_socket(Role::Edge), request).unwrap();

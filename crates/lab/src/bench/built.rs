@@ -12,8 +12,8 @@ pub struct Built {
 }
 
 impl Built {
-    /// Writes `files` (name, text) into a folder of their own and runs `command`
-    /// there; if that fails, answers why in a line.
+    /// Writes `files` (name, text) into a folder of their own and runs `command` there. If that
+    /// fails, returns the reason in one line.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -34,7 +34,7 @@ impl Built {
         Ok(compile(command, &built.folder).map(|()| built))
     }
 
-    /// Where a file of the folder is.
+    /// Path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -46,7 +46,7 @@ impl Drop for Built {
     }
 }
 
-/// Why it cannot be compiled, in a line.
+/// Runs the command that compiles the program; the error is one line.
 fn compile(command: &[impl AsRef<str>], folder: &Path) -> Result<(), String> {
     let [compiler, args @ ..] = command else { return Err("nothing compiles it".to_owned()) };
     let compiler = compiler.as_ref();

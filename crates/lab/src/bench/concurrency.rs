@@ -43,11 +43,11 @@ pub struct ConcurrencyArgs {
 /// One number of clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// How many.
+    /// Number of clients.
     pub clients: usize,
-    /// What all of them get, KB/s, without Holdfast.
+    /// Rate of all clients together without Holdfast, in KB/s.
     pub clean_kb_per_s: Option<Summary>,
-    /// With Holdfast.
+    /// Rate of all clients together with Holdfast, in KB/s.
     pub ours_kb_per_s: Option<Summary>,
 }
 
@@ -57,7 +57,7 @@ pub struct ConcurrencyReport {
     bench: &'static str,
     link_mbit: u64,
     rounds: u64,
-    /// In the order asked for.
+    /// One point for each number of clients, in the order asked for.
     pub points: Vec<Point>,
 }
 

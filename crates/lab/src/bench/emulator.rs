@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-/// Bytes written at a time.
+/// Bytes of one write.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// Options of the emulator bench.
@@ -100,8 +100,8 @@ fn one_stream(testbed: &Testbed, duration: Duration) -> Result<f64> {
     Ok(bytes as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Runs `work` in a thread that has moved to a host's network; sockets that
-/// it makes stay there.
+/// Runs `work` in a thread that has moved to a host's network; sockets that it makes stay in that
+/// network.
 fn on_host<T: Send>(host: &Host, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let file = format!("/proc/{}/ns/net", host.holder());
     let done = std::thread::scope(|scope| {

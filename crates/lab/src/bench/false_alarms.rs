@@ -20,12 +20,11 @@ use std::time::{Duration, Instant};
 /// Time between two questions to the edge whether its epoch has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Failures before the bench gives up: of pairs that start, at each place where one
-/// pair is watched; of watches there; and of cuts in each cell.
+/// Failures before the bench gives up: of pairs that do not start and of watches, at each place
+/// where one pair is watched, and of cuts in each cell.
 const FAILURES_MAX: u64 = 5;
 
-/// Factor by which watching pairs takes longer when each is replaced at the first
-/// look.
+/// Factor by which watching pairs takes longer if each is replaced at the first look.
 const STARTS_PER_WATCH: u32 = 20;
 
 /// Time within which a pair is built and its load has ended or failed.
@@ -36,7 +35,7 @@ const INTERVAL_US: u64 = 5_000;
 const CONNECTIONS: usize = 4;
 const FAULT_AFTER_US: u64 = 200_000;
 const REDRAW_US: u64 = 100_000;
-/// The load goes on for this long after the cut, ms.
+/// Time for which the load goes on after the cut, in ms.
 const AFTER_FAULT_MS: u64 = 2_000;
 
 /// What else the machine does.
@@ -89,28 +88,28 @@ pub struct FalseAlarmArgs {
 pub struct Cell {
     heartbeat_ms: u64,
     beside: Beside,
-    /// How long pairs were watched, all together.
+    /// Time for which pairs were watched, all together, in minutes.
     minutes: f64,
     /// Takeovers of healthy primaries in that time.
     pub false_takeovers: u64,
-    /// The same per hour.
+    /// Takeovers of healthy primaries per hour.
     per_hour: f64,
-    /// Primaries that went on alone in that time, though nothing was done to the backup.
+    /// Primaries that went on alone in that time although nothing was done to the backup.
     pub false_losses: u64,
-    /// Pairs that were to be watched and were replaced before they were protected, or
-    /// did not start.
+    /// Pairs that did not start, or were replaced before they were protected.
     pub starts_failed: u64,
-    /// Pairs that could not be watched to the end: a daemon did not answer, or did not
-    /// tell its epoch.
+    /// Pairs that could not be watched to the end, because a daemon did not answer or did not tell
+    /// its epoch.
     pub watches_failed: u64,
-    /// The latest that a heartbeat was sent, of all three hosts, ms.
+    /// Longest delay of a heartbeat's sending, over all three hosts, in ms.
     late_worst_ms: f64,
-    /// Links cut, and those after which every connection went on.
+    /// Number of links that were cut.
     cuts: u64,
+    /// Cuts after which every connection went on.
     survived: u64,
-    /// Pairs whose links were to be cut that did not start, or had no load.
+    /// Pairs that did not start, or had no load, when their link was to be cut.
     pub cuts_failed: u64,
-    /// Longest interval without progress of any connection.
+    /// Longest interval without progress of any connection, in ms.
     stall_ms: Stalls,
 }
 
@@ -118,7 +117,7 @@ pub struct Cell {
 #[derive(Clone, Debug, Serialize)]
 pub struct FalseAlarmReport {
     bench: &'static str,
-    /// One for each heartbeat and load.
+    /// Results for each heartbeat and load.
     pub cells: Vec<Cell>,
 }
 
@@ -142,8 +141,8 @@ pub fn run(args: &FalseAlarmArgs) -> Result<FalseAlarmReport> {
     Ok(FalseAlarmReport { bench: "false-alarms", cells })
 }
 
-/// More than one heartbeat under one load ever takes: pairs that are replaced at once
-/// cost many times as long as they were watched.
+/// More time than one heartbeat under one load ever takes: pairs that are replaced at once take
+/// many times as long as they are watched.
 fn hogs_limit(args: &FalseAlarmArgs) -> Duration {
     let others = u32::try_from(args.rounds + 3 * FAILURES_MAX).unwrap_or(u32::MAX);
     let watching = watch_time(args.minutes).saturating_mul(STARTS_PER_WATCH);
@@ -204,7 +203,7 @@ fn note_failure(failures: &mut u64, error: anyhow::Error) -> Result<()> {
     Ok(())
 }
 
-/// What happened to one pair, and to those that came in its place.
+/// What happened to one pair, and to the pairs that replaced it.
 #[derive(Default)]
 struct Watched {
     lasted: Duration,
@@ -225,8 +224,8 @@ impl Watched {
         self.late_worst_ms = self.late_worst_ms.max(other.late_worst_ms);
     }
 
-    /// A change that nobody had a reason for. Every pair begins with `Role::Primary`:
-    /// if it still is current, it was granted an epoch for itself alone.
+    /// Notes a change that nobody had a reason for. Every pair begins with `Role::Primary`: if that
+    /// still is current, it was granted an epoch to run on alone.
     fn note_change(&mut self, current: Role) {
         if current == Role::Primary {
             self.false_losses += 1;
@@ -250,7 +249,7 @@ fn watch_pairs(options: &GroupOptions, args: &FalseAlarmArgs) -> Result<Watched>
     Ok(all)
 }
 
-/// Watches a pair without a fault; one that is replaced makes room for the next.
+/// Watches a pair without a fault; a pair that is replaced makes room for the next.
 fn watch_a_pair(options: &GroupOptions, minutes: f64) -> Result<Watched> {
     let mut watched = Watched::default();
     loop {
@@ -287,7 +286,7 @@ fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) ->
 fn wait_for_change(group: &TestGroup<'_>, at_most: Duration) -> Result<bool> {
     let start = Instant::now();
     let first = epoch(&group.status(Role::Edge)?)?;
-    // A pair that stands now has stood in that epoch: one that has ended stays so.
+    // A pair that stands now stood in that epoch, since one that has ended stays so.
     if !group.stands()? {
         return Ok(true);
     }
@@ -300,12 +299,12 @@ fn wait_for_change(group: &TestGroup<'_>, at_most: Duration) -> Result<bool> {
     Ok(false)
 }
 
-/// Without one nothing would ever seem to change.
+/// The epoch in a status. Without one nothing would ever seem to change, so that is an error.
 fn epoch(status: &Value) -> Result<u64> {
     status["epoch"].as_u64().with_context(|| format!("the edge does not tell its epoch: {status}"))
 }
 
-/// Cuts the primary's link. Whether everybody survived, and the longest stall, ns.
+/// Cuts the primary's link. Returns whether every connection survived, and the longest stall in ns.
 fn cut(service: &mut Service<'_>, seed: u64) -> Result<(bool, u64)> {
     let testbed = service.testbed;
     let group = service.group()?;

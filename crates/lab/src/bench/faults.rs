@@ -7,17 +7,17 @@ use crate::testbed::{Host, Role, Testbed, interface};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Time for which what freezes stays frozen, in µs: longer than any detection.
+/// Time for which frozen processes stay frozen, in µs: longer than any detection.
 const FROZEN_US: u64 = 500_000;
 
-/// Time for which heartbeats are missing in a false alarm, in µs: just long
-/// enough to be declared dead.
+/// Time for which heartbeats are missing in a false alarm, in µs: just long enough for a member to
+/// be declared dead.
 const FALSE_ALARM_US: u64 = 120_000;
 
-/// Number of stops of a slow process; with 10 ms each, a second.
+/// Number of stops of a slow process: at 10 ms each, they take a second.
 const SLOW_TURNS: usize = 100;
 
-/// A classic BPF program that drops what it sees: `ret #2`, TC_ACT_SHOT.
+/// Classic BPF program that drops every packet: `ret #2`, TC_ACT_SHOT.
 const DROP_ALL: &str = "1,6 0 0 2";
 
 /// What breaks.
@@ -96,9 +96,9 @@ impl FaultKind {
         }
     }
 
-    /// The member that must speak when `second` has happened soon after.
-    /// `None`: each of the two faults took a member away, and the service may
-    /// stop rather than lie.
+    /// The member that must speak when `second` has happened soon after this fault. `None`: each of
+    /// the two faults took a member away, so that the service may stop rather than give wrong
+    /// answers.
     pub fn survivor_with(self, second: Option<Self>) -> Option<Survivor> {
         match (self.survivor(), second.map(Self::survivor)) {
             (only, None | Some(Survivor::Pair)) | (Survivor::Pair, Some(only)) => Some(only),
@@ -106,8 +106,8 @@ impl FaultKind {
         }
     }
 
-    /// Whether the members need a wire of their own, so that it can be cut
-    /// without either of them losing the edge.
+    /// Whether the members need a wire of their own, so that it can be cut without either of them
+    /// losing the edge.
     pub fn needs_log_link(self) -> bool {
         matches!(
             self,
@@ -155,7 +155,7 @@ pub fn fault_steps(
         FaultKind::ReplicaSlow => Ok(slow(group.server_pid(Role::Backup)?)),
         FaultKind::Freeze => freeze(testbed.host(Role::Primary)),
         FaultKind::BackupFreeze => freeze(testbed.host(Role::Backup)),
-        // A link that is down would be routed around, through the edge.
+        // Traffic of a link that is down would be routed around it, through the edge.
         FaultKind::ChannelCut => [Role::Primary, Role::Backup]
             .map(|unheard| Ok((0, Deaf::prepare(testbed, unheard)?.drop_all())))
             .into_iter()
@@ -175,7 +175,7 @@ pub fn fault_steps(
     }
 }
 
-/// The steps of two faults, the second so much later than the first.
+/// The steps of two faults, of which the second begins `later_us` after the first.
 pub fn both(
     first: Vec<(u64, Action)>,
     second: Vec<(u64, Action)>,
@@ -198,7 +198,7 @@ pub fn both(
     all
 }
 
-/// IFF_UP cleared, as `ip link set down` does it, without its start.
+/// Clears IFF_UP as `ip link set down` does, without the time to start a program.
 fn down(host: &Host, device: &str) -> Action {
     Action::Write(host.interface_flags(device), "0x1002".to_owned())
 }
@@ -217,20 +217,20 @@ fn freeze(host: &Host) -> Result<Vec<(u64, Action)>> {
     Ok(vec![(0, Action::Stop(pids.clone())), (FROZEN_US, Action::Continue(pids))])
 }
 
-/// The process runs for a millisecond in ten.
+/// Lets a process run for one millisecond in ten.
 fn slow(pid: u32) -> Vec<(u64, Action)> {
     let turn = [(1_000, Action::Stop(vec![pid])), (9_000, Action::Continue(vec![pid]))];
     turn.into_iter().cycle().take(2 * SLOW_TURNS).collect()
 }
 
-/// The end of a wire that is to hear nothing.
+/// A host's end of a wire, which can be made to hear nothing.
 struct Deaf<'a> {
     host: &'a Host,
     device: &'static str,
 }
 
 impl<'a> Deaf<'a> {
-    /// Makes ready that `unheard` is not heard by the other member.
+    /// Prepares the other member's end, so that it can stop hearing `unheard`.
     fn prepare(testbed: &'a Testbed, unheard: Role) -> Result<Self> {
         let (role, device) = match unheard {
             Role::Backup => (Role::Primary, interface::PRIMARY_LOG),
@@ -242,7 +242,7 @@ impl<'a> Deaf<'a> {
     fn prepare_at(testbed: &'a Testbed, role: Role, device: &'static str) -> Result<Self> {
         let host = testbed.host(role);
         let words = ["-n", host.namespace(), "qdisc", "add", "dev", device, "clsact"];
-        // It is there already if two faults of a run need it.
+        // The queue exists already if both faults of a run need it.
         let made = crate::command::output("tc", &words);
         if let Err(error) = made
             && !error.to_string().contains("Exclusivity")

@@ -31,17 +31,17 @@ pub struct LatencyArgs {
     pub variant: Option<Variant>,
 }
 
-/// Times of one variant, µs.
+/// Times of one variant, in µs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
     variant: Variant,
-    /// Half of the round trips are shorter.
+    /// Median round trip, in µs.
     pub round_trip_p50_us: Summary,
-    /// 99 % are shorter.
+    /// 99th percentile of round trips, in µs.
     pub round_trip_p99_us: Summary,
-    /// Half of the handshakes are shorter.
+    /// Median time of a handshake, in µs.
     pub connect_p50_us: Summary,
-    /// 99 % are shorter.
+    /// 99th percentile of the handshakes' times, in µs.
     pub connect_p99_us: Summary,
 }
 
@@ -50,11 +50,11 @@ pub struct Times {
 pub struct LatencyReport {
     bench: &'static str,
     rounds: u64,
-    /// Clean first.
+    /// Results of the variants, the clean one first.
     pub variants: Vec<Times>,
-    /// Median of ours minus median of clean, µs.
+    /// Median round trip with Holdfast minus that without, in µs.
     pub round_trip_added_us: Option<f64>,
-    /// The same of handshakes, µs.
+    /// Median handshake with Holdfast minus that without, in µs.
     pub connect_added_us: Option<f64>,
 }
 

@@ -1,6 +1,5 @@
-//! The benches: each alternates between `clean` and `ours` on the same
-//! topology in the same run, or between a deed and none, and prints medians with
-//! their extremes.
+//! The benches. Each alternates between `clean` and `ours`, or between an event and none, on the
+//! same topology in the same run, and prints medians with their extremes.
 
 mod built;
 mod check;

@@ -1,5 +1,5 @@
-//! ns-3 beside our simulator, if it is installed: the wheel `ns3` of PyPI has
-//! headers and libraries, and `ns3.cpp` has the scenarios.
+//! ns-3 beside this project's simulator, if it is installed: the wheel `ns3` of PyPI has headers
+//! and libraries, and `ns3.cpp` has the scenarios.
 
 use super::built::Built;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -11,7 +11,7 @@ const SOURCE: &str = include_str!("ns3.cpp");
 
 const BINARY: &str = "scenarios";
 
-/// The libraries of the scenarios, as the linker must see them.
+/// Libraries that the scenarios are linked with.
 const LIBRARIES: [&str; 7] =
     ["applications", "internet", "point-to-point", "traffic-control", "bridge", "network", "core"];
 
@@ -54,7 +54,7 @@ impl Ns3 {
     }
 }
 
-/// The words that compile the scenarios.
+/// The command line that compiles the scenarios.
 fn compiler(package: &Path, version: &str) -> Vec<String> {
     let (include, libraries) = (package.join("include"), package.join("lib64"));
     let words = ["g++", "-std=c++20", "-O3", "-march=native", "-o", BINARY, "scenarios.cpp"];
@@ -67,7 +67,7 @@ fn compiler(package: &Path, version: &str) -> Vec<String> {
     words.map(str::to_owned).into_iter().chain(paths).chain(libraries).collect()
 }
 
-/// The text between `libns` and `-core.so`.
+/// Version of ns-3: the text between `libns` and `-core.so` in a library's name.
 fn version(libraries: &Path) -> Result<String> {
     for entry in fs::read_dir(libraries).context("the package ns3 has no lib64")? {
         let name = entry?.file_name().into_string().unwrap_or_default();

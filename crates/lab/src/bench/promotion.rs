@@ -16,22 +16,22 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Connections above which most of them are idle.
+/// Number of connections above which most of them are idle.
 const LIVE_MAX: usize = 1000;
 
-/// Number of busy connections among many.
+/// Number of busy connections if most are idle.
 const BUSY_OF_MANY: usize = 100;
 
-/// Time between two questions of a busy connection, µs.
+/// Time between two requests of a busy connection, in µs.
 const INTERVAL_US: u64 = 100_000;
 
-/// Time from the moment when all connections work to the fault, µs.
+/// Time from the moment when all connections work to the fault, in µs.
 const FAULT_AFTER_US: u64 = 500_000;
 
-/// Span from which the next moment is drawn if nothing is outstanding, µs.
+/// Span from which the next moment is drawn if no reply is outstanding, in µs.
 const REDRAW_US: u64 = 5_000;
 
-/// The load goes on for this long after the fault, ms.
+/// Time for which the load goes on after the fault, in ms.
 const AFTER_FAULT_MS: u64 = 3_000;
 
 /// Options of the promotion bench.
@@ -66,17 +66,17 @@ pub struct Promotions {
     runs: u64,
     /// Runs in which every connection survived.
     pub survived: u64,
-    /// From the cause to the last kick.
+    /// Time from the cause to the last kick, in µs.
     pub total_us: Summary,
-    /// Parts of it.
+    /// Times of the takeover's phases, in µs.
     pub phases_us: BTreeMap<&'static str, Summary>,
-    /// Longest interval without progress of any connection.
+    /// Longest interval without progress of any connection, in ms.
     pub stall_ms: Summary,
-    /// Resident memory of the backup's daemon at the end.
+    /// Resident memory of the backup's daemon at the end, in bytes.
     pub daemon_bytes: Summary,
-    /// What it has grown by since there were no connections, per connection.
+    /// Growth of that memory since there were no connections, in bytes per connection.
     pub daemon_bytes_per_connection: Summary,
-    /// What went wrong.
+    /// What went wrong in the runs.
     pub failures: Vec<String>,
 }
 
@@ -84,11 +84,11 @@ pub struct Promotions {
 #[derive(Clone, Debug, Serialize)]
 pub struct PromotionReport {
     bench: &'static str,
-    /// One for each number of connections.
+    /// Results for each number of connections.
     pub promotions: Vec<Promotions>,
 }
 
-/// Resident memory is that of the backup's daemon, if it lived.
+/// Results of one run; resident memory is that of the backup's daemon, if it lived.
 struct Measured {
     outcome: Outcome,
     before_bytes: Option<u64>,

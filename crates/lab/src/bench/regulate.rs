@@ -1,6 +1,6 @@
-//! `holdfast-lab bench regulate`: one of two strings fails under many bulk
-//! flows, with rate control and without, in turns. Do those that are left share
-//! fairly, and does the queue in front of them stay short?
+//! `holdfast-lab bench regulate`: one of two strings fails under many bulk flows, with rate control
+//! and without, in turns. Measured are how fairly the flows share the other string, and how short
+//! its queue stays.
 
 use super::recover::on_host;
 use crate::command::{self, wait_for};
@@ -21,20 +21,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
-/// Time from the first flow's beginning to the failure.
+/// Time from the start of the first flow to the failure.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// Time from the switch to the measurement.
+/// Time from the switch to the start of the measurement.
 const AFTER: Duration = Duration::from_secs(1);
-/// Time after the failure within which the switch comes.
+/// Longest time from the failure to the switch.
 const SWITCH_MAX: Duration = Duration::from_secs(5);
-/// Queues that are full lose heartbeats too, some in a row where 100 flows begin at
-/// once or move to one string.
+/// Heartbeat of the edges in ms. Full queues lose heartbeats too, and several in a row where 100
+/// flows begin at once or move to one string.
 const HEARTBEAT_MS: u64 = 100;
 const SAMPLE: Duration = Duration::from_millis(200);
 const PIECE_BYTES: usize = 32 << 10;
-/// Time between two looks of a stopped flow whether it is over.
+/// Time between two looks of a stopped flow whether the run is over.
 const LOOK: Duration = Duration::from_millis(100);
-/// The failing string; the other one is left.
+/// Index of the failing string; the other one is left.
 const FAILS: usize = 1;
 const LEFT: usize = 0;
 
@@ -76,25 +76,25 @@ pub struct RegulateArgs {
     pub congestion: Vec<String>,
 }
 
-/// One failure.
+/// Results of one failure.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Run {
-    /// Jain's index of what the flows got.
+    /// Jain's index of the flows' shares.
     pub jain: f64,
-    /// At the bottleneck, packets.
+    /// Packets that were dropped at the bottleneck.
     pub drops: u64,
     pub queue_packets_max: u64,
-    /// Of the string that is left.
+    /// Share of the remaining string's capacity that was used.
     pub utilization: f64,
     pub goodput_mbit: f64,
-    /// Flows that got nothing at all.
+    /// Number of flows that got nothing at all.
     pub starved: usize,
     /// How often the near edge has declared a string dead; more than once where
     /// full queues have swallowed three heartbeats in a row.
     pub declared: usize,
 }
 
-/// All failures of one congestion control on one side.
+/// Results of all failures of one congestion control, with rate control or without.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub jain: Summary,
@@ -105,13 +105,13 @@ pub struct Side {
     pub runs: Vec<Run>,
 }
 
-/// One congestion control.
+/// Results of one congestion control.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub congestion: String,
     pub alone: Side,
     pub regulated: Side,
-    /// Goodput with rate control to that without, of each pair.
+    /// Ratio of the goodput with rate control to that without, for each pair.
     pub goodput_ratio: Summary,
 }
 
@@ -133,7 +133,7 @@ pub fn run(args: &RegulateArgs) -> Result<RegulateReport> {
     for congestion in &args.congestion {
         let (mut alone, mut regulated) = (Vec::new(), Vec::new());
         for number in 0..args.pairs {
-            // The first one would always have the advantage.
+            // The order alternates, since the first one would always have the advantage.
             for second in [false, true] {
                 let is_on = second != (number % 2 == 1);
                 let run = one(args, congestion, is_on)?;
@@ -169,16 +169,16 @@ fn side(runs: Vec<Run>) -> Side {
     }
 }
 
-/// What the flows have in common.
+/// What all flows share.
 struct Flows {
-    /// All are connected.
+    /// Whether all flows are connected, and may send.
     go: AtomicBool,
     stop: AtomicBool,
     accepted: AtomicUsize,
     received: Vec<AtomicU64>,
 }
 
-/// One failure on fresh hosts.
+/// Measures one failure on fresh hosts.
 fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
     let string = StringPlan {
         bits_per_second: args.mbit * 1_000_000,
@@ -239,7 +239,7 @@ fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
     Ok(Run { declared, ..run })
 }
 
-/// How often the near edge has declared a string dead.
+/// Number of times that the near edge has declared a string dead.
 fn times_declared(testbed: &Strings) -> Result<usize> {
     let events = testbed.events(Edge::Near)?;
     Ok(events.iter().filter(|event| event["what"] == "declare").count())
@@ -271,12 +271,12 @@ fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows) -> Result<Run>
     })
 }
 
-/// The queue in front of the string that is left, towards the server.
+/// The queue in front of the remaining string, towards the server.
 #[derive(Clone, Copy)]
 struct Queue {
     sent_bytes: u64,
     dropped: u64,
-    /// Packets.
+    /// Number of packets that wait.
     waiting: u64,
 }
 
@@ -291,7 +291,7 @@ impl Queue {
             let digits = at.and_then(|at| queue[at..].split(|c: char| !c.is_ascii_digit()).next());
             digits.and_then(|digits| digits.parse().ok()).with_context(|| queue.to_owned())
         };
-        // "backlog 1514b 1p": the packets come second.
+        // In "backlog 1514b 1p" the packets come second.
         let backlog = queue.split("backlog ").nth(1).and_then(|rest| rest.split(' ').nth(1));
         let waiting = backlog.and_then(|text| text.strip_suffix('p')?.parse().ok());
         Ok(Self {
@@ -333,7 +333,7 @@ fn serve(testbed: &Strings, flows: &Arc<Flows>) -> Result<JoinHandle<()>> {
     Ok(thread)
 }
 
-/// Counts what comes until it is over; the sender's end is no error.
+/// Counts what arrives until the run is over; the end of the sender is no error.
 fn receive(mut stream: &TcpStream, flows: &Flows) {
     let number = flows.accepted.fetch_add(1, Ordering::Relaxed);
     let Some(received) = flows.received.get(number) else { return };

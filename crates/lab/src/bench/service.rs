@@ -1,5 +1,5 @@
-//! A running service, with or without Holdfast, on a testbed of its own: the
-//! two sides of every comparison.
+//! A running service, with or without Holdfast, on a testbed of its own: one of the two sides of
+//! every comparison.
 
 use crate::command::cpu_seconds;
 use crate::load::Workload;
@@ -20,23 +20,23 @@ pub enum Variant {
     Ours,
 }
 
-/// The sides that a bench was asked for, in the order in which they alternate.
+/// The variants that a bench was asked for, in the order in which they alternate.
 pub fn variants(only: Option<Variant>) -> Vec<Variant> {
     only.map_or_else(|| vec![Variant::Clean, Variant::Ours], |variant| vec![variant])
 }
 
-/// CPU time, seconds.
+/// CPU time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuSeconds {
-    /// Of server and daemon on the primary.
+    /// CPU time of server and daemon on the primary, in seconds.
     pub primary: f64,
-    /// Of replica and daemon on the backup.
+    /// CPU time of replica and daemon on the backup, in seconds.
     pub backup: f64,
 }
 
-/// A testbed with a service on it, for the time of `with_service`.
+/// A testbed with a service on it, which lives as long as `with_service` runs.
 pub struct Service<'a> {
-    /// The hosts.
+    /// The testbed with its hosts.
     pub testbed: &'a Testbed,
     /// The daemons, in the variant `ours`.
     pub group: Option<Group<'a>>,
@@ -81,10 +81,10 @@ impl<'a> Service<'a> {
         self.group.as_mut().context("nothing protects this service")
     }
 
-    /// See [`Group::ensure_protected`]; nothing to see in the variant `clean`.
+    /// See [`Group::ensure_protected`]; does nothing in the variant `clean`.
     ///
     /// # Errors
-    /// When the pair is none any more.
+    /// When the pair is not protected any more.
     pub fn ensure_protected(&self) -> Result<()> {
         self.group.as_ref().map_or(Ok(()), Group::ensure_protected)
     }
@@ -115,8 +115,7 @@ impl<'a> Service<'a> {
     }
 }
 
-/// The server that serves a workload; `wanted` is one of those that can, where
-/// there are several.
+/// The server that serves a workload; `wanted` is taken if it is one of several that can.
 pub fn program_for(workload: Workload, wanted: Option<Program>) -> Program {
     match workload {
         Workload::HttpClose | Workload::HttpDownload | Workload::HttpKeepalive => {

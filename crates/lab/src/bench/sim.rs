@@ -1,5 +1,5 @@
-//! How fast the packet simulator is: CPU seconds, packet-hops and memory, beside
-//! an installed ns-3 in turn, and beside what ns-3.48 (`-O3 -march=native`) took.
+//! How fast the packet simulator is: CPU seconds, packet-hops and memory, in turn with an installed
+//! ns-3, and beside the numbers of ns-3.48 (`-O3 -march=native`).
 
 use super::ns3::Ns3;
 use anyhow::Result;
@@ -15,22 +15,25 @@ use std::fs;
 
 const MS: u64 = 1_000_000;
 
-/// One way, of ns-3's dumb-bell and of its section 7.4, ms.
+/// One-way delays of ns-3's dumb-bell, in ms.
 const DUMBBELL_MS: [u64; 4] = [45, 2, 2, 1];
+/// One-way delays of section 7.4's scenario, in ms.
 const ACTIVE_MS: [u64; 4] = [40, 2, 2, 6];
 
-/// Segments of all flows together where the cost per hop is compared.
+/// Number of segments of all flows together where the cost per hop is compared.
 const SHARED_SEGMENTS: u32 = 400_000;
 
 /// Share of the link's rate for each flow, in bits per second.
 const FLOW_BPS: u64 = 10_000_000;
 
-/// What ns-3.48 took on two cores of a Xeon: CPU seconds and MB.
+/// CPU seconds and MB that ns-3.48 took for section 7.4 on two cores of a Xeon.
 const NS3_ACTIVE: (f64, f64) = (7.0, 26.0);
+/// CPU seconds and MB that ns-3.48 took for 1000 flows on two cores of a Xeon.
 const NS3_THOUSAND: (f64, f64) = (56.3, 195.0);
 
-/// A scenario's names, ours and ns-3's.
+/// Names of section 7.4's scenario, here and in the ns-3 program.
 const ACTIVE: (&str, &str) = ("section 7.4", "active");
+/// Names of the scenario with 1000 flows, here and in the ns-3 program.
 const THOUSAND: (&str, &str) = ("1000 flows of 1000 segments", "thousand");
 
 /// Options of the bench.
@@ -44,49 +47,50 @@ pub struct SimBenchArgs {
     pub json: bool,
 }
 
-/// One scenario.
+/// Results of one scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimBenchRow {
     pub scenario: String,
     pub flows: usize,
-    /// The median of the runs.
+    /// CPU seconds of a run, the median.
     pub cpu_seconds: f64,
     pub events: u64,
     pub hops: u64,
     pub hops_per_cpu_second: f64,
     pub ns_per_hop: f64,
-    /// Of the whole process, up to and with this scenario.
+    /// Peak memory of the whole process up to the end of this scenario, in MB.
     pub peak_memory_mb: f64,
-    /// What ns-3.48 took elsewhere, if it was measured.
+    /// CPU seconds that ns-3.48 took on another machine, if measured.
     pub ns3_cpu_seconds: Option<f64>,
     pub ns3_memory_mb: Option<f64>,
 }
 
-/// One scenario here and in ns-3, in turn.
+/// One scenario, run here and in ns-3 in turn.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ns3Row {
     pub scenario: &'static str,
-    /// Medians of the runs.
+    /// CPU seconds of a run here, the median.
     pub cpu_seconds: f64,
     pub ns3_cpu_seconds: f64,
 }
 
-/// All that were run in ns-3 too.
+/// All scenarios that were run in ns-3 too.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ns3Comparison {
     pub version: String,
     pub rows: Vec<Ns3Row>,
 }
 
-/// All of them.
+/// What the bench found.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimBenchReport {
     pub schema: &'static str,
     pub rows: Vec<SimBenchRow>,
-    /// The dearest packet-hop of 10 to 10,000 flows over the cheapest.
+    /// Ratio of the most expensive packet-hop of 10 to 10,000 flows to the cheapest.
     pub hop_cost_ratio: f64,
-    /// An ns-3 that is installed, or why there is none.
+    /// Comparison with an ns-3 that is installed.
     pub ns3: Option<Ns3Comparison>,
+    /// Why there is no comparison with ns-3.
     pub ns3_not_measured: Option<String>,
 }
 
@@ -95,11 +99,12 @@ pub struct SimBenchReport {
 /// # Errors
 /// When a scenario cannot be run.
 pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
-    // The smallest first: memory is a peak of the process.
+    // The smallest scenario is the first, since memory is a peak of the process.
     let mut rows = vec![measure(ACTIVE.0, &section_7_4(), args.runs, Some(NS3_ACTIVE))?];
     let mut costs = Vec::new();
     for flows in [10, 100, 1000, 10_000] {
-        // The same for each flow however many there are: no losses, no timeouts.
+        // Each flow has the same share however many there are, so there are no losses and no
+        // timeouts.
         let scenario = shared(flows, SHARED_SEGMENTS / flows, u64::from(flows) * FLOW_BPS);
         let row = measure("shared link", &scenario, args.runs, None)?;
         costs.push(row.ns_per_hop);
@@ -110,7 +115,7 @@ pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
     let dearest = costs.iter().copied().fold(0.0, f64::max);
     let cheapest = costs.iter().copied().fold(f64::MAX, f64::min);
     let hop_cost_ratio = dearest / cheapest;
-    // One run of the large one takes ns-3 minutes.
+    // The large scenario runs once: ns-3 takes minutes for it.
     let scenarios = [(ACTIVE, section_7_4(), args.runs), (THOUSAND, thousand, 1)];
     let (ns3, ns3_not_measured) = match beside(&scenarios) {
         Ok(beside) => (Some(beside), None),
@@ -120,8 +125,8 @@ pub fn run(args: &SimBenchArgs) -> Result<SimBenchReport> {
     Ok(SimBenchReport { schema, rows, hop_cost_ratio, ns3, ns3_not_measured })
 }
 
-/// Runs scenarios here and in ns-3 in turn, so that both see the same machine,
-/// each so many times.
+/// Runs scenarios here and in ns-3 in turn, each as often as it says, so that both see the same
+/// machine.
 fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Ns3Comparison> {
     let ns3 = Ns3::find()?;
     eprintln!("ns-{} runs the same scenarios, which takes minutes", ns3.version);
@@ -141,7 +146,7 @@ fn beside(scenarios: &[((&'static str, &str), Scenario, u64)]) -> Result<Ns3Comp
     Ok(Ns3Comparison { version: ns3.version.clone(), rows })
 }
 
-/// 100 flows, two strings, buffers of 750 packets, 60 s.
+/// The scenario of section 7.4: 100 flows, two strings, buffers of 750 packets, 60 s.
 fn section_7_4() -> Scenario {
     let dumbbell = Dumbbell {
         delays_ns: ACTIVE_MS.map(|ms| ms * MS),
@@ -152,7 +157,7 @@ fn section_7_4() -> Scenario {
     Scenario { watch: Watch::default(), ..active_active(&dumbbell, Profile::NS3) }
 }
 
-/// Flows that begin within a second and share a link.
+/// A scenario of flows that begin within a second and share a link.
 fn shared(flows: u32, segments: u32, rate_bps: u64) -> Scenario {
     let dumbbell = Dumbbell {
         delays_ns: DUMBBELL_MS.map(|ms| ms * MS),
@@ -208,7 +213,7 @@ fn cpu_seconds() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// The most this process has ever held, from the kernel's count.
+/// Peak memory of this process as the kernel counts it, in MB.
 fn peak_memory_mb() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -217,7 +222,7 @@ fn peak_memory_mb() -> f64 {
 }
 
 impl SimBenchReport {
-    /// Prints it for a reader.
+    /// Prints the report for people.
     pub fn print(&self) {
         println!(
             "{:<28} {:>7} {:>8} {:>10} {:>8} {:>7} {:>9} {:>7}",

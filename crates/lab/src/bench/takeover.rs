@@ -19,28 +19,28 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Earliest moment of a fault after all connections work, µs.
+/// Earliest moment of a fault after all connections work, in µs.
 const FAULT_EARLIEST_US: u64 = 200_000;
 
-/// The moment is drawn from a span this long, µs.
+/// Span from which the moment of the fault is drawn, in µs.
 const FAULT_SPAN_US: u64 = 500_000;
 
-/// Span from which the next moment is drawn if nothing is outstanding, µs.
+/// Span from which the next moment is drawn if no reply is outstanding, in µs.
 const REDRAW_US: u64 = 5_000;
 
-/// The load goes on for this long after the fault, ms.
+/// Time for which the load goes on after the fault, in ms.
 const AFTER_FAULT_MS: u64 = 1_500;
 
-/// The same on a path of 50 ms, ms.
+/// Time for which the load goes on after the fault on a path of 50 ms, in ms.
 const AFTER_FAULT_WAN_MS: u64 = 4_000;
 
-/// Longest stay of a packet on that path, reordering included, s.
+/// Longest stay of a packet on the path of 50 ms, reordering included, in s.
 const WAN_WAY_S: f64 = 0.1;
 
-/// Larger values would take longer than a run on such a path, bytes.
+/// Bytes of a value on the path of 50 ms: larger ones would take longer than a run.
 const WAN_VALUE_BYTES: u64 = 64 << 10;
 
-/// How long a run without a fault lasts, ms.
+/// Duration of a run without a fault, in ms.
 const QUIET_MS: u64 = 500;
 
 /// Seconds of a day.
@@ -145,11 +145,11 @@ pub struct TakeoverReport {
     /// Runs in which every connection survived, or, of faults that may stop the service, in
     /// which none got a wrong byte.
     pub survived: u64,
-    /// Connections over all runs, and those that survived.
+    /// Number of connections over all runs.
     pub connections: u64,
-    /// See `connections`.
+    /// Number of connections that survived, over all runs.
     pub connections_survived: u64,
-    /// Wrong bytes.
+    /// Number of replies with a wrong byte.
     pub byte_errors: u64,
     /// Connections reset or ended by the service.
     pub resets: u64,
@@ -157,44 +157,44 @@ pub struct TakeoverReport {
     pub hangs: u64,
     /// Packets of a fenced member that reached a client.
     pub fenced_packets: u64,
-    /// Longest interval without progress that overlaps the fault, per connection.
+    /// Longest interval without progress that overlaps the fault, for each connection, in ms.
     pub stall_ms: Stalls,
-    /// The longest interval that began later, when all was over: what the
-    /// survivor or the kernel's timers still owed.
+    /// Longest interval that began after the fault was over, in ms: what the survivor or the
+    /// kernel's timers still owed.
     pub later_gap_ms: f64,
-    /// The same without a fault and without Holdfast, per run.
+    /// Longest interval without progress in a run without a fault and without Holdfast, in ms.
     pub quiet_gap_ms: Summary,
-    /// The load's own longest delay.
+    /// Longest delay of the load in waking up, in ms.
     pub own_pause_ms: f64,
-    /// Segments that clients sent again, per run.
+    /// Number of segments that clients sent again in a run.
     pub retransmits: Summary,
-    /// Parts of the takeover as the survivor measured them.
+    /// Times of the takeover's phases as the survivor measured them, in µs.
     pub phases_us: BTreeMap<&'static str, Summary>,
-    /// What went wrong, with the command that shows it again.
+    /// What went wrong, with the command that repeats it.
     pub failures: Vec<String>,
 }
 
-/// One takeover.
+/// Outcome of one takeover.
 pub struct Outcome {
     /// What the clients saw.
     pub report: Report,
     /// `last_takeover` of the backup's status.
     pub takeover: Option<Value>,
-    /// The edge's events: when, by the calendar, and what.
+    /// Events of the edge: the time of day, and the text.
     pub edge_events: Vec<(String, String)>,
     /// Why the wrong member speaks in the end, if it does.
     pub wrong_end: Option<String>,
     /// Packets of the primary that clients got after it had been fenced.
     pub fenced_packets: u64,
-    /// Both members were hit: it is no fault if the service has stopped.
+    /// Whether both members were hit, so that the service may have stopped.
     pub may_stop: bool,
 }
 
 impl TakeoverArgs {
-    /// What the words behind `holdfast-lab bench takeover` say.
+    /// Parses the words that follow `holdfast-lab bench takeover`.
     ///
     /// # Errors
-    /// When the command would not take them.
+    /// When the command would not accept them.
     pub fn of_words(words: &str) -> Result<Self, clap::Error> {
         #[derive(clap::Parser)]
         struct Words {
@@ -209,14 +209,13 @@ impl TakeoverArgs {
         [Some(self.fault), self.second].into_iter().flatten()
     }
 
-    /// The member that must speak in the end; see [`FaultKind::survivor_with`].
-    /// On a wire that loses packets a member may be given up even before the
-    /// fault.
+    /// The member that must speak in the end; see [`FaultKind::survivor_with`]. On a wire that
+    /// loses packets a member may be given up even before the fault.
     fn survivor(&self) -> Option<Survivor> {
         let lossy = self.channel_loss.is_some();
         let survivor = self.fault.survivor_with(self.second).filter(|_| !lossy)?;
-        // memcached's threads read its clock without a lock: a replica that is
-        // stopped again and again may diverge, and its primary goes on alone.
+        // memcached's threads read its clock without a lock, so a replica that is stopped again and
+        // again may diverge, and its primary goes on alone.
         let slow = self.faults().any(|fault| fault == FaultKind::ReplicaSlow);
         let races = matches!(self.program(), Program::Memcached1 | Program::Memcached4);
         Some(if slow && races && survivor == Survivor::Pair { Survivor::Either } else { survivor })
@@ -269,7 +268,7 @@ impl TakeoverArgs {
         }
         let mut groups = vec![group];
         if matches!(self.workload, Workload::Idle | Workload::IdleSubscriber) {
-            // Something must be outstanding at the moment of the fault.
+            // A reply must be outstanding at the moment of the fault.
             groups.push(LoadGroup::usual(Workload::Pingpong, 1, self.program().port()));
         }
         Ok(Spec {
@@ -288,7 +287,7 @@ impl TakeoverArgs {
     }
 }
 
-/// One takeover of a fresh pair.
+/// Runs one takeover of a fresh pair.
 ///
 /// # Errors
 /// When the pair cannot be built or the load cannot begin.
@@ -333,8 +332,8 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
 }
 
 impl Outcome {
-    /// What the clients and the daemons say when the load is over.
-    /// `survivor`: who must speak then; `None`: at most one of them.
+    /// Collects what the clients and the daemons say when the load is over. `survivor`: who must
+    /// speak then; `None`: at most one member.
     pub fn of(report: Report, survivor: Option<Survivor>, group: &mut Group<'_>) -> Self {
         let status = group.status(Role::Backup).unwrap_or_default();
         let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
@@ -348,9 +347,9 @@ impl Outcome {
         }
     }
 
-    /// The fence was closed at the latest when the edge's answer was back at
-    /// the backup; until then the primary may speak, and what it said may be on
-    /// its way for `way_s`.
+    /// Counts packets of the primary that clients got after it had been fenced. The fence was
+    /// closed at the latest when the edge's answer was back at the backup; until then the primary
+    /// may speak, and what it said may be under way for `way_s`.
     fn count_fenced(&mut self, heard: &[SystemTime], way_s: f64) {
         let Some(takeover) = &self.takeover else { return };
         let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
@@ -406,7 +405,7 @@ fn keep_logs(args: &TakeoverArgs, testbed: &Testbed, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same load without a fault, without Holdfast.
+/// Runs the same load without a fault and without Holdfast.
 fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
     let (program, plan) = (args.program(), args.plan(seed)?);
     let options = GroupOptions::default();
@@ -470,7 +469,7 @@ fn sum_up(
     failures: Vec<String>,
 ) -> TakeoverReport {
     let connections = || books.iter().flat_map(|outcome| &outcome.report.connections);
-    // A connection that asked nothing then cannot have stalled.
+    // A connection that had nothing outstanding then cannot have stalled.
     let stalls: Vec<u64> =
         connections().map(|it| it.stall_ns).filter(|stall_ns| *stall_ns > 0).collect();
     let phase = |name: &str| {
@@ -543,7 +542,7 @@ impl TakeoverReport {
     }
 }
 
-/// The time of day of an RFC 3339 time in UTC, s.
+/// The time of day in a UTC time of RFC 3339, in s.
 pub fn second_of_day(text: &str) -> Option<f64> {
     let time = text.split_once('T')?.1.strip_suffix('Z')?;
     let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());

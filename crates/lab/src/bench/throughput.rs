@@ -86,7 +86,7 @@ impl Case {
     }
 }
 
-/// One measurement.
+/// Results of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     rate: f64,
@@ -94,28 +94,28 @@ struct Sample {
     cpu: CpuSeconds,
 }
 
-/// A case in one variant.
+/// Results of a case in one variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
-    /// In the case's unit.
+    /// Rate in the case's unit.
     pub rate: Summary,
-    /// CPU time per request of server and daemon on the primary, µs.
+    /// CPU time per request of server and daemon on the primary, in µs.
     pub primary_cpu_us_per_request: Summary,
-    /// The same on the backup, µs.
+    /// CPU time per request of replica and daemon on the backup, in µs.
     pub backup_cpu_us_per_request: Summary,
 }
 
-/// A case in both variants.
+/// Results of a case in both variants.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseReport {
     /// What was measured.
     pub case: Case,
     unit: &'static str,
-    /// Without Holdfast.
+    /// Results without Holdfast.
     pub clean: Option<Side>,
-    /// With Holdfast.
+    /// Results with Holdfast.
     pub ours: Option<Side>,
-    /// Median of ours by median of clean.
+    /// Median rate with Holdfast divided by that without.
     pub ratio: Option<f64>,
 }
 
@@ -125,7 +125,7 @@ pub struct ThroughputReport {
     bench: &'static str,
     link_mbit: Option<u64>,
     rounds: u64,
-    /// In a fixed order.
+    /// Results of the cases, in a fixed order.
     pub cases: Vec<CaseReport>,
 }
 
@@ -203,8 +203,7 @@ fn usual(workload: Workload) -> Group {
     Group::usual(workload, 4, Program::Redis.port())
 }
 
-/// Requests like a bulk sender's: the next value is on its way before the last is
-/// answered.
+/// Requests like those of a bulk sender: the next value is sent before the last one is answered.
 fn stream_of_sets() -> Group {
     Group { depth: 4, ..usual(Workload::Upload) }
 }
@@ -213,7 +212,7 @@ fn large_gets() -> Group {
     Group { size_bytes: 4 << 20, ..usual(Workload::Download) }
 }
 
-/// The lab's own load: MB/s of application bytes, and requests.
+/// Runs the lab's own load; returns MB/s of application bytes, and the number of requests.
 fn checked(
     args: &ThroughputArgs,
     service: &Service<'_>,
@@ -240,7 +239,7 @@ fn checked(
     Ok((bytes as f64 / report.seconds() / 1e6, report.total(|it| it.replies) as f64))
 }
 
-/// Runs a tool on the client's host and returns what it printed.
+/// Runs a tool on the client's host; returns what it printed.
 fn tool(service: &Service<'_>, program: &str, arguments: &[String]) -> Result<String> {
     let done = service
         .testbed
@@ -256,7 +255,7 @@ fn tool(service: &Service<'_>, program: &str, arguments: &[String]) -> Result<St
     Ok(text)
 }
 
-/// Requests per second that a first short run promises, times the duration.
+/// Runs redis-benchmark with as many requests as a first short run suggests for the duration.
 fn redis_benchmark(args: &ThroughputArgs, service: &Service<'_>, depth: u32) -> Result<(f64, f64)> {
     let once = |requests: u64| -> Result<f64> {
         let words = format!(

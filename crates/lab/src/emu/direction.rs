@@ -10,21 +10,21 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Bytes that may wait in one direction; what exceeds them is dropped.
+/// Most bytes that may wait in one direction; what exceeds them is dropped.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Time for which a reordered packet of an undelayed wire is held, ns; the packets
-/// behind it overtake it.
+/// Time for which a reordered packet of an undelayed wire is held, in ns; the packets behind it
+/// overtake it.
 const HELD_BACK_NS: u64 = 500_000;
 
-/// Rate, in bits per second, below which a frame of many segments is cut: it would be a
-/// burst that no such wire can produce.
+/// Rate in bits per second below which a frame of many segments is cut, since it would be a burst
+/// that no such wire can produce.
 const CUT_BELOW_RATE: u64 = 200_000_000;
 
-/// A full-sized packet, as the queue limit counts them.
+/// Bytes of a full-sized packet, in which the queue limit counts.
 const PACKET_BYTES: u64 = 1500;
 
-/// Buffers kept for reuse.
+/// Most buffers that are kept for reuse.
 const SPARE_MAX: usize = 4096;
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// `which` tells the two directions of a wire apart.
+    /// A direction without traffic; `which` distinguishes the two directions of a wire.
     pub(super) fn new(spec: EmuSpec, link_len: usize, which: u64) -> Self {
         let per_packet = spec.loss > 0.0
             || spec.reorder > 0.0
@@ -110,8 +110,8 @@ impl Direction {
     }
 
     fn packet(&mut self, now_ns: u64, packet: &[u8]) {
-        // One draw per effect and packet, whatever the outcome of the others:
-        // a seed then loses the same packets with and without reordering.
+        // Every effect draws once for every packet, whatever the outcome of the others, so that a
+        // seed loses the same packets with and without reordering.
         let lost = self.loss.loses(&mut self.rng);
         let reordered = self.rng.chance(self.spec.reorder);
         let duplicated = self.rng.chance(self.spec.duplicate);
@@ -128,7 +128,7 @@ impl Direction {
         let due_ns = match (reordered, self.delay_ns) {
             (false, _) => delayed.max(sent_ns),
             (true, 0) => sent_ns + HELD_BACK_NS,
-            // As netem does it: the packet skips the delay.
+            // A reordered packet skips the delay, as in netem.
             (true, _) => sent_ns,
         };
         self.counts.reordered += u64::from(reordered);
@@ -139,7 +139,7 @@ impl Direction {
         }
     }
 
-    /// When the last bit is on the wire, or `None` when the queue is full.
+    /// When the last bit is on the wire, in ns; `None` if the queue is full.
     fn transmit(&mut self, now_ns: u64, bytes: u64) -> Option<u64> {
         let Some(rate) = self.spec.rate_bits_per_second else {
             return Some(now_ns);

@@ -18,25 +18,25 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// Packets the kernel keeps for the emulator to fetch.
+/// Number of packets that the kernel keeps for the emulator.
 const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 
-/// Frames fetched before due ones are sent again.
+/// Number of frames that are fetched before due ones are sent again.
 const BATCH_FRAMES: usize = 64;
 
-/// Real-time priority of a wire, which on a busy machine must not stand still: above
-/// whatever a takeover raises, below the daemons.
+/// Real-time priority of a wire, which must not stand still on a busy machine: above whatever a
+/// takeover raises, and below the daemons.
 const PRIORITY: i32 = 6;
 
-/// The name under which the binary runs [`carry`].
+/// Command by which the binary runs [`carry`].
 pub(crate) const CARRY_COMMAND: &str = "emu-link";
 
 /// One end of a wire.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct End {
-    /// A file of the network namespace, such as `/run/netns/x`.
+    /// File of the network namespace, such as `/run/netns/x`.
     pub namespace: PathBuf,
-    /// The name of the interface to create there.
+    /// Name of the interface to create in it.
     pub interface: String,
 }
 
@@ -103,7 +103,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A process that is gone already is as good.
+        // A process that has ended already is as good as killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -163,7 +163,7 @@ fn open(end: &End, layer: Layer) -> Result<SyncDevice> {
 
 /// Moves frames from one device to the other.
 fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<()> {
-    // Without the right to it the wire is only less punctual.
+    // Without the right to real-time priority the wire is only less punctual.
     let _ = priority::set_realtime(PRIORITY);
     let mut buffer = vec![0u8; FRAME_MAX];
     loop {
@@ -199,8 +199,8 @@ fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<
     }
 }
 
-/// A frame the other side does not take (it is down, or out of memory) is
-/// lost, as on any wire.
+/// Sends a frame. One that the other side does not take (it is down, or out of memory) is lost, as
+/// on any wire.
 fn send(to: &SyncDevice, frame: &[u8]) {
     let _ = rustix::io::write(to, frame);
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// Bytes of the virtio-net header before every frame.
 pub(super) const VNET_LEN: usize = 10;
 
-/// The longest frame a device can hand over: header, Ethernet, 64 KiB packet.
+/// Bytes of the longest frame that a device can hand over: header, Ethernet, packet of 64 KiB.
 pub(super) const FRAME_MAX: usize = VNET_LEN + 18 + 65_535;
 
 const NEEDS_CSUM: u8 = 1;
@@ -22,7 +22,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// What the header says, in this machine's byte order as the devices use it.
+/// The fields of the virtio-net header, in this machine's byte order as the devices use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Vnet {
     flags: u8,
@@ -59,7 +59,7 @@ impl Vnet {
     }
 }
 
-/// Where a destination address is; `link_len` is 14 for TAP and 0 for TUN.
+/// The destination address of a frame; `link_len` is 14 for TAP and 0 for TUN.
 pub(super) fn destination(frame: &[u8], link_len: usize) -> Option<IpAddr> {
     let packet = frame.get(VNET_LEN + link_len..)?;
     match packet.first()? >> 4 {
@@ -89,7 +89,7 @@ pub(super) fn for_each_packet(frame: &[u8], link_len: usize, mut each: impl FnMu
     }
 }
 
-/// `None`, before anything was handed over, when the frame is to stay whole.
+/// Cuts a frame into packets; `None`, before any was handed over, if the frame has to stay whole.
 fn cut(frame: &[u8], link_len: usize, each: &mut impl FnMut(&[u8])) -> Option<()> {
     let vnet = Vnet::read(frame)?;
     let kind = vnet.gso_type & !GSO_ECN;
@@ -125,7 +125,7 @@ fn cut(frame: &[u8], link_len: usize, each: &mut impl FnMut(&[u8])) -> Option<()
     Some(())
 }
 
-/// Which part of its frame a packet is.
+/// The part of its frame that a packet is.
 #[derive(Clone, Copy)]
 struct Place {
     index: usize,
@@ -133,9 +133,8 @@ struct Place {
     last: bool,
 }
 
-/// Turns copied headers into those of one packet. The checksum stays partial:
-/// the field holds the sum of the pseudo header (RFC 9293 §3.1), the receiving
-/// device finishes it.
+/// Turns copied headers into those of one packet. The checksum stays partial: the field holds the
+/// sum of the pseudo header (RFC 9293 §3.1), and the receiving device completes it.
 fn rewrite(
     packet: &mut [u8],
     link_len: usize,

@@ -17,22 +17,22 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// How the block of a shell is told to the shells inside it.
+/// Variable that tells the shells inside a shell its block.
 const BLOCK_VARIABLE: &str = "HOLDFAST_EMU_BLOCK";
 
-/// Where a command finds the caller's end of its wire.
+/// Variable that tells a command the caller's end of its wire.
 const GATEWAY_VARIABLE: &str = "HOLDFAST_EMU_GATEWAY";
 
-/// Shells in shells; the innermost block is a /28.
+/// Most shells inside each other: the innermost block is a /28.
 const DEPTH_MAX: u32 = 5;
 
-/// Outermost shells at the same time in one network.
+/// Most outermost shells at the same time in one network.
 const OUTERMOST_MAX: u32 = 64;
 
-/// How long the kernel may take to make a namespace.
+/// Longest time for the kernel to make a namespace.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
-/// A shell's addresses: `index` of every shell from the outermost inwards.
+/// Addresses of a shell: the `index` of every shell, from the outermost inwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Block(Vec<u32>);
 
@@ -100,7 +100,7 @@ struct Holder(Child);
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // A process that has ended already is as good as killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -7,15 +7,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How many full-sized packets may wait for a rate-limited wire by default.
+/// Default number of full-sized packets that may wait for a rate-limited wire.
 const DEFAULT_QUEUE_PACKETS: u32 = 1000;
 
-/// Trouble on a wire, the same in both directions.
+/// What a wire does to packets, the same in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmuSpec {
-    /// Added to every packet.
+    /// Delay of every packet.
     pub delay: Duration,
-    /// Each packet's delay varies evenly by up to this, either way.
+    /// Largest deviation of a packet's delay in either direction, evenly distributed.
     pub jitter: Duration,
     /// Share of packets that vanish, 0 to 1.
     pub loss: f64,
@@ -52,22 +52,22 @@ impl Default for EmuSpec {
 /// Why words are not a specification.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// A keyword nobody knows.
+    /// The keyword is unknown.
     #[error(
         "`{0}` is unknown; known are delay, jitter, loss, reorder, duplicate, rate, queue, only to, seed"
     )]
     Unknown(String),
-    /// A keyword without its value.
+    /// The keyword has no value.
     #[error("`{0}` needs a value")]
     Missing(&'static str),
-    /// A value that does not read as what its keyword needs.
+    /// The value does not fit its keyword.
     #[error("`{value}` is no {what}, for example {example}")]
     Value {
-        /// What was written.
+        /// The value as written.
         value: String,
         /// What it should be.
         what: &'static str,
-        /// One that would do.
+        /// An example that fits.
         example: &'static str,
     },
 }
@@ -154,7 +154,7 @@ fn rate(word: &str) -> Result<u64, SpecError> {
     let wrong = || SpecError::Value { value: word.to_owned(), what: "rate", example: "100mbit" };
     let (number, unit) = units::split(word).ok_or_else(wrong)?;
     let bits = number * units::bits_per_second(unit).ok_or_else(wrong)?;
-    // Below one bit per second nothing would ever arrive.
+    // At less than one bit per second nothing would ever arrive.
     if bits < 1.0 { Err(wrong()) } else { Ok(bits as u64) }
 }
 

@@ -18,36 +18,40 @@ pub(super) const FIGURE: Measured = Measured {
 
 const ROUNDS: u64 = 2;
 
-/// Bytes of a bulk transfer's values, and how many are on their way.
+/// Bytes of a bulk transfer's values.
 const BULK_BYTES: u64 = 8 << 10;
+/// Number of a bulk transfer's values that are under way.
 const BULK_DEPTH: usize = 16;
 
-/// The paper's streaming server (DSS) throttles itself to 20.13 KB/s: so many bytes ten times
-/// a second.
+/// Bytes of each of the stream's values, ten a second: the paper's streaming server (DSS) throttles
+/// itself to 20.13 KB/s.
 const STREAM_BYTES: u64 = 2_013;
-/// Clients of 50 KB/s, likewise.
+/// Bytes of each of a client's values, ten a second: 50 KB/s.
 const CLIENT_BYTES: u64 = 5_000;
+/// Time between two values of a paced stream, in µs.
 const INTERVAL_US: u64 = 100_000;
 
-/// How many clients there are, one number after the other.
+/// Numbers of clients that are measured, one after the other.
 const CLIENTS: [usize; 5] = [5, 15, 20, 25, 30];
+/// Numbers of clients that are measured in a quick run.
 const QUICK_CLIENTS: [usize; 2] = [20, 30];
 
-/// Bytes of a full frame, and of its payload with timestamps.
+/// Bytes of a full frame.
 const FRAME_BYTES: f64 = 1514.0;
+/// Bytes of a full frame's payload, with timestamps.
 const SEGMENT_BYTES: f64 = 1448.0;
 
-/// What a link can carry of application data at most, KB/s.
+/// Most application data that a link can carry, in KB/s.
 const LINK_KB_PER_S: f64 = LINK_BITS_PER_S as f64 / 8e3 * SEGMENT_BYTES / FRAME_BYTES;
 
 const NAMES: [&str; 3] = ["ttcp in", "ttcp out", "DSS"];
 
-/// What a side got through, by round.
+/// Throughput of a side, by round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    /// In the order of [`NAMES`], KB/s.
+    /// Throughput of the cases in the order of [`NAMES`], in KB/s.
     pub(super) cases: [Rounds; 3],
-    /// Of each client, KB/s, by the number of clients.
+    /// Throughput of each client in KB/s, by the number of clients.
     pub(super) each: Vec<(usize, Rounds)>,
 }
 
@@ -104,7 +108,7 @@ pub(super) fn draw(found: &[Found; 3]) -> Drawn {
         let row = found.iter().map(|it| median(&it.cases[case]));
         table.rows.push(std::iter::once(case as f64).chain(row).collect());
     }
-    // Cases behind the others are numbers of clients, and what each of them got.
+    // The rows after the cases are numbers of clients, with the throughput of each client.
     for index in 0..found[0].each.len() {
         let row = found.iter().map(|it| median(&it.each[index].1));
         table.rows.push(std::iter::once(found[0].each[index].0 as f64).chain(row).collect());
@@ -133,7 +137,7 @@ pub(super) fn draw(found: &[Found; 3]) -> Drawn {
     Drawn { charts: vec![throughput, clients], table, checks: checks(found) }
 }
 
-/// The paper's own bars stand in a picture; what its text says of them is compared.
+/// The paper's bars are a picture; what its text says of them is compared.
 fn checks(found: &[Found; 3]) -> Vec<Check> {
     let [clean, cold, hot] = found;
     let case = |it: &Found, index: usize| median(&it.cases[index]);

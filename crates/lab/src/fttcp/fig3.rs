@@ -18,8 +18,8 @@ const ROUNDS: u64 = 2;
 /// Bytes of a value.
 const VALUE_BYTES: u64 = 4 << 10;
 
-/// The paper's Samba, KB/s: clean TCP, then each mode cold and hot. Which bar is whose follows
-/// from what the text says of them.
+/// Throughput of the paper's Samba, in KB/s: clean TCP, then each mode cold and hot. Which bar
+/// belongs to which mode follows from the text.
 const PAPER: [(Side, f64); 7] = [
     (Side::Clean, 1035.61),
     (Side::cold(Buffering::Immediate), 1026.84),
@@ -30,7 +30,7 @@ const PAPER: [(Side, f64); 7] = [
     (Side::hot(Buffering::Prs), 1015.67),
 ];
 
-/// A side's throughput by round, KB/s.
+/// Throughput of a side in KB/s, by round.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) side: Side,

@@ -1,6 +1,6 @@
-//! FT-TCP Fig. 4 and §5.4: a takeover as the client's numbers show it. The paper draws a
-//! promotion of 2.5 s whose backup has not snooped, so that the client's next timeout decides
-//! when data flows again. Ours always snoops; drawn are a hot backup and a cold one.
+//! FT-TCP Fig. 4 and §5.4: a takeover as the client's sequence numbers show it. The paper draws a
+//! promotion of 2.5 s whose backup has not snooped, so that the client's next timeout decides when
+//! data flows again. Holdfast's backup always snoops; drawn are a hot one and a cold one.
 
 use super::sides::{Side, link};
 use super::trace::{Seen, Trace, seconds};
@@ -26,47 +26,52 @@ pub(super) const FIGURE: Measured = Measured {
     measure,
 };
 
-/// The server dies so long after the load has begun, and so long it goes on.
+/// Time from the start of the load to the server's death, in ms.
 const BEFORE_MS: u64 = 3_000;
+/// Time from the start of the load to the server's death in a quick run, in ms.
 const QUICK_BEFORE_MS: u64 = 800;
+/// Time for which the load goes on after the server's death, in ms.
 const AFTER_MS: u64 = 2_500;
 
-/// If nothing is outstanding then, another moment is drawn from so many µs.
+/// Span from which the next moment is drawn if no reply is outstanding, in µs.
 const REDRAW_US: u64 = 5_000;
 
-/// Bytes of a value of the client's stream, and how many are on their way.
+/// Bytes of a value of the client's stream.
 const VALUE_BYTES: u64 = 8 << 10;
+/// Number of the stream's values that are under way.
 const DEPTH: usize = 16;
 
-/// The drawn part begins so long before the death, and ends as long after the client goes on.
+/// Time that is drawn before the death, and after the client goes on, in s.
 const AROUND_S: f64 = 0.25;
 
-/// A gap that begins later than this is not the takeover's.
+/// Time after the death until which a gap counts as the takeover's, in s.
 const FAULT_WINDOW_S: f64 = 0.1;
 
 const MB: f64 = 1e6;
 
-/// A point of the figure: when, s since the load began, and how far, bytes.
+/// A point of the figure: the time since the load began, in s, and the position, in bytes.
 type Point = (f64, f64);
 
-/// One takeover.
+/// The client's stream in one takeover.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
     pub(super) sent: Vec<Point>,
     pub(super) acked: Vec<Point>,
     pub(super) died_s: f64,
-    /// From the death, ms: until the backup knew, from there until it could speak, and until
-    /// data flowed again.
+    /// Time from the death until the backup knew of it, in ms.
     pub(super) detection_ms: f64,
+    /// Time from then until the backup could speak, in ms.
     pub(super) promotion_ms: f64,
+    /// Time from the death until data flowed again, in ms.
     pub(super) stall_ms: f64,
-    /// What a cold backup had kept of the log, MB, and how long it took to run that, ms.
+    /// Log that a cold backup had kept, in MB.
     pub(super) log_mb: f64,
+    /// Time that a cold backup took to execute its log, in ms.
     pub(super) replay_ms: f64,
 }
 
 impl Found {
-    /// From the backup's being live until the client's stream went on.
+    /// Time from the moment when the backup was live until the client's stream went on, in ms.
     pub(super) fn gap_ms(&self) -> f64 {
         (self.stall_ms - self.detection_ms - self.promotion_ms).max(0.0)
     }
@@ -124,7 +129,7 @@ pub(super) fn of_trace(seen: &[Seen], died: SystemTime) -> Result<Found> {
     let (mut found, mut begun) = (Found::default(), None);
     let (mut furthest, mut last) = (0.0, 0.0);
     let mut longest = 0.0;
-    // The first 2 GiB of a stream are told apart.
+    // Sequence numbers tell positions apart up to 2 GiB.
     let place = |seq: SeqNo| f64::from(seq.since(origin));
     for it in seen.iter().filter(|it| it.port == first.port) {
         let begun = *begun.get_or_insert(it.at);
@@ -135,7 +140,7 @@ pub(super) fn of_trace(seen: &[Seen], died: SystemTime) -> Result<Found> {
             continue;
         }
         if place(it.ack) > furthest {
-            // What was on its way at the death still comes; then nothing for the longest time.
+            // What was under way at the death still arrives; after that comes the longest gap.
             let is_of_death = at >= found.died_s && last <= found.died_s + FAULT_WINDOW_S;
             if is_of_death && at - last > longest {
                 (longest, found.stall_ms) = (at - last, (at - found.died_s) * 1e3);

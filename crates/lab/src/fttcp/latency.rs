@@ -1,6 +1,6 @@
-//! FT-TCP Table 1 (§5.3): how long a request takes, and how long a packet until it is
-//! acknowledged, both seen at the client. The paper's request lists a folder of Samba's: 87
-//! bytes, a reply of 464, 39 bytes, a reply of 49. Ours has the same sizes, of redis.
+//! FT-TCP Table 1 (§5.3): the time of a request, and the time until a packet is acknowledged, both
+//! seen at the client. The paper's request lists a folder of Samba: 87 bytes, a reply of 464, 39
+//! bytes, a reply of 49. Here they have the same sizes, and are of redis.
 
 use super::sides::{Side, bars, link, rounds};
 use super::trace::{Seen, Trace, seconds};
@@ -24,24 +24,29 @@ pub(super) const FIGURE: Measured = Measured {
 
 const ROUNDS: u64 = 3;
 
-/// Requests of a round and the pause between them; the paper has 30 in all.
+/// Number of requests in a round; the paper has 30 in all.
 const REQUESTS: usize = 200;
+/// Number of requests in a quick round.
 const QUICK_REQUESTS: usize = 40;
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Bytes of the two requests of an exchange, and of their replies.
+/// Bytes of the two requests of an exchange, each with those of its reply.
 pub(super) const EXCHANGE: [(usize, usize); 2] = [(87, 464), (39, 49)];
 
-/// Without a reply for so long the server is gone.
+/// Time without a reply after which the server counts as gone, in s.
 const PATIENCE_S: u64 = 10;
 
-/// The paper's means, ms: of a request, and of a packet.
+/// The paper's mean times for clean TCP, in ms: of a request, and of a packet.
 const PAPER_CLEAN: (f64, f64) = (2.2, 0.7);
+/// The paper's mean time of a request with a cold backup in the mode PRS, in ms.
 const PAPER_COLD_PRS_MS: f64 = 5.8;
+/// The paper's mean time of a request with a hot backup in the mode PRS, in ms.
 const PAPER_HOT_PRS_MS: f64 = 6.2;
+/// The paper's mean time of a packet with a backup, in ms.
 const PAPER_PACKET_MS: f64 = 2.3;
 
-/// Times of a side, µs.
+/// Times of a side, in µs.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) side: Side,
@@ -69,7 +74,7 @@ fn measure(effort: &Effort) -> Result<Drawn> {
     Ok(draw(&found))
 }
 
-/// The paper's exchange so many times; what passed at the client.
+/// Runs the paper's exchange `count` times; returns the segments that passed at the client.
 fn exchanges(service: &mut Service<'_>, count: usize) -> Result<Vec<Seen>> {
     let testbed = service.testbed;
     let seen = in_client(testbed, |at| {
@@ -92,7 +97,7 @@ fn exchanges(service: &mut Service<'_>, count: usize) -> Result<Vec<Seen>> {
     Ok(seen)
 }
 
-/// Values whose replies have the paper's sizes.
+/// Sets values whose replies have the paper's sizes.
 fn fill(at: SocketAddr) -> Result<()> {
     let mut client = TcpStream::connect(at)?;
     for (request, reply) in EXCHANGE {
@@ -102,7 +107,7 @@ fn fill(at: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// A key with which a GET has so many bytes, if it has two digits of length.
+/// A key for which a GET has `request` bytes, if its length has two digits.
 fn key(request: usize) -> String {
     "k".repeat(request - get("").len() - 1)
 }
@@ -111,13 +116,13 @@ pub(super) fn get(key: &str) -> Vec<u8> {
     format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).into_bytes()
 }
 
-/// Bytes of a value with which a reply, `$LEN`, the value, has so many.
+/// Bytes of a value whose reply, `$LEN` and the value, has `reply` bytes.
 pub(super) fn value_len(reply: usize) -> usize {
     let digits = if reply < 100 { 2 } else { 3 };
     reply - digits - 5
 }
 
-/// From each first request to the second one's reply, µs.
+/// Times from each first request to the reply to the second one, in µs.
 pub(super) fn request_us(seen: &[Seen]) -> Vec<f64> {
     let mut begun = None;
     let mut found = Vec::new();
@@ -134,7 +139,7 @@ pub(super) fn request_us(seen: &[Seen]) -> Vec<f64> {
     found
 }
 
-/// From each segment with data to its acknowledgement, µs.
+/// Times from each segment with data to its acknowledgement, in µs.
 pub(super) fn packet_us(seen: &[Seen]) -> Vec<f64> {
     let mut waiting: Vec<(u16, SeqNo, std::time::SystemTime)> = Vec::new();
     let mut found = Vec::new();
@@ -154,7 +159,7 @@ pub(super) fn packet_us(seen: &[Seen]) -> Vec<f64> {
     found
 }
 
-/// Count, smallest, median, mean, largest, and standard deviation, as the paper's table.
+/// Count, smallest, median, mean, largest, and standard deviation, as in the paper's table.
 pub(super) fn statistics(values: &[f64]) -> [f64; 6] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -185,8 +190,8 @@ pub(super) fn draw(found: &[Found]) -> Drawn {
     Drawn { charts: vec![chart], table, checks: checks(found) }
 }
 
-/// Medians are compared with the paper's means: one machine carries all hosts here, and what
-/// it does besides is in the tail.
+/// Compares medians with the paper's means: here one machine carries all hosts, and whatever else
+/// it does is in the tail.
 fn checks(found: &[Found]) -> Vec<Check> {
     let of = |side, pick: fn(&Found) -> &Vec<f64>| {
         let it = found.iter().find(|it| it.side == side);
@@ -241,7 +246,7 @@ fn checks(found: &[Found]) -> Vec<Check> {
     checks
 }
 
-/// What clients see of the waits; the paper has times of its own machines.
+/// Checks of what clients see of the waits; the paper's times are of its own machines.
 fn added(of: &impl Fn(Side, fn(&Found) -> &Vec<f64>) -> f64) -> Vec<Check> {
     let requests: fn(&Found) -> &Vec<f64> = |it| &it.requests;
     let mut checks = Vec::new();

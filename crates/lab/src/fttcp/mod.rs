@@ -1,7 +1,7 @@
-//! The figures of FT-TCP (Zagorodnov, Marzullo, Alvisi and Bressoud, DSN 2003, §5.2 to
-//! 5.4), measured again on the testbed: a redis-server of the distribution in the place of
-//! ttcp and of DSS, each host's links at the paper's 10 Mbit/s, the members' own wire apart.
-//! Samba is left out: families of processes are not replicated.
+//! The figures of FT-TCP (Zagorodnov, Marzullo, Alvisi and Bressoud, DSN 2003, §5.2 to 5.4),
+//! measured again on the testbed: Debian's redis-server in the place of ttcp and DSS, the links of
+//! each host at the paper's 10 Mbit/s, except for the members' own wire. Samba is left out, since
+//! families of processes are not replicated.
 
 mod fig2;
 mod fig3;
@@ -14,5 +14,5 @@ mod trace;
 
 use holdfast_papers::figures::Measured;
 
-/// All of them.
+/// All figures of FT-TCP.
 pub const FIGURES: [Measured; 4] = [fig2::FIGURE, fig3::FIGURE, fig4::FIGURE, latency::FIGURE];

@@ -1,5 +1,5 @@
-//! What is compared: clean TCP with a cold and a hot backup, in each buffering mode, and how
-//! much a load gets through.
+//! The sides that are compared: clean TCP and each buffering mode with a cold and a hot backup.
+//! Also how much a load gets through.
 
 use crate::bench::service::{Service, Variant, address, with_service};
 use crate::load::{Group, Report, Run, Spec, Workload};
@@ -12,21 +12,22 @@ use holdfast_report::Summary;
 use holdfast_report::plot::{Bar, Chart};
 use holdfast_wire::buffering::Buffering;
 
-/// The paper's client link (§5.2).
+/// Rate of the paper's client link, in bits per second (§5.2).
 pub(super) const LINK_BITS_PER_S: u64 = 10_000_000;
 
-/// A round's load in seconds, and in a quick one.
+/// Duration of the load of a round, in ms.
 const LOAD_MS: u64 = 3_000;
+/// Duration of the load of a round in a quick run, in ms.
 const QUICK_LOAD_MS: u64 = 600;
 
-/// Before that it empties the bucket that limits the link, which else lets a quarter of a
-/// megabyte pass at once.
+/// Time at the start of a load that is not measured, in ms: it empties the bucket that limits the
+/// link, which otherwise lets a quarter of a megabyte pass at once.
 const WARM_MS: u64 = 400;
 
-/// Which side of a comparison.
+/// One side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Plain TCP, nothing of ours attached.
+    /// Plain TCP, without Holdfast.
     Clean,
     Ours {
         cold: bool,
@@ -35,7 +36,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// As Holdfast runs where nobody says otherwise, cold and hot.
+    /// Clean TCP, and Holdfast with its default buffering, cold and hot.
     pub(super) const USUAL: [Self; 3] =
         [Self::Clean, Self::cold(Buffering::Commit), Self::hot(Buffering::Commit)];
 
@@ -54,7 +55,7 @@ impl Side {
         std::iter::once(Self::Clean).chain(ours).collect()
     }
 
-    /// In words, and as part of a column's name.
+    /// The side's name in words, which is also part of a column's name.
     pub(super) fn name(self) -> String {
         match self {
             Self::Clean => "clean TCP".to_owned(),
@@ -70,7 +71,8 @@ impl Side {
         }
     }
 
-    /// Builds it with a redis-server, hands it to `work`, and looks whether it still protects.
+    /// Builds the side with a redis-server, hands it to `work`, and checks afterwards that it still
+    /// protects.
     pub(super) fn serve<T>(
         self,
         shape: Shape,
@@ -88,22 +90,22 @@ impl Side {
     }
 }
 
-/// The paper's link.
+/// The limit of the paper's link.
 pub(super) fn link() -> Shape {
     Shape::Tbf { bits_per_second: LINK_BITS_PER_S }
 }
 
-/// How long a load takes, ms.
+/// Duration of a load, in ms.
 pub(super) fn load_ms(effort: &Effort) -> u64 {
     if effort.quick { QUICK_LOAD_MS } else { LOAD_MS }
 }
 
-/// How often everything is measured.
+/// How often each number is measured.
 pub(super) fn rounds(effort: &Effort, usual: u64) -> u64 {
     effort.rounds.unwrap_or(if effort.quick { 1 } else { usual })
 }
 
-/// Clients of one kind, for so long.
+/// Runs clients of one kind for the duration of a load.
 pub(super) fn run(
     service: &Service<'_>,
     group: Group,
@@ -124,8 +126,8 @@ pub(super) fn run(
     Ok(report)
 }
 
-/// What a load got through, KB/s, when the link's bucket was empty. Of an upload the answered
-/// values count: what a client has given to its kernel may still lie there.
+/// Throughput of a load in KB/s after the link's bucket was empty. Of an upload the answered values
+/// count, since what a client has given to its kernel may still be there.
 pub(super) fn kb_per_s(
     service: &Service<'_>,
     group: &Group,
@@ -142,15 +144,15 @@ pub(super) fn kb_per_s(
     Ok(bytes as f64 / report.seconds() / 1e3)
 }
 
-/// Values of a side, one for each round.
+/// Values of one side, one for each round.
 pub(super) type Rounds = Vec<f64>;
 
-/// Their median.
+/// Median of the values.
 pub(super) fn median(values: &[f64]) -> f64 {
     Summary::of(values).median
 }
 
-/// Bars of medians, one for each side in each group; the lines at the names say which is which.
+/// A chart of medians, with one bar for each side in each group; the legend says which is which.
 pub(super) fn bars(
     title: &str,
     y_name: &str,
@@ -171,7 +173,7 @@ pub(super) fn bars(
         y_name: y_name.to_owned(),
         x_range: (0.0, groups.len() as f64),
         x_names: groups.iter().map(|it| (*it).to_owned()).collect(),
-        // Above the bars is room for the legend.
+        // The room above the bars is for the legend.
         y_range: Some((0.0, top * (1.2 + 0.08 * sides.len() as f64))),
         bars: sides.iter().enumerate().flat_map(one).collect(),
         bar_names: sides.iter().map(|it| it.0.clone()).collect(),

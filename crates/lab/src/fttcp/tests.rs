@@ -78,7 +78,7 @@ fn modes_are_compared_with_the_papers_bars() {
     assert!((falls.ours - 0.002).abs() < 1e-9, "{}", falls.ours);
 }
 
-/// The paper has no bar for output commit.
+/// Asserts that no cell is empty outside the paper's column, which has no bar for output commit.
 fn is_whole_but_for_the_papers(drawn: &Drawn) {
     let mut drawn = drawn.clone();
     drawn.table.rows.iter_mut().for_each(|row| row.truncate(4));
@@ -123,7 +123,7 @@ fn a_stall_lasts_from_the_death_until_acknowledgements_go_on() {
     let trace = [
         Seen { syn: true, ..seen(1000, true, 0, 100, 0) },
         seen(1010, true, 50, 150, 1),
-        // A pause before the death is none of the takeover's.
+        // A pause before the death does not count for the takeover.
         seen(1510, false, 0, 1, 150),
         seen(1600, true, 50, 200, 1),
         seen(1650, false, 0, 1, 150),
@@ -141,7 +141,7 @@ fn a_stall_lasts_from_the_death_until_acknowledgements_go_on() {
     assert!(fig4::of_trace(&trace, at(1702)).is_err(), "it never went on");
 }
 
-/// Each point has one of two cells.
+/// Asserts that each point has one of two cells.
 fn is_whole_but_for_gaps(drawn: &Drawn) {
     assert!(drawn.table.rows.iter().all(|row| row[2].is_nan() != row[3].is_nan()));
     is_whole(drawn);

@@ -1,5 +1,5 @@
-//! What passes at the client: each segment of the service's connections with its time, as the
-//! paper's client-side traces have it.
+//! The segments of the service's connections that pass at the client, with their times, as in the
+//! paper's client-side traces.
 
 use crate::testbed::{Role, Testbed, socket_at};
 use anyhow::{Result, anyhow};
@@ -12,36 +12,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
-/// The longest frame that offloading makes.
+/// Bytes of the longest frame that offloading makes.
 const FRAME_BYTES_MAX: usize = 65_536;
 
-/// Segments that are kept at most.
+/// Most segments that are kept.
 const SEEN_MAX: usize = 1 << 20;
 
-/// A segment.
+/// A segment that passed at the client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) at: SystemTime,
     pub(super) from_client: bool,
-    /// Of the client.
+    /// Port of the client.
     pub(super) port: u16,
     /// Bytes of payload.
     pub(super) len: usize,
-    /// Behind its last number.
+    /// Sequence number behind the segment's last byte.
     pub(super) end: SeqNo,
-    /// Meaningless in a client's SYN.
+    /// Acknowledgement number, which means nothing in a client's SYN.
     pub(super) ack: SeqNo,
     pub(super) syn: bool,
 }
 
-/// Listens at the client.
+/// Records segments at the client.
 pub(super) struct Trace {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Seen>>,
 }
 
 impl Trace {
-    /// Begins to listen to a service at `port`.
+    /// Begins to record the segments of a service at `port`.
     pub(super) fn start(testbed: &Testbed, port: u16) -> Result<Self> {
         let mut socket = socket_at(testbed.host(Role::Client), None)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -58,14 +58,14 @@ impl Trace {
         Ok(Self { stop, thread })
     }
 
-    /// All that has passed.
+    /// Ends the recording, and returns its segments.
     pub(super) fn finish(self) -> Result<Vec<Seen>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the trace's thread panicked"))
     }
 }
 
-/// A segment of a service at `port`.
+/// The segment in a frame, if it is of a service at `port`.
 pub(super) fn of_frame(at: SystemTime, l3: &[u8], port: u16) -> Option<Seen> {
     let packet = TcpPacket::parse(l3, Checksum::Partial).ok()?;
     let from_client = packet.destination_port == port;

@@ -1,30 +1,30 @@
-//! What can happen to a group, and what must be true of it afterwards. No world
-//! here: which deeds are possible, and where they lead, is the lab's own knowledge,
-//! against which the daemons' words are held.
+//! What can happen to a group, and what must be true of it afterwards. This file knows no testbed:
+//! which deeds are possible, and where they lead, is the lab's own knowledge, with which the
+//! daemons' words are compared.
 
 use crate::testbed::Role;
 use holdfast_chance::Rng;
 
-/// How the group must be.
+/// The state in which the group must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
-    /// Both members stand, this one speaks.
+    /// Both members run, and `current` serves.
     Pair { current: Role },
-    /// This member serves without a backup, and the other one's daemon does not run. It
-    /// is joined when that one is started.
+    /// The member `survivor` serves without a backup, and the other one's daemon does not run; it
+    /// joins when it is started.
     Solo { survivor: Role },
-    /// Nobody serves; this member did last.
+    /// Nobody serves; `last` was the last member that did.
     Dead { last: Role },
 }
 
 /// What is done in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Nothing but load.
+    /// Only load.
     Quiet,
-    /// Others keep both cores busy.
+    /// Other programs keep both cores busy.
     Busy,
-    /// Others take memory, and the edge's disk is full.
+    /// Other programs take memory, and the edge's disk is full.
     Full,
     /// kill -9 of the current member's server; the member joins by itself.
     KillServer,
@@ -53,26 +53,26 @@ pub enum Deed {
     RebootEdge,
     /// For a moment the edge reaches neither member.
     Glitch,
-    /// A daemon stands still for less than a heartbeat.
+    /// A daemon stops for less than a heartbeat.
     Pause(Role),
-    /// The machine's clock jumps, and after a moment back.
+    /// The machine's clock jumps, and jumps back after a moment.
     Clock,
-    /// A daemon can open nothing more for a moment.
+    /// A daemon can open no more descriptors for a moment.
     Scarce(Role),
-    /// SIGHUP to a daemon.
+    /// A daemon gets a SIGHUP.
     Hup(Role),
     /// The member that was lost is started again, and joins.
     Join,
-    /// The same, and something breaks in the middle of it.
+    /// The lost member is started again, and something breaks while it joins.
     BreakJoin(Break),
-    /// The same, and the server that is being joined dies, perhaps a moment after it has
-    /// a backup again; then both members are stopped and started.
+    /// The lost member is started again, and the server that it joins dies, perhaps a moment after
+    /// it has a backup again; then both members are stopped and started.
     DieJoined,
-    /// kill -9 of the daemon of a server that speaks alone, which lives on and is taken up
-    /// by the daemon that is started again.
+    /// kill -9 of the daemon of a server that speaks alone; the server lives on, and the daemon
+    /// that is started again takes it up.
     Orphan,
-    /// The documented repair of a server that cannot be joined: both members stop, both
-    /// start.
+    /// The documented repair of a server that cannot be joined: both members are stopped, and both
+    /// are started.
     Repair,
     /// `holdfast down` everywhere, then a new start.
     DownAndUp,
@@ -80,12 +80,12 @@ pub enum Deed {
     KillLast,
 }
 
-/// What breaks while a member joins. Wherever the join is by then, it comes about.
+/// What breaks while a member joins. The join comes about, however far it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
     /// kill -9 of the joiner's daemon, which is started again.
     Joiner,
-    /// kill -9 of the server that was made of the image.
+    /// kill -9 of the server that was built from the image.
     Copy,
     /// The joiner's link is cut, and comes back.
     Link,
@@ -94,8 +94,7 @@ pub enum Break {
 }
 
 impl Truth {
-    /// A deed that is possible now; rarer ones have smaller weights. Clocks jump only
-    /// where they may.
+    /// Draws a deed that is possible now, by its weight. Clocks jump only if `clocks` says so.
     pub fn draw(self, rng: &mut Rng, clocks: bool) -> Deed {
         const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
         let host = rng.pick(&HOSTS);
@@ -145,7 +144,7 @@ impl Truth {
         }
     }
 
-    /// Where a deed leads.
+    /// The state to which a deed leads.
     pub fn after(self, deed: Deed) -> Truth {
         match (deed, self) {
             (Deed::KillServer | Deed::Switchover | Deed::Cut, Truth::Pair { current }) => {
@@ -161,7 +160,7 @@ impl Truth {
                 Truth::Pair { current: survivor }
             }
             (Deed::KillLast, Truth::Solo { survivor }) => Truth::Dead { last: survivor },
-            // The member that was current last starts the next epoch.
+            // The member that was the last to be current starts the next epoch.
             (
                 Deed::Repair | Deed::DownAndUp | Deed::DieJoined,
                 Truth::Solo { survivor: last } | Truth::Dead { last },
@@ -170,7 +169,7 @@ impl Truth {
         }
     }
 
-    /// The member that speaks.
+    /// The member that serves.
     pub fn speaker(self) -> Option<Role> {
         match self {
             Truth::Pair { current } => Some(current),
@@ -181,12 +180,12 @@ impl Truth {
 }
 
 impl Deed {
-    /// Whether the clients' connections end with it, as documented.
+    /// Whether the clients' connections end with the deed, as documented.
     pub fn ends_connections(self) -> bool {
         matches!(self, Deed::Repair | Deed::DownAndUp | Deed::KillLast | Deed::DieJoined)
     }
 
-    /// Whether the pair stands all the while, and every host says so.
+    /// Whether the pair stays protected during the deed, and every host says so.
     pub fn keeps_protection(self) -> bool {
         matches!(
             self,
@@ -200,7 +199,7 @@ impl Deed {
         )
     }
 
-    /// Whether clients come and go as if nothing were done.
+    /// Whether clients come and go as if nothing had been done.
     pub fn disturbs_nobody(self) -> bool {
         matches!(self, Deed::Quiet | Deed::Hup(_))
     }
@@ -214,15 +213,15 @@ impl Deed {
         matches!(self, Deed::KillServer | Deed::Switchover | Deed::Cut)
     }
 
-    /// Whether the group is without a backup for a while, and then has one again without
-    /// the loss of a connection.
+    /// Whether the group loses its backup for a while, and then has one again without the loss of a
+    /// connection.
     pub fn heals(self) -> bool {
         self.is_takeover_that_heals()
             || self.gives_up()
             || matches!(self, Deed::Join | Deed::BreakJoin(_))
     }
 
-    /// Whether the backup gives up, and joins again later than it did before.
+    /// Whether the backup gives up, and pauses longer before it joins than after an earlier time.
     pub fn gives_up(self) -> bool {
         matches!(self, Deed::KillReplica | Deed::CutBackup)
     }

@@ -1,5 +1,5 @@
-//! Clients that lie, vanish and flood, beside those whose bytes are checked. What
-//! they get is their own affair; nobody else may notice them.
+//! Clients that lie, vanish and flood, beside those whose bytes are checked. Whatever happens to
+//! them, no other client may notice them.
 
 use crate::testbed::server::Program;
 use crate::testbed::{Role, Testbed, addresses, interface};
@@ -21,28 +21,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Ports behind which the client's kernel does not answer: all is made by hand.
+/// Range of client ports for which the client's kernel does not answer, since the lab sends all
+/// packets itself.
 const RAW_PORTS: (u16, u16) = (62_000, 64_000);
 
-/// Time within which the service answers a SYN where nothing is wrong. The next one may
-/// come to another port.
+/// Longest time for the service to answer a SYN if nothing is wrong. The next SYN may come from
+/// another port.
 const SYN_ACK_LIMIT: Duration = Duration::from_millis(500);
 
-/// Time for which a client that is made by hand listens at once.
+/// Time for which a client without a kernel listens at once.
 const HEAR_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Bytes of such a client's receive buffer: its own packets only, so little is enough.
+/// Bytes of such a client's receive buffer: it gets only its own packets, so little is enough.
 const EARS_BYTES: usize = 1 << 20;
 
 /// What a hostile client does in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hostile {
-    /// There is none.
+    /// No hostile client.
     Nobody,
     /// Connects, says PING, and is never heard again.
     Vanishing(u16),
-    /// Sends an RST one beyond the next number, then acknowledges what was never
-    /// sent, to whatever it is asked.
+    /// Sends an RST one beyond the next number, then answers everything by an ACK for bytes that were
+    /// never sent.
     Lying,
     /// Sends a byte of urgent data in the middle of a request.
     Urgent,
@@ -56,7 +57,7 @@ pub enum Hostile {
     Stranger,
 }
 
-/// Packets with which the kernel is not concerned stay unanswered.
+/// Lets packets of the lab's own TCP stay unanswered by the client's kernel.
 ///
 /// # Errors
 /// When `nft` refuses.
@@ -69,20 +70,20 @@ pub fn prepare(testbed: &Testbed) -> Result<()> {
     let client = testbed.host(Role::Client);
     let status = client.network_command("nft").arg(rules).status().context("cannot start nft")?;
     anyhow::ensure!(status.success(), "nft refuses the rule of the client's host");
-    // Where spoofed SYNs are answered to.
+    // The server's answers to spoofed SYNs are routed to the client.
     testbed.host(Role::Edge).ip("route replace 10.6.0.0/16 via 10.8.0.2\n")
 }
 
 /// A hostile client at work, until it is finished or dropped.
 pub struct Attack {
     stop: Arc<AtomicBool>,
-    /// How often it reached the service, or why it could not even begin.
+    /// Number of times that the client reached the service, or why it could not begin.
     thread: Option<JoinHandle<Result<u64>>>,
     what: Hostile,
 }
 
 impl Hostile {
-    /// What comes beside the visitors, more often nothing.
+    /// Draws what comes beside the visitors, more often nothing.
     pub fn draw(rng: &mut Rng, program: Program) -> Self {
         let count = rng.range(5, 40);
         let all = [
@@ -97,11 +98,11 @@ impl Hostile {
             Self::Stranger,
         ];
         let drawn = rng.pick(&all);
-        // What it says is redis' language.
+        // Hostile clients speak redis' language.
         if program == Program::Redis { drawn } else { Self::Nobody }
     }
 
-    /// Handshakes that it leaves to the server's kernel to forget.
+    /// Handshakes that the client leaves to the server's kernel to forget.
     pub fn half_open(self) -> u64 {
         match self {
             Self::Flood(count) => count.into(),
@@ -109,7 +110,7 @@ impl Hostile {
         }
     }
 
-    /// Connections that it leaves behind without a word.
+    /// Connections that the client leaves without a word.
     pub fn left_behind(self) -> u64 {
         match self {
             Self::Vanishing(count) => count.into(),
@@ -118,7 +119,7 @@ impl Hostile {
         }
     }
 
-    /// Starts it on the client's network.
+    /// Starts the client on the client host's network.
     pub fn start(self, testbed: &Testbed, seed: u64) -> Attack {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -130,9 +131,8 @@ impl Hostile {
         Attack { stop, thread: Some(thread), what: self }
     }
 
-    /// Returns how many connections it made, or how many packets it sent where it
-    /// makes none. That the service ends or refuses them is as good; an error means
-    /// that there was no attack.
+    /// Attacks; returns the number of connections made, or of packets sent if there are no
+    /// connections. The service may end or refuse them; an error means that there was no attack.
     fn attack(self, rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
         match self {
             Self::Nobody => Ok(0),
@@ -146,7 +146,7 @@ impl Hostile {
         }
     }
 
-    /// What is wrong with how it ended.
+    /// What is wrong with the end of an attack.
     fn wrong(self, ended: thread::Result<Result<u64>>, undisturbed: bool) -> Option<String> {
         match ended {
             Err(_) => Some(format!("the hostile client panicked: {self:?}")),
@@ -160,9 +160,9 @@ impl Hostile {
 }
 
 impl Attack {
-    /// Ends it, and sends away those that have vanished, as an operator of redis does.
-    /// Returns what went wrong. Where the service was `undisturbed`, the attack must
-    /// have reached it.
+    /// Ends the attack, and closes the connections of vanished clients as an operator of redis
+    /// would. Returns what went wrong. If the service was `undisturbed`, the attack must have
+    /// reached it.
     pub fn finish(mut self, testbed: &Testbed, undisturbed: bool) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
@@ -189,7 +189,7 @@ impl Attack {
 
 impl Drop for Attack {
     fn drop(&mut self) {
-        // A step that ends early waits for nobody; the thread sees it soon.
+        // A step that ends early does not wait; the thread sees the flag soon.
         self.stop.store(true, Ordering::Relaxed);
     }
 }
@@ -206,13 +206,13 @@ fn connect() -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Closes in redis every connection that was made by hand.
+/// Closes in redis every connection that a client without a kernel made.
 fn send_away() -> Result<()> {
     let mut stream = connect()?;
     stream.write_all(b"CLIENT LIST\r\n")?;
     let mut text = String::new();
     let mut buffer = [0; 65_536];
-    // A bulk of all lines: its length stands first.
+    // The answer is a bulk of all lines, whose length comes first.
     loop {
         let count = stream.read(&mut buffer)?;
         text.push_str(&String::from_utf8_lossy(&buffer[..count]));
@@ -235,7 +235,7 @@ fn send_away() -> Result<()> {
     Ok(())
 }
 
-/// A TCP without a kernel: what it sends is made by hand, what comes is overheard.
+/// A TCP client without a kernel: the lab sends its packets, and overhears what arrives.
 struct RawClient {
     sender: RawSender,
     ears: TapSocket,
@@ -245,8 +245,8 @@ struct RawClient {
 }
 
 impl RawClient {
-    /// Tries one port after the other until the service answers, which it does not at
-    /// one whose earlier client has vanished; `None` when it is told to stop first.
+    /// Tries one port after the other until the service answers, which it does not at a port whose
+    /// earlier client has vanished. Returns `None` when it is told to stop before.
     fn connect(rng: &mut Rng, stop: &AtomicBool) -> Result<Option<Self>> {
         while !stop.load(Ordering::Relaxed) {
             let mut this = Self::open(rng)?;
@@ -272,7 +272,7 @@ impl RawClient {
 
     fn shake_hands(&mut self) -> bool {
         let limit = Instant::now() + SYN_ACK_LIMIT;
-        // One that cannot be sent is not answered either.
+        // A SYN that cannot be sent gets no answer either.
         let _ = self.send(Flags::SYN, &[]);
         while Instant::now() < limit {
             let syn_ack = self
@@ -312,7 +312,8 @@ impl RawClient {
         Ok(())
     }
 
-    /// What the newest packets of the server to this client say, if any come soon.
+    /// Looks at the newest packets of the server to this client; returns what `take` makes of them,
+    /// if any come soon.
     fn hear<T>(&mut self, take: impl Fn(&TcpPacket<'_>) -> Option<T>) -> Option<T> {
         let mut heard = None;
         let mut ears = [PollFd::from_borrowed_fd(self.ears.fd(), PollFlags::IN)];
@@ -346,7 +347,8 @@ fn vanish(rng: &mut Rng, stop: &AtomicBool, count: u16) -> Result<u64> {
     Ok(vanished)
 }
 
-/// Its own connection only, and yet it once ended the takeover of all.
+/// Sends a false RST and false ACKs. They concern only the client's own connection, and yet once
+/// ended the takeover of all connections.
 fn lie(rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
     const BEYOND: u64 = 1_000;
     let Some(mut client) = RawClient::connect(rng, stop)? else { return Ok(0) };
@@ -368,7 +370,7 @@ fn urgent(stop: &AtomicBool) -> u64 {
         .write_all(b"SET urgent 12")
         .and_then(|()| SockRef::from(&stream).send_out_of_band(b"!"));
     wait_for_end(stop);
-    // The service may have ended it.
+    // The service may have ended the connection.
     let _ = stream.write_all(b"34\r\n");
     done(said)
 }
@@ -385,7 +387,7 @@ fn garbage(rng: &mut Rng, stop: &AtomicBool) -> u64 {
 fn nonsense(rng: &mut Rng) -> Result<()> {
     let mut stream = connect()?;
     let bytes: Vec<u8> = (0..rng.range(1, 3_000)).map(|_| rng.draw() as u8).collect();
-    // The service may hang up in the middle.
+    // The service may close in the middle.
     let _ = stream.write_all(&bytes);
     if rng.one_in(2) {
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
@@ -409,7 +411,7 @@ fn wait_for_end(stop: &AtomicBool) {
     }
 }
 
-/// One, if it has come to pass.
+/// Counts one for a success.
 fn done<T, E>(result: Result<T, E>) -> u64 {
     result.is_ok().into()
 }
@@ -432,14 +434,14 @@ fn flood(rng: &mut Rng, stop: &AtomicBool, count: u32) -> Result<u64> {
             options: TcpOptions { mss: Some(1460), ..TcpOptions::default() },
             payload: &[],
         };
-        // A full queue is the flood's own affair.
+        // A full queue is the flood's own problem.
         sent += done(sender.send(&segment.build()?));
         thread::sleep(Duration::from_millis(2));
     }
     Ok(sent)
 }
 
-/// Connects as strangers: anybody who reaches the edge may knock at its doors.
+/// Connects as a stranger: anybody who reaches the edge can connect to its ports.
 fn strangers(rng: &mut Rng, stop: &AtomicBool) -> Result<u64> {
     const DOORS: [&str; 3] = ["10.9.0.1:7700", "10.9.0.2:7701", "10.9.0.3:7701"];
     let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! Whether `status` tells the truth, on every host.
+//! Judges whether `status` is true on every host.
 
 use super::act::Truth;
 use crate::testbed::Role;
@@ -6,27 +6,26 @@ use crate::testbed::ours::Group;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Time until what a daemon says is true again. Clients have been served for a long
-/// time then.
+/// Longest time until what a daemon says is true again. Clients have been served for long by then.
 const TRUTH_LIMIT: Duration = Duration::from_secs(6);
 
-/// A heal takes no longer, beyond what a backup that gave up rests: the look at what is
+/// Longest time of a heal, without the pause of a backup that gave up: the search for what is
 /// missing, the image, clients that acknowledge late, and attempts that failed.
 const HEAL_LIMIT: Duration = Duration::from_secs(40);
 
-/// How often it is asked meanwhile.
+/// Time between two questions to the daemons while the lab waits.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// States in which the service runs, by the daemon's word.
+/// Names of the states in which the service runs.
 const SERVING: [&str; 2] = ["protected", "unprotected"];
 
-/// Asks until every host tells the truth. Returns how long that took, ms, and what
-/// is still untrue at the limit.
+/// Asks until every host tells the truth. Returns how long that took, in ms, and what is still
+/// untrue at the limit.
 pub fn wait_for_truth(group: &Group<'_>, truth: Truth, down: &[Role]) -> (u64, Vec<String>) {
     wait_until(TRUTH_LIMIT, || lies(group, truth, down))
 }
 
-/// Asks until nothing is untrue, or the limit is over.
+/// Asks until nothing is untrue, or the limit has passed.
 fn wait_until(limit: Duration, lies: impl Fn() -> Vec<String>) -> (u64, Vec<String>) {
     let start = Instant::now();
     loop {
@@ -42,22 +41,22 @@ fn wait_until(limit: Duration, lies: impl Fn() -> Vec<String>) -> (u64, Vec<Stri
 /// A heal that is expected.
 #[derive(Clone, Debug)]
 pub struct Heal {
-    /// The member that speaks all the while.
+    /// The member that serves during the heal.
     pub current: Role,
-    /// When that member was joined last, by its events; see [`last_joined`].
+    /// When that member was last joined, by its events; see [`last_joined`].
     pub before: Option<String>,
-    /// How long the other one may rest before it joins.
+    /// How long the other member may pause before it joins.
     pub rest: Duration,
 }
 
-/// When a member was joined last, as its daemon tells it.
+/// When a member was last joined, by its events.
 pub fn last_joined(group: &Group<'_>, member: Role) -> Option<String> {
     let events = group.events(member);
     events.into_iter().rev().find(|(_, what)| what == "joined").map(|(at, _)| at)
 }
 
-/// Asks until the group has healed, and holds every word that is said meanwhile against
-/// what may be said in a heal. Returns how long it took, ms, and what was untrue.
+/// Asks until the group has healed, and compares every status meanwhile with what it may be during
+/// a heal. Returns how long that took, in ms, and what was untrue.
 pub fn wait_for_heal(group: &Group<'_>, heal: &Heal) -> (u64, Vec<String>) {
     let start = Instant::now();
     let elapsed_ms = || start.elapsed().as_millis() as u64;
@@ -72,7 +71,7 @@ pub fn wait_for_heal(group: &Group<'_>, heal: &Heal) -> (u64, Vec<String>) {
         if !lies.is_empty() {
             return (elapsed_ms(), lies);
         }
-        // What stood before the loss was noticed is no heal.
+        // The state from before the loss was noticed does not count as healed.
         let missing = match last_joined(group, current) {
             joined if joined == heal.before => vec!["nobody has joined".to_owned()],
             _ => self::lies(group, pair, &[]),
@@ -96,7 +95,7 @@ fn lies_of_heal(group: &Group<'_>, current: Role) -> Vec<String> {
     [Role::Edge, Role::Primary, Role::Backup].into_iter().filter_map(wrong).collect()
 }
 
-/// What a host may not say while the other member joins `current`, if it says so.
+/// What is wrong with a host's status while the other member joins `current`, if anything.
 fn judge_healing(role: Role, status: &Value, current: Role) -> Option<String> {
     let says = |field: &str| status[field].as_str().unwrap_or_default();
     let (part, state, reason) = (says("role"), says("state"), says("reason"));
@@ -114,14 +113,14 @@ fn judge_healing(role: Role, status: &Value, current: Role) -> Option<String> {
         },
         _ if part == "primary" && serves => "does not serve",
         _ if part != "backup" && serves => "is nobody's backup",
-        // In step it quotes its primary, whose word is a moment older.
+        // A joiner in step quotes its primary, whose word is a moment older.
         _ if reason.starts_with("joins ") && state != "waiting" => "could not take over yet",
         _ => return None,
     };
     Some(wrong.to_owned())
 }
 
-/// The hundredths of a server that have gone over, of a reason that tells them.
+/// Percentage of a server's image that was copied, if the reason tells it.
 fn share_joined(reason: &str) -> Option<u64> {
     let (before, _) = reason.split_once(" % of the server is ")?;
     before.rsplit(' ').next()?.parse().ok()
@@ -132,7 +131,7 @@ fn said(status: &Value) -> String {
     format!("says `{}, {}: {}`", says("role"), says("state"), says("reason"))
 }
 
-/// Everything that is not as it must be; `down` are daemons that do not run.
+/// Everything in the hosts' status that is not as it must be; `down`: daemons that do not run.
 pub fn lies(group: &Group<'_>, truth: Truth, down: &[Role]) -> Vec<String> {
     let mut lies = Vec::new();
     let mut epochs = Vec::new();
@@ -189,7 +188,7 @@ fn judge(role: Role, status: &Value, truth: Truth) -> Option<String> {
     }
 }
 
-/// What a survivor must have said of its takeover.
+/// What is missing in a survivor's report of its takeover, if anything.
 pub fn takeover_is_told(group: &Group<'_>, truth: Truth) -> Option<String> {
     let survivor = truth.speaker()?;
     let status = group.status(survivor).ok()?;

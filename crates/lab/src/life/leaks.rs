@@ -1,6 +1,6 @@
-//! What the group holds on to. After every step descriptors, threads, memory,
-//! mounts, files and processes are counted on each host; a count that rises above
-//! its first value in the same role by more than its margin is a leak.
+//! What the group holds. After every step descriptors, threads, memory, mounts, files and processes
+//! are counted on each host; a count that exceeds its first value in the same role by more than its
+//! margin is a leak.
 
 use super::act::Truth;
 use crate::testbed::addresses::{SERVICE_V4, SERVICE_V6};
@@ -16,49 +16,49 @@ use std::time::{Duration, Instant};
 
 const DESCRIPTORS: &str = "descriptors";
 
-/// Descriptors may come and go with the channel's attempts.
+/// Margin of descriptors, which come and go with the channel's attempts.
 const DESCRIPTORS_MARGIN: u64 = 16;
 
-/// By then a daemon has shown strangers at its ports the door: of each address eight may
-/// wait there, also behind a link that was cut in the middle of it.
+/// Time within which a daemon has disconnected strangers at its ports: eight of each address may
+/// wait there, also behind a link that was cut meanwhile.
 const STRANGERS_LIMIT: Duration = Duration::from_secs(8);
 
-/// A thread or two may be at work for a moment.
+/// Margin of threads: one or two may be at work for a moment.
 const THREADS_MARGIN: u64 = 4;
 
-/// Rings, retained bytes and the allocator's own keeping, KiB.
+/// Margin of resident memory, in KiB: rings, retained bytes and what the allocator keeps.
 const RESIDENT_MARGIN_KIB: u64 = 96 << 10;
 
-/// What an earlier life left is replaced, not added to.
+/// Margin of mounts: what an earlier life left is replaced, not added to.
 const MOUNTS_MARGIN: u64 = 2;
 
-/// Files of the run directory: sockets, locks, records.
+/// Margin of files in the run directory: sockets, locks, records.
 const FILES_MARGIN: u64 = 4;
 
-/// A server, its daemon, and what is just starting or ending.
+/// Margin of processes: a server, its daemon, and what is just starting or ending.
 const PROCESSES_MARGIN: u64 = 3;
 
-/// Flows of connections that have just ended (four clients that connect anew all the time
-/// end up to a hundred a second, and the edge keeps each for more than one), and of those
-/// that were ending when a member died: the edge asks about them after a minute.
+/// Margin of flows: those of connections that have just ended (four clients that connect again and
+/// again end up to a hundred a second, and the edge keeps each for more than one), and of those
+/// that were ending when a member died, about which the edge asks after a minute.
 const FLOWS_MARGIN: u64 = 256;
 
-/// By then the edge has forgotten every connection that is over.
+/// Time within which the edge has forgotten every connection that is over.
 const FLOWS_LIMIT: Duration = Duration::from_secs(8);
 
-/// Slots of the primary's gate and of its books, of connections that are just ending.
+/// Margin of slots in the primary's gate and in its books, of connections that are just ending.
 const SLOTS_MARGIN: u64 = 64;
 
-/// An edge whose host was started again learns connections from their last packets;
-/// which of them are over it finds out by asking, this long after.
+/// Time after which an edge whose host was restarted knows which connections are over: it learns
+/// them from their last packets, and then has to ask.
 const LEARNT_LASTS: Duration = Duration::from_secs(75);
 
-/// What is meant to be there.
+/// What a group is meant to hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Living {
-    /// Connections, with those whose clients have vanished.
+    /// Number of connections, including those whose clients have vanished.
     pub living: u64,
-    /// Handshakes that nobody ends, which have slots and no flows.
+    /// Number of handshakes that nobody completes, which have slots and no flows.
     pub half_open: u64,
 }
 
@@ -66,12 +66,12 @@ pub struct Living {
 #[derive(Default)]
 pub struct Leaks {
     first: BTreeMap<(&'static str, &'static str, bool, bool), u64>,
-    /// Flows that the edge has learnt, and when that number last changed.
+    /// Number of flows that the edge has learnt, and when it last changed.
     learnt: Option<(u64, Instant)>,
 }
 
 impl Leaks {
-    /// Counts again, and says what has grown. `down` are daemons that do not run.
+    /// Counts again, and returns what has grown. `down`: daemons that do not run.
     pub fn grown(
         &mut self,
         testbed: &Testbed,
@@ -105,7 +105,7 @@ impl Leaks {
         grown
     }
 
-    /// Flows that the edge keeps although their connections are over.
+    /// Flows that the edge keeps although their connections are over, as a complaint.
     fn flows_left(&mut self, group: &Group<'_>, living: u64) -> Option<String> {
         let start = Instant::now();
         loop {
@@ -132,8 +132,8 @@ impl Leaks {
     }
 }
 
-/// Connections that a primary protects although they are over. In a member that runs alone
-/// they are the kernel's, which keeps those that it has closed for a minute.
+/// Connections that a primary protects although they are over, as a complaint. In a member that
+/// runs alone they are the kernel's, which keeps closed ones for a minute.
 fn slots_left(group: &Group<'_>, primary: Role, living: u64) -> Option<String> {
     let start = Instant::now();
     loop {
@@ -152,7 +152,7 @@ fn descriptors(pid: u32) -> Option<u64> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|all| all.count() as u64)
 }
 
-/// The descriptors of a daemon once strangers are gone, if there were more than `most`.
+/// Number of a daemon's descriptors after strangers are gone, if there were more than `most`.
 fn settled(group: &Group<'_>, role: Role, count: u64, most: u64) -> u64 {
     let start = Instant::now();
     let mut count = count;
@@ -163,8 +163,8 @@ fn settled(group: &Group<'_>, role: Role, count: u64, most: u64) -> u64 {
     count
 }
 
-/// What is counted on a host: its name, how much there is, and what is allowed. What
-/// cannot be read is left out: as 0 it would make the next count a leak.
+/// The counts on a host: name, number, and margin. What cannot be read is left out, since a 0 would
+/// make the next count a leak.
 fn counts(
     testbed: &Testbed,
     group: &Group<'_>,
@@ -189,13 +189,13 @@ fn counts(
     all.into_iter().filter_map(|(what, count, margin)| Some((what, count?, margin))).collect()
 }
 
-/// Whether nothing of Holdfast is left on a host, after `holdfast down`.
+/// Checks that nothing of Holdfast is left on a host after `holdfast down`.
 ///
 /// # Errors
-/// When something is, by its name.
+/// When something is left, with its name.
 pub fn ensure_clean(testbed: &Testbed, role: Role) -> Result<()> {
     let host = testbed.host(role);
-    // Not what others had mounted before this host was made.
+    // Mounts that others had made before this host existed do not count.
     let run_dir = host.inside().join("run");
     let run_dir = run_dir.display();
     let look = format!(

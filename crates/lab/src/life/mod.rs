@@ -1,8 +1,7 @@
-//! `holdfast-lab life`: the life of a group, years in hours. One seed draws real
-//! loads, hostile clients, faults, pressure on the machine, joins that heal the group,
-//! repairs and restarts of every daemon, in every order; after each step the lab compares
-//! what it knows with what the clients got, with what `status` says on every host,
-//! and with what the daemons still hold.
+//! `holdfast-lab life`: years of a group's life in hours. One seed draws real loads, hostile
+//! clients, faults, pressure on the machine, joins that heal the group, repairs and restarts of
+//! every daemon, in every order. After each step the lab compares what it knows with what the
+//! clients got, with what `status` says on every host, and with what the daemons still hold.
 //!
 //! A life is one group from its first start to its last step. What a life does
 //! depends on its seed alone, so one line replays it.
@@ -25,8 +24,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use step::Life;
 
-/// Steps of one life where nothing else is asked for: long enough for what leaks
-/// to show, short enough that every server has its turn within the hour.
+/// Default number of steps in a life: enough for leaks to show, and few enough that every server
+/// has its turn within the hour.
 const STEPS_PER_LIFE: u64 = 120;
 
 /// Options of the life of a group.
@@ -70,7 +69,7 @@ pub struct LifeArgs {
 }
 
 impl LifeArgs {
-    /// What a replay needs besides the seed and the number of steps.
+    /// The options that a replay needs besides the seed and the number of steps.
     fn replayed(&self) -> String {
         let mut words = String::new();
         if let Some(server) = self.server.and_then(|it| it.to_possible_value()) {
@@ -95,21 +94,21 @@ impl LifeArgs {
 /// One step, and what was wrong after it.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
-    /// What replays it, with all steps before it.
+    /// The command that replays the step, with all steps before it.
     pub command: String,
     /// What was done.
     pub what: String,
     /// What the clients did meanwhile.
     pub load: String,
-    /// Laws that were broken; the life ends there.
+    /// Laws that were broken; a life ends with the first.
     pub violations: Vec<String>,
-    /// Connections that were checked.
+    /// Number of connections that were checked.
     pub connections: usize,
-    /// From the deed until every host's status told the truth again, ms.
+    /// Time from the deed until every host's status was true again, in ms.
     pub truth_ms: u64,
 }
 
-/// What came of it all.
+/// Results of all lives.
 #[derive(Debug, Serialize)]
 struct LifeReport {
     bench: &'static str,
@@ -118,20 +117,22 @@ struct LifeReport {
     steps: usize,
     takeovers: u64,
     repairs: u64,
-    /// Members that joined, and how long the group was without a backup for that, ms.
+    /// Number of members that joined.
     joins: usize,
+    /// Median time that the group was without a backup before a join, in ms.
     heal_ms_median: u64,
+    /// Longest time that the group was without a backup before a join, in ms.
     heal_ms_max: u64,
-    /// The share of the time in which the group was protected.
+    /// Percentage of the time in which the group was protected.
     protected_percent: f64,
     connections: u64,
     violations: usize,
-    /// Steps that were violated, in full.
+    /// Steps with violations, in full.
     failed: Vec<StepReport>,
     minutes: f64,
 }
 
-/// When to stop.
+/// When the run stops.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Instant>,
@@ -155,7 +156,7 @@ impl Until {
     }
 }
 
-/// Lives until the time is over.
+/// Runs lives until the time is over.
 ///
 /// # Errors
 /// When no group can be built at all. A violation is no error but exit code 1.
@@ -195,7 +196,7 @@ pub fn run(args: &LifeArgs) -> Result<ExitCode> {
 }
 
 impl LifeReport {
-    /// Two lines for people.
+    /// Prints two lines for people.
     fn print(&self) {
         println!(
             "life: {} steps of {} groups, {} takeovers, {} repairs, {} connections, {} violations, {:.1} minutes",
@@ -214,7 +215,7 @@ impl LifeReport {
     }
 }
 
-/// One group, from its first start to its last step or its first violation.
+/// Runs one group from its first start to its last step or its first violation.
 fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Result<Protection> {
     let testbed = Life::testbed()?;
     let mut life = Life::begin(&testbed, args, seed)?;
@@ -239,7 +240,7 @@ fn live(args: &LifeArgs, seed: u64, until: Until, report: &mut LifeReport) -> Re
     Ok(life.end())
 }
 
-/// One line a step: what was done, and what came of it.
+/// Prints one line for a step: what was done, and how it ended.
 fn tell(args: &LifeArgs, step: &StepReport) {
     let result = match step.violations.as_slice() {
         [] => format!("{} connections, true after {} ms", step.connections, step.truth_ms),

@@ -1,5 +1,5 @@
-//! What else a machine is busy with: other programs on its cores, a full disk, no
-//! descriptors left, a clock that jumps.
+//! Pressure on the machine: other programs on its cores, a full disk, no descriptors left, a clock
+//! that jumps.
 
 use crate::command::Hogs;
 use crate::testbed::{Role, Testbed};
@@ -11,19 +11,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Programs that want a core each; the tests' machine has two.
+/// Number of programs that use a core each; the tests' machine has two cores.
 const HOGS: usize = 2;
 
-/// Life of a hog, which no step outlasts.
+/// Longest life of such a program, which no step outlasts.
 const HOG_LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes written at a time until the disk is full.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Bytes that are written at most, however large the disk is.
+/// Most bytes that are written, however large the disk is.
 const FILLED_BYTES_MAX: usize = 256 << 20;
 
-/// Other programs are at work until this is dropped.
+/// Keeps other programs at work until the result is dropped.
 ///
 /// # Errors
 /// When they cannot be started.
@@ -31,14 +31,14 @@ pub fn busy() -> Result<Hogs> {
     Hogs::start(HOGS, HOG_LIMIT)
 }
 
-/// The machine's clock tells another time until this is dropped.
+/// A jump of the machine's clock, which lasts until this is dropped.
 pub struct Jump(i64);
 
 impl Jump {
-    /// Sets it by so many seconds forward, or back.
+    /// Moves the clock by `seconds` forward, or back.
     ///
     /// # Errors
-    /// Without the right to.
+    /// Without the right to set the clock.
     pub fn by(seconds: i64) -> Result<Self> {
         move_clock(seconds).context("cannot set the machine's clock; it takes CAP_SYS_TIME")?;
         Ok(Self(seconds))
@@ -56,14 +56,14 @@ fn move_clock(seconds: i64) -> rustix::io::Result<()> {
     clock_settime(ClockId::Realtime, Timespec { tv_sec: tv_sec + seconds, tv_nsec })
 }
 
-/// A file that leaves no room on the edge's disk; removed when dropped.
+/// A file that leaves no room on the edge's disk; removed when this is dropped.
 pub struct FullDisk(PathBuf);
 
 impl FullDisk {
     /// Writes until the disk takes no more.
     ///
     /// # Errors
-    /// When the file cannot even be made.
+    /// When the file cannot be created.
     pub fn fill(testbed: &Testbed) -> Result<Self> {
         let path = testbed.disk(Role::Edge).join("filler");
         let mut file = fs::File::create(&path).context("cannot fill the edge's disk")?;
@@ -84,14 +84,14 @@ impl Drop for FullDisk {
     }
 }
 
-/// A process that can open nothing more until this is dropped.
+/// A process that can open no more descriptors until this is dropped.
 pub struct Scarce {
     pid: u32,
     soft: u64,
 }
 
 impl Scarce {
-    /// Leaves it what it has open.
+    /// Limits the process to the descriptors that it has open.
     ///
     /// # Errors
     /// When the process is gone.

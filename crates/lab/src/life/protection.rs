@@ -1,9 +1,9 @@
-//! How much of its life a group was protected. A loss begins with the deed that brings
-//! it and ends when every host says `protected` again, so the share is never too large.
+//! The share of its life in which a group was protected. A loss begins with the deed that causes it
+//! and ends when every host says `protected` again, so the share is never too large.
 
 use std::time::{Duration, Instant};
 
-/// What is known of one life, or of all of them together.
+/// Times of protection of one life, or of all lives together.
 #[derive(Debug, Default)]
 pub struct Protection {
     since: Option<Instant>,
@@ -14,50 +14,50 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// The judge of a group that is protected now.
+    /// Begins with a group that is protected now.
     pub fn begin(now: Instant) -> Self {
         Self { since: Some(now), ..Self::default() }
     }
 
-    /// It may be gone from now on.
+    /// Notes that protection may be gone from now on.
     pub fn lost(&mut self, now: Instant) {
         self.lost_at.get_or_insert(now);
     }
 
-    /// Every host says that it is there.
+    /// Notes that every host says that the group is protected.
     pub fn regained(&mut self, now: Instant) {
         if let Some(lost_at) = self.lost_at.take() {
             self.unprotected += now.saturating_duration_since(lost_at);
         }
     }
 
-    /// A member has joined, this long after what made that necessary, ms.
+    /// Notes that a member has joined, `took_ms` after the deed that made it necessary.
     pub fn healed(&mut self, took_ms: u64) {
         self.heals_ms.push(took_ms);
     }
 
-    /// The life is over.
+    /// Ends the life.
     pub fn end(&mut self, now: Instant) {
         self.regained(now);
         self.lived =
             self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     }
 
-    /// Another life, which is over, counts too.
+    /// Adds another life that has ended.
     pub fn add(&mut self, life: &Self) {
         self.lived += life.lived;
         self.unprotected += life.unprotected;
         self.heals_ms.extend(&life.heals_ms);
     }
 
-    /// The share of the time in which it was protected, %.
+    /// Percentage of the time in which the group was protected.
     pub fn percent(&self) -> f64 {
         let unprotected =
             self.unprotected.as_secs_f64() / self.lived.as_secs_f64().max(f64::EPSILON);
         100.0 * (1.0 - unprotected).clamp(0.0, 1.0)
     }
 
-    /// How many heals there were; half of them took no longer, and none did, ms.
+    /// Number of heals, their median time, and the longest, in ms.
     pub fn heals(&self) -> (usize, u64, u64) {
         let mut sorted = self.heals_ms.clone();
         sorted.sort_unstable();

@@ -16,47 +16,48 @@ use holdfast_chance::Rng;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// How long the visitors of a step go on, ms.
+/// Time for which the visitors of a step go on, in ms.
 const VISIT_MS: u64 = 1_800;
 
-/// Time after they came at which something happens, ms.
+/// Range of the time from the visitors' start to the deed, in ms.
 const DEED_MS: (u64, u64) = (100, 700);
 
-/// How long a member's link stays cut, ms.
+/// Range of the time for which a member's link stays cut, in ms.
 const CUT_MS: (u64, u64) = (300, 1_200);
 
-/// Ports that are cut off belong to this group of interfaces.
+/// Number of the interface group to which ports belong while they are cut off.
 const CUT_GROUP: u8 = 77;
 
-/// How long the edge reaches nobody, ms.
+/// Range of the time for which the edge reaches nobody, in ms.
 const GLITCH_MS: (u64, u64) = (40, 250);
 
-/// How long a daemon stands still, ms: less than a heartbeat of the shortest
+/// Range of the time for which a daemon stands still, in ms: less than a heartbeat of the shortest
 /// default there ever was.
 const PAUSE_MS: (u64, u64) = (2, 15);
 
-/// How far the clock jumps, s.
+/// Largest jump of the clock, in s.
 const JUMP_MAX_S: u64 = 3_600;
 
-/// How long a daemon stays away before it is started again, ms.
+/// Range of the time before a daemon is started again, in ms.
 const AWAY_MS: (u64, u64) = (0, 800);
 
-/// When something breaks after a joiner was started, ms: a join takes about a second.
+/// Range of the time from a joiner's start until something breaks, in ms: a join takes about a
+/// second.
 const JOINING_MS: (u64, u64) = (0, 1_500);
 
-/// What a backup that gave up rests before it joins again: twice as long each time.
+/// Pause of a backup that gave up before it joins again, doubled each time.
 const REST: Duration = Duration::from_secs(2);
 const REST_MAX: Duration = Duration::from_secs(120);
 
-/// Until the server's kernel has given up asking a client that has vanished
-/// (tcp_orphan_retries), and the edge has asked about it.
+/// Time until the server's kernel no longer asks a client that has vanished (tcp_orphan_retries),
+/// and the edge has asked about it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(300);
 
-/// Until the server's kernel has forgotten a handshake to which nobody has answered
+/// Time until the server's kernel has forgotten a handshake that nobody answered
 /// (tcp_synack_retries), and the edge has asked about it.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(80);
 
-/// The edge's port of each member.
+/// Names of the edge's port for each member.
 const PORTS: [(Role, &str); 2] =
     [(Role::Primary, interface::EDGE_PRIMARY), (Role::Backup, interface::EDGE_BACKUP)];
 
@@ -71,18 +72,18 @@ pub struct Life<'a> {
     jump_clock: bool,
     rest: Duration,
     truth: Truth,
-    /// When the member that speaks had been joined last, before the present deed.
+    /// When the member that serves had last been joined before this deed.
     joined: Option<String>,
     /// How often each member's daemon was made to give up.
     gave_up: [u32; 2],
     protection: Protection,
-    /// Connections that stay, over takeovers and joins, until a repair ends them.
+    /// Clients that stay through takeovers and joins, until a repair ends their connections.
     elders: Option<Run>,
     elders_count: u64,
     loads: u64,
-    /// Connections whose clients have vanished, and when.
+    /// Numbers of connections whose clients have vanished, with the time when they did.
     vanished: Vec<(Instant, u64)>,
-    /// Handshakes to which nobody answers, and when they came.
+    /// Numbers of handshakes that nobody answers, with the time when they came.
     half_open: Vec<(Instant, u64)>,
     leaks: Leaks,
     takeovers: u64,
@@ -90,7 +91,7 @@ pub struct Life<'a> {
 }
 
 impl<'a> Life<'a> {
-    /// Four hosts on whose network everything is seen by everybody.
+    /// A testbed of four hosts on whose network every host sees everything.
     ///
     /// # Errors
     /// Those of the testbed.
@@ -98,14 +99,14 @@ impl<'a> Life<'a> {
         Testbed::build(&Plan::default())
     }
 
-    /// Starts the group, and the connections that are to live long.
+    /// Starts the group, and the clients that stay.
     ///
     /// # Errors
-    /// When it does not come to stand.
+    /// When the group does not become protected.
     pub fn begin(testbed: &'a Testbed, args: &LifeArgs, seed: u64) -> Result<Self> {
         let mut rng = Rng::new(seed, 1);
-        // Most of what can be asked of a server can be asked of redis. memcached, whose
-        // threads race, has to be asked for.
+        // Redis is drawn most often, since it can do most of what a server can be asked for.
+        // memcached, whose threads race, is never drawn and has to be asked for.
         let drawn = rng.pick(&[
             Program::Redis,
             Program::Redis,
@@ -147,23 +148,23 @@ impl<'a> Life<'a> {
         Ok(life)
     }
 
-    /// Takeovers so far.
+    /// Number of takeovers so far.
     pub fn takeovers(&self) -> u64 {
         self.takeovers
     }
 
-    /// Repairs so far.
+    /// Number of repairs so far.
     pub fn repairs(&self) -> u64 {
         self.repairs
     }
 
-    /// What there was of protection, when all is over.
+    /// Ends the life, and returns its times of protection.
     pub fn end(mut self) -> Protection {
         self.protection.end(Instant::now());
         self.protection
     }
 
-    /// Keeps the daemons' logs where they were asked for.
+    /// Keeps the daemons' logs in the directory that was asked for.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -179,7 +180,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Lives one step.
+    /// Runs one step.
     pub fn step(&mut self, number: u64) -> StepReport {
         let deed = self.truth.draw(&mut self.rng, self.jump_clock);
         let spec = self.visitors(deed);
@@ -242,7 +243,7 @@ impl<'a> Life<'a> {
         if let Some(attack) = attack {
             report.violations.extend(attack.finish(self.testbed, deed.disturbs_nobody()));
         }
-        // What was true at the deed must be true when all is over.
+        // The state at the deed must still be true at the end.
         if matches!(self.truth, Truth::Pair { .. }) && report.violations.is_empty() {
             std::thread::sleep(self.rest);
         }
@@ -260,13 +261,13 @@ impl<'a> Life<'a> {
         self.truth = self.truth.after(deed);
         self.takeovers += u64::from(deed.is_takeover());
         if deed == Deed::DieJoined {
-            // Whether there was a backup in time, only the edge knows.
+            // Only the edge knows whether there was a backup in time.
             self.truth = Truth::Pair { current: self.group.current()? };
         }
         Ok(())
     }
 
-    /// What is untrue when every host had time to tell what came of it.
+    /// What is still untrue after every host had time to tell what happened.
     fn wait_for_truth(&mut self, deed: Deed, down: &[Role]) -> Vec<String> {
         let Truth::Pair { current } = self.truth else {
             return judge::wait_for_truth(&self.group, self.truth, down).1;
@@ -289,7 +290,7 @@ impl<'a> Life<'a> {
             Truth::Pair { current } => (current, current.other()),
             Truth::Solo { survivor: last } | Truth::Dead { last } => (last, last.other()),
         };
-        // The member that speaks when the deed is done is joined after it.
+        // The member that serves after the deed is the one that is joined.
         self.joined =
             judge::last_joined(&self.group, if deed.is_takeover() { backup } else { current });
         match deed {
@@ -331,7 +332,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What is done beside `alone`, which serves or has served without `lost`.
+    /// Carries out a deed that repairs: `alone` serves, or has served, without `lost`.
     fn mend(&mut self, deed: Deed, alone: Role, lost: Role) -> Result<()> {
         match deed {
             Deed::Join => self.start_member(lost),
@@ -359,7 +360,7 @@ impl<'a> Life<'a> {
     fn break_join(&mut self, broken: Break, alone: Role, joiner: Role) -> Result<()> {
         self.start_member(joiner)?;
         std::thread::sleep(self.some_ms(JOINING_MS));
-        // A join that came about before is over; one that comes about now is not.
+        // A join that was complete before the break is over; one that completes later is not.
         match broken {
             Break::Edge => return self.restart_edge(Signal::KILL, false),
             _ => self.joined = judge::last_joined(&self.group, alone),
@@ -382,18 +383,18 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// A daemon begins to count anew how often it has given up.
+    /// Starts a member's daemon, which counts anew how often it has given up.
     fn start_member(&mut self, role: Role) -> Result<()> {
         self.gave_up[usize::from(role == Role::Backup)] = 0;
         self.group.start_daemon(role)
     }
 
-    /// Cuts members off at the edge's ports, for a while.
+    /// Cuts members off at the edge's ports for a while.
     fn cut(&mut self, members: &[Role], span_ms: (u64, u64)) -> Result<()> {
         let pause = self.some_ms(span_ms);
         let edge = self.testbed.host(Role::Edge);
-        // All at once: on a busy machine, one after the other is many heartbeats
-        // later, and that is another fault.
+        // The ports are cut at once: on a busy machine, commands one after the other would be many
+        // heartbeats apart, which is another fault.
         let group = |(role, port): &(Role, &str)| {
             format!("link set {port} group {}\n", u8::from(members.contains(role)) * CUT_GROUP)
         };
@@ -430,7 +431,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// In either order: whoever comes first waits.
+    /// Starts both members in a drawn order: the first one waits for the other.
     fn start_members(&mut self) -> Result<()> {
         let mut order = [Role::Primary, Role::Backup];
         if self.rng.one_in(2) {
@@ -440,7 +441,7 @@ impl<'a> Life<'a> {
         self.group.wait_protected().context(self.group.log_tails())
     }
 
-    /// Everything is removed as an operator would, and nothing may be left.
+    /// Removes everything as an operator would, and checks that nothing is left.
     fn down_and_up(&mut self) -> Result<()> {
         self.stop_members()?;
         self.group.stop_daemon(Role::Edge, Signal::TERM)?;
@@ -454,7 +455,7 @@ impl<'a> Life<'a> {
         self.start_members()
     }
 
-    /// What the group holds on to beyond what lives, or may still be dying.
+    /// What the group holds beyond what lives, or may still be ending.
     fn leaks(&mut self, down: &[Role]) -> Vec<String> {
         self.vanished.retain(|(at, _)| at.elapsed() < GIVEN_UP_AFTER);
         self.half_open.retain(|(at, _)| at.elapsed() < FORGOTTEN_AFTER);
@@ -482,7 +483,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Those that live long end in order, and each was right all the time.
+    /// Ends the clients that stay, and checks that each got correct replies all the time.
     fn end_elders(&mut self, report: &mut StepReport) -> Result<()> {
         self.elders_count = 0;
         let Some(run) = self.elders.take() else { return Ok(()) };
@@ -490,7 +491,8 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// They go on for ever, unless one of them has failed; after a repair new ones come.
+    /// Checks that the clients that stay go on, unless one of them has failed; after a repair
+    /// starts new ones.
     fn look_after_elders(&mut self, deed: Deed, report: &mut StepReport) -> Result<()> {
         if self.elders.as_mut().is_some_and(Run::has_ended) {
             self.end_elders(report)?;
@@ -518,7 +520,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Clients that come for this step.
+    /// The load of the clients that come for this step.
     fn visitors(&mut self, deed: Deed) -> Spec {
         let port = self.program.port();
         let choices = visits(self.program);
@@ -527,13 +529,13 @@ impl<'a> Life<'a> {
             let (workload, connections) = self.rng.pick(choices);
             groups.push(LoadGroup::usual(workload, connections, port));
         }
-        // What others' programs take is not the service's fault.
+        // The service is not to blame for the time that other programs take.
         let longer = if deed == Deed::Busy { 2 } else { 1 };
         self.spec(groups, VISIT_MS * longer)
     }
 }
 
-/// What a program's visitors do, and how many they are.
+/// What the visitors of a server do, and how many they are.
 fn visits(program: Program) -> &'static [(Workload, usize)] {
     match program {
         Program::Redis => &[
@@ -554,7 +556,7 @@ fn visits(program: Program) -> &'static [(Workload, usize)] {
     }
 }
 
-/// What those do that stay: little, and at every moment.
+/// What the clients that stay do: little, and at every moment.
 fn elders(program: Program) -> Vec<LoadGroup> {
     let port = program.port();
     let paced = |workload, connections, interval_us| LoadGroup {
@@ -579,7 +581,7 @@ fn shown(spec: &Spec) -> String {
     spec.groups.iter().map(group).collect::<Vec<_>>().join(" and ")
 }
 
-/// Counts a load's connections, and what went wrong with them.
+/// Counts a load's connections, and adds what went wrong with them.
 fn check(who: &str, load: Report, report: &mut StepReport) {
     report.connections += load.connections.len();
     report.violations.extend(load.shared_error.map(|error| format!("{who}: {error}")));

@@ -1,5 +1,5 @@
-//! One connection of the load: its socket, what it still has to send, what it
-//! must receive, and when it last made progress.
+//! One connection of the load: its socket, what it has yet to send, what it must receive, and when
+//! it last made progress.
 
 use super::expect::{Expectations, Received, Wrong};
 use super::talk::Talk;
@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// Bytes that were on their way may still arrive after the fault, and detection
-/// takes up to 75 ms: a gap that begins within this time is the fault's, ns.
+/// Time after the fault in which a gap counts as the fault's, in ns: bytes that were under way may
+/// still arrive, and detection takes up to 75 ms.
 const FAULT_WINDOW_NS: u64 = 100_000_000;
 
-/// Two points of a plot are at least this far apart, ns.
+/// Least distance between two points of a plot, in ns.
 const POINT_STEP_NS: u64 = 200_000;
 
-/// Points that are kept per connection.
+/// Most points that are kept for each connection.
 const POINTS_MAX: usize = 100_000;
 
 /// Where a connection is in its life.
@@ -40,7 +40,7 @@ pub(super) struct Common {
     pub(super) congestion: Option<String>,
     pub(super) epoll: OwnedFd,
     pub(super) fault_ns: Option<u64>,
-    /// Set between ready and stop.
+    /// Whether the load is between ready and stop.
     pub(super) measuring: bool,
     pub(super) latency: hdrhistogram::Histogram<u64>,
     pub(super) connect: hdrhistogram::Histogram<u64>,
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     pub(super) talk: Talk,
     pub(super) state: State,
     pub(super) report: ConnectionReport,
-    /// All replies, also before ready.
+    /// Number of all replies, including those before ready.
     pub(super) replies: u64,
     pub(super) next_ask_ns: u64,
     pub(super) last_progress_ns: u64,
@@ -164,7 +164,7 @@ impl Connection {
         self.state = State::Closed;
     }
 
-    /// Handles readiness; `scratch` receives the bytes.
+    /// Handles readiness of the socket; `scratch` receives the bytes.
     pub(super) fn ready(&mut self, common: &mut Common, now_ns: u64, scratch: &mut [u8]) {
         if self.state == State::Connecting && !self.established(common, now_ns) {
             return;
@@ -202,7 +202,7 @@ impl Connection {
         true
     }
 
-    /// Asks again if depth and pace allow; tells whether a request was sent.
+    /// Sends the next request if depth and pace allow; returns whether it did.
     pub(super) fn ask(&mut self, common: &mut Common, now_ns: u64) -> bool {
         if self.state != State::Open || self.asked_ns.len() >= self.depth {
             return false;
@@ -213,7 +213,7 @@ impl Connection {
         if !self.is_outstanding() {
             self.waiting_since_ns = now_ns;
         }
-        // A pace is kept as long as the service can follow.
+        // The pace is kept as long as the service can follow.
         self.next_ask_ns = (self.next_ask_ns + self.interval_ns).max(now_ns);
         self.asked_ns.push_back(now_ns);
         self.talk.ask(&mut self.out, &mut self.expect);
@@ -322,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the application got something, and how long it had waited.
+    /// Notes that the application received something, and how long it had waited.
     fn progress(&mut self, common: &Common, now_ns: u64, bytes: u64) {
         let since_ns = self.last_progress_ns.max(self.waiting_since_ns);
         self.count_gap(common, since_ns, now_ns);
@@ -362,7 +362,7 @@ impl Connection {
         self.report.open_at_fault = matches!(self.state, State::Open | State::Connecting);
     }
 
-    /// How long it has been waiting, ns.
+    /// Time for which the connection has been waiting, in ns.
     pub(super) fn waiting_ns(&self, now_ns: u64) -> u64 {
         if !self.is_outstanding() {
             return 0;

@@ -1,5 +1,5 @@
-//! The loop of the load: readiness in, requests out, the fault at its moment,
-//! and at the end the books.
+//! The loop of the load: it reads replies, sends requests, causes the fault at its moment, and
+//! computes the results at the end.
 
 use super::connection::{Common, Connection, State};
 use super::fault::Trigger;
@@ -10,33 +10,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
-/// Bytes taken from a socket at a time.
+/// Most bytes taken from a socket at a time.
 const SCRATCH_BYTES: usize = 256 << 10;
 
-/// Events taken at a time.
+/// Most events taken at a time.
 const EVENTS_MAX: usize = 256;
 
-/// The loop wakes up this often at least, ns: it paces requests, and measures
-/// how late it wakes up.
+/// Longest time between two turns of the loop, in ns: it paces requests, and measures how late it
+/// wakes up.
 const TICK_NS: u64 = 1_000_000;
 
-/// Time without progress after which a connection hangs, ns.
+/// Time without progress after which a connection counts as hung, in ns.
 const HANG_NS: u64 = 10_000_000_000;
 
-/// How often a load without a duration looks whether it is to end, ns.
+/// Time between two looks whether a load without a duration has to end, in ns.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 
-/// Longest time that is told apart, ns.
+/// Longest latency that is distinguished, in ns.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
-/// All connections must work within this, ns.
+/// Time within which all connections must work, in ns.
 const READY_LIMIT_NS: u64 = 20_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Starting,
     Running,
-    /// No more questions; waiting for the last answers.
+    /// No more requests are sent; the last replies are awaited.
     Stopping,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Engine<'a> {
     }
 
     pub(super) fn run(mut self) -> Result<Report> {
-        // Each connection knows its place in the table by its epoll data.
+        // The epoll data of each connection is its place in the table.
         let now_ns = crate::monotonic_ns();
         for connection in &mut self.connections {
             connection.connect(&mut self.common, now_ns);
@@ -179,7 +179,7 @@ impl<'a> Engine<'a> {
                 for index in 0..self.connections.len() {
                     self.go_on(index, now_ns);
                 }
-                // Without a living connection the moment of a fault never comes.
+                // If no connection lives, the moment of a fault never comes.
                 let all_done = self.connections.iter().all(|it| it.state == State::Done);
                 let over = self.end_ns().is_some_and(|end_ns| now_ns >= end_ns);
                 if all_done || over || self.is_told_to_end(now_ns) {
@@ -215,7 +215,7 @@ impl<'a> Engine<'a> {
         }
         let count = self.connections.len() as u64;
         for (index, connection) in self.connections.iter_mut().enumerate() {
-            // Paced connections do not all ask at the same moment.
+            // Paced connections do not all send at the same moment.
             let interval_ns = connection.interval_ns();
             connection.next_ask_ns = now_ns + interval_ns * index as u64 / count.max(1);
         }
@@ -238,7 +238,7 @@ impl<'a> Engine<'a> {
             || self.connections.iter().any(|it| it.report.error.is_some())
     }
 
-    /// When to stop asking, once it is known.
+    /// When to stop sending requests, once it is known.
     fn end_ns(&self) -> Option<u64> {
         if self.spec.duration_ms == 0 {
             return None;
@@ -317,10 +317,10 @@ fn connections(spec: &Spec) -> Vec<Connection> {
     all
 }
 
-/// Every increment must have happened exactly once: together 1..=N. Only as many
-/// may be missing as requests were never answered: a server that ends for good
-/// may have written the reply to a later request first (Redis does: what it owes
-/// is a stack). Where everybody was answered, none may.
+/// Checks that every increment happened exactly once: the values together are 1..=N. Only as many
+/// may be missing as requests were never answered: a server that ends for good may have written the
+/// reply to a later request first (Redis does, since it keeps what it owes on a stack). If every
+/// request was answered, none may be missing.
 fn shared_error(mut values: Vec<u64>, unanswered: u64) -> Option<String> {
     values.sort_unstable();
     let (mut last, mut missing) = (0, 0);
@@ -344,7 +344,7 @@ fn quantiles(histogram: &hdrhistogram::Histogram<u64>) -> Quantiles {
     }
 }
 
-/// Segments this network namespace has sent again, from `/proc/net/snmp`.
+/// Number of segments that this network namespace has sent again, from `/proc/net/snmp`.
 fn retransmits() -> u64 {
     let text = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
     let mut rows = text.lines().filter(|line| line.starts_with("Tcp:"));

@@ -6,13 +6,13 @@ use super::pattern;
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// Longest text that is compared literally.
+/// Bytes of the longest text that is compared literally.
 const TEXT_MAX: usize = 120;
 
-/// Longest line or head that is collected before it is judged.
+/// Bytes of the longest line or head that is collected before it is judged.
 const COLLECT_MAX: usize = 8 << 10;
 
-/// Something that must come next.
+/// What a connection must receive next.
 #[derive(Clone, Debug)]
 pub(super) enum Expect {
     /// Exactly these bytes.
@@ -41,7 +41,7 @@ impl Expect {
     }
 }
 
-/// What the talk learns while bytes come in.
+/// What the conversation has to know of the bytes that arrive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received<'a> {
     Line(&'a [u8]),
@@ -65,7 +65,7 @@ pub(super) enum Wrong {
     Judged(String),
 }
 
-/// The queue of what must come.
+/// The queue of what must be received.
 #[derive(Default)]
 pub(super) struct Expectations {
     queue: VecDeque<Expect>,
@@ -99,7 +99,7 @@ impl Expectations {
         }
     }
 
-    /// Takes received bytes; `tell` hears what the talk must know.
+    /// Takes received bytes; `tell` gets what the conversation must know.
     pub(super) fn take(
         &mut self,
         mut input: &[u8],

@@ -1,4 +1,4 @@
-//! The moment at which something breaks, and the breaking.
+//! The moment at which something breaks, and what breaks.
 
 use super::{Action, Fault};
 use holdfast_chance::Rng;
@@ -31,12 +31,12 @@ impl Trigger {
         }
     }
 
-    /// Starts the clock of the fault.
+    /// Starts the clock of the fault, at `now_ns`.
     pub(super) fn arm(&mut self, now_ns: u64) {
         self.at_ns = Some(now_ns + self.fault.after_us * 1000);
     }
 
-    /// When the load must look again, ns.
+    /// When the load must look at the fault again, in ns.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.at_ns.filter(|_| self.fired_ns.is_none())
     }
@@ -56,8 +56,8 @@ impl Trigger {
         }
         let mut steps = self.fault.steps.iter().cloned().peekable();
         self.fired_ns = Some(crate::monotonic_ns());
-        // Signals cost a microsecond and are sent from here; whatever may
-        // take longer must not stop the load.
+        // Signals cost a microsecond and are sent from here; whatever may take longer must not stop
+        // the load.
         while let Some(step) = steps.next_if(|step| step.0 == 0 && is_signal(&step.1)) {
             perform(step);
         }
@@ -70,7 +70,7 @@ impl Trigger {
     /// Waits for steps that are still under way.
     pub(super) fn finish(&mut self) {
         if let Some(rest) = self.rest.take() {
-            // A step that panicked shows in the run: nothing broke.
+            // A step that panicked shows in the results, since nothing broke.
             let _ = rest.join();
         }
     }
@@ -82,7 +82,7 @@ fn is_signal(action: &Action) -> bool {
 
 fn send(signal: Signal, pids: &[u32]) {
     for pid in pids.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
-        // A process that is gone already is as dead.
+        // A process that has ended already is as good as killed.
         let _ = kill_process(pid, signal);
     }
 }

@@ -1,7 +1,7 @@
-//! The load: one process that runs many connections against a real server,
-//! checks every byte it gets, notes when each connection made progress, and
-//! causes the fault itself, at a moment when bytes are outstanding. It draws
-//! no breath of its own: one thread, epoll, buffers made beforehand.
+//! The load: one process that runs many connections against a real server, checks every byte that
+//! it gets, notes when each connection made progress, and causes the fault itself, at a moment when
+//! bytes are outstanding. It must not pause by itself: one thread, epoll, and buffers that are
+//! allocated beforehand.
 
 mod connection;
 mod engine;
@@ -21,7 +21,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-/// The name under which the binary runs the load.
+/// Command by which the binary runs the load.
 pub(crate) const LOAD_COMMAND: &str = "load-run";
 
 /// What a connection does.
@@ -66,17 +66,17 @@ pub enum Workload {
 /// Connections of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// What they do.
+    /// What the connections do.
     pub workload: Workload,
-    /// How many; publishers and subscribers come in pairs.
+    /// Number of connections; publishers and subscribers come in pairs.
     pub connections: usize,
     /// The server's port.
     pub port: u16,
     /// Bytes of a value, a body or a message.
     pub size_bytes: u64,
-    /// Requests that may be outstanding.
+    /// Most requests that may be outstanding.
     pub depth: usize,
-    /// Time between requests, or 0 for as fast as they are answered, µs.
+    /// Time between two requests in µs; 0: as fast as they are answered.
     pub interval_us: u64,
 }
 
@@ -122,75 +122,75 @@ pub enum Action {
 /// When and how the service breaks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fault {
-    /// Time from the moment all connections work, µs. If no byte is
+    /// Time from the moment when all connections work to the fault, in µs. If no byte is
     /// outstanding then, a new moment within the next `redraw_us` is drawn.
     pub after_us: u64,
-    /// See `after_us`.
+    /// Span from which the next moment is drawn if no byte is outstanding, in µs.
     pub redraw_us: u64,
-    /// What happens, each this many µs after the one before.
+    /// What happens, with the time since the step before, in µs.
     pub steps: Vec<(u64, Action)>,
 }
 
 /// What the load is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// The service.
+    /// Address of the service.
     pub address: IpAddr,
-    /// Who connects.
+    /// The connections, by kind.
     pub groups: Vec<Group>,
-    /// How long it runs after all connections work and, if there is a fault,
-    /// after the fault, ms. 0: until [`Run::finish`] ends it, or a connection fails.
+    /// Time for which the load runs after all connections work or, if there is a fault, after the
+    /// fault, in ms. 0: until [`Run::finish`] ends it or a connection fails.
     pub duration_ms: u64,
     /// TCP congestion control of the client's sockets.
     pub congestion: Option<String>,
-    /// What breaks.
+    /// The fault, if there is one.
     pub fault: Option<Fault>,
     /// Determines all random decisions and the names of keys.
     pub seed: u64,
-    /// Connections whose bytes over time are to be reported.
+    /// Indices of the connections whose bytes over time are reported.
     pub points: Vec<usize>,
 }
 
 /// Quantiles of a time, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many were measured.
+    /// Number of measured values.
     pub count: u64,
-    /// Half are below.
+    /// Median, in ns.
     pub p50: u64,
-    /// 99 % are below.
+    /// 99th percentile, in ns.
     pub p99: u64,
-    /// None is above.
+    /// Largest value, in ns.
     pub max: u64,
 }
 
 /// What a connection saw.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionReport {
-    /// What it did.
+    /// What the connection did.
     pub workload: Workload,
-    /// Replies that were right, between ready and stop.
+    /// Number of correct replies between ready and stop.
     pub replies: u64,
     /// Application bytes received and checked, between ready and stop.
     pub bytes_in: u64,
     /// Application bytes sent, between ready and stop.
     pub bytes_out: u64,
-    /// Times it connected.
+    /// Number of times that it connected.
     pub connects: u64,
     /// Whether it was open, or being opened, when the fault came.
     pub open_at_fault: bool,
-    /// The longest time without progress while something was outstanding that
-    /// overlaps the fault or, without a fault, at all, ns.
+    /// Longest time without progress while something was outstanding, in ns: the longest that
+    /// overlaps the fault or, without a fault, of all.
     pub stall_ns: u64,
-    /// When that time began, CLOCK_MONOTONIC ns.
+    /// When the longest time without progress began, by CLOCK_MONOTONIC, in ns.
     pub stall_start_ns: u64,
-    /// The longest time without progress that began after the fault was over, ns.
+    /// Longest time without progress that began after the fault was over, in ns.
     pub later_gap_ns: u64,
-    /// Replies with a wrong byte.
+    /// Number of replies with a wrong byte.
     pub byte_errors: u64,
-    /// Connections that the server's side ended without being asked.
+    /// Number of connections that the server ended without being asked to.
     pub resets: u64,
-    /// Whether it waited for progress until the load gave up.
+    /// Whether the connection waited for progress until the load gave up.
     pub hung: bool,
     /// The first mistake, in words.
     pub error: Option<String>,
@@ -208,27 +208,27 @@ impl ConnectionReport {
 /// What the load saw.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// When all connections worked, CLOCK_MONOTONIC ns.
+    /// When all connections worked, by CLOCK_MONOTONIC, in ns.
     pub ready_ns: u64,
-    /// When the load stopped asking, CLOCK_MONOTONIC ns.
+    /// When the load stopped sending requests, by CLOCK_MONOTONIC, in ns.
     pub stop_ns: u64,
-    /// When the fault came, CLOCK_MONOTONIC ns.
+    /// When the fault happened, by CLOCK_MONOTONIC, in ns.
     pub fault_ns: Option<u64>,
     /// How often the moment of the fault was drawn again.
     pub redraws: u64,
-    /// Connections with outstanding bytes when the fault came.
+    /// Number of connections with outstanding bytes when the fault happened.
     pub outstanding_at_fault: u64,
-    /// Every connection.
+    /// Results of every connection.
     pub connections: Vec<ConnectionReport>,
-    /// What is wrong with the union of all shared counters, if anything.
+    /// What is wrong with the values of the shared counters together, if anything.
     pub shared_error: Option<String>,
-    /// Round-trip times of requests.
+    /// Round-trip times of requests, in ns.
     pub latency_ns: Quantiles,
-    /// Times from connect to connected.
+    /// Times from connect to connected, in ns.
     pub connect_ns: Quantiles,
-    /// Segments the client's kernel sent again.
+    /// Number of segments that the client's kernel sent again.
     pub retransmits: u64,
-    /// The load's own longest delay in waking up: stalls below it say nothing, ns.
+    /// Longest delay of the load in waking up, in ns: shorter stalls prove nothing.
     pub own_pause_ns: u64,
 }
 
@@ -243,12 +243,12 @@ impl Report {
         self.connections.iter().map(|connection| connection.stall_ns).max().unwrap_or(0)
     }
 
-    /// Time between ready and stop, seconds.
+    /// Time between ready and stop, in seconds.
     pub fn seconds(&self) -> f64 {
         (self.stop_ns.saturating_sub(self.ready_ns)) as f64 / 1e9
     }
 
-    /// Sum over all connections of something that they count.
+    /// Sum of a number over all connections.
     pub fn total(&self, of: impl Fn(&ConnectionReport) -> u64) -> u64 {
         self.connections.iter().map(of).sum()
     }
@@ -266,7 +266,7 @@ impl Run {
         let child = host
             .network_command(crate::own_binary()?)
             .args([LOAD_COMMAND, &serde_json::to_string(spec)?])
-            // Its end tells a load without a duration to stop.
+            // The end of its input tells a load without a duration to stop.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -301,7 +301,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // A process that has ended already is as good as killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -310,11 +310,11 @@ impl Drop for Run {
 /// Runs the load in this process and prints its report.
 pub(crate) fn run_here(spec: &str) -> Result<()> {
     crate::die_with_parent()?;
-    // The moment of a fault must not be rounded to the next reply.
+    // Timer slack would round the moment of a fault to that of the next reply.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let spec: Spec = serde_json::from_str(spec).context("this is not a load")?;
     let connections: usize = spec.groups.iter().map(|group| group.connections).sum();
-    // What the load needs besides connections.
+    // Besides connections the load needs some descriptors of its own.
     raise_open_files(connections as u64 + 64).context("the limit of open files")?;
     let report = engine::Engine::new(&spec)?.run()?;
     println!("{}", serde_json::to_string(&report)?);

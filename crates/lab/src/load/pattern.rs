@@ -1,17 +1,18 @@
-//! The bytes that travel: a stream in which every place of every connection
-//! looks different, so that a byte that is lost, repeated, moved or taken from
-//! another connection is seen. Made from one table, at the price of a copy.
+//! The bytes that are sent: a stream in which every place of every connection looks different, so
+//! that a byte that is lost, repeated, moved or taken from another connection is seen. It is copied
+//! from one table.
 
 use holdfast_chance::Rng;
 use std::sync::OnceLock;
 
-/// A prime, so that no segment, block or page size is a multiple of it.
+/// Length of the pattern in bytes: a prime, so that no segment, block or page size is a multiple of
+/// it.
 const PERIOD: usize = 65_521;
 
-/// How far the streams of neighbouring salts are apart.
+/// Distance between the streams of neighbouring salts, in bytes.
 const SALT_STEP: u64 = 7_919;
 
-/// Two periods: any period-long slice is contiguous.
+/// Two periods of the pattern, so that any slice of one period is contiguous.
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {

@@ -1,5 +1,4 @@
-//! What each workload says and what it must hear, for redis, memcached, HTTP
-//! and MQTT.
+//! What each workload sends and what it must receive, for redis, memcached, HTTP and MQTT.
 
 use super::expect::{Expect, Expectations, Received, Wrong};
 use super::pattern;
@@ -13,7 +12,7 @@ pub(super) enum Part {
     Only,
     /// Sends messages to the subscriber, which has this number.
     Publisher(usize),
-    /// Receives them.
+    /// Receives the publisher's messages.
     Subscriber,
 }
 
@@ -22,15 +21,15 @@ pub(super) struct Talk {
     pub(super) workload: Workload,
     pub(super) part: Part,
     size: u64,
-    /// Unique among all connections and runs against one server.
+    /// Name that is unique among all connections and runs against one server.
     key: String,
     salt: u64,
-    /// Messages sent, or announced to a subscriber.
+    /// Number of messages sent, or announced to a subscriber.
     number: u64,
     counter: u64,
-    /// Values of the shared counter, in the order received.
+    /// Values of the shared counter, in the order in which they were received.
     pub(super) shared: Vec<u64>,
-    /// Bytes to send in answer to what was captured.
+    /// Bytes to send in answer to captured ones.
     answer: Vec<u8>,
 }
 
@@ -54,12 +53,12 @@ impl Talk {
         }
     }
 
-    /// Whether each exchange has a connection of its own.
+    /// Whether each exchange needs a new connection.
     pub(super) fn reconnects(&self) -> bool {
         matches!(self.workload, Workload::Churn | Workload::HttpClose)
     }
 
-    /// Requests to a shared counter that had no reply.
+    /// Number of requests to a shared counter that had no reply.
     pub(super) fn unanswered(&self) -> u64 {
         match self.workload {
             Workload::Shared | Workload::MemcachedShared => {
@@ -69,7 +68,7 @@ impl Talk {
         }
     }
 
-    /// Whether it asks nothing until the very end.
+    /// Whether the connection sends nothing until the very end.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.workload, Workload::Idle | Workload::IdleSubscriber)
     }
@@ -79,7 +78,7 @@ impl Talk {
         self.workload == Workload::HttpClose
     }
 
-    /// The first exchange of a connection that stays; it readies the rest.
+    /// The first exchange of a connection that stays, which prepares the others.
     pub(super) fn begin(&mut self, out: &mut Vec<u8>, expect: &mut Expectations) {
         match (self.workload, self.part) {
             (Workload::Download, _) => {
@@ -104,7 +103,8 @@ impl Talk {
                 }
             }
             (Workload::Memcached | Workload::MemcachedShared, _) => {
-                // The first makes it; nobody hears whether it was the first.
+                // The first connection creates the counter, and none is told whether it was the
+                // first.
                 let _ = write!(out, "add n:{} 0 0 1 noreply\r\n0\r\n", self.key);
                 return self.ask(out, expect);
             }
@@ -114,7 +114,7 @@ impl Talk {
         expect.push(Expect::Reply);
     }
 
-    /// The next request.
+    /// Makes the next request.
     pub(super) fn ask(&mut self, out: &mut Vec<u8>, expect: &mut Expectations) {
         self.number += 1;
         match self.workload {
@@ -209,7 +209,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Moves what is to be answered at once to `out`.
+    /// Moves what has to be answered at once to `out`.
     pub(super) fn answer(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.answer);
     }
@@ -282,12 +282,12 @@ impl Talk {
     }
 }
 
-/// The name of the document of this size.
+/// Name of the document of this size.
 pub(crate) fn http_file(size: u64) -> String {
     format!("{size}.bin")
 }
 
-/// The pattern of the document of this size.
+/// Pattern of the document of this size.
 pub(crate) fn http_salt(size: u64) -> u64 {
     size ^ 0x5a
 }
@@ -320,7 +320,7 @@ fn mqtt_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Remaining length, seven bits a byte (MQTT 3.1.1 §2.2.3).
+/// Encodes the remaining length, seven bits in a byte (MQTT 3.1.1 §2.2.3).
 fn mqtt_length(out: &mut Vec<u8>, mut length: u64) {
     while length >= 128 {
         out.push(length as u8 | 128);

@@ -1,4 +1,4 @@
-//! The config files of a testbed's group: one file, the same on every host.
+//! The config file of a testbed's group, which is the same on every host.
 
 use super::host::DISK;
 use super::ours::{ColdOptions, GroupOptions};
@@ -8,27 +8,27 @@ use super::{Role, Testbed, interface};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What the group of a testbed needs to know besides its topology.
+/// What the config of a testbed's group contains besides the topology.
 pub struct GroupConfig<'a> {
     /// The server that both members run.
     pub recipe: &'a Recipe,
-    /// The group key's file, as the hosts see it.
+    /// File of the group's key, as the hosts see it.
     pub key_file: &'a Path,
-    /// A directory for sockets and state, as the hosts see it.
+    /// Directory for sockets and state, as the hosts see it.
     pub run_dir: &'a Path,
-    /// Where the server's own messages go, as the hosts see it.
+    /// File for the server's own messages, as the hosts see it.
     pub log_file: &'a Path,
     /// Settings beyond the defaults.
     pub options: &'a GroupOptions,
 }
 
-/// The name of the primary in the config file.
+/// Name of the primary in the config file.
 pub const PRIMARY_NAME: &str = "a";
 
-/// The name of the backup in the config file.
+/// Name of the backup in the config file.
 pub const BACKUP_NAME: &str = "b";
 
-/// Writes the config file of a testbed's group.
+/// Text of the config file of a testbed's group.
 pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     let (primary, backup) = if testbed.has_log_link() {
         (addresses::PRIMARY_LOG, addresses::BACKUP_LOG)
@@ -36,9 +36,9 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         (addresses::PRIMARY, addresses::BACKUP)
     };
     let port = config.recipe.program.port();
-    // What a group serves, its server must listen at.
+    // A server must listen at every service of its group.
     let services = match config.recipe.program {
-        // They listen to IPv4 only.
+        // These servers listen on IPv4 only.
         Program::Bird | Program::Tinyproxy => format!("\"{}:{port}\"", addresses::SERVICE_V4),
         _ => {
             format!("\"{}:{port}\", \"[{}]:{port}\"", addresses::SERVICE_V4, addresses::SERVICE_V6)
@@ -101,7 +101,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     out
 }
 
-/// Where a cold backup keeps what it needs.
+/// The table that says where a cold backup keeps what it needs.
 fn cold_table(testbed: &Testbed, cold: &ColdOptions) -> String {
     let dir = cold.spool_dir.clone();
     let dir = dir.unwrap_or_else(|| testbed.host(Role::Backup).inside().join("spool"));
@@ -113,7 +113,7 @@ fn cold_table(testbed: &Testbed, cold: &ColdOptions) -> String {
     )
 }
 
-/// A line of the file, if it is there.
+/// A line of the file, if the setting has a value.
 fn setting(name: &str, value: Option<u64>) -> String {
     value.map_or_else(String::new, |value| format!("{name} = {value}\n"))
 }

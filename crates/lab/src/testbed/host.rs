@@ -1,6 +1,6 @@
-//! One host of the testbed: a process that holds a network, mount, pid, UTS
-//! and time namespace open, with a clock a day away from every other host's
-//! and a directory of its own at a path that all of them share.
+//! A host of the testbed: a process that holds a network, mount, pid, UTS and time namespace open.
+//! Its clock is a day away from every other host's, and a directory of its own lies at a path that
+//! is the same on all hosts.
 
 use super::SETUP_LIMIT;
 use crate::command::{self, children, wait_for};
@@ -9,13 +9,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// How far apart the monotonic clocks of two hosts are, seconds.
+/// Distance between the monotonic clocks of two hosts, in s.
 const CLOCK_STEP_S: u64 = 86_400;
 
 /// What a host is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Where the load runs.
+    /// The host of the load.
     Client,
     /// The router in front of the service.
     Edge,
@@ -29,7 +29,7 @@ impl Role {
     /// Every role, in the order of [`super::Testbed`]'s hosts.
     pub const ALL: [Role; 4] = [Role::Client, Role::Edge, Role::Primary, Role::Backup];
 
-    /// The name of the host's namespace and directory.
+    /// Name of the host's namespace and directory.
     pub fn name(self) -> &'static str {
         match self {
             Role::Client => "client",
@@ -39,17 +39,17 @@ impl Role {
         }
     }
 
-    /// The member that is not this one.
+    /// The other member of the pair.
     #[must_use]
     pub fn other(self) -> Role {
         if self == Role::Primary { Role::Backup } else { Role::Primary }
     }
 }
 
-/// What a host's own disk holds, bytes: a test can fill it.
+/// Bytes that a host's own disk holds, so few that a test can fill it.
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Where a host has its own disk, in its directory.
+/// Name of the host's own disk in its directory.
 pub(super) const DISK: &str = "disk";
 
 /// A running host.
@@ -70,8 +70,8 @@ impl Host {
         std::fs::create_dir_all(&outside)?;
         std::fs::create_dir_all(&inside)?;
         let clock = (CLOCK_STEP_S * number).to_string();
-        // A disk that nothing else writes to, as a host's own would be: what this
-        // machine's disk is busy with shall not show in a takeover.
+        // Nothing else writes to the host's disk, as to a real host's: whatever this machine's disk
+        // does must not show in a takeover.
         let script = format!(
             "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
              mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs -o size={DISK_BYTES} disk '{host}/{DISK}'; \
@@ -100,12 +100,12 @@ impl Host {
         Ok(Self { name: name.to_owned(), namespace, holder, outside, inside, unshare })
     }
 
-    /// The name of its directory, and the last part of its namespace's.
+    /// Name of its directory, and last part of its namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name of its network namespace, for `ip -n`.
+    /// Name of its network namespace, for `ip -n`.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -115,7 +115,7 @@ impl Host {
         self.holder
     }
 
-    /// The pids of all that runs on it but its first process, as seen from outside.
+    /// The pids of all processes on it except the first, as seen from outside.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -180,8 +180,7 @@ impl Host {
     }
 }
 
-/// Whether a process has more than an entry in the table: nobody waits for the
-/// orphans of a host.
+/// Whether a process is more than an entry in the table: the orphans of a host are not waited for.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -189,7 +188,7 @@ fn lives(pid: u32) -> bool {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The cleaner removes what refuses to go here.
+        // The cleaner removes what cannot be ended here.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         let _ = command::output("ip", &["netns", "del", &self.namespace]);

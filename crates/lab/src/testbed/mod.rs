@@ -1,7 +1,6 @@
-//! A client, an edge, a primary and a backup on one machine, as network
-//! namespaces that differ the way machines do. Everything a run starts hangs
-//! from its four hosts, so that dropping the testbed, or dying in any way,
-//! leaves nothing behind.
+//! A client, an edge, a primary and a backup on one machine, as network namespaces that differ as
+//! machines do. Every process of a run descends from the four hosts, so that nothing is left when
+//! the testbed is dropped or its process dies.
 
 pub mod config;
 mod host;
@@ -26,50 +25,50 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Where every testbed keeps its directory; a tmpfs on any Debian.
+/// Directory of all testbeds; a tmpfs on any Debian.
 const BASE: &str = "/run/holdfast-lab";
 
-/// How long a part of a testbed may take to come up or to go: others may keep the
-/// machine busy, and what is measured has limits of its own.
+/// Longest time for a part of a testbed to come up or to go: the machine may be busy, and what is
+/// measured has limits of its own.
 const SETUP_LIMIT: Duration = Duration::from_secs(40);
 
-/// What limits the links between the hosts.
+/// Limit of the links between the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing but the two cores that carry it all.
+    /// No limit but the two cores that carry everything.
     #[default]
     None,
-    /// A token bucket of this many bits per second at both ends of every link.
+    /// A token bucket at both ends of every link.
     Tbf {
-        /// Bits per second.
+        /// Rate of the bucket, in bits per second.
         bits_per_second: u64,
     },
 }
 
-/// How primary and backup reach each other with the log.
+/// The link between primary and backup for the log.
 #[derive(Clone, Debug, Default)]
 pub enum LogLink {
-    /// Over the service network, as in the smallest installation.
+    /// The service network, as in the smallest installation.
     #[default]
     Shared,
-    /// Over a wire of its own (10.10.0.0/24).
+    /// A wire of its own (10.10.0.0/24).
     Separate,
-    /// Over a wire of its own that the emulator makes worse.
+    /// A wire of its own that the emulator disturbs.
     Emulated(EmuSpec),
 }
 
-/// What a testbed is to look like.
+/// How a testbed is to be built.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Rate limits, the same for every link.
     pub shape: Shape,
-    /// Emulated trouble between client and edge.
+    /// What the emulator does between client and edge.
     pub client_path: Option<EmuSpec>,
-    /// Emulated trouble between edge and primary.
+    /// What the emulator does between edge and primary.
     pub primary_path: Option<EmuSpec>,
-    /// Emulated trouble between edge and backup, where the copies travel.
+    /// What the emulator does between edge and backup, where the copies travel.
     pub tap_path: Option<EmuSpec>,
-    /// The way of the log.
+    /// The link for the log.
     pub log: LogLink,
     /// `sysctl` settings of the client host, as `name=value`.
     pub client_sysctls: Vec<String>,
@@ -82,7 +81,7 @@ pub struct Testbed {
     hosts: [Host; 4],
     log_separate: bool,
     _links: Vec<emu::Link>,
-    // Last, so that it sees the others gone.
+    // The reaper is the last field, so that it runs after the others are gone.
     _reaper: Reaper,
 }
 
@@ -122,12 +121,12 @@ impl Testbed {
         &self.hosts[role as usize]
     }
 
-    /// The prefix of this testbed's namespaces, `hf-<pid>-<n>`.
+    /// Prefix of this testbed's namespaces, `hf-<pid>-<n>`.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Where a host has its own disk, as seen from outside.
+    /// Folder of a host's own disk, as seen from outside.
     pub fn disk(&self, role: Role) -> PathBuf {
         let holder = self.host(role).holder();
         let inside = self.host(role).inside().join(host::DISK);
@@ -146,8 +145,8 @@ impl Testbed {
         self.log_separate
     }
 
-    /// Takes from the edge's kernel what a reboot would take: programs and maps.
-    /// Its daemon must be dead, and its `run_dir` be `run` in the host's directory.
+    /// Removes from the edge's kernel what a reboot would remove: programs and maps. Its daemon
+    /// must be dead, and its `run_dir` must be `run` in the host's directory.
     ///
     /// # Errors
     /// When the pins cannot be removed.
@@ -156,7 +155,7 @@ impl Testbed {
         let edge = self.host(Role::Edge);
         for device in [EDGE_CLIENT, EDGE_PRIMARY, EDGE_BACKUP, EDGE_BRIDGE] {
             let words = ["-n", edge.namespace(), "qdisc", "del", "dev", device, "clsact"];
-            // Not every interface has programs.
+            // Some interfaces have no programs.
             let _ = crate::command::output("tc", &words);
         }
         let pins = edge.inside().join("run/bpf-edge");
@@ -165,8 +164,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Gives the service addresses to the primary's kernel, as the variant
-    /// `clean` needs it.
+    /// Gives the service addresses to the primary's kernel, which the variant `clean` needs.
     ///
     /// # Errors
     /// When `ip` refuses.

@@ -17,32 +17,31 @@ use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 
-/// How long a group may take to be protected: on a busy machine servers and programs start
-/// slowly.
+/// Longest time until a group is protected: on a busy machine servers and programs start slowly.
 const PROTECTED_MAX: Duration = Duration::from_secs(120);
 
-/// How long a daemon may take to end once it was told to: what it gives its backup, its
-/// edge and its server at most, and what the kernel of a busy machine takes besides.
+/// Longest time for a daemon to end after it was told to: what it gives its backup, its edge and
+/// its server at most, and what the kernel of a busy machine needs besides.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// Time after which a daemon has not answered, s.
+/// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";
 
-/// Time within which a verb that does something has done it, s: a switchover waits for
-/// what clients have not acknowledged before the members are a pair again.
+/// Longest time for a verb that changes something, in s: a switchover waits for what clients have
+/// not acknowledged before the members are a pair again.
 const VERB_LIMIT_S: &str = "60";
 
-/// How often `nsenter` is told to go on: it may stop a moment after its child has
-/// gone on.
+/// Number of times that `nsenter` is told to go on: it may stop a moment after its child has gone
+/// on.
 const STARTER_LOOKS: u32 = 5;
 
-/// How often status is asked while waiting.
+/// Time between two questions for the status.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Lines of a daemon's log that an error shows.
+/// Number of lines of a daemon's log that an error shows.
 const LOG_TAIL_LINES: usize = 15;
 
-/// A member in one of these states is out of its pair for good.
+/// Names of the states in which a member has left its pair for good.
 const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 
 /// Settings of a group beyond the defaults, all for tests.
@@ -50,40 +49,40 @@ const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 pub struct GroupOptions {
     /// What output waits for.
     pub buffering: Buffering,
-    /// Time between two heartbeats, ms; without it, the default.
+    /// Time between two heartbeats, in ms; `None`: the default.
     pub heartbeat_ms: Option<u64>,
-    /// Connections protected at once; without it, the default.
+    /// Most connections that are protected at once; `None`: the default.
     pub connections_max: Option<u32>,
-    /// Connections that the edge follows at once; without it, the default.
+    /// Most connections that the edge follows at once; `None`: the default.
     pub flows_max: Option<u32>,
-    /// How many open files the daemons are started with, as `ulimit -Sn` says;
-    /// without it, as many as the lab has.
+    /// Limit of open files with which the daemons are started (`ulimit -Sn`); `None`: that of the
+    /// lab.
     pub open_files_soft: Option<u64>,
-    /// How long a member to whom no backup comes waits, s; without it, the default.
+    /// Time for which a member waits for its backup, in s; `None`: the default.
     pub alone_after_s: Option<u64>,
-    /// The backup is cold, and keeps what it needs like this.
+    /// Options of a cold backup; `None`: the backup is hot.
     pub cold: Option<ColdOptions>,
-    /// A server without a backup is rebuilt if it falls; `cold` says where what it needs is
-    /// kept, and the backup is hot.
+    /// Whether a server without a backup is rebuilt if it falls. Then `cold` says where its image
+    /// and log are kept, and the backup is hot.
     pub rebuild: bool,
-    /// Variables of the edge's daemon.
+    /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
 
-/// Where a cold backup keeps image and log.
+/// Where and how image and log are kept.
 #[derive(Clone, Debug, Default)]
 pub struct ColdOptions {
-    /// Folder as the hosts see it; without it, beside the other files of the
-    /// testbed.
+    /// Folder as the hosts see it; `None`: beside the other files of the testbed.
     pub spool_dir: Option<PathBuf>,
-    /// Without them, the defaults, MB.
+    /// Most data that is kept, in MB; `None`: the default.
     pub spool_max_mb: Option<u64>,
+    /// Log after which a new image is taken, in MB; `None`: the default.
     pub snapshot_every_mb: Option<u64>,
-    /// Everything that is kept is synced.
+    /// Whether everything that is kept is synced.
     pub is_synced: bool,
 }
 
-/// Three running daemons and their server.
+/// The daemons of edge and members, and their server.
 pub struct Group<'a> {
     testbed: &'a Testbed,
     recipe: Recipe,
@@ -111,7 +110,7 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    /// Starts the edge and both members, whatever may come of it.
+    /// Starts the edge and both members, and does not wait for the result.
     ///
     /// # Errors
     /// When a daemon cannot be started.
@@ -123,7 +122,7 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    /// Writes what the daemons need, and starts none.
+    /// Writes what the daemons need, without starting one.
     ///
     /// # Errors
     /// When the hosts' folders cannot be written.
@@ -190,7 +189,7 @@ impl<'a> Group<'a> {
     pub fn kill_member(&mut self, role: Role) -> Result<()> {
         let server = self.server_pid(role)?;
         self.stop_daemon(role, Signal::KILL)?;
-        // One that is not alone has died with its daemon.
+        // A server with a backup has died with its daemon.
         let _ = send(server, Signal::KILL);
         Ok(())
     }
@@ -226,7 +225,7 @@ impl<'a> Group<'a> {
         send(self.server_pid(role)?, signal)
     }
 
-    /// Whether this group has started a daemon there, and has not seen its end.
+    /// Whether this group has started a daemon on the host, and has not seen it end.
     #[must_use]
     pub fn has_daemon(&self, role: Role) -> bool {
         self.daemons.iter().any(|daemon| daemon.0 == role)
@@ -252,7 +251,7 @@ impl<'a> Group<'a> {
         self.wait_protected().map_err(|error| anyhow!("{error:#}\n{}", self.log_tails()))
     }
 
-    /// The member that says it is the primary, protected or not.
+    /// The member that says that it is the primary, protected or not.
     #[must_use]
     pub fn primary(&self) -> Option<Role> {
         MEMBERS.into_iter().find(|&role| {
@@ -299,7 +298,7 @@ impl<'a> Group<'a> {
         command.spawn().context("cannot start a daemon")
     }
 
-    /// Waits until a primary, whichever member it is, says that it is protected.
+    /// Waits until a primary says that it is protected, whichever member it is.
     ///
     /// # Errors
     /// When a daemon ends, or the time is over.
@@ -319,10 +318,10 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// A number does not count if the pair was none while it was measured.
+    /// Checks that the pair is protected: otherwise a measured number does not count.
     ///
     /// # Errors
-    /// When no primary is protected now; it tells what the daemons said.
+    /// When no primary is protected now; the error has the daemons' words.
     pub fn ensure_protected(&self) -> Result<()> {
         let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
         let logs = || self.log_tails();
@@ -332,11 +331,11 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// Whether the pair that was protected still is one. For a moment a pair that stands
-    /// may not be protected; one that has ended has a member that says so.
+    /// Whether the pair that was protected still is a pair. A pair may be unprotected for a moment;
+    /// of one that has ended, a member says so.
     ///
     /// # Errors
-    /// When the daemons tell neither.
+    /// When the daemons say neither.
     pub fn stands(&self) -> Result<bool> {
         wait_for("a pair, or its end", SETUP_LIMIT, || {
             let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
@@ -362,15 +361,15 @@ impl<'a> Group<'a> {
         serde_json::from_slice(&done.stdout).context("status is not JSON")
     }
 
-    /// What `holdfast events --json` says on a host, oldest first: when, by the
-    /// calendar, and what.
+    /// The events that `holdfast events --json` shows on a host, oldest first: the time of day, and
+    /// the kind.
     #[must_use]
     pub fn events(&self, role: Role) -> Vec<(String, String)> {
         let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
         self.all_events(role).iter().map(|event| (word(event, "at"), word(event, "what"))).collect()
     }
 
-    /// What the events of one kind say on a host, oldest first.
+    /// The details of a host's events of one kind, oldest first.
     #[must_use]
     pub fn details(&self, role: Role, what: &str) -> Vec<String> {
         let events = self.all_events(role).into_iter().filter(|event| event["what"] == what);
@@ -386,17 +385,17 @@ impl<'a> Group<'a> {
         lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
     }
 
-    /// The member for whom the edge's fence is open, whatever it says itself.
+    /// The member for which the edge's fence is open, whatever the member says.
     ///
     /// # Errors
-    /// When the edge does not answer, or names none.
+    /// When the edge does not answer, or names no member.
     pub fn current(&self) -> Result<Role> {
         let shown = self.verb(Role::Edge, &["edge", "show", "--json"])?.stdout;
         let show: Value = serde_json::from_slice(&shown).context("`edge show` is not JSON")?;
         current_of(&show).with_context(|| format!("the edge names no current member: {show}"))
     }
 
-    /// The group's file, at the same path on every host.
+    /// Path of the group's file, the same on every host.
     #[must_use]
     pub fn config(&self) -> &Path {
         &self.config
@@ -426,7 +425,7 @@ impl<'a> Group<'a> {
         Ok(command.stdin(Stdio::null()).output()?)
     }
 
-    /// The words that fence the service on the edge, for the fault to run.
+    /// The command line that fences the service on the edge, for a fault.
     ///
     /// # Errors
     /// When the binary's path cannot be found.
@@ -442,7 +441,7 @@ impl<'a> Group<'a> {
     /// When there is none.
     pub fn server_pid(&self, role: Role) -> Result<u32> {
         let program = Path::new(self.recipe.program.path());
-        // One that has outlived its daemon is the child of the host's first process.
+        // A server that has outlived its daemon is a child of the host's first process.
         let from = [self.child_pid(role)?, self.testbed.host(role).holder()];
         wait_for("the server's process", SETUP_LIMIT, || {
             from.iter().find_map(|from| descendants_running(*from, program).first().copied())
@@ -455,7 +454,7 @@ impl<'a> Group<'a> {
     /// When it does not run.
     pub fn daemon_pid(&self, role: Role) -> Result<u32> {
         let from = self.child_pid(role)?;
-        // The daemon is the eldest of that program: nsenter's own child.
+        // The daemon is the oldest process of that program: nsenter's own child.
         let found = descendants_running(from, &crate::holdfast_binary()?);
         found.last().copied().context("the daemon does not run")
     }
@@ -468,7 +467,7 @@ impl<'a> Group<'a> {
     /// The last lines of every daemon's log.
     pub fn log_tails(&self) -> String {
         let mut out = String::new();
-        // The output of those that have ended, too.
+        // The logs of daemons that have ended are shown, too.
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let path = self.testbed.host(role).outside().join("daemon.log");
             out.push_str(&format!("--- {}\n{}\n", role.name(), tail(&path)));
@@ -480,7 +479,7 @@ impl<'a> Group<'a> {
 impl Drop for Group<'_> {
     fn drop(&mut self) {
         for (_, child) in &mut self.daemons {
-            // nsenter; the daemon itself ends with its host.
+            // This kills nsenter; the daemon itself ends with its host.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -503,7 +502,7 @@ fn name(role: Role) -> &'static str {
     }
 }
 
-/// Whom `edge show` calls `current`, connected or not.
+/// The member that `edge show` calls `current`, connected or not.
 fn current_of(show: &Value) -> Option<Role> {
     let is_current =
         |member: &&Value| matches!(member["state"].as_str(), Some("current" | "current, away"));
@@ -511,11 +510,11 @@ fn current_of(show: &Value) -> Option<Role> {
     MEMBERS.into_iter().find(|role| current["name"] == name(*role))
 }
 
-/// What a group lacks that should be protected by now, in the daemons' words, on a machine of
-/// this load.
+/// Says what a group lacks that should be protected by now: the daemons' words, and the machine's
+/// load.
 fn unprotected_yet(statuses: &[Value], load: f64) -> String {
     let says = |status: &&Value| status["reason"].as_str().is_some_and(|it| !it.is_empty());
-    // A primary's reason is the group's.
+    // The reason that a primary gives is the group's.
     let primary = statuses.iter().filter(|status| status["role"] == "primary").find(says);
     let said = primary.or_else(|| statuses.iter().find(says));
     let reason = said.and_then(|it| it["reason"].as_str()).unwrap_or("no daemon answers");
@@ -527,7 +526,7 @@ fn unprotected_yet(statuses: &[Value], load: f64) -> String {
     format!("the group is not protected after {} s: {reason}{busy}", PROTECTED_MAX.as_secs())
 }
 
-/// Processes that have run, or waited for a processor or a disk, in the last minute.
+/// Number of processes that ran, or waited for a processor or a disk, in the last minute.
 fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default()

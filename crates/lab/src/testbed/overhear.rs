@@ -1,6 +1,5 @@
-//! Which packets of one host reach another: packets are recognised by the time
-//! to live that only that host's kernel gives them, so nothing of ours takes
-//! part in the answer.
+//! Which packets of one host reach another. Packets are recognised by a time to live that only that
+//! host's kernel gives them, so nothing of Holdfast takes part in the answer.
 
 use super::topology::interface;
 use super::{Host, Role, Testbed};
@@ -13,22 +12,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// What the primary's kernel starts with; every other host starts with 64.
+/// Time to live of the primary's packets; every other host's start with 64.
 const TIME_TO_LIVE: u32 = 91;
 
-/// Routers between the two that may have taken one off.
+/// Most routers between the two hosts, each of which takes one off.
 const HOPS_MAX: u32 = 1;
 
 /// `ETH_P_ALL` of linux/if_ether.h.
 const EVERY_PROTOCOL: u16 = 3;
 
-/// Packets that are remembered; more of them are known to be older.
+/// Most arrival times that are kept; beyond that the older half is dropped.
 const REMEMBERED: usize = 1 << 16;
 
-/// How soon the listener notices that it is to end.
+/// Time after which the listener notices that it has to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Listens at the client for what the primary's kernel has sent.
+/// Listens at the client for packets of the primary's kernel.
 pub struct Overheard {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<SystemTime>>,
@@ -51,7 +50,7 @@ impl Overheard {
         Ok(Self { stop, thread })
     }
 
-    /// When each packet came, in order.
+    /// Arrival times of the packets, in order.
     pub fn finish(self) -> Vec<SystemTime> {
         self.stop.store(true, Ordering::Relaxed);
         // A listener that panicked has heard nothing, and its panic is on stderr.
@@ -66,15 +65,15 @@ fn listen(mut socket: Socket, told: &AtomicBool) -> Vec<SystemTime> {
             if heard.len() == REMEMBERED {
                 heard.drain(..REMEMBERED / 2);
             }
-            // On a busy machine this thread may run long after the packet came.
+            // On a busy machine this thread may run long after the packet arrived.
             heard.push(arrival::of_last(&socket).unwrap_or_else(|_| SystemTime::now()));
         }
     }
     heard
 }
 
-/// A socket for all packets of a host, or for those that a filter takes. It belongs to the
-/// network in which it was made, whoever reads it.
+/// A socket for all packets of a host, or for those that a filter takes. It stays in the network in
+/// which it was made, whoever reads it.
 ///
 /// # Errors
 /// When the kernel refuses it.
@@ -88,7 +87,7 @@ pub(crate) fn socket_at(host: &Host, filter: Option<&[SockFilter]>) -> Result<So
             socket.attach_filter(filter)?;
         }
         socket.set_read_timeout(Some(LOOK_EVERY))?;
-        // Times are kept from now on; there is none yet.
+        // Asking once makes the kernel keep arrival times; there is none yet.
         let _ = arrival::of_last(&socket);
         Ok(socket)
     };

@@ -1,6 +1,5 @@
-//! The servers of the tests, as Debian ships them: each is given a config, a
-//! private directory and the service addresses, and nothing that would tell it
-//! whether it is protected.
+//! The servers of the tests, as Debian ships them. Each gets a config, a private directory and the
+//! service addresses, and nothing that tells it whether it is protected.
 
 use super::SETUP_LIMIT;
 use super::host::Host;
@@ -12,10 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-/// The user that servers run as.
+/// User that servers run as.
 const USER: &str = "nobody";
 
-/// Sizes of the documents that the HTTP servers offer, bytes.
+/// Sizes in bytes of the documents that the HTTP servers offer.
 pub const DOCUMENT_BYTES: [u64; 3] = [1 << 10, 256 << 10, 64 << 20];
 
 /// A server program.
@@ -47,20 +46,20 @@ pub enum Program {
 }
 
 impl Program {
-    /// The port it listens on.
+    /// Port on which the program listens.
     pub fn port(self) -> u16 {
         match self {
             Program::Redis => 6379,
             Program::Mosquitto => 1883,
             Program::Lighttpd | Program::Nginx | Program::Python => 8080,
             Program::Memcached1 | Program::Memcached4 => 11211,
-            // 179 is root's.
+            // Port 179 is reserved to root.
             Program::Bird => 1790,
             Program::Tinyproxy => 8888,
         }
     }
 
-    /// Where Debian installs it.
+    /// Path at which Debian installs the program.
     pub fn path(self) -> &'static str {
         match self {
             Program::Redis => "/usr/bin/redis-server",
@@ -74,30 +73,30 @@ impl Program {
         }
     }
 
-    /// Whether it serves documents.
+    /// Whether the program serves documents.
     fn is_http(self) -> bool {
         matches!(self, Program::Lighttpd | Program::Nginx | Program::Python)
     }
 }
 
-/// A server that is ready to be started, the same on every host.
+/// A server that is prepared to be started, the same on every host.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The program.
     pub program: Program,
     /// Its command line.
     pub command: Vec<String>,
-    /// Its working directory, as the host's processes see it.
+    /// Working directory, as the host's processes see it.
     pub directory: PathBuf,
-    /// The user it runs as.
+    /// User that the server runs as.
     pub user: &'static str,
-    /// Folders that go over with its memory.
+    /// Folders that are copied together with its memory.
     pub state_dirs: Vec<PathBuf>,
 }
 
 impl Recipe {
-    /// Writes the server's config and documents into the host's private
-    /// directory; `documents` up to this size are made, bytes.
+    /// Writes the server's config and documents into the host's private directory. `documents`:
+    /// size in bytes up to which documents are made.
     ///
     /// # Errors
     /// When the directory cannot be written.
@@ -116,11 +115,10 @@ impl Recipe {
         Ok(Self { program, command, directory, user: USER, state_dirs: Vec::new() })
     }
 
-    /// Starts the server on `host` as it is, with nothing of Holdfast, and
-    /// waits until it listens.
+    /// Starts the server on `host` without Holdfast, and waits until it listens.
     ///
     /// # Errors
-    /// When it does not start or not listen.
+    /// When it does not start or does not listen.
     pub fn start_plain(&self, host: &Host) -> Result<PlainServer> {
         let log = fs::File::create(host.outside().join("server.log"))?;
         let child = host
@@ -162,7 +160,7 @@ impl PlainServer {
 
 impl Drop for PlainServer {
     fn drop(&mut self) {
-        // What refuses dies with its host.
+        // A server that cannot be killed ends with its host.
         if let Some(pid) = rustix::process::Pid::from_raw(self.pid as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
@@ -171,7 +169,7 @@ impl Drop for PlainServer {
     }
 }
 
-/// Whether a process's network has a listener on `port`.
+/// Whether a process listens on `port` in this process's network.
 pub fn listens(pid: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");
@@ -196,13 +194,13 @@ fn write_documents(directory: &Path, limit: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `nobody` the owner of a directory and all in it.
+/// Makes `nobody` the owner of a directory and everything in it.
 fn give_away(directory: &Path) -> Result<()> {
     let path = directory.display().to_string();
     crate::command::output("chown", &["-R", &format!("{USER}:nogroup"), &path]).map(drop)
 }
 
-/// The text of the config file; `own` is the server's directory.
+/// Text of the config file; `own` is the server's directory.
 fn config(program: Program, own: &str) -> String {
     match program {
         Program::Mosquitto => mosquitto_config(),
@@ -216,13 +214,13 @@ fn config(program: Program, own: &str) -> String {
     }
 }
 
-/// What follows the program's name on the command line.
+/// Arguments after the program's name on the command line.
 fn arguments(program: Program, own: &str) -> Vec<String> {
     let conf = format!("{own}/server.conf");
     let memcached =
         |workers| format!("-l {SERVICE_V4},{SERVICE_V6} -p 11211 -U 0 -t {workers} -m 64");
     let words = match program {
-        // The empty word of `--save ""` is no word of a line.
+        // The empty argument of `--save ""` cannot stand in a line.
         Program::Redis => {
             let line = format!(
                 "--appendonly no --protected-mode no --bind {SERVICE_V4} {SERVICE_V6} \
@@ -277,7 +275,7 @@ fn tinyproxy_config() -> String {
     format!("Port {port}\nListen {SERVICE_V4}\nTimeout 60\nMaxClients 64\nLogLevel Critical\n")
 }
 
-/// The shortest hold time that BGP allows, so that a lost session shows soon.
+/// BIRD's config, with the shortest hold time that BGP allows, so that a lost session shows soon.
 fn bird_config() -> String {
     let port = Program::Bird.port();
     format!(

@@ -14,20 +14,19 @@ use std::time::{Duration, Instant};
 pub const HOST_NAMES: [&str; 2] = ["a", "b"];
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time after which a daemon has not answered, s.
+/// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";
 
 /// Settings of a spread group beyond the defaults.
 #[derive(Clone, Debug)]
 pub struct SpreadOptions {
-    /// Without encapsulation.
+    /// Whether packets go to the host servers without encapsulation.
     pub layer2: bool,
-    /// What the host servers name; without it, what they bind is noticed.
+    /// Services that the host servers name; `None`: those that are bound are noticed.
     pub services: Option<Vec<String>>,
     pub flows_max: u32,
     pub heartbeat_ms: u64,
-    /// MTU of the paths to the host servers; without it, that of their
-    /// interfaces.
+    /// MTU of the paths to the host servers in bytes; `None`: that of their interfaces.
     pub mtu: Option<u16>,
 }
 
@@ -92,10 +91,10 @@ impl<'a> SpreadGroup<'a> {
         Ok(())
     }
 
-    /// Kills the daemon of a host; what is in its kernel goes on.
+    /// Kills the daemon of a host; programs and maps in its kernel go on.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no daemon runs there.
     pub fn kill(&mut self, role: Role) -> Result<()> {
         let at = self.daemons.iter().position(|(r, _)| *r == role).context("no daemon there")?;
         let (_, mut child) = self.daemons.remove(at);
@@ -110,7 +109,7 @@ impl<'a> SpreadGroup<'a> {
     /// Sends a signal to the daemon of a host.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no daemon runs there.
     pub fn signal(&self, role: Role, name: &str) -> Result<()> {
         let found = self.daemons.iter().find(|(r, _)| *r == role).context("no daemon there")?;
         for pid in crate::command::descendants_running(found.1.id(), &crate::holdfast_binary()?) {
@@ -145,7 +144,7 @@ impl<'a> SpreadGroup<'a> {
     /// The JSON that a verb prints on the edge.
     ///
     /// # Errors
-    /// When it prints none.
+    /// When the verb prints no JSON.
     pub fn ask(&self, words: &[&str]) -> Result<Value> {
         parse(&self.cli(&[words, &["--json"]].concat())?)
     }
@@ -158,7 +157,7 @@ impl<'a> SpreadGroup<'a> {
         parse(&self.cli_on(role, &["status", "--json", "--role", name(role)])?)
     }
 
-    /// Waits until `edge show` satisfies `ready`; its answer then.
+    /// Waits until `edge show` satisfies `ready`; returns its answer then.
     ///
     /// # Errors
     /// When a daemon has ended, or the time is over.
@@ -178,7 +177,7 @@ impl<'a> SpreadGroup<'a> {
         }
     }
 
-    /// Waits until so many host servers have joined.
+    /// Waits until `count` host servers have joined.
     ///
     /// # Errors
     /// As [`SpreadGroup::wait`].
@@ -201,7 +200,7 @@ impl<'a> SpreadGroup<'a> {
         })
     }
 
-    /// What the daemons have logged.
+    /// The logs of all daemons.
     pub fn logs(&self) -> String {
         let mut out = String::new();
         for role in [Role::Edge, Role::Primary, Role::Backup] {
@@ -216,7 +215,7 @@ impl<'a> SpreadGroup<'a> {
 impl Drop for SpreadGroup<'_> {
     fn drop(&mut self) {
         for (_, child) in &mut self.daemons {
-            // nsenter; the daemon itself ends with its host.
+            // This kills nsenter; the daemon itself ends with its host.
             let _ = child.kill();
             let _ = child.wait();
         }

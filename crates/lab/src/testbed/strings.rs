@@ -1,7 +1,6 @@
-//! A client, a pair of edges with strings of routers between them, and a
-//! server, as network namespaces: where transit groups run. Every string is a
-//! host of its own that forwards, and that can be made to swallow what it
-//! should forward, in both directions or in one, without anybody being told.
+//! A client, a pair of edges with strings of routers between them, and a server, as network
+//! namespaces for transit groups. Every string is a host of its own that forwards, and that can be
+//! made to swallow what it should forward, in both directions or in one, without telling anybody.
 
 mod wires;
 
@@ -22,10 +21,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often status is asked while waiting.
+/// Time between two questions for the status.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time after which a daemon has not answered, s.
+/// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";
 
 /// Priority of the rule that makes a string swallow everything.
@@ -34,17 +33,17 @@ const CUT_PRIORITY: u32 = 1;
 /// The two edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// On the clients' side.
+    /// The edge on the clients' side.
     Near,
-    /// On the servers' side.
+    /// The edge on the servers' side.
     Far,
 }
 
 impl Edge {
-    /// Both, the clients' first.
+    /// Both edges, that of the clients first.
     pub const BOTH: [Edge; 2] = [Edge::Near, Edge::Far];
 
-    /// Its role in the config file.
+    /// The edge's role in the config file.
     pub fn name(self) -> &'static str {
         match self {
             Edge::Near => "near",
@@ -56,21 +55,21 @@ impl Edge {
 /// What a cut string swallows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Everything.
+    /// All packets.
     Both,
-    /// What comes from this edge.
+    /// Packets that come from this edge.
     From(Edge),
 }
 
-/// One string.
+/// How a string is to be built.
 #[derive(Clone, Copy, Debug)]
 pub struct StringPlan {
     /// Its capacity in the config file, and the rate of a token bucket at its
     /// exits if it is `limited`, bits per second.
     pub bits_per_second: u64,
-    /// Whether the rate is enforced.
+    /// Whether the string's rate is enforced.
     pub limited: bool,
-    /// Packets that wait at each exit before others are dropped.
+    /// Most packets that wait at each exit before others are dropped.
     pub queue_packets: u32,
 }
 
@@ -80,19 +79,19 @@ impl Default for StringPlan {
     }
 }
 
-/// What a testbed with strings is to look like.
+/// How a testbed with strings is to be built.
 #[derive(Clone, Debug)]
 pub struct StringsPlan {
-    /// At least one.
+    /// The strings, at least one.
     pub strings: Vec<StringPlan>,
-    /// Emulated trouble between client and near edge.
+    /// What the emulator does between client and near edge.
     pub client_path: Option<EmuSpec>,
-    /// Whether client and server hand whole segments to their interfaces, as
-    /// they do where nothing is offloaded.
+    /// Whether client and server hand single segments to their interfaces, as they do where nothing
+    /// is offloaded.
     pub single_segments: bool,
     /// Settings of `[group]` beyond names and files, as lines of TOML.
     pub group: String,
-    /// Tables after the strings, such as `[recover]`, as TOML.
+    /// Tables after those of the strings, such as `[recover]`, as TOML.
     pub tables: String,
 }
 
@@ -118,7 +117,7 @@ pub struct Strings {
     strings: Vec<Host>,
     plan: StringsPlan,
     _links: Vec<emu::Link>,
-    // Last, so that it sees the others gone.
+    // The reaper is the last field, so that it runs after the others are gone.
     _reaper: Reaper,
 }
 
@@ -158,7 +157,7 @@ impl Strings {
         })
     }
 
-    /// Where the load runs.
+    /// The host of the load.
     pub fn client(&self) -> &Host {
         &self.client
     }
@@ -181,7 +180,7 @@ impl Strings {
         &self.strings[index]
     }
 
-    /// From now on the string swallows what it should forward.
+    /// Makes a string swallow what it should forward from now on.
     ///
     /// # Errors
     /// When `ip` refuses.
@@ -192,12 +191,12 @@ impl Strings {
     /// Ends a [`Strings::cut`] of the same kind.
     ///
     /// # Errors
-    /// When it was not cut.
+    /// When the string was not cut.
     pub fn restore(&self, index: usize, what: Cut) -> Result<()> {
         self.rule(&[index], "del", what)
     }
 
-    /// Cuts every string, as far as can be at the same time.
+    /// Cuts all strings, as nearly at the same time as possible.
     ///
     /// # Errors
     /// When `ip` refuses.
@@ -208,7 +207,7 @@ impl Strings {
     /// Ends [`Strings::cut_all`].
     ///
     /// # Errors
-    /// When they were not cut.
+    /// When the strings were not cut.
     pub fn restore_all(&self) -> Result<()> {
         self.rule(&self.all(), "del", Cut::Both)
     }
@@ -217,8 +216,8 @@ impl Strings {
         (0..self.strings.len()).collect()
     }
 
-    /// A blackhole in the policy of routing: it is silent, it takes forwarded
-    /// packets of one family at a time, and leaves the links up.
+    /// Adds or deletes a blackhole rule of policy routing, which is silent, takes forwarded packets
+    /// of one family, and leaves the links up.
     fn rule(&self, strings: &[usize], verb: &str, what: Cut) -> Result<()> {
         let from = match what {
             Cut::Both => String::new(),
@@ -283,7 +282,7 @@ impl Strings {
         Ok(())
     }
 
-    /// `kill -9` of a daemon; its programs stay.
+    /// Sends `kill -9` to a daemon; its programs stay.
     ///
     /// # Errors
     /// When it does not run.
@@ -386,7 +385,7 @@ impl Strings {
         self.edge(edge).inside().join("holdfast.toml").display().to_string()
     }
 
-    /// The group's file, the same on both edges.
+    /// Text of the group's file, the same on both edges.
     fn config_text(&self) -> String {
         let inside = self.near.inside();
         let path = |file: &str| -> PathBuf { inside.join(file) };
@@ -426,14 +425,14 @@ impl Strings {
 impl Drop for Strings {
     fn drop(&mut self) {
         for (_, child) in &mut self.daemons {
-            // nsenter; the daemon itself ends with its host.
+            // This kills nsenter; the daemon itself ends with its host.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A string's end at an edge, as an inline table.
+/// A string's end at an edge, as an inline table of TOML.
 fn end(edge: Edge, n: usize) -> String {
     let net = wires::network(edge, n);
     format!(

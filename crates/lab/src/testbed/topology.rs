@@ -1,7 +1,6 @@
-//! The wires: client 10.8.0.2 - 10.8.0.1 edge 10.9.0.1 (a bridge with one port
-//! per member) - primary 10.9.0.2 and backup 10.9.0.3, the same in IPv6, and if
-//! asked a wire of their own between the members. Neighbours are static, so no
-//! measurement contains an address resolution.
+//! The wires: client 10.8.0.2 - 10.8.0.1 edge 10.9.0.1 (a bridge with one port per member) -
+//! primary 10.9.0.2 and backup 10.9.0.3, the same in IPv6, and on request a wire of their own
+//! between the members. Neighbours are static, so no measurement contains an address resolution.
 
 use super::host::{Host, Role};
 use super::{LogLink, Plan, Shape};
@@ -34,21 +33,21 @@ pub mod interface {
 
 /// Addresses of the hosts and of the service.
 pub mod addresses {
-    /// The service, IPv4.
+    /// IPv4 address of the service.
     pub const SERVICE_V4: &str = "10.9.0.100";
-    /// The service, IPv6.
+    /// IPv6 address of the service.
     pub const SERVICE_V6: &str = "fd09::100";
-    /// The client.
+    /// Address of the client.
     pub const CLIENT: &str = "10.8.0.2";
-    /// The edge as the members see it.
+    /// Address of the edge towards the members.
     pub const EDGE: &str = "10.9.0.1";
-    /// The primary on the service network.
+    /// Address of the primary on the service network.
     pub const PRIMARY: &str = "10.9.0.2";
-    /// The backup on the service network.
+    /// Address of the backup on the service network.
     pub const BACKUP: &str = "10.9.0.3";
-    /// The primary on the log's own wire.
+    /// Address of the primary on the log's own wire.
     pub const PRIMARY_LOG: &str = "10.10.0.1";
-    /// The backup on the log's own wire.
+    /// Address of the backup on the log's own wire.
     pub const BACKUP_LOG: &str = "10.10.0.2";
     /// Ethernet address of the primary's interface.
     pub const PRIMARY_MAC: &str = "02:68:66:00:00:02";
@@ -62,11 +61,11 @@ const EDGE_BRIDGE_MAC: &str = "02:68:66:00:00:01";
 const PRIMARY_LOG_MAC: &str = "02:68:66:00:00:12";
 const BACKUP_LOG_MAC: &str = "02:68:66:00:00:13";
 
-/// Bytes of a bucket, longer than any burst of GSO frames that a sender may hand over
-/// at once: it limits the rate and does not split frames.
+/// Bytes of a bucket, more than any burst of GSO frames that a sender may hand over at once: it
+/// limits the rate and does not split frames.
 const TBF_BURST_BYTES: u64 = 256 * 1024;
 
-/// Wait in front of a bucket at most, ms; then packets are dropped.
+/// Longest wait in front of a bucket, in ms; then packets are dropped.
 const TBF_LATENCY_MS: u64 = 20;
 
 pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
@@ -79,13 +78,13 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
             "net.ipv6.conf.all.accept_dad=0",
             "net.ipv6.conf.default.accept_dad=0",
             "net.ipv6.conf.default.router_solicitations=0",
-            // The clean variant must not stumble over what churn leaves behind.
+            // Connections of the variant `clean` that were closed before must not use up the ports.
             "net.ipv4.ip_local_port_range=2048 60999",
         ])?;
     }
     edge.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
-    // Where Docker or libvirt has loaded br_netfilter, every frame of a bridge goes
-    // through iptables too; an edge has no use for that.
+    // Where Docker or libvirt has loaded br_netfilter, every frame of a bridge goes through
+    // iptables too, which an edge does not need.
     if Path::new("/proc/sys/net/bridge").exists() {
         edge.sysctl(&[
             "net.bridge.bridge-nf-call-iptables=0",
@@ -113,8 +112,8 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
     Ok(links)
 }
 
-/// Lets the edge reach the primary without its bridge, by a port that has taken
-/// the bridge's hardware address over.
+/// Lets the edge reach the primary without its bridge, by a port that has taken over the bridge's
+/// hardware address.
 ///
 /// # Errors
 /// When `ip` refuses.
@@ -126,7 +125,7 @@ pub fn unbridge_primary(edge: &Host) -> Result<()> {
     ))
 }
 
-/// A veth pair, or the emulator's pair of taps when the wire has a `spec`.
+/// Connects two hosts by a veth pair, or by the emulator's pair of taps if the wire has a `spec`.
 pub(super) fn wire(
     links: &mut Vec<Link>,
     a: (&Host, &str),

@@ -116,7 +116,7 @@ fn who_speaks_alone_already_goes_on_and_can_be_joined() {
     assert_eq!((memory.mode(), memory.begin_log()), (mode::OFF, None));
 }
 
-/// Writes noise over everything that the server can write.
+/// Writes random words over everything that the server can write.
 fn scribble(memory: &SharedMemory, seed: u64) {
     let mut state = seed | 1;
     let words = (RING_OFFSET + memory.ring_bytes) / 8;
@@ -124,7 +124,7 @@ fn scribble(memory: &SharedMemory, seed: u64) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        // Small numbers and extremes are what breaks bounds.
+        // Small numbers and extreme values are those that break bounds.
         let word = match state % 5 {
             0 => state % 64,
             1 => u64::MAX - state % 64,

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Both ends of a connection, the server's second.
+/// Both ends of a connection, that of the server second.
 fn pair(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).unwrap();
     let room: c_int = 1 << 20;
@@ -44,7 +44,7 @@ fn unread_bytes_are_found_by_their_offsets_and_stay() {
             assert_eq!(found(&server, range.clone()), (Unread::Bytes, pattern(range)));
         }
         assert_eq!(found(&server, 299_999..400_000), (Unread::Bytes, pattern(299_999..300_000)));
-        // Bytes read already, and bytes not here yet.
+        // These are bytes that were read already, and bytes that are not here yet.
         assert_eq!(found(&server, 999..2000), (Unread::Nothing, vec![]));
         assert_eq!(found(&server, 300_000..300_001), (Unread::Nothing, vec![]));
         assert_eq!(found(&server, 900_000..900_001), (Unread::Nothing, vec![]));
@@ -85,8 +85,8 @@ fn while_the_owner_reads_nothing_wrong_is_found() {
             let mut buffer = vec![0; 3001];
             let mut left = ALL as usize;
             while left > 0 {
-                // An owner that is always faster than the looking thread would leave
-                // nothing: the second half is read only when something was found.
+                // An owner that is always faster than the looking thread would leave nothing, so
+                // the second half is read only after something was found.
                 while left < ALL as usize / 2 && hits.load(Ordering::Acquire) == 0 {
                     std::thread::yield_now();
                 }
@@ -108,7 +108,7 @@ fn while_the_owner_reads_nothing_wrong_is_found() {
 fn a_pending_error_stays_for_the_owner() {
     let (client, mut server) = pair("127.0.0.1:0");
     server.write_all(b"unread").unwrap();
-    // With unread data a close is a reset.
+    // Closing a socket with unread data sends a reset.
     while queued(client.as_fd()).unwrap() == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -127,7 +127,7 @@ fn a_socket_whose_owner_peeks_from_an_offset_is_left_alone() {
     client.write_all(b"hello").unwrap();
     wait_for(&server, 5, false);
     assert_eq!(found(&server, 0..5).0, Unread::Bytes);
-    // Kernels before 6.9 refuse it for TCP.
+    // Kernels before 6.9 do not support SO_PEEK_OFF for TCP.
     if sockopt::set(server.as_fd(), libc::SOL_SOCKET, SO_PEEK_OFF, &0).is_ok() {
         assert_eq!(found(&server, 0..5).0, Unread::Nothing);
     }

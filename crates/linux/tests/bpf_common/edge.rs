@@ -1,4 +1,4 @@
-//! An edge between one client and two members, and what they send.
+//! An edge between one client and two members, and the packets of these.
 
 use super::{ACK, Context, Frame, Lab, SYN, counter, ifindex, sh};
 use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort};
@@ -19,7 +19,7 @@ pub const EDGE_CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 8, 1];
 pub const SERVER_ISS: u32 = 0xffff_ff00;
 pub const CLIENT_ISS: u32 = 5000;
 
-/// MSS 1460, SACK permitted, timestamps 1000/7, NOP, scale 9.
+/// Options of a SYN-ACK: MSS 1460, SACK permitted, timestamps 1000/7, NOP, scale 9.
 pub const SYN_ACK_OPTIONS: [u8; 20] =
     [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 7, 1, 3, 3, 9];
 
@@ -35,12 +35,13 @@ pub fn address(text: &str) -> IpAddr {
 }
 
 impl Fixture {
-    /// Ports e0 and e1 with members behind them, ec with the client behind it.
+    /// An edge with ports e0 and e1, behind which are the members, and ec, behind which is the
+    /// client.
     pub fn new(name: &str, bridge: bool, l3_interface: Option<&str>) -> Self {
         Self::of(name, bridge, l3_interface, 2)
     }
 
-    /// With room for so many flows.
+    /// An edge with room for `flows_max` flows.
     pub fn with_flows(name: &str, flows_max: u32) -> Self {
         Self::of(name, false, None, flows_max)
     }
@@ -135,7 +136,7 @@ pub fn syn_ack(client_port: u16) -> Frame {
     frame
 }
 
-/// `frame` one hop later, between these Ethernet addresses.
+/// The frame `frame` one hop later, between these Ethernet addresses.
 pub fn hop(frame: &Frame, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     let mut bytes = frame.clone().ttl(frame.ttl - 1).build();
     bytes[..6].copy_from_slice(&to);

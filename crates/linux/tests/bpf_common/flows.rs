@@ -1,4 +1,4 @@
-//! The edges' tables of flows, word by word: what user space has no use for, too.
+//! The edges' tables of flows, word by word, including words that user space does not use.
 
 use aya::maps::{HashMap, Map, MapData};
 use holdfast_sim::models::{FlowWords, PlaceWords, StringWords};
@@ -7,8 +7,9 @@ use holdfast_wire::seq::SeqNo;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// `struct conn_key` and `struct edge_flow`.
+/// Bytes of `struct conn_key`.
 const KEY_BYTES: usize = 36;
+/// Bytes of `struct edge_flow`.
 const FLOW_BYTES: usize = 40;
 const SERVER_FIN: u32 = 1;
 const CLIENT_FIN: u32 = 2;
@@ -46,19 +47,20 @@ impl Flows {
     }
 }
 
-/// `struct spread_key4` and `struct spread_flow`.
+/// Bytes of `struct spread_key4`.
 const KEY4_BYTES: usize = 12;
+/// Bytes of `struct spread_flow`.
 const PLACE_BYTES: usize = 12;
 const OPENED: u32 = 32;
 
-/// The redirector's connections of both families, and the SYNs that may become some.
+/// The redirector's connections of both families, and its SYNs.
 pub struct Places {
     ipv4: [HashMap<MapData, [u8; KEY4_BYTES], [u8; PLACE_BYTES]>; 2],
     ipv6: [HashMap<MapData, [u8; KEY_BYTES], [u8; PLACE_BYTES]>; 2],
 }
 
 impl Places {
-    /// In the directory of the redirector's pins.
+    /// Opens the maps in the directory of the redirector's pins.
     pub fn pinned(pins: &Path) -> Self {
         let map = |name: &str| MapData::from_pin(pins.join(name)).expect("pinned");
         let flows = |name| Map::HashMap(map(name));
@@ -115,12 +117,13 @@ fn raw_key(
     raw
 }
 
-/// `struct transit_key` and `struct transit_flow`.
+/// Bytes of `struct transit_key`.
 const STRING_KEY_BYTES: usize = 40;
+/// Bytes of `struct transit_flow`.
 const STRING_FLOW_BYTES: usize = 16;
 const TCP: u32 = 6;
 
-/// Which string each flow of a transit group is on.
+/// The string of each flow of a transit group.
 pub struct Strings(HashMap<MapData, [u8; STRING_KEY_BYTES], [u8; STRING_FLOW_BYTES]>);
 
 impl Strings {
@@ -129,7 +132,7 @@ impl Strings {
         Self(HashMap::try_from(Map::HashMap(map)).expect("a table of flows"))
     }
 
-    /// Of a connection whose `low` end comes first in the kernel's order.
+    /// Words of a connection whose `low` end comes first in the kernel's order.
     pub fn words(&self, low: SocketAddr, high: SocketAddr) -> Option<StringWords> {
         let mut raw = [0; STRING_KEY_BYTES];
         raw[..16].copy_from_slice(&mapped(low.ip()));

@@ -1,4 +1,4 @@
-//! A gate, its server and a client, and the frames that pass between them.
+//! A gate with its server and a client, and the frames that pass between them.
 
 use super::{ACK, Context, Frame, Lab, PASS, STOLEN, SYN, counter, sh, sums_are_right};
 use holdfast_linux::bpf::{Adopted, Gate, GateConfig};
@@ -13,9 +13,9 @@ pub const ISS: u32 = 0xffff_ff00; // wraps soon
 pub const IRS: u32 = 0x7fff_fff0;
 pub const SLOTS: u32 = 4;
 
-/// MSS 1460, SACK permitted, timestamps 7/0, NOP, scale 7.
+/// Options of a SYN: MSS 1460, SACK permitted, timestamps 7/0, NOP, scale 7.
 pub const SYN_OPTIONS: [u8; 20] = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 3, 3, 7];
-/// MSS 8960, SACK permitted, timestamps 1000/7, NOP, scale 9.
+/// Options of a SYN-ACK: MSS 8960, SACK permitted, timestamps 1000/7, NOP, scale 9.
 pub const SYN_ACK_OPTIONS: [u8; 20] =
     [2, 4, 0x23, 0, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 7, 1, 3, 3, 9];
 
@@ -52,7 +52,7 @@ impl Fixture {
         Self::new(name, "10.9.0.100", "10.8.0.2")
     }
 
-    /// Whose server speaks alone from the start.
+    /// A gate whose server speaks alone from the start.
     pub fn alone(name: &str) -> Self {
         Self::attached(name, "10.9.0.100", "10.8.0.2", true)
     }
@@ -65,7 +65,7 @@ impl Fixture {
         self.leaves_as(frame, frame);
     }
 
-    /// A connection that has begun while the server speaks alone.
+    /// A connection that began while the server speaks alone.
     pub fn begun_alone(&mut self, syn_ack: &Frame) -> ConnId {
         self.client_syn(IRS);
         self.passes(syn_ack);
@@ -88,7 +88,7 @@ impl Fixture {
         }
     }
 
-    /// A connection of which 1000 bytes came in and 500 went out, 100 of them
+    /// A connection whose server has read 1000 bytes and written 500, of which 100 are
     /// unacknowledged.
     pub fn adopted(&self) -> Adopted {
         let record = ConnRecord {
@@ -123,7 +123,7 @@ impl Fixture {
         self.lab.run(EGRESS, &frame.build(), Context::default())
     }
 
-    /// Asserts that the frame leaves, as `expected`.
+    /// Asserts that the frame leaves as `expected`.
     pub fn leaves_as(&self, frame: &Frame, expected: &Frame) {
         let (verdict, out) = self.egress(frame);
         assert_eq!(verdict, PASS);

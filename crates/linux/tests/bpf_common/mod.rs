@@ -35,15 +35,15 @@ pub const STOLEN: u32 = 4;
 pub const REDIRECT: u32 = 7;
 
 const ETHERNET: usize = 14;
-/// More than any test keeps in flight, so that captures lose nothing.
+/// Bytes of a capture's buffer: more than any test keeps in flight, so that captures lose nothing.
 const CAPTURE_BYTES: i32 = 128 << 20;
-/// `struct __sk_buff` and the offsets of the fields a test may set.
+/// Bytes of `struct __sk_buff`, of which a test may set some fields.
 const CONTEXT_BYTES: usize = 192;
 const CONTEXT_IFINDEX: usize = 40;
 const CONTEXT_GSO_SEGS: usize = 164;
 const CONTEXT_GSO_SIZE: usize = 176;
 
-/// Whether the test can run. One that cannot fails, unless `HOLDFAST_MAY_SKIP=1`.
+/// Whether the test can run. A test that cannot fails, unless `HOLDFAST_MAY_SKIP=1`.
 pub fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
@@ -51,12 +51,12 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Whether tests that cannot run here count as passed.
+/// Whether tests that cannot run on this machine count as passed.
 pub fn may_skip() -> bool {
     std::env::var_os("HOLDFAST_MAY_SKIP").is_some_and(|value| value == "1")
 }
 
-/// A directory for pins and, for this thread, a network namespace of its own.
+/// A directory for pins and, for this thread, a private network namespace.
 pub struct Lab {
     pub pin_dir: PathBuf,
 }
@@ -73,7 +73,7 @@ impl Lab {
         Self { pin_dir: pin_dir.into() }
     }
 
-    /// The gate's slots, for stores that a daemon does only when it is late.
+    /// The slots of the gate, for words that a daemon stores only when it is late.
     pub fn slots(&self) -> Slots {
         let info = ProgramInfo::from_pin(self.pin_dir.join("gate/gate_egress")).expect("pinned");
         let ids = info.map_ids().expect("its maps").expect("their numbers");
@@ -85,12 +85,12 @@ impl Lab {
         Slots(Array::try_from(map).expect("an array of slots"))
     }
 
-    /// The edge's flows, with all that is in them.
+    /// The flows of the edge, with all their words.
     pub fn flows(&self) -> Flows {
         Flows::pinned(&self.pin_dir)
     }
 
-    /// Runs a pinned program on `frame`; its verdict and the frame afterwards.
+    /// Runs a pinned program on `frame`; returns its verdict and the frame afterwards.
     pub fn run(&self, program: &str, frame: &[u8], context: Context) -> (u32, Vec<u8>) {
         let program = SchedClassifier::from_pin(self.pin_dir.join(program)).expect("pinned");
         let mut out = vec![0; frame.len() + 256];
@@ -141,15 +141,14 @@ impl Drop for Lab {
     }
 }
 
-/// A sequence number a byte or a window's unit around one of those that are `known`, or
-/// that number itself.
+/// One of the sequence numbers that are `known`, or one that is a byte or a window's unit away.
 pub fn near(rng: &mut Rng, known: &[SeqNo], wscale: u8) -> SeqNo {
     let unit = if wscale > 14 { 1 } else { 1i64 << wscale };
     let way = rng.pick(&[0, 0, 1, -1, 2, unit, -unit, unit - 1, 1 - unit, unit + 1, -unit - 1]);
     rng.pick(known).plus(way as u64)
 }
 
-/// Runs a command line; its words are separated by blanks.
+/// Runs a command line, whose words are separated by blanks.
 pub fn sh(line: &str) {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().expect("a command"));
@@ -157,7 +156,7 @@ pub fn sh(line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Number of an interface of this thread's namespace.
+/// Index of an interface of this thread's namespace.
 pub fn ifindex(name: &str) -> u32 {
     let name = std::ffi::CString::new(name).expect("a name");
     // SAFETY: `name` is NUL-terminated.
@@ -166,7 +165,7 @@ pub fn ifindex(name: &str) -> u32 {
     index
 }
 
-/// Sees every frame that arrives at an interface.
+/// A socket that receives every frame that arrives at an interface.
 pub struct Capture(OwnedFd);
 
 impl Capture {
@@ -202,7 +201,7 @@ impl Capture {
         self.frames(|protocol| protocol == 6)
     }
 
-    /// The frames of some IP protocols since the last call.
+    /// The frames of wanted IP protocols since the last call.
     pub fn frames(&self, wanted: impl Fn(u8) -> bool) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut buffer = vec![0u8; 70_000];
@@ -257,7 +256,7 @@ pub struct Frame {
     pub flags: u8,
     pub window: u16,
     pub urgent: u16,
-    /// A multiple of 4 bytes.
+    /// TCP options, a multiple of 4 bytes.
     pub options: Vec<u8>,
     pub payload: usize,
     pub ttl: u8,
@@ -299,7 +298,7 @@ impl Frame {
         self
     }
 
-    /// Points behind an urgent byte.
+    /// The frame with an urgent pointer to behind an urgent byte.
     pub fn urgent(mut self, pointer: u16) -> Self {
         self.flags |= URG;
         self.urgent = pointer;
@@ -365,7 +364,7 @@ impl Frame {
     }
 }
 
-/// Whether the TCP checksum (and the IPv4 header's) of a frame is right.
+/// Whether the TCP checksum of a frame (and that of its IPv4 header) is right.
 pub fn sums_are_right(frame: &[u8]) -> bool {
     let ip = &frame[ETHERNET..];
     if ip[0] >> 4 == 4 {
@@ -406,7 +405,7 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// `out` tells the sender of `frame` that at most so many bytes fit: ICMP fragmentation
+/// Asserts that `out` tells the sender of `frame` that at most `mtu` bytes fit: ICMP fragmentation
 /// needed (RFC 1191 §4), or ICMPv6 packet too big (RFC 4443 §3.2).
 pub fn assert_too_big(out: &[u8], frame: &[u8], mtu: u32) {
     assert_eq!((&out[..6], &out[6..12]), (&frame[6..12], &frame[..6]), "back where it came from");

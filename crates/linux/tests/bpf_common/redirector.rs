@@ -1,4 +1,4 @@
-//! A redirector with two host servers, and frames to send through it.
+//! A redirector with two host servers, and frames that go through it.
 
 use super::{Capture, Context, Frame, Lab, counter, ifindex, sh};
 use holdfast_linux::bpf::{
@@ -14,7 +14,7 @@ pub const VIP6: &str = "fd00:9::100";
 pub const CLIENT4: &str = "10.8.0.2";
 pub const CLIENT6: &str = "fd00:8::2";
 pub const PORT: u16 = 80;
-/// The tunnel ends of the host servers.
+/// Tunnel endpoints of the host servers.
 pub const HOSTS: [(IpAddr, IpAddr); 2] = [
     (
         IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
@@ -26,13 +26,13 @@ pub const HOSTS: [(IpAddr, IpAddr); 2] = [
     ),
 ];
 pub const FLOWS_MAX: u32 = 16;
-/// What redirected copies must have done by.
+/// Longest time for redirected copies to arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Fixture {
     pub redirect: Redirect,
     config: RedirectConfig,
-    /// Sees what leaves towards the host servers.
+    /// Receives what leaves towards the host servers.
     capture: Capture,
     lab: Lab,
 }
@@ -45,7 +45,8 @@ pub struct Outer {
 }
 
 impl Fixture {
-    /// The client behind ec, the host servers behind eh, whose other end is hh.
+    /// A redirector with the client behind ec, and the host servers behind eh, whose other end is
+    /// hh.
     pub fn new(name: &str) -> Self {
         let lab = Lab::new(name);
         sh("ip link add ec address 02:00:00:00:08:01 type veth peer name cc");
@@ -77,12 +78,12 @@ impl Fixture {
         self.redirect = redirect.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Attaches as a daemon would whose file allows this many flows.
+    /// Attaches as a daemon would whose file allows `flows_max` flows.
     pub fn try_attach(&self, flows_max: u32) -> Result<Redirect, BpfError> {
         Redirect::attach(&RedirectConfig { flows_max, ..self.config.clone() })
     }
 
-    /// The directory of the redirector's pins.
+    /// Directory of the redirector's pins.
     pub fn pins(&self) -> PathBuf {
         self.lab.pin_dir.join("redirect")
     }
@@ -94,7 +95,7 @@ impl Fixture {
         self.redirect.set_host(slot, &host).expect("host");
     }
 
-    /// Every service is served by `slots` in turn.
+    /// Lets `slots` serve every service in turn.
     pub fn serve(&mut self, slots: &[u8]) {
         let table: Vec<u8> = slots.iter().copied().cycle().take(MAGLEV_ENTRIES).collect();
         for (address, udp) in [(VIP4, false), (VIP6, false), (VIP4, true)] {
@@ -128,7 +129,7 @@ impl Fixture {
     /// A UDP datagram that may be cut.
     pub fn datagram(&self, port: u16, payload: usize) -> Vec<u8> {
         let mut frame = Frame::new((client4(), port), (vip4(), PORT)).payload(payload).build();
-        // The TCP header goes, the UDP header comes.
+        // The UDP header replaces the TCP header.
         frame.drain(34..54);
         let udp_len = (8 + payload) as u16;
         let mut udp = Vec::new();
@@ -186,7 +187,7 @@ pub fn request6(port: u16) -> Frame {
     Frame::new((address(CLIENT6), port), (address(VIP6), PORT)).seq(5001).window(500)
 }
 
-/// The outer header's addresses, and the inner packet.
+/// The addresses of the outer header, and the inner packet.
 pub fn outer(frame: &[u8]) -> (Outer, Vec<u8>) {
     let ip = &frame[14..];
     if ip[0] >> 4 == 4 {
@@ -206,8 +207,8 @@ pub fn outer(frame: &[u8]) -> (Outer, Vec<u8>) {
     }
 }
 
-/// A router's error about a reply to `request`: its IP header and `quoted` bytes
-/// of its transport.
+/// A router's ICMP error about a reply to `request`, with its IP header and `quoted` bytes of its
+/// transport header.
 pub fn icmp_error(request: &Frame, quoted: usize) -> Vec<u8> {
     let mut reply = request.clone();
     (reply.source, reply.target) = (request.target, request.source);
@@ -215,7 +216,7 @@ pub fn icmp_error(request: &Frame, quoted: usize) -> Vec<u8> {
     let v4 = request.source.0.is_ipv4();
     let header = if v4 { 20 } else { 40 };
     let quote = &reply[14..14 + header + quoted];
-    // Port unreachable's form is that of all: 4 bytes of header, 4 of its own.
+    // Like all ICMP errors, port unreachable has 4 bytes of header and 4 of its own.
     let mut icmp = vec![if v4 { 3 } else { 1 }, if v4 { 4 } else { 0 }, 0, 0, 0, 0, 5, 0];
     icmp.extend(quote);
     let router: (&str, &str) = ("10.8.0.1", "fd00:8::1");

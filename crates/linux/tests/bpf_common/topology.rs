@@ -1,5 +1,5 @@
-//! Four hosts as network namespaces: client - edge (a router with a bridge) -
-//! primary and backup. The primary has the service addresses.
+//! Four hosts as network namespaces: client, edge (a router with a bridge), primary and backup. The
+//! primary has the service addresses.
 
 use super::sh;
 use std::fs::File;
@@ -11,13 +11,13 @@ pub const VIP6: &str = "fd00:9::100";
 pub const PRIMARY_MAC: [u8; 6] = [2, 0, 0, 0, 9, 2];
 pub const BACKUP_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
 
-/// Removed with everything in it when dropped.
+/// The namespaces, which are removed with everything in them when this is dropped.
 pub struct Topology {
     prefix: String,
 }
 
 impl Topology {
-    /// Interfaces: client c0, edge ec, ep, eb and br0, primary p0, backup b0.
+    /// Builds the hosts. Interfaces: client c0, edge ec, ep, eb and br0, primary p0, backup b0.
     pub fn new(tag: &str) -> Self {
         let topology = Self { prefix: format!("hfbpf{}{tag}", std::process::id()) };
         for host in ["cli", "edge", "pri", "bak"] {
@@ -90,7 +90,7 @@ impl Topology {
         let host = host.to_owned();
         thread::spawn(move || {
             there.enter(&host);
-            // Only the original removes the namespaces.
+            // Only the original must remove the namespaces.
             std::mem::forget(there);
             work()
         })

@@ -1,4 +1,4 @@
-//! An edge of a transit group with three strings, and frames to send through it.
+//! An edge of a transit group with three strings, and frames that go through it.
 
 use super::{Context, Frame, Lab, REDIRECT, counter, ifindex, sh};
 use holdfast_linux::bpf::{StringPort, TRANSIT_SLOTS, Transit, TransitConfig, TransitState};
@@ -11,7 +11,7 @@ pub const SERVER4: &str = "10.9.0.100";
 pub const CLIENT6: &str = "fd08::2";
 pub const SERVER6: &str = "fd09::100";
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
-/// What [`Frame`] sends to.
+/// Ethernet address to which [`Frame`] sends.
 pub const OWN_MAC: &str = "02:00:00:00:00:01";
 pub const STRINGS: usize = 3;
 pub const FLOWS_MAX: u32 = 16;
@@ -28,7 +28,7 @@ pub fn address(text: &str) -> IpAddr {
 }
 
 impl Fixture {
-    /// Clients behind `nc`, and strings 0 to 2 behind `n0` to `n2`.
+    /// An edge with clients behind `nc`, and strings 0 to 2 behind `n0` to `n2`.
     pub fn new(name: &str, leads: bool, return_all: bool) -> Self {
         let lab = Lab::new(name);
         sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
@@ -60,12 +60,12 @@ impl Fixture {
         Self { transit, config, epoch: 0, lab }
     }
 
-    /// Only these strings may be used, all parts to the first of them.
+    /// Allows only these strings, and gives all slots to the first of them.
     pub fn use_strings(&mut self, usable: u32) {
         self.use_slots(usable, [usable.trailing_zeros() as u8; TRANSIT_SLOTS]);
     }
 
-    /// Strings 0 and 1 in turns.
+    /// Gives the slots to strings 0 and 1 in turns.
     pub fn use_both(&mut self) {
         self.use_slots(0b11, std::array::from_fn(|slot| slot as u8 % 2));
     }

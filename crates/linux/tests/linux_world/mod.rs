@@ -1,6 +1,5 @@
-//! Three network namespaces for the tests of this crate: a client with one link
-//! to a primary and one to a backup. Which of the two owns the service address
-//! is decided by the client's route.
+//! Three network namespaces for the tests of this crate: a client with one link to a primary and
+//! one to a backup. The client's route determines which of the two has the service address.
 #![allow(dead_code)]
 
 pub mod takeover;
@@ -28,14 +27,14 @@ impl World {
         for role in ["c", "p", "b"] {
             world.host(&["netns", "add", &world.netns(role)]);
             world.ip(role, "link set lo up");
-            // IPv6 addresses work at once, link-local ones too.
+            // IPv6 addresses work at once, including link-local ones.
             world.sysctl(role, "ipv6/conf/default/accept_dad", "0");
         }
         for (role, link) in [("p", "cp"), ("b", "cb")] {
             let peer = world.netns(role);
             world.ip("c", &format!("link add {link} type veth peer name m0 netns {peer}"));
             world.ip("c", &format!("link set {link} up"));
-            // On both links: IPv6 answers for an address only where it is.
+            // The address is on both links, since IPv6 answers for an address only where it is.
             world.ip("c", &format!("addr add {} dev {link} nodad", world.prefix(world.client())));
             world.ip(role, "link set m0 up");
             world.ip(role, &format!("addr add {} dev m0 nodad", world.prefix(world.member(role))));
@@ -47,7 +46,7 @@ impl World {
         world
     }
 
-    /// The client's way to the service address.
+    /// Sets the client's route to the service address.
     pub fn route_to(&self, link: &str) {
         let (vip, client) = (self.prefix(self.vip()), self.client());
         self.ip("c", &format!("route replace {vip} dev {link} src {client}"));
@@ -78,7 +77,7 @@ impl World {
         format!("{}{role}", self.tag)
     }
 
-    /// A client's connection to the service.
+    /// A connection of the client to the service.
     pub fn connect(&self) -> TcpStream {
         let service = self.service();
         let patience = Duration::from_secs(3);
@@ -105,7 +104,7 @@ impl World {
         self.within(role, move || std::fs::write(path, value).unwrap());
     }
 
-    /// Runs `work` in the namespace of `role`; sockets it opens stay there.
+    /// Runs `work` in the namespace of `role`; sockets that it opens stay there.
     pub fn within<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
         let path = PathBuf::from("/run/netns").join(self.netns(role));
         std::thread::scope(|scope| {
@@ -126,7 +125,7 @@ impl Drop for World {
     }
 }
 
-/// Byte `offset` of a stream that never repeats within a few kilobytes.
+/// Byte `offset` of a stream that does not repeat within a few kilobytes.
 pub fn pattern(offset: usize) -> u8 {
     let mixed = (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8 ^ offset as u8

@@ -1,5 +1,4 @@
-//! A connection between the client and the primary, and what it takes to move it
-//! to the backup.
+//! A connection between the client and the primary, and what is needed to move it to the backup.
 
 use super::{PORT, World};
 use holdfast_linux::address::AddressSocket;
@@ -55,7 +54,7 @@ pub fn info(fd: &impl AsRawFd) -> libc::tcp_info {
     info
 }
 
-/// What a gate and a log would know about the dead host's connection.
+/// What gate and log would know of the dead host's connection.
 pub struct Dead {
     pub record: ConnRecord,
     pub rcv_nxt: SeqNo,
@@ -68,7 +67,7 @@ pub struct Dead {
     pub tsval: u32,
 }
 
-/// Reads a connection's numbers from its living socket. No packet may come meanwhile.
+/// Reads a connection's numbers from its living socket. No packet may arrive meanwhile.
 pub fn dissect(server: &TcpStream, world: &World, client_port: u16) -> Dead {
     let tcp = info(server);
     set(server, libc::TCP_REPAIR, 1);
@@ -199,7 +198,7 @@ pub fn listen(world: &World, dual_stack: bool) -> TcpListener {
     world.within("p", || TcpListener::bind(address).unwrap())
 }
 
-/// An idle connection between `client` and a server that is then dissected.
+/// An idle connection between `client` and a server whose numbers are then read.
 pub fn idle(world: &World) -> (TcpStream, TcpStream, Backup) {
     let listener = listen(world, false);
     let mut client = world.connect();

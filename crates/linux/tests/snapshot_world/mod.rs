@@ -1,5 +1,5 @@
-//! Servers in network namespaces of their own, their images, and what is restored of
-//! those in other namespaces. Needs root.
+//! Servers in network namespaces of their own, their images, and what is restored from these in
+//! other namespaces. Needs root.
 #![allow(dead_code)]
 
 use holdfast_linux::netns;
@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A key as good as random.
+/// Key of the images, as good as random.
 pub const KEY: [u64; 8] = include!("../../../wire/src/snapshot/test_key.in");
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -35,7 +35,7 @@ pub fn options() -> Options {
 pub struct Server(Child);
 
 impl Server {
-    /// In a network namespace of its own, with its output in `log`.
+    /// Starts a server in a network namespace of its own, with its output in `log`.
     pub fn start(command: &str, log: &str) -> Self {
         let log = File::create(log).unwrap();
         let script = format!("ip link set lo up && exec {command}");
@@ -70,7 +70,7 @@ impl Drop for Server {
     }
 }
 
-/// Does something in the network namespace of a process.
+/// Runs `act` in the network namespace of a process.
 pub fn beside<T: Send>(pid: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -81,7 +81,7 @@ pub fn beside<T: Send>(pid: u32, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Sends a request to a server on this port, and reads until `end` comes.
+/// Sends a request to a server on this port, and reads until `end` arrives.
 pub fn ask(pid: u32, port: u16, request: &str, end: &str) -> String {
     let connect = || beside(pid, || TcpStream::connect(("127.0.0.1", port)));
     let mut stream = None;
@@ -119,7 +119,7 @@ pub fn image(pid: u32) -> Vec<u8> {
     snapshot(pid).unwrap().write(Vec::new(), &options()).unwrap()
 }
 
-/// Listeners listen; other sockets are there and no more.
+/// A host for restored servers, where listeners listen and other sockets exist without a peer.
 pub struct Elsewhere;
 
 impl Surroundings for Elsewhere {
@@ -132,7 +132,7 @@ impl Surroundings for Elsewhere {
     }
 }
 
-/// Restores in a fresh network namespace.
+/// Restores an image in a new network namespace.
 pub fn revive(image: &[u8]) -> Result<Restored, SnapshotError> {
     // SAFETY: the thread's own namespace, which ends with it and the server.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);

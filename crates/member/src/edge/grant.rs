@@ -6,7 +6,7 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::membership::{Decision, Refusal};
 use holdfast_wire::message::Message;
 
-/// Most flows in one message; a flow takes less than 64 bytes.
+/// Most flows in one message, so that it stays below 256 KiB: a flow takes less than 64 bytes.
 const FLOWS_PER_MESSAGE: usize = 4096;
 
 /// A member whose grant is being written.
@@ -17,13 +17,13 @@ pub(super) struct Asked {
     at: Nanos,
     /// The number of the write.
     write: u64,
-    /// Whether its server starts anew, which takes its time.
+    /// Whether the member's server starts anew, during which its silence is excused.
     starts: bool,
 }
 
 impl EdgeMachine {
-    /// Handles a request: the one moment in which speed matters. Write, flip,
-    /// answer.
+    /// Handles a request to become current. The service waits for this, so nothing comes between
+    /// the write, the fence and the answer.
     pub(super) fn promote(
         &mut self,
         index: usize,
@@ -52,7 +52,7 @@ impl EdgeMachine {
         }
     }
 
-    /// A write is done, or failed for this reason.
+    /// Handles the end of a write; `Err` has the reason of a failure.
     pub fn handle_written(
         &mut self,
         number: u64,
@@ -115,12 +115,12 @@ impl EdgeMachine {
         self.send_bounds(index, host);
         self.grants += 1;
         self.update_taps(host);
-        // A member that learns of a newer epoch stands down.
+        // A member that learns of a newer epoch steps down.
         let state = self.membership.handle_ask();
         let said = state.current.as_deref().unwrap_or("");
         self.tell_all_but(index, &Message::Epoch { epoch: state.epoch, current: said }, host);
         let (name, took_us) = (self.name(index), self.last_grant.0 / 1000);
-        // Both are one update of one map.
+        // Fence and switch are two events of one update of one map.
         host.note("fence", format!("epoch {epoch}: nobody but {name} speaks"));
         host.note("switch", format!("clients' packets go to {name}"));
         host.note("granted", format!("{name}, epoch {epoch}, {took_us} µs"));

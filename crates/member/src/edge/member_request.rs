@@ -28,7 +28,7 @@ pub enum MemberRequest {
     },
     /// Nothing but a sign of life; the rest is the host's affair.
     Nothing,
-    /// A message that only members may get.
+    /// A message that no member sends to its edge.
     Nonsense,
 }
 

@@ -6,7 +6,7 @@ const GROUP: &str = "demo";
 const A: usize = 0;
 const B: usize = 1;
 
-/// Notes what the machine does.
+/// A test's host, which notes what the machine does.
 #[derive(Default)]
 struct Book {
     now: Nanos,
@@ -120,7 +120,7 @@ impl Bed {
         self.machine.handle_written(number, outcome, &mut self.book);
     }
 
-    /// Lets time pass; the members in `heard` speak all the time.
+    /// Lets time pass, in which the members in `heard` send heartbeats.
     fn pass(&mut self, ms: u64, heard: &[usize], passing: bool) {
         for _ in 0..ms {
             self.book.now = self.book.now.plus(Nanos::from_ms(1));
@@ -400,7 +400,7 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
 }
 
-/// Each time costs a share of a processor.
+/// Looking at flows costs a share of a processor each time.
 #[test]
 fn flows_are_looked_through_now_and_then() {
     let mut bed = Bed::pair();

@@ -21,7 +21,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Every member has some time to come.
+    /// A member that counts as heard at `now`, so that it has some time to connect.
     pub fn new(now: Nanos, period: Nanos) -> Self {
         let detector = Detector::new(now, period);
         Self { here: false, greeted: false, detector, tap_off: None }
@@ -58,12 +58,13 @@ impl EdgeMachine {
         let passing = passing && self.is_current(index);
         let was_suspected = self.is_suspected(index);
         let excused = self.hearing.excused_until(now);
-        // Such a member bars nobody, and nobody waits for it.
+        // A member that is still starting bars nobody, and nobody waits for it.
         let starts = !self.is_current(index) && !self.membership.is_in_step(self.name(index));
         let slot = &mut self.slots[index];
         slot.detector.excuse(excused);
         slot.detector.set_starting(starts);
-        // Without its daemon a kernel speaks, too, but not for the channel.
+        // A kernel sends packets without the member's daemon, too, so that they count only while
+        // the channel is open.
         if passing && slot.here {
             slot.detector.handle_passing(now);
         }
@@ -71,7 +72,7 @@ impl EdgeMachine {
         slot.detector.handle_timeout(now, &mut verdicts);
         let here = slot.here;
         if verdicts.declared {
-            // The member may come back: the beats go on.
+            // Heartbeats go on, since the member may come back.
             slot.detector.start_over(now);
         }
         if let Some((number, echo)) = verdicts.beat.filter(|_| here) {
@@ -99,9 +100,8 @@ impl EdgeMachine {
         }
     }
 
-    /// Notes whether a member is heard. That decides who may run on alone, and
-    /// the others act upon it: a backup whose primary only the edge has lost
-    /// takes over.
+    /// Notes whether a member is heard, which decides who may run on alone, and tells the other
+    /// members: a backup takes over from a primary that only the edge has lost.
     pub(super) fn reach(&mut self, index: usize, yes: bool, host: &mut impl EdgeHost) {
         if !self.membership.handle_answers(&self.names[index], yes) {
             return;
@@ -116,8 +116,7 @@ impl EdgeMachine {
         self.tell_all_but(index, &Message::Reach { member: name, yes }, host);
     }
 
-    /// Excuses the silence of a member that has just become current: it starts
-    /// its server.
+    /// Excuses the silence of a member that has just become current, while it starts its server.
     pub(super) fn excuse_start(&mut self, index: usize, at: Nanos) {
         self.slots[index].detector.excuse(at.plus(FIRST_PATIENCE));
     }
@@ -128,7 +127,7 @@ impl EdgeMachine {
         self.slots.get(index).is_some_and(|slot| slot.detector.peer() == Peer::Suspected)
     }
 
-    /// Whether nobody is about to take over, as far as is known.
+    /// Whether no takeover is about to begin, as far as the edge knows.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let current = self.membership.handle_ask().current.as_deref();

@@ -1,8 +1,8 @@
-//! Which services answer clients, by what was asked of them.
+//! Which services answer clients, as far as test connections tell.
 //!
-//! That a connection comes about proves little: the kernel answers for a server that hangs
-//! until its queue is full. Who asks must also be taken out of the queue, or others that wait
-//! there: a server that is only busy takes one after the other.
+//! A connection that is established proves little: until its queue is full, the kernel answers for
+//! a server that hangs. So a server has to accept the test connection, or others that wait in its
+//! queue: one that is only busy takes them one after the other.
 
 use crate::nanos;
 use crate::spread::Service;
@@ -10,27 +10,27 @@ use crate::timing::host_server::{FAILURES_MAX, STANDS_MAX};
 use holdfast_cluster::Nanos;
 use std::collections::BTreeMap;
 
-/// What became of a client that asked.
+/// Outcome of a test connection to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is connected, and the one before it was accepted.
+    /// It was established, and the server has accepted the one before.
     Served,
-    /// There is no connection.
+    /// It was not established.
     Refused,
-    /// The one before it is still in the queue, and nobody else asks. `moved`: another one
-    /// that waited there has left.
+    /// The one before is still in the queue, so no new one was made. `moved`: the server has
+    /// accepted another connection from its queue.
     Queued { moved: bool },
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// In a row.
+    /// Refusals in a row.
     failures: u32,
-    /// Answers in a row that nobody has left the queue.
+    /// Answers in a row for which nothing has left the queue.
     standing: u32,
-    /// When somebody last had.
+    /// When the queue last moved.
     moved_at: Nanos,
-    /// Nobody has for so long that the server hangs.
+    /// Whether the queue has stood still for so long that the server counts as hanging.
     hangs: bool,
 }
 
@@ -45,7 +45,7 @@ impl Answering {
         self.0.retain(|service, _| listening.contains(service));
     }
 
-    /// Who has answered, and who has not.
+    /// Takes the outcomes of test connections.
     pub fn learn(&mut self, now: Nanos, answers: &[(Service, Answer)]) {
         let fresh = Record { failures: 0, standing: 0, moved_at: now, hangs: false };
         for (service, answer) in answers {
@@ -65,7 +65,7 @@ impl Answering {
         }
     }
 
-    /// Whether a service may be announced; one that was never asked may.
+    /// Whether a service may be announced; one that was never tested may.
     pub fn is_good(&self, service: &Service) -> bool {
         self.0.get(service).is_none_or(|it| it.failures < FAILURES_MAX && !it.hangs)
     }
@@ -78,8 +78,8 @@ mod tests {
     const QUEUED: Answer = Answer::Queued { moved: false };
     const MOVED: Answer = Answer::Queued { moved: true };
 
-    /// Whether the service is good after each answer, which came so many ms after the
-    /// beginning.
+    /// Whether the service may be announced after each answer; the answers come with their times,
+    /// in ms since the beginning.
     fn good(answers: &[(u64, Answer)]) -> Vec<bool> {
         let service = Service { address: ([10, 9, 0, 100], 80).into(), udp: false };
         let mut answering = Answering::default();

@@ -42,7 +42,8 @@ fn named_of(named: &[Service], waiting: &[Waiting]) -> Vec<Service> {
     named.iter().filter(has_server).copied().collect()
 }
 
-/// Only a socket bound to an address of the group is meant.
+/// Only a socket bound to an address of the group announces a service; one bound to all addresses
+/// may be meant for others.
 fn bound_of(addresses: &[IpAddr], waiting: &[Waiting]) -> Vec<Service> {
     let meant = waiting.iter().filter(|socket| addresses.contains(&socket.address));
     meant

@@ -11,7 +11,7 @@ struct Bench {
     /// Binds not reported yet.
     binds: usize,
     asked: Vec<Vec<Service>>,
-    /// Who does not answer, though it listens, and whose queue nobody leaves.
+    /// Services that listen and do not answer, and whose queues do not move.
     deaf: Vec<Service>,
     hangs: Vec<Service>,
     answers: Option<Vec<(Service, Answer)>>,
@@ -90,8 +90,7 @@ impl Bed {
         Self { machine: HostServer::new(setup, Nanos(0)), bench }
     }
 
-    /// Takes turns when they are due, until `ms` milliseconds since the
-    /// beginning.
+    /// Takes turns when they are due, until `ms` milliseconds since the beginning.
     fn run_until(&mut self, ms: u64) {
         let until = Nanos::from_ms(ms);
         while self.machine.next_deadline() <= until {
@@ -179,7 +178,7 @@ fn a_listener_that_stops_answering_is_withdrawn_after_two_failures() {
     bed.bench.deaf.clear();
     bed.run_until(3000);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:80 10.9.0.100:443"]);
-    // A newly bound service has the benefit of the doubt.
+    // A newly bound service is announced before it was tested.
     bed.bench.deaf.push(service(80));
     bed.run_until(5200);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:443"]);

@@ -1,5 +1,4 @@
-//! A server that speaks alone, and attempts to join it: who has come, and when the next one
-//! may be made.
+//! A server that speaks alone: who comes to join it, and when the next attempt may be made.
 
 use super::PrimaryHost;
 use crate::host::{End, MemberEvent, Turn};
@@ -9,17 +8,18 @@ use crate::timing::doubled;
 use crate::timing::primary::{ALONE_LOOK, IN_STEP_LASTS, REJOIN_PAUSE, REJOIN_PAUSE_MAX};
 use holdfast_cluster::Nanos;
 
-/// What a member hears that comes too soon.
+/// Reason to refuse a member that comes too soon after a failed attempt.
 pub const AGAIN: &str = "an attempt to join has failed; the next one may be made soon";
 
 /// A server that speaks alone.
 #[derive(Debug)]
 pub(super) struct Alone {
     door: Pairing,
-    /// Attempts to join that have failed in a row, and when the next one may be.
+    /// Attempts to join that have failed in a row.
     pub(super) failed: u32,
+    /// When the next attempt to join may be made.
     again_at: Nanos,
-    /// Why the last one has.
+    /// Why the last attempt failed.
     why: String,
 }
 
@@ -28,8 +28,8 @@ impl Alone {
         Self { door: Pairing::new(Side::Alone), failed: 0, again_at: now, why: String::new() }
     }
 
-    /// As [`new`](Self::new), after a backup that has given up, and that had joined if it
-    /// was `tried`: then nothing has come of it, unless it has lasted.
+    /// As [`new`](Self::new), after a backup that has given up. If it came by a join (`tried`),
+    /// that counts as a failed attempt, unless it was in step for long enough.
     pub(super) fn after(tried: Option<Tried>, now: Nanos) -> Self {
         let lasted = |since: Nanos| now.since(since) >= nanos(IN_STEP_LASTS);
         match tried.filter(|tried| !tried.in_step.is_some_and(lasted)) {
@@ -42,7 +42,7 @@ impl Alone {
         }
     }
 
-    /// An attempt has failed: when the next one may be.
+    /// Notes that an attempt to join has failed, and sets when the next one may be made.
     pub(super) fn fail(&mut self, now: Nanos, why: &str) {
         self.why = why.to_owned();
         let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
@@ -52,12 +52,12 @@ impl Alone {
     }
 }
 
-/// The join that the backup has come by, until that is lost.
+/// The join by which the backup came, kept until the backup is lost.
 #[derive(Debug)]
 pub(super) struct Tried {
-    /// Attempts that had failed before it.
+    /// Attempts in a row that had failed before this join.
     pub(super) failed: u32,
-    /// Since when the backup is in step, once it is.
+    /// Since when the backup has been in step, once it is.
     pub(super) in_step: Option<Nanos>,
 }
 

@@ -20,43 +20,43 @@ use holdfast_wire::packet::TcpSegment;
 #[derive(Debug)]
 pub(super) enum Stage {
     Serving,
-    /// The operator stops it: until the backup holds all that was logged.
+    /// The operator stops this member, which waits until the backup holds all that was logged.
     Confirming {
         since: Nanos,
     },
-    /// Until the edge lets the backup speak.
+    /// The stopped member waits until the edge lets the backup speak.
     Yielding {
         since: Nanos,
     },
-    /// The server has ended, and why the backup is gone, if it is.
+    /// The server has ended; `gone`: why the backup is lost, if it is.
     ServerEnded {
         gone: Option<String>,
         /// Since when another member speaks.
         replaced: Option<Nanos>,
     },
-    /// Another member speaks, since when, and whose backup this one may be.
+    /// Another member is current; this one may become its backup.
     Replaced {
         since: Nanos,
     },
-    /// The edge is asked to bar the backup, because of a reason.
+    /// The edge is asked to bar the backup, for the given reason.
     Asking {
         request: Box<EpochRequest>,
         reason: String,
     },
     /// The server speaks alone, and whoever comes may join.
     Alone(Box<Alone>),
-    /// Somebody has come that joins, and an image is taken.
+    /// A member has come that may join, and an image of the server is being taken.
     Preparing(Box<Alone>),
     Joining(Box<Join>),
-    /// As alone, and what it can be rebuilt of is kept: output waits for that.
+    /// The server speaks alone and what it can be rebuilt from is kept; output waits for that.
     Kept(Box<Alone>),
-    /// It has fallen, since when: all that it has logged is to be kept.
+    /// The server has fallen, and the rest of its log is being kept.
     Falling {
         since: Nanos,
     },
-    /// It has, and is not rebuilt.
+    /// The server has fallen, and is not rebuilt by this machine.
     Down,
-    /// Nothing is left to do but to answer questions.
+    /// Nothing is left to do but answering questions.
     Idle,
 }
 
@@ -117,8 +117,8 @@ impl PrimaryMachine {
         self.yield_to_backup(since, false, host)
     }
 
-    /// Until the edge lets the other member speak: then nothing that this kernel
-    /// still says gets out, and the rest of the server may go.
+    /// Waits until the edge lets the other member speak. Then nothing that this kernel still sends
+    /// gets out, and the rest of the server may go.
     fn yield_to_backup(
         &mut self,
         since: Nanos,
@@ -144,17 +144,17 @@ impl PrimaryMachine {
         (Stage::Idle, Turn::End(end))
     }
 
-    /// The server has ended: everything it logged goes out, and nothing more is
-    /// confirmed. The kernel's FINs and RSTs stay behind the gate.
+    /// Handles the end of the server: everything it logged goes out, and nothing more is confirmed.
+    /// The kernel's FINs and RSTs stay behind the gate.
     pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.announce_end(host);
-        // One that only says so must not go on beside its replica.
+        // A server that only reports its end must not go on beside its replica.
         host.strike_server();
         host.stop_watching();
         self.wait_for_backup((None, None), false, host)
     }
 
-    /// The server has ended: who goes on?
+    /// Waits until it is known who goes on after the end of the server.
     fn wait_for_backup(
         &mut self,
         (gone, replaced): (Option<String>, Option<Nanos>),
@@ -172,7 +172,7 @@ impl PrimaryMachine {
         host.show(MemberEvent::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
         host.stand_by();
         let now = host.now();
-        // A backup that gave up speaks for nobody, whatever the edge has granted it.
+        // A backup that gave up does not serve, whatever the edge has granted it.
         let speaks = newer.filter(|_| gone.is_none());
         let replaced = speaks.map(|_| replaced.unwrap_or(now));
         if replaced.is_some_and(|since| now.since(since) > nanos(REPLACED_REST)) {
@@ -181,7 +181,7 @@ impl PrimaryMachine {
         (Stage::ServerEnded { gone, replaced }, Turn::after(GRANT_LOOK, now))
     }
 
-    /// Everything that was logged goes out, and then that nothing more comes.
+    /// Sends the rest of the log to the backup, and then word that nothing more comes.
     pub(super) fn announce_end(&mut self, host: &mut impl PrimaryHost) {
         host.member().speaks = false;
         host.set_server_dead();
@@ -191,7 +191,7 @@ impl PrimaryMachine {
         host.flush();
     }
 
-    /// The backup still asks for what the tap lacks, and the edge tells who speaks.
+    /// Answers the backup, which may still ask for what its tap lacks, and hears the edge.
     fn answer_backup(&mut self, host: &mut impl PrimaryHost) {
         host.turn_edge(&mut |_| {});
         host.has_server_ended();
@@ -200,7 +200,8 @@ impl PrimaryMachine {
         }
     }
 
-    /// Another member speaks in a newer epoch: the server dies first (decision 21).
+    /// Steps down because another member is current in a newer epoch: the server dies first
+    /// (decision 21).
     pub(super) fn stand_down(
         &mut self,
         newer: &CurrentMember,
@@ -236,7 +237,7 @@ impl PrimaryMachine {
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         if stop {
-            // The backup may be in step, and take over.
+            // The backup may be in step and take over, so this member must ask.
             let now = host.now();
             return self.yield_to_backup(now, false, host);
         }
@@ -255,7 +256,7 @@ impl PrimaryMachine {
         (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host.now()))
     }
 
-    /// From now on no death of ours touches the service.
+    /// Goes on without a backup: from now on no death of this daemon touches the service.
     pub(super) fn serve_alone(
         &mut self,
         epoch: u64,
@@ -267,28 +268,29 @@ impl PrimaryMachine {
         if let Err(error) = self.open_gate(host) {
             return (Stage::Idle, Turn::End(End::Failed(error)));
         }
-        // What was asked and granted is over: another one may join in this epoch.
+        // Requests and grants of the time with the backup are void: another one may join in this
+        // epoch.
         (self.closing, self.joins, self.doubt) = (None, None, None);
         self.keeping = Keeping::default();
         host.show(MemberEvent::Alone { reason });
         let now = host.now();
-        // One that was only lost may come back at once.
+        // A backup that was only lost may come back at once.
         let gave_up = std::mem::take(&mut self.tables.gave_up);
         let alone = Alone::after(self.tried.take().filter(|_| gave_up), now);
         (Stage::Alone(Box::new(alone)), Turn::after(IDLE_LOOK, now))
     }
 
-    /// Nothing waits any more.
+    /// Opens the gate: nothing waits any more.
     pub(super) fn open_gate(&mut self, host: &mut impl PrimaryHost) -> Result<(), String> {
-        // Asked while the gate knows, sent when it clamps them no more.
+        // The ACKs are collected while the gate still knows them, and sent once it holds none back.
         let withheld = self.withheld(host);
         host.go_alone()?;
         withheld.iter().for_each(|ack| host.send_segment(ack));
         Ok(())
     }
 
-    /// The ACKs that the gate has held back: the kernel thinks that they are out, and a
-    /// client that uploads would wait for its timer. Not those of a tuple's earlier life.
+    /// The ACKs that the gate has held back: the kernel believes they were sent, and a client that
+    /// uploads would wait for its timer. ACKs of a tuple's earlier connection are left out.
     fn withheld(&self, host: &impl PrimaryHost) -> Vec<TcpSegment<'static>> {
         let slots = self.tables.conns.keys().filter_map(|conn| {
             host.slot(*conn).filter(|slot| host.conn_of(&slot.key) == Some(*conn))
@@ -302,7 +304,7 @@ impl PrimaryMachine {
     }
 }
 
-/// Another member speaks: after a rest this one begins again, and joins it.
+/// Rests while another member is current; then this one begins again, and joins it.
 pub(super) fn rest_replaced(
     since: Nanos,
     stop: bool,

@@ -30,8 +30,8 @@ impl PrimaryMachine {
                 self.let_refuse(id, host);
                 self.let_go(id, now, host);
             } else if over {
-                // Where the server speaks alone no record says that it ends: it is looked at
-                // again as soon as one of which one does.
+                // While the server speaks alone, no record says that it ends this connection, so
+                // the connection is looked at again as soon as those that the log has ended.
                 self.tables.ending.insert(id);
             }
         }
@@ -45,16 +45,16 @@ impl PrimaryMachine {
         }
     }
 
-    /// Who comes while no slot is free is turned away, or, where the server speaks alone, known
-    /// to nobody, so that no member can join. No record says then who has ended.
+    /// Whether the gate's slots run out. A client that comes while none is free is turned away or,
+    /// while the server speaks alone, missing in the gate's table, so that no member can join. No
+    /// record says then which connections have ended.
     fn is_short_of_slots(&self) -> bool {
         self.tables.conns.len() + self.linger.len() > self.linger_max + self.linger_max / 2
     }
 
-    /// Whether the kernel has been done with a connection long enough for the
-    /// client's last packets to have come round through the backup. Nobody waits for
-    /// an ACK of a life that the tuple has `replaced`, nor for one that no backup allows
-    /// any more.
+    /// Whether the kernel has been done with a connection long enough for the client's last packets
+    /// to have come round through the backup. An ACK is not waited for if the tuple has a newer
+    /// connection (`replaced`), or if no backup would allow it any more.
     fn is_over(&mut self, id: ConnId, replaced: bool, now: Nanos, host: &impl PrimaryHost) -> bool {
         let Some(conn) = self.tables.conns.get_mut(&id) else { return false };
         let since = *conn.over.get_or_insert(now);
@@ -63,19 +63,19 @@ impl PrimaryMachine {
         paid && now.since(since) >= nanos(CLOSING_EVERY)
     }
 
-    /// The tuple of a connection that the server has ended, or that nobody follows, has
-    /// another life: what the kernel says of it, and what it sends, is of that one. So it
-    /// is where the gate has no slot for that life.
+    /// Whether a newer connection has the tuple of one that the server has ended or that nobody
+    /// follows. What the kernel says of the tuple, and what it sends, is then of the newer one,
+    /// even if the gate has no slot for that.
     fn is_replaced(&self, id: ConnId, key: &ConnKey, host: &impl PrimaryHost) -> bool {
         let ended = self.tables.conns.get(&id).is_some_and(|conn| conn.ending);
         (ended || !self.log.follows(id)) && host.conn_of(key) != Some(id)
     }
 
-    /// A kernel forgets a handshake that was not answered for long, while the client,
-    /// whose ACKs were lost, knows of a connection. Who speaks on it hears that it is too
-    /// late, and can try again; a gate that withheld the reset, since no server has asked
-    /// for it, would let the client wait until the slot is free. Not so a connection that
-    /// ended with its server: the backup continues it.
+    /// Lets the kernel's reset out for a handshake that it has given up. The client, whose ACKs
+    /// were lost, may know of a connection; it hears that it is too late and can try again, while a
+    /// gate that withholds the reset, because no server has asked for it, would let it wait until
+    /// the slot is free. A connection that ended with its server is left alone: the backup
+    /// continues it.
     fn let_refuse(&self, id: ConnId, host: &mut impl PrimaryHost) {
         if self.log.awaits_accept(id) && host.backlog().is_some() {
             host.allow_fin(id);
@@ -83,8 +83,8 @@ impl PrimaryMachine {
     }
 
     pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {
-        // Should the tap have lost the client's FIN, its repeat may be answered:
-        // there is nothing left that the backup would have to hold.
+        // If the tap has lost the client's FIN, its repetition may be answered: nothing is left
+        // that the backup would have to hold.
         if let Some(slot) = host.slot(id) {
             host.set_stable(id, slot.stable.plus(1));
         }

@@ -12,13 +12,13 @@ pub(super) struct Conn {
     pub socket: u64,
     pub record: ConnRecord,
     pub opened: Nanos,
-    /// The server asked for its end.
+    /// Whether the server has asked for its end.
     pub ending: bool,
     /// Since when the kernel has been done with it.
     pub over: Option<Nanos>,
     pub told: Option<ConnProgress>,
-    /// The client has acknowledged up to here, as the kernel says; the gate hears of that
-    /// only when the server sends something more.
+    /// Position up to which the client has acknowledged, as the kernel says; the gate sees that
+    /// only when the server sends more.
     pub acked: Option<SeqNo>,
 }
 

@@ -1,6 +1,6 @@
-//! A backup that does not answer may only be cut off for a moment. The edge is asked to
-//! bar it, and for a while it is served on: one that is heard again is a backup as before.
-//! What the edge has granted by then holds (decision 20).
+//! A backup that does not answer may only be cut off for a moment. The edge is asked to bar it, and
+//! the primary serves on with it for a while: if it is heard again, it is a backup as before. What
+//! the edge has granted by then holds (decision 20).
 
 use super::apart::Stage;
 use super::{PrimaryHost, PrimaryMachine};
@@ -13,12 +13,12 @@ use holdfast_wire::message::Message;
 
 pub(super) const SILENT: &str = "the backup does not answer";
 
-/// What the edge was asked because of a backup that did not answer.
+/// The request to the edge because of a backup that does not answer.
 #[derive(Debug)]
 pub(super) struct Doubt {
-    /// Kept when the backup is heard again: an answer may be under way.
+    /// The request, kept when the backup is heard again, since an answer may be under way.
     request: EpochRequest,
-    /// Since when it is asked; `None`: the backup was heard again.
+    /// Since when the edge has been asked; `None`: the backup was heard again.
     since: Option<Nanos>,
 }
 
@@ -35,8 +35,8 @@ impl PrimaryMachine {
         }
     }
 
-    /// Asks the edge while the backup is not heard; `opened`: its channel has just been.
-    /// Whether that has lasted too long.
+    /// Asks the edge while the backup is not heard; `opened`: its channel has just opened. Returns
+    /// whether the doubt has lasted too long.
     pub(super) fn doubts_for_good(&mut self, opened: bool, host: &mut impl PrimaryHost) -> bool {
         let (now, epoch) = (host.now(), host.member().epoch);
         if host.member().watch.verdict(now) != Some(Ground::Silent) {
@@ -56,18 +56,18 @@ impl PrimaryMachine {
         false
     }
 
-    /// Whether the backup may be barred any moment.
+    /// Whether the edge may bar the backup any moment.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.as_ref().is_some_and(|doubt| doubt.since.is_some())
     }
 
-    /// The edge has barred the backup, heard again or not.
+    /// Goes on alone because the edge has barred the backup, whether it is heard again or not.
     pub(super) fn bar_backup(&mut self, epoch: u64, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.leave_backup(SILENT, host);
         self.serve_alone(epoch, SILENT, host)
     }
 
-    /// From here on nothing of the backup counts.
+    /// Drops the backup: from here on nothing that it says counts.
     pub(super) fn leave_backup(&mut self, reason: &str, host: &mut impl PrimaryHost) {
         self.log.handle_backup_lost();
         host.stop_watching();

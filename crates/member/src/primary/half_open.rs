@@ -15,10 +15,10 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct HalfOpen {
     young: VecDeque<(Nanos, ConnId)>,
-    /// Those that were not answered when they were [`YOUNG`].
+    /// Handshakes that were not answered by the age of [`YOUNG`].
     old: VecDeque<ConnId>,
-    /// How many may be old: half of what the smallest listener bears, and never more
-    /// than `share` of the gate's slots.
+    /// Most old handshakes: half of the smallest listener's backlog, and never more than `share` of
+    /// the gate's slots.
     old_max: usize,
     share: usize,
     backlog_at: Nanos,
@@ -35,12 +35,12 @@ impl HalfOpen {
         self.young.push_back((now, conn));
     }
 
-    /// How many had to make room.
+    /// Number of handshakes that had to make room.
     pub(super) fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Those that are not young any more, and were not looked at.
+    /// Takes the handshakes that are no longer young, to be looked at.
     fn grown(&mut self, now: Nanos) -> Vec<ConnId> {
         let grown = |at: &Nanos| now.since(*at) >= nanos(YOUNG);
         let due = self.young.iter().take(HALF_OPEN_LOOK_MAX).take_while(|(at, _)| grown(at));
@@ -48,7 +48,7 @@ impl HalfOpen {
         self.young.drain(..due).map(|(_, conn)| conn).collect()
     }
 
-    /// Those that are too many.
+    /// Takes the oldest handshakes, as many as are too many.
     fn oldest(&mut self) -> Vec<ConnId> {
         let many = self.old.len().saturating_sub(self.old_max).min(HALF_OPEN_LOOK_MAX);
         self.old.drain(..many).collect()
@@ -74,7 +74,7 @@ impl PrimaryMachine {
         let Some(oldest) = self.unanswered(&oldest, host) else { return };
         let (conns, keys): (Vec<ConnId>, Vec<ConnKey>) = oldest.into_iter().unzip();
         for conn in &conns {
-            // Who answers now hears that it is too late, and can try again.
+            // A client that answers now hears that it is too late, and can try again.
             host.allow_fin(*conn);
         }
         if !host.destroy(&keys) {
@@ -86,8 +86,8 @@ impl PrimaryMachine {
         }
     }
 
-    /// Those of which the client has not answered the SYN-ACK; `None`: the kernel does
-    /// not tell. It knows a tuple's newest life only: what it says is not of an older one.
+    /// Those whose clients have not answered the SYN-ACK; `None`: the kernel does not tell. The
+    /// kernel knows only the newest connection of a tuple, so older ones are left out.
     fn unanswered(
         &self,
         conns: &[ConnId],

@@ -12,11 +12,11 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-/// A SYN-ACK that the gate holds back, or has let pass where the server speaks alone.
+/// A SYN-ACK that the gate holds back, or has let pass because the server speaks alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub conn: ConnId,
-    /// Names the socket among all that its tuple ever had.
+    /// Cookie of the kernel's socket, which tells it from others of the same tuple.
     pub socket: u64,
     pub record: ConnRecord,
 }
@@ -28,7 +28,7 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
 
     // The gate.
 
-    /// SYN-ACKs that have come to it since the last time.
+    /// SYN-ACKs that have reached the gate since the last call.
     fn held(&mut self) -> Vec<Held>;
     fn conn_of(&self, key: &ConnKey) -> Option<ConnId>;
     fn slot(&self, conn: ConnId) -> Option<SlotView>;
@@ -38,132 +38,134 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     fn free(&mut self, conn: ConnId);
     fn set_stable(&mut self, conn: ConnId, stable: SeqNo);
     fn allow_fin(&mut self, conn: ConnId);
-    /// No FIN or RST of the kernel leaves any more.
+    /// Keeps back the kernel's FINs and RSTs from now on, because the server is dead.
     fn set_server_dead(&mut self);
 
     // The log.
 
-    /// A shim runs in the server.
+    /// Whether a shim runs in the server.
     fn is_attached(&self) -> bool;
     /// Where the log ends.
     fn tail(&self) -> u64;
-    /// As [`Self::tail`], for who has read up to `from`; `None`: it went back.
+    /// As [`Self::tail`], for a reader that has read up to `from`; `None`: the end went back.
     fn take_tail(&mut self, from: u64) -> Option<u64>;
     fn bytes(&self, pos: u64, len: usize) -> Self::Bytes;
-    /// The server writes no log that would be missed by who sleeps after reading up
-    /// to `read_to`.
+    /// Whether this daemon may sleep after reading the log up to `read_to`: false if more has come,
+    /// or could come unannounced.
     fn may_sleep(&mut self, read_to: u64) -> bool;
     fn set_log_stable(&mut self, pos: u64);
-    /// The shim cannot go on recording, in words.
+    /// Why the shim cannot go on recording, if so.
     fn log_fault(&self) -> Option<String>;
     /// Looks at what a connection's socket holds unread.
     fn peek(&mut self, wanted: &Wanted, into: &mut Vec<u8>) -> Peeked;
 
     // The server.
 
-    /// Stops it where it is.
+    /// Stops the server where it is.
     fn pause_server(&mut self);
     /// As [`MemberHost::kill_server`], without waiting for its end.
     fn strike_server(&mut self);
-    /// From now on no death of ours touches the service: the gate lets everything pass and
-    /// keeps its books, as the shim does, and held SYN-ACKs are sent.
+    /// Makes the server independent of this daemon's death: the gate lets everything pass and sends
+    /// the SYN-ACKs that it held, and gate and shim go on keeping their books.
     ///
     /// # Errors
-    /// When the gate cannot be opened, in words.
+    /// When the gate cannot be opened, with the reason.
     fn go_alone(&mut self) -> Result<(), String>;
-    /// How many handshakes the smallest listener bears, if there is one.
+    /// Backlog of the listener with the smallest one, in handshakes; `None`: nobody listens.
     fn backlog(&mut self) -> Option<usize>;
-    /// Ends connections in the kernel; whether it did.
+    /// Ends connections in the kernel; returns whether it did.
     fn destroy(&mut self, keys: &[ConnKey]) -> bool;
-    /// Server and gate have nothing more to say that anybody reads.
+    /// Ends the watching of server and gate, whose reports nobody reads any more.
     fn stop_watching(&mut self);
 
     // The backup.
 
-    /// Hands on what has come; whether the channel is lost.
+    /// Hands on messages that have come; returns whether the channel is lost.
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool;
     fn send(&mut self, message: &Message<'_>);
-    /// Whether what was to be sent is on its way, as far as there is room.
+    /// Sends what is queued as far as there is room; returns whether all of it is on its way.
     fn flush(&mut self) -> bool;
-    /// The channel is of no use any more.
+    /// Closes the channel, which is of no more use.
     fn drop_peer(&mut self);
 
     // A joiner, while the server speaks alone.
 
-    /// What a member does beside a server that speaks alone and that somebody may join.
+    /// What a member does while its server speaks alone and somebody may join.
     fn stand_beside(&mut self);
-    /// Whoever comes hears that it cannot join now.
+    /// Refuses, for this reason, members that come now.
     fn turn_away(&mut self, reason: &str);
-    /// Who has just been met is the one that joins.
+    /// Makes the member that has just been met the one that joins.
     fn admit(&mut self);
-    /// Living connections of the server that the gate does not know: it would let nothing
-    /// of them pass any more.
+    /// Number of living connections of the server that the gate does not know, and that it would
+    /// cut off once it holds packets back.
     fn strangers(&mut self) -> usize;
-    /// Begins to copy the server as it is at one moment, at which its log begins; its output
-    /// does not wait for it. What the kernel holds then for the clients of the `slow` sockets is
-    /// copied too.
+    /// Begins to copy the server as it is at one moment, at which its log begins; the server's
+    /// output does not wait for that. What the kernel then holds for the clients of the `slow`
+    /// sockets is copied, too.
     ///
     /// # Errors
-    /// In words; the server goes on as before.
+    /// When that fails, with the reason; the server goes on as before.
     fn take_image(&mut self, slow: &[u64]) -> Result<(), String>;
-    /// What has become of it; `None`: that moment has not come.
+    /// The image that was begun, or why it failed; `None`: its moment has not come yet.
     fn image_taken(&mut self) -> Option<Result<Image, String>>;
-    /// The connections that it had accepted then, and of those that it had let go of by then
-    /// what the kernel still has: no other way tells them from what it has not accepted.
+    /// Connections that the server had accepted at the image's moment. Those that it had closed by
+    /// then are among them as long as the kernel has them: nothing else tells them from connections
+    /// that it has not accepted.
     fn books(&mut self) -> Vec<Book>;
-    /// Output of the slow sockets, as far as there was room for it.
+    /// Output for the clients of the slow sockets, as far as there was room for it.
     fn earlier(&mut self) -> Vec<Earlier>;
-    /// Sockets of connections that it has accepted until now, but those that it has let go of
+    /// Sockets of the connections that the server has accepted so far, except those that it closed
     /// long ago.
     fn sockets(&mut self) -> BTreeSet<u64>;
-    /// The next bytes of the image, at most so many; none are left if it gives none.
-    /// `None`: they are not there yet.
+    /// The next bytes of the image, at most `most`; none at all at its end. `None`: they are not
+    /// there yet.
     ///
     /// # Errors
-    /// In words: the image will never be whole.
+    /// When the image will never be complete, with the reason.
     fn image(&mut self, most: usize) -> Result<Option<Vec<u8>>, String>;
-    /// Nobody needs the image any more, and from here on nobody takes one.
+    /// Drops the image, and stops taking one.
     fn drop_image(&mut self);
-    /// The joiner holds the log before `pos`: its room may be used again.
+    /// Frees the log's room before `pos`: the joiner holds what was there.
     fn free_log(&mut self, pos: u64);
-    /// The server will not have to wait for room soon.
+    /// Whether the server will not soon have to wait for room in the log.
     fn has_log_room(&self) -> bool;
-    /// Nobody follows the log any more, and none did: it ends.
+    /// Ends the log, which nobody follows.
     fn end_log(&mut self);
-    /// Output waits from now on until what it depends on is stable, as it is up to `pos`.
+    /// Makes output wait, from now on, until what it depends on is stable; the log is stable up to
+    /// `pos`.
     fn commit(&mut self, pos: u64);
-    /// From now on ACKs wait, and what else the gate holds back.
+    /// Makes the gate hold back ACKs, and what else it may hold back, from now on.
     ///
     /// # Errors
-    /// When the kernel refuses, in words; the gate stands open as before.
+    /// When the kernel refuses, with the reason; the gate stays open as before.
     fn clamp(&mut self) -> Result<(), String>;
-    /// What each connection's client has not acknowledged; `None`: the kernel does not tell.
+    /// What the clients of these connections have not acknowledged; `None`: the kernel does not
+    /// tell.
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>>;
 
-    /// How things are, now and then.
+    /// Shows the state of the primary, from time to time.
     fn report(&mut self, report: &Report<'_>);
 }
 
-/// See [`PrimaryHost::report`].
+/// State of a primary, for `status` and metrics.
 #[derive(Debug)]
 pub struct Report<'a> {
     pub is_attached: bool,
-    /// The backup does not answer, and the edge is asked to bar it.
+    /// Whether the backup does not answer, and the edge is asked to bar it.
     pub is_in_doubt: bool,
     pub connections: usize,
     pub frames_unconfirmed: usize,
-    /// Of the log, read and not executed by the replica at its last heartbeat.
+    /// Bytes of the log that the replica had read and not executed at its last heartbeat.
     pub unexecuted: u64,
     pub log_at: u64,
     pub counters: &'a Counters,
-    /// Handshakes that had to make room.
+    /// Number of unfinished handshakes that had to make room.
     pub handshakes_ended: u64,
-    /// Somebody joins, and so many hundredths of the server's image are there; `None`: the
-    /// backup follows, or there is none.
+    /// Percentage of the server's image that a joiner has; `None`: nobody joins.
     pub joins: Option<u8>,
-    /// The server speaks alone, and what it can be rebuilt of is kept, or begins to be.
+    /// Whether what a server that speaks alone can be rebuilt from is kept, or begins to be.
     pub keeps: bool,
-    /// Connections that a takeover would end: what their clients were sent before the backup
-    /// joined is nowhere but in this host's kernel, and they have not taken it.
+    /// Number of connections that a takeover would end: what their clients were sent before the
+    /// backup joined, and have not acknowledged, is nowhere but in this host's kernel.
     pub at_risk: usize,
 }

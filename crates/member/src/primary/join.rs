@@ -21,11 +21,12 @@ use holdfast_wire::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of an image that are under way: behind them wait heartbeats and log.
+/// Most bytes of an image under way: heartbeats and log wait behind them.
 const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 pub(super) const ANOTHER: &str = "another member is joining";
 const SERVES_NOT: &str = "its server does not serve any more";
-/// Whoever is beyond the tables could not be served any more once output waits.
+/// Reason that nobody can join: connections beyond the tables could not be served once output
+/// waits.
 pub(super) const TOO_MANY: &str = "the server has more connections than a backup can follow";
 
 /// Why nobody can join a server that has connections which the gate does not know.
@@ -43,13 +44,14 @@ fn strangers(host: &mut impl PrimaryHost) -> Option<String> {
 /// What the server's books say of a connection that it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Book {
-    /// The server's number of it, and the cookie of the kernel's socket.
+    /// The server's number of the connection.
     pub accept: u32,
+    /// Cookie of the kernel's socket.
     pub socket: u64,
     pub in_bytes: u64,
     pub out_bytes: u64,
     pub eof: bool,
-    /// The server has ended its sending side, and let go of it.
+    /// Whether the server has ended its sending side and closed the connection.
     pub shut: bool,
     pub closed: bool,
 }
@@ -57,24 +59,26 @@ pub struct Book {
 /// An image that was taken of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// The position of its log at that moment: the log begins there.
+    /// Position of the server's log at the image's moment: the log begins there.
     pub log_from: u64,
-    /// It has no more than so many.
+    /// Upper bound of the image's size, in bytes.
     pub bytes: u64,
 }
 
-/// Somebody joins.
+/// A join while image and log go over and the server speaks alone.
 #[derive(Debug)]
 pub(super) struct Join {
     alone: Alone,
     image: Image,
-    /// Bytes of the image that were sent, whether all of them were, and those that have come.
+    /// Bytes of the image that were sent.
     sent: u64,
+    /// Whether the whole image was sent.
     is_sent: bool,
+    /// Bytes of the image that have arrived.
     arrived: u64,
-    /// When its next piece may go.
+    /// When the next piece of the image may go.
     piece_at: Nanos,
-    /// The image runs over there, and has come as far as the log.
+    /// Whether the joiner's server runs and has executed the log up to its present end.
     caught_up: bool,
     /// Clients that lack what was sent before the image.
     lacking: Lacking,
@@ -83,7 +87,7 @@ pub(super) struct Join {
 }
 
 impl Join {
-    /// Some of the image is left, and not too much of it under way.
+    /// Whether a piece of the image may be sent: some is left, and not too much under way.
     fn may_send(&self) -> bool {
         !self.is_sent && self.sent - self.arrived < IMAGE_AHEAD
     }
@@ -99,7 +103,7 @@ impl Join {
     }
 }
 
-/// The joiner may say that it is in step any moment.
+/// A join in its last step, in which the joiner may say any moment that it is in step.
 #[derive(Debug)]
 pub(super) struct Closing {
     /// Where the log was when output began to wait; `None`: the joiner was told.
@@ -127,7 +131,7 @@ impl PrimaryMachine {
         this
     }
 
-    /// The server serves, and whoever comes may join it.
+    /// The server serves alone, and a member may come and join it.
     pub(super) fn turn_alone(
         &mut self,
         mut alone: Box<Alone>,
@@ -143,8 +147,8 @@ impl PrimaryMachine {
         }
     }
 
-    /// What goes on beside a server that speaks alone: books of its connections are kept,
-    /// since somebody may join. `Some`: it does not any more.
+    /// Does what goes on beside a server that speaks alone; its connections are kept track of,
+    /// since somebody may join. Returns what follows if it does not speak alone any more.
     fn serve_on(&mut self, stop: bool, host: &mut impl PrimaryHost) -> Option<(Stage, Turn)> {
         if let Some(over) = self.speak_on(stop, host) {
             return Some(over);
@@ -159,7 +163,7 @@ impl PrimaryMachine {
         None
     }
 
-    /// Whether it speaks still. `Some`: it does not any more.
+    /// Checks that the server still speaks alone. Returns what follows if it does not.
     pub(super) fn speak_on(
         &mut self,
         stop: bool,
@@ -170,7 +174,7 @@ impl PrimaryMachine {
             return Some((Stage::Idle, Turn::End(end)));
         }
         if !host.member().speaks {
-            // Who joins waits for nothing any more.
+            // A joiner does not wait for a server that serves no more.
             self.part(SERVES_NOT, host);
             host.stop_watching();
             let replaced = host.member().is_behind_another();
@@ -183,8 +187,8 @@ impl PrimaryMachine {
         None
     }
 
-    /// PREPARING: a member has come that may join. Everything of the server is copied at
-    /// one moment, at which its log begins.
+    /// PREPARING: a member has come that may join. The server is copied as it is at one moment, at
+    /// which its log begins.
     pub(super) fn begin_join(
         &mut self,
         alone: Alone,
@@ -213,7 +217,7 @@ impl PrimaryMachine {
         self.prepare(alone, false, host)
     }
 
-    /// Until that moment has come.
+    /// Waits until the image's moment has come.
     pub(super) fn prepare(
         &mut self,
         alone: Alone,
@@ -241,14 +245,14 @@ impl PrimaryMachine {
         }
     }
 
-    /// The log has begun, and the joiner hears of all that there was before.
+    /// Begins the log, and tells the joiner of every connection that existed before.
     fn begin_log(
         &mut self,
         alone: Alone,
         image: Image,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        // Handshakes that began before it are in its books.
+        // Handshakes that began before the image are in its books.
         self.take_held(host);
         let now = host.now();
         let (taken, adopted, ended) = self.adopted(host);
@@ -256,17 +260,17 @@ impl PrimaryMachine {
             return self.abandon(alone, TOO_MANY, host);
         }
         for Taken { id, irs, in_bytes, .. } in &taken {
-            // What an earlier backup held beyond what the server has read nobody holds now.
+            // What an earlier backup held beyond what the server has read, no member holds now.
             host.set_stable(*id, irs.plus(1 + in_bytes));
         }
         let mut lacking = Lacking::new(&adopted, now);
-        // Nor has the joiner anything of what a server said that has let go since.
+        // Nor does the joiner have any output of connections that the server has closed since.
         let known: BTreeSet<ConnId> = taken.iter().map(|taken| taken.id).collect();
         let let_go = ended.iter().filter(|id| !known.contains(id));
         lacking.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
-        // No record will say of them that their FINs may leave.
+        // No later record will say that the FINs of these connections may leave.
         self.act(host, |_, out| ended.iter().for_each(|id| out.allow_fin(*id)));
         for conn in self.tables.conns.values_mut() {
             conn.told = None;
@@ -306,19 +310,19 @@ impl PrimaryMachine {
         let keys: Vec<ConnKey> = self.tables.conns.values().map(|conn| conn.key).collect();
         let states = host.states(&keys).unwrap_or_else(|| vec![ConnState::Living; keys.len()]);
         for ((id, conn), state) in self.tables.conns.iter().zip(states) {
-            // A tuple that has another life is that one's.
+            // What the kernel says of a tuple is of its newest connection.
             let newest = host.conn_of(&conn.key) == Some(*id);
             let Some(slot) = host.slot(*id).filter(|_| newest) else { continue };
             let book = books.remove(&conn.socket);
             if book.is_none() && state == ConnState::Over {
-                // Nobody has taken it off the tables yet.
+                // It is over, and not yet off the tables.
                 continue;
             }
             let has_spoken = slot.snd_nxt.after(conn.record.iss.plus(1));
             if book.is_none() && has_spoken && !accepted.contains(&conn.socket) {
-                // The server has let go of it, and of its place in the books: no backup could
-                // send again what its client has not taken, and it was never in a queue. One
-                // that was accepted since the image has a place still, and the log says so.
+                // The server has closed it and dropped it from its books: no backup could resend
+                // what the client lacks, and it never waited in a queue. A connection that was
+                // accepted since the image is still in the books, and the log says so.
                 ended.push(*id);
                 continue;
             }
@@ -334,10 +338,10 @@ impl PrimaryMachine {
         (taken, adopted, ended)
     }
 
-    /// Takes the connections that have begun, of which none is held back.
+    /// Takes connections that have begun; none of their SYN-ACKs stays held back.
     pub(super) fn let_in(&mut self, host: &mut impl PrimaryHost) {
         for id in self.take_held(host) {
-            // Held back just before the gate began to let everything pass.
+            // Its SYN-ACK was held back just before the gate was opened.
             if host.slot(id).is_some_and(|slot| slot.held_synack) {
                 host.open(id);
             }
@@ -379,7 +383,7 @@ impl PrimaryMachine {
         (Stage::Joining(join), turn)
     }
 
-    /// Returns true when the joiner is lost.
+    /// Takes what the joiner says; returns true when the joiner is lost.
     fn take_joiner(&mut self, join: &mut Join, host: &mut impl PrimaryHost) -> bool {
         let lost = self.take_messages(host);
         let said = &mut self.tables.joiner;
@@ -418,8 +422,8 @@ impl PrimaryMachine {
         self.joins = Some(percent(join.arrived, join.image.bytes));
     }
 
-    /// CLOSING: from here on output waits, and ACKs with it. Only then can the joiner say
-    /// that it is in step, so that only the edge can take that back.
+    /// CLOSING: from here on output and ACKs wait. Only after that may the joiner say that it is in
+    /// step, and then only the edge can take that back.
     fn close_ranks(&mut self, join: Join, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.tables.is_committing = true;
         host.commit(self.log.confirmed());
@@ -428,8 +432,8 @@ impl PrimaryMachine {
         }
         self.at_risk = join.lacking.at_risk();
         let now = host.now();
-        // What has left until here the joiner must hold, and hears of it before it is told
-        // that it may be in step.
+        // The joiner must hold whatever has left until here, and hears of it before it is told that
+        // it may be in step.
         self.take_held(host);
         self.tell_progress(now, host);
         let until = host.tail();
@@ -445,8 +449,8 @@ impl PrimaryMachine {
         self.serve(false, host)
     }
 
-    /// Tells the joiner where it has everything, once it was sent; and whether it says that
-    /// it has.
+    /// Tells the joiner the position at which it has everything, once all was sent, and takes its
+    /// word that it has.
     pub(super) fn settle_closing(&mut self, host: &mut impl PrimaryHost) {
         let joined = self.tables.joiner.joined;
         let Some(closing) = &mut self.closing else { return };
@@ -469,14 +473,14 @@ impl PrimaryMachine {
         }
     }
 
-    /// The server speaks alone again, and has never waited.
+    /// Gives the join up: the server speaks alone again, as if its output had never waited.
     fn abandon(
         &mut self,
         alone: Alone,
         reason: &str,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        // Whoever takes an image is done with the server before its log ends.
+        // Taking an image must end before the log does.
         host.drop_image();
         host.end_log();
         self.turn_away(alone, reason, host)
@@ -504,10 +508,10 @@ impl PrimaryMachine {
     }
 }
 
-/// What a joiner has said of itself.
+/// What a joiner has said since it came.
 #[derive(Debug, Default)]
 pub(super) struct Joiner {
-    /// Anything, since the last turn.
+    /// Whether it has said anything since the last turn.
     heard: bool,
     /// Bytes of the image that have come.
     arrived: u64,
@@ -531,13 +535,14 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
     let count = |of: fn(&Book) -> u64| book.map_or(0, of);
     let is = |of: fn(&Book) -> bool| book.is_some_and(of);
     let (in_bytes, out_bytes) = (count(|book| book.in_bytes), count(|book| book.out_bytes));
-    // Of what the server has said since the image the log will tell.
+    // The log tells what the server has sent since the image.
     let acked = book.and(conn.zip(slot)).map_or(out_bytes, |((_, conn), slot)| {
         slot.snd_una.offset_near(conn.record.iss.plus(1), out_bytes)
     });
     let record = |(id, conn): (ConnId, &Conn)| {
         let mut record = conn.record;
-        // Its clock as it is now: the first one may be weeks old.
+        // The record gets the connection's clock as it is now: that of the handshake may be weeks
+        // old.
         record.tsval = record.tsval.and(slot.map(|slot| slot.tsval));
         (id, record)
     };

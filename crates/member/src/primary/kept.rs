@@ -1,6 +1,6 @@
-//! A server that speaks alone, and of which all is kept that it can be rebuilt of on its own
-//! host (decision 31). Its output waits for what is kept, as it would for a backup; whoever
-//! comes to join is let in, and nothing waits any more.
+//! A server that speaks alone, and can be rebuilt on its own host (decision 31): its output waits
+//! for what is kept of it as it would for a backup. When a member comes to join, it is let in, and
+//! nothing waits any more.
 
 use super::alone::{Alone, knock};
 use super::apart::{Stage, rest_replaced};
@@ -22,28 +22,29 @@ const COPIED: &str = "the server is being copied, to be rebuilt if it falls";
 const LET_IN: &str = "another member joins";
 const NOT_YET: &str = "not all was kept yet that it could be rebuilt of";
 
-/// Attempts to keep what a server can be rebuilt of.
+/// Attempts to keep what a server can be rebuilt from.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// Those that have failed in a row, and when the next one may be.
+    /// Attempts that have failed in a row.
     failed: u32,
+    /// When the next attempt may be made.
     again_at: Option<Nanos>,
-    /// It is not wanted.
+    /// Whether the configuration wants nothing kept.
     is_off: bool,
-    /// Since when all is kept.
+    /// Since when everything is kept.
     since: Option<Nanos>,
-    /// When it is next looked who has come.
+    /// When to look next whether a member has come.
     door_at: Nanos,
 }
 
 impl Keeping {
-    /// All is kept from now on.
+    /// Notes that everything is kept from now on.
     pub(super) fn begins(&mut self, now: Nanos, took: Nanos) -> MemberEvent<'static> {
         self.since = Some(now);
         MemberEvent::Keeps { took }
     }
 
-    /// Nothing is kept, or not any more: when it is tried again.
+    /// Notes that an attempt has failed or nothing is kept any more, and sets when to try again.
     pub(super) fn fail(&mut self, reason: &str, now: Nanos, host: &mut impl PrimaryHost) {
         if self.since.take().is_some_and(|since| now.since(since) >= nanos(KEEP_LASTS)) {
             self.failed = 0;
@@ -56,7 +57,7 @@ impl Keeping {
 }
 
 impl PrimaryMachine {
-    /// Nobody has come for a while: what the server can be rebuilt of is kept from now on.
+    /// Begins to keep what the server can be rebuilt from, if nobody has come for a while.
     pub(super) fn keep_if_due(
         &mut self,
         alone: Box<Alone>,
@@ -84,13 +85,13 @@ impl PrimaryMachine {
         }
     }
 
-    /// Whoever comes while an image is taken hears whose it is.
+    /// Tells members that come while an image is taken whom it is for.
     pub(super) fn tell_others(&self, host: &mut impl PrimaryHost) {
         let is_own = self.tables.keeper.is_some();
         host.turn_away(if is_own { COPIED } else { ANOTHER });
     }
 
-    /// Who joins, or has joined in this daemon, is told no more.
+    /// Ends a join, or the keeping in this daemon; a joiner is told why.
     pub(super) fn part(&mut self, reason: &str, host: &mut impl PrimaryHost) {
         if self.tables.keeper.take().is_some() {
             return host.stop_keeping();
@@ -100,7 +101,7 @@ impl PrimaryMachine {
         host.drop_peer();
     }
 
-    /// What both say to each other, until neither says more.
+    /// Carries messages between primary and keeper until neither has more to say.
     pub(super) fn talk(&mut self, host: &mut impl PrimaryHost) {
         for _ in Keeper::talks() {
             let Some(mut keeper) = self.tables.keeper.take() else { return };
@@ -136,7 +137,7 @@ impl PrimaryMachine {
         if !stop && host.has_server_ended() {
             return match host.has_fallen() {
                 true => self.fall(host),
-                // Its clients hear of its end, as without this.
+                // The clients hear of the server's end, as they would if nothing had been kept.
                 false => self.keep_no_more(*alone, None, host),
             };
         }
@@ -171,7 +172,8 @@ impl PrimaryMachine {
         (Stage::Kept(alone), turn)
     }
 
-    /// The server speaks alone, and nothing waits. With a `reason` it is tried again later.
+    /// Stops keeping: the server speaks alone, and nothing waits. With a `reason` keeping is tried
+    /// again later.
     fn keep_no_more(
         &mut self,
         alone: Alone,
@@ -195,8 +197,8 @@ impl PrimaryMachine {
         (Stage::Alone(Box::new(alone)), Turn::after(ALONE_LOOK, now))
     }
 
-    /// It has fallen: all that it has logged is kept, and it is rebuilt of that. Its kernel
-    /// says nothing of its end.
+    /// Handles the fall of the server: the rest of its log is kept, and it is rebuilt. Its kernel
+    /// does not tell clients of its end.
     fn fall(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.announce_end(host);
         host.strike_server();
@@ -204,8 +206,8 @@ impl PrimaryMachine {
         self.end_kept(host.now(), false, host)
     }
 
-    /// Until all of its log is kept: then it is rebuilt. Not where it had fallen before: it
-    /// would only fall again.
+    /// Waits until all of the fallen server's log is kept; then it is rebuilt. A server that fell
+    /// at the same position before is not: it would only fall again.
     pub(super) fn end_kept(
         &mut self,
         since: Nanos,
@@ -231,7 +233,7 @@ impl PrimaryMachine {
         };
         let input = self.tables.keeper.as_ref().and_then(Keeper::last_input);
         self.part(&reason, host);
-        // Its clients hear from their kernel that it is over.
+        // Clients hear from this host's kernel that their connections are over.
         if let Err(error) = host.go_alone() {
             return (Stage::Down, Turn::End(End::Failed(error)));
         }
@@ -240,13 +242,13 @@ impl PrimaryMachine {
         stay_down(stop, host)
     }
 
-    /// What the fallen server is rebuilt of.
+    /// Takes the machine that holds what the fallen server is rebuilt from.
     pub fn take_kept(&mut self) -> Option<BackupMachine> {
         self.tables.keeper.take().map(Keeper::into_backup)
     }
 }
 
-/// Its server has fallen, and is not rebuilt.
+/// Stays without a server, which has fallen and is not rebuilt.
 pub(super) fn stay_down(stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
     host.turn_edge(&mut |_| {});
     host.stand_by();

@@ -1,5 +1,5 @@
-//! Clients that lack what the server has said before its image was taken: only the kernel
-//! that runs has it, so a joiner waits until they have acknowledged it.
+//! Clients that have not acknowledged what the server sent before its image was taken. Only the
+//! running kernel has those bytes, so a joiner waits until they are acknowledged.
 
 use super::{Conn, PrimaryHost, Tables};
 use crate::nanos;
@@ -9,36 +9,35 @@ use holdfast_wire::message::{Adopted, ConnId, ConnKey, IMAGE_BYTES_MAX, Message}
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
-/// What a client has not acknowledged, as the kernel knows it.
+/// What a client has not acknowledged, as the kernel says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unacked {
     pub bytes: u32,
-    /// How often the kernel has repeated itself, or asked for a window, since the client last
-    /// answered.
+    /// Number of the kernel's repetitions and window probes since the client last answered.
     pub repeats: u8,
-    /// The client lets the kernel send nothing.
+    /// Whether the client's window is closed, so that the kernel can send nothing.
     pub window_closed: bool,
 }
 
-/// What the kernel held for such a client when the image was taken.
+/// Unacknowledged output that the kernel held for a slow client when the image was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// The cookie of the kernel's socket.
     pub socket: u64,
-    /// The number of the first byte, which may be older than what the client lacks.
+    /// Sequence number of the first byte, which may be older than what the client lacks.
     pub from: SeqNo,
     pub bytes: Vec<u8>,
 }
 
-/// See the module.
+/// The clients that a joiner still waits for.
 #[derive(Debug)]
 pub(super) struct Lacking {
-    /// Where the clients' ACKs must come to.
+    /// Position that each client has to acknowledge.
     ends: BTreeMap<ConnId, SeqNo>,
-    /// Those of them that are waited for no more.
+    /// Clients that are no longer waited for, with the position that each still has to acknowledge.
     given_up: BTreeMap<ConnId, SeqNo>,
     begun: Nanos,
-    /// When the kernel is asked about them next: a question is a system call.
+    /// When to ask the kernel about the clients next: each question is a system call.
     ask_at: Nanos,
 }
 
@@ -54,7 +53,7 @@ impl Lacking {
         self.ends.extend(more);
     }
 
-    /// The joiner gets what the kernel held for some of them: they are waited for no more.
+    /// Hands the joiner what the kernel held for some clients, which are then no longer waited for.
     pub(super) fn hand_over(
         &mut self,
         tables: &mut Tables,
@@ -75,9 +74,9 @@ impl Lacking {
         }
     }
 
-    /// Whether a client lacks something still that may yet acknowledge it. One that does not
-    /// answer, or takes its time, is no reason to protect none: a takeover will not keep its
-    /// connection before it has.
+    /// Whether a client still lacks something that it may yet acknowledge. Clients that do not
+    /// answer, or are slow, must not keep the group unprotected: a takeover ends their connections
+    /// until they have acknowledged it.
     pub(super) fn waits(
         &mut self,
         conns: &mut BTreeMap<ConnId, Conn>,
@@ -92,23 +91,24 @@ impl Lacking {
         !self.ends.is_empty() && now.since(self.begun) <= nanos(CLIENTS_MAX)
     }
 
-    /// Whose clients lack what the joiner does not have, and up to where: a takeover would end
-    /// these connections.
+    /// Connections that a takeover would end: clients lack output that the joiner does not have, up
+    /// to the given position.
     pub(super) fn at_risk(self) -> BTreeMap<ConnId, SeqNo> {
         self.ends.into_iter().chain(self.given_up).collect()
     }
 
-    /// The gate sees what the kernel sends; of a server that says nothing more only its kernel
-    /// knows.
+    /// Asks the kernel what was acknowledged. The gate sees only what the kernel sends, so of a
+    /// connection on which the server is silent it does not know.
     fn ask(&mut self, conns: &mut BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) {
-        // One that the log's machine is done with has a slot still.
+        // A connection that the log's machine is done with still has a slot.
         let known = self.ends.keys().filter_map(|id| Some((*id, host.slot(*id)?.key)));
         let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         let unacked = host.unacked(&keys).unwrap_or_default();
         for (id, Unacked { bytes, repeats, .. }) in ids.iter().zip(unacked) {
             if bytes == 0 {
                 let (end, conn) = (self.ends.remove(id), conns.get_mut(id));
-                // The joiner must hear of it: it has nothing of what was sent before that.
+                // The joiner must hear of this acknowledgement: it has nothing of what was sent
+                // before.
                 conn.into_iter().for_each(|conn| conn.acked = end);
             } else if repeats >= REPEATS_MAX {
                 self.given_up.extend(self.ends.remove_entry(id));
@@ -117,15 +117,15 @@ impl Lacking {
     }
 }
 
-/// Whether a client has yet to acknowledge what comes before `end`. Nobody waits for a life of
-/// which the tuple has another one.
+/// Whether a client has yet to acknowledge what comes before `end`. A connection whose tuple has a
+/// newer one is not waited for.
 pub(super) fn lacks(conn: ConnId, end: SeqNo, host: &impl PrimaryHost) -> bool {
     let slot = host.slot(conn).filter(|slot| host.conn_of(&slot.key) == Some(conn));
     slot.is_some_and(|slot| end.after(slot.snd_una))
 }
 
-/// What a connection's client lacks of what was written before the image, and its place in the
-/// stream, if the kernel held all of that.
+/// What a connection's client lacks of the output from before the image, and its place in the
+/// stream, if the kernel held all of it.
 fn missing<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8], u64)> {
     let (id, record) = adopted.conn?;
     let first = record.iss.plus(1 + adopted.acked_bytes);
@@ -134,7 +134,7 @@ fn missing<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8]
     Some((id, held.bytes.get(start..start.checked_add(len)?)?, adopted.acked_bytes))
 }
 
-/// Sockets of clients that take nothing: what they lack stays where it is until the image is
+/// Sockets of clients that accept nothing: what they lack stays in the kernel until the image is
 /// taken, and goes over with it.
 pub(super) fn slow(conns: &BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) -> Vec<u64> {
     let (sockets, keys): (Vec<u64>, Vec<ConnKey>) =
@@ -149,9 +149,9 @@ pub(super) fn slow(conns: &BTreeMap<ConnId, Conn>, host: &mut impl PrimaryHost) 
     in_turn
 }
 
-/// Sockets with their bytes and the client's address, in the order in which there is room for
-/// them: of each address the one that lacks least, then of each the next, so that nobody who
-/// opens many takes the others' room.
+/// Sockets, from their bytes and the client's address, in the order in which they get room: from
+/// each address first the one that lacks least, then from each the next, so that a client with many
+/// connections does not take the room of others.
 fn in_turn(mut slow: Vec<(u32, [u8; 16], u64)>) -> Vec<u64> {
     slow.sort_unstable();
     let mut places: BTreeMap<[u8; 16], usize> = BTreeMap::new();

@@ -74,7 +74,7 @@ impl Bed {
         Self { machine, book }
     }
 
-    /// A connection whose SYN-ACK went out.
+    /// Connects a client, whose SYN-ACK has gone out.
     fn connect(&mut self, id: u64) -> ConnId {
         self.hold(id);
         self.turn();
@@ -125,7 +125,7 @@ fn log_record() -> Vec<u8> {
     bytes
 }
 
-/// Another: the server has accepted the connection.
+/// A record that says that the server has accepted the connection.
 fn accept_record(id: u64) -> Vec<u8> {
     let ConnKey { server, client, server_port, client_port } = key(id as u16);
     let info = AcceptInfo {
@@ -149,7 +149,7 @@ fn accept_record(id: u64) -> Vec<u8> {
     bytes
 }
 
-/// One more: it lets go of the first client that was accepted.
+/// A record that says that the server has closed the first accepted connection.
 fn close_record() -> Vec<u8> {
     let header = Header { op: Op::Close as u8, conn: 1, ..Header::default() };
     let mut bytes = header.as_bytes().to_vec();
@@ -157,7 +157,7 @@ fn close_record() -> Vec<u8> {
     bytes
 }
 
-/// A call begins that writes so much at most to the first client that was accepted.
+/// A record of a call that is about to write at most `len` bytes to the first accepted client.
 fn intent_record(len: i64) -> Vec<u8> {
     let header = Header { op: Op::Intent as u8, conn: 1, ret: len, ..Header::default() };
     let mut bytes = header.as_bytes().to_vec();
@@ -233,7 +233,7 @@ fn an_ack_that_the_gate_owes_is_paid() {
     bed.pass(1);
     assert!(bed.book.has("ack 1100"), "{:?}", bed.book.lines);
     bed.book.take();
-    // Two segments do not wait.
+    // An ACK for two segments does not wait.
     bed.slot(conn).last_ack = SeqNo(1100);
     bed.slot(conn).rcv_nxt = SeqNo(1100 + 2 * 1448);
     bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100 + 2 * 1448))] });
@@ -248,7 +248,7 @@ fn a_backup_that_gives_up_is_barred_by_the_edge() {
     assert_eq!(bed.book.take(), Vec::<String>::new());
     bed.book.peer.push(Message::GaveUp { state: "hung", reason: "it stood still" });
     bed.turn();
-    // It is not in step with anybody: nothing else is said.
+    // The member is in step with nobody, so nothing else is said.
     assert_eq!(bed.book.take(), ["send Refused", "drop peer", &asks(), "shows Asks"]);
     assert!(!bed.book.watches);
     bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
@@ -303,7 +303,7 @@ fn a_backup_that_is_heard_again_in_time_is_not_barred() {
     bed.book.take();
     bed.pass(100);
     assert_eq!(bed.book.take(), Vec::<String>::new(), "asked no more");
-    // Asked once more.
+    // The backup is silent again, so the edge is asked again.
     bed.fall_silent();
 }
 
@@ -359,7 +359,7 @@ fn who_is_replaced_ends_its_server() {
     assert!(!bed.book.member.speaks && !bed.book.watches);
 }
 
-/// The gate hears of it first: what a dying server's kernel says stays behind it.
+/// The gate hears of the end first, so that what a dying server's kernel says stays behind it.
 #[test]
 fn when_its_server_ends_the_backup_goes_on() {
     let mut bed = Bed::new();
@@ -381,7 +381,7 @@ fn a_hand_over_waits_until_the_backup_has_all_and_then_until_it_speaks() {
     bed.machine.turn(true, &mut bed.book);
     assert_eq!(bed.book.take(), ["shows HandsOver", "send Stopping", "pause", "send Frame"]);
     bed.book.peer.push(Message::FrameOk { number: 1 });
-    // The shim writes still.
+    // The shim still writes log.
     bed.book.behind = 8;
     bed.turn();
     assert_eq!(bed.book.take(), Vec::<String>::new());
@@ -439,7 +439,8 @@ fn a_server_that_speaks_alone_ends_when_another_speaks() {
     assert!(!bed.book.watches, "nothing wakes it up any more");
 }
 
-/// Where nobody waits, the gate lets pass what no client can be ahead of; else what is held.
+/// Where ACKs do not wait, the gate lets pass more than any client can have sent; otherwise what
+/// the backup holds.
 #[test]
 fn acknowledgements_wait_for_the_backup_or_for_nobody() {
     for mode in Buffering::ALL {

@@ -115,7 +115,7 @@ mod tests {
         let refused = [
             ("c", said(1, &["10.9.0.2"]), "names no host server `c`"),
             ("a", said(50, &[]), "no tunnel address"),
-            // An address of another host server, and one that nobody has.
+            // The first address belongs to another host server, the second to nobody.
             ("a", said(50, &["10.9.0.2", "10.9.0.3"]), "address 10.9.0.3"),
             ("b", said(100, &["10.9.0.66"]), "gives it 10.9.0.3"),
             ("b", said(100, &["fd09::3"]), "address fd09::3"),

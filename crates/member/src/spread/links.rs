@@ -8,11 +8,11 @@ use holdfast_wire::message::{Message, Offer, VERSION};
 /// A message of a host server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Who it is; whether that is who it should be, and of this release.
+    /// Who sends it. `fits`: whether that is the expected host server, of this release.
     Hello {
         fits: bool,
     },
-    /// Nothing but a sign of life.
+    /// A sign of life, and nothing else.
     Beat,
     Announce(Said),
     /// A message that no host server sends.
@@ -116,7 +116,7 @@ impl Link {
         self.detector.handle_timeout(now, &mut verdicts);
         let suspected = before == Peer::Alive && self.detector.peer() == Peer::Suspected;
         let news = if verdicts.declared {
-            // It may come back: the beats go on.
+            // Heartbeats go on, since it may come back.
             self.detector = Detector::new(now, period);
             (!std::mem::replace(&mut self.silent, true)).then_some(HealthChange::Declared)
         } else {

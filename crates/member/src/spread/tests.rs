@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 const PERIOD: Nanos = Nanos::from_ms(100);
 
-/// A redirector, and channels that lead nowhere.
+/// A test's host: a redirector, and channels that lead nowhere.
 #[derive(Default)]
 struct Book {
     /// The slots in each service's table.
@@ -84,7 +84,7 @@ struct Bed {
     machine: SpreadMachine,
     book: Book,
     now: Nanos,
-    /// Links that speak in every period.
+    /// Links that send heartbeats in every period.
     alive: Vec<usize>,
 }
 
@@ -133,8 +133,7 @@ impl Bed {
         bed
     }
 
-    /// A bed with host servers `a` and `b`, which serve ports 80 and 443, and
-    /// 80.
+    /// A bed in which host server `a` serves ports 80 and 443, and `b` port 80.
     fn serving() -> Self {
         let mut bed = Self::new(&[], Vec::new());
         bed.join("a", 2, &[80, 443]);
@@ -259,8 +258,7 @@ fn one_that_was_only_late_keeps_its_flows_and_gets_its_syns_again() {
 #[test]
 fn nothing_is_announced_beyond_the_file() {
     let mut bed = Bed::serving();
-    // With the tunnel address of another host server, all clients would go
-    // there.
+    // With another host server's tunnel address, it would send all clients to that one.
     assert!(bed.say(0, said(3, &[80])));
     bed.turn();
     let reason = "it announces the tunnel address 10.9.0.3, the edge's file gives it 10.9.0.2";
@@ -277,13 +275,13 @@ fn nothing_is_announced_beyond_the_file() {
     bed.turn();
     assert_eq!((bed.table(80), bed.table(443)), (Some(&[0, 1][..]), Some(&[][..])));
     assert!(bed.book.refused[1].starts_with("the edge's file does not give it 10.9.0.1:443"));
-    // A host server that is not in the file.
+    // The file does not name this host server.
     let stranger = bed.join("d", 9, &[80]);
     bed.turn();
     assert!(bed.book.refused[2].contains("names no host server `d`"));
     bed.dies(stranger);
     assert_eq!(bed.table(80), Some(&[0, 1][..]));
-    // A correct announcement again.
+    // The host server announces what it may again.
     assert!(bed.say(0, said(2, &[80, 443])));
     bed.turn();
     assert_eq!(bed.table(443), Some(&[0][..]));
@@ -328,7 +326,7 @@ fn one_that_is_drained_keeps_its_flows_and_gets_no_new_ones() {
     let drain = |bed: &mut Bed, name: &str, end| bed.machine.handle_drain(name, end, &mut bed.book);
     assert_eq!(drain(&mut bed, "a", false), Ok(()));
     assert_eq!((bed.table(80), bed.book.hosts[&0]), (Some(&[1][..]), State::Draining));
-    // It stays so whatever is announced.
+    // The state stays whatever the host server announces.
     bed.say(0, said(2, &[80, 443]));
     bed.run(300);
     assert_eq!((bed.table(80), bed.table(443)), (Some(&[1][..]), Some(&[][..])));
@@ -357,7 +355,7 @@ fn an_edge_that_starts_again_leaves_everything_as_it_is_until_all_are_back() {
     assert_eq!(bed.table(80), None);
     bed.run(20);
     assert_eq!((bed.table(80), bed.book.hosts[&5]), (Some(&[0][..]), State::DeadDrained));
-    // One that was dead before holds up nobody.
+    // A host server that was dead before holds up nobody.
     let mut bed = Bed::new(&services, vec![placed(0, "a", 2, State::Dead)]);
     bed.turn();
     bed.join("b", 3, &[80]);

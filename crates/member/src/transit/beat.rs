@@ -5,7 +5,7 @@
 //! Every life of a daemon has a random session number and counts what it sends. A
 //! heartbeat is fresh if its number is higher than any before on this string in
 //! the other edge's session. A session is believed only after it has echoed a
-//! number of ours that no session has echoed before, so that a recording from an
+//! number of this edge's that no session has echoed before, so that a recording from an
 //! earlier life of either edge proves nothing.
 //!
 //! A heartbeat also says how long the echoed number has waited at its sender, so
@@ -52,15 +52,15 @@ pub enum Reject {
     Unproven,
 }
 
-/// The heartbeats of one life; see the module.
+/// The heartbeats of one life of a daemon, to and from the other edge.
 pub struct Beats {
-    /// The numbers of this edge and of the other one.
+    /// Numbers of this edge and of the other one.
     sides: [u8; 2],
     session: u64,
     number: u64,
     /// The session that is believed; 0: none.
     peer: u64,
-    /// Highest number of ours that was ever echoed.
+    /// Highest number of this edge's that was ever echoed.
     proven: u64,
     /// Number of the heartbeat with which the other edge last said what it
     /// lost.
@@ -155,7 +155,7 @@ impl Beats {
         Ok(Fresh { peer_lost: u32::from(self.peer_lost), step, round_trip_ns, echoed_ns })
     }
 
-    /// When our heartbeat `number` was sent, if that is still known.
+    /// When heartbeat `number` of this edge was sent, if that is still known.
     fn sent_at(&self, number: u64) -> Option<u64> {
         let is_known = number != 0 && self.number.checked_sub(number)? < SENT_KEPT;
         is_known.then(|| self.sent[(number % SENT_KEPT) as usize])
@@ -273,7 +273,7 @@ mod tests {
         // Now the recorded session is echoed; the next true heartbeat repairs it.
         assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
         assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
-        // The same with one of our own earlier lives.
+        // A new life of this edge believes nothing that was sent to its earlier one.
         let mut newborn = Beats::new([0, 1], 44);
         for beat in [recorded, reborn.send(0, 0, 0)] {
             assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));

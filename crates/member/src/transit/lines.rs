@@ -14,8 +14,8 @@ pub struct Fresh {
     /// Distance of its number from the number before on this string; 0 if there
     /// was none.
     pub step: u64,
-    /// Round trip through the string, without the time that the other edge took,
-    /// in ns; `None` if what it echoes is too old.
+    /// Round trip through the string, without the time that the other edge took, in ns; `None` if
+    /// the echoed heartbeat is too old.
     pub round_trip_ns: Option<u64>,
     /// When the echoed heartbeat was sent, in ns: everything that had passed by
     /// then has arrived.
@@ -26,14 +26,14 @@ pub struct Fresh {
 struct Line {
     detector: Detector,
     delay: QueueDelay,
-    /// When the last heartbeat was sent that has certainly arrived.
+    /// Sending time of the last heartbeat that has certainly arrived.
     sound: Nanos,
-    /// Packets of flows that have come through it, and when they were counted.
+    /// Packets of flows that have come through the string.
     traffic: u64,
     counted: Nanos,
 }
 
-/// What is heard through all strings; see the module.
+/// What is heard through each string: a detector, and the packets that were counted.
 #[derive(Debug)]
 pub(super) struct Lines {
     lines: Vec<Line>,
@@ -76,10 +76,9 @@ impl Lines {
         self.lines.get(string).map_or(Nanos(0), |line| line.sound)
     }
 
-    /// Takes the number of flows' packets that have come through each string. A
-    /// string that carries them is not dead, even if its full queue has swallowed
-    /// some heartbeats in a row. They prove no more than that, for nobody has
-    /// signed them.
+    /// Takes the number of flows' packets that have come through each string. A string that carries
+    /// packets is not dead, even if its full queue has swallowed some heartbeats in a row. Packets
+    /// prove no more than that, since they are not signed.
     pub fn count(&mut self, now: Nanos, traffic: &[u64], to: &mut Strings) {
         for (string, (line, packets)) in self.lines.iter_mut().zip(traffic).enumerate() {
             let (before, since) = (line.traffic, line.counted);
@@ -99,7 +98,7 @@ impl Lines {
             if line.detector.next_deadline().is_none_or(|due| due > now) {
                 continue;
             }
-            // Heartbeats have a time of their own, because dead strings get them too.
+            // Heartbeats have a time of their own, since dead strings get them too.
             let mut verdict = Verdicts::default();
             line.detector.handle_timeout(now, &mut verdict);
             if verdict.suspected {
@@ -107,8 +106,8 @@ impl Lines {
             }
             silent |= u32::from(verdict.declared) << string;
         }
-        // All doubts first: a string that is doubted itself makes no other string
-        // a dead one.
+        // All doubts come first: a string that is itself doubted is no evidence against another
+        // one.
         for string in (0..self.lines.len()).filter(|string| silent >> string & 1 == 1) {
             to.handle_silent(string);
         }

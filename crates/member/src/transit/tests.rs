@@ -3,14 +3,14 @@ use holdfast_edge::strings::Mode;
 use std::convert::Infallible;
 
 const PERIOD: Nanos = Nanos::from_ms(20);
-/// One way through any string.
+/// One-way delay of either string.
 const DELAY: Nanos = Nanos::from_ms(3);
 
-/// A kernel, and sockets whose heartbeats the bed carries.
+/// A test's host: a kernel's table, and sockets whose heartbeats the bed carries.
 #[derive(Default)]
 struct Book {
     now: Nanos,
-    /// Heartbeats sent into all strings: when, and the strings that are lost.
+    /// Heartbeats sent into all strings: the time of each, and the strings that it says are lost.
     beats: Vec<(Nanos, u32)>,
     traffic: Vec<u64>,
     table: Option<Table>,
@@ -67,8 +67,7 @@ impl TransitHost for Book {
 struct Edge {
     machine: TransitMachine,
     book: Book,
-    /// Number of its next heartbeat, and of the last one that came through each
-    /// string.
+    /// Number of the next heartbeat, and of the last one that came through each string.
     number: u64,
     heard: [u64; 2],
     /// When the last heartbeat through each string was sent.
@@ -92,7 +91,7 @@ struct Beat {
 struct Bed {
     edges: [Edge; 2],
     now: Nanos,
-    /// `cut[from][string]`: what this edge sends there is lost.
+    /// `cut[from][string]`: whether what this edge sends into the string is lost.
     cut: [[bool; 2]; 2],
     wire: Vec<Beat>,
 }
@@ -188,7 +187,7 @@ impl Bed {
         self.cut.iter_mut().for_each(|it| it[string] = cut);
     }
 
-    /// The daemon of the near edge dies, and another one takes up what the kernel has.
+    /// Restarts the near edge's daemon, which takes up what its earlier life left in the kernel.
     fn starts_again(&mut self) {
         let now = self.now;
         let Edge { machine, book, .. } = self.near();
@@ -352,7 +351,7 @@ fn packets_of_flows_keep_a_string_whose_queue_swallows_heartbeats() {
     assert_eq!(bed.usable(), [3, 3]);
     bed.run(200);
     assert_eq!(bed.usable(), [2, 2], "and no longer than there are some");
-    // Packets bring back nothing that was declared dead.
+    // Packets do not bring back a string that was declared dead.
     for _ in 0..50 {
         bed.edges.iter_mut().for_each(|edge| edge.book.traffic[0] += 1);
         bed.run(10);

@@ -5,9 +5,9 @@
 use super::cell::PAYLOAD_BYTES;
 use crc32fast::Hasher;
 
-/// Size of the trailer, in bytes: user-to-user byte, CPI, length, CRC-32.
+/// Bytes of the trailer: user-to-user byte, CPI, length, CRC-32.
 pub const TRAILER_BYTES: usize = 8;
-/// Longest packet, in bytes.
+/// Bytes of the longest packet.
 pub const PACKET_BYTES_MAX: usize = 65_535;
 
 /// Payload of a cell.
@@ -19,9 +19,9 @@ pub const fn cells(packet_bytes: usize, payload_bytes: usize) -> usize {
     (packet_bytes + TRAILER_BYTES).div_ceil(payload_bytes)
 }
 
-/// AAL5's CRC-32 has the usual polynomial but takes the highest bit of a byte
-/// first; the usual one takes the lowest. Reversing the bits of every byte, and
-/// of the result, makes one of the other.
+/// AAL5's CRC-32 has the usual polynomial but takes the highest bit of a byte first, where the
+/// usual CRC-32 takes the lowest. Reversing the bits of every byte, and of the result, turns one
+/// into the other.
 #[derive(Clone, Debug, Default)]
 struct Check(Hasher);
 
@@ -98,9 +98,8 @@ impl Reassembler {
     }
 }
 
-/// Decides as the real format would about the packets of a circuit, from the
-/// numbers that a run's cells carry: a packet is intact if it came whole and
-/// alone.
+/// Decides as the real format would whether the packets of a circuit are intact, from the numbers
+/// that a run's cells carry: a packet is intact if it arrived completely and without others' cells.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Intact {
     pdu: u32,
@@ -109,7 +108,7 @@ pub(super) struct Intact {
 }
 
 impl Intact {
-    /// Takes a cell; after an end cell, is the packet of `size` cells intact?
+    /// Takes a cell; returns whether an end cell completes an intact packet of `size` cells.
     pub fn push(&mut self, pdu: u32, index: u16, is_end: bool, size: u16) -> bool {
         if self.next == 0 {
             *self = Self { pdu, next: 0, broken: false };
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_check_is_that_of_the_standard() {
-        // The catalogued check value of CRC-32/BZIP2, which AAL5's is.
+        // The catalogued check value of CRC-32/BZIP2, which AAL5 uses.
         let mut check = Check::default();
         check.update(b"123456789");
         assert_eq!(check.value(), 0xfc89_1918);
@@ -154,8 +153,8 @@ mod tests {
         assert_eq!(segment(&vec![0; PACKET_BYTES_MAX + 1]), None);
     }
 
-    /// The rule that runs use against real bytes: whichever cells are lost, ends
-    /// too, the same packets come through.
+    /// The rule that runs use accepts the same packets as the real format, whichever cells are
+    /// lost, ends included.
     #[test]
     fn the_rule_of_a_run_decides_as_the_real_format_does() {
         let mut rng = Rng::new(5, 0);

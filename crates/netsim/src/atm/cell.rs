@@ -3,14 +3,14 @@
 
 /// Bytes of a cell on the wire.
 pub const CELL_BYTES: usize = 53;
-/// Bytes of its header.
+/// Bytes of a cell's header.
 pub const HEADER_BYTES: usize = 5;
-/// Bytes of payload that it carries.
+/// Bytes of a cell's payload.
 pub const PAYLOAD_BYTES: usize = 48;
 
-/// Polynomial of the header check, a CRC-8 with x⁸+x²+x+1, and the value added
-/// to it (I.432 §4.3.2).
+/// Polynomial of the header check, a CRC-8: x⁸+x²+x+1 (I.432 §4.3.2).
 const HEC_POLYNOMIAL: u8 = 0x07;
+/// Value that is added to the header check (I.432 §4.3.2).
 const HEC_COSET: u8 = 0x55;
 
 /// A cell's header at the user-network interface.
@@ -22,7 +22,7 @@ pub struct Header {
     pub circuit: u16,
     /// Whether it is the last cell of an AAL5 packet.
     pub is_end: bool,
-    /// Whether it may be dropped first.
+    /// Whether it may be dropped before others.
     pub is_discardable: bool,
 }
 
@@ -61,7 +61,7 @@ fn header_check(bytes: [u8; 4]) -> u8 {
     bytes.into_iter().fold(0, step) ^ HEC_COSET
 }
 
-/// A cell of a run: what its bytes would say.
+/// A cell of a run, with the numbers that its bytes would carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     /// Number of the connection.
@@ -72,12 +72,11 @@ pub(super) struct Cell {
     pub is_end: bool,
     /// Whether the packet carries what was sent before.
     pub is_again: bool,
-    /// Number of the packet in the connection; every transmission is another
-    /// one.
+    /// Number of the packet in the connection; every transmission has another one.
     pub pdu: u32,
     /// Number of the segment that it is part of.
     pub segment: u32,
-    /// Number of the connection's cells that left before it.
+    /// Number of the connection's cells that were sent before it.
     pub order: u32,
 }
 
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_header_survives_and_a_damaged_one_is_refused() {
-        // An idle cell, I.432 §4.4: 00 00 00 01 has the check 52.
+        // An idle cell (I.432 §4.4): the header 00 00 00 01 has the check 52.
         let idle = Header { is_discardable: true, ..Header::default() };
         assert_eq!(idle.to_bytes(), [0, 0, 0, 1, 0x52]);
         let header = Header { path: 7, circuit: 0xabcd, is_end: true, is_discardable: false };

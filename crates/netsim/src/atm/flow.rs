@@ -1,16 +1,15 @@
 //! The flow manager: ns-1's Reno and its [`Vegas`], with its [`Timer`]. It counts
 //! packets; connections are open from the start.
 //!
-//! [`crate::tcp`] has both too, but as ns-2.34 has them. ns-1's timer, and when its
-//! Vegas sends before the third duplicate, decide how often a connection starves
-//! here.
+//! [`crate::tcp`] has both too, but as in ns-2.34. ns-1's timer, and the moment at which its Vegas
+//! sends before the third duplicate, decide how often a connection starves.
 
 use super::scenario::{FlowControl, Scenario, WINDOW_PACKETS_MAX};
 use super::timer::Timer;
 use super::vegas::{Vegas, WINDOW_MIN};
 use crate::Ns;
 
-/// Number of packets whose sending is remembered: twice a window.
+/// Number of packets whose sending is remembered: two windows.
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
 const DUP_ACKS: u32 = 3;
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,13 +18,13 @@ struct Record {
     transmits: u8,
 }
 
-/// Decides how much to send and when. After every `handle_*` call, call
-/// [`Flow::poll_transmit`] until there is nothing more.
+/// The flow manager of a connection: decides how much to send and when. After every `handle_*`
+/// call, call [`Flow::poll_transmit`] until it returns nothing.
 #[derive(Debug)]
 pub(super) struct Flow {
     window_max: f64,
-    /// Whether losses are reported by [`Flow::handle_loss`]; duplicates then say
-    /// nothing about them.
+    /// Whether losses are reported by [`Flow::handle_loss`], so that duplicates say nothing about
+    /// them.
     told_of_losses: bool,
     una: u32,
     nxt: u32,
@@ -36,11 +35,11 @@ pub(super) struct Flow {
     dup_acks: u32,
     inflation: u32,
     recovering: bool,
-    /// End of the window that was cut last.
+    /// End of the window that was the last to be cut.
     cut_until: u32,
     after_timeout: bool,
     resend: Option<u32>,
-    /// A packet that was sent once, whose acknowledgement ends the backing off.
+    /// A packet that was sent once, whose acknowledgement ends the backoff.
     timed: Option<u32>,
     timer: Timer,
     deadline: Ns,
@@ -83,7 +82,7 @@ impl Flow {
         self.una
     }
 
-    /// When to call it again.
+    /// When [`Flow::handle_timeout`] is due.
     pub fn deadline(&self) -> Ns {
         self.deadline
     }
@@ -103,8 +102,7 @@ impl Flow {
             self.timed = None;
             self.timer.end_backoff();
         }
-        // The packet that fills a hole is the one that is acknowledged, and
-        // echoed.
+        // The packet that fills a hole is the one that is acknowledged and echoed.
         self.timer.sample(now - self.records[self.una as usize % RECORDS].sent_at);
         let was_recovering = std::mem::take(&mut self.recovering);
         let dup_acks = std::mem::take(&mut self.dup_acks);
@@ -162,7 +160,7 @@ impl Flow {
 
     fn fast_retransmit(&mut self, now: Ns, record: Record) {
         if self.after_timeout && self.una < self.cut_until {
-            // ns' `bug_fix_`: duplicates of what the timeout sent again.
+            // Duplicates of what was sent again after the timeout do not count (ns' `bug_fix_`).
             return;
         }
         let was_again = record.transmits > 1;
@@ -188,8 +186,8 @@ impl Flow {
         self.timer.back_off();
     }
 
-    /// Boston: notes that cells were lost, the last just now. The window is cut
-    /// once for a window of data; `hole` says that a packet waits for a repair.
+    /// Boston: notes that cells were lost, the last of them just now. The window is cut once for a
+    /// window of data; `hole`: a packet waits for a repair.
     pub fn handle_loss(&mut self, now: Ns, hole: bool) {
         if self.una < self.cut_until {
             return;
@@ -214,8 +212,8 @@ impl Flow {
         }
     }
 
-    /// Boston: notes that a packet is being repaired, so that its round trip says
-    /// nothing, and the timer has something new to wait for.
+    /// Boston: notes that a packet is being repaired, so that its round trip means nothing and the
+    /// timer starts again.
     pub fn note_repair(&mut self, now: Ns, seq: u32) {
         let record = &mut self.records[seq as usize % RECORDS];
         record.transmits = record.transmits.saturating_add(1);
@@ -224,7 +222,7 @@ impl Flow {
         self.restart_timer(now);
     }
 
-    /// Handles the deadline.
+    /// Handles the expiry of the timer.
     pub fn handle_timeout(&mut self, now: Ns) {
         self.timeouts += 1;
         self.ssthresh = (self.cwnd / 2.0).floor().max(2.0);

@@ -1,4 +1,4 @@
-//! The slots of a run: sources, switches in a row, the sink, and the way back.
+//! The slots of a run: sources, switches in a row, the sink, and the path back.
 
 use super::cell::Cell;
 use super::outcome::Outcome;
@@ -9,17 +9,17 @@ use super::switch::Output;
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
-/// Number of cells of an acknowledgement: TCP's 40 bytes and AAL5's trailer
-/// fill one; Boston's reports need a second.
+/// Number of cells of TCP's acknowledgement: its 40 bytes and AAL5's trailer fill one.
 const ACK_CELLS_TCP: u64 = 1;
+/// Number of cells of Boston's acknowledgement, whose reports need a second.
 const ACK_CELLS_BOSTON: u64 = 2;
 
-/// A wire: a cell comes out when its place comes round again.
+/// A wire: a cell comes out when its place in the ring is reached again.
 type Line = Vec<Option<Cell>>;
 
 struct Switch {
     output: Output,
-    /// Sources that are connected to it.
+    /// Sources that are connected to the switch.
     sources: Vec<usize>,
     /// The line to the next switch, or to the sink.
     line: Line,
@@ -30,8 +30,7 @@ struct Connection {
     receiver: Receiver,
     line: Line,
     starts_in_slot: u64,
-    /// Number of slots that an acknowledgement takes after it has left the
-    /// sink.
+    /// Slots that an acknowledgement takes from the sink to the source.
     way_back_slots: u64,
     acks: VecDeque<(u64, Ack)>,
 }
@@ -112,8 +111,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Lets every switch take a cell from each input, beginning with another
-    /// one in each slot, and let one out.
+    /// Lets every switch take a cell from each input, beginning with another input in each slot,
+    /// and send one.
     fn switch(&mut self, slot: u64, place: usize) {
         let mut from_before = None;
         for switch in &mut self.switches {
@@ -128,7 +127,7 @@ impl<'a> Network<'a> {
                     switch.output.offer(cell);
                 }
             }
-            // What leaves now takes the place of what comes out now.
+            // The cell that is sent takes the place of the one that comes out.
             from_before = switch.line[place].take();
             switch.line[place] = switch.output.take();
         }

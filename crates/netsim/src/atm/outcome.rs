@@ -7,28 +7,27 @@ pub const RESPONSE_BIN_NS: Ns = 10_000_000;
 /// Number of bins of response times; the last one holds all longer ones.
 const BINS: usize = 6000;
 
-/// One connection.
+/// Results of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowOutcome {
-    /// Number of packets that the receiver had completely.
+    /// Number of packets that the receiver got completely.
     pub delivered: u64,
-    /// Sum of their response times.
+    /// Sum of the packets' response times, in ns.
     pub response_ns: u128,
-    /// Sum of the squares of these times, in µs.
+    /// Sum of the squares of the packets' response times, in µs².
     response_us_squared: u128,
     /// Number of packets that took longer than the deadline.
     pub missed: u64,
-    /// Time during which some packet was out for longer than the deadline.
+    /// Time during which some packet had been out for longer than the deadline, in ns.
     pub overdue_ns: u128,
     overdue_until: Ns,
     /// Number of expiries of the retransmission timer.
     pub timeouts: u64,
-    /// Number of reductions of the window without one.
+    /// Number of reductions of the window other than by the timer.
     pub cuts: u64,
 }
 
-/// Response times: from the departure of a packet's first byte until its last
-/// one has arrived.
+/// Response times: from the departure of a packet's first byte to the arrival of its last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Responses {
     pub mean_s: f64,
@@ -59,21 +58,21 @@ pub struct Outcome {
     pub packet_bytes: u32,
     /// Packets that were sent, including retransmissions and repairs.
     pub transmissions: u64,
-    /// Transmissions after which the receiver had the packet.
+    /// Transmissions after which the receiver had the whole packet.
     pub usable: u64,
     /// Transmissions of which at least one cell arrived.
     pub noticed: u64,
     /// Cells that left the sources.
     pub cells_sent: u64,
-    /// Cells among these that repeat or repair.
+    /// Cells sent that repeat or repair.
     pub cells_again: u64,
-    /// Cells among these that are redundancy.
+    /// Cells sent that are redundancy.
     pub cells_redundant: u64,
-    /// Rows beyond the 256 of the code: they would have to be sent twice.
+    /// Rows sent beyond the 256 of the code, which would have to be sent twice.
     pub rows_beyond_code: u64,
     /// Cells that the switches dropped.
     pub cells_dropped: u64,
-    /// Cells that the sink got.
+    /// Cells that the sink received.
     pub cells_received: u64,
     /// Response times in bins of [`RESPONSE_BIN_NS`].
     pub response_bins: Vec<u32>,
@@ -109,27 +108,27 @@ impl Outcome {
         self.response_bins[((response_ns / RESPONSE_BIN_NS) as usize).min(BINS - 1)] += 1;
     }
 
-    /// Number of packets that the receivers had completely.
+    /// Number of packets that the receivers got completely.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.flows.iter().map(|it| it.delivered).sum()
     }
 
-    /// Effective throughput (TCP Boston §3.2), Mb/s.
+    /// Effective throughput (TCP Boston §3.2), in Mb/s.
     #[must_use]
     pub fn goodput_mbps(&self) -> f64 {
         let bits = self.delivered() as f64 * f64::from(self.packet_bytes) * 8.0;
         bits * 1000.0 / self.duration_ns.max(1) as f64
     }
 
-    /// The response times of all packets together.
+    /// Response times of the packets of all connections together.
     #[must_use]
     pub fn all(&self) -> Responses {
         Responses::of(self.flows.iter())
     }
 
-    /// The mean over the connections, which is how TCP Boston §3.2 defines the
-    /// response time. A connection that delivered nothing has none.
+    /// Response times averaged over the connections, as TCP Boston §3.2 defines them. A connection
+    /// that delivered nothing has none.
     #[must_use]
     pub fn by_connection(&self) -> Responses {
         let mut mean = Responses { mean_s: 0.0, deviation_s: 0.0, missed_share: 0.0 };
@@ -144,7 +143,7 @@ impl Outcome {
         mean
     }
 
-    /// Share of transmissions after which the receiver had not the packet.
+    /// Share of transmissions after which the receiver did not have the packet.
     #[must_use]
     pub fn packet_loss(&self) -> f64 {
         1.0 - self.usable as f64 / self.transmissions as f64
@@ -157,8 +156,8 @@ impl Outcome {
         1.0 - self.noticed as f64 / self.transmissions as f64
     }
 
-    /// Share of the time during which a connection had a packet out for longer than
-    /// the deadline, on average over the connections.
+    /// Share of the time during which a connection had a packet out for longer than the deadline,
+    /// averaged over the connections.
     #[must_use]
     pub fn overdue_share(&self) -> f64 {
         let overdue: u128 = self.flows.iter().map(|it| it.overdue_ns).sum();
@@ -171,7 +170,7 @@ impl Outcome {
         self.cells_dropped as f64 / self.cells_sent as f64
     }
 
-    /// Expiries of retransmission timers.
+    /// Number of expiries of retransmission timers.
     #[must_use]
     pub fn timeouts(&self) -> u64 {
         self.flows.iter().map(|it| it.timeouts).sum()

@@ -4,56 +4,55 @@ use super::{aal5, cell};
 use crate::Ns;
 use holdfast_boston::Redundancy;
 
-/// What a switch does when a buffer gets full.
+/// What a switch does when a buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// Plain UBR: a cell that finds no room is dropped.
     Ubr,
-    /// Selective Cell Discard (Armitage and Adams 1993): after a drop the rest of
-    /// that packet is dropped too, except its end, which delimits the next one.
+    /// Selective Cell Discard (Armitage and Adams 1993): after a drop the rest of the packet is
+    /// dropped too, except its end, which delimits the next packet.
     Scd,
-    /// Early Packet Discard as Romanow and Floyd (1995) have it: a packet whose
-    /// first cell finds more than this share of the buffer taken is not begun;
-    /// what overflows after all is treated as by SCD.
+    /// Early Packet Discard as Romanow and Floyd (1995) have it: a packet whose first cell finds
+    /// more than this share of the buffer taken is not begun; other overflows are treated as by
+    /// SCD.
     EpdThreshold(f64),
     /// Early Packet Discard as TCP Boston §1 describes it: after a drop the whole
     /// packet is dropped, including those of its cells that wait in the buffer.
     EpdPurge,
 }
 
-/// The algorithm that decides how many packets may be on their way.
+/// The algorithm that decides how many packets may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowControl {
-    /// ns-1's: one fast retransmission per loss, half of the window.
+    /// Reno as in ns-1: one fast retransmission per loss, half of the window.
     Reno,
-    /// ns-1's module of Brakmo and Peterson's: alpha 1, beta 3, gamma 1.
+    /// Vegas as in ns-1's module of Brakmo and Peterson's: alpha 1, beta 3, gamma 1.
     Vegas,
 }
 
-/// When Boston sends what is pending. TCP Boston §2.2 says that an
-/// acknowledgement tells it, not what the flow manager does then.
+/// When Boston sends pending cells. TCP Boston §2.2 says that an acknowledgement reports them, but
+/// not what the flow manager does then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// When the flow manager retransmits: a report is a duplicate like any other,
-    /// and only what a retransmission carries is different ("with a minor
-    /// modification").
+    /// When the flow manager retransmits: a report is a duplicate like any other, and only the
+    /// content of a retransmission differs ("with a minor modification").
     WithRetransmission,
     /// As soon as cells are known to be lost, once for every loss.
     AtOnce,
 }
 
-/// The contents of the cells.
+/// What the cells carry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Protocol {
     /// Whole packets: one lost cell loses the packet.
     Tcp,
     /// Rows of a code: any m of a segment's cells are the segment.
     Boston {
-        /// Cells beyond m at first, as a share of m, to the nearest cell.
+        /// Cells beyond m in the first transmission, as a share of m, to the nearest cell.
         first: f64,
-        /// Cells beyond those that are pending, as a share of m.
+        /// Cells beyond the pending ones in a retransmission, as a share of m.
         retransmit: f64,
-        /// Cells of segments that leave together take turns (TCP Boston §3.2).
+        /// Whether cells of segments that are sent together take turns (TCP Boston §3.2).
         interleaved: bool,
         repair: Repair,
     },
@@ -77,31 +76,31 @@ impl Protocol {
         }
     }
 
-    /// Whether it is Boston.
+    /// Whether the protocol is Boston.
     #[must_use]
     pub const fn is_boston(self) -> bool {
         matches!(self, Self::Boston { .. })
     }
 
-    /// Whether it repairs without the flow manager's order.
+    /// Whether the protocol repairs without the flow manager's order.
     #[must_use]
     pub const fn repairs_at_once(self) -> bool {
         matches!(self, Self::Boston { repair: Repair::AtOnce, .. })
     }
 }
 
-/// A run. Begin with [`Scenario::PAPER`].
+/// The scenario of a run. Begin with [`Scenario::PAPER`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
-    /// Seed that moves the starts of the sources.
+    /// Seed that determines the starts of the sources.
     pub seed: u64,
     pub protocol: Protocol,
     pub flow_control: FlowControl,
-    /// Connections; each has a source of its own.
+    /// Number of connections; each has a source of its own.
     pub sources: u16,
-    /// Switches in a row; sources are spread over them, the sink is behind the last.
+    /// Number of switches in a row; sources are spread over them, and the sink is behind the last.
     pub switches: u16,
-    /// IP packets, headers included. All of it counts as delivered, as in ns.
+    /// Bytes of an IP packet, headers included. All of them count as delivered, as in ns.
     pub packet_bytes: u32,
     /// Bytes that the receiver can take; at least one packet fits.
     pub window_bytes: u32,
@@ -115,34 +114,34 @@ pub struct Scenario {
     /// recommendation 1).
     pub recovered_is_lost: bool,
     pub rate_bps: u64,
-    /// Delay of each link.
+    /// Delay of each link, in ns.
     pub delay_ns: Ns,
-    /// The retransmission timer's clock; 100 ms in the ns of 1995.
+    /// Tick of the retransmission timer in ns; 100 ms in the ns of 1995.
     pub tick_ns: Ns,
-    /// Time within which every source starts, at random.
+    /// Time in ns within which every source starts at random.
     pub jitter_ns: Ns,
-    /// Sources take up to as long as a packet takes on the wire, at random, before
-    /// they send one: ns-1's `overhead`, against the phase effects that a drop-tail
-    /// queue and equal clocks make (Floyd and Jacobson 1991).
+    /// Whether sources wait before they send a packet, at random for up to its time on the wire:
+    /// ns-1's `overhead`, against the phase effects of a drop-tail queue and equal clocks (Floyd
+    /// and Jacobson 1991).
     pub is_delayed_at_random: bool,
     pub duration_ns: Ns,
-    /// Time after which a packet has missed its deadline.
+    /// Time in ns after which a packet has missed its deadline.
     pub deadline_ns: Ns,
 }
 
 /// Why a scenario is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// No source or switch, or too many.
+    /// There is no source or switch, or there are too many.
     #[error("1 to {SOURCES_MAX} sources and 1 to {SWITCHES_MAX} switches")]
     Size,
-    /// No packet, or one that a code of 256 rows cannot carry.
+    /// A packet is empty, or a code of 256 rows cannot carry it.
     #[error("a packet is 1 to {PACKET_BYTES_MAX} bytes")]
     Packet,
-    /// A window that the records do not hold.
+    /// The window exceeds the records.
     #[error("a window is at most {WINDOW_PACKETS_MAX} packets")]
     Window,
-    /// No buffer, rate, clock or payload.
+    /// A buffer, rate, clock or payload is zero.
     #[error("buffer, rate and tick are more than 0, cell identification leaves a payload")]
     Zero,
 }
@@ -155,9 +154,9 @@ pub(super) const WINDOW_PACKETS_MAX: u32 = 128;
 const CELL_ID_BYTES_MAX: u32 = 8;
 
 impl Scenario {
-    /// TCP Boston §3.1, with 1,500-byte packets, 64 kB windows and 256 cells. What
-    /// the paper leaves open is as it was in ns-1; when sources start, and that they
-    /// are delayed at random, is our choice (`holdfast-lab run boston-choices`).
+    /// The scenario of TCP Boston §3.1, with 1,500-byte packets, 64 kB windows and 256 cells. What
+    /// the paper leaves open is as in ns-1; when sources start, and that they are delayed at
+    /// random, is the choice of this project (`holdfast-lab run boston-choices`).
     pub const PAPER: Self = Self {
         seed: 0,
         protocol: Protocol::Tcp,
@@ -198,13 +197,13 @@ impl Scenario {
         Ok(())
     }
 
-    /// Number of packets of a window.
+    /// Number of packets in a window.
     #[must_use]
     pub fn window_packets(&self) -> u32 {
         (self.window_bytes / self.packet_bytes.max(1)).max(1)
     }
 
-    /// Number of cells of a packet: m.
+    /// Number of cells in a packet: m.
     #[must_use]
     pub fn cells_per_packet(&self) -> u16 {
         let id = if self.protocol.is_boston() { self.cell_id_bytes as usize } else { 0 };
@@ -218,7 +217,7 @@ impl Scenario {
         (u128::from(slot) * bits * 1_000_000_000 / u128::from(self.rate_bps)) as Ns
     }
 
-    /// Number of slots that last this long, rounded up.
+    /// Number of slots that last `time_ns`, rounded up.
     #[must_use]
     pub fn slots(&self, time_ns: Ns) -> u64 {
         let bits = 8 * cell::CELL_BYTES as u128 * 1_000_000_000;

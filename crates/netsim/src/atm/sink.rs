@@ -1,6 +1,5 @@
-//! The sink's end of a connection: AAL5 and an acknowledgement per packet for
-//! TCP; for Boston an AAL that delivers incomplete packets, and reports of what
-//! is pending.
+//! The sink's end of a connection. TCP has AAL5 and an acknowledgement for each packet, Boston an
+//! AAL that delivers incomplete packets, and reports of pending cells.
 
 use super::aal5::Intact;
 use super::cell::Cell;
@@ -15,13 +14,12 @@ const REPORTS_MAX: usize = 4;
 pub(super) struct Ack {
     /// Number before which everything has arrived.
     pub cumulative: u32,
-    /// Whether a whole packet came; otherwise only a part of one did.
+    /// Whether a whole packet arrived; otherwise a part of one did.
     pub has_arrived: bool,
     /// Whether a segment is complete although cells before its last one were
     /// lost.
     pub has_recovered: bool,
-    /// Number after the order of the newest cell, and number of cells that came
-    /// in all.
+    /// Number after the order of the newest cell, and number of all cells that arrived.
     pub seen: u32,
     pub received: u32,
     reports: [(u32, u16); REPORTS_MAX],
@@ -29,20 +27,20 @@ pub(super) struct Ack {
 }
 
 impl Ack {
-    /// Segments and how many cells are pending (TCP Boston §2.2).
+    /// Segments, each with its number of pending cells (TCP Boston §2.2).
     pub fn reports(&self) -> &[(u32, u16)] {
         &self.reports[..usize::from(self.count)]
     }
 }
 
-/// The result of a cell.
+/// The effect of a cell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrived {
     /// The segment that became complete.
     pub completed: Option<u32>,
-    /// Whether the packet served its purpose, now or before.
+    /// Whether the segment of the packet is complete, now or before.
     pub is_usable: bool,
-    /// Whether no cell of its packet came before it.
+    /// Whether no cell of its packet arrived before it.
     pub is_first: bool,
     pub ack: Option<Ack>,
 }
@@ -51,15 +49,15 @@ pub(super) struct Arrived {
 struct Segment {
     number: u32,
     cells: u16,
-    /// Cells of the latest transmission, which `pdu` is.
+    /// Number of cells of the segment's latest transmission, which is packet `pdu`.
     latest_cells: u16,
     pdu: u32,
     is_done: bool,
-    /// Whether it has to be reported.
+    /// Whether the segment has to be reported.
     is_dirty: bool,
 }
 
-/// Stands for no segment.
+/// The record of no segment.
 const NONE: Segment = Segment {
     number: u32::MAX,
     cells: 0,
@@ -78,7 +76,7 @@ pub(super) struct Receiver {
     seen: u32,
     received: u32,
     dirty: Vec<u32>,
-    /// Packets with a cell that came, the latest ones.
+    /// The latest packets of which a cell arrived.
     noticed: Box<[u32; RECORDS]>,
 }
 
@@ -126,8 +124,8 @@ impl Receiver {
         let (m, is_old) = (self.m, cell.segment < self.next);
         let segment = self.segment(cell.segment);
         if is_old || segment.is_done {
-            // The end of a transmission that was not needed any more. What is left
-            // of the one that completed the segment says nothing new.
+            // The end of a transmission that was no longer needed is acknowledged. The rest of the
+            // one that completed the segment says nothing new.
             let is_spare = segment.number == cell.segment && segment.pdu == cell.pdu;
             let ack = (cell.is_end && !is_spare).then(|| self.ack(true, false));
             return Arrived { is_usable: ack.is_some(), ack, ..Arrived::default() };
@@ -150,7 +148,7 @@ impl Receiver {
         Arrived { completed, is_usable: is_complete, ack, ..Arrived::default() }
     }
 
-    /// The record of a segment; one of long ago gives way to a new one.
+    /// The record of a segment, which replaces that of one long ago.
     fn segment(&mut self, number: u32) -> &mut Segment {
         let next = self.next;
         let segment = &mut self.segments[number as usize % RECORDS];

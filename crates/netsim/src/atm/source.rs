@@ -1,5 +1,5 @@
-//! A source: the flow manager, what it knows of its segments, and the queue of
-//! packets before its wire.
+//! A source: its flow manager, what it knows of its segments, and the queue of packets in front of
+//! its wire.
 
 use super::cell::Cell;
 use super::flow::Flow;
@@ -11,16 +11,16 @@ use std::collections::VecDeque;
 
 const RECORDS: usize = 2 * WINDOW_PACKETS_MAX as usize;
 
-/// What is known about a segment.
+/// What the source knows of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Number of cells that the receiver lacks, by its last report.
     pending: u16,
     /// Number of rows of the code that were sent.
     rows: u32,
-    /// The end of its latest transmission.
+    /// Order of the last cell of the segment's latest transmission.
     last_order: u32,
-    /// Whether a transmission of it waits for the wire.
+    /// Whether a transmission of the segment waits for the wire.
     is_queued: bool,
     first_sent_at: Ns,
 }
@@ -33,7 +33,7 @@ struct Burst {
     next: u16,
     cells: u16,
     is_again: bool,
-    /// Time before which it may not leave.
+    /// Time before which the packet may not leave.
     ready_at: Ns,
 }
 
@@ -45,12 +45,12 @@ pub(super) struct Source {
     flow: Flow,
     known: Box<[Known; RECORDS]>,
     bursts: VecDeque<Burst>,
-    /// The ends of transmissions that are not known to be over: (order, segment).
+    /// Last cells of transmissions that may still be under way: (order, segment).
     under_way: VecDeque<(u32, u32)>,
     next_pdu: u32,
     next_order: u32,
     lost: u32,
-    /// Longest time that sending a packet takes before its first cell leaves.
+    /// Longest time between the decision to send a packet and its first cell, in ns.
     delay_max_ns: Ns,
     ready_at: Ns,
     rng: Rng,
@@ -112,8 +112,7 @@ impl Source {
             }
         }
         let at_once = self.protocol.repairs_at_once();
-        // With repairs at once, a report that says that cells are missing is no
-        // duplicate.
+        // With repairs at once, a report of missing cells is no duplicate.
         if ack.has_arrived || !at_once {
             self.flow.handle_ack(now, ack.cumulative);
         }
@@ -134,8 +133,8 @@ impl Source {
         self.start(now, outcome);
     }
 
-    /// Sends what is pending of the segments whose transmission is over. Cells
-    /// stay in order, so what left before one that was seen is there or lost.
+    /// Sends the pending cells of segments whose transmission is over. Cells stay in order, so any
+    /// that left before one that was seen has arrived or is lost.
     fn repair(&mut self, now: Ns, seen: u32, outcome: &mut Outcome) -> bool {
         let mut hole = false;
         while let Some((order, segment)) = self.under_way.front().copied()
@@ -161,7 +160,7 @@ impl Source {
         }
         let (needed, extra) = match self.protocol {
             Protocol::Tcp => (m, 0),
-            // Nothing is missing, or what is missing is about to leave.
+            // Nothing is missing, or what is missing is about to be sent.
             Protocol::Boston { .. } if known.pending == 0 || known.is_queued => return,
             Protocol::Boston { first, retransmit, .. } => {
                 let share = if is_again { retransmit } else { first };
@@ -183,7 +182,7 @@ impl Source {
         }
         let pdu = self.next_pdu;
         self.next_pdu += 1;
-        // One after the other: a packet does not overtake another of its source.
+        // Packets follow each other, so that none overtakes another of its source.
         self.ready_at = self.ready_at.max(now + self.rng.below(self.delay_max_ns));
         let ready_at = self.ready_at;
         self.bursts.push_back(Burst { pdu, segment, next: 0, cells, is_again, ready_at });
@@ -226,5 +225,5 @@ impl Source {
     }
 }
 
-/// Rows of a code over GF(2⁸).
+/// Number of rows of a code over GF(2⁸).
 const ROWS: u32 = 256;

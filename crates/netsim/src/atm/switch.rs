@@ -1,20 +1,19 @@
-//! An output of a switch: a FIFO of cells and what happens when it is full. The
-//! fabric before it is as fast as all inputs together (output buffering).
+//! An output of a switch: a FIFO of cells, and what happens when it is full. The fabric in front of
+//! it is as fast as all inputs together (output buffering).
 
 use super::cell::Cell;
 use super::scenario::Policy;
 use std::collections::VecDeque;
 
-/// The packet that a connection is in the midst of.
+/// The packet that a connection is sending.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passing {
     pdu: u32,
-    /// Number of its cells that were taken and not dropped again.
+    /// Number of its cells that were accepted and not dropped later.
     taken: u32,
     /// Whether the rest is dropped.
     dropping: bool,
-    /// Whether its end is dropped, too: nothing of it has left, so nothing
-    /// needs an end.
+    /// Whether its end is dropped, too: nothing of the packet has left, so no end is needed.
     whole: bool,
 }
 
@@ -45,7 +44,7 @@ impl Output {
         }
     }
 
-    /// Takes a cell that comes through the fabric.
+    /// Takes a cell that arrives through the fabric.
     #[inline]
     pub fn offer(&mut self, cell: Cell) {
         if self.policy == Policy::Ubr {
@@ -82,7 +81,7 @@ impl Output {
         }
     }
 
-    /// Drops what waits of the cell's packet, and the cell.
+    /// Drops the waiting cells of the cell's packet, and the cell itself.
     fn purge(&mut self, cell: &Cell) {
         let before = self.queue.len();
         self.queue.retain(|it| it.flow != cell.flow || it.pdu != cell.pdu);
@@ -91,7 +90,7 @@ impl Output {
         it.whole = it.taken as usize == purged;
         self.dropped += purged as u64;
         if cell.is_end && !it.whole {
-            // What has left already needs an end.
+            // Cells that have left need an end.
             self.queue.push_back(*cell);
         } else {
             self.dropped += 1;
@@ -109,8 +108,8 @@ impl Output {
 mod tests {
     use super::*;
 
-    /// Offers `before` cells of another connection, then a packet of 6 cells after
-    /// `sent` of which the buffer was served so often; what is left of the packet.
+    /// Offers `before` cells of another connection, then a packet of 6 cells, during which the
+    /// buffer is served `served` times; returns the cells of the packet that are left.
     fn left(policy: Policy, before: u16, served: usize) -> Vec<u16> {
         let mut output = Output::new(policy, 8, 2);
         let cell = |flow, index, is_end| Cell {
@@ -136,13 +135,13 @@ mod tests {
 
     #[test]
     fn each_policy_drops_what_it_says() {
-        // Room for 3 of the packet's cells until two are served before its end.
+        // There is room for 3 of the packet's cells until two are served before its end.
         assert_eq!(left(Policy::Ubr, 5, 2), [0, 1, 2, 5]);
         assert_eq!(left(Policy::Scd, 5, 2), [0, 1, 2, 5]);
         assert_eq!(left(Policy::EpdThreshold(0.8), 5, 2), [0, 1, 2, 5]);
         assert_eq!(left(Policy::EpdThreshold(0.5), 5, 2), [] as [u16; 0]);
         assert_eq!(left(Policy::EpdPurge, 5, 2), [] as [u16; 0]);
-        // Room again after cell 4 was dropped: only UBR goes on with the packet.
+        // There is room again after cell 4 was dropped; only UBR goes on with the packet.
         let mid = |policy| {
             let mut output = Output::new(policy, 2, 1);
             let cell = |index| Cell {

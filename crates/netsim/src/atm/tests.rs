@@ -22,7 +22,8 @@ const POLICIES: [Policy; 4] =
 #[test]
 fn the_papers_fixed_numbers_hold() {
     let scenario = Scenario::PAPER;
-    // "700 simulated seconds to transfer a total of 120 MB": 48 bytes per slot.
+    // From the paper: "700 simulated seconds to transfer a total of 120 MB"; a slot carries 48
+    // bytes.
     let slots = scenario.slots(700 * S);
     assert_eq!(slots, 2_476_416);
     assert_eq!(scenario.slot_ns(3), 848_000);
@@ -34,8 +35,8 @@ fn the_papers_fixed_numbers_hold() {
     assert_eq!([576, 1500, 4470, 9180].map(|it| cells(it, 2, FEC)), [13, 33, 98, 200]);
 }
 
-/// One source, no competition: the wire is full and nothing is lost, so the
-/// goodput is the wire's, less headers and what redundancy takes.
+/// Without competition the wire is full and nothing is lost, so the goodput is the wire's rate less
+/// headers and redundancy.
 #[test]
 fn a_lone_source_fills_the_wire() {
     for (protocol, cells) in [(Protocol::Tcp, 32.0), (BP, 32.0), (FEC, 33.0), (FEC_AT_ONCE, 33.0)] {
@@ -45,16 +46,16 @@ fn a_lone_source_fills_the_wire() {
         assert!(got > 0.97 * most && got <= most, "{protocol:?}: {got} of {most}");
         assert_eq!((it.missing_share() < 0.01, it.overdue_share()), (true, 0.0));
         assert_eq!((it.cells_dropped, it.timeouts(), it.flows[0].cuts), (0, 0, 0));
-        // Two links of 10 ms, a packet on each but for its first cell, and a queue
-        // of up to three packets; a first packet meets none.
+        // Two links of 10 ms, a packet on each except for its first cell, and a queue of up to
+        // three packets, which is empty for the first packet.
         let mean_s = it.by_connection().mean_s;
         assert!((0.029..0.060).contains(&mean_s), "{mean_s}");
         assert_eq!(it.by_connection(), it.all());
     }
 }
 
-/// Cells are neither made nor lost by the machinery, for any protocol, policy,
-/// packet and row of switches, and the same seed gives the same run.
+/// No cell is created or lost by the simulator, for any protocol, policy, packet and number of
+/// switches, and the same seed gives the same run.
 #[test]
 fn every_cell_is_accounted_for() {
     for (number, policy) in POLICIES.into_iter().enumerate() {
@@ -72,7 +73,7 @@ fn every_cell_is_accounted_for() {
                 };
                 let it = outcome(&scenario);
                 let accounted = it.cells_received + it.cells_dropped;
-                // What is on its way at the end: buffers and wires.
+                // Cells under way at the end are in buffers and on wires.
                 let under_way = it.cells_sent - accounted;
                 let most =
                     u64::from(scenario.switches) * u64::from(scenario.buffer_cells + 40) + 16 * 40;
@@ -87,8 +88,7 @@ fn every_cell_is_accounted_for() {
     }
 }
 
-/// TCP Boston §1: partial packets are worth keeping, also those that the buffer
-/// has no room for.
+/// Partial packets are worth keeping (TCP Boston §1), also those that do not fit into the buffer.
 #[test]
 fn a_packet_larger_than_the_buffer_gets_through_in_parts() {
     for protocol in [Protocol::boston_bp(Repair::AtOnce), FEC_AT_ONCE] {
@@ -98,9 +98,8 @@ fn a_packet_larger_than_the_buffer_gets_through_in_parts() {
     }
 }
 
-/// Romanow and Floyd 1995: with plain UBR part of the bandwidth goes to cells of
-/// packets that are broken already; dropping those, and better whole packets, wins
-/// it back.
+/// With plain UBR part of the bandwidth is used by cells of packets that are already broken;
+/// dropping those cells, or better whole packets, recovers it (Romanow and Floyd 1995).
 #[test]
 fn discarding_packets_raises_the_goodput_of_tcp() {
     let goodput = |policy| {
@@ -117,7 +116,7 @@ fn discarding_packets_raises_the_goodput_of_tcp() {
     assert!(scd > ubr && threshold > ubr, "{ubr} {scd} {threshold}");
 }
 
-/// RFC 9265: what the code made good for reduces the window too.
+/// Losses that the code repaired reduce the window, too (RFC 9265).
 #[test]
 fn recovered_cells_reduce_the_window() {
     let cuts = |recovered_is_lost, protocol| {
@@ -136,6 +135,6 @@ fn what_there_cannot_be_is_refused() {
     assert_eq!(error(Scenario { packet_bytes: 9181, ..it }), ScenarioError::Packet);
     assert_eq!(error(Scenario { window_bytes: 1 << 20, ..it }), ScenarioError::Window);
     assert_eq!(error(Scenario { buffer_cells: 0, ..it }), ScenarioError::Zero);
-    // A packet larger than the window is a window of one.
+    // For a packet larger than the window, the window is one packet.
     assert_eq!(Scenario { window_bytes: 8192, packet_bytes: 9180, ..it }.window_packets(), 1);
 }

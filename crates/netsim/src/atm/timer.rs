@@ -1,12 +1,12 @@
-//! The retransmission timer of ns-1 (1996), in coarse ticks: every acknowledgement
-//! echoes when the packet that made it left, the timeout doubles at most six times,
-//! and it doubles with a fast retransmit too. Nothing else limits it from above.
+//! The retransmission timer of ns-1 (1996), in coarse ticks: every acknowledgement echoes when its
+//! packet was sent, and the timeout doubles at most six times, also at a fast retransmit. Nothing
+//! else bounds it from above.
 
 use crate::Ns;
 
-/// Timeout before anything was measured, ns.
+/// Timeout before anything was measured, in ns.
 const INITIAL_NS: Ns = 3_000_000_000;
-/// Most doublings: 64 times the timeout.
+/// Most doublings of the timeout, to 64 times.
 const DOUBLINGS_MAX: u32 = 6;
 /// Number of doublings after which the measured round trip is forgotten.
 const DOUBLINGS_TRUSTED: u32 = 3;
@@ -14,7 +14,7 @@ const DOUBLINGS_TRUSTED: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timer {
     tick_ns: Ns,
-    /// Smoothed round trip in eighths of ticks; 0 when there is none.
+    /// Smoothed round trip in eighths of ticks; 0 before the first sample.
     smoothed: i64,
     /// Variation in quarters of ticks.
     variation: i64,
@@ -46,8 +46,7 @@ impl Timer {
         }
     }
 
-    /// Ends the backing off: a packet that was sent once was acknowledged (Karn
-    /// 1987).
+    /// Ends the backoff: a packet that was sent once was acknowledged (Karn 1987).
     pub fn end_backoff(&mut self) {
         self.doublings = 0;
     }
@@ -70,7 +69,7 @@ mod tests {
         let mut timer = Timer::new(100 * MS);
         assert_eq!(timer.timeout_ns(), 3000 * MS);
         timer.sample(430 * MS);
-        // 4 ticks and four times a variation of 2.
+        // The timeout is 4 ticks plus four times a variation of 2.
         assert_eq!(timer.timeout_ns(), 1200 * MS);
         (0..50).for_each(|_| timer.sample(430 * MS));
         let usual = timer.timeout_ns();

@@ -1,23 +1,22 @@
-//! Vegas (Brakmo and Peterson, JSAC 1995) with the rules of ns-1's module, which is
-//! likely what TCP Boston was simulated with. Three of them are not in the paper:
-//! what differs from window to window is rounded to whole packets; a round of one
-//! packet *sets* the base round trip, so that it rises when queues stay; and the
-//! window after a fast retransmit keeps what the duplicates added unless more than
-//! three came.
+//! Vegas (Brakmo and Peterson, JSAC 1995) with the rules of ns-1's module, with which TCP Boston
+//! was probably simulated. Three of them are not in the paper: the difference between windows is
+//! rounded to whole packets; a round of one packet *sets* the base round trip, so that it rises
+//! when queues stay; and the window after a fast retransmit keeps what the duplicates added unless
+//! there were more than three.
 
 use crate::Ns;
 
-/// Packets in queues below which the window grows; the next constants are those
-/// above which it shrinks, and above which slow start ends.
+/// Packets in queues below which the window grows.
 const ALPHA: i64 = 1;
+/// Packets in queues above which the window shrinks.
 const BETA: i64 = 3;
+/// Packets in queues above which slow start ends.
 const GAMMA: i64 = 1;
-/// The smallest window.
+/// Smallest window, in packets.
 pub const WINDOW_MIN: f64 = 2.0;
-/// Number of acknowledgements after a retransmission at which the next packet
-/// is checked.
+/// Number of acknowledgements after a retransmission at which the next packet is checked.
 const WORRIED_ACKS: u32 = 2;
-/// Distance ahead of what is under way beyond which a window does not grow.
+/// Packets by which a window may exceed what is under way and still grow.
 const AHEAD_MAX: f64 = 2.0;
 
 #[derive(Debug)]
@@ -25,8 +24,9 @@ pub(super) struct Vegas {
     base: Ns,
     sum: Ns,
     samples: u64,
-    /// Smoothed round trip and its variation, ns.
+    /// Smoothed round trip, in ns.
     smoothed: f64,
+    /// Variation of the round trip, in ns.
     variation: f64,
     /// Time after which a packet is overdue, in ns.
     patience: f64,
@@ -62,7 +62,7 @@ impl Vegas {
         }
     }
 
-    /// A round trip of a packet that was sent once.
+    /// Takes the round trip of a packet that was sent once.
     pub fn sample(&mut self, rtt: Ns) {
         self.base = self.base.min(rtt);
         self.sum += rtt;
@@ -83,14 +83,14 @@ impl Vegas {
         (now - sent_at) as f64 >= self.patience
     }
 
-    /// The window once duplicates have come to an end.
+    /// The window after the last duplicate.
     pub fn deflated(&self, cwnd: f64) -> f64 {
         cwnd.min(self.target.max(WINDOW_MIN))
     }
 
-    /// The window and the threshold after everything before `ack` is there. What
-    /// the window should give is compared with what it gives, once in a round
-    /// (§3.2). `flight` counts the packet that was just acknowledged.
+    /// The window and the threshold after everything before `ack` has arrived. Once in a round the
+    /// throughput that the window should give is compared with the one it gives (§3.2). `flight`
+    /// includes the packet that was just acknowledged.
     pub fn grow(
         &mut self,
         now: Ns,
@@ -138,9 +138,9 @@ impl Vegas {
         (flight - f64::from(length) * self.base as f64 / rtt as f64 + 0.5) as i64
     }
 
-    /// A packet is retransmitted before the timer expires, at a duplicate. The new
-    /// window, a quarter less or half if the packet was lost twice; unless the
-    /// packet left before the window was cut last.
+    /// The new window when a packet is retransmitted before the timer expires, at a duplicate: a
+    /// quarter less, or half if the packet was lost twice; unchanged if the packet was sent before
+    /// the window was last cut.
     pub fn retransmit(
         &mut self,
         now: Ns,
@@ -167,8 +167,8 @@ impl Vegas {
         (cwnd * 0.75).max(WINDOW_MIN)
     }
 
-    /// Whether the next packet was lost with a retransmitted one (§3.1), asked at
-    /// the first acknowledgements after it.
+    /// Whether the next packet was lost together with a retransmitted one (§3.1); asked at the
+    /// first acknowledgements after that.
     pub fn suspects(&mut self, now: Ns, sent_at: Ns) -> bool {
         let overdue = self.worried > 0 && self.is_overdue(now, sent_at);
         self.worried = if overdue { self.worried - 1 } else { 0 };
@@ -187,8 +187,8 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// The window after a round of eight packets that took `rtt` each, 40 ms of
-    /// which no packet waits, and after the next acknowledgement.
+    /// The window after a round of eight packets with a round trip of `rtt`, of which 40 ms are
+    /// without waiting, and after the next acknowledgement.
     fn after_a_round(rtt: Ns) -> f64 {
         let mut vegas = Vegas::new();
         vegas.sample(40 * MS);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_window_follows_what_waits_in_queues() {
-        // None of eight packets waits, two do, four do.
+        // Of the eight packets none waits, two do, or four do.
         assert!(after_a_round(40 * MS) > 8.2);
         assert_eq!(after_a_round(40 * MS * 8 / 6), 8.0);
         assert_eq!(after_a_round(40 * MS * 8 / 4), 7.0);

@@ -1,5 +1,5 @@
-//! Copies packets at a switch, holds acknowledgements and resends, as eBPF programs
-//! do on the wire: the host of the recovery's machine.
+//! The host of the recovery's machine: copies packets at a switch, holds acknowledgements and
+//! resends, as eBPF programs do on the wire.
 
 use super::packet::{Kind, Packet};
 use crate::Ns;
@@ -8,19 +8,19 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// Headers below IP, as the thesis counts cached packets (1514 for 1500).
+/// Bytes of the headers below IP, as the thesis counts cached packets (1514 for 1500).
 const ETHERNET_BYTES: u32 = 14;
-/// Smallest frame, in bytes.
+/// Bytes of the smallest frame.
 const FRAME_BYTES_MIN: u32 = 64;
 
-/// The data path; see the module.
+/// The data path of a switch with local recovery.
 #[derive(Default)]
 pub(super) struct DataPath {
     copying: bool,
-    /// The packet that passes now; it does not wait to be taken.
+    /// The packet that passes now, which does not wait in a queue for the machine.
     passes: Option<Passes>,
     now: Ns,
-    /// Until when acknowledgements are held.
+    /// Time until which acknowledgements are held.
     held_until: Ns,
     sent: VecDeque<Packet>,
 }
@@ -32,7 +32,7 @@ struct Passes {
 }
 
 impl DataPath {
-    /// Lets a packet pass; true if it goes on.
+    /// Lets a packet pass; returns whether it goes on.
     pub(super) fn pass(&mut self, now: Ns, packet: &Packet, sack: bool) -> bool {
         self.now = now;
         let is_held = now < self.held_until && packet.kind == Kind::Ack;
@@ -42,13 +42,13 @@ impl DataPath {
         !(self.copying && is_held)
     }
 
-    /// The same, as it is now.
+    /// This data path at the time `now`.
     pub(super) fn at(&mut self, now: Ns) -> &mut Self {
         self.now = now;
         self
     }
 
-    /// The next packet that is resent, or released.
+    /// The next packet that is resent or released.
     pub(super) fn poll_transmit(&mut self) -> Option<Packet> {
         self.sent.pop_front()
     }

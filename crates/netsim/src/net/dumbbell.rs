@@ -1,5 +1,5 @@
-//! The topology of the thesis (Fig 11): sources S, two load-balancing switches
-//! R1 and R2 with the cluster's strings between them, destinations D.
+//! The topology of the thesis (Fig 11): sources S, two load-balancing switches R1 and R2 with the
+//! cluster's strings between them, and destinations D.
 //!
 //! ```text
 //! S_i ──access── R1 ──in── N_k ──out── R2 ──egress── D_i
@@ -16,7 +16,7 @@ use holdfast_edge::{HalrConfig, PfrcConfig};
 
 const MS: Ns = 1_000_000;
 
-/// Time by which a flow that has not ended never will, ns: an hour.
+/// Time in ns after which a flow never ends: an hour.
 const END_NS: Ns = 3_600_000 * MS;
 
 /// A dumb-bell.
@@ -26,9 +26,9 @@ pub struct Dumbbell {
     pub rate_bps: u64,
     /// Rate of each string, which is also its weight.
     pub string_rates_bps: Vec<u64>,
-    /// Delays: S to R1, R1 to N, N to R2, R2 to D.
+    /// One-way delays in ns: S to R1, R1 to N, N to R2, R2 to D.
     pub delays_ns: [Ns; 4],
-    /// Queue before each string's first link.
+    /// Queue in front of each string's first link.
     pub buffer: QueueLimit,
     /// Losses of each string's first link.
     pub loss: LossModel,
@@ -41,8 +41,8 @@ pub struct Dumbbell {
 }
 
 impl Dumbbell {
-    /// One string, 100 Mb/s everywhere, a round trip of 100 ms, the cluster
-    /// close to the destinations (thesis §7.1).
+    /// The thesis' dumb-bell: one string, 100 Mb/s everywhere, a round trip of 100 ms, and the
+    /// cluster close to the destinations (thesis §7.1).
     #[must_use]
     pub fn thesis() -> Self {
         Self {
@@ -57,8 +57,8 @@ impl Dumbbell {
         }
     }
 
-    /// A scenario in which each of `pairs` sources sends to its destination.
-    /// Paths have the pairs' numbers.
+    /// A scenario in which each of `pairs` sources sends to its destination; each path has the
+    /// number of its pair.
     #[must_use]
     pub fn scenario(&self, pairs: u32, profile: Profile) -> Scenario {
         let mut scenario = Scenario {
@@ -138,7 +138,7 @@ impl Dumbbell {
     }
 }
 
-/// One flow that begins at `start_ns` and whose string is down for a while: an
+/// A scenario of one flow that begins at `start_ns` and whose string is down for a while: an
 /// active/backup cluster that fails over (thesis §7.2).
 #[must_use]
 pub fn one_flow(
@@ -161,9 +161,9 @@ pub fn one_flow(
     scenario
 }
 
-/// Section 7.4 of the thesis: two strings, two groups of 50 flows of 3000
-/// segments, one flow per group each 250 ms; the first string fails at 5 s, and
-/// at 8 s its flows move to the other one.
+/// The scenario of section 7.4 of the thesis: two strings, and two groups of 50 flows of 3000
+/// segments, one flow of each group every 250 ms; the first string fails at 5 s, and at 8 s its
+/// flows move to the other one.
 #[must_use]
 pub fn active_active(dumbbell: &Dumbbell, profile: Profile) -> Scenario {
     const FLOWS_PER_GROUP: u32 = 50;

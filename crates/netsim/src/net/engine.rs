@@ -1,5 +1,5 @@
-//! The event loop. In the steady state nothing is allocated: packets live in a
-//! slab, events in the wheel, and a hop is one event.
+//! The event loop. In the steady state nothing is allocated: packets are in a slab, events in the
+//! wheel, and a hop is one event.
 
 mod fetch;
 mod outages;
@@ -26,33 +26,33 @@ enum Event {
     Start(u32),
     OutageBegins(u32),
     OutageEnds(u32),
-    /// An edge suspects an outage by heartbeats: outages of the first switch come
-    /// before those of the second.
+    /// An edge suspects an outage because of missing heartbeats; outages of the first switch have
+    /// lower numbers than those of the second.
     Suspects(u32),
-    /// An edge learns by a heartbeat that there is a way again.
+    /// An edge learns by a heartbeat that there is a path again.
     Restored(u32),
     SwitchTimer(u32),
 }
 
-/// A flow's sending end; the fields that its acknowledgements touch come first.
+/// The sending end of a flow; the fields that its acknowledgements touch come first.
 #[repr(C, align(64))]
 struct Source {
-    /// When a timer is scheduled; a later deadline waits for the earlier event.
+    /// Time for which a timer event is scheduled; a later deadline waits for that event.
     armed: Ns,
     profile: u32,
-    /// Place where its data's steps begin.
+    /// Place in the routes where the data's steps begin.
     route: u32,
     sender: Sender,
     connected_ns: Ns,
     finished_ns: Ns,
 }
 
-/// A flow's receiving end, two lines of the cache that are fetched together.
+/// The receiving end of a flow, two cache lines that are fetched together.
 #[repr(align(128))]
 struct Sink {
     armed: Ns,
     profile: u32,
-    /// Place where its answers' steps begin.
+    /// Place in the routes where the steps of the acknowledgements begin.
     route: u32,
     segments: u32,
     received_ns: Ns,
@@ -69,10 +69,10 @@ struct Flow {
     start_ns: Ns,
 }
 
-/// Stands for no time.
+/// Time of something that never happens, in ns.
 const NEVER: Ns = Ns::MAX;
 
-/// A simulation that runs.
+/// A running simulation.
 pub struct Network<'a> {
     scenario: &'a Scenario,
     now: Ns,
@@ -87,12 +87,12 @@ pub struct Network<'a> {
     sinks: Vec<Sink>,
     /// The string of each flow.
     strings: Vec<u32>,
-    /// The first steps of each flow's data and of its answers.
+    /// The first step of each flow's data, and of its acknowledgements.
     departures: Vec<[Step; 2]>,
     outcome: Outcome,
     tap: Option<&'a mut dyn Tap>,
-    /// Whether it does not fit into a processor's cache, so that what comes
-    /// next is prefetched.
+    /// Whether the simulation does not fit into a processor's cache, so that what comes next is
+    /// prefetched.
     is_large: bool,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Network<'a> {
     /// Builds what a scenario describes.
     ///
     /// # Errors
-    /// When the scenario names what is not there.
+    /// When the scenario names something that it does not define.
     pub fn new(scenario: &'a Scenario) -> Result<Self, ScenarioError> {
         scenario.check()?;
         let queue = |link: &u32| QueueOutcome { link: *link, ..QueueOutcome::default() };
@@ -236,13 +236,13 @@ impl<'a> Network<'a> {
 
     // --- packets -----------------------------------------------------------
 
-    /// Sends a packet on from its place on its route.
+    /// Sends a packet on from its place in its route.
     fn send(&mut self, packet: &Packet) {
         let number = self.packets.insert(packet);
         self.forward(number, packet.hop, self.routes.at(packet.hop));
     }
 
-    /// Lets a packet take a step of its route, which is at `place`.
+    /// Lets a packet take the step of its route at `place`.
     #[inline]
     fn forward(&mut self, number: u32, place: u32, step: Step) {
         let (mut place, mut step) = (place, step);
@@ -270,7 +270,7 @@ impl<'a> Network<'a> {
         self.enter(link, number);
     }
 
-    /// Lets a packet pass an edge; true if it goes on.
+    /// Lets a packet pass an edge; returns whether it goes on.
     fn pass_edge(&mut self, index: u32, number: u32, behind: u32) -> bool {
         let mut packet = Packet { hop: behind, ..self.packets.get(number) };
         let flow = &self.scenario.flows[packet.flow as usize];

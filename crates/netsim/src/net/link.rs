@@ -1,32 +1,32 @@
 //! One direction of a wire: a queue, a rate, a delay, losses, outages.
 //!
-//! A FIFO queue before a constant rate needs no event when a packet's
-//! transmission ends: the moment is known when the packet arrives. So a hop
-//! costs one event, the packet's exit at the far end, and only the first packet
-//! of a link has it scheduled: a long queue costs no more than a short one.
+//! With a FIFO queue in front of a constant rate, the end of a packet's transmission needs no
+//! event: it is known when the packet arrives. So a hop costs one event, the packet's exit at the
+//! far end, and only the first packet of a link has its exit scheduled: a long queue costs no more
+//! than a short one.
 
 use super::loss::{Loss, LossModel};
 use super::packet::{NONE, Slab};
 use crate::{Ns, Rng};
 use std::collections::VecDeque;
 
-/// Limit on what waits before a wire; what exceeds it is dropped at the tail.
-/// The packet in transmission does not wait.
+/// Limit on what waits in front of a wire; what exceeds it is dropped at the tail. The packet in
+/// transmission does not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueLimit {
     /// No limit.
     #[default]
     None,
-    /// This many packets.
+    /// At most this many packets.
     Packets(u32),
-    /// Packets of this many bytes together.
+    /// At most packets of this many bytes together.
     Bytes(u64),
 }
 
 /// A wire in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Rate in bits per second; 0 is without limit.
+    /// Rate in bits per second; 0 means no limit.
     pub rate_bps: u64,
     /// Time from the end of the transmission to the arrival.
     pub delay_ns: Ns,
@@ -36,7 +36,7 @@ pub struct LinkSpec {
     pub loss: LossModel,
 }
 
-/// What became of the packets that a link was given.
+/// Counts of a link's packets, by what happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Packets that came out at the far end.
@@ -49,27 +49,28 @@ pub struct LinkCounts {
     pub cut: u64,
 }
 
-/// Bits of a byte times nanoseconds of a second.
+/// Factor for transmission times: bits of a byte times nanoseconds of a second.
 const BIT_S: u64 = 8_000_000_000;
 
-/// What every packet touches fits into one cache line: with thousands of links
-/// that decides what a hop costs.
+/// A link. What every packet touches fits into one cache line, since with thousands of links that
+/// decides the cost of a hop.
 #[repr(align(64))]
 pub(super) struct Link {
-    /// Transmission time of one byte, if that is a whole number; else 0.
+    /// Transmission time of one byte in ns, if that is a whole number; else 0.
     byte_ns: u64,
     delay_ns: Ns,
     busy_until: Ns,
-    /// The packet that comes out next, and the last one.
+    /// The packet that comes out next, or [`NONE`].
     first: u32,
+    /// The packet that comes out last, or [`NONE`].
     last: u32,
-    /// Number of outages that keep it down.
+    /// Number of outages that keep the link down.
     pub(super) down: u16,
-    /// Whether somebody wants to know how many packets wait.
+    /// Whether the number of waiting packets is wanted.
     pub(super) is_watched: bool,
     passed: u64,
     cut: u64,
-    /// Set if the queue, the losses or the rate need a closer look.
+    /// State for queue, losses or rate that need more than the usual steps.
     special: Option<Box<Special>>,
 }
 
@@ -78,10 +79,10 @@ const _: () = assert!(size_of::<Link>() == 64);
 /// State that most links do not have.
 struct Special {
     rate_bps: u64,
-    /// Bytes of the last packet and how long its transmission took: most are of
-    /// one size, and dividing is dear.
+    /// Bytes of the last packet and its transmission time: most packets have one size, and a
+    /// division is slow.
     took: (u32, Ns),
-    /// Whether waiting packets are counted, because somebody wants to know.
+    /// Whether waiting packets are counted, because their number is wanted or limited.
     counted: bool,
     queue: QueueLimit,
     loss: Loss,
@@ -112,8 +113,7 @@ impl Link {
         }
     }
 
-    /// When a packet that arrives now comes out at the far end; `None` if it
-    /// does not.
+    /// When a packet that arrives now comes out at the far end; `None` if it is lost.
     #[inline]
     pub(super) fn offer(&mut self, now: Ns, bytes: u32) -> Option<Ns> {
         let takes = match &mut self.special {
@@ -124,7 +124,7 @@ impl Link {
         Some(self.busy_until.saturating_add(self.delay_ns))
     }
 
-    /// Packet number `packet` is on its way; true if it is the first.
+    /// Puts packet number `packet` on the wire; returns whether it is the first.
     #[inline]
     pub(super) fn carry(&mut self, exit: Ns, packet: u32, packets: &mut Slab) -> bool {
         let last = std::mem::replace(&mut self.last, packet);
@@ -136,7 +136,7 @@ impl Link {
         false
     }
 
-    /// The first packet comes out; answers it, and when the next one does.
+    /// Takes the first packet out; returns it, and when the next one comes out.
     #[inline]
     pub(super) fn release(&mut self, packets: &Slab) -> (u32, Option<Ns>) {
         let packet = self.first;
@@ -166,7 +166,7 @@ impl Link {
         self.cut += 1;
     }
 
-    /// Counts of what became of its packets.
+    /// Counts of the link's packets.
     pub(super) fn counts(&self) -> LinkCounts {
         let (overflowed, lost) =
             self.special.as_ref().map_or((0, 0), |special| (special.overflowed, special.lost));
@@ -195,7 +195,7 @@ impl Special {
         }
     }
 
-    /// How long the transmission of a packet takes, if it gets there.
+    /// Time of a packet's transmission; `None` if it is dropped.
     fn offer(&mut self, now: Ns, busy_until: Ns, bytes: u32) -> Option<Ns> {
         if self.counted && self.is_full(now, busy_until, bytes) {
             self.overflowed += 1;
@@ -210,7 +210,7 @@ impl Special {
             self.waiting_bytes += u64::from(bytes);
         }
         if self.took.0 != bytes {
-            // Without a rate it takes no time.
+            // A transmission without a rate takes no time.
             let takes = (u64::from(bytes) * BIT_S).checked_div(self.rate_bps).unwrap_or(0);
             self.took = (bytes, takes);
         }
@@ -230,7 +230,7 @@ impl Special {
 
     fn is_full(&mut self, now: Ns, busy_until: Ns, bytes: u32) -> bool {
         let waiting = self.waiting(now);
-        // A packet that need not wait is never too much.
+        // A packet that need not wait never exceeds the limit.
         busy_until > now
             && match self.queue {
                 QueueLimit::None => false,

@@ -1,26 +1,25 @@
-//! Which packets a wire loses: the one implementation for simulated links and
-//! for the live emulator of the lab.
+//! Which packets a wire loses, for simulated links and for the lab's link emulator.
 
 use crate::Rng;
 
-/// How packets are lost.
+/// The process by which packets are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LossModel {
     /// No packet is lost.
     #[default]
     Never,
-    /// Each with this probability, independently.
+    /// Each packet is lost with this probability, independently.
     Bernoulli(f64),
-    /// In bursts: a wire that is good or bad, and changes with these
-    /// probabilities at each packet (Gilbert 1960, Elliott 1963).
+    /// Packets are lost in bursts: a wire is good or bad, and changes with these probabilities at
+    /// each packet (Gilbert 1960, Elliott 1963).
     GilbertElliott {
         /// Probability of a change from good to bad.
         to_bad: f64,
         /// Probability of a change from bad to good.
         to_good: f64,
-        /// Share lost while good.
+        /// Share of packets lost while good.
         loss_good: f64,
-        /// Share lost while bad.
+        /// Share of packets lost while bad.
         loss_bad: f64,
     },
 }
@@ -40,7 +39,7 @@ impl LossModel {
     }
 }
 
-/// A wire's losses as they happen.
+/// The state of a wire's losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loss {
     model: LossModel,
@@ -48,7 +47,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// A wire that is good at first.
+    /// The losses of a wire that is good at first.
     #[must_use]
     pub fn new(model: LossModel) -> Self {
         Self { model, bad: false }

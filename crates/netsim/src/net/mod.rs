@@ -26,7 +26,7 @@ pub use scenario::{Scenario, ScenarioError};
 /// Runs a scenario.
 ///
 /// # Errors
-/// When it names what is not there.
+/// When the scenario names something that it does not define.
 pub fn run(scenario: &Scenario) -> Result<Outcome, ScenarioError> {
     Ok(Network::new(scenario)?.run())
 }

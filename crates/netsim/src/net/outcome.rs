@@ -6,63 +6,63 @@ use crate::Ns;
 use crate::tcp::Counts;
 use holdfast_edge::{PfrcCounts, RecoveryCounts};
 
-/// One flow.
+/// Results of one flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowOutcome {
-    /// When its SYN left.
+    /// When its SYN left, in ns.
     pub start_ns: Ns,
-    /// When its SYN was acknowledged.
+    /// When its SYN was acknowledged, in ns.
     pub connected_ns: Option<Ns>,
-    /// When the receiver had everything.
+    /// When the receiver had everything, in ns.
     pub received_ns: Option<Ns>,
-    /// When the sender knew.
+    /// When the sender knew that, in ns.
     pub finished_ns: Option<Ns>,
     /// Timeouts and repetitions.
     pub counts: Counts,
-    /// Whether it was on a string that failed.
+    /// Whether it used a string that failed.
     pub moved: bool,
-    /// Bytes delivered per bin, if that was watched.
+    /// Bytes delivered in each bin, if that was watched.
     pub bins: Vec<u32>,
-    /// (time, window, slow-start threshold), if that was watched.
+    /// Time in ns, window and slow-start threshold at each change, if that was watched.
     pub windows: Vec<(Ns, f64, f64)>,
 }
 
 impl FlowOutcome {
-    /// From the first SYN until the sender knew that all had arrived, seconds.
+    /// Time from the first SYN until the sender knew that everything had arrived, in s.
     #[must_use]
     pub fn completion_s(&self) -> Option<f64> {
         self.finished_ns.map(|at| (at - self.start_ns) as f64 / 1e9)
     }
 
-    /// From the first SYN until the receiver had everything, seconds.
+    /// Time from the first SYN until the receiver had everything, in s.
     #[must_use]
     pub fn received_s(&self) -> Option<f64> {
         self.received_ns.map(|at| (at - self.start_ns) as f64 / 1e9)
     }
 }
 
-/// One watched queue.
+/// Results of one watched queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueOutcome {
-    /// The link.
+    /// Number of the link.
     pub link: u32,
-    /// The most packets that waited in each bin of 10 ms.
+    /// Largest number of packets that waited in each bin of 10 ms.
     pub bins: Vec<u32>,
-    /// When packets found it full, the first [`OVERFLOWS_MAX`] of them.
+    /// Times in ns at which packets found the queue full, the first [`OVERFLOWS_MAX`] of them.
     pub overflows: Vec<Ns>,
 }
 
 /// Width of a bin of a watched queue, in ns.
 pub const QUEUE_BIN_NS: Ns = 10_000_000;
 
-/// Most overflows of a watched queue that are remembered.
+/// Most overflows of a watched queue that are recorded.
 pub const OVERFLOWS_MAX: usize = 1 << 20;
 
-/// Most bins of any series; what comes later is not counted.
+/// Most bins of any series; later ones are not counted.
 pub const BINS_MAX: usize = 1 << 20;
 
 impl QueueOutcome {
-    /// The most packets that waited between two times.
+    /// Largest number of packets that waited between two times.
     #[must_use]
     pub fn max_between(&self, from_ns: Ns, until_ns: Ns) -> u32 {
         let first = (from_ns / QUEUE_BIN_NS) as usize;
@@ -70,8 +70,7 @@ impl QueueOutcome {
         self.bins.iter().skip(first).take(count).copied().max().unwrap_or(0)
     }
 
-    /// Clusters of overflows between two times that are further apart than
-    /// `apart_ns`.
+    /// Number of clusters of overflows between two times that are more than `apart_ns` apart.
     #[must_use]
     pub fn surges(&self, from_ns: Ns, until_ns: Ns, apart_ns: Ns) -> usize {
         let mut last = None;
@@ -84,29 +83,29 @@ impl QueueOutcome {
     }
 }
 
-/// A whole run.
+/// Results of a whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Flows, as in the scenario.
+    /// Results of the flows, in the order of the scenario.
     pub flows: Vec<FlowOutcome>,
-    /// Links, as in the scenario.
+    /// Counts of the links, in the order of the scenario.
     pub links: Vec<LinkCounts>,
-    /// Watched queues.
+    /// Results of the watched queues.
     pub queues: Vec<QueueOutcome>,
-    /// Counts of each switch that has the machine.
+    /// Counts of local recovery, for each switch that has it.
     pub recovery: Vec<RecoveryCounts>,
-    /// Counts of each switch that has the machine.
+    /// Counts of rate control, for each switch that has it.
     pub rate_control: Vec<PfrcCounts>,
-    /// Events that happened.
+    /// Number of events.
     pub events: u64,
-    /// Packets that crossed a link.
+    /// Number of packets that crossed a link, counted for each link.
     pub hops: u64,
-    /// When the last event happened.
+    /// When the last event happened, in ns.
     pub ended_ns: Ns,
 }
 
-/// Sees every packet that enters a link.
+/// Observer of every packet that enters a link.
 pub trait Tap {
-    /// `lost` is true if it will not come out.
+    /// Takes a packet; `lost`: it will not come out.
     fn packet(&mut self, now: Ns, link: u32, packet: &Packet, lost: bool);
 }

@@ -1,4 +1,4 @@
-//! What travels: a small value, kept in a slab while it is on its way.
+//! Packets: small values, kept in a slab while they are under way.
 
 use super::route::Step;
 use crate::Ns;
@@ -7,8 +7,7 @@ use prefetch_index::prefetch_index;
 /// Bytes of the IPv4 and TCP headers without options.
 pub const HEADER_BYTES: u32 = 40;
 
-/// Most SACK blocks of one acknowledgement (RFC 2018 §3: three beside
-/// timestamps).
+/// Most SACK blocks of one acknowledgement (RFC 2018 §3: three beside timestamps).
 pub const SACK_BLOCKS: usize = 3;
 
 /// What a packet is.
@@ -28,7 +27,7 @@ pub enum Kind {
 /// A packet. Sequence numbers count segments, as all are of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
-    /// The flow.
+    /// Number of the flow.
     pub flow: u32,
     /// Number of the segment.
     pub seq: u32,
@@ -39,12 +38,12 @@ pub struct Packet {
     /// Ranges that arrived beyond `ack`, `first..end`, the newest first; `0..0`
     /// is none.
     pub sack: [(u32, u32); SACK_BLOCKS],
-    /// When its sender made it.
+    /// When its sender made it, in ns.
     pub sent_at: Ns,
-    /// `sent_at` of the packet that caused it (RFC 7323 §4.3).
+    /// `sent_at` of the packet that caused it, in ns (RFC 7323 §4.3).
     pub echo: Ns,
-    /// Number of its next hop, among those of all paths: forwarding need not
-    /// look at its flow, which may be far away in memory.
+    /// Number of its next hop among those of all paths, so that forwarding need not look at its
+    /// flow, which may be far away in memory.
     pub(crate) hop: u32,
     /// Bytes at the IP level.
     pub bytes: u16,
@@ -62,12 +61,11 @@ impl Packet {
     }
 }
 
-/// Stands for no packet.
+/// Number that stands for no packet.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A packet in a link's queue or on its wire. It holds what comes behind it, so
-/// that a link that lets it out need not look at that one, which is far away in
-/// memory if there are many flows.
+/// A packet in a link's queue or on its wire. It knows the packet behind it, so that a link that
+/// lets it out need not look at that one, which is far away in memory if there are many flows.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct QueuedPacket {
@@ -80,20 +78,21 @@ struct QueuedPacket {
     hop: u32,
     /// The step behind that hop.
     then: Step,
-    /// Place of its SACK blocks, if it has some: few packets do.
+    /// Place of its SACK blocks, which few packets have.
     blocks: u32,
     bytes: u16,
     kind: Kind,
     push: bool,
-    /// The next packet of the same link, and when it comes out.
+    /// The next packet of the same link.
     behind: u32,
+    /// When the next packet of the same link comes out, in ns.
     behind_exit: Ns,
 }
 
-// A packet is a line of the cache.
+// A packet fits into one cache line.
 const _: () = assert!(size_of::<QueuedPacket>() == 64);
 
-/// Packets by number; numbers are reused.
+/// Packets by number; the numbers are reused.
 #[derive(Default)]
 pub(super) struct Slab {
     packets: Vec<QueuedPacket>,
@@ -163,7 +162,7 @@ impl Slab {
         packet
     }
 
-    /// Notes that an edge has reduced its window.
+    /// Notes that an edge has reduced a packet's window.
     pub(super) fn set_window(&mut self, number: u32, window: u32) {
         self.packets[number as usize].window = window;
     }
@@ -183,7 +182,7 @@ impl Slab {
         matches!(self.packets[number as usize].kind, Kind::Syn | Kind::Data)
     }
 
-    /// Its place, and what comes behind that.
+    /// The place of a packet in its route, and the step after that.
     #[inline]
     pub(super) fn place(&self, number: u32) -> (u32, Step) {
         let it = &self.packets[number as usize];
@@ -203,7 +202,7 @@ impl Slab {
         (it.behind, it.behind_exit) = (number, exit);
     }
 
-    /// The packet that comes out behind it, and when.
+    /// The packet that comes out behind this one, and when.
     #[inline]
     pub(super) fn behind(&self, number: u32) -> (u32, Ns) {
         let it = &self.packets[number as usize];

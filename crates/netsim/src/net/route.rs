@@ -1,27 +1,26 @@
-//! All paths of a scenario, one behind the other in one table: a packet knows
-//! its place there, so that who forwards it need not look at its flow, which may
-//! be far away in memory.
+//! The routes of all paths, one after the other in one table. A packet knows its place in it, so
+//! that forwarding need not look at its flow, which may be far away in memory.
 
 use super::scenario::{Hop, Scenario};
 
-/// One step of a route, in four bytes.
+/// One step of a route, packed into four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step(u32);
 
-/// What a step says.
+/// Where a step leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goes {
-    /// Into this link.
+    /// Into the link of this number.
     Link(u32),
     /// Into one of the links of this row of [`Routes::strings`].
     String(u32),
-    /// Past this switch's machines.
+    /// Past the machines of this switch.
     Edge(u32),
     /// To the endpoint.
     End,
 }
 
-/// The kind of a step is in its upper bits, a number in the others.
+/// Number of the upper bits of a step that hold its kind; the others hold a number.
 const KIND_BITS: u32 = 2;
 const NUMBER: u32 = u32::MAX >> KIND_BITS;
 
@@ -54,12 +53,11 @@ impl Step {
 #[derive(Default)]
 pub(super) struct Routes {
     steps: Vec<Step>,
-    /// For each path where its data's steps begin, and those of the answers.
+    /// For each path the place where the steps of its data begin, and that of its acknowledgements.
     begins: Vec<[u32; 2]>,
-    /// For each place in a switch's strings, in either direction: the link of
-    /// each string.
+    /// The link of each string, for each place in a switch's strings, in either direction.
     strings: Vec<Vec<u32>>,
-    /// Which switch, place and direction each row is for.
+    /// Switch, place and direction of each row.
     rows: Vec<(u32, u32, bool)>,
 }
 
@@ -81,7 +79,7 @@ impl Routes {
         routes
     }
 
-    /// A hop as a step; a switch without machines is none.
+    /// A hop as a step; `None` for a switch without machines.
     fn step(&mut self, scenario: &Scenario, hop: Hop) -> Option<Step> {
         match hop {
             Hop::Link(link) => Some(Step::new(0, link)),
@@ -104,7 +102,7 @@ impl Routes {
         }
     }
 
-    /// Where a path begins, forward and back.
+    /// The places where the steps of a path begin, forward and back.
     pub(super) fn begins(&self, path: u32) -> [u32; 2] {
         self.begins[path as usize]
     }

@@ -1,5 +1,5 @@
-//! What a simulation is made of: plain data, so that a scenario file, a figure
-//! and a test all say it in the same words. Places in the tables are numbers.
+//! The scenario of a simulation: plain data, so that scenario files, figures and tests use the same
+//! words. Entries of the tables are named by their index.
 
 use super::link::LinkSpec;
 use crate::Ns;
@@ -12,19 +12,18 @@ pub const HOPS_MAX: usize = 64;
 /// One step of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// Through this link.
+    /// Through the link of this index.
     Link(u32),
-    /// Through the string of this switch that the flow is assigned to: its
-    /// link at this place, forward or back.
+    /// Through the string of this switch that the flow is assigned to.
     String {
         /// Number of the switch.
         switch: u32,
-        /// Index of the string's link.
+        /// Index of the link among those of the string.
         stage: u32,
-        /// Whether it goes in the direction of the data.
+        /// Whether the hop is in the direction of the data.
         forward: bool,
     },
-    /// Past this switch's edge machines.
+    /// Past the machines of this switch.
     Edge(u32),
 }
 
@@ -37,7 +36,7 @@ pub struct Path {
     pub back: Vec<Hop>,
 }
 
-/// One of several parallel paths.
+/// A string: one of several parallel paths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StringSpec {
     /// Links in the direction of data.
@@ -48,85 +47,83 @@ pub struct StringSpec {
     pub weight: u32,
 }
 
-/// A balancing switch before parallel strings, with the edge's machines.
+/// A balancing switch in front of parallel strings, with the edge's machines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SwitchSpec {
-    /// The strings; new flows are dealt out among those that are up.
+    /// The strings; new flows are distributed among those that are up.
     pub strings: Vec<StringSpec>,
-    /// Local recovery, if it has it.
+    /// Configuration of local recovery, if the switch has it.
     pub recovery: Option<HalrConfig>,
     /// How the local recovery learns of outages.
     pub alert: Alert,
-    /// Rate control, if it has it.
+    /// Configuration of rate control, if the switch has it.
     pub rate_control: Option<PfrcConfig>,
 }
 
 /// How an edge learns of an outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alert {
-    /// By being told when there is a way again; takes everything that it keeps
-    /// for lost (thesis §3.3).
+    /// It is told when there is a path again, and counts everything that it keeps as lost (thesis
+    /// §3.3).
     #[default]
     Told,
-    /// By heartbeats, one in each of these times: two that are missing make it
-    /// suspect that packets are lost, the first one that gets through says that there
-    /// is a way again, unless it has moved the flows to another one itself. Lost is
-    /// what went into what was down since the last heartbeat that got through.
+    /// It hears heartbeats, one in each period. Two missing ones make it suspect that packets are
+    /// lost; the first one that gets through says that there is a path again, unless the edge
+    /// itself has moved the flows to another string. What went into the failed string since the
+    /// last heartbeat that got through counts as lost.
     Heartbeats(Ns),
 }
 
 /// A transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowSpec {
-    /// When its SYN leaves.
+    /// When its SYN leaves, in ns.
     pub start_ns: Ns,
     /// Number of segments of data.
     pub segments: u32,
-    /// Index of its endpoints' profile.
+    /// Index of its profile.
     pub profile: u32,
     /// Index of its path.
     pub path: u32,
-    /// The string it is put on, if the switch has no choice.
+    /// The string that it uses, instead of one that the switch assigns.
     pub string: Option<u32>,
 }
 
-/// When a packet of a link that is down is lost.
+/// Where packets of a link that is down are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutAt {
-    /// When it enters and when it leaves, so that what is under way is lost too.
+    /// When they enter and when they leave, so that packets under way are lost, too.
     #[default]
     BothEnds,
-    /// Only when it leaves: an error at the receiving interface.
+    /// Only when they leave, as by an error at the receiving interface.
     FarEnd,
 }
 
 /// A period in which something is down.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutageSpec {
-    /// These links.
+    /// Links that are down.
     pub links: Vec<u32>,
-    /// All links of this string (switch, string).
+    /// A string (switch, string) whose links are all down.
     pub string: Option<(u32, u32)>,
-    /// Beginning of the period.
+    /// Beginning of the period, in ns.
     pub from_ns: Ns,
-    /// End of the period, when the failover is complete.
+    /// End of the period, at which the failover is complete, in ns.
     pub until_ns: Ns,
-    /// Whether the string stays down: at the end its flows move to the other
-    /// strings.
+    /// Whether the string stays down, so that its flows move to the other strings at the end.
     pub moves_flows: bool,
-    /// When packets are lost.
+    /// Where packets are lost.
     pub cut: CutAt,
 }
 
-/// Measurements beside the flows' times.
+/// What is measured besides the flows' times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Width of a bin, to count bytes delivered per flow.
+    /// Width of the bins in which bytes delivered are counted for each flow, in ns.
     pub bin_ns: Option<Ns>,
-    /// Whether arrivals are counted in order (as an application reads) or as
-    /// they come.
+    /// Whether bytes are counted in order, as an application reads them, or as they arrive.
     pub in_order: bool,
-    /// Waiting packets and overflows of these links.
+    /// Links whose waiting packets and overflows are recorded.
     pub queues: Vec<u32>,
     /// Whether every change of each flow's window is recorded.
     pub windows: bool,
@@ -137,19 +134,19 @@ pub struct Watch {
 pub struct Scenario {
     /// Seed that determines every loss.
     pub seed: u64,
-    /// Links.
+    /// All links.
     pub links: Vec<LinkSpec>,
-    /// Switches.
+    /// All switches.
     pub switches: Vec<SwitchSpec>,
-    /// Paths.
+    /// All paths.
     pub paths: Vec<Path>,
-    /// Profiles.
+    /// All profiles of TCP.
     pub profiles: Vec<Profile>,
-    /// Flows.
+    /// All flows.
     pub flows: Vec<FlowSpec>,
-    /// Outages.
+    /// All outages.
     pub outages: Vec<OutageSpec>,
-    /// When it ends, whatever is still to come.
+    /// End of the run in ns, whatever is still to happen.
     pub end_ns: Ns,
     /// What is measured.
     pub watch: Watch,
@@ -158,33 +155,33 @@ pub struct Scenario {
 /// Why a scenario cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// A number that names nothing.
+    /// An index names nothing.
     #[error("{what} {number} does not exist; there are {count}")]
     Missing {
-        /// What was named.
+        /// The kind of thing that was named.
         what: &'static str,
-        /// Its number.
+        /// The index.
         number: u32,
-        /// How many there are.
+        /// Number of things of that kind.
         count: usize,
     },
-    /// A path that is too long or has no link.
+    /// A path is too long or has no link.
     #[error("path {path} has {hops} hops; let it have 1 to {HOPS_MAX}")]
     PathLength {
         /// Index of the path.
         path: usize,
-        /// Its hops.
+        /// Number of its hops.
         hops: usize,
     },
-    /// Strings of one switch that differ in length.
+    /// Strings of one switch differ in length.
     #[error("a string of switch {switch} has not {stages} links; give all strings as many")]
     Stages {
         /// Index of the switch.
         switch: usize,
-        /// Links of its first string.
+        /// Number of links of its first string.
         stages: usize,
     },
-    /// An outage that ends before it begins.
+    /// An outage ends before it begins.
     #[error("outage {outage} ends before it begins; give it a later end")]
     Outage {
         /// Index of the outage.
@@ -196,7 +193,7 @@ impl Scenario {
     /// Checks that every number names something.
     ///
     /// # Errors
-    /// The first number that does not.
+    /// The first index that names nothing.
     pub fn check(&self) -> Result<(), ScenarioError> {
         for (index, switch) in self.switches.iter().enumerate() {
             let stages = switch.strings.first().map_or(0, |string| string.forward.len());

@@ -1,5 +1,5 @@
-//! A balancing switch: deals flows out among parallel strings, and moves them
-//! when one has failed.
+//! A balancing switch: distributes flows over parallel strings, and moves them when a string has
+//! failed.
 
 use super::data_path::DataPath;
 use super::packet::Packet;
@@ -13,23 +13,23 @@ use holdfast_wire::seq::SeqNo;
 pub(super) struct Switch {
     pub(super) spec: SwitchSpec,
     up: Vec<bool>,
-    /// Flows dealt to each string, in units of its share.
+    /// Flows assigned to each string, in units of its share.
     load: Vec<u64>,
     recovery: Option<Recoverer>,
     rate_control: Option<Regulator>,
-    /// Number of outages that it suspects now.
+    /// Number of outages that the switch suspects now.
     pub(super) doubts: u32,
-    /// When its machines want to be called, as far as that is scheduled.
+    /// Time for which a call of its machines is scheduled, if one is.
     pub(super) armed: Option<Ns>,
 }
 
-/// Local recovery, as machine and host.
+/// The machine of local recovery, and its host.
 struct Recoverer {
     machine: Halr<DataPath>,
     path: DataPath,
 }
 
-/// Rate control, as machine and host.
+/// The machine of rate control, and its host.
 struct Regulator {
     machine: Pfrc,
     flows: Flows<u32>,
@@ -49,14 +49,13 @@ impl Switch {
         }
     }
 
-    /// The string for a new flow: among those that are up, the one that is
-    /// furthest below its share.
+    /// The string for a new flow: of those that are up, the one furthest below its share.
     pub(super) fn assign(&mut self, wish: Option<u32>) -> u32 {
         let wish = wish.filter(|it| self.up.get(*it as usize) == Some(&true));
         let fair = (0..self.load.len()).filter(|it| self.up[*it]).min_by_key(|it| self.load[*it]);
         let string = wish.map(|it| it as usize).or(fair).unwrap_or(0);
         if let Some(load) = self.load.get_mut(string) {
-            // Weights are small; this many units divide evenly enough.
+            // This many units can be divided evenly by small weights.
             *load += 720_720 / u64::from(self.spec.strings[string].weight.max(1));
         }
         string as u32
@@ -68,8 +67,8 @@ impl Switch {
         }
     }
 
-    /// Lets a packet pass the edge's machines, which may reduce its window; returns
-    /// whether it goes on now.
+    /// Lets a packet pass the edge's machines, which may reduce its window; returns whether it goes
+    /// on now.
     pub(super) fn pass(
         &mut self,
         now: Ns,
@@ -81,7 +80,7 @@ impl Switch {
             if packet.is_forward() {
                 flows.handle_data(packet.flow, u32::from(packet.bytes));
             } else {
-                // Windows are whole segments here, bytes there.
+                // Windows are in segments here, and in bytes in the machine.
                 let window = packet.window.saturating_mul(segment_bytes);
                 let ack = SeqNo(packet.ack.wrapping_mul(segment_bytes));
                 packet.window = flows.handle_ack(packet.flow, ack, window) / segment_bytes;
@@ -128,15 +127,15 @@ impl Switch {
         }
     }
 
-    /// Notes that there is a way again for packets of flows that were lost
-    /// since then.
+    /// Notes that there is a path again for packets of flows that were lost since the time that
+    /// `lost_since` gives.
     pub(super) fn handle_restored(&mut self, now: Ns, lost_since: impl Fn(&Packet) -> Option<Ns>) {
         if let Some(Recoverer { machine, path }) = &mut self.recovery {
             machine.handle_restored(now, lost_since, path.at(now));
         }
     }
 
-    /// Does what its machines have to do now.
+    /// Calls its machines if they are due.
     pub(super) fn handle_timeout(&mut self, now: Ns) {
         if let Some(Regulator { machine, flows, .. }) = &mut self.rate_control {
             let Ok(()) = machine.handle_timeout(now, flows);
@@ -149,19 +148,17 @@ impl Switch {
         }
     }
 
-    /// The next packet of its local recovery, with the place behind the edge on its
-    /// path.
+    /// The next packet that its local recovery sends, with its place behind the edge on its path.
     pub(super) fn poll_transmit(&mut self) -> Option<Packet> {
         self.recovery.as_mut()?.path.poll_transmit()
     }
 
-    /// Whether a packet that passes may make its machines want to be called
-    /// sooner.
+    /// Whether a packet that passes may make its machines due sooner.
     pub(super) fn is_resending(&self) -> bool {
         self.recovery.as_ref().is_some_and(|it| it.machine.is_resending())
     }
 
-    /// When its machines want to be called.
+    /// When its machines are due.
     pub(super) fn poll_timeout(&self) -> Option<Ns> {
         let control = self.rate_control.as_ref().and_then(|it| it.machine.poll_timeout());
         let recovery = self.recovery.as_ref().and_then(|it| it.machine.poll_timeout());

@@ -1,5 +1,5 @@
-//! The thesis' numbers, and those measured with ns-3 and Linux, from the
-//! endpoints and machines as they are.
+//! The thesis' numbers, and those measured with ns-3 and Linux, from the same endpoints and
+//! machines.
 
 use super::dumbbell::{Dumbbell, active_active, one_flow};
 use super::link::QueueLimit;
@@ -19,7 +19,7 @@ fn halr() -> Dumbbell {
     Dumbbell { recovery, ..Dumbbell::thesis() }
 }
 
-/// Completion time of ten segments that start at `arrival_ms`.
+/// Completion time in s of ten segments that start at `arrival_ms`.
 fn short_flow(dumbbell: &Dumbbell, tcp: Congestion, arrival_ms: u64, outage_ms: u64) -> f64 {
     let outage = (outage_ms > 0).then_some((FAILS_AT, FAILS_AT + outage_ms * MS));
     let scenario = one_flow(dumbbell, Profile::NS2.with(tcp), 10, arrival_ms * MS, outage);
@@ -77,7 +77,8 @@ fn five_seconds_split_forty_to_sixty() {
 
 #[test]
 fn recovery_makes_the_delay_that_of_the_outage() {
-    // NewReno 0.75 to 1.49 s at 0.5 s; 3.6 to 4.2 s at 3 s, falling linearly.
+    // NewReno takes 0.75 to 1.49 s at an outage of 0.5 s, and 3.6 to 4.2 s at 3 s, falling
+    // linearly.
     let (low, high) = extremes(&halr(), 1440..2450, 500);
     assert!(low > 0.60 && (1.30..1.50).contains(&high), "{low} {high}");
     let (low, high) = extremes(&halr(), 1440..2000, 3000);
@@ -90,8 +91,8 @@ fn recovery_makes_the_delay_that_of_the_outage() {
 }
 
 fn shared(tcp: Congestion, buffer: u32, rate_control: bool) -> Outcome {
-    // ns-2's DropTail drops when the arriving packet would make the queue as
-    // long as its limit (drop-tail.cc), so that a limit of 750 holds 749.
+    // ns-2's DropTail drops a packet that would make the queue as long as its limit (drop-tail.cc),
+    // so that a limit of 750 holds 749.
     let dumbbell = Dumbbell {
         string_rates_bps: vec![100_000_000; 2],
         buffer: QueueLimit::Packets(buffer - 1),
@@ -120,8 +121,8 @@ fn surges(outcome: &Outcome) -> usize {
 fn buffers_overflow_in_eight_and_three_surges() {
     let (small, large) =
         (shared(Congestion::Sack, 750, false), shared(Congestion::Sack, 1500, false));
-    // Chaotic: the order of packets that arrive at one instant is enough to
-    // change them. Over seeds they are 8.6 ± 0.5 and 3.0 ± 0.4 (Figs 25, 26).
+    // The numbers are chaotic: the order of packets that arrive at one instant is enough to change
+    // them. Over seeds they are 8.6 ± 0.5 and 3.0 ± 0.4 (Figs 25, 26).
     let (small_surges, large_surges) = (surges(&small), surges(&large));
     assert!((7..=9).contains(&small_surges), "{small_surges}");
     assert!((2..=4).contains(&large_surges), "{large_surges}");
@@ -129,7 +130,7 @@ fn buffers_overflow_in_eight_and_three_surges() {
     assert!(small.flows.iter().all(|flow| flow.finished_ns.is_some()));
 }
 
-/// Jain's index of what the flows that were active all the time got.
+/// Jain's index of the flows that were active throughout.
 fn fairness(outcome: &Outcome, from_s: u64, until_s: u64) -> f64 {
     let whole = |flow: &&super::outcome::FlowOutcome| {
         flow.connected_ns.is_some_and(|at| at < from_s * 1000 * MS)
@@ -202,8 +203,8 @@ fn the_same_scenario_has_the_same_outcome() {
     assert_ne!(first, run(&scenario).unwrap());
 }
 
-/// ns-3.48's flows: arrivals over 1.4 s to the outage's end, 100 Mb/s, one way
-/// 45 + 2 + 2 + 1 ms, packets lost at the receiving interface.
+/// Results of a flow as in ns-3.48's runs: arrivals over 1.4 s before the outage's end, 100 Mb/s,
+/// one-way delays of 45 + 2 + 2 + 1 ms, packets lost at the receiving interface.
 fn like_ns3(profile: Profile, segments: u32, arrival_ns: Ns, outage_ms: u64) -> (f64, u32) {
     let dumbbell = Dumbbell { delays_ns: [45 * MS, 2 * MS, 2 * MS, MS], ..Dumbbell::thesis() };
     let outage = (outage_ms > 0).then_some((FAILS_AT, FAILS_AT + outage_ms * MS));
@@ -220,7 +221,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[test]
 fn short_flows_are_those_of_ns3() {
-    // Outage, medians of data lost and SYN lost, timeouts of all 300 flows.
+    // Outage, median times with lost data and with a lost SYN, and timeouts of all 300 flows.
     let measured = [
         (0, 0.5527, 0.0, 0),
         (500, 1.8535, 3.5527, 149),
@@ -254,8 +255,8 @@ fn short_flows_are_those_of_ns3() {
 
 #[test]
 fn long_flows_are_those_of_ns3() {
-    // SACK, outage, least, median and most seconds of the flows that lost data, and
-    // how many of the 40 had how many timeouts.
+    // SACK, outage, least, median and largest time in s of the flows that lost data, and the
+    // numbers of the 40 flows by their number of timeouts.
     let measured = [
         (true, 50, 1.67, 4.38, 8.60, (0, 27)),
         (true, 100, 2.79, 7.59, 8.60, (1, 28)),
@@ -280,7 +281,7 @@ fn long_flows_are_those_of_ns3() {
         let is_near = |time: f64, wanted: f64| (time / wanted - 1.0).abs() < 0.05;
         let name = format!("SACK {sack}, {outage_ms} ms: {times:?}");
         assert!(is_near(times[0], least) && is_near(times[20], middle), "{name}");
-        // Without SACK the longest is a matter of spurious recoveries, one by one.
+        // Without SACK the longest time depends on single spurious recoveries.
         assert!(!sack || is_near(times[39], most), "{name}");
         assert!(found.abs_diff(flows) <= 1, "{name}: {found} with {timeouts} timeouts");
     }

@@ -1,10 +1,10 @@
-//! The events to come, in virtual time: a hierarchical timing wheel (Varghese
-//! and Lauck 1987) over 64-bit nanoseconds, eight levels of 256 slots.
+//! A wheel of future events in virtual time: a hierarchical timing wheel (Varghese and Lauck 1987)
+//! over 64-bit nanoseconds, with eight levels of 256 slots.
 //!
-//! Events of one instant come out in the order in which they went in, so that a
-//! seed names one run. A slot is a list of chunks, so that its events are
-//! written and read in their order in memory. Chunks are reused: once the wheel
-//! has held as many events as it ever will at once, it allocates no more.
+//! Events of one instant come out in the order in which they were scheduled, so that a seed
+//! determines a run. A slot is a list of chunks, so that its events are written and read in memory
+//! order. Chunks are reused: once the wheel has held its largest number of events, it allocates no
+//! more.
 
 use crate::Ns;
 use prefetch_index::prefetch_index;
@@ -12,13 +12,14 @@ use prefetch_index::prefetch_index;
 const LEVELS: usize = 8;
 const SLOTS: usize = 256;
 const WORDS: usize = SLOTS / 64;
-/// Number of events of a chunk, which makes it two lines of the cache.
+/// Number of events in a chunk, which makes it two cache lines.
 const CHUNK: usize = 7;
-/// Marks the end of a list.
+/// Number of a chunk that ends a list.
 const NIL: u32 = u32::MAX;
-/// Level (2^16 ns a slot) up to which slots are sorted if they hold no more events
-/// than the number below; others are spread.
+/// Level (2^16 ns a slot) up to which slots with at most [`SORT_MAX`] events are sorted; others are
+/// spread.
 const SORT_LEVEL: usize = 2;
+/// Most events of a slot that is sorted instead of spread.
 const SORT_MAX: u32 = 256;
 
 #[derive(Clone, Copy)]
@@ -44,21 +45,21 @@ struct Slot {
 
 const EMPTY: Slot = Slot { head: NIL, tail: NIL, count: 0 };
 
-/// The events to come, earliest first.
+/// A queue of future events, earliest first.
 pub struct Wheel<E> {
     now: Ns,
     /// The next events in their order, from `first` on.
     ready: Vec<Entry<E>>,
     first: usize,
-    /// Time before which events are in `ready`; the slots are counted from
-    /// here.
+    /// Time before which all events are in `ready`; the slots are counted from here.
     horizon: Ns,
     chunks: Vec<Chunk<E>>,
     free: u32,
     slots: Box<[[Slot; SLOTS]; LEVELS]>,
     occupied: [[u64; WORDS]; LEVELS],
-    /// One bit per word above that is not zero, and per level that holds anything.
+    /// One bit for each word of `occupied` that is not zero.
     words: [u8; LEVELS],
+    /// One bit for each level that holds anything.
     levels: u32,
     len: usize,
     ahead: usize,
@@ -84,8 +85,7 @@ impl<E: Copy> Default for Wheel<E> {
 }
 
 impl<E: Copy> Wheel<E> {
-    /// Schedules an event. An event that should have happened already happens
-    /// now.
+    /// Schedules an event. An event in the past happens now.
     #[inline]
     pub fn push(&mut self, at: Ns, event: E) {
         let at = at.max(self.now);
@@ -108,34 +108,34 @@ impl<E: Copy> Wheel<E> {
         Some((at, event))
     }
 
-    /// The event at this distance behind the next one, if that is known yet;
-    /// others may still come before it.
+    /// The event `behind` places after the next one, if that is known yet; others may still come
+    /// before it.
     #[inline]
     pub fn peek(&self, behind: usize) -> Option<E> {
         self.ready.get(self.first + behind).map(|it| it.event)
     }
 
-    /// Keeps this many events ready to be peeked at, if they are near.
+    /// Keeps up to `ahead` near events ready to be peeked at.
     pub fn look_ahead(&mut self, ahead: usize) {
         self.ahead = ahead;
     }
 
-    /// Number of events that wait.
+    /// Number of scheduled events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Whether no event is scheduled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts an event among those that are ready, behind those of its time.
+    /// Inserts an event among those that are ready, after those of the same time.
     #[inline]
     fn insert(&mut self, entry: Entry<E>) {
-        // Those before it move to the places of what is past: they are few.
+        // The events before it move into the places of past ones: they are few.
         if self.first == 0 {
             self.ready.insert(0, entry);
         } else {
@@ -149,8 +149,8 @@ impl<E: Copy> Wheel<E> {
         self.ready[place] = entry;
     }
 
-    /// Makes the events of the earliest slot ready, or spreads it. False if
-    /// there is none, or none that is near while others are ready.
+    /// Makes the events of the earliest slot ready, or spreads it. Returns false if there is no
+    /// slot, or none that is near while others are ready.
     fn refill(&mut self) -> bool {
         let level = self.levels.trailing_zeros() as usize;
         if level > SORT_LEVEL && (level >= LEVELS || self.first < self.ready.len()) {
@@ -168,8 +168,8 @@ impl<E: Copy> Wheel<E> {
             self.spread(head);
             return true;
         }
-        // Alone in the earliest slot it is the earliest of all, whatever its
-        // level; those of the lowest are of one time.
+        // A lone event of the earliest slot is the earliest of all, whatever its level; events of a
+        // slot of the lowest level have the same time.
         let is_sorted = level == 0 || count == 1;
         self.horizon = if is_sorted { at } else { at | below };
         self.ready.drain(..self.first);
@@ -182,8 +182,8 @@ impl<E: Copy> Wheel<E> {
         true
     }
 
-    /// Takes the events of a slot; of the lowest level a chunk of them, since
-    /// any number may be of one time.
+    /// Takes the events of a slot; from the lowest level one chunk of them, since any number may
+    /// have the same time.
     fn collect(&mut self, level: usize, slot: usize, head: u32) {
         let mut index = head;
         loop {
@@ -203,8 +203,8 @@ impl<E: Copy> Wheel<E> {
         }
     }
 
-    /// Moves the events of a slot to the levels below. None of them can be
-    /// there already, so their order stays what it was.
+    /// Moves the events of a slot to the levels below. None of these holds events of that slot's
+    /// times yet, so their order is kept.
     fn spread(&mut self, head: u32) {
         let mut index = head;
         while index != NIL {
@@ -218,8 +218,8 @@ impl<E: Copy> Wheel<E> {
         }
     }
 
-    /// Appends an event to the slot of its time: on the level of the highest
-    /// byte in which that differs from the horizon.
+    /// Appends an event to the slot of its time, on the level of the highest byte in which that
+    /// differs from the horizon.
     #[inline]
     fn append(&mut self, entry: Entry<E>) {
         let level = (63 - ((entry.at ^ self.horizon) | 1).leading_zeros() as usize) / 8;
@@ -247,7 +247,7 @@ impl<E: Copy> Wheel<E> {
         }
     }
 
-    /// A chunk that holds one event.
+    /// A new chunk that holds one event.
     #[inline]
     fn chunk(&mut self, entry: Entry<E>) -> u32 {
         if self.free == NIL {

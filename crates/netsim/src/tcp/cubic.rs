@@ -2,18 +2,19 @@
 
 use crate::Ns;
 
-/// §4.6 and §4.1.
+/// Factor by which a loss reduces the window (§4.6).
 const BETA: f64 = 0.7;
+/// Constant of the window's growth, in segments/s³ (§4.1).
 const C: f64 = 0.4;
 
 /// What CUBIC remembers between losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cubic {
     window_max: f64,
-    /// Seconds until the window is what it was.
+    /// Time in s until the window is as large as before the loss.
     k: f64,
     epoch: Option<Ns>,
-    /// What Reno would have.
+    /// Window that Reno would have, in segments.
     friendly: f64,
 }
 

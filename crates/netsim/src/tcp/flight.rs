@@ -1,5 +1,5 @@
-//! The segments that are out: which have arrived, which are lost, which were
-//! sent again (RFC 6675 §3; the counters are those of Linux).
+//! The segments in flight: which have arrived, which are lost, and which were sent again (RFC 6675
+//! §3; the counters are those of Linux).
 
 use crate::Ns;
 use crate::net::packet::SACK_BLOCKS;
@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 
 const SACKED: u8 = 1;
 const LOST: u8 = 2;
-/// Flag: resent since it was lost.
+/// Flag of a segment that was resent since it was lost.
 const RESENT: u8 = 4;
-/// Flag: ever resent, so that its round trip is ambiguous (Karn).
+/// Flag of a segment that was ever resent, so that its round trip is ambiguous (Karn).
 const AMBIGUOUS: u8 = 8;
 
-/// Number of bits of the flags above; the others hold a time of 36 years.
+/// Number of bits of the flags; the others hold a time of up to 36 years.
 const FLAG_BITS: u32 = 4;
 
-/// A segment that is out: when it left, and its flags.
+/// A segment in flight: when it was sent, and its flags.
 #[derive(Clone, Copy, Debug)]
 struct Out(u64);
 
@@ -42,19 +42,18 @@ impl Out {
     }
 }
 
-/// What an acknowledgement has delivered.
+/// What an acknowledgement says was delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delivered {
-    /// Number of segments, acknowledged or reported.
+    /// Number of segments that were acknowledged or reported.
     pub count: u32,
-    /// When the last-sent of them left, and its number.
+    /// Sending time and number of the delivered segment that was sent last.
     pub newest: (Ns, u32),
-    /// When the last-sent of those that were sent once left.
+    /// Sending time of the last-sent delivered segment of those that were sent once.
     pub sample_sent_at: Option<Ns>,
-    /// Number of segments that had not been reported before.
+    /// Number of segments that were reported for the first time.
     pub reported: u32,
-    /// Whether one that had been resent was acknowledged without being
-    /// reported.
+    /// Whether a resent segment was acknowledged without being reported.
     pub acked_resent: bool,
 }
 
@@ -62,30 +61,29 @@ pub struct Delivered {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Flight {
-    /// In front: where these are is asked first.
+    /// The segments' states; the first field, since it is looked at first.
     out: VecDeque<Out>,
     base: u32,
     sacked: u32,
     lost: u32,
     resent: u32,
-    /// Number of segments that arrived behind a hole, it is not known which.
+    /// Number of segments that arrived behind a hole and are not known by number.
     unnamed: u32,
-    /// Number of segments that were resent, have arrived, and are still counted
-    /// as under way.
+    /// Number of segments that were resent, have arrived, and still count as in flight.
     kept: u32,
-    /// The highest that arrived behind a hole.
+    /// Highest segment that arrived behind a hole.
     highest: u32,
-    /// Place before which no segment is lost and not resent.
+    /// Place before which every lost segment was resent.
     hint: u32,
 }
 
 impl Flight {
-    /// Begins with nothing out; the next segment is `base`.
+    /// Begins with nothing in flight; the next segment is `base`.
     pub fn begin(&mut self, base: u32) {
         *self = Self { base, ..Self::default() };
     }
 
-    /// Brings its ends near in memory.
+    /// Prefetches the ends of the queue.
     #[inline]
     pub fn fetch(&self) {
         let (out, _) = self.out.as_slices();
@@ -93,12 +91,12 @@ impl Flight {
         prefetch_index(out, out.len());
     }
 
-    /// The next segment leaves.
+    /// Notes that the next segment is sent.
     pub fn push(&mut self, now: Ns) {
         self.out.push_back(Out::new(now, 0));
     }
 
-    /// A lost segment leaves again.
+    /// Notes that a lost segment is sent again.
     pub fn resend(&mut self, now: Ns, seq: u32) {
         let Some(out) = self.out.get_mut(seq.wrapping_sub(self.base) as usize) else {
             return;
@@ -108,7 +106,7 @@ impl Flight {
         *out = Out::new(now, known | RESENT | AMBIGUOUS);
     }
 
-    /// Everything before `ack` has arrived.
+    /// Notes that everything before `ack` has arrived.
     pub fn ack_to(&mut self, ack: u32, delivered: &mut Delivered) {
         while self.base < ack
             && let Some(out) = self.out.pop_front()
@@ -128,8 +126,8 @@ impl Flight {
         }
     }
 
-    /// These have arrived too. With `keeps` those of them that were sent again
-    /// stay among those on their way until they are acknowledged.
+    /// Notes that reported segments have arrived. With `keeps`, those that were resent count as in
+    /// flight until they are acknowledged.
     pub fn sack(
         &mut self,
         blocks: &[(u32, u32); SACK_BLOCKS],
@@ -143,7 +141,7 @@ impl Flight {
         }
     }
 
-    /// A duplicate without blocks: some segment behind the first has arrived.
+    /// Notes a duplicate without blocks: some segment behind the first has arrived.
     pub fn sack_any(&mut self, delivered: &mut Delivered) {
         if self.unnamed + 1 < self.out.len() as u32 {
             self.unnamed += 1;
@@ -151,13 +149,13 @@ impl Flight {
         }
     }
 
-    /// Without blocks: `acked` segments were acknowledged; all but the first of
-    /// them are those that duplicates had been for.
+    /// Notes, without blocks, that `acked` segments were acknowledged: all but the first of them
+    /// are those that the duplicates were for.
     pub fn name(&mut self, acked: u32) {
         self.unnamed = self.unnamed.saturating_sub(acked.saturating_sub(1));
     }
 
-    /// Duplicates without blocks that are not acknowledged yet.
+    /// Number of duplicates without blocks whose segments are not acknowledged yet.
     #[must_use]
     pub fn unnamed(&self) -> u32 {
         self.unnamed
@@ -185,7 +183,7 @@ impl Flight {
         self.sacked += 1;
     }
 
-    /// RFC 6675 §4 `IsLost`: three later segments have arrived.
+    /// Marks segments lost of which three later ones have arrived, as RFC 6675 §4 `IsLost`.
     pub fn mark_lost_by_count(&mut self, dup_acks: u32) -> u32 {
         if self.sacked < dup_acks {
             return 0;
@@ -204,8 +202,8 @@ impl Flight {
         found
     }
 
-    /// RFC 8985 §6.2: a segment that left this much earlier than a delivered
-    /// one is lost, even if it was resent already.
+    /// Marks segments lost that were sent `patience_ns` earlier than a delivered one, even if they
+    /// were resent (RFC 8985 §6.2).
     pub fn mark_lost_by_time(&mut self, newest: (Ns, u32), patience_ns: Ns) -> u32 {
         let mut found = 0;
         for at in 0..self.out.len() {
@@ -224,7 +222,7 @@ impl Flight {
         found
     }
 
-    /// A timeout: everything that is not known to have arrived is lost.
+    /// Marks everything lost that is not known to have arrived, after a timeout.
     pub fn mark_all_lost(&mut self) {
         for at in 0..self.out.len() {
             if !self.out[at].is(SACKED) {
@@ -235,7 +233,7 @@ impl Flight {
         (self.resent, self.kept, self.unnamed, self.hint) = (0, 0, 0, 0);
     }
 
-    /// Takes all losses back: nothing was lost after all.
+    /// Takes all losses back, because nothing was lost after all.
     pub fn unmark_lost(&mut self) {
         self.out.iter_mut().for_each(|out| out.clear(LOST | RESENT));
         (self.lost, self.resent, self.kept, self.hint) = (0, 0, 0, 0);
@@ -273,7 +271,7 @@ impl Flight {
         None
     }
 
-    /// Takes the first segment to be lost, even if it was resent already.
+    /// Marks the first segment lost, even if it was resent already.
     pub fn lose_first_again(&mut self) {
         if let Some(out) = self.out.front_mut()
             && out.is(RESENT)
@@ -285,8 +283,7 @@ impl Flight {
         self.lose_first();
     }
 
-    /// Whether nothing behind this segment arrived, though something did behind
-    /// another.
+    /// Whether nothing behind this segment has arrived, although something behind another has.
     #[must_use]
     pub fn is_beyond_reports(&self, seq: u32) -> bool {
         self.highest > self.base && seq >= self.highest
@@ -307,20 +304,20 @@ impl Flight {
         self.out.front().is_some_and(|out| out.is(LOST))
     }
 
-    /// Whether a repetition of the first segment is on its way.
+    /// Whether a repetition of the first segment is in flight.
     #[must_use]
     pub fn is_first_resent(&self) -> bool {
         self.out.front().is_some_and(|out| out.is(RESENT))
     }
 
-    /// Segments on their way, as far as is known.
+    /// Number of segments in flight, as far as is known.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         let sent = self.out.len() as u32 + self.resent + self.kept;
         sent.saturating_sub(self.sacked + self.lost + self.unnamed)
     }
 
-    /// Segments that arrived behind a hole.
+    /// Number of segments that arrived behind a hole.
     #[must_use]
     pub fn sacked(&self) -> u32 {
         self.sacked

@@ -5,14 +5,15 @@
 use crate::Ns;
 
 const MS: Ns = 1_000_000;
-/// Window below which slow start goes on: `hystart_low_window`.
+/// Window in segments below which slow start goes on: `hystart_low_window`.
 const WINDOW_MIN_SEGMENTS: f64 = 16.0;
-/// Gap below which acknowledgements belong to one train.
+/// Gap in ns below which acknowledgements belong to one train.
 const TRAIN_GAP: Ns = 2 * MS;
-/// Number of samples of a round before its delay counts.
+/// Number of samples in a round from which its delay counts.
 const SAMPLES_MIN: u32 = 8;
-/// Bounds of the growth of the round trip that is allowed, an eighth.
+/// Least growth of the round trip that is allowed, in ns, even if an eighth of it is less.
 const DELAY_MIN: Ns = 4 * MS;
+/// Largest growth of the round trip that is allowed, in ns, even if an eighth of it is more.
 const DELAY_MAX: Ns = 16 * MS;
 
 /// State of a round.
@@ -26,19 +27,19 @@ pub struct HyStart {
     samples: u32,
 }
 
-/// An acknowledgement in slow start.
+/// An acknowledgement in slow start, with what is known of the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
     pub snd_una: u32,
     pub snd_nxt: u32,
     pub cwnd: f64,
-    /// Its round trip, and the least ever.
+    /// Round trip of the acknowledged segment, in ns.
     pub rtt: Ns,
     pub rtt_min: Ns,
 }
 
 impl HyStart {
-    /// Whether the path is full.
+    /// Takes an acknowledgement; returns whether the path is full.
     pub fn handle_ack(&mut self, now: Ns, acked: &Acked) -> bool {
         if acked.snd_una > self.end {
             *self = Self { end: acked.snd_nxt, began: now, last_ack: now, rtt: None, samples: 0 };
@@ -49,8 +50,8 @@ impl HyStart {
         self.is_train_long(now, acked.rtt_min) || self.is_delayed(acked)
     }
 
-    /// A train as long as half a round trip fills the path: data and
-    /// acknowledgements need the other half.
+    /// Whether the train of acknowledgements is as long as half a round trip: data that fills the
+    /// path needs one half, and acknowledgements the other.
     fn is_train_long(&mut self, now: Ns, rtt_min: Ns) -> bool {
         if now - self.last_ack > TRAIN_GAP {
             return false;
@@ -74,7 +75,7 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// Acknowledgements of a round, `gap` apart, each with this round trip.
+    /// Plays a round of acknowledgements, `gap` apart, each with the round trip `rtt`.
     fn round(gap: Ns, count: u64, rtt: Ns) -> Option<u64> {
         let mut hystart = HyStart::default();
         (0..count).find(|ack| {
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_train_of_half_a_round_trip_ends_slow_start() {
         assert_eq!(round(MS, 100, 100 * MS), Some(51));
-        // Further apart they are no train.
+        // At this distance the acknowledgements are no train.
         assert_eq!(round(3 * MS, 100, 100 * MS), None);
     }
 

@@ -26,11 +26,11 @@ use crate::net::packet::{HEADER_BYTES, Kind, Packet};
 pub struct Counts {
     /// Segments that left, including SYNs.
     pub sent: u64,
-    /// Segments among these that had left before.
+    /// Segments sent that had been sent before.
     pub resent: u64,
     /// Expiries of the retransmission timer after the handshake.
     pub timeouts: u32,
-    /// Expiries before it.
+    /// Expiries of the retransmission timer during the handshake.
     pub syn_timeouts: u32,
     /// Recoveries without a timeout.
     pub fast_retransmits: u32,
@@ -48,7 +48,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The segment as a packet.
+    /// The packet that carries the segment.
     #[must_use]
     pub fn packet(self, now: Ns, profile: &Profile, flow: u32) -> Packet {
         let is_syn = self.seq == 0;
@@ -65,7 +65,7 @@ impl Segment {
     }
 }
 
-// The machine's kind comes first, in the line that is prefetched.
+// The kind of machine comes first, in the cache line that is prefetched.
 #[derive(Debug)]
 #[repr(u8)]
 enum Machine {
@@ -85,9 +85,9 @@ macro_rules! machine {
 
 /// A sender of either stack, idle until it is started.
 ///
-/// Contract: after [`Sender::start`] and every `handle_*` call
-/// [`Sender::poll_transmit`] until it has no segment more, then wait for an
-/// acknowledgement or for [`Sender::poll_timeout`].
+/// Contract: after [`Sender::start`] and after every `handle_*` call, call
+/// [`Sender::poll_transmit`] until it returns no segment, then wait for an acknowledgement or for
+/// [`Sender::poll_timeout`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sender {
@@ -106,7 +106,7 @@ impl Sender {
         Self { started: false, machine }
     }
 
-    /// Starts: the SYN may leave.
+    /// Starts the transfer: the SYN may leave.
     pub fn start(&mut self) {
         self.started = true;
     }
@@ -117,7 +117,7 @@ impl Sender {
         machine!(&mut self.machine, it => it.handle_ack(now, profile, packet));
     }
 
-    /// Handles its deadline.
+    /// Handles the expiry of the timer.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         machine!(&mut self.machine, it => it.handle_timeout(now, profile));
     }
@@ -131,7 +131,7 @@ impl Sender {
         machine!(&mut self.machine, it => it.poll_transmit(now, profile))
     }
 
-    /// An acknowledgement will come soon: brings near what it will touch.
+    /// Prefetches what the acknowledgement that comes soon will touch.
     #[inline]
     pub(crate) fn fetch(&self) {
         if let Machine::TwoWay(it) = &self.machine {
@@ -139,7 +139,7 @@ impl Sender {
         }
     }
 
-    /// When to call it again.
+    /// When [`Sender::handle_timeout`] is due.
     #[inline]
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {

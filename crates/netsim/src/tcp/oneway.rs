@@ -1,9 +1,8 @@
-//! The sending end of ns-2.34's one-way agents: Reno, NewReno, SACK and Vegas.
-//! Segment 0 is the SYN; what follows is `1..end`.
+//! The sending end of ns-2.34's one-way agents: Reno, NewReno, SACK and Vegas. Segment 0 is the
+//! SYN; the data is `1..end`.
 //!
-//! The semantics that the papers' numbers depend on are those of `tcp.cc`,
-//! `tcp-reno.cc`, `tcp-newreno.cc`, `tcp-sack1.cc` and `tcp-vegas.cc` with the
-//! defaults of `ns-default.tcl`; the code is not.
+//! What the papers' numbers depend on behaves as in `tcp.cc`, `tcp-reno.cc`, `tcp-newreno.cc`,
+//! `tcp-sack1.cc` and `tcp-vegas.cc` with the defaults of `ns-default.tcl`; the code is another.
 
 use super::profile::{Congestion, Profile};
 use super::scoreboard::Scoreboard;
@@ -17,16 +16,15 @@ use crate::net::packet::Packet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     None,
-    /// Duplicate acknowledgements: fast recovery is on.
+    /// Duplicate acknowledgements: fast recovery has begun.
     Duplicates,
-    /// Fast recovery has ended.
+    /// The end of fast recovery.
     Recovered,
     Timeout,
 }
 
-/// A sender. Feed it with [`Sender::handle_ack`] and [`Sender::handle_timeout`],
-/// then call [`Sender::poll_transmit`] until it has no segment more; its
-/// deadline is [`Sender::poll_timeout`].
+/// A sender. Feed it with [`Sender::handle_ack`] and [`Sender::handle_timeout`], then call
+/// [`Sender::poll_transmit`] until it returns no segment; its deadline is [`Sender::poll_timeout`].
 #[derive(Debug)]
 pub struct Sender {
     snd_una: u32,
@@ -54,7 +52,7 @@ pub struct Sender {
     resend: Option<u32>,
     limited: bool,
     timed: Option<(u32, Ns)>,
-    /// The highest segment that was ever timed.
+    /// Highest segment that was ever timed.
     timed_max: Option<u32>,
     rtt: TickEstimator,
     deadline: Option<Ns>,
@@ -145,7 +143,7 @@ impl Sender {
         self.deadline = Some(now + self.rtt.timeout_ns(profile));
         self.open(profile);
         if was_syn {
-            // `delay_growth_`: the window grows only from here.
+            // Only from here on the window grows (`delay_growth_`).
             self.cwnd = f64::from(self.initial_window);
         }
         if self.is_done() {
@@ -153,13 +151,15 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement of a part of what was out when the loss was noticed.
+    /// Handles an acknowledgement of a part of the segments that were out when the loss was
+    /// noticed.
     fn partial_ack(&mut self, now: Ns, profile: &Profile, ack: u32) {
         let newly = ack - self.snd_una;
         if let Some(board) = &mut self.sack {
             board.partial_ack();
         } else if self.inflation > newly {
-            // `partial_window_deflation_`, RFC 6582 §3.2 step 5.
+            // The window is deflated by what was acknowledged (`partial_window_deflation_`, RFC
+            // 6582 §3.2 step 5).
             self.inflation -= newly - 1;
         } else {
             self.cwnd = (self.cwnd - f64::from(newly - self.inflation)).max(1.0);
@@ -218,23 +218,23 @@ impl Sender {
                 board.one_left();
             }
         } else if let Some(board) = self.sack.as_mut().filter(|_| recovering) {
-            // In SACK recovery every duplicate is a segment that has left.
+            // In SACK recovery every duplicate stands for a segment that has left the network.
             board.one_left();
         } else if self.dup_acks < profile.dup_acks && profile.limited_transmit {
             self.limited = true;
         }
         if self.dup_acks >= profile.dup_acks || (recovering && self.sack.is_some()) {
-            // NewReno lets at most two out for one duplicate.
+            // NewReno sends at most two segments for one duplicate.
             let calm = profile.congestion == Congestion::NewReno;
             self.burst = if calm { 2 } else { u32::MAX };
         }
     }
 
     fn fast_retransmit(&mut self, now: Ns, profile: &Profile) {
-        // `bug_fix_`: one reduction for a window of data, except that Reno
-        // allows another one right after a fast retransmit.
+        // There is one reduction for a window of data (`bug_fix_`), except that Reno allows another
+        // right after a fast retransmit.
         let again = profile.congestion == Congestion::Reno && self.last_cut == Cut::Duplicates;
-        // `bugfix_ss_`: the first data segment may be the one that was lost.
+        // The first data segment may be the one that was lost (`bugfix_ss_`).
         if self.snd_una <= self.recover && !again && self.snd_una != 1 {
             return;
         }
@@ -244,7 +244,7 @@ impl Sender {
         self.halve(window);
         self.cwnd = f64::from(window / 2).max(1.0);
         if profile.congestion == Congestion::Vegas {
-            // Brakmo and Peterson §3.1: a quarter less.
+            // The window shrinks by a quarter (Brakmo and Peterson §3.1).
             self.cwnd = (f64::from(window) * 0.75).max(2.0);
         }
         self.deadline = Some(now + self.rtt.timeout_ns(profile));
@@ -261,14 +261,14 @@ impl Sender {
         self.ssthresh = (window / 2).max(2);
     }
 
-    /// Handles its deadline.
+    /// Handles the expiry of the timer.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         if self.is_done() || self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
         if self.snd_una == 0 {
             self.counts.syn_timeouts += 1;
-            // `bugfix_ss_`: the network is slow or full.
+            // A lost SYN means that the network is slow or full (`bugfix_ss_`).
             self.initial_window = profile.syn_loss_window_segments;
         } else {
             self.counts.timeouts += 1;
@@ -328,7 +328,7 @@ impl Sender {
             return Some(seq);
         }
         if std::mem::take(&mut self.limited) {
-            // RFC 3042: one beyond the window for each of the first duplicates.
+            // Each of the first duplicates allows one segment beyond the window (RFC 3042).
             let beyond = f64::from(self.snd_una) + self.cwnd + f64::from(self.dup_acks);
             let open = f64::from(self.snd_nxt) < beyond.min(self.right_edge());
             return (open && self.snd_nxt < self.end).then(|| self.take_next());
@@ -368,13 +368,13 @@ impl Sender {
         f64::from(self.snd_una) + f64::from(self.window)
     }
 
-    /// Number of whole segments that may be out.
+    /// Number of whole segments that may be out at once.
     fn usable_window(&self, profile: &Profile) -> u32 {
         let inflation = if profile.congestion == Congestion::Sack { 0 } else { self.inflation };
         ((self.cwnd as u32) + inflation).min(self.window)
     }
 
-    /// When to call it again.
+    /// When [`Sender::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.deadline

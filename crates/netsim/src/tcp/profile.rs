@@ -1,5 +1,4 @@
-//! The constants of a TCP: they are data, not code, and decide which one is
-//! simulated.
+//! The constants of a TCP. They are data, and determine which TCP is simulated.
 
 use crate::Ns;
 
@@ -16,18 +15,18 @@ pub enum Stack {
     TwoWay,
 }
 
-/// How the congestion window moves.
+/// The rule by which the congestion window changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
     /// RFC 5681: a partial acknowledgement ends fast recovery.
     Reno,
     /// RFC 6582: a partial acknowledgement retransmits the next hole.
     NewReno,
-    /// RFC 2018 and 6675.
+    /// RFC 2018 and 6675: SACK blocks say which segments are missing.
     Sack,
     /// Brakmo and Peterson 1995: backs off when round trips get longer.
     Vegas,
-    /// RFC 9438.
+    /// RFC 9438: the window grows as a cubic function of time.
     Cubic,
 }
 
@@ -46,66 +45,65 @@ pub struct Profile {
     pub initial_window_segments: u32,
     /// The initial window after a SYN was lost.
     pub syn_loss_window_segments: u32,
-    /// Timeout before the first round trip is measured.
+    /// Timeout in ns before the first round trip is measured.
     pub syn_timeout_ns: Ns,
     /// Number of SYNs that are repeated without doubling the time between them.
     pub syn_linear_timeouts: u32,
     pub rto_min_ns: Ns,
     pub rto_max_ns: Ns,
-    /// The clock's granularity; round trips are measured in it.
+    /// Granularity of the clock in ns; round trips are measured in it.
     pub tick_ns: Ns,
     pub delack_ns: Ns,
-    /// Number of unacknowledged segments that are acknowledged at once.
+    /// Number of unacknowledged segments at which an acknowledgement is sent at once.
     pub delack_segments: u32,
-    /// Whether the acknowledgement of the SYN is delayed too, as in ns-2's
-    /// sink.
+    /// Whether the acknowledgement of the SYN is delayed, too, as in ns-2's sink.
     pub delack_syn: bool,
     /// Number of segments after the handshake that are acknowledged at once.
     pub quick_acks: u32,
-    /// Whether the last segment that the application asked for is acknowledged
-    /// at once. The papers' times of short flows (0.6 s, and 4.0 s and 9.9 s
-    /// after one and two lost SYNs) follow together from no other rule.
+    /// Whether the last segment that the application asked for is acknowledged at once. The papers'
+    /// times of short flows (0.6 s, and 4.0 s and 9.9 s after one and two lost SYNs) together
+    /// follow from no other rule.
     pub ack_push: bool,
     /// Number of duplicate acknowledgements that mean a loss.
     pub dup_acks: u32,
-    /// One-way only: partial acknowledgements after the first do not restart the
-    /// timer, so that many holes end in a timeout and slow start ("impatient",
-    /// RFC 6582 §4; ns-2 `newreno_changes1_`).
+    /// One-way only: whether partial acknowledgements after the first leave the timer running, so
+    /// that many holes end in a timeout and slow start ("impatient", RFC 6582 §4; ns-2
+    /// `newreno_changes1_`).
     pub impatient: bool,
-    /// RFC 3042: the first duplicates let new segments out.
+    /// Whether the first duplicates allow new segments to be sent (RFC 3042).
     pub limited_transmit: bool,
-    /// One-way only: a SYN that is sent again adds a segment to the transfer
-    /// (ns-2 `curseq_ += 1` in `output()`).
+    /// One-way only: whether a repeated SYN adds a segment to the transfer (ns-2 `curseq_ += 1` in
+    /// `output()`).
     pub syn_adds_segment: bool,
-    /// Two-way only: the lower bound is one of the variation, as Linux has it,
-    /// not of the whole timeout.
+    /// Two-way only: whether the lower bound of the timeout applies to the variation, as in Linux,
+    /// instead of the whole timeout.
     pub rto_floor_of_variation: bool,
-    /// Two-way only: a repeated timeout reduces the threshold once more, which
-    /// RFC 5681 §3.1 forbids and ns-3 does.
+    /// Two-way only: whether a repeated timeout reduces the threshold once more, which RFC 5681
+    /// §3.1 forbids and ns-3 does.
     pub reduces_again: bool,
-    /// Two-way only: recovery as ns-3.48 has it, see `tcp/twoway/ns3.rs`; `prr` is
-    /// not asked then.
+    /// Two-way only: whether recovery is as in ns-3.48, see `tcp/twoway/ns3.rs`; `prr` is ignored
+    /// then.
     pub ns3_recovery: bool,
-    /// Two-way only: the window grows by what was acknowledged (RFC 3465), not
-    /// by one for each acknowledgement.
+    /// Two-way only: whether the window grows by what was acknowledged (RFC 3465) instead of by one
+    /// for each acknowledgement.
     pub counts_segments: bool,
-    /// Two-way only: CUBIC leaves slow start by HyStart.
+    /// Two-way only: whether CUBIC leaves slow start by HyStart.
     pub hystart: bool,
-    /// RFC 7323, for round trips and for undoing spurious timeouts.
+    /// Whether timestamps (RFC 7323) are used, for round trips and for undoing spurious timeouts.
     pub timestamps: bool,
-    /// RFC 2018; without it a [`Stack::TwoWay`] counts duplicates.
+    /// Whether SACK (RFC 2018) is used; without it a [`Stack::TwoWay`] counts duplicates.
     pub sack: bool,
-    /// RFC 6937: the window in recovery follows what was delivered.
+    /// Whether the window in recovery follows what was delivered (RFC 6937).
     pub prr: bool,
-    /// RFC 8985 §6: a segment is lost when a later one was delivered.
+    /// Whether a segment counts as lost when a later one was delivered (RFC 8985 §6).
     pub rack: bool,
-    /// RFC 8985 §7: a probe before the timeout.
+    /// Whether a probe is sent before the timeout (RFC 8985 §7).
     pub tlp: bool,
 }
 
 impl Profile {
-    /// ns-2.34's defaults, with the tick of 0.5 s and the window of 64 that the
-    /// HALR thesis must have used (its numbers follow from no other).
+    /// The defaults of ns-2.34, with the tick of 0.5 s and the window of 64 that the HALR thesis
+    /// must have used (its numbers follow from no others).
     pub const NS2: Self = Self {
         stack: Stack::OneWay,
         congestion: Congestion::NewReno,
@@ -140,11 +138,11 @@ impl Profile {
         tlp: false,
     };
 
-    /// ns-3.48's TcpNewReno as the reference runs had it.
+    /// ns-3.48's TcpNewReno as in the reference runs.
     pub const NS3: Self = Self {
         stack: Stack::TwoWay,
         congestion: Congestion::NewReno,
-        // Two of them are of the point-to-point link.
+        // Two of the header's bytes are those of the point-to-point link.
         header_bytes: 42,
         window_segments: 5700,
         initial_window_segments: 1,
@@ -153,7 +151,7 @@ impl Profile {
         tick_ns: MS,
         delack_ns: 200 * MS,
         delack_syn: false,
-        // "Always respond to first data packet to speed up the connection."
+        // From ns-3: "Always respond to first data packet to speed up the connection."
         quick_acks: 1,
         sack: true,
         prr: true,
@@ -164,8 +162,8 @@ impl Profile {
         ..Self::NS2
     };
 
-    /// What Linux 6 does: initial window 10 (RFC 6928), RTO of at least 200 ms,
-    /// four SYNs a second apart before they are doubled, RACK and TLP, CUBIC.
+    /// Linux 6: initial window 10 (RFC 6928), RTO of at least 200 ms, four SYNs a second apart
+    /// before the time doubles, RACK and TLP, CUBIC.
     pub const MODERN: Self = Self {
         congestion: Congestion::Cubic,
         mss_bytes: 1448,
@@ -189,7 +187,7 @@ impl Profile {
         ..Self::NS3
     };
 
-    /// The same with another congestion control.
+    /// This profile with another congestion control.
     #[must_use]
     pub fn with(self, congestion: Congestion) -> Self {
         Self { congestion, ..self }

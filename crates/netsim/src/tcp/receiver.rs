@@ -1,19 +1,20 @@
-//! The receiving end: puts segments in order and acknowledges them, every
-//! second one at once, a lone one after a delay.
+//! The receiving end: orders segments and acknowledges them, every second one at once, a lone one
+//! after a delay.
 
 use super::profile::{Profile, Stack};
 use crate::Ns;
 use crate::net::packet::{HEADER_BYTES, Kind, Packet, SACK_BLOCKS};
 
-/// Most holes that a receiver can remember; segments that would make more are
-/// dropped, as a full reassembly queue drops them.
+/// Most holes that a receiver remembers; segments that would make more are dropped, as by a full
+/// reassembly queue.
 pub const RANGES_MAX: usize = 8192;
 
-/// Bytes of a SACK option with one block, and of every further one (RFC 2018 §3).
+/// Bytes of a SACK option with one block (RFC 2018 §3).
 const SACK_FIRST_BYTES: u32 = 12;
+/// Bytes of every further block of a SACK option (RFC 2018 §3).
 const SACK_MORE_BYTES: u32 = 8;
 
-/// The result of a packet.
+/// The effect of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Number of segments that were new, in order or not.
@@ -30,7 +31,7 @@ pub struct Receiver {
     rcv_nxt: u32,
     /// Ranges that arrived beyond `rcv_nxt`, `first..end`, ascending and apart.
     ranges: Vec<(u32, u32)>,
-    /// The range that the newest segment is in: reported first (RFC 2018 §4).
+    /// The range of the newest segment, which is reported first (RFC 2018 §4).
     newest: u32,
     /// Number of segments that wait for an acknowledgement.
     unacked: u32,
@@ -38,7 +39,7 @@ pub struct Receiver {
     deadline: Option<Ns>,
     /// The kind of acknowledgement that is due, if one is.
     due: Option<Kind>,
-    /// The timestamp to echo.
+    /// The timestamp to echo, in ns.
     echo: Ns,
 }
 
@@ -49,8 +50,7 @@ impl Receiver {
             self.handle_syn(now, profile, packet);
             return Received::default();
         }
-        // ns-2's sink does not look where a segment is from; a TCP without a
-        // connection would.
+        // ns-2's sink does not check where a segment comes from; a TCP without a connection would.
         if self.rcv_nxt == 0 {
             return Received::default();
         }
@@ -61,14 +61,15 @@ impl Receiver {
             self.echo = packet.sent_at;
         }
         let expected = match profile.stack {
-            // The sink compares with the highest in order, so that a repeated
-            // last segment counts as expected.
+            // ns-2's sink compares with the highest segment in order, so that a repeated last
+            // segment counts as expected.
             Stack::OneWay => packet.seq + 1 == self.rcv_nxt,
             Stack::TwoWay => in_order > 0,
         };
         let pushed = profile.ack_push && packet.push;
         if !expected || filled || pushed {
-            // Out of order, old, or filling a gap: at once (RFC 5681 §4.2).
+            // A segment that is out of order, old, or fills a gap is acknowledged at once (RFC 5681
+            // §4.2).
             self.owe(Kind::Ack);
         } else {
             self.delay(now, profile);
@@ -106,14 +107,14 @@ impl Receiver {
         self.deadline = None;
     }
 
-    /// Handles its deadline.
+    /// Handles the expiry of the timer.
     pub fn handle_timeout(&mut self, now: Ns) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.owe(if self.rcv_nxt == 1 { Kind::SynAck } else { Kind::Ack });
         }
     }
 
-    /// When to call it again.
+    /// When [`Receiver::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.deadline
@@ -143,7 +144,7 @@ impl Receiver {
         Some(packet)
     }
 
-    /// The block of the newest segment first, then the latest others.
+    /// Fills in the block of the newest segment first, then the latest others.
     fn fill_sack(&self, packet: &mut Packet) -> u32 {
         let mut blocks = 0;
         let newest = self.ranges.iter().position(|it| (it.0..it.1).contains(&self.newest));
@@ -155,8 +156,7 @@ impl Receiver {
         blocks as u32
     }
 
-    /// Notes a segment; returns whether it was new, and whether it was the
-    /// front of a hole.
+    /// Notes a segment; returns whether it was new, and whether it was the first of a hole.
     fn insert(&mut self, seq: u32) -> (bool, bool) {
         if seq < self.rcv_nxt {
             return (false, false);
@@ -188,7 +188,7 @@ impl Receiver {
         (true, false)
     }
 
-    /// The next segment it waits for.
+    /// The next segment that the receiver waits for.
     #[must_use]
     pub fn rcv_nxt(&self) -> u32 {
         self.rcv_nxt

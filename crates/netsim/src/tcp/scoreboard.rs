@@ -1,5 +1,5 @@
-//! What a SACK sender of ns-2 knows of the segments beyond `snd_una`: which
-//! have arrived, which were sent again, and how many are on their way.
+//! What a SACK sender of ns-2 knows of the segments beyond `snd_una`: which have arrived, which
+//! were sent again, and how many are in flight.
 
 use crate::net::packet::SACK_BLOCKS;
 use std::collections::VecDeque;
@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 const ARRIVED: u8 = 1;
 const RESENT: u8 = 2;
 
-/// Most segments that a scoreboard remembers; beyond that nothing is noted, and
-/// they are resent after a timeout.
+/// Most segments that a scoreboard remembers; segments beyond are not noted, and are resent after a
+/// timeout.
 pub const MARKS_MAX: usize = 1 << 16;
 
-/// A scoreboard, used from the first duplicate on.
+/// A scoreboard, which is used from the first duplicate on.
 #[derive(Debug, Default)]
 pub struct Scoreboard {
     base: u32,
@@ -48,7 +48,7 @@ impl Scoreboard {
         self.base = self.base.max(snd_una);
     }
 
-    /// Enters recovery; the first hole is being sent.
+    /// Enters recovery, in which the first hole is sent.
     pub fn enter(&mut self, snd_una: u32, snd_max: u32, dup_acks: u32) {
         self.advance(snd_una);
         self.pipe = i64::from(snd_max) - i64::from(snd_una) - i64::from(dup_acks);
@@ -56,29 +56,29 @@ impl Scoreboard {
         self.pipe += 1;
     }
 
-    /// A duplicate: one segment has left the network.
+    /// Notes a duplicate: one segment has left the network.
     pub fn one_left(&mut self) {
         self.pipe -= 1;
     }
 
-    /// A partial acknowledgement: the lost segment and its repetition have.
+    /// Notes a partial acknowledgement: the lost segment and its repetition have left the network.
     pub fn partial_ack(&mut self) {
         self.pipe -= 2;
     }
 
-    /// A segment was sent in recovery.
+    /// Notes that a segment was sent in recovery.
     pub fn one_sent(&mut self) {
         self.pipe += 1;
     }
 
-    /// Number of segments on their way, as far as is known.
+    /// Number of segments in flight, as far as is known.
     #[must_use]
     pub fn pipe(&self) -> i64 {
         self.pipe
     }
 
-    /// The first segment before `recover` that neither arrived nor was sent
-    /// again, with one that arrived behind it; it counts as sent again.
+    /// The first segment before `recover` that has neither arrived nor been sent again, and behind
+    /// which one has arrived; it counts as sent again.
     pub fn next_hole(&mut self, snd_una: u32, recover: u32) -> Option<u32> {
         self.advance(snd_una);
         let last = self.marks.iter().rposition(|mark| mark & ARRIVED != 0)?;
@@ -90,7 +90,7 @@ impl Scoreboard {
         })
     }
 
-    /// A timeout: nothing is known any more.
+    /// Forgets everything, because of a timeout.
     pub fn clear(&mut self) {
         self.marks.clear();
         self.pipe = 0;

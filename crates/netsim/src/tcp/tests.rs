@@ -1,4 +1,4 @@
-//! Endpoints in a language of sends and receives, in virtual time.
+//! Tests of the endpoints by scripts of sends and receives, in virtual time.
 //!
 //! A line is a time in ms, then `> segments` that must leave at that moment and
 //! no other, or `< ack N` with `sack A-B` and `win N` for an acknowledgement
@@ -149,7 +149,7 @@ fn timeouts_double_from_a_second_and_a_half() {
     assert_eq!((sender.counts().timeouts, sender.window().1), (3, 2.0));
 }
 
-/// Eight segments are out, the first of them is lost.
+/// Eight segments are out, and the first of them is lost.
 const WINDOW_OF_EIGHT: &str = "
     0 > 0
     200 < ack 1
@@ -251,8 +251,8 @@ fn the_receivers_window_is_obeyed() {
 
 #[test]
 fn vegas_stops_growing_before_a_loss() {
-    // Acknowledgements after a round trip that grows with what is out: a path
-    // that holds ten segments, then queues.
+    // Each acknowledgement comes after a round trip that grows with what is out: the path holds ten
+    // segments, and others queue.
     let profile = Profile::NS2.with(Congestion::Vegas);
     let mut sender = Sender::new(&profile, 5000);
     sender.start();
@@ -365,7 +365,7 @@ fn a_receiver_reports_the_newest_block_first() {
     assert_eq!((last.ack, last.sack), (2, [(3, 4), (9, 10), (7, 8)]));
 }
 
-/// When a sender that hears nothing more sends, ms after its last acknowledgement.
+/// Times at which a sender that hears nothing more sends, in ms after its last acknowledgement.
 fn silence(profile: Profile, flight: u32) -> Vec<u64> {
     let mut sender = Sender::new(&profile, 1000);
     sender.start();
@@ -394,8 +394,8 @@ fn silence(profile: Profile, flight: u32) -> Vec<u64> {
 
 #[test]
 fn a_modern_sender_keeps_the_clocks_of_linux() {
-    // Linux 6.18, round trip 100 ms: TLP 0.21, then 0.53, 1.17, 2.41, 4.9 and
-    // 10.0 s after the last data. Its timer wheel adds some percent.
+    // Linux 6.18 with a round trip of 100 ms: TLP at 0.21, then 0.53, 1.17, 2.41, 4.9 and 10.0 s
+    // after the last data. Its timer wheel adds some percent.
     let measured = [210.0, 530.0, 1170.0, 2410.0, 4900.0, 10_000.0];
     let ours = silence(Profile { window_segments: 4096, ..Profile::MODERN }, 40);
     assert_eq!(ours.len(), measured.len(), "{ours:?}");
@@ -406,7 +406,7 @@ fn a_modern_sender_keeps_the_clocks_of_linux() {
 
 #[test]
 fn modern_syns_are_linear_at_first() {
-    // Linux 6.18: 1.03, 2.05, 3.08, 4.10, 5.13, 7.15, 11.37 s.
+    // Linux 6.18 repeats a SYN at 1.03, 2.05, 3.08, 4.10, 5.13, 7.15 and 11.37 s.
     let profile = Profile::MODERN;
     let mut sender = Sender::new(&profile, 10);
     sender.start();
@@ -426,8 +426,8 @@ fn modern_syns_are_linear_at_first() {
 
 #[test]
 fn a_modern_sender_recovers_a_window_from_head_and_tail() {
-    // Ten are out, all lost; the head and the tail were resent by the edge: the
-    // hole between them is sent again at once, as measured with Linux.
+    // Ten segments are out, all of them lost; the edge has resent the head and the tail. The hole
+    // between them is sent again at once, as measured with Linux.
     let sender = play(
         Profile { congestion: Congestion::NewReno, ..Profile::MODERN },
         10,

@@ -4,14 +4,15 @@
 use super::profile::Profile;
 use crate::Ns;
 
-/// Number of fraction bits of the smoothed round trip and of its variation.
+/// Number of fraction bits of the smoothed round trip.
 const SRTT_BITS: u32 = 3;
+/// Number of fraction bits of the round trip's variation.
 const RTTVAR_BITS: u32 = 2;
 
-/// Longest round trip: ten years, so that sums of times cannot overflow.
+/// Longest round trip in ns: ten years, so that sums of times cannot overflow.
 const ROUND_TRIP_MAX_NS: Ns = 315_000_000_000_000_000;
 
-/// The estimator of the one-way agents.
+/// The estimator of round trips of the one-way agents.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TickEstimator {
     /// Smoothed round trip in eighths of ticks; 0 before the first sample.
@@ -24,8 +25,8 @@ pub struct TickEstimator {
 }
 
 impl TickEstimator {
-    /// Takes a round trip that took `rtt_ns` and began at `sent_at`. The clock
-    /// ticks on its own: a trip that begins late in a tick seems longer.
+    /// Takes a round trip that took `rtt_ns` and began at `sent_at`. The clock ticks on its own, so
+    /// that a trip that begins late in a tick seems longer.
     pub fn sample(&mut self, profile: &Profile, sent_at: Ns, rtt_ns: Ns) {
         let tick = profile.tick_ns.max(1);
         let ticks = ((rtt_ns.min(ROUND_TRIP_MAX_NS) + sent_at % tick) / tick).max(1);
@@ -41,8 +42,7 @@ impl TickEstimator {
         self.rto = ((self.rttvar << (2 + SRTT_BITS - RTTVAR_BITS)) + self.srtt) >> SRTT_BITS;
     }
 
-    /// Ends the backing off: a segment that was sent once was acknowledged
-    /// (Karn 1987).
+    /// Ends the backoff: a segment that was sent once was acknowledged (Karn 1987).
     pub fn end_backoff(&mut self) {
         self.doublings = 0;
     }
@@ -50,7 +50,7 @@ impl TickEstimator {
     /// Backs off, because the timer expired.
     pub fn back_off(&mut self) {
         self.doublings = (self.doublings + 1).min(30);
-        // So far backed off the estimate is not to be trusted any more.
+        // After so many doublings the estimate is no longer trusted.
         if self.doublings > 3 {
             self.rttvar += self.srtt >> SRTT_BITS;
             self.srtt = 0;

@@ -1,6 +1,5 @@
-//! The sending end of a TCP after RFC 9293: RFC 6298 timers, RFC 6675 or RFC
-//! 8985 loss detection, RFC 6937 recovery. The constants of its profile make it
-//! behave as ns-3's does, or as that of Linux.
+//! The sending end of a TCP after RFC 9293: RFC 6298 timers, RFC 6675 or RFC 8985 loss detection,
+//! and RFC 6937 recovery. Its profile's constants make it behave like that of ns-3 or of Linux.
 
 mod ns3;
 
@@ -18,23 +17,23 @@ use std::slice;
 enum State {
     Handshake,
     Open,
-    /// Fast recovery.
+    /// Fast recovery from a loss.
     Recovery,
-    /// After a timeout.
+    /// Recovery after a timeout.
     Loss,
 }
 
-/// Purpose of the timer.
+/// The purpose of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     Retransmission,
-    /// RFC 8985 §7.
+    /// A tail-loss probe is due (RFC 8985 §7).
     Probe,
-    /// RFC 8985 §6.3: a little patience with reordering.
+    /// The patience with reordering ends (RFC 8985 §6.3).
     Reordering,
 }
 
-/// State to fall back to if a timeout was spurious.
+/// The state to return to if a timeout was spurious.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     cwnd: f64,
@@ -42,8 +41,8 @@ struct Undo {
     resent_at: Ns,
 }
 
-/// A sender; the contract is that of [`super::Sender`]. What every
-/// acknowledgement touches comes first.
+/// A sender; its contract is that of [`super::Sender`]. The fields that every acknowledgement
+/// touches come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sender {
@@ -60,7 +59,7 @@ pub struct Sender {
     rttvar: Ns,
     rtt_min: Ns,
     rtt_last: Ns,
-    /// When the last-sent segment that was delivered had left, and its number.
+    /// Sending time and number of the delivered segment that was sent last.
     rack: (Ns, u32),
     doublings: u32,
     /// Segment whose acknowledgement ends recovery.
@@ -68,13 +67,13 @@ pub struct Sender {
     state: State,
     syn_due: bool,
     probe_due: bool,
-    /// Whether a segment leaves whatever the window says.
+    /// Whether a segment is sent whatever the window says.
     forced: bool,
     /// Whether ns-3's recovery has had a partial acknowledgement.
     was_partial: bool,
-    /// Number of duplicates in a row without blocks, as ns-3 counts them.
+    /// Number of duplicates without blocks in a row, as ns-3 counts them.
     duplicates: u32,
-    /// Whether a probe is out; there is one per flight.
+    /// Whether a probe was sent; there is one for each flight.
     probed: bool,
     counts: Counts,
     syn_sent_at: Ns,
@@ -125,7 +124,7 @@ impl Sender {
         }
     }
 
-    /// Brings near what an acknowledgement touches behind the first line.
+    /// Prefetches what an acknowledgement touches beyond the first cache line.
     #[inline]
     pub(super) fn fetch(&self) {
         self.flight.fetch();
@@ -171,7 +170,7 @@ impl Sender {
         }
         self.detect_spurious(profile, packet, advanced);
         self.detect_loss(profile);
-        // The acknowledgement that ends a recovery does not open the window too.
+        // The acknowledgement that ends a recovery does not also open the window.
         if !self.leave_recovery(profile) {
             self.adapt(now, profile, advanced, &delivered);
         }
@@ -202,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// RFC 6298 §2.
+    /// Takes a round trip (RFC 6298 §2).
     fn sample(&mut self, rtt: Ns) {
         self.rtt_min = self.rtt_min.min(rtt);
         self.rtt_last = rtt;
@@ -217,7 +216,7 @@ impl Sender {
     fn rto_ns(&self, profile: &Profile) -> Ns {
         let base = match (self.srtt, profile.rto_floor_of_variation) {
             (0, _) => profile.syn_timeout_ns.max(profile.rto_min_ns),
-            // Linux bounds the variation, not the sum.
+            // Linux bounds the variation instead of the sum.
             (srtt, true) => srtt + (4 * self.rttvar).max(profile.rto_min_ns),
             (srtt, false) => {
                 (srtt + (4 * self.rttvar).max(profile.tick_ns)).max(profile.rto_min_ns)
@@ -226,8 +225,8 @@ impl Sender {
         base.saturating_mul(1 << self.doublings.min(30)).min(profile.rto_max_ns)
     }
 
-    /// RFC 3522 (Eifel): the acknowledgement is for what was sent before the
-    /// timeout, so nothing had been lost.
+    /// Detects a spurious timeout (Eifel, RFC 3522): the acknowledgement is for what was sent
+    /// before the timeout, so nothing was lost.
     fn detect_spurious(&mut self, profile: &Profile, packet: &Packet, advanced: bool) {
         if self.state != State::Loss || !advanced || !profile.timestamps {
             return;
@@ -255,8 +254,8 @@ impl Sender {
         }
     }
 
-    /// RFC 6582: three duplicates, and every partial acknowledgement, mean that
-    /// the first segment is lost.
+    /// Detects losses without blocks: three duplicates, and every partial acknowledgement, mean
+    /// that the first segment is lost (RFC 6582).
     fn detect_loss_without_blocks(&mut self, profile: &Profile) -> u32 {
         let partial = self.state == State::Recovery && self.snd_una < self.recover;
         if partial || self.flight.unnamed() >= profile.dup_acks {
@@ -265,7 +264,8 @@ impl Sender {
         u32::from(self.flight.next_lost().is_some())
     }
 
-    /// RFC 8985 §6.2 step 4: none once three have arrived behind a hole.
+    /// The patience with reordering in ns: none once three segments have arrived behind a hole (RFC
+    /// 8985 §6.2 step 4).
     fn patience_ns(&self, profile: &Profile) -> Ns {
         let sure = self.flight.sacked() >= profile.dup_acks || self.state != State::Open;
         if sure { 0 } else { self.rtt_min / 4 }
@@ -280,8 +280,8 @@ impl Sender {
         }
     }
 
-    /// `window` is what the threshold is made of, `flight` what the reduction is
-    /// in proportion to.
+    /// Begins a recovery. `window` determines the threshold, and the reduction is in proportion to
+    /// `flight`.
     fn begin_recovery(&mut self, profile: &Profile, window: f64, flight: u32) {
         self.state = State::Recovery;
         self.recover = self.snd_nxt;
@@ -345,7 +345,7 @@ impl Sender {
         self.hystart.handle_ack(now, &acked)
     }
 
-    /// RFC 6937 §3, with the slow-start reduction bound.
+    /// Sets the window in recovery by RFC 6937 §3, with the slow-start reduction bound.
     fn prr(&mut self, delivered: u32) {
         self.prr_delivered += delivered;
         let in_flight = self.flight.in_flight();
@@ -376,8 +376,8 @@ impl Sender {
     fn restart(&mut self, now: Ns, profile: &Profile) {
         let may_probe = profile.tlp && self.state == State::Open && !self.probed && self.srtt > 0;
         if may_probe {
-            // RFC 8985 §7.2: two round trips; a lone segment may be
-            // acknowledged late.
+            // The time to a probe is two round trips; a lone segment may be acknowledged late (RFC
+            // 8985 §7.2).
             let lone = if self.snd_nxt - self.snd_una == 1 { profile.rto_min_ns } else { 0 };
             let wait = (2 * self.srtt + lone).min(self.rto_ns(profile));
             self.timer = Some((now + wait, Timer::Probe));
@@ -386,7 +386,7 @@ impl Sender {
         }
     }
 
-    /// Handles its deadline.
+    /// Handles the expiry of the timer.
     pub fn handle_timeout(&mut self, now: Ns, profile: &Profile) {
         let Some((_, timer)) = self.timer.filter(|(at, _)| *at <= now) else {
             return;
@@ -413,7 +413,7 @@ impl Sender {
         }
     }
 
-    /// RFC 6298 §5.4 to 5.6, RFC 5681 §3.1.
+    /// Handles a timeout (RFC 6298 §5.4 to 5.6, RFC 5681 §3.1).
     fn expire(&mut self, now: Ns, profile: &Profile) {
         self.counts.timeouts += 1;
         let is_first = self.state != State::Loss || !self.flight.first_was_resent();
@@ -458,7 +458,7 @@ impl Sender {
             }
         };
         self.prr_out += u32::from(self.state == State::Recovery);
-        // A probe waits for the last of a burst.
+        // The probe is timed from the last segment of a burst.
         if self.timer.is_none_or(|it| it.1 == Timer::Probe) {
             self.restart(now, profile);
         }
@@ -480,7 +480,7 @@ impl Sender {
         Some(Segment { seq: 0, is_again, push: false })
     }
 
-    /// RFC 8985 §7.3: a new segment, or the last one again.
+    /// Sends a probe: a new segment, or the last one again (RFC 8985 §7.3).
     fn send_probe(&mut self, now: Ns) -> Option<Segment> {
         self.send_new(now).or_else(|| {
             let last = self.snd_nxt.checked_sub(1)?;
@@ -507,31 +507,31 @@ impl Sender {
         Segment { seq, is_again: true, push: seq == self.segments }
     }
 
-    /// When to call it again.
+    /// When [`Sender::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Ns> {
         self.timer.map(|(at, _)| at)
     }
 
-    /// Is everything acknowledged?
+    /// Whether everything is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.snd_una >= self.end()
     }
 
-    /// Is the SYN acknowledged?
+    /// Whether the SYN is acknowledged.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.state != State::Handshake
     }
 
-    /// Congestion window and slow-start threshold, segments.
+    /// Congestion window and slow-start threshold, in segments.
     #[must_use]
     pub fn window(&self) -> (f64, f64) {
         (self.cwnd, self.ssthresh)
     }
 
-    /// What happened so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

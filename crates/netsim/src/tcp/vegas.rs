@@ -1,16 +1,17 @@
-//! Vegas (Brakmo and Peterson, JSAC 1995): compares the rate that the window
-//! should give with the one it gives, once per round trip.
+//! Vegas (Brakmo and Peterson, JSAC 1995): once in a round trip it compares the rate that the
+//! window should give with the one it gives.
 
 use crate::Ns;
 use std::collections::VecDeque;
 
-/// Segments that may wait in the network before the window stops growing, and
-/// above which it shrinks (§3.2); slow start ends at the third (§3.3).
+/// Segments waiting in the network below which the window grows (§3.2).
 const ALPHA: f64 = 1.0;
+/// Segments waiting in the network above which the window shrinks (§3.2).
 const BETA: f64 = 3.0;
+/// Segments waiting in the network above which slow start ends (§3.3).
 const GAMMA: f64 = 1.0;
 
-/// Sending times that are remembered; beyond that round trips are not measured.
+/// Most sending times that are remembered; beyond them round trips are not measured.
 const TIMES_MAX: usize = 4096;
 
 /// What Vegas knows of its path.
@@ -19,13 +20,13 @@ pub struct Vegas {
     base_rtt: Ns,
     sum: Ns,
     samples: u64,
-    /// The round trip ends when this segment is acknowledged.
+    /// Segment whose acknowledgement ends the round trip.
     round_end: u32,
     slow: bool,
-    /// In slow start the window grows every other round trip.
+    /// Whether the window grows in this round trip: in slow start, in every other one.
     grows: bool,
     first: u32,
-    /// When the segments from `first` on were sent; 0 if again.
+    /// Sending times in ns of the segments from `first` on; 0 if sent again.
     times: VecDeque<Ns>,
 }
 
@@ -45,7 +46,7 @@ impl Default for Vegas {
 }
 
 impl Vegas {
-    /// A segment leaves.
+    /// Notes that a segment is sent.
     pub fn note_sent(&mut self, now: Ns, seq: u32, is_again: bool) {
         if is_again {
             if let Some(time) = self.times.get_mut(seq.saturating_sub(self.first) as usize) {
@@ -59,7 +60,7 @@ impl Vegas {
         }
     }
 
-    /// A new acknowledgement; once per round trip it answers with a window.
+    /// Takes a new acknowledgement; returns a window once in a round trip.
     pub fn handle_ack(
         &mut self,
         now: Ns,
@@ -90,7 +91,7 @@ impl Vegas {
         let rtt = self.sum as f64 / self.samples as f64;
         (self.sum, self.samples) = (0, 0);
         let base = self.base_rtt as f64;
-        // Expected minus actual, in segments that wait somewhere.
+        // Expected rate minus actual rate, in segments that wait somewhere.
         let waiting = f64::from(flight) * (1.0 - base / rtt);
         Some(self.next_window(cwnd, waiting))
     }
@@ -113,15 +114,15 @@ impl Vegas {
         }
     }
 
-    /// Is the oldest segment out longer than two round trips of an empty path?
-    /// Then the first duplicate is reason enough (§3.1).
+    /// Whether the oldest segment has been out for longer than two round trips of an empty path, so
+    /// that the first duplicate is reason enough to resend (§3.1).
     #[must_use]
     pub fn is_overdue(&self, now: Ns, snd_una: u32) -> bool {
         let at = snd_una.checked_sub(self.first).and_then(|at| self.times.get(at as usize));
         at.is_some_and(|at| *at != 0 && now - at > self.base_rtt.saturating_mul(2))
     }
 
-    /// A timeout: slow start again.
+    /// Begins slow start again after a timeout.
     pub fn handle_timeout(&mut self) {
         self.slow = true;
         self.grows = true;
@@ -129,7 +130,7 @@ impl Vegas {
         self.times.iter_mut().for_each(|time| *time = 0);
     }
 
-    /// Is it in slow start?
+    /// Whether it is in slow start.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         self.slow

@@ -11,25 +11,25 @@ use holdfast_netsim::net::{Outcome, Scenario};
 use holdfast_netsim::tcp::Congestion;
 use holdfast_report::plot::{Chart, Line, Span};
 
-/// Bins of the throughput series, ms.
+/// Width of the bins of the throughput series, in ms.
 const BIN_MS: u64 = 100;
 
-/// Two clusters of overflows further apart are two surges, ms.
+/// Least distance of two clusters of overflows that count as two surges, in ms.
 const SURGE_MS: u64 = 700;
 
-/// The thesis counts surges in 20 s after the failover.
+/// Time after the failover in which the thesis counts surges, in ms from the run's start.
 pub const AFTER_MS: (u64, u64) = (8000, 28_000);
 
-/// What may vary.
+/// What varies between the runs.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The TCP.
     pub tcp: Congestion,
-    /// R1's buffer, packets.
+    /// Buffer of R1, in packets.
     pub buffer: u32,
-    /// With rate control?
+    /// Whether there is rate control.
     pub control: bool,
-    /// Rates of the strings, bits per second; the first fails.
+    /// Rates of the strings in bits per second; the first string fails.
     pub strings_bps: Vec<u64>,
     /// When the failover is complete, ms.
     pub until_ms: u64,
@@ -48,14 +48,14 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// The run as a scenario.
+    /// The scenario of the run.
     #[must_use]
     pub fn scenario(&self, context: &Context) -> Scenario {
         let remaining: u64 = self.strings_bps[1..].iter().sum();
         let dumbbell = Dumbbell {
             string_rates_bps: self.strings_bps.clone(),
-            // ns-2's DropTail drops when the arriving packet would make the
-            // queue as long as its limit (drop-tail.cc).
+            // ns-2's DropTail drops a packet that would make the queue as long as its limit
+            // (drop-tail.cc).
             buffer: QueueLimit::Packets(self.buffer - 1),
             rate_control: self.control.then(|| rate_control(remaining)),
             ..Dumbbell::thesis()
@@ -63,10 +63,10 @@ impl Setup {
         let mut scenario = active_active(&dumbbell, ns2(self.tcp));
         scenario.outages[0].until_ns = self.until_ms * MS;
         if self.strings_bps.len() != 2 || self.strings_bps[0] != self.strings_bps[1] {
-            // The switch deals flows out by the strings' rates.
+            // The switch distributes flows by the strings' rates.
             scenario.flows.iter_mut().for_each(|flow| flow.string = None);
         }
-        // What an application reads: a hole holds back all behind it.
+        // An application reads in order: a hole holds back everything behind it.
         scenario.watch.in_order = true;
         scenario.watch.queues =
             (1..self.strings_bps.len() as u32).map(Dumbbell::bottleneck).collect();
@@ -77,20 +77,20 @@ impl Setup {
         scenario
     }
 
-    /// What it led to.
+    /// Simulates the run.
     #[must_use]
     pub fn run(&self, context: &Context) -> Run {
         runs(context, std::slice::from_ref(self)).swap_remove(0)
     }
 }
 
-/// Several at once, on all cores.
+/// Simulates several runs, on all cores.
 pub fn runs(context: &Context, setups: &[Setup]) -> Vec<Run> {
     let scenarios: Vec<Scenario> = setups.iter().map(|it| it.scenario(context)).collect();
     context.run_all(&scenarios).into_iter().map(|outcome| Run { outcome }).collect()
 }
 
-/// Off and on, of the default set-up.
+/// The default set-up without rate control and with it.
 pub fn pair(context: &Context, tcp: Congestion, buffer: u32) -> [Run; 2] {
     let setups = [false, true].map(|control| Setup { tcp, buffer, control, ..Setup::default() });
     let mut both = runs(context, &setups);
@@ -107,7 +107,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Goodput of the flows that `keep` names, Mb/s, averaged over `width` bins.
+    /// Goodput in Mb/s of the flows that `keep` selects, averaged over `width` bins.
     pub fn series(&self, width: usize, keep: impl Fn(&FlowOutcome) -> bool) -> Vec<(f64, f64)> {
         let bins = self.outcome.flows.iter().map(|it| it.bins.len()).max().unwrap_or(0);
         let mut sums = vec![0.0; bins];
@@ -120,7 +120,7 @@ impl Run {
         sums.chunks_exact(width).map(mbps).enumerate().map(|(i, it)| (middle(i), it)).collect()
     }
 
-    /// Mean and deviation of the total goodput, in bins of 0.5 s.
+    /// Mean and deviation of the total goodput in Mb/s, in bins of 0.5 s.
     #[must_use]
     pub fn total(&self, from_s: f64, until_s: f64) -> (f64, f64) {
         let inside = |it: &(f64, f64)| it.0 >= from_s && it.0 < until_s;
@@ -129,7 +129,7 @@ impl Run {
         mean_and_deviation(&values)
     }
 
-    /// Jain's index of the flows that were active all the time.
+    /// Jain's index of the flows that were active throughout.
     #[must_use]
     pub fn fairness(&self, from_s: u64, until_s: u64) -> f64 {
         let whole = |flow: &&FlowOutcome| {
@@ -145,25 +145,25 @@ impl Run {
         jain(&shares)
     }
 
-    /// The watched queue.
+    /// Results of the watched queue.
     #[must_use]
     pub fn queue(&self) -> QueueOutcome {
         self.outcome.queues.first().cloned().unwrap_or_default()
     }
 
-    /// Surges of overflows in the 20 s after the failover.
+    /// Number of surges of overflows in the 20 s after the failover.
     #[must_use]
     pub fn surges(&self) -> f64 {
         self.queue().surges(AFTER_MS.0 * MS, AFTER_MS.1 * MS, SURGE_MS * MS) as f64
     }
 
-    /// The longest queue in that time.
+    /// Longest queue in the 20 s after the failover, in packets.
     #[must_use]
     pub fn longest(&self) -> f64 {
         f64::from(self.queue().max_between(AFTER_MS.0 * MS, AFTER_MS.1 * MS))
     }
 
-    /// The queue over time, the longest in each 50 ms.
+    /// The queue over time: the longest in each 50 ms, in packets.
     #[must_use]
     pub fn queue_series(&self) -> Vec<(f64, f64)> {
         let bin_s = QUEUE_BIN_NS as f64 / 1e9;
@@ -174,7 +174,7 @@ impl Run {
     }
 }
 
-/// A chart over the run's time.
+/// A chart over the time of the run.
 pub fn chart(title: &str, y_name: &str, x_range: (f64, f64), lines: Vec<Line>) -> Chart {
     Chart {
         title: title.to_owned(),
@@ -187,7 +187,7 @@ pub fn chart(title: &str, y_name: &str, x_range: (f64, f64), lines: Vec<Line>) -
     }
 }
 
-/// Figs 20 and 21: total, passed and failover flows.
+/// Throughput of total, passed and failover flows (Figs 20 and 21).
 pub fn throughput(title: &str, run: &Run) -> Drawn {
     let total = run.series(5, |_| true);
     let passed = run.series(5, |flow| !flow.moved);
@@ -204,13 +204,13 @@ pub fn throughput(title: &str, run: &Run) -> Drawn {
     Drawn { charts, table, checks: Vec::new() }
 }
 
-/// What failover flows get while their string is down, Mb/s.
+/// Throughput of failover flows while their string is down, in Mb/s.
 pub fn failover_flows_down(run: &Run) -> f64 {
     let moved = run.series(1, |flow| flow.moved);
     moved.iter().filter(|it| it.0 > 5.2 && it.0 < 8.0).map(|it| it.1).fold(0.0, f64::max)
 }
 
-/// Figs 23 and 24: what each of ten sampled flows gets of the string.
+/// Share of the string that each of ten sampled flows gets (Figs 23 and 24).
 pub fn shares(title: &str, run: &Run) -> Drawn {
     const SAMPLED: usize = 10;
     let flows = run.outcome.flows.len();
@@ -234,7 +234,7 @@ pub fn shares(title: &str, run: &Run) -> Drawn {
     Drawn { charts, table, checks: Vec::new() }
 }
 
-/// Figs 25 and 26: R1's queue, with and without rate control.
+/// R1's queue, with and without rate control (Figs 25 and 26).
 pub fn queues(title: &str, both: &[Run; 2]) -> Drawn {
     let [off, on] = both.each_ref().map(Run::queue_series);
     let mut table = Table::new(&["time_s", "off_packets", "on_packets"]);

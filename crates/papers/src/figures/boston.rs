@@ -7,14 +7,14 @@ use holdfast_netsim::atm::{Outcome, Protocol, Repair, Responses, Scenario, run};
 use holdfast_report::parallel;
 use holdfast_report::plot::{Chart, Line};
 
-/// Buffers, cells (TCP Boston §3.1).
+/// Buffers in cells (TCP Boston §3.1).
 pub const BUFFERS: [u32; 6] = [64, 256, 512, 1000, 2000, 4000];
 
-/// Packets, bytes, and the deadline of each (§3.3).
+/// Sizes of packets in bytes, with their deadlines in ns (§3.3).
 pub const PACKETS: [(u32, u64); 2] = [(1500, 700 * MS), (9180, 1400 * MS)];
 
-/// The protocols, in the paper's order; then Boston with the other reading of what
-/// a report of pending cells does.
+/// The protocols in the paper's order, and then Boston with the other reading of what a report of
+/// pending cells does.
 pub const PROTOCOLS: [(&str, Protocol); 5] = [
     ("Vegas", Protocol::Tcp),
     ("Boston-BP", Protocol::boston_bp(Repair::WithRetransmission)),
@@ -28,32 +28,32 @@ pub const FEC: usize = 2;
 pub const BP_AT_ONCE: usize = 3;
 pub const FEC_AT_ONCE: usize = 4;
 
-/// Why ratios differ from the paper's.
+/// Reason why ratios differ from the paper's.
 pub const OPEN: &str = "The paper leaves open how Boston repairs, when sources start and what \
     the timer does; `holdfast-lab run boston-choices` shows what each does to this number.";
 
-/// Why fewer of Vegas' packets miss their deadline than the paper says.
+/// Reason why fewer of Vegas' packets miss their deadline than the paper says.
 pub const SILENT: &str = "16 windows of at least two packets are more than wire and buffer hold, \
     so someone must wait. A Vegas connection waits in its timer, doubled up to 64 times, and \
     what it does not send misses no deadline; Boston keeps sending, in parts, and its packets \
     are late. By time instead of by packet see \"time with a packet overdue\".";
 
-/// Why redundancy does not shorten response times here.
+/// Reason why redundancy does not shorten response times in these runs.
 pub const QUEUE: &str = "A cell in 32 lengthens the queue that all share by 3 %, interleaved \
     packets end later, and losses come in runs of more cells than are redundant: what \
     redundancy saves is less. No choice of `boston-choices` turns this round.";
 
 /// Runs many scenarios on all cores.
 pub fn run_all(scenarios: &[Scenario]) -> Vec<Outcome> {
-    // The figures' scenarios ask for nothing impossible.
+    // The figures' scenarios are possible, so no run fails.
     parallel::map(scenarios, |scenario| run(scenario).unwrap_or_default())
 }
 
-/// All runs of a seed.
+/// All runs for one seed.
 pub struct Runs(Vec<Outcome>);
 
 impl Runs {
-    /// Simulates them.
+    /// Simulates all runs.
     pub fn new(context: &Context) -> Self {
         let mut scenarios = Vec::new();
         for (packet_bytes, deadline_ns) in PACKETS {
@@ -71,12 +71,12 @@ impl Runs {
         Self(run_all(&scenarios))
     }
 
-    /// One of them.
+    /// Outcome of one run.
     pub fn get(&self, packet: usize, protocol: usize, buffer: usize) -> &Outcome {
         &self.0[(packet * PROTOCOLS.len() + protocol) * BUFFERS.len() + buffer]
     }
 
-    /// A number over all buffers.
+    /// A number of the outcomes, over all buffers.
     pub fn series(
         &self,
         packet: usize,
@@ -86,7 +86,7 @@ impl Runs {
         std::array::from_fn(|buffer| of(self.get(packet, protocol, buffer)))
     }
 
-    /// A chart of it for a packet size, for the first so many protocols.
+    /// A chart of a number for a packet size, for the first protocols.
     pub fn chart(
         &self,
         packet: usize,
@@ -99,7 +99,7 @@ impl Runs {
         chart(packet, y_name, lines.collect())
     }
 
-    /// All numbers of all runs.
+    /// The numbers of all runs.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&[
             "packet_bytes",
@@ -158,38 +158,38 @@ fn numbers(it: &Outcome) -> Vec<f64> {
     ]
 }
 
-/// A line over the buffers.
+/// A line over all buffers.
 pub fn curve(name: &str, values: &[f64; BUFFERS.len()]) -> Line {
     let points = BUFFERS.iter().zip(values).filter(|it| it.1.is_finite());
     line(name, points.map(|(x, y)| (f64::from(*x).log2(), *y)).collect())
 }
 
-/// A chart over the buffers.
+/// A chart over all buffers.
 pub fn chart(packet: usize, y_name: &str, lines: Vec<Line>) -> Chart {
     Chart {
         title: format!("{}-byte packets, 64 kB windows", PACKETS[packet].0),
         x_name: "switch buffer, log2 of cells".to_owned(),
         y_name: y_name.to_owned(),
-        // 64 to 4,000 cells; the legend is to the left of them.
+        // The buffers have 64 to 4,000 cells; the legend is to their left.
         x_range: (0.0, 12.0),
         lines,
         ..Chart::default()
     }
 }
 
-/// By how much `ours` is less than `theirs`; "improvement" has three readings.
+/// How much smaller `ours` is than `theirs`, in the three readings of "improvement".
 pub struct Improvement {
-    /// The mean over the buffers of the relative difference; a buffer at which there
-    /// is nothing to improve is left out.
+    /// Relative difference, averaged over the buffers; a buffer with nothing to improve is left
+    /// out.
     pub per_buffer: f64,
-    /// The relative difference of the means over the buffers.
+    /// Relative difference of the means over the buffers.
     pub of_means: f64,
-    /// The mean difference as it stands: points, or seconds.
+    /// Absolute difference of the means: points, or seconds.
     pub absolute: f64,
 }
 
 impl Improvement {
-    /// The comparison of numbers over the buffers.
+    /// Compares numbers over the buffers.
     pub fn of(theirs: &[f64; BUFFERS.len()], ours: &[f64; BUFFERS.len()]) -> Self {
         let pairs = || theirs.iter().zip(ours);
         let some: Vec<f64> =
@@ -204,20 +204,19 @@ impl Improvement {
     }
 }
 
-/// At how many buffers one is not more than the other, within a part in 1,000.
+/// Number of buffers at which `low` does not exceed `high`, within one part in 1,000.
 pub fn not_more(low: &[f64; BUFFERS.len()], high: &[f64; BUFFERS.len()]) -> f64 {
     low.iter().zip(high).filter(|(low, high)| **low <= **high * 1.001 + 1e-9).count() as f64
 }
 
-/// The mean over the buffers of one through the other; a buffer at which both are 0
-/// is left out.
+/// Ratio of `ours` to `theirs`, averaged over the buffers; one at which `theirs` is 0 is left out.
 pub fn mean_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let pairs = ours.iter().zip(theirs).filter(|it| *it.1 > 0.0);
     let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
     ratios.iter().sum::<f64>() / ratios.len() as f64
 }
 
-/// Packets that the destination's AAL does not deliver (TCP Boston §3.1): for TCP the
+/// Share of packets that the destination's AAL does not deliver (TCP Boston §3.1): for TCP the
 /// incomplete ones, for Boston those of which nothing arrives.
 pub fn undelivered(it: &Outcome, protocol: usize) -> f64 {
     if protocol == VEGAS { it.packet_loss() } else { it.missing_share() }

@@ -1,5 +1,5 @@
-//! What TCP Boston's paper leaves open, one choice after the other: which of its
-//! orderings each turns round. Figs 4 to 6 are the first of them.
+//! The choices that TCP Boston's paper leaves open, one after the other: which of its orderings
+//! each reverses. Figs 4 to 6 have the first of each.
 
 use super::boston::{
     BP, BUFFERS, FEC, PACKETS, PROTOCOLS, VEGAS, chart, curve, mean_ratio, run_all,
@@ -11,11 +11,11 @@ use holdfast_netsim::atm::{FlowControl, Outcome, Protocol, Repair, Scenario};
 pub const FIGURE: Figure =
     Figure { id: "boston-choices", title: "TCP Boston: what the paper leaves open", draw };
 
-/// Less than a third of the paper's time, ns: enough to order protocols.
+/// Duration of a run in ns, less than a third of the paper's: enough to order protocols.
 const DURATION_NS: u64 = 200_000 * MS;
 const COMPARED: [usize; 3] = [VEGAS, BP, FEC];
 
-/// A choice and what it makes of the scenario of the figures.
+/// A choice, and how it changes the scenario of the figures.
 type Choice = (&'static str, fn(Scenario) -> Scenario);
 
 const CHOICES: [Choice; 11] = [
@@ -50,12 +50,12 @@ fn at_once(protocol: Protocol) -> Protocol {
     }
 }
 
-/// What is compared of a run.
+/// A number of a run that is compared.
 type Number = fn(&Outcome) -> f64;
-/// Over the buffers.
+/// A number over the buffers.
 type Series = [f64; BUFFERS.len()];
 
-/// A packet size under a choice: the outcomes of the protocols, each over all buffers.
+/// Outcomes of the protocols for a packet size under a choice, each over all buffers.
 struct Compared<'a>(&'a [Outcome]);
 
 impl Compared<'_> {

@@ -1,5 +1,5 @@
-//! TCP Boston Fig. 2: the mean number of round trips by equation (2), and what the
-//! protocol really needs, since only missing cells are sent again.
+//! TCP Boston Fig. 2: the mean number of round trips by equation (2), and the number that the
+//! protocol needs, since only missing cells are sent again.
 
 use super::context::{Context, dashed, line};
 use super::{Check, Drawn, Figure, Table};
@@ -9,13 +9,13 @@ use holdfast_report::plot::Chart;
 pub const FIGURE: Figure =
     Figure { id: "boston-fig2", title: "TCP Boston: round trips by redundancy", draw };
 
-/// "A 30-cell (i.e., 1.5-kB) packet".
+/// Number of cells of a segment in the paper ("A 30-cell (i.e., 1.5-kB) packet").
 const CELLS: usize = 30;
-/// What 1,500 bytes and AAL5's trailer really make.
+/// Number of cells of 1,500 bytes and AAL5's trailer.
 const CELLS_AAL5: usize = 32;
 const LOSSES_PERCENT: [u32; 5] = [1, 5, 10, 15, 20];
 const ALPHA_MAX: usize = 10;
-/// "On the average … within 3 round trip times".
+/// Deadline in the paper, in rounds ("On the average … within 3 round trip times").
 const ROUNDS: f64 = 3.0;
 
 fn draw(_: &Context) -> Drawn {
@@ -45,7 +45,7 @@ fn draw(_: &Context) -> Drawn {
         x_name: "alpha, cells added to 30".to_owned(),
         y_name: "mean round trips, log10".to_owned(),
         x_range: (0.0, ALPHA_MAX as f64),
-        // Above 1,000 is room for the legend.
+        // The room above 1,000 is for the legend.
         y_range: Some((0.0, 4.5)),
         lines,
         ..Chart::default()
@@ -53,7 +53,7 @@ fn draw(_: &Context) -> Drawn {
     Drawn { charts: vec![chart], table, checks: checks() }
 }
 
-/// The least redundancy with which equation (2) promises the deadline.
+/// The least redundancy with which equation (2) keeps the deadline.
 fn alpha_min(cells: usize, rate: f64) -> f64 {
     let meets = |alpha: &usize| equation_2(cells, *alpha, rate) <= ROUNDS;
     (0..=256 - cells).find(meets).map_or(f64::NAN, |it| it as f64)
@@ -96,7 +96,7 @@ fn checks() -> Vec<Check> {
 mod tests {
     use super::*;
 
-    /// One claim does not follow from its own equation; everything else does.
+    /// One claim does not follow from its equation; all others do.
     #[test]
     fn only_the_claim_for_thirty_cells_and_ten_percent_differs() {
         let differs = |it: &&Check| !(it.accepted.0..=it.accepted.1).contains(&it.ours);

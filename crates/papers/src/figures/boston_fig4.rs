@@ -11,7 +11,7 @@ use holdfast_netsim::atm::{Outcome, Scenario};
 pub const FIGURE: Figure =
     Figure { id: "boston-fig4", title: "TCP Boston: goodput, response time, packet loss", draw };
 
-/// Bytes that name a cell's segment and row, where they are charged.
+/// Bytes in a cell that name its segment and row, in the run that charges for them.
 const CELL_ID_BYTES: u32 = 2;
 
 fn draw(context: &Context) -> Drawn {
@@ -36,7 +36,8 @@ fn named(packet: usize, what: &str) -> String {
     format!("{} B: {what}", PACKETS[packet].0)
 }
 
-/// An ordering: at how many buffers it holds, and the mean ratio over the buffers.
+/// Checks of an ordering: the number of buffers at which it holds, and the mean ratio over the
+/// buffers.
 fn ordering(packet: usize, what: &str, low: &[f64; 6], high: &[f64; 6], note: &str) -> [Check; 2] {
     let buffers = format!("buffers of 6 with {what}");
     let ratio = format!("{what}, mean ratio");
@@ -119,7 +120,7 @@ fn losses(runs: &Runs, packet: usize) -> Vec<Check> {
     checks
 }
 
-/// What it costs that every cell says whose it is.
+/// Goodput that is lost because every cell names its segment and row.
 fn identified(context: &Context, runs: &Runs, packet: usize) -> Check {
     let (packet_bytes, deadline_ns) = PACKETS[packet];
     let scenario = Scenario {

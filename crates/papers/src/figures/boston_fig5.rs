@@ -9,9 +9,9 @@ use holdfast_report::plot::Chart;
 pub const FIGURE: Figure =
     Figure { id: "boston-fig5", title: "TCP Boston: histogram of response times", draw };
 
-/// Bins of a run in an interval.
+/// Number of a run's bins in an interval.
 const PER_INTERVAL: usize = (100_000_000 / RESPONSE_BIN_NS) as usize;
-/// Intervals that are drawn.
+/// Number of intervals that are drawn.
 const INTERVALS: usize = 30;
 
 fn draw(context: &Context) -> Drawn {
@@ -40,7 +40,7 @@ fn draw(context: &Context) -> Drawn {
         x_name: "response time, s (intervals of 0.1 s)".to_owned(),
         y_name: "share of packets, log10".to_owned(),
         x_range: (0.0, INTERVALS as f64 / 10.0),
-        // Above 1 is room for the legend.
+        // The room above 1 is for the legend.
         y_range: Some((-5.0, 3.0)),
         lines: lines.collect(),
         ..Chart::default()
@@ -49,7 +49,7 @@ fn draw(context: &Context) -> Drawn {
     Drawn { charts: vec![chart], table, checks }
 }
 
-/// The share of packets in each interval.
+/// Share of packets in each interval.
 fn intervals(outcome: &Outcome) -> Vec<f64> {
     let count = outcome.delivered() as f64;
     let share = |bins: &[u32]| bins.iter().map(|it| f64::from(*it)).sum::<f64>() / count;

@@ -12,7 +12,8 @@ use holdfast_report::plot::Chart;
 pub const FIGURE: Figure =
     Figure { id: "boston-fig6", title: "TCP Boston: missed deadlines and variability", draw };
 
-/// Points by which an improvement may differ from the paper's.
+/// Difference by which an improvement may miss the paper's number and still count as met, as a
+/// share.
 const TOLERANCE: f64 = 0.05;
 
 fn missed(it: &Outcome) -> f64 {
@@ -56,7 +57,7 @@ fn panels(runs: &Runs, packet: usize) -> Vec<Chart> {
     ]
 }
 
-/// What the text says, in three readings each.
+/// Checks of what the text says, in three readings each.
 fn claims(runs: &Runs, packet: usize) -> Vec<Check> {
     let is_small = packet == 0;
     let pick = |small: f64, large: f64| if is_small { small } else { large };
@@ -88,7 +89,7 @@ fn readings(what: &str, paper: f64, note: &str, ours: &Improvement) -> [Check; 3
     ]
 }
 
-/// All packets together instead of connections, and the other reading of a report.
+/// Checks of all packets together instead of by connection, and of the other reading of a report.
 fn beyond(runs: &Runs, packet: usize) -> Vec<Check> {
     let small = packet == 0;
     let named = |what: &str| format!("{} B: {what}", PACKETS[packet].0);

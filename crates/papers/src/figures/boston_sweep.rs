@@ -11,15 +11,15 @@ pub const FIGURE: Figure =
 
 const PACKETS: [u32; 4] = [576, 1500, 4470, 9180];
 const WINDOWS_KB: [u32; 4] = [8, 16, 32, 64];
-/// A tenth of the paper's time, ns: enough to order schemes.
+/// Duration of a run in ns, a tenth of the paper's: enough to order schemes.
 const DURATION_NS: u64 = 70_000_000_000;
-/// Jain's group; Romanow and Floyd leave the threshold open.
+/// Early Packet Discard with the threshold of Jain's group; Romanow and Floyd leave it open.
 const EPD: Policy = Policy::EpdThreshold(0.8);
 
 const BP: Protocol = Protocol::boston_bp(Repair::WithRetransmission);
 const FEC: Protocol = Protocol::boston_fec(Repair::WithRetransmission);
 
-/// What is compared: protocol, policy and bytes of identification per cell.
+/// Schemes that are compared: protocol, policy, and bytes of identification in a cell.
 const SCHEMES: [(&str, Protocol, Policy, u32); 8] = [
     ("TCP", Protocol::Tcp, Policy::Ubr, 0),
     ("TCP, SCD", Protocol::Tcp, Policy::Scd, 0),
@@ -33,7 +33,7 @@ const SCHEMES: [(&str, Protocol, Policy, u32); 8] = [
 const CONTROLS: [FlowControl; 2] = [FlowControl::Vegas, FlowControl::Reno];
 const SWITCHES: [u16; 2] = [1, 3];
 
-/// A point of the grid, in the table's order.
+/// A point of the grid, in the order of the table.
 struct Point {
     scheme: usize,
     control: usize,
@@ -45,7 +45,7 @@ fn grid(seed: u64) -> Vec<Point> {
     for packet_bytes in PACKETS {
         for window_kb in WINDOWS_KB {
             for switches in SWITCHES {
-                // Several switches are compared with the largest windows.
+                // Rows of several switches are compared with the largest windows only.
                 if switches > 1 && window_kb < 64 {
                     continue;
                 }
@@ -127,8 +127,7 @@ fn draw(context: &Context) -> Drawn {
     Drawn { charts: charts.collect(), checks: checks(&points, &outcomes), table }
 }
 
-/// The mean goodput of a scheme over the grid, of a flow control and a number of
-/// switches.
+/// Mean goodput of a scheme over the grid, for a flow control and a number of switches.
 fn goodput(
     points: &[Point],
     outcomes: &[Outcome],

@@ -8,22 +8,22 @@ use holdfast_netsim::tcp::{Congestion, Profile};
 use holdfast_report::parallel;
 use holdfast_report::plot::{Line, Mark};
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds in a millisecond.
 pub const MS: u64 = 1_000_000;
 
-/// When the cluster fails in section 7.2, ms.
+/// Time of the cluster's failure in section 7.2, in ms.
 pub const FAILS_AT_MS: u64 = 2000;
 
-/// The failover times of section 7.2, ms.
+/// Failover times of section 7.2, in ms.
 pub const OUTAGES_MS: [u64; 9] = [50, 100, 500, 1000, 1500, 3000, 5000, 8000, 12_000];
 
-/// One seed of a figure.
+/// The seed of a figure, and the scenarios that depend on it.
 pub struct Context {
     seed: u64,
 }
 
 impl Context {
-    /// Seed 0 is the thesis' scenario as it stands.
+    /// The context of a seed; seed 0 is the thesis' scenario as it stands.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed }
@@ -35,8 +35,7 @@ impl Context {
         self.seed
     }
 
-    /// Arrivals, ns, a step apart; other seeds than 0 move each by less than a
-    /// step.
+    /// Arrivals in ns, one step apart; seeds other than 0 move each by less than a step.
     #[must_use]
     pub fn arrivals_ns(&self, from_ms: u64, until_ms: u64, step_us: u64) -> Vec<u64> {
         let mut rng = Rng::of_state(self.seed);
@@ -51,7 +50,7 @@ impl Context {
     /// Runs many scenarios on all cores.
     #[must_use]
     pub fn run_all(&self, scenarios: &[Scenario]) -> Vec<Outcome> {
-        // The figures' scenarios name only what is there.
+        // The figures' scenarios name only what they contain, so no run fails.
         parallel::map(scenarios, |scenario| run(scenario).unwrap_or_default())
     }
 }
@@ -69,8 +68,8 @@ pub fn cluster(recovery: bool) -> Dumbbell {
     Dumbbell { recovery, ..Dumbbell::thesis() }
 }
 
-/// Rate control as the thesis has it, for a string of 100 Mb/s. Its interval is
-/// not stated; 0.25 s gives its queue of 600 packets.
+/// The thesis' rate control, for a string of `capacity_bps`. The thesis does not state its
+/// interval; with 0.25 s its queue has 600 packets.
 #[must_use]
 pub fn rate_control(capacity_bps: u64) -> PfrcConfig {
     PfrcConfig {
@@ -86,17 +85,17 @@ pub fn rate_control(capacity_bps: u64) -> PfrcConfig {
     }
 }
 
-/// A joined line.
+/// A line through points.
 pub fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
     Line { name: name.to_owned(), points, mark: Mark::Joined }
 }
 
-/// A dashed line.
+/// A dashed line through points.
 pub fn dashed(name: &str, points: Vec<(f64, f64)>) -> Line {
     Line { name: name.to_owned(), points, mark: Mark::Dashed }
 }
 
-/// Dots.
+/// Points without a line.
 pub fn dots(name: &str, points: Vec<(f64, f64)>) -> Line {
     Line { name: name.to_owned(), points, mark: Mark::Dots }
 }

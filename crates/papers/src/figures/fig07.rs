@@ -8,7 +8,7 @@ pub const FIGURE: Figure =
     Figure { id: "fig07", title: "Window of a flow that lost data, failover 3 s", draw };
 
 fn draw(context: &Context) -> Drawn {
-    // The flow must be in the midst of its transfer at 2 s.
+    // The flow must be in the middle of its transfer at 2 s.
     let mut found = windows(context, FIGURE.title, 1000, 3000);
     let [raw, kept] = found.threshold;
     found.drawn.checks = vec![

@@ -8,7 +8,7 @@ use holdfast_report::plot::Chart;
 pub const FIGURE: Figure =
     Figure { id: "fig09", title: "Unused flow time against down time", draw };
 
-/// Resolution of the sawtooth, seconds.
+/// Step of the sawtooth, in s.
 const STEP_S: f64 = 0.01;
 
 fn draw(_: &Context) -> Drawn {

@@ -8,8 +8,8 @@ use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig18", title: "Short flows: model and simulation", draw };
 
-/// What the endpoints add to the model: delayed acknowledgements, a segment for
-/// each repeated SYN, a threshold of two.
+/// Tolerance in s for what the endpoints add to the model: delayed acknowledgements, a segment for
+/// each repeated SYN, and a threshold of two.
 const SLACK_S: f64 = 0.6;
 
 fn draw(context: &Context) -> Drawn {

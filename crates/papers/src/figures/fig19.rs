@@ -8,7 +8,7 @@ use holdfast_netsim::tcp::Congestion;
 
 pub const FIGURE: Figure = Figure { id: "fig19", title: "Long flows: model and simulation", draw };
 
-/// Tolerance in seconds: as the thesis says, only the trend is close.
+/// Tolerance in s: the thesis says that only the trend is close.
 const SLACK_S: f64 = 1.0;
 
 fn draw(context: &Context) -> Drawn {

@@ -10,7 +10,7 @@ pub const FIGURE: Figure =
 fn draw(context: &Context) -> Drawn {
     let run = Setup { control: true, ..Setup::default() }.run(context);
     let (mean, deviation) = run.total(9.0, 24.0);
-    // 1460 of 1500 bytes are data.
+    // Of 1500 bytes 1460 are data.
     let utilization = mean / 97.33;
     let checks = vec![
         Check::new(

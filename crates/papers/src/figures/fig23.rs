@@ -1,4 +1,4 @@
-//! Fig 23: what single flows get, without rate control.
+//! Fig 23: throughput of single flows, without rate control.
 
 use super::active::{Setup, shares};
 use super::context::Context;

@@ -1,4 +1,4 @@
-//! Fig 24: what single flows get, with rate control.
+//! Fig 24: throughput of single flows, with rate control.
 
 use super::active::{Setup, shares};
 use super::context::Context;

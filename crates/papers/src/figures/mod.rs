@@ -1,6 +1,6 @@
-//! The figures of the HALR and PFRC thesis and of TCP Boston, one file each: what is
-//! simulated, what the paper says of it, and what we get. Those that are measured on the
-//! wire come from outside ([`Measured`]).
+//! The figures of the HALR and PFRC thesis and of TCP Boston, one file each: the simulation, what
+//! the paper says of it, and the results here. Figures that are measured on the wire come from
+//! outside ([`Measured`]).
 
 mod active;
 mod boston;
@@ -55,16 +55,16 @@ use serde::Serialize;
 /// One figure.
 #[derive(Clone, Copy)]
 pub struct Figure {
-    /// Its name on the command line.
+    /// Name of the figure on the command line.
     pub id: &'static str,
-    /// What it shows.
+    /// What the figure shows.
     pub title: &'static str,
-    /// Simulates and draws it for one seed.
+    /// Function that simulates and draws the figure for one seed.
     pub draw: fn(&Context) -> Drawn,
 }
 
-/// All of them, in the thesis' order; then what its text mentions beyond them; then
-/// those of TCP Boston.
+/// All figures in the thesis' order, then those of what its text mentions besides, then those of
+/// TCP Boston.
 pub const FIGURES: [Figure; 28] = [
     fig07::FIGURE,
     fig08::FIGURE,
@@ -96,36 +96,35 @@ pub const FIGURES: [Figure; 28] = [
     boston_sweep::FIGURE,
 ];
 
-/// A figure that is measured on the wire, which this crate does not touch: whoever runs
-/// its verbs brings it.
+/// A figure that is measured on the wire, which this crate does not touch: the caller of the verbs
+/// provides it.
 #[derive(Clone, Copy)]
 pub struct Measured {
-    /// Its name on the command line.
+    /// Name of the figure on the command line.
     pub id: &'static str,
-    /// What it shows.
+    /// What the figure shows.
     pub title: &'static str,
-    /// Measures and draws it.
+    /// Function that measures and draws the figure.
     pub measure: fn(&Effort) -> anyhow::Result<Drawn>,
 }
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// The load's first seed.
+    /// First seed of the load.
     pub seed: u64,
-    /// How often everything is measured; without it, as often as the figure needs.
+    /// Number of rounds; `None`: as many as the figure needs.
     pub rounds: Option<u64>,
-    /// Once, and briefly: to see that it runs.
+    /// Whether one short round is enough, to see that the figure works.
     pub quick: bool,
 }
 
-/// Seeds of a figure that is a matter of chance also at seed 0, if not told otherwise.
+/// Default number of seeds of a figure whose scenario is random even at seed 0.
 const SEEDS_OF_CHANCE: u64 = 10;
 
 impl Figure {
-    /// Seeds, if not told otherwise. The thesis' scenarios leave nothing to chance at
-    /// seed 0; TCP Boston's sources start at random, and its grid is too large to
-    /// repeat.
+    /// Default number of seeds. The thesis' scenarios leave nothing to chance at seed 0; TCP
+    /// Boston's sources start at random, and its grid is too large to repeat.
     #[must_use]
     pub fn seeds(&self) -> u64 {
         match self.id {
@@ -135,21 +134,21 @@ impl Figure {
     }
 }
 
-/// A figure of one seed.
+/// A figure drawn for one seed.
 #[derive(Clone, Debug, Default)]
 pub struct Drawn {
-    /// The charts, one below the other.
+    /// Charts, one below the other.
     pub charts: Vec<Chart>,
-    /// Its numbers, as columns.
+    /// The figure's numbers, as columns.
     pub table: Table,
-    /// What the paper says, and what we get.
+    /// Comparisons with what the paper says.
     pub checks: Vec<Check>,
 }
 
 /// Numbers in columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Their names, with units.
+    /// Names of the columns, with units.
     pub columns: Vec<String>,
     /// Rows; an empty cell is `NaN`.
     pub rows: Vec<Vec<f64>>,
@@ -161,7 +160,7 @@ impl Table {
         Self { columns: columns.iter().map(|it| (*it).to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Comma-separated values with a line of names.
+    /// The table as comma-separated values under a line of names.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let mut csv = self.columns.join(",");
@@ -175,20 +174,20 @@ impl Table {
     }
 }
 
-/// One number of the paper.
+/// Comparison of one number with what the paper says of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What it is, with its unit.
+    /// What the number is, with its unit.
     pub what: String,
-    /// The paper's words.
+    /// The paper's words about it.
     pub paper: String,
-    /// Ours.
+    /// The number found here.
     pub ours: f64,
-    /// What its words say of a number.
+    /// What the paper's words say of the number.
     pub said: Said,
-    /// Values that go the paper's way, if they are not equal.
+    /// Range of values that agree with the paper's words, if not with its number.
     pub accepted: (f64, f64),
-    /// Why ours differs, or where the limits come from.
+    /// Why the number differs, or where the range comes from.
     pub note: String,
 }
 
@@ -199,78 +198,78 @@ impl Check {
         Self { what, paper, ours, said, accepted, note: String::new() }
     }
 
-    /// A number of which the paper says nothing; the words are ours.
+    /// A number of which the paper says nothing; the words are those of this project.
     pub fn unsaid(what: &str, words: &str, ours: f64) -> Self {
         let anything = (f64::NEG_INFINITY, f64::INFINITY);
         Self { said: Said::Nothing, ..Self::new(what, words, ours, anything) }
     }
 
-    /// Where the number stands elsewhere in the paper's words, or follows from them.
+    /// Sets the paper's number where its words state it elsewhere, or where it follows from them.
     #[must_use]
     pub fn stating(self, number: f64) -> Self {
         Self { said: Said::Number(number, number), ..self }
     }
 
-    /// With a reason.
+    /// Adds a reason.
     #[must_use]
     pub fn because(self, note: &str) -> Self {
         Self { note: note.to_owned(), ..self }
     }
 }
 
-/// What a comparison led to.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The paper's number, within [`EQUAL_PERCENT`].
+    /// Equal to the paper's number, within [`EQUAL_PERCENT`].
     Equal,
-    /// Not equal, or the paper gives no number; but what it says holds.
+    /// Not equal, or the paper gives no number; but its words hold.
     SameDirection,
-    /// Neither.
+    /// The paper's words do not hold.
     Differs,
-    /// The paper says nothing of it.
+    /// The paper says nothing of the number.
     NoNumber,
 }
 
-/// A check over all seeds.
+/// Comparison of a number over all seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What it is, with its unit.
+    /// What the number is, with its unit.
     pub what: String,
-    /// The paper's words.
+    /// The paper's words about it.
     pub paper: String,
-    /// The mean over the seeds.
+    /// Mean over the seeds.
     pub ours: f64,
-    /// Half the width of its 95 % confidence interval; 0 with one seed.
+    /// Half the width of the mean's 95 % confidence interval; 0 with one seed.
     pub plus_minus: f64,
-    /// How far the mean is from the paper's number, per cent of it.
+    /// Distance of the mean from the paper's number, in per cent of that.
     pub deviation_percent: Option<f64>,
-    /// Values that go the paper's way; none where it says nothing.
+    /// Range of values that agree with the paper's words; `None` if it says nothing.
     pub accepted: Option<(f64, f64)>,
-    /// How it compares.
+    /// Result of the comparison.
     pub verdict: Verdict,
-    /// Would both ends of the interval lead to the same verdict?
+    /// Whether both ends of the interval lead to the same verdict.
     pub is_certain: bool,
-    /// Why, if not; or where the limits come from.
+    /// Why the number differs, or where the range comes from.
     pub note: String,
 }
 
-/// A figure over all seeds, drawn from the first.
+/// A figure over all seeds, with the charts of the first seed.
 pub struct Finished {
-    /// Its name on the command line.
+    /// Name of the figure on the command line.
     pub id: &'static str,
-    /// What it shows.
+    /// What the figure shows.
     pub title: &'static str,
-    /// The words that repeat it, behind `holdfast-lab`.
+    /// Options of `holdfast-lab` that repeat the figure.
     pub again: String,
-    /// Its first seed, or what was measured.
+    /// The figure for its first seed, or as measured.
     pub drawn: Drawn,
-    /// What it found.
+    /// Comparisons over all seeds.
     pub findings: Vec<Finding>,
 }
 
-/// Simulates a figure for several seeds. The first is the thesis' scenario as
-/// it stands; the others move arrivals by up to a step.
+/// Simulates a figure for several seeds. Seed 0 is the thesis' scenario as it stands; the others
+/// move arrivals by up to a step.
 #[must_use]
 pub fn finish(figure: Figure, first_seed: u64, seeds: u64) -> Finished {
     let draw = |seed| (figure.draw)(&Context::new(seed));
@@ -290,7 +289,7 @@ pub fn finish(figure: Figure, first_seed: u64, seeds: u64) -> Finished {
 /// Measures a figure.
 ///
 /// # Errors
-/// When the wire, a server or a load cannot be had.
+/// When the wire, a server or a load is not available.
 pub fn measure(figure: &Measured, effort: &Effort) -> anyhow::Result<Finished> {
     let drawn = (figure.measure)(effort)?;
     let findings = drawn.checks.iter().map(|check| Finding::of(check, &[check.ours])).collect();
@@ -324,8 +323,7 @@ impl Finding {
     }
 }
 
-/// The factor of a 95 % confidence interval of a mean of so many values
-/// (Student's t, two-sided).
+/// Factor of a 95 % confidence interval of the mean of `values` values (Student's t, two-sided).
 fn student(values: usize) -> f64 {
     const T: [f64; 11] = [0.0, 0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
     match values {

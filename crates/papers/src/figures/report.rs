@@ -30,7 +30,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:900px;margin:2em a
     small{color:#666}svg{max-width:100%;height:auto}h2{margin-top:2em;border-top:2px solid #eee;padding-top:1em}\
     nav{columns:2}code{background:#f4f4f4;padding:0 .3em}";
 
-/// The page.
+/// HTML page of the figures.
 #[must_use]
 pub fn page(finished: &[Finished], seeds: Option<u64>) -> String {
     let mut html = format!(

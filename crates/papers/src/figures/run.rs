@@ -47,7 +47,7 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// A name that is no figure's.
+/// The error of a name that no figure has.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no figure {0:?}; `holdfast-lab list` shows them")]
 pub struct NoFigure(String);
@@ -58,12 +58,12 @@ struct Listed {
     title: &'static str,
 }
 
-/// What a figure led to, for machines.
+/// Results of a figure, for machines.
 #[derive(Serialize)]
 pub struct FigureReport {
     id: &'static str,
     title: &'static str,
-    /// The line that repeats it.
+    /// Command that repeats the figure.
     replay: String,
     version: &'static str,
     findings: Vec<Finding>,
@@ -75,14 +75,14 @@ struct RunReport {
     figures: Vec<FigureReport>,
 }
 
-/// A figure, however it comes about.
+/// A figure, simulated or measured.
 #[derive(Clone, Copy)]
 enum Chosen<'a> {
     Computed(Figure),
     Measured(&'a Measured),
 }
 
-/// Lists the figures, also those that are `measured`.
+/// Lists the figures, including those that are `measured`.
 ///
 /// # Errors
 /// If the list cannot be written.
@@ -101,8 +101,8 @@ pub fn list(args: &ListArgs, measured: &[Measured]) -> Result<ExitCode> {
 /// Simulates or measures figures and writes their files.
 ///
 /// # Errors
-/// When a figure does not exist or cannot be measured, or a file cannot be written. A number
-/// that differs is the exit code 1.
+/// When a figure does not exist or cannot be measured, or a file cannot be written. A number that
+/// differs from the paper's gives the exit code 1.
 pub fn run(args: &RunArgs, measured: &[Measured]) -> Result<ExitCode> {
     let figures = named(&args.figures, measured)?;
     fs::create_dir_all(&args.output)
@@ -126,8 +126,8 @@ pub fn run(args: &RunArgs, measured: &[Measured]) -> Result<ExitCode> {
 /// Writes one page with all figures.
 ///
 /// # Errors
-/// When the page cannot be written. A number that differs is no failure: the
-/// page says so.
+/// When the page cannot be written. A number that differs from the paper's is no failure, since the
+/// page shows it.
 pub fn report(args: &ReportArgs) -> Result<ExitCode> {
     let bar = progress("drawing", FIGURES.len() as u64);
     let finished: Vec<Finished> = FIGURES
@@ -151,7 +151,7 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many numbers of each verdict.
+/// The number of findings of each verdict, in words.
 pub fn headline(finished: &[Finished]) -> String {
     let count = |verdict| {
         let findings = finished.iter().flat_map(|it| &it.findings);
@@ -210,7 +210,7 @@ fn write(folder: &Path, finished: &Finished) -> Result<()> {
 }
 
 impl Finished {
-    /// For machines.
+    /// The figure's results for machines.
     fn report(&self) -> FigureReport {
         FigureReport {
             id: self.id,
@@ -221,7 +221,7 @@ impl Finished {
         }
     }
 
-    /// For a reader.
+    /// Prints the figure's results for people.
     fn print(&self) {
         println!("{}: {}", self.id, self.title);
         println!(
@@ -240,7 +240,7 @@ impl Finished {
 }
 
 impl Finding {
-    /// Our number, with its confidence interval if there is one.
+    /// The number found, with its confidence interval if there is one.
     #[must_use]
     pub fn ours(&self) -> String {
         if self.plus_minus > 0.0 {
@@ -250,13 +250,13 @@ impl Finding {
         }
     }
 
-    /// How far it is from the paper's number.
+    /// The distance from the paper's number.
     #[must_use]
     pub fn apart(&self) -> String {
         self.deviation_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
     }
 
-    /// The values that go the paper's way.
+    /// The values that agree with the paper's words.
     #[must_use]
     pub fn limits(&self) -> String {
         match self.accepted {
@@ -266,7 +266,7 @@ impl Finding {
         }
     }
 
-    /// In words; "by chance" when the confidence interval reaches another verdict.
+    /// The verdict in words; "by chance" if the confidence interval reaches another verdict.
     #[must_use]
     pub fn verdict(&self) -> String {
         let word = match self.verdict {

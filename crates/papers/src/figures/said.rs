@@ -1,33 +1,32 @@
-//! What a paper says about a number, and how far ours is from it.
+//! What a paper says of a number, and how far the number found is from it.
 
 use super::Verdict;
 
-/// Difference from the paper's number, per cent, up to which one of ours is called
-/// equal.
+/// Largest difference from the paper's number that still counts as equal, in per cent.
 pub const EQUAL_PERCENT: f64 = 5.0;
 
-/// Amount beyond a bound that counts as rounding.
+/// Share of a bound beyond it that counts as rounding.
 const ROUNDING: f64 = 0.001;
 
-/// A paper's statement; see the module.
+/// What a paper says of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Said {
-    /// Nothing; what stands there in parentheses is ours.
+    /// Nothing; the words in parentheses are those of this project.
     Nothing,
-    /// Something without a number.
+    /// Words without a number.
     Words,
-    /// A number, or from one to another.
+    /// A number, or a range from one to another.
     Number(f64, f64),
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// Makes a bound of the paper's number.
+/// Makes a bound from the paper's number.
 type Bound = fn(f64) -> Said;
 
 impl Said {
-    /// From the paper's words: `40 %`, `about 0.6`, `11.2 to 11.5`, `less than 5.3`,
-    /// `2: grows linearly`, `none`. What is wholly in parentheses is not the paper's.
+    /// Reads the paper's words: `40 %`, `about 0.6`, `11.2 to 11.5`, `less than 5.3`,
+    /// `2: grows linearly`, `none`. Words that are wholly in parentheses are not the paper's.
     pub fn of(paper: &str) -> Self {
         if paper.starts_with('(') && paper.ends_with(')') {
             return Self::Nothing;
@@ -55,8 +54,8 @@ impl Said {
         }
     }
 
-    /// How far ours is from it, in per cent of it; above is positive. `None` if that
-    /// cannot be said.
+    /// Distance of `ours` from the paper's number, in per cent of that; positive above it. `None`
+    /// if there is no number.
     pub fn deviation_percent(self, ours: f64) -> Option<f64> {
         let nearest = match self {
             Self::Nothing | Self::Words => return None,
@@ -67,7 +66,7 @@ impl Said {
         if ours == nearest { Some(0.0) } else { Some(apart).filter(|it| it.is_finite()) }
     }
 
-    /// The verdict on ours, if the figure accepts these values.
+    /// The verdict on `ours`, if the figure accepts values in `accepted`.
     pub fn judge(self, ours: f64, accepted: (f64, f64)) -> Verdict {
         let is_accepted = (accepted.0..=accepted.1).contains(&ours);
         let holds = match self {
@@ -87,7 +86,7 @@ impl Said {
     }
 }
 
-/// The number at the start, and what follows.
+/// The number at the start of a text, and the rest.
 fn number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let value: f64 = text[..end].parse().ok()?;
@@ -95,7 +94,7 @@ fn number(text: &str) -> Option<(f64, &str)> {
     Some(rest.strip_prefix(" %").map_or((value, rest), |rest| (value / 100.0, rest)))
 }
 
-/// Whether nothing but an explanation follows.
+/// Whether only an explanation follows.
 fn ends(rest: &str) -> bool {
     rest.is_empty() || [":", ";", " ("].iter().any(|begin| rest.starts_with(begin))
 }

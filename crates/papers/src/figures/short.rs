@@ -8,33 +8,33 @@ use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Congestion;
 use holdfast_report::plot::{Chart, Span};
 
-/// Segments of a short flow.
+/// Number of segments of a short flow.
 pub const SEGMENTS: u32 = 10;
 
-/// Arrivals are this far apart, µs.
+/// Time between two arrivals, in µs.
 const STEP_US: u64 = 10_000;
 
-/// Flows raw and with local recovery, by arrival.
+/// Completion times of flows raw and with local recovery, by arrival.
 pub struct ShortFlows {
     /// The figure without its checks.
     pub drawn: Drawn,
-    /// (arrival, raw, with recovery), seconds.
+    /// Arrival, and completion times raw and with recovery, in s.
     pub times: Vec<(f64, f64, f64)>,
 }
 
 impl ShortFlows {
-    /// Completion times of the flows that arrived in part of the time.
+    /// Completion times, in s, of the flows that arrived in a period.
     fn between(&self, from_s: f64, until_s: f64, recovery: bool) -> Vec<f64> {
         let inside = self.times.iter().filter(|it| it.0 >= from_s && it.0 < until_s);
         inside.map(|it| if recovery { it.2 } else { it.1 }).collect()
     }
 
-    /// Their extremes.
+    /// Range of the completion times, in s, of the flows that arrived in a period.
     pub fn range(&self, from_s: f64, until_s: f64, recovery: bool) -> Range {
         Range::of(self.between(from_s, until_s, recovery))
     }
 
-    /// The share of them that took longer than a limit.
+    /// Share of the raw flows that arrived in a period and took longer than `limit_s`.
     pub fn share_above(&self, from_s: f64, until_s: f64, limit_s: f64) -> f64 {
         let times = self.between(from_s, until_s, false);
         times.iter().filter(|it| **it > limit_s).count() as f64 / times.len().max(1) as f64

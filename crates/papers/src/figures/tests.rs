@@ -8,7 +8,7 @@ fn differing(id: &str) -> Vec<String> {
     differs.map(|it| format!("{id}: {}: {}, not {}", it.what, it.ours(), it.paper)).collect()
 }
 
-/// The figures that are cheap enough for every run of the tests.
+/// Only figures that are fast enough for every run of the tests.
 #[test]
 fn the_papers_numbers_are_met() {
     let cheap = [
@@ -34,7 +34,7 @@ fn names_are_unique_and_seeds_give_intervals() {
     );
 }
 
-/// Four verdicts, and each shows what it rests on.
+/// There are four verdicts, and each shows its reason.
 #[test]
 fn a_comparison_shows_its_limits_and_its_distance() {
     let of = |check: Check| Finding::of(&check, &[check.ours]);
@@ -61,7 +61,7 @@ fn an_empty_cell_of_a_table_is_empty() {
     assert_eq!(table.to_csv(), "a,b\n1.5,\n");
 }
 
-/// What is measured comes from outside, and is judged like what is computed.
+/// A measured figure comes from outside, and is judged as a simulated one is.
 #[test]
 fn a_measured_figure_is_told_how_much_and_judged_like_the_others() {
     fn taken(effort: &Effort) -> anyhow::Result<Drawn> {

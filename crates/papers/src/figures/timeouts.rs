@@ -7,13 +7,13 @@ use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Profile;
 use holdfast_report::plot::{Bar, Chart};
 
-/// Segments of a long flow.
+/// Number of segments of a long flow.
 pub const SEGMENTS: u32 = 1000;
 
-/// Flows per outage: one each 15.5 ms that is under way at 2 s.
+/// Time between two flows in µs; those that are under way at 2 s count.
 const STEP_US: u64 = 15_500;
 
-/// Timeouts that have a colour of their own; the last stands for more.
+/// Number of timeouts that have a colour of their own; the last stands for more.
 const COLOURS: usize = 6;
 
 /// Shares of flows with 0, 1, … timeouts, for each outage, raw and with HALR.
@@ -24,21 +24,21 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// The mean number of timeouts for an outage.
+    /// Mean number of timeouts for an outage.
     pub fn mean(&self, outage_ms: u64, recovery: bool) -> f64 {
         let index = OUTAGES_MS.iter().position(|it| *it == outage_ms).unwrap_or(0);
         let shares = &self.shares[index][usize::from(recovery)];
         shares.iter().enumerate().map(|(count, share)| count as f64 * share).sum()
     }
 
-    /// Outages at which flows with HALR have more timeouts than raw ones.
+    /// Number of outages at which flows with HALR have more timeouts than raw ones.
     pub fn worse(&self) -> f64 {
         let is_worse = |ms: &&u64| self.mean(**ms, true) > self.mean(**ms, false) + 1e-9;
         OUTAGES_MS.iter().filter(is_worse).count() as f64
     }
 }
 
-/// Simulates them.
+/// Simulates the flows of all outages.
 pub fn timeouts(context: &Context, title: &str, profile: Profile) -> Timeouts {
     let arrivals = context.arrivals_ns(0, FAILS_AT_MS - 40, STEP_US);
     let mut cells = Vec::new();
@@ -54,7 +54,7 @@ pub fn timeouts(context: &Context, title: &str, profile: Profile) -> Timeouts {
     let outcomes = context.run_all(&scenarios);
     let mut shares = vec![[[0.0; COLOURS]; 2]; OUTAGES_MS.len()];
     for (cell, outcomes) in outcomes.chunks(arrivals.len()).enumerate() {
-        // Case 2: the handshake was over, the transfer was not.
+        // In Case 2 the handshake was over, and the transfer was not.
         let hit = outcomes.iter().map(|it| &it.flows[0]).filter(|flow| {
             flow.connected_ns.is_some_and(|at| at < FAILS_AT_MS * MS)
                 && flow.finished_ns.is_none_or(|at| at > FAILS_AT_MS * MS)
@@ -82,7 +82,7 @@ fn table(shares: &[[[f64; COLOURS]; 2]]) -> Table {
     table
 }
 
-/// Pairs of bars: the left one with HALR, the right one without.
+/// A chart of pairs of bars: the left one with HALR, the right one without.
 fn chart(title: &str, shares: &[[[f64; COLOURS]; 2]]) -> Chart {
     let mut bars = Vec::new();
     for (index, both) in shares.iter().enumerate() {
@@ -110,7 +110,7 @@ fn chart(title: &str, shares: &[[[f64; COLOURS]; 2]]) -> Chart {
     }
 }
 
-/// The checks of what the text says about all three.
+/// Checks of what the text says of all three figures.
 pub fn common_checks(found: &Timeouts) -> Vec<Check> {
     vec![
         Check::new(

@@ -8,29 +8,29 @@ use holdfast_netsim::net::dumbbell::one_flow;
 use holdfast_netsim::tcp::Congestion;
 use holdfast_report::plot::{Chart, Line};
 
-/// Flows per outage.
+/// Number of flows for each outage.
 const FLOWS: u64 = 120;
 
-/// A SYN crosses the cluster 40 ms after it left, its delayed acknowledgement
-/// 160 ms after it: in between the outage meets the handshake's second half,
-/// which the models do not know.
+/// Range of arrivals before the outage, in ms, for which it meets the second half of the handshake,
+/// which the models do not know: a SYN crosses the cluster 40 ms after it left, and its delayed
+/// acknowledgement 160 ms after.
 const HANDSHAKE_MS: (u64, u64) = (40, 160);
 
 /// One simulated flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Dot {
-    /// The outage, ms.
+    /// Duration of the outage, in ms.
     pub outage_ms: u64,
     /// Whether it ran with local recovery.
     pub recovery: bool,
-    /// When it arrived, in ms.
+    /// Arrival of the flow, in ms.
     pub arrival_ms: f64,
-    /// Duration, in seconds.
+    /// Completion time, in s.
     pub time_s: f64,
 }
 
 impl Dot {
-    /// Whether the handshake's second half was hit.
+    /// Whether the outage met the second half of the handshake.
     #[must_use]
     pub fn is_between(&self) -> bool {
         let before = FAILS_AT_MS as f64 - self.arrival_ms;
@@ -73,7 +73,7 @@ pub fn simulate(context: &Context, tcp: Congestion, segments: u32, length_ms: u6
     dots
 }
 
-/// The longest completion time of one outage.
+/// Longest completion time of an outage, in s.
 pub fn longest(dots: &[Dot], outage_ms: u64, recovery: bool, keep: impl Fn(&Dot) -> bool) -> f64 {
     let of = |dot: &&Dot| dot.outage_ms == outage_ms && dot.recovery == recovery && keep(dot);
     dots.iter().filter(of).map(|dot| dot.time_s).fold(0.0, f64::max)
@@ -82,7 +82,7 @@ pub fn longest(dots: &[Dot], outage_ms: u64, recovery: bool, keep: impl Fn(&Dot)
 /// A model: its range for an outage of this many seconds, raw or with recovery.
 pub type Model<'a> = &'a dyn Fn(f64, bool) -> Range;
 
-/// The share of dots that lie within a model's lines.
+/// Share of the flows that lie between a model's lines.
 pub fn share_inside<'a>(
     dots: impl Iterator<Item = &'a Dot>,
     model: Model<'_>,

@@ -7,13 +7,13 @@ use holdfast_netsim::net::scenario::Watch;
 use holdfast_netsim::tcp::Congestion;
 use holdfast_report::plot::{Chart, Span};
 
-/// One flow, raw and with local recovery.
+/// Congestion windows of one flow, raw and with local recovery.
 pub struct Windows {
     /// The figure without its checks.
     pub drawn: Drawn,
-    /// The threshold right after the outage, segments: raw, with recovery.
+    /// Threshold right after the outage in segments: raw, and with recovery.
     pub threshold: [f64; 2],
-    /// Seconds from the outage's end until the window is 16 segments.
+    /// Time from the outage's end until the window has 16 segments, in s.
     pub to_sixteen_s: [f64; 2],
 }
 
@@ -67,7 +67,7 @@ pub fn windows(context: &Context, title: &str, arrival_ms: u64, outage_ms: u64) 
     found
 }
 
-/// A window stays what it is until it changes.
+/// Points of a window, which keeps its size until it changes.
 fn steps(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut out: Vec<(f64, f64)> = Vec::new();
     for (x, y) in points {

@@ -1,5 +1,5 @@
-//! `holdfast-lab memory FILE`: what local recovery would have to keep of a
-//! recorded trace (thesis §3.4), with the very machine that keeps it.
+//! `holdfast-lab memory FILE`: what local recovery would have to keep of a recorded trace (thesis
+//! §3.4), computed by the machine that keeps it.
 
 mod trace;
 
@@ -20,7 +20,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Flows that are told apart, one direction each; further ones are not counted.
+/// Most flows that are distinguished, each in one direction; others are not counted.
 const FLOWS_MAX: usize = 1 << 20;
 
 /// Options of the verb.
@@ -39,25 +39,25 @@ pub struct MemoryArgs {
 /// A flow's direction: source and destination.
 type Key = [([u8; 16], u16); 2];
 
-/// What one policy takes.
+/// What one policy keeps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyRow {
     pub policy: String,
     pub peak_bytes: u64,
-    /// Over all moments, bytes held per flow that something is held of.
+    /// Mean over all moments of the bytes held for each flow of which something is held.
     pub mean_bytes_per_flow: f64,
-    /// Packets that were copied.
+    /// Number of packets that were copied.
     pub kept: u64,
 }
 
-/// What a trace would take.
+/// What each policy keeps of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryReport {
     pub schema: &'static str,
     pub packets: u64,
     pub flows: usize,
     pub seconds: f64,
-    /// Why reading ended early, if it did; the rest is of the part before.
+    /// Why reading ended early, if it did; the report covers what came before.
     pub error: Option<String>,
     pub policies: Vec<PolicyRow>,
 }
@@ -81,7 +81,7 @@ impl Policy {
         Self { only: Some(flows), ..self }
     }
 
-    /// A packet is data of its own flow, and may acknowledge the other one.
+    /// Takes a packet, which is data of its own flow and may acknowledge the other direction.
     fn see(&mut self, headers: &Headers) {
         let key = headers.ends;
         let answered = [key[1], key[0]];
@@ -130,8 +130,8 @@ fn passing(headers: &Headers) -> Passing {
 /// Runs the verb.
 ///
 /// # Errors
-/// When the file cannot be opened or is no capture. One that is broken further
-/// on is reported as far as it could be read, with the exit code 1.
+/// When the file cannot be opened or is no capture. A capture that is damaged later is reported as
+/// far as it could be read, with the exit code 1.
 pub fn run(args: &MemoryArgs) -> Result<ExitCode> {
     let report = measure(&args.file, args.heaviest)?;
     if args.json {
@@ -147,7 +147,7 @@ fn open(path: &Path) -> Result<Trace<BufReader<File>>> {
     Trace::new(BufReader::with_capacity(1 << 16, file)).with_context(|| path.display().to_string())
 }
 
-/// Reads the file twice: which flows are the heaviest, then what each policy keeps.
+/// Reads the file twice: first to find the heaviest flows, then to see what each policy keeps.
 fn measure(path: &Path, heaviest: usize) -> Result<MemoryReport> {
     let mut bytes: BTreeMap<Key, u64> = BTreeMap::new();
     let mut trace = open(path)?;

@@ -57,7 +57,7 @@ fn each_policy_takes_what_it_says() {
     let report = measure(&path, 1).unwrap();
     std::fs::remove_file(&path).unwrap();
     let peaks: Vec<u64> = report.policies.iter().map(|it| it.peak_bytes).collect();
-    // Nothing is acknowledged: the SYN stays the lowest, the window all eleven.
+    // Nothing is acknowledged: the lowest packet is the SYN, and the window has all eleven.
     assert_eq!(peaks, [120, 120, 120, 540, 4320, 40]);
     assert_eq!((report.packets, report.flows, report.error), (33, 3, None));
 }
@@ -75,7 +75,7 @@ fn a_broken_file_gives_what_was_read_and_where_it_broke() {
 }
 
 proptest::proptest! {
-    /// No bytes panic.
+    /// No input makes the reader panic.
     #[test]
     fn any_bytes_end(mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400), start in 0..3usize) {
         let magic: &[u8] = [&[0xd4, 0xc3, 0xb2, 0xa1][..], &[0x0a, 0x0d, 0x0d, 0x0a], &[]][start];
@@ -83,7 +83,7 @@ proptest::proptest! {
         let _ = read(&bytes);
     }
 
-    /// Nor does a damaged capture.
+    /// A damaged capture does not make the reader panic.
     #[test]
     fn any_damage_ends(at in 0..1000usize, with in proptest::prelude::any::<u8>()) {
         let mut bytes = capture();

@@ -1,18 +1,19 @@
-//! TCP headers from a pcap or pcapng file, one packet at a time, whatever the
-//! file's size. What it does not understand it skips; what is broken ends it
-//! with an error that says where.
+//! TCP headers from a pcap or pcapng file, one packet at a time, whatever the file's size. What is
+//! unknown is skipped; what is damaged ends the reading with an error that says where.
 
 use std::io::{self, Read};
 
-/// Bytes of one packet or block; a longer one is broken.
+/// Most bytes of one packet or block; a longer one counts as damaged.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// Interfaces of one pcapng section.
+/// Most interfaces of one pcapng section.
 pub const INTERFACES_MAX: usize = 4096;
 
-/// Link types of the registry that carry IP.
+/// Link type of Ethernet in the registry.
 const ETHERNET: u32 = 1;
+/// Link types in the registry of packets that begin with the IP header.
 const RAW: [u32; 3] = [12, 14, 101];
+/// Link type of Linux' cooked captures in the registry.
 const LINUX_COOKED: u32 = 113;
 
 /// Why reading has ended before the file did.
@@ -21,26 +22,26 @@ pub enum TraceError {
     /// The file is not a capture.
     #[error("no pcap or pcapng file: it begins with {0:02x?}")]
     NotACapture([u8; 4]),
-    /// A length that cannot be.
+    /// A length is impossible.
     #[error("a length of {length} at byte {at} is impossible; the file is damaged there")]
     Length {
-        /// Offset of the length.
+        /// Offset of the length in the file.
         at: u64,
-        /// Its value.
+        /// The length as read.
         length: u64,
     },
     /// The file ends within a packet.
     #[error("the file ends within a packet, at byte {at}; copy it again, or use what was read")]
     Truncated {
-        /// Where.
+        /// Offset in the file.
         at: u64,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("reading failed at byte {at}: {source}")]
     Io {
-        /// Where.
+        /// Offset in the file.
         at: u64,
-        /// Why.
+        /// The error of the read.
         source: io::Error,
     },
 }
@@ -55,7 +56,7 @@ pub struct Headers {
     /// Flags as on the wire.
     pub flags: u8,
     pub payload_bytes: u32,
-    /// Bytes of the frame, as it was on the wire.
+    /// Bytes of the frame as it was on the wire.
     pub wire_bytes: u32,
     pub at_ns: u64,
 }
@@ -76,10 +77,10 @@ pub struct Trace<R> {
 }
 
 impl<R: Read> Trace<R> {
-    /// Begins to read.
+    /// Opens a capture.
     ///
     /// # Errors
-    /// When it is no capture.
+    /// When the input is no capture.
     pub fn new(input: R) -> Result<Self, TraceError> {
         let format = Format::Pcapng { swapped: false };
         let mut trace = Self { input, at: 0, format, interfaces: Vec::new(), record: Vec::new() };
@@ -106,7 +107,7 @@ impl<R: Read> Trace<R> {
     /// The next TCP packet; `None` at the end of the file.
     ///
     /// # Errors
-    /// Where the file is broken.
+    /// When the file is damaged.
     pub fn next_packet(&mut self) -> Result<Option<Headers>, TraceError> {
         loop {
             let found = match self.format {
@@ -204,7 +205,7 @@ impl<R: Read> Trace<R> {
             if code == 0 || at + 4 + length > self.record.len() {
                 break;
             }
-            // if_tsresol: a negative power of ten, or of two.
+            // The option if_tsresol is a negative power of ten, or of two.
             if code == 9 && length == 1 {
                 let exponent = self.record[at + 4];
                 let power = u32::from(exponent & 0x7f);
@@ -234,7 +235,7 @@ impl<R: Read> Trace<R> {
         Err(TraceError::Truncated { at: self.at })
     }
 
-    /// Fills the buffer; false if the file ends before it begins.
+    /// Fills the buffer; returns false if the file ends right before it.
     fn exact_or_end(&mut self, bytes: &mut [u8]) -> Result<bool, TraceError> {
         let mut filled = 0;
         while filled < bytes.len() {

@@ -1,4 +1,4 @@
-//! What an outage adds to a flow (thesis §5.1).
+//! The delay that an outage adds to a flow (thesis §5.1).
 
 /// Additional delay of a flow whose packets are lost for `down_s` (AD): the
 /// doubling timeouts until the first that ends after the outage,
@@ -7,7 +7,7 @@
 pub fn additional_delay(timeout_s: f64, down_s: f64) -> f64 {
     let mut total = timeout_s;
     let mut next = 2.0 * timeout_s;
-    // A flow that is interrupted waits for one timeout at least.
+    // A flow that is interrupted waits for at least one timeout.
     while total < down_s && next.is_finite() && timeout_s > 0.0 {
         total += next;
         next *= 2.0;
@@ -15,7 +15,7 @@ pub fn additional_delay(timeout_s: f64, down_s: f64) -> f64 {
     total
 }
 
-/// Unused flow time (UFT): what of the additional delay is after the outage.
+/// Unused flow time (UFT): the part of the additional delay that is after the outage.
 #[must_use]
 pub fn unused_flow_time(timeout_s: f64, down_s: f64) -> f64 {
     additional_delay(timeout_s, down_s) - down_s

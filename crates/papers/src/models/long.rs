@@ -3,7 +3,7 @@
 
 use super::{Parameters, Range, additional_delay};
 
-/// Places before the outage at which a flow is looked at.
+/// Number of positions before the outage for which the model is evaluated.
 const STEPS: u32 = 64;
 
 /// The completion time of a long flow.
@@ -11,9 +11,8 @@ const STEPS: u32 = 64;
 pub struct LongFlow {
     parameters: Parameters,
     segments: f64,
-    /// After two timeouts in a row, or one of the SYN, the threshold is two
-    /// segments and the window grows linearly. The thesis names this and leaves
-    /// it out of its model.
+    /// Whether the threshold is two segments after two timeouts in a row, or one of the SYN, so
+    /// that the window grows linearly. The thesis names this and leaves it out of its model.
     threshold_two: bool,
 }
 
@@ -30,26 +29,26 @@ impl LongFlow {
         Self { threshold_two: true, ..self }
     }
 
-    /// γ: growth per round trip of slow start, 1.5 with delayed ACKs.
+    /// Growth of the window in a round trip of slow start (γ): 1.5 with delayed ACKs.
     fn gamma(&self) -> f64 {
         1.0 + 1.0 / f64::from(self.parameters.per_ack)
     }
 
-    /// CSA (4): the handshake.
+    /// Time of the handshake in s, CSA (4).
     fn handshake_s(&self) -> f64 {
         let Parameters { rtt_s, syn_rto_s, syn_loss: p, .. } = self.parameters;
         let ratio = (1.0 - p) / (1.0 - 2.0 * p);
         rtt_s + syn_rto_s * (2.0 * ratio - 2.0)
     }
 
-    /// CSA (5): segments of the first slow start.
+    /// Segments of the first slow start, CSA (5).
     #[must_use]
     pub fn slow_start_segments(&self) -> f64 {
         let p = self.parameters.loss;
         (1.0 - (1.0 - p).powf(self.segments)) * (1.0 - p) / p + 1.0
     }
 
-    /// CSA (11): the window when slow start ends, within its limit.
+    /// Window in segments when slow start ends, within its limit, CSA (11).
     fn slow_start_window(&self) -> f64 {
         let gamma = self.gamma();
         let window = f64::from(self.parameters.window);
@@ -57,7 +56,7 @@ impl LongFlow {
         reached.min(f64::from(self.parameters.window_max))
     }
 
-    /// CSA (15): how long `segments` of slow start take from `window` on.
+    /// Time in s for `segments` of slow start from a window of `window` on, CSA (15).
     #[must_use]
     pub fn slow_start_s(&self, segments: f64, window: f64) -> f64 {
         let (gamma, rtt_s) = (self.gamma(), self.parameters.rtt_s);
@@ -70,29 +69,28 @@ impl LongFlow {
         rtt_s * ((window_max / window).log(gamma) + 1.0 + rest / window_max)
     }
 
-    /// CSA (17): the probability that a loss in a window of `window` leads to
-    /// a timeout.
+    /// Probability that a loss in a window of `window` leads to a timeout, CSA (17).
     fn timeout_probability(&self, window: f64) -> f64 {
         let q = 1.0 - self.parameters.loss;
         let (q3, all) = (q.powi(3), 1.0 - q.powf(window));
         ((1.0 - q3) * (1.0 + q3 * (1.0 - q.powf(window - 3.0))) / all).min(1.0)
     }
 
-    /// CSA (18), (19): the expected length of a row of timeouts.
+    /// Expected length in s of a row of timeouts, CSA (18) and (19).
     fn timeouts_s(&self) -> f64 {
         let p = self.parameters.loss;
         let doublings: f64 = (0..6).map(|n| f64::from(1 << n) * p.powi(n + 1)).sum();
         self.parameters.rto_s * (1.0 + doublings) / (1.0 - p)
     }
 
-    /// CSA (20): what the first loss costs.
+    /// Expected time in s that the first loss costs, CSA (20).
     fn first_loss_s(&self) -> f64 {
         let lost = 1.0 - (1.0 - self.parameters.loss).powf(self.segments);
         let timeout = self.timeout_probability(self.slow_start_window());
         lost * (timeout * self.timeouts_s() + (1.0 - timeout) * self.parameters.rtt_s)
     }
 
-    /// CSA (23): the window at which a loss is expected in the steady state.
+    /// Window in segments at which a loss is expected in the steady state, CSA (23).
     #[must_use]
     pub fn steady_window(&self) -> f64 {
         let (p, b) = (self.parameters.loss, f64::from(self.parameters.per_ack));
@@ -100,7 +98,7 @@ impl LongFlow {
         base + (8.0 * (1.0 - p) / (3.0 * b * p) + base * base).sqrt()
     }
 
-    /// CSA (22): segments per second in the steady state.
+    /// Segments per second in the steady state, CSA (22).
     #[must_use]
     pub fn steady_rate(&self) -> f64 {
         let Parameters { loss: p, rtt_s, .. } = self.parameters;
@@ -118,14 +116,13 @@ impl LongFlow {
         (between + window_max / 2.0 + timeout) / (rtt_s * rounds + timeout * self.timeouts_s())
     }
 
-    /// CSA (25): without an outage, seconds.
+    /// Completion time in s without an outage, CSA (25).
     #[must_use]
     pub fn normal_s(&self) -> f64 {
         self.head_s(self.segments)
     }
 
-    /// Time until `arrived` segments have arrived, at least those of slow
-    /// start.
+    /// Time in s until `arrived` segments have arrived, at least those of slow start.
     fn head_s(&self, arrived: f64) -> f64 {
         let slow = self.slow_start_segments();
         let window = f64::from(self.parameters.window);
@@ -137,8 +134,8 @@ impl LongFlow {
             + delack
     }
 
-    /// After a timeout with `rest` segments to go: slow start up to half the
-    /// window, then congestion avoidance (thesis §5.3).
+    /// Time in s after a timeout with `rest` segments to go: slow start up to half the window, then
+    /// congestion avoidance (thesis §5.3).
     fn restart_s(&self, rest: f64) -> f64 {
         let gamma = self.gamma();
         let threshold = (self.steady_window() / 2.0).max(2.0);
@@ -146,7 +143,8 @@ impl LongFlow {
         self.slow_start_s(slow, 1.0) + (rest - slow) / self.steady_rate()
     }
 
-    /// n rounds with `2n + n²/(2b)` segments: growth from two segments on.
+    /// Time in s for `segments` at linear growth from two segments on: n rounds carry
+    /// `2n + n²/(2b)`.
     #[must_use]
     pub fn linear_s(&self, segments: f64) -> f64 {
         let Parameters { rtt_s, .. } = self.parameters;
@@ -161,8 +159,8 @@ impl LongFlow {
         rtt_s * (rounds_max + (segments - until_max) / window_max)
     }
 
-    /// Case 2: eq (5), or with local recovery (6-1) while the outage is shorter
-    /// than the timeout and (6-2) if it is longer.
+    /// Completion times in s in Case 2: eq (5), or with local recovery (6-1) if the outage is
+    /// shorter than the timeout and (6-2) if it is longer.
     #[must_use]
     pub fn data_lost_s(&self, outage_s: f64, recovery: bool) -> Range {
         let slow = self.slow_start_segments();
@@ -189,7 +187,7 @@ impl LongFlow {
         self.head_s(arrived) + delay_s + tail_s
     }
 
-    /// Case 3: eq (7), or eq (8) with local recovery.
+    /// Completion times in s in Case 3: eq (7), or eq (8) with local recovery.
     #[must_use]
     pub fn syn_lost_s(&self, outage_s: f64, recovery: bool) -> Range {
         if recovery {

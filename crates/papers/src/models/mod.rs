@@ -1,8 +1,8 @@
-//! The thesis' closed-form models (chapter 5) as pure functions. Times are
-//! seconds, sizes are segments. [`Parameters`] is its Table I.
+//! The thesis' closed-form models (chapter 5) as pure functions. Times are in seconds, sizes in
+//! segments. [`Parameters`] is its Table I.
 //!
-//! The equations were lost in the text's extraction; they stand here as they
-//! were reconstructed and checked against every number of the text.
+//! The equations were lost when the thesis' text was extracted; they were reconstructed and checked
+//! against every number of the text.
 
 mod delay;
 mod long;
@@ -19,22 +19,22 @@ pub use memory::{flows_bytes, syn_bytes};
 pub use share::{jain, next_window_bytes};
 pub use short::ShortFlow;
 
-/// Table I of the thesis.
+/// The parameters of the thesis' Table I.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Loss rate of data segments (p).
     pub loss: f64,
     /// Loss rate of SYNs (p_s).
     pub syn_loss: f64,
-    /// First timeout of a data segment (T_o), seconds.
+    /// First timeout of a data segment (T_o), in s.
     pub rto_s: f64,
-    /// First timeout of a SYN (T_s), seconds.
+    /// First timeout of a SYN (T_s), in s.
     pub syn_rto_s: f64,
-    /// Round trip (R), seconds.
+    /// Round trip (R), in s.
     pub rtt_s: f64,
-    /// Initial window (W), segments.
+    /// Initial window (W), in segments.
     pub window: u32,
-    /// Largest window (W_max), segments.
+    /// Largest window (W_max), in segments.
     pub window_max: u32,
     /// Segments per acknowledgement (b).
     pub per_ack: u32,
@@ -59,12 +59,12 @@ impl Default for Parameters {
     }
 }
 
-/// The least and the most of something.
+/// The smallest and the largest of some values.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Range {
-    /// The least.
+    /// The smallest value.
     pub min: f64,
-    /// The most.
+    /// The largest value.
     pub max: f64,
 }
 
@@ -77,13 +77,13 @@ impl Range {
             .fold(empty, |range, it| Self { min: range.min.min(it), max: range.max.max(it) })
     }
 
-    /// Both together.
+    /// The range that covers both.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Whether it holds a value, give or take.
+    /// Whether the range contains a value, with a tolerance of `slack`.
     #[must_use]
     pub fn holds(&self, value: f64, slack: f64) -> bool {
         value >= self.min - slack && value <= self.max + slack

@@ -1,7 +1,7 @@
 //! Sharing a bottleneck (thesis chapter 6).
 
-/// Eq (9) without the bound of eq (10): the window after an interval in which
-/// `received_bytes` arrived of `capacity_bytes` that could have.
+/// Eq (9) without the bound of eq (10): the window after an interval in which `received_bytes`
+/// arrived of the `capacity_bytes` that could have.
 #[must_use]
 pub fn next_window_bytes(
     window_bytes: f64,

@@ -3,11 +3,11 @@
 
 use super::{Parameters, Range, additional_delay};
 
-/// Flows longer than this are not short: the recursion would take long.
+/// Most segments of a short flow: for longer ones the recursion takes too long.
 pub const SEGMENTS_MAX: u32 = 40;
 
-/// Losses in one flow that are followed. With p = 0.001 a third one changes
-/// the result by less than a microsecond.
+/// Most losses in a flow that are followed. With p = 0.001 a third one changes the result by less
+/// than a microsecond.
 const LOSSES_MAX: u32 = 2;
 
 /// The completion time of a short flow.
@@ -24,24 +24,25 @@ impl ShortFlow {
         Self { parameters, segments: segments.min(SEGMENTS_MAX) }
     }
 
-    /// `L_n = T_h + τ_D^W`: without an outage, seconds.
+    /// Completion time in s without an outage: `L_n = T_h + τ_D^W`.
     #[must_use]
     pub fn normal_s(&self) -> f64 {
         self.handshake_s() + self.transfer_s(self.segments, self.parameters.window)
     }
 
-    /// `T_h = R + T_s p_s / (1 - 2 p_s)`.
+    /// Time of the handshake in s: `T_h = R + T_s p_s / (1 - 2 p_s)`.
     fn handshake_s(&self) -> f64 {
         let Parameters { rtt_s, syn_rto_s, syn_loss, .. } = self.parameters;
         rtt_s + syn_rto_s * syn_loss / (1.0 - 2.0 * syn_loss)
     }
 
-    /// `τ_m^w`: to deliver m segments from a window of w on.
+    /// Time in s to deliver m segments from a window of w on: `τ_m^w`.
     fn transfer_s(&self, segments: u32, window: u32) -> f64 {
         self.rounds_s(segments, window, 0, LOSSES_MAX)
     }
 
-    /// A window at a time: all arrive, or the j-th is the first that is lost.
+    /// Time in s, computed window by window: all segments arrive, or the j-th is the first that is
+    /// lost.
     fn rounds_s(&self, segments: u32, window: u32, backoff: u32, losses: u32) -> f64 {
         if segments == 0 {
             return 0.0;
@@ -56,10 +57,10 @@ impl ShortFlow {
         let q = 1.0 - p;
         let mut time = q.powi(sent as i32) * all_arrive;
         for j in 0..sent {
-            // Each that arrives before the loss lets two new ones out behind it.
+            // Each segment that arrives before the loss releases two new ones behind it.
             let duplicates = sent - 1 - j + (2 * j).min(rest);
             let after = if duplicates >= 3 {
-                // A fast retransmit: one round trip more, half the window.
+                // A fast retransmit costs one round trip, and half the window.
                 2.0 * rtt_s + self.rounds_s(rest, (window / 2).max(2), 0, losses - 1)
             } else {
                 let arrived = if j > 0 { rtt_s } else { 0.0 };
@@ -71,7 +72,7 @@ impl ShortFlow {
         time
     }
 
-    /// Eqs (1) and (2): i segments had arrived when the outage began.
+    /// Completion time in s if i segments had arrived when the outage began: eqs (1) and (2).
     fn interrupted_s(&self, arrived: u32, delay_s: f64) -> f64 {
         self.handshake_s()
             + self.transfer_s(arrived, self.parameters.window)
@@ -79,8 +80,8 @@ impl ShortFlow {
             + self.transfer_s(self.segments - arrived, 1)
     }
 
-    /// Case 2, the outage met data: eq (1), or eq (2) with local recovery, for
-    /// every number of segments that may have arrived before. The flow was down
+    /// Completion times in s in Case 2, in which the outage meets data: eq (1), or eq (2) with
+    /// local recovery, for every number of segments that may have arrived before. The flow was down
     /// for the outage, less at most a round trip.
     #[must_use]
     pub fn data_lost_s(&self, outage_s: f64, recovery: bool) -> Range {
@@ -95,7 +96,8 @@ impl ShortFlow {
         Range::of(times)
     }
 
-    /// Case 3, the outage met the SYN: eq (3), or eq (4) with local recovery.
+    /// Completion times in s in Case 3, in which the outage meets the SYN: eq (3), or eq (4) with
+    /// local recovery.
     #[must_use]
     pub fn syn_lost_s(&self, outage_s: f64, recovery: bool) -> Range {
         let normal = self.normal_s();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two values that a table with two decimals does not tell apart.
+/// Compares two ranges to the two decimals of a table.
 fn assert_range(found: Range, min: f64, max: f64, what: &str) {
     let near = |a: f64, b: f64| (a - b).abs() < 0.0151;
     assert!(near(found.min, min) && near(found.max, max), "{what}: {found:?}, not {min}-{max}");
@@ -27,7 +27,7 @@ fn delays_are_a_staircase_and_unused_time_a_sawtooth() {
 
 #[test]
 fn forty_percent_wait_for_nine_seconds() {
-    // A SYN lost in an outage of 5 s: it waits nine if more than three are left.
+    // A SYN lost in an outage of 5 s waits nine if more than three are left.
     let long = (0..5000).filter(|ms| additional_delay(3.0, 5.0 - f64::from(*ms) / 1e3) > 3.0);
     assert_eq!(long.count(), 2000);
 }
@@ -35,8 +35,8 @@ fn forty_percent_wait_for_nine_seconds() {
 #[test]
 fn short_flows_are_as_in_the_table() {
     let flow = ShortFlow::new(Parameters::default(), 9);
-    // The letter-length recursion of the original is not public; ours has the
-    // same structure, and differs by about p.
+    // The original's recursion is not public; the one here has the same structure, and differs by
+    // about p.
     assert!((flow.normal_s() - 0.511).abs() < 0.002, "{}", flow.normal_s());
     let table = [
         (0.05, 2.11, 2.22, 3.51, 0.61, 0.77, 0.56),
@@ -103,7 +103,7 @@ fn memory_is_what_the_thesis_says() {
 fn shares_are_fair_or_not() {
     assert!((jain(&[3.0; 7]) - 1.0).abs() < 1e-12);
     assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
-    // The window of the machine at the edge and that of eq (9) are the same.
+    // The machine at the edge computes the same window as eq (9).
     let next = next_window_bytes(59_375.0, 1.0, 0.4, 0.95, 3_125_000.0, 3_125_000.0, 20.0);
     assert!((next - (59_375.0 - 0.4 * 0.05 * 3_125_000.0 / 20.0)).abs() < 1e-9);
 }

@@ -1,4 +1,4 @@
-//! From a scenario file to a scenario.
+//! Builds a scenario from a scenario file.
 
 use super::error::{FileError, at_most, within};
 use super::file::{DumbbellTable, File, FlowTable, LossTable, OutageTable, ProfileTable};
@@ -12,26 +12,26 @@ use holdfast_netsim::net::scenario::{Alert, CutAt, FlowSpec, OutageSpec, StringS
 use holdfast_netsim::tcp::{Congestion, Profile, Stack};
 use std::collections::BTreeMap;
 
-/// Flows of one scenario.
+/// Most flows of one scenario.
 pub const FLOWS_MAX: usize = 200_000;
 
-/// Links of one scenario, with those of a dumb-bell's pairs.
+/// Most links of one scenario, including those of a dumb-bell's pairs.
 pub const LINKS_MAX: usize = 1_000_000;
 
-/// Nodes of a graph, and switches.
+/// Most nodes of a graph, and most switches.
 pub const NODES_MAX: usize = 10_000;
 
-/// Segments of one flow.
+/// Most segments of one flow.
 pub const SEGMENTS_MAX: u32 = 100_000_000;
 
 /// Builds the scenario of a file.
 ///
 /// # Errors
-/// When the file names what is not there, or something is out of bounds.
+/// When the file names something that it does not define, or a value is out of bounds.
 pub fn build(file: &File) -> Result<Scenario, FileError> {
     let flows: usize = file.flow.iter().map(|flow| flow.count as usize).sum();
     at_most("flows", flows, FLOWS_MAX)?;
-    // Also those that nobody uses: a sweep may.
+    // Profiles that no flow uses are checked, too, since a sweep may use them.
     file.profile.values().try_for_each(|table| profile(table).map(drop))?;
     let mut profiles = Profiles::default();
     let mut scenario = match &file.dumbbell {
@@ -71,7 +71,7 @@ fn dumbbell(file: &File, table: &DumbbellTable, pairs: u32) -> Result<Scenario, 
     Ok(dumbbell.scenario(pairs, Profile::NS2))
 }
 
-/// Links and switches of the file; ways are found later.
+/// Builds the links and switches of the file; routes are found later.
 fn graph(file: &File) -> Result<Scenario, FileError> {
     at_most("links", 2 * file.link.len(), LINKS_MAX)?;
     at_most("switches", file.switch.len(), NODES_MAX)?;
@@ -188,7 +188,7 @@ impl Builder<'_> {
         for number in 0..self.file.switch.len() {
             self.switch(&mut graph, number, &mut inside)?;
         }
-        // What a switch decides is not open to the shortest way.
+        // Links inside a switch are not open to shortest routes, since the switch decides there.
         inside.sort_unstable();
         for (from, to, link) in joins {
             if inside.binary_search(&link).is_err() {
@@ -261,7 +261,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Links are counted as they are written: one, or two, for each table.
+    /// The links of an outage. Links are numbered as they are written: one, or two, for each table.
     fn outage_links(&self, table: &OutageTable) -> Result<Vec<u32>, FileError> {
         let mut found = Vec::new();
         let mut link = 0;

@@ -14,13 +14,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-/// Shift of the windows that are written.
+/// Window scale of the windows that are written.
 const WINDOW_SCALE: u8 = 10;
 
-/// Zeros for payloads.
+/// Zeros that stand for payloads.
 static PAYLOAD: [u8; 1 << 16] = [0; 1 << 16];
 
-/// A link to capture, and the file.
+/// A link to capture, and the file to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
     link: u32,
@@ -55,7 +55,7 @@ impl Capture {
     }
 }
 
-/// A tap that writes.
+/// A tap that writes what enters the link.
 pub struct Writer<'a, W: Write> {
     file: pcapng::Writer<W>,
     link: u32,
@@ -65,7 +65,7 @@ pub struct Writer<'a, W: Write> {
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    /// Begins a file.
+    /// Begins a capture file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -75,10 +75,10 @@ impl<'a, W: Write> Writer<'a, W> {
         Ok(Self { file, link, scenario, packet: Vec::new(), failed: None })
     }
 
-    /// Ends the file.
+    /// Ends the capture file.
     ///
     /// # Errors
-    /// The first that happened.
+    /// The first error of any write.
     pub fn finish(mut self) -> Result<()> {
         if let Some(error) = self.failed {
             return Err(error.into());
@@ -94,8 +94,8 @@ impl<W: Write> Tap for Writer<'_, W> {
         }
         let flow = &self.scenario.flows[packet.flow as usize];
         let profile = &self.scenario.profiles[flow.profile as usize];
-        // A packet that cannot be built is not simulated either: the profile's
-        // sizes were checked.
+        // A packet that cannot be built is not simulated either, since the profile's sizes were
+        // checked.
         if segment(packet, profile).build_into(&mut self.packet).is_ok() {
             let record = Record {
                 interface: 0,
@@ -109,7 +109,7 @@ impl<W: Write> Tap for Writer<'_, W> {
     }
 }
 
-/// A packet as TCP has it: sequence numbers count bytes, the SYN is one.
+/// A packet as TCP has it: sequence numbers count bytes, and the SYN counts one.
 fn segment<'a>(packet: &Packet, profile: &Profile) -> TcpSegment<'a> {
     let flow = packet.flow;
     let bytes = |segments: u32| match segments {
@@ -159,9 +159,9 @@ fn segment<'a>(packet: &Packet, profile: &Profile) -> TcpSegment<'a> {
     }
 }
 
-/// The receiver's window is simulated where it matters, in acknowledgements of
-/// data. Elsewhere it is what the profile begins with: nothing flows into the
-/// simulated client, and a window of 0 would say that it cannot take anything.
+/// The window of a packet. The receiver's window is simulated where it matters, in acknowledgements
+/// of data. Elsewhere it is the profile's initial one: nothing is sent to the simulated client, and
+/// a window of 0 would say that it can take nothing.
 fn window(packet: &Packet, profile: &Profile) -> u16 {
     let segments = if packet.kind == Kind::Ack { packet.window } else { profile.window_segments };
     let bytes = u64::from(segments) * u64::from(profile.mss_bytes);

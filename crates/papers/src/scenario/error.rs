@@ -1,106 +1,106 @@
-//! Why a scenario file cannot be simulated, and what to write instead.
+//! Errors in a scenario file, with what to write instead.
 
 use holdfast_netsim::net::ScenarioError;
 
 /// What is wrong with a scenario file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is no TOML, or has a key or a value that does not exist.
+    /// The file is no TOML, or has a key or a value that does not exist.
     #[error("{0}")]
     Syntax(String),
-    /// A time.
+    /// A time is written wrongly.
     #[error("{0:?} is no time; write for example 250ms, 3s or 10us")]
     Time(String),
-    /// A rate.
+    /// A rate is written wrongly.
     #[error("{0:?} is no rate; write for example 100mbit, 64kbit or 10gbit")]
     Rate(String),
-    /// A queue.
+    /// A queue is written wrongly.
     #[error("{0:?} is no queue; write for example 750p for packets or 1000000b for bytes")]
     Queue(String),
-    /// A name that is not defined.
+    /// A name is not defined.
     #[error("there is no {what} {name:?}; there is {known}")]
     Unknown {
         /// The kind of thing that was named.
         what: &'static str,
-        /// The name.
+        /// The name as written.
         name: String,
-        /// Names that could have been meant.
+        /// Names that may have been meant.
         known: String,
     },
-    /// No way from one node to another.
+    /// No route leads from one node to another.
     #[error("no links lead from {from:?} to {to:?}; add a [[link]]")]
     NoRoute {
-        /// The node that it begins at.
+        /// The node at which the route begins.
         from: String,
-        /// The node that it ends at.
+        /// The node at which the route ends.
         to: String,
     },
-    /// A value that is out of its bounds.
+    /// A value is out of its bounds.
     #[error("{what} is {value}; let it be {bounds}")]
     Bounds {
         /// Name of the value.
         what: String,
-        /// The value.
+        /// The value as written.
         value: f64,
-        /// Its bounds.
+        /// Bounds of the value.
         bounds: &'static str,
     },
-    /// More of something than there may be.
+    /// There are more of something than allowed.
     #[error("{what}: {count} are too many; the limit is {limit}")]
     TooMany {
-        /// Kind of thing.
+        /// The kind of thing.
         what: &'static str,
-        /// Their number.
+        /// The number of them.
         count: usize,
-        /// Most that there may be.
+        /// The largest number allowed.
         limit: usize,
     },
-    /// A list of values without any.
+    /// A list of values is empty.
     #[error("the sweep of {0:?} has no values; name at least one, or remove the line")]
     Empty(String),
-    /// Congestion controls between which a kind of TCP does not tell.
+    /// The TCP does not distinguish between congestion controls.
     #[error(
         "a two-way TCP (base \"ns3\" or \"modern\") moves its window as \"newreno\" or as \"cubic\", \
          and {0:?} would be the same as \"newreno\"; write one of the two, and for selective \
          acknowledgements sack = true or false"
     )]
     Alike(String),
-    /// A combination that does not exist.
+    /// A combination does not exist.
     #[error("there is no combination {point}; there are {points}, from 0 on")]
     Point {
-        /// The combination that was asked for.
+        /// Number of the combination that was asked for.
         point: usize,
         /// Number of combinations.
         points: usize,
     },
-    /// A capture of many.
+    /// Several combinations are to be captured.
     #[error("a capture is of one combination; choose it with --point")]
     ManyCaptured,
-    /// A link that the scenario does not have.
+    /// The scenario has no link of that number.
     #[error("there is no link {link}; there are {links}, from 0 on")]
     NoLink {
-        /// The link that was asked for.
+        /// Number of the link that was asked for.
         link: u32,
         /// Number of links.
         links: usize,
     },
-    /// What the simulator refuses.
+    /// The simulator refuses the scenario.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
 }
 
-/// Refuses what is more than a limit.
+/// Refuses a count above a limit.
 ///
 /// # Errors
-/// If it is.
+/// When the count is above the limit.
 pub fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), FileError> {
     if count <= limit { Ok(()) } else { Err(FileError::TooMany { what, count, limit }) }
 }
 
-/// Refuses what is outside of bounds.
+/// Refuses a value outside of its bounds.
 ///
 /// # Errors
-/// If it is.
+/// When the value is outside of its bounds.
 pub fn within(
     what: &str,
     value: f64,

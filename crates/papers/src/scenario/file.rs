@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Determines every loss.
+    /// Seed that determines every loss.
     #[serde(default)]
     pub seed: u64,
     /// End of the run.
@@ -22,7 +22,7 @@ pub struct File {
     /// Parallel strings between two nodes.
     #[serde(default)]
     pub switch: Vec<SwitchTable>,
-    /// TCPs, by name.
+    /// Kinds of TCP, by name.
     #[serde(default)]
     pub profile: BTreeMap<String, ProfileTable>,
     /// Transfers.
@@ -34,7 +34,7 @@ pub struct File {
     pub recovery: Option<RecoveryTable>,
     /// Rate control at the first switch.
     pub rate_control: Option<RateControlTable>,
-    /// What to vary; read before the rest.
+    /// Values to vary; read before the rest of the file.
     #[serde(default)]
     pub sweep: BTreeMap<String, Vec<toml::Value>>,
 }
@@ -47,18 +47,18 @@ fn hour() -> Time {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum LossTable {
-    /// Each with this probability.
+    /// Every packet is lost with this probability.
     Share(f64),
-    /// In bursts.
+    /// Packets are lost in bursts.
     Bursts {
-        /// Probability of a change from good to bad, per packet.
+        /// Probability of a change from good to bad, for each packet.
         to_bad: f64,
-        /// Back.
+        /// Probability of a change from bad to good, for each packet.
         to_good: f64,
-        /// While good.
+        /// Share of packets lost while good.
         #[serde(default)]
         loss_good: f64,
-        /// While bad.
+        /// Share of packets lost while bad.
         loss_bad: f64,
     },
 }
@@ -71,9 +71,9 @@ pub struct DumbbellTable {
     pub rate: Rate,
     /// Rate of each string.
     pub strings: Vec<Rate>,
-    /// S to R1, R1 to N, N to R2, R2 to D.
+    /// One-way delays from S to R1, R1 to N, N to R2, and R2 to D.
     pub delays: [Time; 4],
-    /// Queue before each string.
+    /// Queue in front of each string.
     pub queue: Option<Queue>,
     /// Losses of each string.
     pub loss: Option<LossTable>,
@@ -83,40 +83,39 @@ pub struct DumbbellTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkTable {
-    /// One end.
+    /// Node at one end.
     pub from: String,
-    /// The other.
+    /// Node at the other end.
     pub to: String,
-    /// Without limit if not given.
+    /// Rate of the link; no limit if not given.
     pub rate: Option<Rate>,
     /// One-way delay.
     pub delay: Time,
-    /// Queue in the direction from `from` to `to`; the other direction has
-    /// none.
+    /// Queue in the direction from `from` to `to`; the other direction has none.
     pub queue: Option<Queue>,
-    /// Losses in the same direction.
+    /// Losses in the direction from `from` to `to`.
     pub loss: Option<LossTable>,
-    /// There is no way back.
+    /// Whether the link leads in one direction only.
     #[serde(default)]
     pub one_way: bool,
 }
 
-/// Strings from one node to another, each by the nodes between.
+/// Strings from one node to another, each given by the nodes between.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchTable {
-    /// The node where they begin: the edge.
+    /// The node where the strings begin: the edge.
     pub from: String,
-    /// The node where they meet.
+    /// The node where the strings meet.
     pub to: String,
     /// The nodes between, for each string.
     pub strings: Vec<Vec<String>>,
-    /// Shares of new flows; equal if not given.
+    /// Shares of new flows, by string; equal if not given.
     #[serde(default)]
     pub weights: Vec<u32>,
 }
 
-/// A TCP: what it starts from, and what is different.
+/// A TCP: the profile that it starts from, and what is different.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileTable {
@@ -155,16 +154,16 @@ pub struct ProfileTable {
     pub tlp: Option<bool>,
 }
 
-/// Transfers that are alike.
+/// Flows that are alike.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowTable {
     /// Number of flows.
     #[serde(default = "one")]
     pub count: u32,
-    /// Node that they start from; not with a dumb-bell.
+    /// Node at which the flows start; not with a dumb-bell.
     pub from: Option<String>,
-    /// Node that they go to; not with a dumb-bell.
+    /// Node at which the flows end; not with a dumb-bell.
     pub to: Option<String>,
     /// Start of the first flow.
     #[serde(default)]
@@ -172,12 +171,12 @@ pub struct FlowTable {
     /// Time from one flow's start to the next.
     #[serde(default)]
     pub every: Time,
-    /// Segments of data.
+    /// Segments of data in each flow.
     pub segments: u32,
-    /// `ns2`, `ns3`, `modern`, or one of the file's.
+    /// Profile of the flows: `ns2`, `ns3`, `modern`, or one of the file's.
     #[serde(default = "ns2")]
     pub profile: String,
-    /// String; dealt out if not given.
+    /// String of the flows; distributed by the switch if not given.
     pub string: Option<u32>,
 }
 
@@ -189,30 +188,30 @@ fn ns2() -> String {
     "ns2".to_owned()
 }
 
-/// Something is down.
+/// An outage: what is down, and when.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutageTable {
-    /// A string of the first switch.
+    /// String of the first switch that is down.
     pub string: Option<u32>,
-    /// Links, as `from-to`; both directions.
+    /// Links that are down in both directions, as `from-to`.
     #[serde(default)]
     pub links: Vec<String>,
-    /// A node: all its links.
+    /// Node that is down, with all its links.
     pub node: Option<String>,
-    /// Beginning.
+    /// Beginning of the outage.
     pub from: Time,
-    /// End.
+    /// End of the outage.
     pub until: Time,
-    /// The string stays down, its flows move to the others.
+    /// Whether the string stays down and its flows move to the others at the end.
     #[serde(default)]
     pub moves_flows: bool,
-    /// Packets are lost at the far end only.
+    /// Whether packets are lost at the far end only.
     #[serde(default)]
     pub far_end: bool,
 }
 
-/// HALR; what is not given is the default of docs/SCENARIOS.md.
+/// Settings of HALR; what is not given is the default of docs/SCENARIOS.md.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecoveryTable {
@@ -223,19 +222,19 @@ pub struct RecoveryTable {
     pub bytes_max: Option<u64>,
     pub pace: Option<Rate>,
     pub tail_delay: Option<Time>,
-    /// Policy as it ships: `syn`, `head`, `head+tail` or `all`.
+    /// Policy of the shipped machine: `syn`, `head`, `head+tail` or `all`.
     pub policy: Option<String>,
-    /// `suspicion` or `always`.
+    /// When the cache begins to keep packets: `suspicion` or `always`.
     pub start: Option<String>,
     /// Time between two heartbeats.
     pub heartbeat: Option<Time>,
 }
 
-/// PFRC.
+/// Settings of PFRC.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateControlTable {
-    /// Capacity left after a failure.
+    /// Capacity that is left after a failure.
     pub capacity: Rate,
     pub interval: Option<Time>,
     pub rtt: Time,
@@ -243,6 +242,6 @@ pub struct RateControlTable {
     pub utilization: Option<f64>,
     pub window_min_bytes: Option<u32>,
     pub keeps_right_edge: Option<bool>,
-    /// `printed` or `shipped`.
+    /// Law of the rate control: `printed` or `shipped`.
     pub law: Option<String>,
 }

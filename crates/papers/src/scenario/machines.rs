@@ -1,4 +1,4 @@
-//! The edge's machines of a scenario: as the thesis prints them, or as they ship.
+//! The machines at the edge of a scenario, as the thesis prints them or as they ship.
 
 use super::build::FLOWS_MAX;
 use super::error::{FileError, within};
@@ -8,19 +8,19 @@ use holdfast_netsim::Ns;
 use holdfast_netsim::net::scenario::Alert;
 
 const MS: Ns = 1_000_000;
-/// Time between two heartbeats, ns: the default of a transit group.
+/// Time between two heartbeats in ns: the default of a transit group.
 const HEARTBEAT_NS: Ns = 20 * MS;
-/// Memory of a cache, bytes: the default of `[recover]`.
+/// Memory of a cache in bytes: the default of `[recover]`.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// Age beyond which nothing is resent, ns: the default of `[recover]`.
+/// Age in ns beyond which nothing is resent: the default of `[recover]`.
 const AGE_MAX_NS: Ns = 60_000 * MS;
-/// Rate of resends, bytes per second: the default of `[recover]`.
+/// Rate of resends in bytes per second: the default of `[recover]`.
 const PACE_BYTES_PER_S: u64 = 1_000_000_000 / 8;
 
-/// Local recovery, and how it learns of outages.
+/// The configuration of local recovery, and how it learns of outages.
 ///
 /// # Errors
-/// When the table says what does not go together.
+/// When values of the table do not go together.
 pub fn recovery(table: &RecoveryTable) -> Result<(HalrConfig, Alert), FileError> {
     match &table.policy {
         None => printed(table).map(|it| (it, Alert::Told)),
@@ -77,7 +77,7 @@ fn shipped(name: &str, table: &RecoveryTable) -> Result<(HalrConfig, Alert), Fil
     Ok((HalrConfig::shipped(keeps, always, &limits), Alert::Heartbeats(heartbeat_ns)))
 }
 
-/// Rate control. What is not given is the default of the law.
+/// The configuration of rate control. What is not given is the default of its law.
 ///
 /// # Errors
 /// When a value is out of its bounds.

@@ -74,9 +74,9 @@ pub struct SimArgs {
 /// One share of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 1 on.
+    /// Number of the share, from 1 on.
     pub number: usize,
-    /// Of how many.
+    /// Number of shares.
     pub of: usize,
 }
 
@@ -88,24 +88,24 @@ fn parse_shard(text: &str) -> Result<Shard, String> {
     if shard.number >= 1 && shard.number <= shard.of { Ok(shard) } else { Err(bad()) }
 }
 
-/// One thing to run.
+/// One combination and seed to run.
 struct Job {
     point: usize,
     seed: u64,
     scenario: Scenario,
 }
 
-/// What all runs have led to.
+/// Results of all runs.
 struct Results {
     rows: Vec<PointRow>,
     flows: Vec<FlowRow>,
     series: Option<Series>,
 }
 
-/// Runs a file.
+/// Runs the scenarios of a file.
 ///
 /// # Errors
-/// When the file is not right, or a result cannot be written.
+/// When the file is wrong, or a result cannot be written.
 pub fn sim(args: &SimArgs) -> Result<ExitCode> {
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("cannot read {}", args.file.display()))?;
@@ -150,8 +150,8 @@ fn with_seed(mut scenario: Scenario, seed: Option<u64>) -> Scenario {
     scenario
 }
 
-/// As many combinations at once as there are cores, so that a large sweep does
-/// not hold all its scenarios in memory.
+/// Runs as many combinations at once as there are cores, so that a large sweep does not hold all
+/// its scenarios in memory.
 fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
     const BATCH: usize = 64;
     let bar = progress("simulating", points.len() as u64 * args.seeds);

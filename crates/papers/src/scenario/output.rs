@@ -1,5 +1,5 @@
-//! The output of a sweep: a line of JSON that says what was run, then one for
-//! each combination and seed; and how shares are joined.
+//! The output of a sweep: a line of JSON that says what was run, and one for each combination and
+//! seed; and the joining of shares.
 
 use super::{SimArgs, Sweep};
 use anyhow::{Context as _, Result, bail};
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Bytes of one file of results.
+/// Most bytes of one file of results.
 const RESULTS_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of `holdfast-lab merge`.
@@ -30,13 +30,14 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
-/// The first line: what was run.
+/// The first line of the output, which says what was run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Header {
     schema: String,
     version: String,
-    /// Of the scenario file's text.
+    /// Length of the scenario file's text, in bytes.
     file_length: u64,
+    /// Checksum of the scenario file's text.
     file_checksum: u64,
     points: usize,
     names: Vec<String>,
@@ -45,9 +46,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header for a file.
+    /// The header of the results of a file.
     pub fn new(text: &str, sweep: &Sweep, seed: Option<u64>, seeds: u64) -> Self {
-        // FNV-1a: tells two versions of a file apart, protects nothing.
+        // FNV-1a distinguishes two versions of a file, and protects nothing.
         let checksum = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -67,13 +68,13 @@ impl Header {
 /// Results of one combination and seed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PointRow {
-    /// Which combination.
+    /// Number of the combination.
     pub point: usize,
     pub seed: u64,
-    /// What was varied, in the order of the header's names.
+    /// Values of the combination, in the order of the header's names.
     pub values: Vec<serde_json::Value>,
     pub flows: usize,
-    /// Flows whose sender knows that all has arrived.
+    /// Number of flows whose sender knows that everything has arrived.
     pub finished: usize,
     pub completion_min_s: f64,
     pub completion_median_s: f64,
@@ -84,9 +85,9 @@ pub struct PointRow {
     pub overflowed: u64,
     pub lost: u64,
     pub cut: u64,
-    /// Packets that the edge resent.
+    /// Number of packets that the edge resent.
     pub kicked: u64,
-    /// Acknowledgements whose window the edge reduced.
+    /// Number of acknowledgements whose window the edge reduced.
     pub capped: u64,
     pub events: u64,
     pub hops: u64,
@@ -159,11 +160,11 @@ impl PointRow {
     }
 }
 
-/// One flow.
+/// Times of one flow, as a line of CSV.
 pub struct FlowRow(String);
 
 impl FlowRow {
-    /// The rows of an outcome.
+    /// The rows of all flows in an outcome.
     pub fn all(point: usize, seed: u64, outcome: &Outcome) -> impl Iterator<Item = Self> {
         let seconds =
             |at: Option<u64>| at.map_or(String::new(), |ns| format!("{}", ns as f64 / 1e9));
@@ -182,10 +183,10 @@ impl FlowRow {
     }
 }
 
-/// Writes flows as CSV.
+/// Writes the rows of flows as CSV.
 ///
 /// # Errors
-/// When that is not possible.
+/// When the file cannot be written.
 pub fn write_flows(path: &Path, rows: &[FlowRow]) -> Result<()> {
     let mut csv = String::from(
         "point,seed,flow,start_s,connected_s,received_s,finished_s,timeouts,syn_timeouts,resent\n",
@@ -197,18 +198,18 @@ pub fn write_flows(path: &Path, rows: &[FlowRow]) -> Result<()> {
     csv_file(path, &csv)
 }
 
-/// Writes a file.
+/// Writes a CSV file.
 ///
 /// # Errors
-/// When that is not possible, with its name.
+/// When the file cannot be written, with its name.
 pub fn csv_file(path: &Path, csv: &str) -> Result<()> {
     std::fs::write(path, csv).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes results where the user wants them.
+/// Writes results to the file or to stdout, as the options say.
 ///
 /// # Errors
-/// When that is not possible.
+/// When they cannot be written.
 pub fn write(args: &SimArgs, header: &Header, rows: &[PointRow]) -> Result<()> {
     let mut lines = serde_json::to_string(header)?;
     lines.push('\n');
@@ -225,10 +226,10 @@ pub fn write(args: &SimArgs, header: &Header, rows: &[PointRow]) -> Result<()> {
     Ok(())
 }
 
-/// Joins what the shares of a sweep have written.
+/// Joins the files that the shares of a sweep have written.
 ///
 /// # Errors
-/// When they are not shares of one sweep, or something is missing or twice.
+/// When they are not shares of one sweep, or a result is missing or occurs twice.
 pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
     let mut header: Option<Header> = None;
     let mut rows = BTreeMap::new();
@@ -304,7 +305,7 @@ fn csv(header: &Header, rows: &[PointRow]) -> Result<String> {
     Ok(csv)
 }
 
-/// RFC 4180: what holds a comma or a quote is quoted.
+/// A value as a cell of CSV: one with a comma or a quote is quoted (RFC 4180).
 fn cell(value: &serde_json::Value) -> String {
     let text = match value {
         serde_json::Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! The shortest ways through links and strings, by delay.
+//! The shortest routes through links and strings, by delay.
 
 use super::error::FileError;
 use holdfast_netsim::net::link::LinkSpec;
@@ -6,7 +6,7 @@ use holdfast_netsim::net::scenario::{Hop, Path, SwitchSpec};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// One way to go on from a node.
+/// One possible step from a node.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     to: u32,
@@ -20,7 +20,7 @@ enum By {
     Switch { switch: u32, forward: bool },
 }
 
-/// Nodes by name, and how they are joined.
+/// Nodes by name, and the links and strings between them.
 #[derive(Default)]
 pub struct Graph {
     names: BTreeMap<String, u32>,
@@ -30,7 +30,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The node of this name, made if it is new.
+    /// The node of this name, created if it is new.
     pub fn node(&mut self, name: &str) -> u32 {
         if let Some(node) = self.names.get(name) {
             return *node;
@@ -44,7 +44,7 @@ impl Graph {
     /// The node of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no node has this name.
     pub fn find(&self, name: &str) -> Result<u32, FileError> {
         self.names.get(name).copied().ok_or_else(|| FileError::Unknown {
             what: "node",
@@ -53,20 +53,20 @@ impl Graph {
         })
     }
 
-    /// A link that ways may use.
+    /// Adds a link that routes may use.
     pub fn join(&mut self, from: u32, to: u32, link: u32, spec: &LinkSpec) {
         let step = Step { to, delay_ns: spec.delay_ns, by: By::Link(link) };
         self.steps[from as usize].push(step);
     }
 
-    /// A switch's strings, in both directions.
+    /// Adds a switch's strings, in both directions.
     pub fn join_switch(&mut self, from: u32, to: u32, switch: u32, delay_ns: u64) {
         let step = |to, forward| Step { to, delay_ns, by: By::Switch { switch, forward } };
         self.steps[from as usize].push(step(to, true));
         self.steps[to as usize].push(step(from, false));
     }
 
-    /// The way there and back.
+    /// The shortest path there and back.
     ///
     /// # Errors
     /// When there is none.
@@ -80,7 +80,7 @@ impl Graph {
         Ok(Path { forward: hops(&forward, switches), back: hops(&back, switches) })
     }
 
-    /// Dijkstra's; of equal ways the one that was written first.
+    /// Dijkstra's algorithm; of equal routes the one that was written first.
     fn shortest(&self, from: u32, to: u32) -> Option<Vec<By>> {
         let mut best: Vec<Option<(u64, u32, By)>> = vec![None; self.steps.len()];
         let mut next = BinaryHeap::from([Reverse((0, from))]);
@@ -109,7 +109,8 @@ impl Graph {
     }
 }
 
-/// The edge stands before the strings for data, behind them for the answers.
+/// Hops of a route: the edge is in front of the strings for data, and behind them for
+/// acknowledgements.
 fn hops(way: &[By], switches: &[SwitchSpec]) -> Vec<Hop> {
     let mut hops = Vec::new();
     for by in way {

@@ -1,4 +1,4 @@
-//! What happened over time: goodput and queues in bins, as CSV.
+//! Results over time, in bins, as CSV: goodput and queues.
 
 use holdfast_netsim::net::outcome::QUEUE_BIN_NS;
 use holdfast_netsim::net::{Outcome, Scenario};
@@ -7,14 +7,15 @@ use std::fmt::Write as _;
 /// Length of a bin, in ns.
 const BIN_NS: u64 = 100_000_000;
 
-/// Rows of all runs.
+/// Series of all runs, as rows.
 pub struct Series {
     links: Vec<u32>,
     csv: String,
 }
 
 impl Series {
-    /// Series of the total goodput, and of the queues of `links`.
+    /// Begins with no rows: a column for the total goodput, and one for the queue of each of
+    /// `links`.
     pub fn new(links: &[u32]) -> Self {
         let mut csv = "point,seed,at_s,goodput_mbps,moved_mbps".to_owned();
         for link in links {
@@ -25,13 +26,13 @@ impl Series {
         Self { links: links.to_vec(), csv }
     }
 
-    /// Makes a run keep what is needed.
+    /// Makes a run record what the series need.
     pub fn watch(&self, scenario: &mut Scenario) {
         scenario.watch.bin_ns = Some(BIN_NS);
         scenario.watch.queues.clone_from(&self.links);
     }
 
-    /// Adds a run.
+    /// Adds the rows of a run.
     pub fn add(&mut self, point: usize, seed: u64, outcome: &Outcome) {
         let per_bin = (BIN_NS / QUEUE_BIN_NS) as usize;
         let queues: Vec<Vec<u32>> = outcome
@@ -48,7 +49,7 @@ impl Series {
                 moved[bin] += if flow.moved { u64::from(*bytes) } else { 0 };
             }
         }
-        // Bits per microsecond are Mb/s.
+        // Bits per microsecond are equal to Mb/s.
         let mbps = |bytes: u64| (bytes * 8) as f64 / (BIN_NS as f64 / 1e3);
         for bin in 0..bins {
             let at_s = bin as f64 * BIN_NS as f64 / 1e9;
@@ -61,7 +62,7 @@ impl Series {
         }
     }
 
-    /// All rows, under a line of names.
+    /// All rows, below a line of names.
     pub fn csv(&self) -> &str {
         &self.csv
     }

@@ -4,13 +4,13 @@ use super::error::{FileError, at_most};
 use super::file::File;
 use toml::Value;
 
-/// Combinations of one file.
+/// Most combinations of one file.
 pub const POINTS_MAX: usize = 100_000;
 
-/// Bytes of a file.
+/// Most bytes of a file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A file that was read, with all its combinations.
+/// A scenario file that was read, with all its combinations.
 pub struct Sweep {
     value: Value,
     axes: Vec<(String, Vec<Value>)>,
@@ -23,7 +23,7 @@ impl Sweep {
     /// When it is no scenario file.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         at_most("bytes of the file", text.len(), FILE_BYTES_MAX)?;
-        // Once as it stands, for errors that show the place.
+        // The file is parsed as it stands, for errors that show the place.
         let file: File = toml::from_str(text).map_err(|it| FileError::Syntax(it.to_string()))?;
         let value: Value = toml::from_str(text).map_err(|it| FileError::Syntax(it.to_string()))?;
         let axes: Vec<_> = file.sweep.into_iter().collect();
@@ -42,12 +42,12 @@ impl Sweep {
         self.axes.iter().map(|axis| axis.1.len()).product()
     }
 
-    /// Names of what is varied.
+    /// Names of the values that vary.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.axes.iter().map(|axis| axis.0.as_str())
     }
 
-    /// The values of one combination, in the order of the names.
+    /// Values of one combination, in the order of the names.
     #[must_use]
     pub fn values(&self, point: usize) -> Vec<Value> {
         let mut rest = point;
@@ -61,7 +61,7 @@ impl Sweep {
         values
     }
 
-    /// The file of one combination.
+    /// The scenario file of one combination.
     ///
     /// # Errors
     /// When a name leads nowhere, or a value does not fit.
@@ -74,7 +74,8 @@ impl Sweep {
     }
 }
 
-/// The place that `outage.0.until` names; a new key in a table that exists.
+/// The value that a name such as `outage.0.until` stands for; created if it is a new key of an
+/// existing table.
 fn place<'a>(value: &'a mut Value, name: &str) -> Result<&'a mut Value, FileError> {
     let mut at = value;
     for part in name.split('.') {

@@ -96,7 +96,7 @@ fn a_file_becomes_a_scenario() {
             scenario.outages[0].until_ns / 1_000_000
         })
         .collect();
-    // Names are sorted: the profile is first, the end varies fastest.
+    // Names are sorted, so that the profile comes first and the end varies fastest.
     assert_eq!(ends, [300, 600, 900, 300, 600, 900]);
 }
 
@@ -197,7 +197,7 @@ fn a_dumbbell_needs_no_links() {
     let sweep = Sweep::parse(text).unwrap();
     let outcome = simulate(&build(&sweep.file(0).unwrap()).unwrap()).unwrap();
     assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
-    // Two thirds of the flows go through the string of twice the rate.
+    // Two thirds of the flows use the string of twice the rate.
     let passed = |link: usize| outcome.links[link].passed as f64;
     assert!((1.5..2.6).contains(&(passed(0) / passed(4))), "{} {}", passed(0), passed(4));
 }
@@ -236,7 +236,7 @@ fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
     for name in ["reno", "sack", "vegas"] {
         let said = with("congestion = \"newreno\"", format!("congestion = {name:?}"));
         assert!(said.contains("would be the same as \"newreno\""), "{name}: {said}");
-        // ns-2's one-way agents tell them apart.
+        // ns-2's one-way agents distinguish them.
         let links = FILE.split("[profile.web]").next().unwrap_or_default();
         let one_way = format!(
             "{links}[profile.web]\nbase = \"ns2\"\ncongestion = {name:?}\n\
@@ -247,7 +247,7 @@ fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
     }
 }
 
-/// What passes a link, as pcapng.
+/// The packets that pass a link, as pcapng.
 fn captured(scenario: &Scenario, link: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = capture::Writer::new(&mut bytes, link, scenario).unwrap();
@@ -279,8 +279,8 @@ fn a_capture_is_valid_packets() {
     assert!(packets > 400, "{packets}");
 }
 
-/// Both directions of a link under every profile: tshark, where it is installed,
-/// finds nothing malformed and every checksum right.
+/// tshark, where it is installed, finds every checksum right and nothing malformed in both
+/// directions of a link, under every profile.
 #[test]
 fn tshark_reads_a_capture() {
     for profile in ["ns2", "ns3", "modern", "web"] {
@@ -301,14 +301,14 @@ fn tshark_reads_a_capture() {
             };
             let lines = String::from_utf8(read.stdout).unwrap();
             assert!(lines.lines().count() > 100, "{profile}, link {link}: {lines}");
-            // Nothing malformed, then 1 for good, twice.
+            // A line has nothing malformed, and twice 1 for a good checksum.
             assert!(lines.lines().all(|line| line == "\t1\t1"), "{profile}, link {link}: {lines}");
         }
     }
 }
 
 proptest::proptest! {
-    /// No text panics, or is built into something that cannot be run.
+    /// No text makes the reader panic, or is built into something that cannot run.
     #[test]
     fn any_text_is_read_or_refused(at in 0..FILE.len(), text in "[ -~\\n]{0,12}") {
         if FILE.is_char_boundary(at) {
@@ -320,15 +320,14 @@ proptest::proptest! {
     }
 }
 
-/// The keys that a table takes, as its reader names them.
+/// The keys that a table has, as its reader names them.
 fn keys<T: serde::de::DeserializeOwned>() -> Vec<String> {
     let error = toml::from_str::<T>("zz = 1").err().expect("no such key").to_string();
     let (_, names) = error.split_once("expected").expect("it says what it takes");
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// docs/SCENARIOS.md explains every key, also one that was added today, and what it
-/// shows can be read.
+/// docs/SCENARIOS.md explains every key, also a new one, and its examples can be read.
 #[test]
 fn every_key_is_explained_and_the_example_is_right() {
     use file::{
@@ -337,7 +336,7 @@ fn every_key_is_explained_and_the_example_is_right() {
     };
     let text = include_str!("../../../../docs/SCENARIOS.md");
     let code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
-    // A key is set, heads a table, or stands between backticks.
+    // A key is set, heads a table, or is between backticks.
     let is_set = |key: &str| {
         let ways =
             [format!("\n{key} ="), format!(" {key} ="), format!("[{key}]"), format!("[{key}.")];

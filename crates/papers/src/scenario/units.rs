@@ -5,22 +5,22 @@ use holdfast_netsim::net::link::QueueLimit;
 use holdfast_report::units;
 use serde::{Deserialize, Deserializer, de};
 
-/// A time, ns.
+/// A time in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub u64);
 
-/// A rate, bits per second.
+/// A rate in bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate(pub u64);
 
-/// Limit on what may wait.
+/// A limit on what may wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue(pub QueueLimit);
 
-/// The longest time that a file can say: a year, ns.
+/// Longest time that a file can state, in ns: a year.
 const TIME_MAX_NS: f64 = 3.2e16;
 
-/// The highest rate: 100 Tb/s.
+/// Highest rate that a file can state, in bits per second: 100 Tb/s.
 const RATE_MAX_BPS: f64 = 1e14;
 
 fn split(text: &str) -> Option<(f64, &str)> {

@@ -141,13 +141,13 @@ fn accept(conn: u32, id: u64) -> Vec<u8> {
     )
 }
 
-/// A tapped read as it stands in a frame: without its payload.
+/// A tapped read as it is in a frame: without its payload.
 fn read(flags: u8, bytes: &[u8]) -> Vec<u8> {
     record(Op::Read, 1, TAPPED | flags, bytes.len() as i64, hash(&KEY, bytes), bytes)[..HEADER_LEN]
         .to_vec()
 }
 
-/// Limits that a few segments reach.
+/// Limits so small that a few segments reach them.
 const TINY: Limits = Limits {
     stream_bytes_max: 1000,
     beyond_pieces_max: 4,
@@ -286,8 +286,7 @@ fn conflicting_content_is_asked_for_at_once_and_corrected() {
     );
 }
 
-/// Any sixteen bits of the hash may agree by chance, or because a client searched
-/// for it.
+/// Sixteen bits of the hash may agree by chance, or because a client searched for them.
 #[test]
 fn all_of_a_hash_counts() {
     let truth = b"hel";
@@ -310,8 +309,7 @@ fn what_overlaps_the_read_brings_only_what_is_new() {
     let mut case = Case::accepted();
     case.tap(0, b"first");
     case.frame(&read(0, b"first"));
-    // Other bytes for what was read, followed by the next ones; then for all of
-    // it.
+    // The tap has other bytes for what was read, followed by the next ones; and then for all of it.
     case.tap(0, b"OTHERnext");
     case.tap(0, b"OTHEROTHE");
     case.tap(3, b"OT");
@@ -554,8 +552,8 @@ proptest! {
         }
     }
 
-    /// Whatever conflicting overlaps the tap shows, the replica reads exactly
-    /// what the primary's server read.
+    /// The replica reads exactly what the primary's server read, whatever conflicting overlaps the
+    /// tap shows.
     #[test]
     fn conflicting_overlaps_are_repaired(
         truth in proptest::collection::vec(any::<u8>(), 1..300),

@@ -24,7 +24,7 @@ enum Effect {
 #[derive(Default)]
 struct Notes {
     log: Vec<u8>,
-    /// The kernel's answer to whatever is wanted, and what was wanted.
+    /// The kernel's answer to any question about unread bytes.
     unread: Option<(Vec<u8>, Peeked)>,
     wanted: Vec<Wanted>,
     effects: Vec<Effect>,
@@ -99,7 +99,7 @@ impl Notes {
         self.log.resize(at + record_len(payload.len()), 0);
     }
 
-    /// Gives the machine everything from `from` on.
+    /// Hands the machine everything from `from` on.
     fn feed(&mut self, primary: &mut Primary, from: usize) {
         let bytes = self.log[from..].to_vec();
         primary.handle_log(Nanos(0), from as u64, &bytes, self);
@@ -176,7 +176,7 @@ fn every_question_for_unread_bytes_is_answered() {
         notes.take()
     };
     let nothing = || [Effect::Unread(40, vec![], false)];
-    // Not accepted yet, and unknown.
+    // The connection is not accepted yet, or unknown.
     assert_eq!(asked(&mut primary, &mut notes, 9, 50), nothing());
     assert_eq!(asked(&mut primary, &mut notes, 8, 50), nothing());
     assert_eq!(notes.wanted, []);
@@ -248,7 +248,7 @@ fn at_the_limit_the_log_waits_in_the_ring() {
     );
 }
 
-/// Who is left behind gets nothing that it would confirm, or run twice.
+/// A backup that is left behind must get nothing that it would confirm, or execute twice.
 #[test]
 fn nothing_is_sent_to_a_backup_that_is_lost() {
     let (mut primary, mut notes) = accepted(1000);
@@ -257,7 +257,7 @@ fn nothing_is_sent_to_a_backup_that_is_lost() {
     assert_eq!(notes.take(), []);
 }
 
-/// Records begin and end where they do, and the ring is read in pieces.
+/// Records have any length, and the ring is read in pieces.
 #[test]
 fn a_record_that_does_not_fit_into_what_is_read_at_a_time_is_read_with_the_next() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
@@ -283,7 +283,7 @@ fn a_record_that_does_not_fit_into_what_is_read_at_a_time_is_read_with_the_next(
     assert_eq!(framed.sum::<usize>(), count * record_len(bytes));
 }
 
-/// The backup would run what it has, and take over without the rest.
+/// Otherwise the backup would execute what it has, and take over without the rest.
 #[test]
 fn a_log_whose_rest_makes_no_sense_has_no_end_that_could_be_told() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
@@ -339,7 +339,7 @@ fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
 #[test]
 fn an_accepted_socket_is_found_among_all_lives_of_its_tuple() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
-    // Connection 2, which an old SYN began, is never accepted.
+    // Connection 2 was begun by an old SYN, and is never accepted.
     for id in [2, 3, 4] {
         primary.handle_synack(Nanos(0), ConnId(id), 100 * id, record(1000), &mut notes);
     }

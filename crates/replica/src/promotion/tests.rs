@@ -79,7 +79,7 @@ fn bounds(sent: u64, acked: u64) -> FlowBounds {
     }
 }
 
-/// The parts of a verdict that differ between cases.
+/// The part of a verdict that differs between cases.
 #[derive(Debug, PartialEq, Eq)]
 enum Note {
     Restore {
@@ -214,7 +214,7 @@ fn a_connection_that_had_ended_is_not_waited_for() {
     };
     let closed = ManifestConn { open: false, ..replica() };
     assert_eq!(at_once(closed), (vec![Note::Discard(Some(1), Why::Finished)], true));
-    // The server has still to read the client's end of stream.
+    // The server has yet to read the end of the client's stream.
     let shut = ManifestConn { shut: 1, ..replica() };
     let closing = Closing {
         client_fin: true,
@@ -248,16 +248,15 @@ fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     );
 }
 
-/// Nobody holds anything of a connection that waits to be accepted: what is seen is a
-/// connection that the server let go of before its log began.
+/// Of a connection that waits to be accepted no member holds anything; what is seen belongs to a
+/// connection that the server closed before its log began.
 #[test]
 fn who_is_in_no_queue_ends_nobody_elses_takeover() {
     let dropped = Note::Discard(None, Why::NotInManifest);
     assert_eq!(verdict(planned(None), Some(bounds(8, 0)), None, replica()), dropped);
 }
 
-/// What neither edge nor gate has seen pass must not end the takeover of all
-/// connections.
+/// Numbers that neither edge nor gate has seen must not end the takeover of all connections.
 #[test]
 fn the_word_of_a_client_never_shows_divergence() {
     let dropped = Note::Discard(Some(1), Why::NeverWritten);
@@ -266,8 +265,8 @@ fn the_word_of_a_client_never_shows_divergence() {
     assert_eq!(verdict(planned(Some(1)), Some(learnt), Some(102), replica()), dropped);
     let beyond = FlowBounds { iss: None, ..bounds(101, 10) };
     assert_eq!(verdict(planned(Some(1)), Some(beyond), Some(90), replica()), dropped);
-    // Bounds that are not known from the beginning set no limit, and those of
-    // another life say nothing.
+    // Bounds that are not known from the beginning set no limit, and those of another connection
+    // mean nothing.
     let other = FlowBounds { iss: Some(SeqNo(5)), ..bounds(5000, 10) };
     for bounds in [learnt, other] {
         let verdict = verdict(planned(Some(1)), Some(bounds), Some(90), replica());
@@ -312,7 +311,7 @@ fn the_end_of_a_connection_continues_where_it_was() {
     );
 }
 
-/// The client had its input acknowledged, and will not send it again.
+/// The client's input was acknowledged, so the client will not send it again.
 #[test]
 fn input_that_was_told_and_never_came_ends_its_connection_alone() {
     for accept in [None, Some(1)] {
@@ -326,7 +325,7 @@ fn input_that_was_told_and_never_came_ends_its_connection_alone() {
     }
 }
 
-/// FT-TCP's modes let more out than the log tells, and more be acknowledged than came.
+/// FT-TCP's modes let more output leave than the log has, and acknowledge more than has arrived.
 #[test]
 fn what_nobody_waited_for_ends_its_connection_alone() {
     for mode in Buffering::ALL {
@@ -398,7 +397,7 @@ fn the_accept_queue_is_rebuilt_also_for_clients_that_may_not_know_of_it() {
     assert_eq!(verdict(planned(None), None, Some(0), replica()), queued(false));
     assert_eq!(verdict(planned(None), Some(bounds(0, 0)), None, replica()), queued(false));
     let silent = FlowBounds { client_ack: SeqNo(0), ..bounds(0, 0) };
-    // The probe was a SYN-ACK: the client may have it by now.
+    // The probe was a SYN-ACK, which the client may have by now.
     assert_eq!(verdict(planned(None), Some(silent), None, replica()), queued(true));
 }
 
@@ -459,7 +458,7 @@ fn probes_use_numbers_that_the_client_has_passed() {
     assert_eq!(promotion.next_deadline(), Some(PROBE_WAIT));
 }
 
-/// An edge that was started again has seen what its server said since.
+/// An edge that was restarted has seen what its server sent since.
 #[test]
 fn a_clock_that_the_edge_has_seen_does_not_go_back() {
     let whole = bounds(80, 10);
@@ -506,8 +505,8 @@ fn input_that_came_in_between_is_neither_lost_nor_doubled() {
 }
 
 proptest! {
-    /// The rebuilt socket never starts above what the client has, never claims
-    /// more than the replica wrote, and honours the promised window.
+    /// The rebuilt socket never starts above what the client has, never claims more than the
+    /// replica wrote, and honours the advertised window.
     #[test]
     fn a_restored_socket_is_consistent(
         una in 0_u64..100, acked in 0_u64..200, sent in 0_u64..140, answer in proptest::option::of(0_u64..200),

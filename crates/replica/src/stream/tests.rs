@@ -33,7 +33,7 @@ fn at_its_limit_a_stream_refuses_bytes_and_keeps_the_old_ones() {
         assert_eq!(stream.insert(10 + 2 * i, b"x"), Inserted::Beyond);
     }
     assert_eq!(stream.insert(1 << 20, b"x"), Inserted::Full);
-    // Bytes that join two pieces need no room of their own.
+    // Bytes that join two pieces need no additional room.
     assert_eq!(stream.insert(13, b"y"), Inserted::Beyond);
     assert_eq!(stream.insert(1 << 20, b"x"), Inserted::Beyond);
     assert_eq!(stream.insert(12, b"zzz"), Inserted::Old);

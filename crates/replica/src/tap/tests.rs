@@ -92,10 +92,10 @@ fn what_the_primary_holds_replaces_what_was_tapped() {
     assert!(tap.note_unread(1, b"bcde", false));
     assert_eq!(tap.stream.range(0, 6).map(|pieces| pieces.concat()), Some(b"abcdeZ".to_vec()));
     assert_eq!(tap.missing(), Some((6, 10)));
-    // A FIN that lies before what the primary has does not count.
+    // A FIN in front of what the primary has does not count.
     assert!(tap.note_unread(6, b"ghijk", false));
     assert_eq!((tap.missing(), tap.fin), (None, None));
-    // Bytes that were consumed meanwhile stay so.
+    // Bytes that were consumed meanwhile stay consumed.
     tap.stream.consume_to(8);
     assert!(tap.note_unread(5, b"fghijkl", true));
     assert_eq!(tap.stream.range(8, 4).map(|pieces| pieces.concat()), Some(b"ijkl".to_vec()));
@@ -125,7 +125,7 @@ fn only_the_exact_number_resets() {
     let rst = |offset| TcpPacket { flags: Flags::ACK | Flags::RST, ..segment(offset, b"") };
     assert_eq!(tap.accept(Nanos(0), &rst(2)), Verdict::Challenge);
     assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Challenge);
-    // The stream reaches the number of a refused RST: the client goes on.
+    // The stream reaches the number of an RST that was refused: the client goes on.
     assert_eq!(tap.accept(Nanos(0), &segment(3, b"def")), Verdict::Grown);
     assert!(!tap.reset);
     assert_eq!(tap.accept(Nanos(0), &rst(6)), Verdict::Reset);
@@ -186,9 +186,8 @@ fn offsets_are_exact_beyond_four_gigabytes() {
     assert_eq!(tap.stream.end(), 5000 << 20);
 }
 
-/// A sender with one hole, whose bytes come one by one, forwards, backwards and
-/// from the middle, again and again: no segment may cost more because of what
-/// was kept before it.
+/// A sender with one hole sends single bytes, forwards, backwards and from the middle, again and
+/// again: no segment may cost more because of what was kept before.
 #[test]
 fn what_is_kept_beyond_a_hole_does_not_slow_what_comes() {
     const BYTES: i64 = 30_000;
@@ -197,7 +196,7 @@ fn what_is_kept_beyond_a_hole_does_not_slow_what_comes() {
         let mut tap =
             Tap::new(&record(), Limits { beyond_pieces_max: BYTES as usize, ..Limits::default() });
         tap.right_edge = 1 << 40;
-        // Another stream grows in order, and nothing is pruned by it.
+        // Another stream grows in order, and nothing of it is removed by this.
         let mut grown = 0;
         for i in 0..BYTES {
             for _ in 0..2 {
@@ -212,7 +211,7 @@ fn what_is_kept_beyond_a_hole_does_not_slow_what_comes() {
         assert!(steps < 40 * BYTES as u64, "{steps} steps for {BYTES} segments");
         assert_eq!(tap.stream.beyond_bytes(), BYTES as usize);
         assert_eq!(tap.raws().count(), BYTES as usize, "repeats are not kept");
-        // The hole closes, and everything goes at once.
+        // The hole is closed, and everything can be consumed at once.
         let rest = vec![b'z'; (100_000 - grown) as usize];
         assert_eq!(tap.accept(Nanos(0), &segment(grown, &rest)), Verdict::Grown);
         assert_eq!(tap.usage(), Usage { held: 100_000 + BYTES as usize, aside: 0 });

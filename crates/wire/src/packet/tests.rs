@@ -2,7 +2,7 @@ use super::*;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
-/// A SYN as it stood on a wire (client 10.0.0.2:40000 to 10.9.0.100:7000).
+/// A SYN as recorded on a wire (client 10.0.0.2:40000 to 10.9.0.100:7000).
 fn syn() -> Vec<u8> {
     let mut options = TcpOptions {
         mss: Some(1460),
@@ -64,14 +64,13 @@ fn refusals() {
     assert_eq!(changed(32, 0xf0), PacketError::DataOffset);
     assert_eq!(changed(33, 0x12), PacketError::Checksum);
     assert_eq!(changed(10, 0), PacketError::HeaderChecksum);
-    // A total length of 0 counts as "too long to say" only where it could not
-    // be said.
+    // A total length of 0 means "too long to say" only where it could not be said.
     assert_eq!(changed(3, 0), PacketError::Truncated);
 
     let mut v6 = vec![0; 60];
     v6[0] = 0x60;
     v6[5] = 20;
-    // A hop-by-hop header before TCP.
+    // A hop-by-hop header precedes the TCP header.
     assert_eq!(parse(&v6), PacketError::Protocol(0));
     v6[6] = 6;
     v6[8..24].copy_from_slice(&map_ipv4([1, 2, 3, 4]));
@@ -109,7 +108,7 @@ fn padding_is_ignored_and_a_length_of_zero_is_that_of_a_giant() {
     }
 }
 
-/// Writes a right checksum into an IPv4 header.
+/// Writes the correct checksum into an IPv4 header.
 fn complete_header(bytes: &mut [u8]) {
     let len = bytes.first().map_or(0, |byte| usize::from(byte & 0x0f) * 4);
     if bytes.len() >= len && len >= IPV4_HEADER && bytes[0] >> 4 == 4 {
@@ -145,7 +144,7 @@ fn the_blocks_of_a_sack_are_those_on_the_wire() {
         |bytes: &[u8]| TcpOptions::parse(&[&[5, 2 + bytes.len() as u8], bytes].concat()).sack;
     let two = sack(&[block(1), block(9)].concat());
     assert_eq!(two.as_slice(), [(SeqNo(257), SeqNo(513)), (SeqNo(265), SeqNo(521))]);
-    // A length that is no whole number of blocks says nothing.
+    // An option whose length is no whole number of blocks is ignored.
     assert!(sack(&[&block(1)[..], &[0; 4]].concat()).as_slice().is_empty());
     let mut five = SackBlocks::default();
     (0..5).for_each(|n| five.push(SeqNo(n), SeqNo(n + 1)));
@@ -265,7 +264,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Options that fit 40 bytes together, as an established or opening stack sends.
+    /// Options that together fit into 40 bytes, as an established or opening stack sends them.
     fn options()(
         mss in proptest::option::of(any::<u16>()),
         wscale in proptest::option::of(0u8..=14),
@@ -301,7 +300,7 @@ proptest! {
         prop_assert_eq!(packet.flags.0, flags);
         prop_assert_eq!(packet.window, window);
         let mut expected = options;
-        // 4 + 4 + 12 + 4 bytes leave room for one block only beside timestamps.
+        // Beside timestamps the 4 + 4 + 12 + 4 bytes leave room for only one block.
         if packet.options.sack.as_slice().is_empty() {
             expected.sack = SackBlocks::default();
         }
@@ -337,7 +336,7 @@ proptest! {
         let _ = complete_checksum(&mut bytes);
     }
 
-    /// Mutations of a good packet reach further than noise does.
+    /// Mutations of a correct packet reach more of the parser than random bytes do.
     #[test]
     fn no_mutation_makes_it_panic_or_differ_from_etherparse(
         changes in proptest::collection::vec((0usize..64, any::<u8>()), 1..6), cut in 0usize..70,

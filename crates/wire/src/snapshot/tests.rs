@@ -2,8 +2,7 @@ use super::*;
 use crate::shm::CONNS_MAX;
 use proptest::prelude::*;
 
-/// A key that is as good as random, which small numbers are not: see
-/// [`HashKey`].
+/// A key that is as good as random, which small numbers are not: see [`HashKey`].
 const KEY: HashKey = include!("test_key.in");
 
 fn thread() -> Thread {
@@ -246,7 +245,7 @@ fn a_description_that_makes_no_sense_is_refused() {
 }
 
 proptest! {
-    /// Even a sender that has the key cannot make a reader panic.
+    /// A sender that has the key cannot make a reader panic either.
     #[test]
     fn any_bytes_have_an_answer(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..600),

@@ -1,4 +1,4 @@
-//! Correct files, and what is said about those that are not.
+//! Tests of correct files, and of the messages about incorrect ones.
 
 use super::*;
 use proptest::prelude::*;
@@ -36,8 +36,8 @@ fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(Path::new("/etc/holdfast/demo.toml"), text)
 }
 
-/// The only mistake in `GOOD` after `from` was replaced by `to`, with the
-/// text of the line it points at.
+/// The only mistake in `GOOD` after `from` was replaced by `to`, with the text of the line to which
+/// it points.
 fn mistake(from: &str, to: &str) -> (String, String, String) {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
@@ -216,7 +216,7 @@ fn state_folders_are_one_servers_own() {
     }
 }
 
-/// `GOOD` with a cold backup, and these lines in `[cold]`.
+/// `GOOD` with a cold backup, and with these lines in `[cold]`.
 fn cold(lines: &str) -> String {
     let text = GOOD.replacen("[edge]", "mode = \"cold\"\n\n[edge]", 1);
     format!("{text}\n[cold]\n{lines}\n")

@@ -1,4 +1,4 @@
-//! Correct files of spread groups, and what is said about others.
+//! Tests of correct files of spread groups, and of the messages about incorrect ones.
 
 use super::*;
 use crate::config::GroupFile;

@@ -15,23 +15,23 @@ use peers::{Codec, Erasure, Memcpy, Ours, Packet, Rusty, Shape, Simd};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Segments take turns; with their redundant cells they stay in the second-level
-/// cache, bytes.
+/// Bytes of the segments that take turns: with their redundant cells they stay in the second-level
+/// cache.
 const RING_BYTES: usize = 256 << 10;
-/// Patterns of erasures that are drawn, so that caches of inverses are exercised.
+/// Number of patterns of erasures that are drawn, so that caches of inverses are exercised.
 const PATTERNS: usize = 4096;
-/// Cells up to this length count as small, bytes.
+/// Length in bytes up to which cells count as small.
 const SMALL_LEN_MAX: usize = 64;
-/// All kernels for this kind of processor, whether this one has them or not.
+/// Names of the kernels for this kind of processor, whether this one has them or not.
 const KERNELS: [&str; 4] = ["gfni-avx512", "gfni-avx2", "avx2", "portable"];
 
-/// What is measured, and what is asked of the fastest kernel on a quiet core:
-/// time to encode and to decode, ns.
+/// Shapes that are measured, with the times to encode and to decode, in ns, that the fastest kernel
+/// has to reach on a quiet core.
 const SHAPES: [(Shape, Option<[f64; 2]>); 6] = [
     (Shape { data: 30, extra: 3, len: 48 }, Some([60.0, 120.0])),
     (Shape { data: 30, extra: 3, len: 50 }, None),
     (Shape { data: 188, extra: 19, len: 48 }, Some([1500.0, 3000.0])),
-    // 30 and 28 GB/s.
+    // The times are those of 30 and 28 GB/s.
     (Shape { data: 10, extra: 4, len: 1400 }, Some([14_000.0 / 30.0, 14_000.0 / 28.0])),
     (Shape { data: 10, extra: 4, len: 16 << 10 }, None),
     (Shape { data: 10, extra: 4, len: 64 << 10 }, None),
@@ -68,24 +68,24 @@ struct Entry {
 struct Times {
     encode_ns: Summary,
     decode_ns: Summary,
-    /// Bytes of the segment per time, of the medians.
+    /// GB/s of the segment's bytes, from the median time to encode.
     encode_gb_per_s: f64,
     decode_gb_per_s: f64,
 }
 
-/// Results of all codecs at one shape; the ratios are of the medians, above 1 if ours
-/// is faster.
+/// Results of all codecs at one shape. Ratios are of medians, and above 1 where this project's
+/// codec is faster.
 #[derive(Clone, Debug, Serialize)]
 struct ShapeReport {
     shape: String,
     is_small: bool,
     entries: Vec<Entry>,
     asked_ns: Option<[f64; 2]>,
-    /// Of a copy of the segment, ns.
+    /// Time to copy the segment, in ns.
     memcpy_ns: Summary,
-    /// Time of the fastest peer through ours: encode, decode.
+    /// Times of the fastest other library divided by this codec's: encode, decode.
     to_best_peer: [f64; 2],
-    /// Time of the copy through ours: encode, decode.
+    /// Time of the copy divided by this codec's times: encode, decode.
     to_memcpy: [f64; 2],
 }
 
@@ -94,10 +94,10 @@ struct ShapeReport {
 pub struct CodecReport {
     bench: &'static str,
     rounds: usize,
-    /// The kernel that users get on this machine, and that ratios are about.
+    /// The kernel that users get on this machine, for which the ratios are.
     kernel: &'static str,
     shapes: Vec<ShapeReport>,
-    /// Peers, and why.
+    /// Other libraries that were not measured, with the reasons.
     not_measured: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ enum Worker {
     Outside(Outside),
 }
 
-/// A codec and what its turns took, ns per packet.
+/// A codec, and the times of its turns, in ns per packet.
 struct Lane {
     name: String,
     is_ours: bool,
@@ -172,8 +172,7 @@ fn packets(shape: Shape) -> Vec<Packet> {
     (0..count).map(packet).collect()
 }
 
-/// As many erased cells as there are redundant ones, in order, for one pattern after
-/// the other.
+/// Cells to erase, pattern after pattern: in each as many, in order, as there are redundant ones.
 fn patterns(shape: Shape, seed: u64) -> Vec<u8> {
     let mut rng = Rng::of_state(seed);
     let mut patterns = Vec::new();
@@ -218,9 +217,9 @@ impl Lane {
         Self { name: name.to_owned(), is_ours, worker, encode_ns, decode_ns }
     }
 
-    /// Encodes all packets, and restores each once from nothing but the rest.
+    /// Encodes all packets, and restores each once from the cells that are left.
     fn check(&mut self, shape: Shape, missing: &[u8]) -> Result<()> {
-        // The program has checked itself.
+        // A program outside has checked itself.
         let Worker::Here { codec, packets } = &mut self.worker else { return Ok(()) };
         for packet in packets {
             codec.encode(packet)?;
@@ -268,8 +267,8 @@ impl Lane {
     }
 }
 
-/// Calls until the time is over, looking at the clock ever more rarely, so that
-/// its own time does not count; ns per call.
+/// Calls until the time is over, and looks at the clock ever more rarely, so that the looks do not
+/// count; returns ns per call.
 fn time_per_call(turn_ns: u64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let begun = Instant::now();
     let (mut calls, mut until_look) = (0u64, 1u64);

@@ -1,5 +1,5 @@
-//! Peers that are no Rust crates: a small program beside the bench is compiled
-//! against each, where its compiler and the library are there, and takes its turns.
+//! Other libraries that are no Rust crates: a small program beside the bench is compiled against
+//! each, if its compiler and the library are installed, and takes its turns.
 
 use super::Side;
 use super::peers::Shape;
@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A peer: how it is called, and what makes a program named [`BINARY`] of files.
+/// A library: its name, and how a program named [`BINARY`] is made of its files.
 struct Peer {
     name: &'static str,
     folder: &'static str,
     files: &'static [(&'static str, &'static str)],
     command: &'static [&'static str],
-    /// The remedy where it cannot be built.
+    /// What to do if the program cannot be built.
     remedy: &'static str,
 }
 
@@ -42,14 +42,15 @@ const PEERS: [Peer; 2] = [
     },
 ];
 
-/// A peer's program.
+/// The program of a library.
 #[derive(Debug)]
 pub struct Program {
     pub name: &'static str,
     built: Built,
 }
 
-/// All peers that can be built here, and why the others cannot.
+/// Builds the program of each library; returns those that could be built, and why the others could
+/// not.
 ///
 /// # Errors
 /// When a source cannot be written.
@@ -72,7 +73,7 @@ impl Program {
         Ok(built.map(|built| Self { name: peer.name, built }))
     }
 
-    /// Starts it for a shape; it checks itself first.
+    /// Starts the program for a shape; it checks itself first.
     ///
     /// # Errors
     /// When it does not start.
@@ -90,7 +91,7 @@ impl Program {
     }
 }
 
-/// A running program.
+/// A running program of a library.
 #[derive(Debug)]
 pub struct Outside {
     name: &'static str,
@@ -118,7 +119,7 @@ impl Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // Without anybody to ask it, it ends.
+        // The program ends when its input does.
         drop(self.asks.take());
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! The codecs side by side, each used as its documentation advises: everything
-//! that can be made once is made once, lists of slices are made per call.
+//! The codecs side by side, each used as its documentation advises: what can be made once is made
+//! once, and lists of slices are made per call.
 
 use anyhow::{Context as _, Result};
 use holdfast_code::{Code, KEPT_MAX, Kernel};
@@ -31,14 +31,14 @@ pub struct Packet {
 
 /// One codec.
 pub trait Codec {
-    /// Makes `packet.extra` of `packet.segment`.
+    /// Computes `packet.extra` from `packet.segment`.
     fn encode(&mut self, packet: &mut Packet) -> Result<()>;
-    /// Restores the cells `missing`, as many as there are redundant ones, from
-    /// what is left of `packet.segment` and all of `packet.extra`.
+    /// Restores the cells `missing`, as many as there are redundant ones, from what is left of
+    /// `packet.segment` and all of `packet.extra`.
     fn decode(&mut self, packet: &mut Packet, missing: &[u8]) -> Result<()>;
 }
 
-/// The bound that no codec beats by much: the packet is copied.
+/// A copy of the packet, the bound that no codec beats by much.
 pub struct Memcpy(pub Vec<u8>);
 
 impl Codec for Memcpy {
@@ -57,8 +57,8 @@ impl Codec for Memcpy {
 pub struct Ours {
     code: Code,
     rows: Vec<u8>,
-    /// Decoding more than [`KEPT_MAX`] cells uses the redundant ones up: a copy of
-    /// them is then part of the time.
+    /// A copy of the redundant cells, which decoding more than [`KEPT_MAX`] cells uses up; the
+    /// copying is part of the time.
     scratch: Vec<u8>,
 }
 
@@ -166,7 +166,7 @@ impl Codec for Erasure {
     }
 }
 
-/// The crate rusty_erasure, whose rows are ISA-L's and ours.
+/// The crate rusty_erasure, whose rows are those of ISA-L and of this project.
 pub struct Rusty {
     shape: Shape,
     coder: Coder,

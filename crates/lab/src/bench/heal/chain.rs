@@ -17,16 +17,16 @@ use std::time::Duration;
 /// Time between the requests of each client, in µs.
 const INTERVAL_US: u64 = 2_000;
 
-/// Number of clients of each load that count together: a request that is run twice,
-/// or never, shows in what all of them hear.
+/// Number of clients of each load that share one counter: a request that is run twice, or never,
+/// shows in the replies to all of them.
 const SHARING: usize = 2;
 
 /// Data that the server holds in addition, in MB.
 const FILL_MB: u64 = 3;
 
-/// A primary is protected at least this long before it dies, ms, and how much longer
-/// is drawn.
+/// Least time for which a primary is protected before it dies, in ms.
 const PROTECTED_MS: u64 = 100;
+/// Span from which additional time before the primary's death is drawn, in ms.
 const SPAN_MS: u64 = 400;
 
 /// What a chain of failovers did to the connections that saw all of it.
@@ -44,7 +44,7 @@ pub struct ChainReport {
     protected_ms: Stalls,
     /// The longest gap of each connection, takeovers included.
     gap_ms: Stalls,
-    /// What went wrong.
+    /// What went wrong in the chain.
     failures: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ fn chain(
     step: impl Fn(),
 ) -> Result<ChainReport> {
     let client = service.testbed.host(Role::Client);
-    // The seed names the keys.
+    // The seed determines the keys, so each load needs its own.
     let families = [(false, 2 * seed), (true, 2 * seed + 1)];
     let start = |(ipv6, seed)| Run::start(client, &spec(busy, ipv6, seed)?);
     let mut loads = families.into_iter().map(start).collect::<Result<Vec<_>>>()?;
@@ -110,7 +110,7 @@ fn chain(
     })
 }
 
-/// The primary dies, and comes again as the backup.
+/// Kills the primary, and starts it again as the backup.
 fn fail_over(service: &mut Service<'_>) -> Result<Duration> {
     let group = service.group()?;
     let primary = group.primary().context("nobody is the primary")?;

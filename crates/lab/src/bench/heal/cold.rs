@@ -15,24 +15,28 @@ use serde_json::Value;
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Data that the server holds when its image is taken, and log that follows, in
-/// MB.
+/// Data that the server holds when its image is taken, in MB.
 const MEMORY_MB: [u64; 2] = [3, 100];
+/// Data that a large server holds when its image is taken, in MB.
 const LARGE_MEMORY_MB: u64 = 1_000;
+/// Log that follows the image, in MB.
 const LOG_MB: [u64; 2] = [10, 100];
 
-/// FT-TCP's cold backup, of a server that echoes (DSN 2003): ms for each MB.
+/// Takeover time of FT-TCP's cold backup of a server that echoes (DSN 2003), in ms for each MB of
+/// log.
 const PAPER_MS_PER_MB: f64 = 20.0;
-/// Limits: ms for each MB of the image, and of the log.
+/// Limit on the time to build a server, in ms for each MB of its image.
 const IMAGE_ASKED_MS: f64 = 1.0;
+/// Limit on the time to replay a log, in ms for each MB of it.
 const LOG_ASKED_MS: f64 = 2.0;
 
-/// Bytes of a value of the log's large requests, and how many requests go out at once.
+/// Bytes of a value in the log's large requests.
 const LARGE_BYTES: usize = 100_000;
+/// Number of small requests that go out at once.
 const AT_ONCE: usize = 200;
-/// Kernels grow their buffers at their own pace: large requests go one by one.
+/// Number of large requests that go out at once: kernels grow their buffers at their own pace.
 const LARGE_AT_ONCE: usize = 1;
-/// Time without an answer, in which a server is built.
+/// Time to wait for an answer while a server is built, in s.
 const PATIENCE_S: u64 = 60;
 
 /// Options of the bench.
@@ -50,17 +54,17 @@ pub struct ColdArgs {
     pub large: bool,
 }
 
-/// The requests that make a log.
+/// Which requests make the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Requests {
-    /// Counting, which is almost nothing but calls.
+    /// Increments, which are almost nothing but calls.
     Small,
-    /// Values of 100 kB, which is almost nothing but bytes.
+    /// Values of 100 kB, which are almost nothing but bytes.
     Large,
 }
 
-/// What is taken over.
+/// The server and log that are taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Case {
     memory_mb: u64,
@@ -91,15 +95,16 @@ impl Case {
     }
 }
 
-/// One takeover.
+/// Results of one takeover.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Takeover {
     image_mb: f64,
     log_mb: f64,
-    /// From the server's death until a client had its next reply.
+    /// Time from the server's death until a client had its next reply, in ms.
     outage_ms: f64,
-    /// Until the server was made of its image, and until its log was replayed from there.
+    /// Time until the server was built from its image, in ms.
     built_ms: f64,
+    /// Time from then until the log was replayed, in ms.
     replayed_ms: f64,
     total_ms: f64,
 }
@@ -166,7 +171,7 @@ fn takeover(service: &mut Service<'_>, case: Case) -> Result<Takeover> {
     let testbed = service.testbed;
     fill(testbed, case.memory_mb)?;
     let group = service.group()?;
-    // What the server holds by now belongs into the image.
+    // The backup starts anew, so that what the server holds by now is in the image.
     group.stop_daemon(Role::Backup, Signal::KILL)?;
     let alone = || (group.status(Role::Primary).ok()?["state"] == "unprotected").then_some(());
     wait_until("the primary serves alone", alone).with_context(|| group.log_tails())?;
@@ -193,7 +198,8 @@ fn takeover(service: &mut Service<'_>, case: Case) -> Result<Takeover> {
     })
 }
 
-/// Until the log was in the replica's ring, and until that was run: the probe waits for it.
+/// Time until the log was executed, in ms: `fed_ms` until it was in the replica's ring, and the time
+/// of the probe, which waits for its execution.
 pub(crate) fn replayed_ms(takeover: &Value, fed_ms: f64) -> f64 {
     fed_ms + takeover["phases_us"]["probe"].as_f64().unwrap_or(0.0) / 1e3
 }
@@ -202,7 +208,7 @@ fn connect(testbed: &Testbed) -> Result<TcpStream> {
     in_client(testbed, |address| Ok(TcpStream::connect(address)?))
 }
 
-/// Requests until the backup has so much log.
+/// Sends requests until the backup has as much log as the case wants.
 fn grow_log(group: &Group<'_>, client: &mut TcpStream, case: Case) -> Result<()> {
     let value = vec![b'v'; LARGE_BYTES];
     let words: Vec<&[u8]> = match case.requests {

@@ -1,4 +1,4 @@
-//! Something to copy: values in a redis-server.
+//! Data to copy: values in a redis-server.
 
 use crate::testbed::server::Program;
 use crate::testbed::{Role, Testbed, addresses};
@@ -12,20 +12,19 @@ use std::time::Duration;
 /// Bytes of a value; the server adds about a tenth.
 const VALUE_BYTES: u64 = 1_000;
 
-/// Values that are made by one request: a server that computes for long delays others.
+/// Values that are made by one request: a server that computes for long delays other clients.
 const VALUES_AT_ONCE: u64 = 20_000;
 
-/// A request takes no longer than this.
+/// Longest time that a request takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Values `from` to `to`, each with a key of its own. A server and its replica
-/// compute the same.
+/// Script that sets values `from` to `to`, each with a key of its own; a server and its replica
+/// compute the same values.
 const SCRIPT: &str = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do \
      redis.call('SET', 'fill:' .. i, string.rep(string.char(97 + i % 26), tonumber(ARGV[3]))) \
      end return 'done'";
 
-/// Fills the service's redis with this many bytes of values, from the client's
-/// host.
+/// Fills the service's redis with `megabytes` of values, from the client's host.
 ///
 /// # Errors
 /// When the server refuses, or does not answer.
@@ -33,10 +32,10 @@ pub fn fill(testbed: &Testbed, megabytes: u64) -> Result<()> {
     in_client(testbed, |at| say(at, megabytes))
 }
 
-/// Does something on the client's host, which reaches redis at this address.
+/// Runs `work` on the client's host, which reaches redis at this address.
 ///
 /// # Errors
-/// Those of `work`, and of going there.
+/// Those of `work`, and of entering the host.
 pub fn in_client<T: Send>(
     testbed: &Testbed,
     work: impl FnOnce(SocketAddr) -> Result<T> + Send,
@@ -68,7 +67,7 @@ fn say(at: SocketAddr, megabytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Sends one request, whose answer is a line.
+/// Sends one request, whose answer is one line.
 ///
 /// # Errors
 /// When there is no answer within `patience_s` seconds.
@@ -76,8 +75,7 @@ pub fn asked(client: &mut TcpStream, words: &[&[u8]], patience_s: u64) -> Result
     each(client, words, 1, patience_s)
 }
 
-/// Sends the same request `times` times, and reads the answers, of one line
-/// each.
+/// Sends the same request `times` times, and reads the answers of one line each.
 ///
 /// # Errors
 /// When there is no answer within `patience_s` seconds, or the server refuses.

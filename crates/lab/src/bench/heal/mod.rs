@@ -20,30 +20,29 @@ use serde_json::Value;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The load works for this long before anything happens.
+/// Time for which the load runs before anything happens.
 const BEFORE: Duration = Duration::from_secs(1);
 
-/// Time for which the load goes on when all is over.
+/// Time for which the load goes on after everything has happened.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// Time after which a member that has not joined never will; many times the
-/// limit.
+/// Longest wait for a member to join; many times the limit that is asked for.
 const HEAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Time between two questions to the members whether they protect. Each question
-/// starts three programs beside the clients whose gaps are measured.
+/// Time between two questions to the members whether they protect. Each question starts three
+/// programs beside the clients whose gaps are measured.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Seeds 1 and 2 use IPv4, 3 and 4 IPv6, and so on.
+/// Whether a run uses IPv6: seeds 1 and 2 use IPv4, 3 and 4 IPv6, and so on.
 fn uses_ipv6(seed: u64) -> bool {
     seed.wrapping_sub(1) / 2 % 2 == 1
 }
 
-/// The clients that ask a redis-server.
+/// The clients of a redis-server.
 struct Clients {
-    /// Number of clients that count, each at its own pace.
+    /// Number of clients that send requests, each at its own pace.
     busy: usize,
-    /// Time between two of their requests, µs.
+    /// Time between two requests of a client, in µs.
     interval_us: u64,
     /// Number of clients that send nothing.
     idle: usize,
@@ -51,7 +50,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// `duration_ms` and `seed`: see [`Spec`].
+    /// The load of these clients; `duration_ms` and `seed`: see [`Spec`].
     fn spec(&self, duration_ms: u64, seed: u64) -> Result<Spec> {
         let port = Program::Redis.port();
         let count = LoadGroup::usual(Workload::Incr, self.busy, port);
@@ -71,12 +70,13 @@ impl Clients {
     }
 }
 
-/// The seed names the keys: of two loads at one server, each counts from 1.
+/// Seed of the load without an event. The seed determines the keys, and of two loads at one server
+/// each has to count from 1.
 fn quiet_seed(seed: u64) -> u64 {
     !seed
 }
 
-/// What became of the connections of a load.
+/// Fate of a load's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fate {
     /// Number of all connections.
@@ -105,7 +105,7 @@ impl Fate {
         })
     }
 
-    /// Whether every connection has lived, and heard what is right.
+    /// Whether every connection survived, and got only correct replies.
     fn is_good(self) -> bool {
         self.lost == 0 && self.wrong == 0
     }
@@ -117,14 +117,14 @@ fn mistake(report: &Report) -> Option<String> {
     of_one.or_else(|| report.shared_error.clone())
 }
 
-/// The longest gap of each client that asks, ns, in the order of the clients.
+/// The longest gap of each client that sends requests, in ns, in the order of the clients.
 fn gaps_ns(report: &Report) -> Vec<u64> {
     let busy = report.connections.iter().filter(|it| it.workload != Workload::Idle);
     busy.map(|it| it.stall_ns).collect()
 }
 
-/// Time from a moment of this machine until the longest gap of all began, in ms;
-/// below 0 if it was before.
+/// Time from a moment of this machine until the longest gap began, in ms; negative if it began
+/// before.
 fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
     let longest = report.connections.iter().max_by_key(|it| it.stall_ns);
     longest.map_or(0.0, |it| (it.stall_start_ns as f64 - since_ns as f64) / 1e6)
@@ -133,16 +133,17 @@ fn longest_after_ms(report: &Report, since_ns: u64) -> f64 {
 /// The longest gaps of clients, over all runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Gaps {
-    /// Gaps with what the bench is about.
+    /// Gaps in the load with the event that the bench is about.
     pub with_ms: Stalls,
-    /// Gaps in the same load without it.
+    /// Gaps in the same load without the event.
     pub without_ms: Stalls,
-    /// Each client's gap above its own in the load without.
+    /// Difference of each client's gap to its own in the load without the event.
     pub added_ms: Stalls,
 }
 
 impl Gaps {
-    /// Stalls from pairs of gaps of the same client, with and without, in ns.
+    /// Computes the stalls from pairs of gaps of the same client, with and without the event, in
+    /// ns.
     fn of(pairs: &[(u64, u64)]) -> Self {
         let of = |pick: fn(&(u64, u64)) -> u64| {
             Stalls::of_ns(&pairs.iter().map(pick).collect::<Vec<_>>())
@@ -167,24 +168,23 @@ impl Gaps {
 /// What the clients of one run noticed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Noticed {
-    /// Time from what happened until the longest gap of all began, in ms; below 0 if it was
-    /// before.
+    /// Time from the event until the longest gap began, in ms; negative if it began before.
     longest_after_ms: f64,
     /// The load's own longest delay in waking up, ms.
     own_pause_ms: f64,
     fate: Fate,
     /// The clients' first mistake.
     mistake: Option<String>,
-    /// Over its clients.
+    /// Gaps of the run's clients.
     gaps: Gaps,
-    /// Gaps of each client, with what happened and without, in ns.
+    /// Gaps of each client, with the event and without, in ns.
     #[serde(skip)]
     gaps_ns: Vec<(u64, u64)>,
 }
 
 impl Noticed {
-    /// What was noticed in the load in which it happened, at a moment of this machine,
-    /// and in the one in which nothing did.
+    /// What was noticed in the load with the event, which happened at `since_ns` by this machine's
+    /// clock, and in the load without it.
     fn of(report: &Report, since_ns: u64, quiet: &Report) -> Self {
         let gaps_ns: Vec<_> = gaps_ns(report).into_iter().zip(gaps_ns(quiet)).collect();
         Self {
@@ -204,8 +204,8 @@ impl Noticed {
     }
 }
 
-/// Runs `one` for each of these seeds: what came of it, and what went wrong, with the
-/// options that show it again.
+/// Runs `one` for each of these seeds; returns the results, and what went wrong with the options
+/// that repeat it.
 fn each_seed<T>(
     seeds: Range<u64>,
     noticed: fn(&T) -> &Noticed,
@@ -221,7 +221,7 @@ fn each_seed<T>(
     Ok((done, failures))
 }
 
-/// When the longest gap of each run began, and how late the load itself woke up.
+/// Prints when the longest gap of each run began, and how late the load itself woke up.
 fn print_longest<'a>(runs: impl Iterator<Item = &'a Noticed>, since: &str) {
     let (after, pauses): (Vec<f64>, Vec<f64>) =
         runs.map(|it| (it.longest_after_ms, it.own_pause_ms)).unzip();
@@ -233,15 +233,15 @@ fn print_longest<'a>(runs: impl Iterator<Item = &'a Noticed>, since: &str) {
     );
 }
 
-/// A number beside what is asked of it.
+/// A measured number, and its limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     what: String,
     measured: f64,
-    /// The most that is allowed.
+    /// Largest value that is allowed.
     asked: f64,
     unit: &'static str,
-    /// Whether it is kept.
+    /// Whether the measured number is within the limit.
     pub kept: bool,
 }
 
@@ -257,7 +257,7 @@ impl Verdict {
     }
 }
 
-/// Daemon and server of a member die, and the other one serves alone.
+/// Kills a member's daemon and server, and waits until the other member serves alone.
 fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
     group.kill_member(victim)?;
     let survivor = victim.other();
@@ -266,12 +266,12 @@ fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
     wait_until("the other member serves alone", serves).with_context(|| group.log_tails())
 }
 
-/// Starts a member's daemon; how long until both say that they are protected.
+/// Starts a member's daemon; returns the time until both members say that they are protected.
 fn start_again(group: &mut Group<'_>, member: Role) -> Result<Duration> {
     let begun = Instant::now();
     group.start_daemon(member)?;
     let is_protected = |role| group.status(role).is_ok_and(|it| it["state"] == "protected");
-    // The joiner last: it cannot be before the other one has let it in.
+    // The joiner is asked last: it cannot be protected before the other member has let it in.
     let both = || (is_protected(member) && is_protected(member.other())).then_some(());
     wait_until("both members are protected again", both).with_context(|| group.log_tails())?;
     Ok(begun.elapsed())

@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 /// Time between the requests of each client, in µs.
 const INTERVAL_US: u64 = 2_000;
 
-/// Sizes of what the server holds that are always tried, MB.
+/// Least data of a server whose join is always tried, in MB.
 const SMALL_MB: u64 = 3;
+/// Usual data of a server whose join is always tried, in MB.
 const USUAL_MB: u64 = 100;
 
-/// The same, with `--large`.
+/// Data of the server that is tried with `--large`, in MB.
 const LARGE_MB: u64 = 1_000;
 
-/// Connections that say nothing, in a case of their own.
+/// Number of connections that send nothing, in a case of their own.
 const IDLE: usize = 1_000;
 
 /// Options of the rejoin bench.
@@ -57,12 +58,12 @@ pub struct RejoinArgs {
     pub seed: u64,
 }
 
-/// What is joined.
+/// The server that is joined, and its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// What the server holds, MB.
+    /// Data that the server holds, in MB.
     megabytes: u64,
-    /// Connections that say nothing.
+    /// Number of connections that send nothing.
     idle: usize,
 }
 
@@ -94,20 +95,20 @@ impl Case {
     }
 }
 
-/// One join.
+/// Results of one join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Join {
     seed: u64,
-    /// Who died and came again.
+    /// The member that died and was started again.
     victim: &'static str,
     ipv6: bool,
-    /// From the start of its daemon until both members were protected, ms.
+    /// Time from the start of the member's daemon until both members were protected, in ms.
     protected_ms: f64,
-    /// Of the image that went over, bytes.
+    /// Bytes of the image that was copied.
     image_bytes: Option<u64>,
-    /// Joins that were begun.
+    /// Number of attempts to join.
     attempts: usize,
-    /// Since the start of its daemon.
+    /// What clients noticed since the start of the member's daemon.
     #[serde(flatten)]
     clients: Noticed,
 }
@@ -116,15 +117,15 @@ pub struct Join {
 #[derive(Clone, Debug, Serialize)]
 pub struct Joins {
     case: Case,
-    /// Each of them.
+    /// The single joins.
     pub joins: Vec<Join>,
-    /// Over all of them.
+    /// Time from the start of a daemon until both members were protected, in ms.
     protected_ms: Stalls,
     image_bytes: Summary,
     gaps: Gaps,
     fate: Fate,
     verdicts: Vec<Verdict>,
-    /// What went wrong, with the options that show it again.
+    /// What went wrong, with the options that repeat it.
     pub failures: Vec<String>,
 }
 
@@ -133,9 +134,9 @@ pub struct Joins {
 pub struct RejoinReport {
     bench: &'static str,
     options: RejoinArgs,
-    /// One for each case.
+    /// Results of each case.
     pub cases: Vec<Joins>,
-    /// One failover after the other.
+    /// Results of failovers that follow each other.
     pub chain: Option<ChainReport>,
 }
 
@@ -163,12 +164,12 @@ pub fn run(args: &RejoinArgs) -> Result<RejoinReport> {
     Ok(RejoinReport { bench: "rejoin", options: args.clone(), cases: found, chain })
 }
 
-/// Odd seeds lose the backup, even ones the primary.
+/// The member that dies: the backup for odd seeds, the primary for even ones.
 fn victim(seed: u64) -> Role {
     if seed % 2 == 1 { Role::Backup } else { Role::Primary }
 }
 
-/// One join of a fresh pair, or why it failed.
+/// Measures one join of a fresh pair; the inner error says why it failed.
 fn one(args: &RejoinArgs, case: Case, seed: u64) -> Result<Result<Join, String>> {
     let (plan, options) = (Plan::default(), GroupOptions::default());
     with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
@@ -181,7 +182,7 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
     let client = service.testbed.host(Role::Client);
     let (group, victim) = (service.group()?, victim(seed));
     kill(group, victim)?;
-    // Both loads last as long as a join may.
+    // Both loads last as long as a join may take.
     let window = BEFORE + case.protected_asked() + AFTER;
     let window_ms = window.as_millis() as u64;
     let ipv6 = uses_ipv6(seed);
@@ -207,7 +208,7 @@ fn join(service: &mut Service<'_>, args: &RejoinArgs, case: Case, seed: u64) -> 
     })
 }
 
-/// The number in `b: an image of 5046272 bytes`.
+/// The number in an event's text such as `b: an image of 5046272 bytes`.
 fn image_bytes(detail: &str) -> Option<u64> {
     detail.strip_suffix(" bytes")?.rsplit(' ').next()?.parse().ok()
 }

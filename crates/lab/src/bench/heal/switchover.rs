@@ -24,7 +24,7 @@ const INTERVAL_US: u64 = 10_000;
 /// Data that the server holds in addition, in MB.
 const FILL_MB: u64 = 3;
 
-/// Both loads last at least this long from the command on.
+/// Least time for which both loads go on after the command.
 const WINDOW: Duration = Duration::from_secs(3);
 
 /// Limit on the clients' wait for a switchover, p99, in ms.
@@ -49,14 +49,14 @@ pub struct SwitchoverArgs {
     pub seed: u64,
 }
 
-/// One switchover.
+/// Results of one switchover.
 #[derive(Clone, Debug, Serialize)]
 pub struct Swap {
     seed: u64,
     ipv6: bool,
-    /// From the command until the new backup was protected, ms.
+    /// Time from the command until the new backup was protected, in ms.
     protected_ms: f64,
-    /// Since the command.
+    /// What clients noticed since the command.
     #[serde(flatten)]
     clients: Noticed,
 }
@@ -66,14 +66,14 @@ pub struct Swap {
 pub struct SwitchoverReport {
     bench: &'static str,
     options: SwitchoverArgs,
-    /// Each of them.
+    /// The single switchovers.
     swaps: Vec<Swap>,
-    /// Over all of them.
+    /// Time from the command until the new backup was protected, in ms.
     protected_ms: Stalls,
     gaps: Gaps,
     fate: Fate,
     verdicts: Vec<Verdict>,
-    /// What went wrong, with the options that show it again.
+    /// What went wrong, with the options that repeat it.
     failures: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ pub fn run(args: &SwitchoverArgs) -> Result<SwitchoverReport> {
     Ok(sum_up(args, swaps, failures))
 }
 
-/// One switchover of a fresh pair, or why it failed.
+/// Measures one switchover of a fresh pair; the inner error says why it failed.
 fn one(args: &SwitchoverArgs, seed: u64) -> Result<Result<Swap, String>> {
     let (plan, options) = (Plan::default(), GroupOptions::default());
     with_service(Variant::Ours, Program::Redis, &plan, &options, 0, |service| {
@@ -119,7 +119,7 @@ fn swap(service: &mut Service<'_>, args: &SwitchoverArgs, seed: u64) -> Result<S
     Ok(Swap { seed, ipv6, protected_ms, clients: Noticed::of(&report, begun_ns, &quiet) })
 }
 
-/// Swaps the members; after how many ms the group was protected again.
+/// Swaps the members; returns the time until the group was protected again, in ms.
 fn switch_over(group: &Group<'_>) -> Result<f64> {
     let primary = group.primary().context("nobody is the primary")?;
     let done = group.verb(primary, &["switchover", "--json"])?;
@@ -150,8 +150,8 @@ fn sum_up(args: &SwitchoverArgs, swaps: Vec<Swap>, failures: Vec<String>) -> Swi
 }
 
 impl SwitchoverReport {
-    /// Whether every switchover was one, and no connection was lost. Times are not
-    /// judged here: they are as good as the machine is idle.
+    /// Whether every switchover happened, and no connection was lost. Times are not judged here,
+    /// since they depend on how idle the machine is.
     pub fn is_good(&self) -> bool {
         self.failures.is_empty() && self.fate.is_good()
     }
@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn what_clients_wait_is_judged_as_it_is() {
-        // Not what is above the same load without: clients feel all of it.
+        // The limit is on the whole gap, and not on what exceeds the load without a switchover:
+        // clients feel all of it.
         let report = sum_up(&ARGS, vec![swap(0, vec![(12_000_000, 11_000_000)])], Vec::new());
         assert_eq!(report.verdicts.iter().map(|it| it.kept).collect::<Vec<_>>(), [false, true]);
         assert!(report.is_good());

@@ -1,5 +1,5 @@
-//! Connections of one kind across one outage: how long after its end does each
-//! of them make progress?
+//! Connections of one kind across one outage, and how long after its end each of them makes
+//! progress again.
 
 use anyhow::{Context as _, Result, anyhow};
 use holdfast_linux::netns;
@@ -12,19 +12,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections that are opened during an outage, spread over it.
+/// Number of connections that are opened during an outage, spread over it.
 const CONNECTS: u32 = 25;
-/// Connections that ask.
+/// Number of connections that send requests.
 const ASKERS: usize = 20;
-/// Time between two requests of one of them.
+/// Time between two requests of a connection.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 const REQUEST_BYTES: usize = 64;
 const REPLY_BYTES: usize = 1024;
-/// Connections that send as much as they can.
+/// Number of connections that send as much as they can.
 const SENDERS: usize = 4;
-/// Time from the last connection's beginning to the outage.
+/// Time from the start of the last connection to the outage.
 const SETTLE: Duration = Duration::from_millis(800);
-/// Longest wait for anybody after an outage.
+/// Longest wait for a connection after an outage.
 const STALL_MAX: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(2);
 const PIECE_BYTES: usize = 64 << 10;
@@ -51,11 +51,11 @@ pub struct Ends {
     pub address: SocketAddr,
 }
 
-/// What connections have in common; times in ns since `origin`.
+/// What all connections share; times are in ns since `origin`.
 struct Shared {
     origin: Instant,
     stop: AtomicBool,
-    /// The end of the outage, or 0.
+    /// When the outage ended, or 0 before that.
     end: AtomicU64,
     stalls: Mutex<Vec<u64>>,
 }
@@ -80,8 +80,8 @@ impl Shared {
     }
 }
 
-/// The moments at which something came, until the end of the outage is known
-/// and the first one behind it has been found. Those long before are forgotten.
+/// Moments at which something arrived, kept until the end of the outage is known and the first
+/// moment after it was found. Old ones are dropped.
 #[derive(Default)]
 struct Moments {
     came: Vec<(u64, u64)>,
@@ -89,10 +89,10 @@ struct Moments {
 }
 
 impl Moments {
-    /// More than there can be while an outage's end is being noted.
+    /// Most moments that are kept: more than come while the end of an outage is being noted.
     const KEPT: usize = 64;
 
-    /// Something came at `came` for which was asked at `asked`.
+    /// Notes that a reply arrived at `came` to what was asked at `asked`.
     fn note(&mut self, shared: &Shared, asked: u64, came: u64) {
         if self.is_found {
             return;
@@ -104,7 +104,7 @@ impl Moments {
         self.look(shared);
     }
 
-    /// Whether the end is known now.
+    /// Finds the stall if the end of the outage is known now.
     fn look(&mut self, shared: &Shared) {
         let Some(end) = shared.end().filter(|_| !self.is_found) else { return };
         let first = self.came.iter().find(|(asked, came)| *asked < end && *came >= end);
@@ -112,16 +112,16 @@ impl Moments {
             shared.stalled(came - end);
             self.is_found = true;
         } else if self.came.iter().any(|(asked, _)| *asked >= end) {
-            // Nothing was outstanding when the outage ended: it came just then.
+            // Nothing was outstanding when the outage ended: the reply arrived just then.
             shared.stalled(0);
             self.is_found = true;
         }
     }
 }
 
-/// One outage under one kind of load: `cut` begins it, `mend` ends it and calls
-/// its argument with the moment. Answers the stalls beyond its end, in seconds; a connection that did
-/// not come back counts as the longest wait.
+/// Runs one outage under one kind of load: `cut` begins it, `mend` ends it and calls its argument
+/// with the moment. Returns the stalls beyond the outage's end, in seconds; a connection that did
+/// not come back counts with the longest wait.
 ///
 /// # Errors
 /// When a connection cannot be made at all, or `cut` or `mend` fail.
@@ -179,7 +179,7 @@ pub fn stalls(
     Ok(stalls)
 }
 
-/// Runs `work` in a network namespace of `ip netns`; says what went wrong.
+/// Runs `work` in a network namespace of `ip netns`, and reports what went wrong.
 pub fn on_host(
     namespace: &str,
     work: impl FnOnce() -> Result<()> + Send + 'static,
@@ -195,14 +195,14 @@ pub fn on_host(
     })
 }
 
-/// The other end has left: a bulk sender learns that way that it is over. A
-/// connection that was lost before has the longest stall in the result.
+/// Whether the error says that the other end has closed, by which a bulk sender learns that the run
+/// is over. A connection that was lost before has the longest stall in the result.
 fn is_farewell(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
-/// Accepts until it is over, and serves each connection.
+/// Accepts connections until the run is over, and serves each.
 fn serve(ends: &Ends, kind: Kind, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let (address, shared) = (ends.address, Arc::clone(shared));
@@ -235,10 +235,10 @@ fn serve(ends: &Ends, kind: Kind, shared: &Arc<Shared>) -> Result<JoinHandle<()>
     Ok(thread)
 }
 
-/// A connection's end is no error: its client has stopped.
+/// Serves a connection. Its end is no error, since its client has stopped.
 fn serve_one(kind: Kind, mut stream: &TcpStream, shared: &Shared) {
     let mut piece = vec![0; PIECE_BYTES];
-    // So that it looks whether it is over.
+    // A read must return now and then, to look whether the run is over.
     if stream.set_read_timeout(Some(Duration::from_millis(50))).is_err() {
         return;
     }
@@ -275,8 +275,7 @@ fn connector(ends: &Ends, shared: &Arc<Shared>) -> JoinHandle<()> {
         let at = shared.now();
         while stream.is_ok() && !shared.is_over() {
             if let Some(end) = shared.end() {
-                // A connection that was opened before the end is noted has not
-                // stalled.
+                // A connection that was opened before the outage's end was noted has not stalled.
                 shared.stalled(at.saturating_sub(end));
                 break;
             }
@@ -286,7 +285,7 @@ fn connector(ends: &Ends, shared: &Arc<Shared>) -> JoinHandle<()> {
     })
 }
 
-/// A connection that asks or sends until it is over.
+/// Starts a connection that sends requests or data until the run is over.
 fn client(ends: &Ends, kind: Kind, number: usize, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let (address, shared) = (ends.address, Arc::clone(shared));
@@ -320,7 +319,7 @@ fn send(stream: &mut TcpStream, shared: &Shared) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    // What is queued must not delay the next outage.
+    // Queued data must not delay the next outage.
     SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What 10,000 flows take in the cache (thesis §3.4: 15.78 MB), with the machine
-//! and the shelf that the edge has.
+//! Memory of 10,000 flows in the cache (thesis §3.4: 15.78 MB), with the machine and the packet
+//! store of the edge.
 
 use anyhow::{Context as _, Result};
 use holdfast_edge::{Direction, Passing, Recovery, RecoveryConfig, Slabs};
@@ -8,19 +8,19 @@ use holdfast_wire::seq::SeqNo;
 use serde::Serialize;
 
 const FLOWS: u64 = 10_000;
-/// A SYN of IPv4 as Linux sends it, from the IP header on.
+/// Bytes of a SYN of IPv4 as Linux sends it, from the IP header on.
 const SYN_BYTES: usize = 60;
 const SEGMENT_BYTES: usize = 1500;
 
-/// Bytes: as counted by the cache itself (its index at the most that it can
-/// take), and by which this process has grown.
+/// Memory of a cache: as the cache counts it, with its index at its largest, and as this process
+/// has grown by, in bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Taken {
     pub counted_bytes: usize,
     pub resident_bytes: u64,
 }
 
-/// Memory that the policies take.
+/// Memory of the cache under each policy.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
     pub flows: u64,
@@ -69,7 +69,7 @@ fn fill(packets: &[usize]) -> Result<Taken> {
                 sack: None,
                 bytes: *bytes as u32,
             };
-            // Spread as by a keyed hash.
+            // The keys are spread as by a keyed hash.
             let key = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             cache.handle_packet(0, key, &passing, |slabs| slabs.put(&packet[..*bytes], 0));
         }

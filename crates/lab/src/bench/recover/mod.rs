@@ -1,5 +1,5 @@
-//! `holdfast-lab bench recover`: an outage between a pair of edges, with local
-//! recovery and without, in turns. How long after its end do flows stand still?
+//! `holdfast-lab bench recover`: how long flows stand still after an outage between a pair of
+//! edges, with local recovery and without, in turns.
 
 mod load;
 mod memory;
@@ -20,19 +20,19 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The string's rate: as in the measurements of what Linux does alone.
+/// Rate of a string in bits per second, as in the measurements of what Linux does alone.
 const BITS_PER_SECOND: u64 = 100_000_000;
-/// Packets that wait in front of a string, at least: as many as fit into a round
-/// trip, as in a router that is set up well, or this many, which are 12 ms.
+/// Least number of packets that may wait in front of a string, which is 12 ms; on longer paths as
+/// many as fit into a round trip may, as in a router that is set up well.
 const QUEUE_PACKETS_MIN: u32 = 100;
 const FRAME_BYTES: u64 = 1514;
-/// The edges notice the end of an outage this late at most.
+/// Heartbeat of the edges in ms: they notice the end of an outage at most this late.
 const HEARTBEAT_MS: u64 = 5;
 const PORT: u16 = 7000;
-/// Both fail and come back: the outage is as long as it is meant to be, and no
-/// detector has a part in it.
+/// Number of strings. All fail and come back together, so that the outage is as long as it is meant
+/// to be and no detector has a part in it.
 const STRINGS: usize = 2;
-/// Time after an outage in which everybody has settled.
+/// Time after an outage in which all connections settle.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Options of the recover bench.
@@ -62,10 +62,10 @@ pub struct RecoverArgs {
     pub start: String,
 }
 
-/// Stalls of the connections of one outage without recovery and one with it, s.
+/// Stalls of the connections of one outage without recovery and of one with it, in s.
 type Pair = (Vec<f64>, Vec<f64>);
 
-/// Stalls of all connections of a cell, ms.
+/// Stalls of all connections of a cell, in ms.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Side {
     pub median: f64,
@@ -73,7 +73,7 @@ pub struct Side {
     pub max: f64,
 }
 
-/// One kind of load, one outage, one round trip.
+/// Results for one kind of load, one outage and one round trip.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     pub kind: Kind,
@@ -83,11 +83,11 @@ pub struct Cell {
     pub connections: usize,
     pub off_ms: Side,
     pub on_ms: Side,
-    /// Of each pair of outages, the medians' difference: negative is faster.
+    /// Difference of the medians in each pair of outages, in ms; negative: faster with recovery.
     pub difference_ms: Summary,
-    /// Its 95 % confidence interval (order statistics).
+    /// 95 % confidence interval of the median difference, in ms (order statistics).
     pub difference_ms_95: (f64, f64),
-    /// 1.5 round trips and 10 ms, for every connection with recovery.
+    /// Whether with recovery every connection went on within 1.5 round trips and 10 ms.
     pub in_time: bool,
     /// Packets that were resent.
     pub resent: u64,
@@ -109,7 +109,7 @@ pub struct RecoverReport {
 pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
     let cells = args.outages.len() * args.round_trips.len() * args.kinds.len();
     let progress = progress("recover", (cells * args.pairs) as u64);
-    // First: what a bench has left behind would count too.
+    // Memory is measured first, since what a bench leaves behind would count too.
     let memory = memory::measure()?;
     let mut found = Vec::new();
     for &round_trip_ms in &args.round_trips {
@@ -122,7 +122,7 @@ pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
                 let mut pairs = Vec::new();
                 for number in 0..args.pairs {
                     let one = |testbed| outage(testbed, kind, outage_s);
-                    // The first one would always have the advantage.
+                    // The order alternates, since the first one would always have the advantage.
                     pairs.push(if number % 2 == 0 {
                         let off = one(&off)?;
                         (off, one(&on)?)
@@ -175,14 +175,14 @@ fn outage(testbed: &Strings, kind: Kind, outage_s: f64) -> Result<Vec<f64>> {
         let namespace = testbed.string(string).namespace();
         command::output("ip", &["-n", namespace, "-4", "rule", verb, "prio", "1", "blackhole"])
     };
-    // At once, or the second one would be taken for the first one's relief.
+    // All strings are cut at once; otherwise the second would count as a relief of the first.
     let cut = || {
         std::thread::scope(|scope| {
             let all = [0, 1].map(|string| scope.spawn(move || rule(string, "add").map(drop)));
             all.into_iter().try_for_each(|one| one.join().unwrap_or(Ok(())))
         })
     };
-    // The flows' string is the first one: with it there is a way again.
+    // The first string is the flows' own: with it they have a path again.
     let mend = |ended: &dyn Fn(Instant)| {
         rule(0, "del")?;
         ended(Instant::now());
@@ -194,7 +194,7 @@ fn outage(testbed: &Strings, kind: Kind, outage_s: f64) -> Result<Vec<f64>> {
     Ok(found)
 }
 
-/// Packets that both edges have resent.
+/// Number of packets that both edges have resent.
 fn resent(testbed: &Strings) -> Result<u64> {
     let of = |edge| Ok(testbed.show(edge)?["cache"]["resent"].as_u64().unwrap_or(0));
     Edge::BOTH.into_iter().map(of).sum()
@@ -227,7 +227,7 @@ fn cell(kind: Kind, outage_s: f64, round_trip_ms: u64, pairs: &[Pair], resent: u
     }
 }
 
-/// One side, from sorted values in s.
+/// The numbers of one side, from sorted values in s.
 fn side(sorted: &[f64]) -> Side {
     let at = |share: f64| {
         let rank = (sorted.len() as f64 * share).ceil() as usize;
@@ -236,9 +236,9 @@ fn side(sorted: &[f64]) -> Side {
     Side { median: at(0.5), p99: at(0.99), max: at(1.0) }
 }
 
-/// The values between which the median lies with 95 % confidence: those so many
-/// places from the ends that a fair coin falls on one side more often than that
-/// in 2.5 % of all cases (here by the normal approximation).
+/// The values between which the median lies with 95 % confidence: those at such a distance from the
+/// ends that a fair coin falls on one side more often in 2.5 % of all cases (by the normal
+/// approximation).
 fn confidence(sorted: &[f64]) -> (f64, f64) {
     let count = sorted.len() as f64;
     let places = (count / 2.0 - 0.98 * count.sqrt()).floor().max(0.0) as usize;

@@ -15,41 +15,42 @@ use std::time::Duration;
 
 const REPEAT: u32 = 300_000;
 const RUNS: usize = 15;
-/// Above everything that ordinary processes do.
+/// Real-time priority of the measurement, above that of ordinary processes.
 const PRIORITY: i32 = 50;
 /// Interface index of the loopback, which every network has.
 const LOOPBACK: u32 = 1;
 const V4: &str = "10.9.0.100";
 const V6: &str = "fd09::100";
 
-/// ns per packet. All have in them what it costs to run a program at all.
+/// Times in ns per packet. All of them contain the time to run a program at all.
 #[derive(Clone, Debug, Serialize)]
 pub struct Costs {
-    /// A program that does nothing.
+    /// Time of a program that does nothing.
     pub nothing: Interval,
-    /// Parsed, and not of a service.
+    /// Time of a packet that is parsed and belongs to no service.
     pub miss: Interval,
-    /// Parsed, flow found, one hop counted, which is undone.
+    /// Time of a packet that is parsed, whose flow is found, and whose counted hop is undone.
     pub layer2: Interval,
-    /// Parsed, flow found, encapsulated.
+    /// Time of a packet that is parsed, whose flow is found, and that is encapsulated.
     pub ip_in_ip: Wrapped,
-    /// The same in IPv6.
+    /// Time of a packet that is encapsulated in IPv6.
     pub ip6_in_ip6: Wrapped,
 }
 
-/// The program can only be run on the same packet again if that is unwrapped.
+/// Times of a program that encapsulates: it can run on the same packet again only after the packet
+/// was unwrapped.
 #[derive(Clone, Debug, Serialize)]
 pub struct Wrapped {
-    /// Times as measured: the program, and the undoing.
+    /// Times as measured, of the program and the unwrapping.
     pub whole: Interval,
-    /// Half of what it costs to wrap a packet, to unwrap it, and nothing else.
+    /// Half of the time to wrap a packet and to unwrap it, and nothing else.
     pub undoing: Interval,
     /// `whole` without `undoing`, run by run.
     pub program: Interval,
 }
 
 impl Costs {
-    /// Three lines.
+    /// Prints three lines for people.
     pub fn print(&self) {
         println!(
             "program, ns per packet: run {:.0}, miss {:.0}, layer 2 with its undoing {:.0}",
@@ -76,7 +77,7 @@ pub fn measure(bed: &Testbed) -> Result<Costs> {
     let pins = bed.directory().join("cost");
     let measured = std::thread::spawn(move || {
         netns::enter(&namespace)?;
-        // Without it, what other processes do in between would count.
+        // Without real-time priority, other processes that run in between would count.
         let _ = holdfast_linux::priority::set_realtime(PRIORITY);
         time(&pins)
     });
@@ -121,7 +122,7 @@ fn time(pins: &Path) -> Result<Costs> {
         ip6_in_ip6: wrapped(&runs(&redirect, true, 80)?),
     };
     redirect.detach()?;
-    // The testbed's directory goes with it; the file system of pins must not stay.
+    // The testbed's directory is removed with it, so the file system of pins must not stay.
     let _ = crate::command::output("umount", &["-l", &pins.display().to_string()]);
     Ok(costs)
 }

@@ -14,12 +14,12 @@ use std::time::Duration;
 use traffic::{BULK_BYTES, Competitor, Share, Sink};
 use ways::{Beds, Way};
 
-/// Writes of these sizes, bytes; the last is the bulk.
+/// Sizes of the writes in bytes; the last is the bulk.
 const SIZES: [usize; 9] = [64, 256, 512, 1024, 1400, 1448, 1500, 1600, BULK_BYTES];
-/// The only sizes where a part of the path is confined.
+/// Sizes of the writes in bytes where a part of the path is confined, to save time.
 const SIZES_CONFINED: [usize; 4] = [64, 1024, 1500, BULK_BYTES];
 const CONNECTS: usize = 60;
-/// The share of a processor that a confined server has, percent.
+/// Share of a processor that a confined server has, in percent.
 const SHARE_PERCENT: u32 = 25;
 
 /// Options of the redirector bench.
@@ -36,11 +36,11 @@ pub struct RedirectArgs {
     pub duration_ms: u64,
 }
 
-/// Which part of the way is the bottleneck.
+/// Which part of the path is the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetUp {
-    /// None by intention.
+    /// No part, by intention.
     Free,
     /// The edge's work on clients' packets has one processor, and a competitor
     /// that always runs there (Fig. 3a).
@@ -49,20 +49,20 @@ pub enum SetUp {
     HostServer,
 }
 
-/// One number of one way, over all rounds.
+/// One number of one path, over all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Where the bottleneck is.
     pub set_up: SetUp,
     /// `throughput_mbit`, `connect_us`, `first_byte_us` or `udp64_kpps`.
     pub what: &'static str,
-    /// Of a write; 0 where there is none.
+    /// Size of a write in bytes; 0 where there is none.
     pub size_bytes: usize,
-    /// The way.
+    /// The path that was measured.
     pub way: Way,
-    /// The number itself.
+    /// The number, over all rounds.
     pub value: Interval,
-    /// Of this way to the plain route in the same round.
+    /// Ratio of the number to that of the plain route in the same round.
     pub ratio: Interval,
 }
 
@@ -71,9 +71,9 @@ pub struct Row {
 pub struct RedirectReport {
     bench: &'static str,
     rounds: usize,
-    /// All numbers.
+    /// All numbers of all paths.
     pub rows: Vec<Row>,
-    /// What a packet costs the program.
+    /// Times of the redirector's program for one packet.
     pub program_ns: Costs,
 }
 
@@ -112,7 +112,7 @@ pub fn run(args: &RedirectArgs) -> Result<RedirectReport> {
     Ok(RedirectReport { bench: "redirect", rounds: args.rounds, rows, program_ns })
 }
 
-/// What one number is of.
+/// What is measured: the number's name, the size of a write, and the path.
 type Of = (&'static str, usize, Way);
 
 struct Bench<'a> {
@@ -121,7 +121,7 @@ struct Bench<'a> {
     time: Duration,
 }
 
-/// Undone when it is dropped.
+/// What confines a part of the path; undone when it is dropped.
 struct Confined {
     _share: Option<Share>,
     _competitor: Option<Competitor>,
@@ -146,14 +146,14 @@ impl Bench<'_> {
         Ok(confined)
     }
 
-    /// The server's end of a way.
+    /// The server at the end of a path.
     fn sink(&self, way: Way) -> Result<&Sink> {
         let served = if way == Way::Haproxy { Way::Route } else { way };
         let found = self.sinks.iter().find(|(of, _)| *of == served);
         found.map(|(_, sink)| sink).context("every way has a server")
     }
 
-    /// Every number of every way once; the order turns from round to round.
+    /// Measures every number of every path once; the order rotates from round to round.
     fn round(
         &self,
         set_up: SetUp,

@@ -1,5 +1,5 @@
-//! What is sent: a stream of writes of one size, connections one after the
-//! other, and datagrams. The client has one processor and the server another.
+//! The traffic: a stream of writes of one size, connections that follow each other, and datagrams.
+//! The client has one processor and the server another.
 
 use super::ways::{PORT, Way};
 use crate::testbed::{Host, Role, Testbed};
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One write is one segment (or several): the kernel may not join two writes.
+/// Flag of a send that ends a record, so that the kernel does not join two writes in one segment.
 const MSG_EOR: i32 = 0x80;
-/// A write of the series "bulk".
+/// Bytes of a write in the series "bulk".
 pub const BULK_BYTES: usize = 65_536;
 const WARM_UP: Duration = Duration::from_millis(60);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub struct Sink {
     datagrams: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Its threads, as the kernel numbers them.
+    /// The kernel's numbers of its threads.
     pub tids: Vec<u32>,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Sink {
     }
 }
 
-/// One connection at a time: says a byte, then reads until the end.
+/// Serves one connection at a time: sends a byte, then reads until the end.
 fn accept(listener: &TcpListener, bytes: &AtomicU64, stop: &AtomicBool) {
     let mut buffer = vec![0; 1 << 20];
     while !stop.load(Ordering::Relaxed) {
@@ -108,7 +108,7 @@ fn count(socket: &UdpSocket, datagrams: &AtomicU64, stop: &AtomicBool) {
     }
 }
 
-/// Bits per second that arrive when every write has `size` bytes.
+/// Bits per second that arrive if every write has `size` bytes.
 pub fn throughput(
     bed: &Testbed,
     way: Way,
@@ -134,7 +134,7 @@ pub fn throughput(
         let (after, took) = (sink.bytes.load(Ordering::Relaxed), start.elapsed());
         stop.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Its first byte has shown that the path carries at all.
+        // The first byte has shown that the path carries anything.
         sent.map(|()| (after - before) as f64 * 8.0 / took.as_secs_f64())
     })
 }
@@ -145,7 +145,7 @@ fn connect(bed: &Testbed, way: Way) -> Result<Socket> {
         in_host(bed.host(Role::Client), move || TcpStream::connect_timeout(&target, PATIENCE))
             .with_context(|| format!("no connection by {way:?}"))?;
     stream.set_nodelay(true)?;
-    // The server says a byte when it has done with the connection before.
+    // The server sends a byte when it is done with the connection before.
     stream.set_read_timeout(Some(PATIENCE))?;
     (&stream).read_exact(&mut [0]).with_context(|| format!("nobody answers by {way:?}"))?;
     let socket = Socket::from(stream);
@@ -153,8 +153,8 @@ fn connect(bed: &Testbed, way: Way) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Medians of `count` connections: until connect() returns, and until the
-/// server's first byte is there, µs.
+/// Median times of `count` connections until connect() returns, and until the server's first byte
+/// arrives, in µs.
 pub fn connects(bed: &Testbed, way: Way, count: usize) -> Result<(f64, f64)> {
     let target = way.target();
     in_host(bed.host(Role::Client), move || {
@@ -188,7 +188,7 @@ pub fn datagrams(bed: &Testbed, way: Way, sink: &Sink, time: Duration) -> Result
         let start = Instant::now();
         while start.elapsed() < time {
             for _ in 0..64 {
-                // Where nobody listens any more the kernel says so now and then.
+                // If nobody listens, the kernel reports it now and then.
                 let _ = socket.send(&[7; 64]);
             }
         }
@@ -212,17 +212,17 @@ fn in_host<T: Send + 'static>(
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Best effort: with one processor there is nothing to choose.
+/// Binds this thread to a processor as far as possible: with one processor there is no choice.
 fn pin(cpu: usize) {
     let _ = affinity::set(0, &CpuSet::one(cpu));
 }
 
-/// Gives threads a part of one processor, while it lives.
+/// Limits threads to a share of one processor until it is dropped.
 pub struct Share(PathBuf);
 
 impl Share {
-    /// `percent` of a processor for `tids` (the first version of control groups has
-    /// groups of threads).
+    /// Gives `percent` of a processor to `tids` (the first version of control groups has groups of
+    /// threads).
     pub fn of(tids: &[u32], percent: u32) -> Result<Self> {
         let path = PathBuf::from(format!("/sys/fs/cgroup/cpu/holdfast-lab-{}", std::process::id()));
         std::fs::create_dir_all(&path).context("no control group for processor time")?;
@@ -246,11 +246,11 @@ impl Drop for Share {
     }
 }
 
-/// A thread that wants the server's processor all the time, while it lives.
+/// A thread that uses the server's processor all the time until it is dropped.
 pub struct Competitor(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Competitor {
-    /// Starts it.
+    /// Starts the competing thread.
     pub fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -273,7 +273,7 @@ impl Drop for Competitor {
     }
 }
 
-/// A server for every way, on every testbed.
+/// Starts a server for every path, on its testbed.
 pub fn sinks(beds: &[Testbed; 3]) -> Result<Vec<(Way, Sink)>> {
     let on = [(Way::Route, 0), (Way::Miss, 1), (Way::Redirected, 1), (Way::Dnat, 2)];
     on.into_iter()

@@ -1,5 +1,5 @@
-//! The ways from client to server that are compared, each on a testbed of its
-//! own where it would disturb another.
+//! The paths from client to server that are compared, each on a testbed of its own where it would
+//! disturb another.
 
 use crate::command::{output, wait_for};
 use crate::testbed::server::listens;
@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// The server's port.
+/// Port of the server.
 pub const PORT: u16 = 8080;
-/// The proxy's port, at the edge.
+/// Port of the proxy at the edge.
 const PROXY_PORT: u16 = 8081;
-/// 1500 and an outer IPv4 header.
+/// MTU towards the server in bytes: 1500, and an outer IPv4 header.
 const INNER_MTU: u32 = 1520;
 const START_LIMIT: Duration = Duration::from_secs(10);
 
@@ -37,11 +37,11 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them; the plain one first.
+    /// All paths, the plain one first.
     pub const ALL: [Self; 5] =
         [Self::Route, Self::Miss, Self::Redirected, Self::Dnat, Self::Haproxy];
 
-    /// The testbed that it uses.
+    /// Index of the testbed that the path uses.
     fn bed(self) -> usize {
         match self {
             Self::Route | Self::Haproxy => 0,
@@ -50,12 +50,12 @@ impl Way {
         }
     }
 
-    /// Whether it carries datagrams.
+    /// Whether the path carries datagrams.
     pub fn has_udp(self) -> bool {
         self != Self::Haproxy
     }
 
-    /// Where the client connects.
+    /// Address to which the client connects.
     pub fn target(self) -> SocketAddr {
         let (address, port) = match self {
             Self::Route | Self::Miss => (addresses::PRIMARY, PORT),
@@ -65,7 +65,7 @@ impl Way {
         SocketAddr::new(address.parse().unwrap_or([0, 0, 0, 0].into()), port)
     }
 
-    /// Where the server hears it.
+    /// Address at which the server listens.
     pub fn served_at(self) -> SocketAddr {
         match self {
             Self::Redirected => self.target(),
@@ -74,7 +74,7 @@ impl Way {
     }
 }
 
-/// The testbeds of all ways, with what runs on them.
+/// The testbeds of all paths, with what runs on them.
 pub struct Beds<'a> {
     beds: &'a [Testbed; 3],
     group: SpreadGroup<'a>,
@@ -98,9 +98,9 @@ pub fn build() -> Result<[Testbed; 3]> {
     Ok([unbridged()?, unbridged()?, unbridged()?])
 }
 
-/// A testbed as an operator would set it up: its edge routes to the server without
-/// its bridge, which knows nothing of encapsulation and would cut frames of many
-/// segments in software, by a link that has room for the outer header.
+/// A testbed as an operator would set it up: a link with room for the outer header leads from the
+/// edge to the server, without the edge's bridge, which knows nothing of encapsulation and would
+/// cut frames of many segments in software.
 fn unbridged() -> Result<Testbed> {
     let bed = Testbed::build(&Plan::default())?;
     let edge = bed.host(Role::Edge);
@@ -111,7 +111,7 @@ fn unbridged() -> Result<Testbed> {
 }
 
 impl<'a> Beds<'a> {
-    /// Starts what the ways need.
+    /// Starts what the paths need.
     ///
     /// # Errors
     /// When a daemon or a tool refuses.
@@ -127,7 +127,7 @@ impl<'a> Beds<'a> {
     /// Waits until the redirector knows the server.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When the redirector does not know the server in time.
     pub fn wait_redirected(&mut self) -> Result<()> {
         let service = format!("{}:{PORT}", addresses::SERVICE_V4);
         for name in [format!("{service}/udp"), service] {
@@ -136,18 +136,18 @@ impl<'a> Beds<'a> {
         Ok(())
     }
 
-    /// The testbed of a way.
+    /// The testbed of a path.
     pub fn bed(&self, way: Way) -> &'a Testbed {
         &self.beds[way.bed()]
     }
 
-    /// All of them.
+    /// All testbeds.
     pub fn all(&self) -> &'a [Testbed; 3] {
         self.beds
     }
 }
 
-/// Destination address translation, as a router's would be set up.
+/// Sets up destination address translation as on a router.
 fn translate(bed: &Testbed) -> Result<()> {
     let rules = format!(
         "table ip lab {{\n chain in {{\n  type nat hook prerouting priority -100\n  \
@@ -185,7 +185,7 @@ fn start_proxy(bed: &Testbed) -> Result<Proxy> {
     Ok(proxy)
 }
 
-/// Lets the edge's work on packets from clients be done by one processor.
+/// Binds the edge's work on packets from clients to one processor.
 ///
 /// # Errors
 /// When the kernel has no receive packet steering.

@@ -1,8 +1,7 @@
-//! The wires of a testbed with strings: client 10.8.0.2 - 10.8.0.1 near edge,
-//! string n 10.11.n.0/24 towards the near edge and 10.12.n.0/24 towards the far
-//! one, far edge 10.9.0.1 - 10.9.0.2 server, the same in IPv6. An edge is .1
-//! and a string .2. Neighbours are static, so no measurement contains an
-//! address resolution.
+//! The wires of a testbed with strings: client 10.8.0.2 - 10.8.0.1 near edge, string n 10.11.n.0/24
+//! towards the near edge and 10.12.n.0/24 towards the far one, far edge 10.9.0.1 - 10.9.0.2 server,
+//! and the same in IPv6. An edge is .1 and a string .2. Neighbours are static, so no measurement
+//! contains an address resolution.
 
 use super::{Edge, StringPlan, StringsPlan};
 use crate::command;
@@ -13,48 +12,48 @@ use anyhow::Result;
 
 /// Names of the interfaces.
 pub mod interface {
-    /// The client's.
+    /// The client's interface.
     pub const CLIENT: &str = "c0";
-    /// The near edge's towards the clients.
+    /// The near edge's interface towards the clients.
     pub const NEAR_OUTSIDE: &str = "nc";
-    /// The far edge's towards the servers.
+    /// The far edge's interface towards the servers.
     pub const FAR_OUTSIDE: &str = "fo";
-    /// A string's towards the near edge.
+    /// A string's interface towards the near edge.
     pub const STRING_NEAR: &str = "sn";
-    /// A string's towards the far edge.
+    /// A string's interface towards the far edge.
     pub const STRING_FAR: &str = "sf";
-    /// The server's.
+    /// The server's interface.
     pub const SERVER: &str = "s0";
 }
 
 /// Addresses of the hosts at the ends.
 pub mod address {
-    /// The client.
+    /// Address of the client.
     pub const CLIENT: &str = "10.8.0.2";
-    /// The server's own, beside those of the service.
+    /// Address of the server, beside those of the service.
     pub const SERVER: &str = "10.9.0.2";
 }
 
-/// Where the edges listen for each other's heartbeats.
+/// Port on which the edges listen for each other's heartbeats.
 pub(super) const HEARTBEAT_PORT: u16 = 7710;
 
-/// The edge's place in the network between it and a string.
+/// Last number of the edge's address in the network between it and a string.
 pub(super) const EDGE_END: u8 = 1;
 
-/// The string's place there.
+/// Last number of the string's address in the network between it and an edge.
 pub(super) const STRING_END: u8 = 2;
 
-/// Bytes of a bucket, longer than any burst of GSO frames that a sender may hand over
-/// at once: it limits the rate and does not split frames.
+/// Bytes of a bucket, more than any burst of GSO frames that a sender may hand over at once: it
+/// limits the rate and does not split frames.
 const TBF_BURST_BYTES: u64 = 64 * 1024;
 
 /// The network between an edge and string `n`, counted from 1.
 pub(super) struct Network {
     edge: Edge,
     n: usize,
-    /// The edge's interface.
+    /// Name of the edge's interface.
     pub edge_interface: String,
-    /// The string's.
+    /// Name of the string's interface.
     pub string_interface: &'static str,
 }
 
@@ -86,7 +85,7 @@ impl Network {
         format!("02:68:66:{}:{:02}:{end:02}", self.second(), self.n)
     }
 
-    /// Lines for `ip -batch` that set one end up, with the other as neighbour.
+    /// Lines for `ip -batch` that set one end up, with the other as its neighbour.
     fn configure(&self, device: &str, own: u8, other: u8) -> String {
         format!(
             "link set {device} address {mac} up\n\
@@ -104,7 +103,7 @@ impl Network {
     }
 }
 
-/// One of the two networks outside: `host` is .2, the edge .1.
+/// The network between a host outside, which is .2, and its edge, which is .1.
 struct Outside {
     v4: &'static str,
     v6: &'static str,
@@ -126,7 +125,7 @@ impl Outside {
         )
     }
 
-    /// Lines that send what is meant for this network to a gateway.
+    /// Lines for `ip -batch` that route packets for this network to a gateway.
     fn route(&self, net: &Network, gateway: u8, metric: usize) -> String {
         format!(
             "route add {}.0/24 via {} metric {metric}\nroute add {}/64 via {} metric {metric}\n",
@@ -190,15 +189,15 @@ pub(super) fn connect(
     Ok(links)
 }
 
-/// A host outside and the edge that is its gateway.
+/// Connects a host outside with the edge that is its gateway.
 fn outside(host: (&Host, &str), edge: (&Host, &str), net: &Outside) -> Result<()> {
     host.0.ip(&net.configure(host.1, 2, 1))?;
     host.0.ip(&format!("route add default via {}.1\nroute add ::/0 via {}1\n", net.v4, net.v6))?;
     edge.0.ip(&net.configure(edge.1, 1, 2))
 }
 
-/// String `n` between the edges. Each edge has a route through every string,
-/// the first one preferred, so that it can forward without any daemon.
+/// Connects string `n` with the edges. Each edge has a route through every string, the first one
+/// preferred, so that it can forward without any daemon.
 fn connect_string(
     links: &mut Vec<Link>,
     (near, far): (&Host, &Host),
@@ -217,7 +216,7 @@ fn connect_string(
         let other = network(if edge == Edge::Near { Edge::Far } else { Edge::Near }, n);
         string.ip(&own.route(&net, EDGE_END, 1))?;
         host.ip(&beyond.route(&net, STRING_END, n))?;
-        // The other edge's address on this string, for the heartbeats.
+        // The route to the other edge's address on this string is for the heartbeats.
         host.ip(&format!(
             "route add {}/32 via {}\nroute add {}/128 via {}\n",
             other.v4(EDGE_END),
@@ -229,7 +228,7 @@ fn connect_string(
     Ok(())
 }
 
-/// A token bucket with a queue of packets at both exits of a string.
+/// Puts a token bucket with a queue of packets at both exits of a string.
 fn limit(host: &Host, string: &StringPlan) -> Result<()> {
     for device in [interface::STRING_NEAR, interface::STRING_FAR] {
         command::shell(&format!(

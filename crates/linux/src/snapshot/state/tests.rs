@@ -37,7 +37,7 @@ impl Folders {
         Collected::begin(&from, own(), Limits::default(), &mounts).unwrap()
     }
 
-    /// Places what was collected; the state names another folder than it was
+    /// Places what was collected, with a state that names another folder than the one it was
     /// collected in.
     fn place(&self, collected: &Collected, state: &State, cut: bool) -> Result<()> {
         let to = self.0.join("to");
@@ -122,7 +122,7 @@ fn what_changes_while_it_is_copied_is_copied_again() {
     let mut collected = folders.collect();
     let all = round(&mut collected);
     assert_eq!((round(&mut collected), all), (0, (21 << 20) + 7));
-    // It has the same length, and the same time as before.
+    // The file has the same length and the same time as before.
     let before = folders.from("changes").metadata().unwrap();
     fs::write(folders.from("changes"), "behind").unwrap();
     let times = fs::FileTimes::new().set_modified(before.modified().unwrap());
@@ -139,11 +139,11 @@ fn what_changes_while_it_is_copied_is_copied_again() {
     for name in ["changes", "grows", "same"] {
         assert!(fs::read(folders.from(name)).unwrap() == fs::read(folders.to(name)).unwrap());
     }
-    // Somebody writes elsewhere in it, too: all of it would have to be copied.
+    // It is also written in another place, so that all of it would have to be copied.
     log.write_all(&[5]).unwrap();
     let refused = freeze(&mut collected, &Writing::from([(id, false)])).unwrap_err();
     assert!(refused.to_string().contains("grows changes faster"), "{refused}");
-    // The file was cut and written anew, longer than before.
+    // The file was truncated and written anew, and is longer than before.
     log.set_len(0).unwrap();
     log.write_all(&vec![6; 21 << 20]).unwrap();
     let refused = freeze(&mut collected, &Writing::from([(id, true)])).unwrap_err();
@@ -178,7 +178,7 @@ fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
     fs::create_dir_all(early.to(".holdfast-arriving/x")).unwrap();
     settle(&early.to(""), None).unwrap();
     assert_eq!(names(&early.to("")), ["old"]);
-    // A link of that name is no folder of ours.
+    // A link of that name is not one of Holdfast's folders.
     symlink("/etc", early.to(".holdfast-arrived")).unwrap();
     settle(&early.to(""), None).unwrap();
     assert_eq!(names(&early.to("")), ["old"]);
@@ -198,7 +198,7 @@ fn what_cannot_go_over_is_refused_by_name() {
     let mounts = Mounts::read().unwrap();
     let refused = Placing::begin(&state, &[folders.to("")], &mounts).err().unwrap().to_string();
     assert!(refused.contains("state_dirs are ["), "only this host's own folders: {refused}");
-    // A link that arrives leads nobody elsewhere.
+    // A link that arrives does not lead writes to another place.
     state.entries[0].kind = StateKind::Link { to: b"/etc".to_vec() };
     let mut through = state.entries[0].clone();
     through.path = b"one/hostname".to_vec();
@@ -226,11 +226,11 @@ fn what_may_have_changed_unseen_is_copied_again() {
     let round_at_once = |it: &mut Collected| {
         it.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
     };
-    // Written in the same tick in which it is copied.
+    // The file is written in the same tick in which it is copied.
     fs::write(folders.from("fresh"), "12345").unwrap();
     assert_eq!(round_at_once(&mut collected), 5);
     assert_eq!((round(&mut collected), round(&mut collected)), (5, 0));
-    // Parts of it are mapped, and nobody sees them being written.
+    // Parts of it are mapped, so that writes to them are not seen.
     fs::write(folders.from("mapped"), vec![1; 9 << 20]).unwrap();
     assert_eq!(round(&mut collected), 9 << 20);
     assert!(freeze(&mut collected, &Writing::new()).is_ok(), "nothing has changed");
@@ -259,7 +259,7 @@ fn what_somebody_left_in_the_way_is_removed_however_deep() {
         (names(&folders.to("")), names(&folders.to("x"))),
         (vec!["x".into()], vec!["new".into()])
     );
-    // Deeper than any stack, path or number of descriptors.
+    // The folders are nested more deeply than any stack, path or number of descriptors allows.
     let deep = folders.to(".holdfast-arriving");
     fs::create_dir(&deep).unwrap();
     let script = "for i in range(3000):\n os.mkdir('d'); os.chdir('d')\n open('f', 'w').close()";
@@ -271,7 +271,7 @@ fn what_somebody_left_in_the_way_is_removed_however_deep() {
     fs::write(folders.to(".holdfast-removing/1"), "of an earlier life").unwrap();
     settle(&folders.to(""), None).unwrap();
     assert_eq!(names(&folders.to("")), ["x"]);
-    // A FIFO in place of a file that arrives holds nobody up.
+    // A FIFO in the place of a file that arrives does not block the exchange.
     fs::write(folders.from("file"), "x").unwrap();
     let mut collected = folders.collect();
     round(&mut collected);
@@ -296,13 +296,13 @@ fn of_what_is_appended_to_all_is_compared_while_the_server_runs() {
     let log = OpenOptions::new().append(true).open(folders.from("log")).unwrap();
     let mut collected = folders.collect();
     assert_eq!(round(&mut collected), 1 << 20);
-    // Changed at its beginning by a process that has closed it again.
+    // The beginning was changed by a process that has closed the file again.
     let elsewhere = OpenOptions::new().write(true).open(folders.from("log")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&elsewhere, b"other", 0).unwrap();
     drop(elsewhere);
     (&log).write_all(b"more").unwrap();
     assert_eq!(round(&mut collected), (1 << 20) + 4, "all of it");
-    // The file ended with a hole, was cut there, and is longer again.
+    // The file ended with a hole, was truncated there, and is longer again.
     log.set_len((1 << 20) + (1 << 16)).unwrap();
     round(&mut collected);
     log.set_len((1 << 20) + 4).unwrap();

@@ -7,13 +7,13 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
 
-/// Writes down what the machine does.
+/// A test's host, which notes what the machine does.
 pub(super) struct Book {
     pub(super) bench: Bench,
     pub(super) beats: u64,
-    /// The number of the last heartbeat that was sent, and of the last that it confirms.
+    /// Number of the last heartbeat that was sent, and of the last one that it confirms.
     pub(super) beat: Option<(u64, u64)>,
-    /// What server and gate have to say wakes it up.
+    /// Whether the machine has what server and gate say wake it.
     pub(super) watches: bool,
     pub(super) is_silent: bool,
     pub(super) is_lost: bool,
@@ -30,45 +30,51 @@ pub(super) struct Book {
     /// See [`Report::at_risk`].
     pub(super) at_risk: usize,
     pub(super) slots_read: Cell<bool>,
-    /// Log that comes after the machine has read it.
+    /// Bytes of log that come after the machine has read it.
     pub(super) behind: u64,
     pub(super) backlog: Option<usize>,
-    /// Up to where the log is stable.
+    /// Position up to which the log is stable.
     pub(super) stable: u64,
-    /// Somebody comes to join, and what the server's image would be.
+    /// Whether a member comes to join.
     pub(super) knocks: bool,
+    /// The server's image as it would be taken.
     pub(super) image: Option<Image>,
     pub(super) books: Vec<join::Book>,
     pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
     pub(super) unacked: Unacked,
-    /// Sockets whose output is to go with the image, and what there was.
+    /// Sockets whose output is to go with the image.
     pub(super) slow: Vec<u64>,
+    /// Unacknowledged output of the slow sockets.
     pub(super) earlier: Vec<Earlier>,
     pub(super) handed_over: Vec<(ConnId, u64, Vec<u8>)>,
-    /// As the backup was told last, of any connection.
+    /// Bytes that the backup was last told clients have acknowledged, of any connection.
     pub(super) clients_have: Option<u32>,
     pub(super) is_log_full: bool,
     pub(super) cannot_clamp: bool,
-    /// The longest piece that it gives of its image, and what it has given; it is not there
-    /// yet, or will never be.
+    /// Longest piece that the host gives of its image.
     pub(super) piece: usize,
+    /// Bytes of the image that the host has given.
     pub(super) sent: usize,
+    /// Whether the next piece of the image is not there yet.
     pub(super) is_slow: bool,
+    /// Whether the image will never be complete.
     pub(super) is_torn: bool,
     /// What a joiner was told of connections.
     pub(super) adopted: Vec<Adopted>,
-    /// A server that falls is to be rebuilt; this one has fallen, if it has ended.
+    /// Whether a server that falls is to be rebuilt.
     pub(super) rebuilds: bool,
+    /// Whether the server, once it has ended, has fallen.
     pub(super) falls: bool,
-    /// Of its image, so many bytes are kept, and all of it, newly.
+    /// Bytes of the image that the keeper has newly written.
     pub(super) written: u64,
+    /// Whether the keeper has newly written the whole image.
     pub(super) is_whole: bool,
-    /// Why nothing is kept any more.
+    /// Why nothing can be kept any more.
     pub(super) unkept: Option<String>,
 }
 
-/// Of an image, as the host gives it.
+/// Length of the pieces in which the host gives its image, in bytes.
 pub(super) const IMAGE_BYTES: usize = 10;
 
 impl MemberHost for Book {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Its last packets come round through the backup; the repeat of a FIN whose copy was
-/// lost is answered.
+/// A connection's last packets come round through the backup, and a repeated FIN whose first copy
+/// was lost is answered.
 #[test]
 fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
     let mut bed = Bed::new();
@@ -25,7 +25,7 @@ fn a_connection_is_over_when_the_kernel_says_so_and_nothing_is_owed() {
     assert!(bed.book.has("free 5"));
 }
 
-/// A record says so: nobody has to look for it.
+/// A record says that the connection has ended, so nobody has to look for its end.
 #[test]
 fn a_connection_that_the_server_has_let_go_of_is_soon_over() {
     let mut bed = Bed::new();
@@ -68,7 +68,7 @@ fn the_oldest_unanswered_handshakes_make_room() {
     }
 }
 
-/// No record tells of ends while the server speaks alone, and slots are few.
+/// While the server speaks alone no record tells of ends, so slots that become few are looked for.
 #[test]
 fn ends_are_looked_for_more_often_where_slots_are_few() {
     for (many, looks_soon) in [(149, false), (151, true)] {
@@ -81,11 +81,11 @@ fn ends_are_looked_for_more_often_where_slots_are_few() {
     }
 }
 
-/// Its client may know of a connection, and would wait for an answer for as long as the
-/// slot does.
+/// The client may know of a connection, and would wait for an answer for as long as the slot does.
 #[test]
 fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
-    // What ends with its server goes on at the backup, and what was accepted may be such.
+    // A connection that ends with its server goes on at the backup, and an accepted one may be
+    // such.
     for (accepted, backlog, refuses) in
         [(false, Some(2), true), (false, None, false), (true, Some(2), false)]
     {

@@ -6,11 +6,11 @@ use super::*;
 use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 
-/// As the host has one: three pieces of it.
+/// Image of the tests' server, in three pieces.
 const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
 
 impl Bed {
-    /// Its server speaks alone, and has a connection.
+    /// A primary whose server speaks alone and has one connection.
     fn alone() -> Self {
         let mut bed = Self::new();
         let conn = bed.connect(5);
@@ -28,7 +28,7 @@ impl Bed {
         bed
     }
 
-    /// The image is on its way.
+    /// A primary that has sent part of an image to a joiner.
     fn joining() -> Self {
         let mut bed = Self::alone();
         bed.book.knocks = true;
@@ -38,7 +38,7 @@ impl Bed {
         bed
     }
 
-    /// Output waits.
+    /// A primary in the last step of a join, in which output waits.
     fn closing() -> Self {
         let mut bed = Self::joining();
         bed.book.peer.push(Message::CaughtUp);
@@ -48,8 +48,8 @@ impl Bed {
         bed
     }
 
-    /// Who has just come is in step for so long, and lost, and the edge lets the server
-    /// speak alone.
+    /// The joiner that has just come is in step for `in_step_ms` and then lost, and the edge lets
+    /// the server speak alone.
     fn joins_for(&mut self, in_step_ms: u64) {
         self.book.peer.push(Message::CaughtUp);
         self.pass(3);
@@ -66,7 +66,7 @@ impl Bed {
         self.book.take();
     }
 
-    /// Whether who knocks is let in after so long, and not before.
+    /// Whether a member that knocks is let in after `pause_ms`, and not before.
     fn may_join_after(&mut self, pause_ms: u64) -> bool {
         if pause_ms > 0 {
             self.pass(pause_ms - 1);
@@ -82,7 +82,8 @@ impl Bed {
         joins
     }
 
-    /// Nothing has come of it, and the next one may only come after `pause_ms`.
+    /// Asserts that the attempt to join has failed, and that the next one may only be made after
+    /// `pause_ms`.
     fn has_failed(&mut self, ends_log: bool, pause_ms: u64) {
         let lines = self.book.take();
         assert!(lines.contains(&"shows JoinFailed".to_owned()), "{lines:?}");
@@ -105,7 +106,7 @@ impl Bed {
     }
 }
 
-/// What the server says of a connection to which it has written so much.
+/// What the server's books say of a connection to which it has written `out_bytes`.
 fn book(id: u64, out_bytes: u64) -> join::Book {
     let (eof, shut, closed) = (false, false, false);
     join::Book { accept: id as u32, socket: id, in_bytes: 0, out_bytes, eof, shut, closed }
@@ -127,19 +128,19 @@ fn a_joiner_gets_the_image_and_output_waits_before_it_may_be_in_step() {
     let order =
         ["hello, runs: true", "take image", "image true", "send Join", "send Adopt", "shows Joins"];
     assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
-    // Three pieces, and that there is no more.
+    // Three pieces of the image, and an empty one that ends it.
     assert_eq!(lines.iter().filter(|line| *line == "send Image").count(), 4);
     assert!(lines.contains(&"drop image".to_owned()), "{lines:?}");
     bed.pass(20);
     assert!(!bed.book.take().contains(&"send Image".to_owned()), "that is said once");
-    // What is logged is framed, and what the joiner holds makes room: nobody waits.
+    // What is logged is framed, and what the joiner holds makes room; nothing waits for the joiner.
     bed.book.log = log_record();
     bed.turn();
     bed.book.peer.push(Message::FrameOk { number: 1 });
     bed.turn();
     assert_eq!(bed.book.take(), ["send Frame", &format!("free log {HEADER_LEN}")]);
     assert_eq!(bed.book.stable, 0);
-    // It has caught up: first output and ACKs wait, then it is told.
+    // The joiner has caught up: first output and ACKs wait, and then the joiner is told.
     bed.book.peer.push(Message::CaughtUp);
     bed.slot(ConnId(5)).rcv_nxt = SeqNo(1010);
     bed.turn();
@@ -152,7 +153,7 @@ fn a_joiner_gets_the_image_and_output_waits_before_it_may_be_in_step() {
     bed.book.peer.push(Message::Joined);
     bed.turn();
     assert!(bed.book.has("shows Joined"));
-    // From here on it is a backup like any other.
+    // From here on the joiner is a backup like any other.
     bed.book.log.extend(log_record());
     bed.turn();
     bed.book.peer.push(Message::FrameOk { number: 2 });
@@ -180,13 +181,13 @@ fn the_joiner_is_told_where_it_has_all_only_when_all_was_sent() {
 fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     let mut bed = Bed::alone();
     let pause = REJOIN_PAUSE.as_millis() as u64;
-    // Nothing was begun, or the image is refused.
+    // The image cannot be begun, or fails.
     bed.book.image = None;
     bed.book.knocks = true;
     bed.turn();
     bed.book.image = Some(IMAGE);
     bed.has_failed(true, pause);
-    // The channel is lost, and the joiner gives up, and there is no more room for log.
+    // The channel is lost, or the joiner gives up, or there is no room left for log.
     bed.book.is_lost = true;
     bed.turn();
     bed.has_failed(true, 2 * pause);
@@ -197,7 +198,7 @@ fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     bed.turn();
     bed.book.is_log_full = false;
     bed.has_failed(true, 8 * pause);
-    // It is silent.
+    // The joiner is silent.
     bed.book.is_silent = true;
     bed.pass(JOINER_SILENT.as_millis() as u64 + 1);
     bed.book.is_silent = false;
@@ -233,7 +234,8 @@ fn a_gate_that_cannot_hold_back_ends_the_join_and_not_the_service() {
     assert!(order.windows(2).all(|two| at(&lines, two[0]) < at(&lines, two[1])), "{lines:?}");
 }
 
-/// Its backup could not take over: the service would end.
+/// A switchover to a backup that is just joining would end the service, since that could not take
+/// over.
 #[test]
 fn a_switchover_that_was_asked_for_before_means_nothing_to_who_has_joined_since() {
     let mut bed = Bed::joining();
@@ -246,7 +248,7 @@ fn a_switchover_that_was_asked_for_before_means_nothing_to_who_has_joined_since(
     assert!(!bed.book.has("shows HandsOver"));
 }
 
-/// It may be in step, for all this member knows: only the edge decides.
+/// The joiner may be in step for all that this member knows, so only the edge can decide.
 #[test]
 fn once_output_waits_only_the_edge_takes_that_back() {
     let mut bed = Bed::closing();
@@ -261,7 +263,7 @@ fn once_output_waits_only_the_edge_takes_that_back() {
     bed.turn();
     assert!(bed.book.has("alone"));
     bed.book.take();
-    // And then another one may come.
+    // Then another member may join at once.
     assert!(bed.may_join_after(0));
 }
 
@@ -278,12 +280,12 @@ fn a_backup_that_gives_up_soon_after_it_has_joined_is_a_failed_attempt() {
         bed.joins_for(in_step);
         assert!(bed.may_join_after(expected), "{in_step} ms, {expected} ms");
     }
-    // What was before is forgotten.
+    // A backup that was in step for long enough clears the record of earlier attempts.
     bed.joins_for(9);
     assert!(bed.may_join_after(pause));
 }
 
-/// What the edge granted because of an earlier backup says nothing of this one.
+/// A grant because of an earlier backup means nothing for the one that has joined since.
 #[test]
 fn a_grant_of_old_does_not_bar_who_has_joined() {
     let mut bed = Bed::new();
@@ -329,7 +331,7 @@ fn ends_of_before_the_image_may_leave() {
     assert!(bed.book.has("fin 5"), "{:?}", bed.book.lines);
 }
 
-/// It is no connection that the server has yet to accept.
+/// A connection that is over is not one that the server has yet to accept.
 #[test]
 fn what_is_over_is_not_taken_up() {
     let mut bed = Bed::alone();
@@ -339,7 +341,7 @@ fn what_is_over_is_not_taken_up() {
     assert!(bed.book.has("send Join") && !bed.book.has("send Adopt"), "{:?}", bed.book.lines);
 }
 
-/// The server has let go of it, and of its place; or it has accepted it since the image.
+/// The server has closed it and dropped it from its books, or has accepted it since the image.
 #[test]
 fn what_has_spoken_and_is_in_no_book_may_be_new() {
     for is_new in [false, true] {
@@ -400,7 +402,7 @@ fn a_survivor_whose_server_ends_starts_none_by_itself() {
     }
 }
 
-/// Copies that the kernel lacked were lost with the backup that held them.
+/// Copies that only an earlier backup held were lost with it.
 #[test]
 fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
     let mut bed = Bed::alone();
@@ -411,7 +413,7 @@ fn what_an_earlier_backup_held_is_not_acknowledged_for_this_one() {
     assert_eq!(bed.slot(ConnId(5)).stable, SeqNo(1020));
 }
 
-/// It came while the edge was asked, and nobody would hold its record any more.
+/// The SYN-ACK was held back while the edge was asked, and no backup is left to hold its record.
 #[test]
 fn a_handshake_that_was_held_back_just_before_goes_on() {
     let mut bed = Bed::alone();
@@ -422,14 +424,14 @@ fn a_handshake_that_was_held_back_just_before_goes_on() {
     assert_eq!(bed.book.take(), ["open 6"]);
 }
 
-/// No record says any more that the server has ended the earlier ones.
+/// While the server speaks alone no record says that it has ended the tuple's earlier connections.
 #[test]
 fn a_tuple_of_many_lives_holds_no_slots_of_a_server_that_speaks_alone() {
     let mut bed = Bed::alone();
     for id in 6..20 {
         bed.book.slots.insert(ConnId(id), slot(5));
         bed.book.held.push(Held { conn: ConnId(id), socket: id, record: record(5) });
-        // What an earlier backup has allowed is owed by nobody.
+        // ACKs that an earlier backup has allowed are owed no longer.
         bed.slot(ConnId(id - 1)).stable = SeqNo(9000);
         bed.slot(ConnId(id - 1)).rcv_nxt = SeqNo(9000);
         bed.turn();
@@ -441,7 +443,7 @@ fn a_tuple_of_many_lives_holds_no_slots_of_a_server_that_speaks_alone() {
     assert_eq!(freed, 14);
 }
 
-/// What its kernel has said of it has gone out as it was.
+/// While the server speaks alone, the kernel's ACKs have gone out as they were.
 #[test]
 fn nobody_pays_what_is_owed_of_a_connection_that_is_over_while_the_server_speaks_alone() {
     let mut bed = Bed::alone();
@@ -452,7 +454,8 @@ fn nobody_pays_what_is_owed_of_a_connection_that_is_over_while_the_server_speaks
     assert!(bed.machine.tables.conns.is_empty());
 }
 
-/// Its clock may be weeks old, and of who is not in the gate's tables only the server knows.
+/// A connection's clock may be weeks old, and of one that is not in the gate's tables only the
+/// server knows.
 #[test]
 fn a_joiner_hears_of_each_connection_as_it_is_by_then() {
     let mut book = Bed::new().book;
@@ -470,12 +473,12 @@ fn a_joiner_hears_of_each_connection_as_it_is_by_then() {
     let seen: Vec<_> =
         bed.book.adopted.iter().map(|it| (it.accept, it.conn, it.acked_bytes)).collect();
     let record = ConnRecord { tsval: Some(77), ..record(5) };
-    // Its client has the server's FIN, too.
+    // The client has the server's FIN, too.
     assert_eq!(seen, [(Some(5), Some((ConnId(5), record)), 31), (Some(8), None, 0)]);
 }
 
-/// Its client has vanished, and the kernel repeats the last bytes for a quarter of an hour.
-/// A backup would take it for one that waits to be accepted.
+/// The client has vanished, and the kernel repeats the last bytes for a quarter of an hour. A
+/// backup would take the connection for one that waits to be accepted.
 #[test]
 fn who_is_in_no_book_any_more_is_nobodys_to_adopt() {
     let mut book = Bed::new().book;
@@ -500,7 +503,7 @@ fn a_joiner_is_told_where_streams_are_though_an_earlier_backup_was() {
     assert!(bed.book.has("progress 5 edge 61000"), "{:?}", bed.book.lines);
 }
 
-/// Behind it wait heartbeats and log.
+/// Heartbeats and log wait behind the pieces of an image.
 #[test]
 fn no_more_of_an_image_is_under_way_than_a_few_pieces() {
     let mut bed = Bed::alone();
@@ -514,7 +517,8 @@ fn no_more_of_an_image_is_under_way_than_a_few_pieces() {
     assert_eq!((pieces(&mut bed), pieces(&mut bed)), (4, 0));
     bed.book.peer.push(Message::ImageOk { bytes: piece });
     assert_eq!((pieces(&mut bed), pieces(&mut bed)), (1, 0));
-    // What was never sent has not come: those five, and then four more.
+    // A joiner cannot confirm what was never sent: the five pieces count, and then four more may
+    // go.
     bed.book.peer.push(Message::ImageOk { bytes: u64::MAX });
     assert_eq!((pieces(&mut bed), pieces(&mut bed)), (4, 0));
 }
@@ -531,12 +535,13 @@ fn who_waits_for_the_image_is_served_and_heard() {
     bed.book.is_slow = false;
     bed.pass(12);
     assert!(bed.book.has("send Join") && bed.book.has("drop image"), "{:?}", bed.book.lines);
-    // And it may take its time, as long as it is heard.
+    // The image may take its time as long as the joiner is heard.
     bed.pass(JOINER_SILENT.as_millis() as u64 + 1);
     assert!(!bed.book.has("shows JoinFailed"));
 }
 
-/// The numbers of an earlier backup's would tell it that its own have come.
+/// Numbers that go on from an earlier backup's heartbeats would confirm ones that the new backup
+/// never sent.
 #[test]
 fn heartbeats_begin_anew_with_who_joins() {
     let mut bed = Bed::alone();

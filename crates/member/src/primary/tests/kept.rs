@@ -4,7 +4,8 @@ use super::*;
 use crate::timing::primary::{KEEP_AFTER, KEEP_PAUSE};
 
 impl Bed {
-    /// Its server speaks alone, and all is kept that it can be rebuilt of.
+    /// A primary whose server speaks alone, and of which everything is kept that it can be rebuilt
+    /// from.
     fn kept() -> Self {
         let mut bed = Self::new();
         bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
@@ -21,7 +22,7 @@ impl Bed {
         bed
     }
 
-    /// It ends; what becomes of it.
+    /// Ends the server (`falls`: it is to be rebuilt); returns what the machine does.
     fn ends(&mut self, falls: bool) -> (Turn, Vec<String>) {
         (self.book.ended, self.book.falls) = (true, falls);
         self.book.take();

@@ -1,24 +1,24 @@
-//! A large simulation does not fit into the cache of a processor, and each hop
-//! would wait for memory several times. But the wheel knows which events come
-//! next: what they touch is fetched while others are handled.
+//! Prefetching for large simulations. They do not fit into a processor's cache, and each hop would
+//! wait for memory several times. But the wheel knows which events come next, so what they touch is
+//! fetched while others are handled.
 
 use super::super::route::Step;
 use super::{Event, Network};
 use crate::Ns;
 use prefetch_index::prefetch_index;
 
-/// Events between two steps of fetching.
+/// Number of events between two steps of fetching.
 const APART: usize = 6;
 
-/// Time within which what follows has been fetched with what it follows, ns.
+/// Time in ns to a link's next exit below which the packet behind is prefetched, too.
 const SOON: Ns = 1 << 16;
 
-/// Events that must be known ahead.
+/// Number of events that must be known ahead.
 pub(super) const AHEAD: usize = 4 * APART;
 
 impl Network<'_> {
-    /// Brings near in memory what the next events will touch, step by step: what
-    /// a step looks at, the one before it has fetched some events ago.
+    /// Prefetches what the next events will touch, step by step: each step reads what the step
+    /// before has fetched some events earlier.
     #[inline]
     pub(super) fn fetch(&self) {
         match self.wheel.peek(AHEAD) {
@@ -38,8 +38,8 @@ impl Network<'_> {
         }
     }
 
-    /// Brings near the packet that comes out of a link next, after `wait`: among
-    /// the events to come it may be too near to be fetched in steps.
+    /// Prefetches the packet that comes out of a link next, after `wait`: it may be too near to be
+    /// fetched in steps.
     #[inline]
     pub(super) fn fetch_first(&self, link: u32, wait: Ns) {
         let first = self.links[link as usize].first();
@@ -50,7 +50,7 @@ impl Network<'_> {
         }
     }
 
-    /// Brings near the rest of the source that a packet goes to.
+    /// Prefetches the rest of the source that a packet goes to.
     #[inline]
     fn fetch_source(&self, packet: u32) {
         let is_last = self.packets.place(packet).1 == Step::END;
@@ -59,12 +59,12 @@ impl Network<'_> {
         }
     }
 
-    /// Brings near where a packet goes next.
+    /// Prefetches what a packet's next step touches.
     #[inline]
     fn fetch_target(&self, packet: u32) {
         let step = self.packets.place(packet).1;
         if step != Step::END {
-            // Strings and edges are few: whichever link this is, it is near.
+            // Strings and edges are few, so their data is in the cache anyway.
             prefetch_index(&self.links, step.number() as usize);
         } else {
             let flow = self.packets.flow(packet) as usize;

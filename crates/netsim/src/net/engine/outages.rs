@@ -1,4 +1,4 @@
-//! Outages, and what the machines of a switch do about them.
+//! Outages, and the reactions of a switch's machines.
 
 use super::super::packet::Packet;
 use super::super::scenario::{Alert, Hop, Scenario};
@@ -55,18 +55,18 @@ impl Network<'_> {
         self.arm_switches();
     }
 
-    /// Schedules when edges that hear heartbeats learn of the outages.
+    /// Schedules the times at which edges that hear heartbeats learn of the outages.
     pub(super) fn schedule_heartbeats(&mut self) {
         for doubt in 0..self.switches.len() * self.scenario.outages.len() {
             let (switch, outage) = self.doubt(doubt as u32);
             let Alert::Heartbeats(period) = self.switches[switch].spec.alert else { continue };
             let outage = &self.scenario.outages[outage];
             let suspects = outage.from_ns / period * period + SUSPECT_AFTER * period;
-            // Where flows move, the edge itself has ended it.
+            // If flows are moved, the edge itself has ended the outage.
             let is_moved = outage.string.is_some() && outage.moves_flows;
             let heard = outage.until_ns.div_ceil(period) * period;
             let back = if is_moved { outage.until_ns } else { heard };
-            // An outage that swallows no two heartbeats in a row is none.
+            // An outage that swallows no two heartbeats in a row is not noticed.
             if suspects < back {
                 self.wheel.push(suspects, Event::Suspects(doubt as u32));
                 self.wheel.push(back, Event::Restored(doubt as u32));
@@ -74,7 +74,7 @@ impl Network<'_> {
         }
     }
 
-    /// Which switch suspects which outage, by number.
+    /// The switch and the outage of a doubt, by number.
     fn doubt(&self, doubt: u32) -> (usize, usize) {
         let outages = self.scenario.outages.len();
         (doubt as usize / outages, doubt as usize % outages)
@@ -124,8 +124,7 @@ impl Network<'_> {
         }
     }
 
-    /// Whether the flow has begun and not ended, and is on this string of a
-    /// switch.
+    /// Whether the flow has begun and not ended, and uses this string of a switch.
     fn is_active_on(&self, index: usize, switch: u32, string: u32) -> bool {
         let flow = &self.flows[index];
         flow.start_ns <= self.now
@@ -145,7 +144,7 @@ impl Network<'_> {
         self.arm_switches();
     }
 
-    /// Sends what a switch's machine has sent.
+    /// Sends the packets that a switch's machine resends.
     pub(super) fn transmit(&mut self, number: usize) {
         while let Some(packet) = self.switches[number].poll_transmit() {
             self.send(&packet);
@@ -157,7 +156,7 @@ impl Network<'_> {
             let Some(at) = switch.poll_timeout().map(|at| at.max(self.now)) else {
                 continue;
             };
-            // A controller that nobody needs any more must not keep the run alive.
+            // A controller that is no longer needed must not keep the run alive.
             if at <= self.scenario.end_ns && switch.armed.is_none_or(|armed| at < armed) {
                 switch.armed = Some(at);
                 self.wheel.push(at, Event::SwitchTimer(number as u32));

@@ -27,7 +27,7 @@ fn pfrc() -> PfrcConfig {
     }
 }
 
-/// The right edges that arrive at each sender.
+/// Records the right edges that arrive at each sender.
 #[derive(Default)]
 struct RightEdges {
     flows: Vec<u32>,
@@ -36,7 +36,7 @@ struct RightEdges {
 
 impl Tap for RightEdges {
     fn packet(&mut self, now: Ns, link: u32, packet: &Packet, _: bool) {
-        // The last link of each pair of ends, behind those of two strings.
+        // The last link of each pair of ends comes after those of two strings.
         let is_last = link >= 8 && link % 4 == 3;
         if packet.is_forward() || !is_last {
             return;
@@ -68,13 +68,13 @@ fn the_law_that_ships_is_fair_after_an_outage_and_takes_nothing_back() {
     };
     let (on, off) = (shared(Some(pfrc())), shared(None));
     assert!(on.rate_control[0].capped > 0 && off.rate_control.is_empty());
-    // What was promised before is used up first, so that the queue overflows once more,
-    // and who has lost packets there grows again for some seconds.
+    // Windows that were advertised before are used up first, so that the queue overflows once more,
+    // and senders that lost packets there grow again for some seconds.
     for (from, until, least, most) in [(13, 17, 0.9, 0.7), (17, 21, 0.98, 0.9)] {
         let (on, off) = (fairness(&on, from, until), fairness(&off, from, until));
         assert!(on >= least && off < most, "{from} to {until} s: {on} {off}");
     }
-    // The string is used meanwhile.
+    // The string is used again.
     let bytes = |outcome: &Outcome| -> u64 {
         let bins = outcome.flows.iter().flat_map(|flow| flow.bins.iter().take(210).skip(130));
         bins.map(|it| u64::from(*it)).sum()
@@ -137,7 +137,7 @@ fn a_syn_of_the_outage_goes_out_when_it_is_over() {
     assert!(connected(None) > mended + 900 * MS, "else with its own timer");
 }
 
-/// Two strings with ten flows each; the first fails for good.
+/// Two strings with ten flows each; the first string fails for good.
 fn two_strings() -> Scenario {
     let dumbbell =
         Dumbbell { string_rates_bps: vec![100_000_000; 2], ..dumbbell(Some(Keeps::HeadTail)) };
@@ -147,7 +147,7 @@ fn two_strings() -> Scenario {
     scenario
 }
 
-/// What goes to senders and into the strings around the end of the outage.
+/// Records what goes to senders and into the strings around the end of the outage.
 #[derive(Default)]
 struct Around {
     acks_held: Vec<Ns>,

@@ -19,7 +19,7 @@ use crate::tcp::flight::Delivered;
 use crate::tcp::profile::Profile;
 
 impl Sender {
-    /// Everything that follows from an acknowledgement whose blocks are noted.
+    /// Does everything that follows from an acknowledgement whose blocks were noted.
     pub(super) fn handle_ack_ns3(
         &mut self,
         now: Ns,
@@ -46,7 +46,7 @@ impl Sender {
         self.arm(now, profile, advanced && !is_held);
     }
 
-    /// Blocks have named segments that were not named before.
+    /// Handles blocks that name segments for the first time.
     fn handle_report_ns3(&mut self, profile: &Profile, count: u32, is_safe: bool) {
         let in_flight = self.flight.in_flight();
         match self.state {
@@ -58,7 +58,7 @@ impl Sender {
         }
     }
 
-    /// A duplicate without blocks.
+    /// Handles a duplicate without blocks.
     fn handle_duplicate_ns3(&mut self, profile: &Profile) {
         let in_flight = self.flight.in_flight();
         match self.state {
@@ -71,7 +71,7 @@ impl Sender {
                 self.flight.sack_any(&mut Delivered::default());
                 if self.duplicates == profile.dup_acks {
                     self.flight.lose_first_again();
-                    // The first segment counts once more.
+                    // The first segment counts as in flight again.
                     self.enter_recovery_ns3(profile, self.flight.in_flight() + 1, 0);
                 }
             }
@@ -93,7 +93,7 @@ impl Sender {
                 self.flight.lose_first_again();
             }
             if delivered.count > 0 {
-                // A duplicate that has come for the new first segment was noticed.
+                // A duplicate that arrived for the new first segment was already noticed.
                 let noticed = !profile.sack && self.flight.unnamed() > 0;
                 let in_flight = in_flight.saturating_sub(u32::from(noticed));
                 self.prr_ns3(in_flight, delivered.count, false, is_safe);
@@ -112,7 +112,7 @@ impl Sender {
         self.adapt(now, profile, true, delivered);
     }
 
-    /// RFC 6937 §3 as ns-3.48 reads it: once more was sent than was delivered,
+    /// Sets the window in recovery by RFC 6937 §3 as in ns-3.48: once more was sent than delivered,
     /// its unsigned difference is so large that nothing is sent.
     fn prr_ns3(&mut self, in_flight: u32, delivered: u32, is_duplicate: bool, is_safe: bool) {
         let may_add = is_duplicate && self.prr_delivered < self.prr_flight;
@@ -133,8 +133,8 @@ impl Sender {
         self.cwnd = in_flight + send.max(if self.prr_out == 0 { 1.0 } else { 0.0 });
     }
 
-    /// RFC 6675 §4 `NextSeg`; what is forced out is the first segment if there is
-    /// nothing better.
+    /// The next segment by RFC 6675 §4 `NextSeg`; if one is forced and there is none, the first
+    /// segment.
     pub(super) fn next_segment_ns3(&mut self, now: Ns) -> Option<Segment> {
         let forced = std::mem::take(&mut self.forced);
         let lost = self.flight.next_lost().filter(|seq| !self.flight.is_beyond_reports(*seq));

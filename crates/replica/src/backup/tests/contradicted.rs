@@ -1,10 +1,10 @@
-//! Streams of which tap and primary say different things: the primary is right, and
-//! the connection is counted.
+//! Streams of which tap and primary say different things: the primary is right, and the connection
+//! is counted.
 
 use super::*;
 
-/// A kernel that had taken an urgent byte out of the stream would cause this:
-/// everything after it is off by one.
+/// This is what a kernel would cause that has taken an urgent byte out of the stream: everything
+/// after it is off by one.
 #[test]
 fn a_stream_that_the_primary_read_otherwise_is_counted() {
     let counted = |bytes: &[u8], tapped: &[u8]| {
@@ -17,11 +17,11 @@ fn a_stream_that_the_primary_read_otherwise_is_counted() {
     };
     assert_eq!(counted(b"SET ks 12", b"uSET ks 12"), 1);
     assert_eq!(counted(b"SET ks 12", b"SET ks 12 behind it"), 0);
-    // A hole that the primary filled contradicts nobody.
+    // A hole that the primary filled is no contradiction.
     assert_eq!(counted(b"SET ks 12", b"SET"), 0);
 }
 
-/// The same for bytes that the server has not read.
+/// Unread bytes of the primary's kernel may contradict the tap, too.
 #[test]
 fn a_stream_that_the_primary_holds_otherwise_is_counted() {
     let counted = |unread: &[u8]| {
@@ -39,7 +39,7 @@ fn a_stream_that_the_primary_holds_otherwise_is_counted() {
     assert_eq!(counted(b"bcdef"), 1);
 }
 
-/// No segment can make it right, and every look at it costs a hash.
+/// No segment can resolve the conflict, and every look at it costs a hash.
 #[test]
 fn a_conflict_is_looked_at_once_before_the_primary_has_answered() {
     let mut case = Case::accepted();

@@ -1,4 +1,4 @@
-//! Joining a server that already runs, and its connections.
+//! Tests of joining a server that already runs and has connections.
 
 use super::*;
 use holdfast_wire::message::Adopted;
@@ -48,7 +48,7 @@ fn a_stream_goes_on_behind_what_the_server_had_read() {
     assert_eq!(case.take(), [replayed(b"world"), Effect::FrameOk(1), held(10)]);
 }
 
-/// The joiner's tap runs before it hears of any connection.
+/// The joiner's tap runs before the joiner hears of any connection.
 #[test]
 fn what_came_before_its_adoption_counts() {
     let mut case = Case::joins();
@@ -91,7 +91,7 @@ fn what_a_primary_says_twice_or_beyond_the_limits_breaks_the_pair() {
     }
 }
 
-/// Bytes that came before the joiner's tap.
+/// Bytes from before the joiner's tap have to be fetched.
 #[test]
 fn a_stream_is_behind_until_all_is_held_that_the_primary_has() {
     let mut case = Case::joins();
@@ -102,8 +102,7 @@ fn a_stream_is_behind_until_all_is_held_that_the_primary_has() {
     assert!(!case.backup.holds(ID, 5) && case.backup.holds(ID, 2));
     case.tap(2, b"llo");
     assert!(case.backup.behind().is_empty() && case.backup.holds(ID, 5));
-    // Nobody waits for a connection that is over, or whose tuple belongs to
-    // another one.
+    // A connection that is over, or whose tuple belongs to another one, is not waited for.
     assert!(case.backup.holds(ConnId(77), 5) && !case.backup.can_ask(ConnId(77)));
     case.primary_has(Nanos(0), 9);
     let newer = ConnRecord { irs: SeqNo(70_000), ..conn_record() };
@@ -121,7 +120,7 @@ fn nobody_can_be_asked_for_bytes_of_a_connection_that_is_not_accepted() {
     assert!(case.backup.can_ask(ID));
 }
 
-/// The stream was given up while it was waited for; a takeover ends it, unless it has
+/// The stream was given up while the joiner waited for it; a takeover ends it, unless it has
 /// arrived since.
 #[test]
 fn a_stream_that_was_left_out_is_lost_unless_it_comes() {
@@ -166,7 +165,7 @@ impl PromotionOutput for Verdicts {
     }
 }
 
-/// Nobody waits for the replica before, and what has waited for it was not late.
+/// Nobody waits for the replica before that, so what has waited for it was not late.
 #[test]
 fn its_replica_sets_the_pace_only_when_it_has_joined() {
     let mut case = Case::joins();
@@ -185,8 +184,7 @@ fn its_replica_sets_the_pace_only_when_it_has_joined() {
     assert!(case.backup.is_behind(later));
 }
 
-/// Output that the replica does not keep, since the server had written it
-/// before.
+/// The replica does not keep this output, since the server had written it before.
 #[test]
 fn output_from_before_is_kept_until_the_client_has_it_and_never_beyond_the_limit() {
     let limits = Limits { earlier_bytes_max: 10, ..Limits::DEFAULT };

@@ -1,4 +1,4 @@
-//! What is kept for one client must leave room for the others.
+//! Tests that what is kept for one client leaves room for the others.
 
 use super::*;
 use crate::tap::Tap;
@@ -35,7 +35,7 @@ fn a_client_whose_bytes_nobody_reads_does_not_refuse_those_of_others() {
     for at in 0..100 {
         tap(&mut case, greedy, 10 * at, &[1; 10]);
     }
-    // Held: its own share and all of the common part.
+    // The connection holds its own share and all of the common part.
     assert_eq!(held_of(&mut case), [SeqNo(1000 + 130)]);
     assert_eq!(case.backup.counters().refused_full, 87);
     for (count, key) in others.iter().enumerate() {
@@ -58,7 +58,7 @@ fn copies_beyond_holes_have_one_bound_for_all_and_come_from_the_primary_later() 
     };
     let mut case = Case::accepted_within(limits);
     let keys: Vec<ConnKey> = (6000..6100).map(|port| announce(&mut case, port)).collect();
-    // One hole for each, and the same segment behind it again and again.
+    // Each connection has one hole, and gets the same segment behind it again and again.
     for _ in 0..50 {
         for key in &keys {
             tap(&mut case, *key, 5, &[3; 20]);
@@ -75,8 +75,8 @@ fn copies_beyond_holes_have_one_bound_for_all_and_come_from_the_primary_later() 
     }
     assert!(aside(&case) <= 100 * 100 + 300, "{}", aside(&case));
     assert!(case.backup.counters().refused_full >= 45);
-    // The hole closes. The left-out bytes are a hole now; the backup asks for
-    // them when the primary reports that its kernel has them.
+    // The hole is closed. The bytes that were left out are a hole now; the backup asks for them
+    // when the primary reports that its kernel has them.
     tap(&mut case, keys[0], 0, &[3; 5]);
     tap(&mut case, keys[0], 25, &[5; 75]);
     let end = case.backup.conns[&ConnId(6000 << 32)].tap.held();
@@ -107,7 +107,7 @@ fn a_record_without_room_waits_until_there_is_some() {
     }
     case.flush();
     assert_eq!(case.take(), [], "and no more than two wait");
-    // One gives up, a new one comes, and one that was here is over.
+    // One connection gives up, a new one comes, and one that existed is over.
     case.message(&Message::Gone { conn: id(6001) });
     case.message(&Message::Conn { conn: id(6100), record: record(6002) });
     case.message(&Message::Gone { conn: id(6000) });
@@ -116,7 +116,7 @@ fn a_record_without_room_waits_until_there_is_some() {
     assert_eq!(case.take(), []);
 }
 
-/// The joiner's tap runs before the image is taken, and nobody can be asked for what the
+/// The joiner's tap runs before the image is taken, and nobody can be asked for bytes that the
 /// server has not accepted.
 #[test]
 fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
@@ -134,8 +134,8 @@ fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
     case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
     case.flush();
     assert_eq!(case.take(), [held(5)]);
-    // A client that has just sent its SYN is about to be announced; an earlier one has come
-    // and gone.
+    // A client that has just sent its SYN is about to be announced; an earlier client has come and
+    // gone.
     for (client_port, at_ms) in [(200, 0), (201, 50)] {
         let syn = TcpPacket { source_port: client_port, ..syn() };
         case.backup.handle_segment(Nanos::from_ms(at_ms), &syn, &mut case.notes);
@@ -146,8 +146,8 @@ fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
     assert_eq!(case.backup.early.counts().0, 0);
 }
 
-/// The record's SYN-ACK does not wait at the primary: its client would be told
-/// of bytes that nobody holds.
+/// The SYN-ACK of the record does not wait at the primary, so its client would be told of bytes
+/// that nobody holds.
 #[test]
 fn a_joiner_without_room_for_a_record_gives_up() {
     let limits = Limits { conns_max: 2, ..Limits::DEFAULT };

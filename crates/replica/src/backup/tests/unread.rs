@@ -1,10 +1,10 @@
-//! Bytes that the tap lost and the primary's server has not read.
+//! Tests with bytes that the tap lost and the primary's server has not read.
 
 use super::*;
 use holdfast_wire::message::UNREAD_BYTES_MAX;
 
 impl Case {
-    /// The primary's kernel has this much of the client's stream.
+    /// Reports that the primary's kernel has the client's stream up to `offset`.
     pub(super) fn primary_has(&mut self, now: Nanos, offset: u64) {
         let iss = conn_record().iss;
         let progress = ConnProgress {
@@ -29,7 +29,7 @@ impl Case {
         self.backup.handle_message(now, &message, &mut self.notes);
     }
 
-    /// What the backup does at its next deadline, and when that is.
+    /// Lets the backup act at its next deadline; returns that time, and the effects.
     fn wait(&mut self) -> (Nanos, Vec<Effect>) {
         let due = self.backup.next_deadline().expect("something is due");
         self.backup.handle_timeout(due, &mut self.notes);
@@ -52,7 +52,7 @@ fn a_hole_in_the_tap_is_asked_for_once_and_filled() {
     assert_eq!(case.backup.next_deadline(), Some(after(UNREAD_AFTER)));
     let (now, effects) = case.wait();
     assert_eq!(effects, [Effect::NeedUnread(3, 8)]);
-    // The next hole is asked for at once, the tap's end needs nothing.
+    // The next hole is asked for at once; the end of the tap needs no question.
     case.answer(now, 3, b"defgh", false);
     assert_eq!(case.take(), [Effect::NeedUnread(10, 12)]);
     case.answer(now, 10, b"kl", false);
@@ -84,7 +84,7 @@ fn copies_that_are_only_late_are_not_asked_for() {
     case.tap_at(T, 0, b"hello");
     assert_eq!(case.wait(), (after(UNREAD_AFTER), vec![]));
     assert_eq!(case.backup.next_deadline(), None);
-    // A stream that grows gets time again.
+    // A stream that grows gets more time.
     case.primary_has(T, 20);
     case.tap_at(T, 5, b"12345");
     assert_eq!(case.wait().1, []);
@@ -133,7 +133,7 @@ fn without_an_answer_it_asks_again() {
     let (asked, _) = case.wait();
     assert_eq!(case.backup.next_deadline(), Some(asked.plus(UNREAD_ANSWER)));
     assert_eq!(case.wait().1, [Effect::NeedUnread(0, 5)]);
-    // An answer that nobody waits for changes nothing.
+    // An answer that was not asked for changes nothing.
     case.answer(T, 0, b"hello", false);
     case.answer(T, 0, b"other", false);
     assert_eq!(case.backup.counters().payloads_late, 1);
@@ -181,13 +181,13 @@ fn the_primary_is_right_and_the_record_decides() {
     let mut case = Case::accepted();
     case.primary_has(T, 6);
     case.wait();
-    // A forgery comes in between.
+    // A forged segment comes in between.
     case.tap_at(T, 0, b"EVI");
     case.answer(T, 0, b"goodly", false);
     case.frame(&read(0, b"goo"));
     assert_eq!(case.take(), [replayed(b"goo")]);
     assert_eq!(case.backup.counters().conflicts, 0);
-    // Bytes that were told wrongly are found out like a lie of the tap.
+    // Wrong bytes in an answer are found out like wrong bytes of the tap.
     case.frame(&read(0, b"DLY"));
     assert_eq!(case.take(), [Effect::Need(3, 0)]);
     case.message(&Message::Payload { frame: 3, index: 0, bytes: b"DLY" });
@@ -232,8 +232,7 @@ fn only_so_many_questions_are_open() {
     let mut open = CountOpen(&mut asked);
     case.backup.handle_timeout(after(UNREAD_AFTER), &mut open);
     assert_eq!(asked.len(), UNREAD_ASKED_MAX);
-    // Each answer, and each connection that ends, makes room for another
-    // question.
+    // Each answer, and each connection that ends, makes room for another question.
     let mut open = CountOpen(&mut asked);
     let nothing = Message::Unread { conn: ConnId(1), offset: 0, bytes: &[], last: false };
     case.backup.handle_message(after(UNREAD_AFTER), &nothing, &mut open);
@@ -242,7 +241,7 @@ fn only_so_many_questions_are_open() {
     assert_eq!(asked.len(), UNREAD_ASKED_MAX + 2);
 }
 
-/// Notes which connections are asked for.
+/// Notes the connections that are asked about.
 struct CountOpen<'a>(&'a mut Vec<ConnId>);
 
 impl BackupOutput for CountOpen<'_> {

@@ -1,9 +1,9 @@
-//! What the server has written, and its client has.
+//! Tests of output that the server has written and the client has.
 
 use super::*;
 use crate::ACK_SLACK_BYTES;
 
-/// The primary's word on it may come later.
+/// The primary may report it later.
 #[test]
 fn a_client_may_acknowledge_all_that_the_server_has_written() {
     for is_written in [false, true] {

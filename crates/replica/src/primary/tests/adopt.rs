@@ -1,4 +1,4 @@
-//! A log that begins where a server has run alone.
+//! Tests of a log that begins where a server has run alone.
 
 use super::*;
 
@@ -32,8 +32,7 @@ fn what_is_held_counts_from_what_the_server_had_read() {
 fn its_numbers_are_those_of_the_server() {
     let (mut primary, mut notes) = adopt([taken(9, Some(4), 0), taken(8, None, 0)]);
     assert!(!primary.awaits_accept(ConnId(9)) && primary.awaits_accept(ConnId(8)));
-    // An end that the log tells of, and an accept of a connection that had come
-    // before.
+    // The log has an end of a connection, and an accept of one that had come before.
     notes.append(Op::Close, 4, 0, 0, b"");
     notes.append(Op::Accept, 5, 0, 5, info(8, 800).as_bytes());
     notes.feed(&mut primary, 0);
@@ -41,7 +40,7 @@ fn its_numbers_are_those_of_the_server() {
     notes.take();
     primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
     assert_eq!(notes.take()[0], Effect::AllowFin(9));
-    // A number that is given twice does not count.
+    // A number that is used twice does not count.
     notes.log.clear();
     let (mut primary, mut notes) = adopt([taken(9, Some(4), 0)]);
     notes.append(Op::Accept, 4, 0, 5, info(8, 800).as_bytes());
@@ -76,7 +75,7 @@ fn what_was_ignored_stays_counted_and_the_limit_holds() {
     assert!(!primary.follows(ConnId(9)));
 }
 
-/// The SYN-ACK of the connection has left.
+/// The SYN-ACK of the connection has been sent.
 #[test]
 fn nobody_is_let_in_twice() {
     let (mut primary, mut notes) = adopt([taken(9, None, 0)]);

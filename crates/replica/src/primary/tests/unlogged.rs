@@ -1,4 +1,4 @@
-//! Output that a client gets and the log does not know.
+//! Tests of output that a client gets before the log knows of it.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn it_ends_protection_at_once() {
     }
 }
 
-/// Where the backup confirms nothing, the log waits in its ring.
+/// If the backup confirms nothing, the log waits in its ring.
 #[test]
 fn what_waits_in_the_log_is_known_later() {
     let limits = PrimaryLimits { frames_unconfirmed_max: 1, ..PrimaryLimits::DEFAULT };

@@ -5,9 +5,9 @@ use crate::timing::primary::REPEATS_MAX;
 
 const NONE: Unacked = Unacked { bytes: 0, repeats: 0, window_closed: false };
 const SOME: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX - 1, ..NONE };
-/// Its client does not answer.
+/// A client that does not answer.
 const SILENT: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX, ..NONE };
-/// What the kernel says, and how long a join waits then, ms.
+/// What the kernel says of a client, and how long a join then waits for it, in ms.
 const WAITS: [(Unacked, u64); 3] = [(NONE, 1), (SILENT, 1), (SOME, CLIENTS_MAX.as_millis() as u64)];
 
 #[test]
@@ -32,12 +32,13 @@ fn clients_that_lack_output_from_before_are_waited_for_a_while() {
         assert!(!bed.book.has("clamp"));
         bed.pass(2);
         assert!(bed.book.has("clamp"));
-        // The joiner has nothing of it: it must hear that nobody lacks it.
+        // The joiner has nothing of the earlier output, so it must hear once the client has
+        // acknowledged it.
         assert_eq!(bed.book.clients_have == Some(131), unacked == NONE);
     }
 }
 
-/// It is protected, but for those.
+/// The group is protected except for those connections.
 #[test]
 fn connections_that_a_takeover_would_end_are_counted_until_their_clients_have_all() {
     for unacked in [SILENT, SOME] {
@@ -56,7 +57,7 @@ fn connections_that_a_takeover_would_end_are_counted_until_their_clients_have_al
     }
 }
 
-/// Nothing holds them back while somebody joins, and the log is read after the gate.
+/// While a member joins nothing holds handshakes back, and the log is read after the gate.
 #[test]
 fn a_client_that_comes_while_the_log_is_read_is_known_when_it_is_accepted() {
     let mut bed = Bed::joining();
@@ -68,7 +69,7 @@ fn a_client_that_comes_while_the_log_is_read_is_known_when_it_is_accepted() {
     assert!(bed.book.has("open 6"), "{:?}", bed.book.lines);
 }
 
-/// What its server said then nobody else has.
+/// Only the kernel has what was sent on a closed connection.
 #[test]
 fn clients_of_connections_that_the_server_has_let_go_of_are_waited_for_too() {
     for (unacked, waits_ms) in WAITS {
@@ -86,7 +87,7 @@ fn clients_of_connections_that_the_server_has_let_go_of_are_waited_for_too() {
     }
 }
 
-/// What the kernel held for it goes over with the image.
+/// What the kernel held for the client goes over with the image.
 #[test]
 fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
     let closed = Unacked { bytes: 30, window_closed: true, ..NONE };
@@ -97,7 +98,7 @@ fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
         bed.turn();
         assert_eq!(bed.book.slow == [5], is_slow, "{unacked:?}");
     }
-    // The client has 4 of the 30 bytes; the kernel has kept 2 of those still.
+    // The client has acknowledged 4 of the 30 bytes; the kernel still holds 2 of those 4.
     let held = |from, len: usize| {
         vec![Earlier { socket: 5, from: SeqNo(from), bytes: (0..len as u8).collect() }]
     };
@@ -117,7 +118,7 @@ fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
     }
 }
 
-/// What a joiner has allowed is owed by nobody once it has left.
+/// ACKs that a joiner has allowed are owed no longer once it has left.
 #[test]
 fn connections_end_as_before_after_a_join_that_failed() {
     let mut bed = Bed::joining();
