@@ -162,6 +162,10 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.gate.allow_fin(conn);
     }
 
+    fn mind_slots(&mut self, lasts: Duration) {
+        heed("the gate's limit", self.gate.mind_slots(lasts));
+    }
+
     fn set_server_dead(&mut self) {
         heed("telling the gate", self.gate.set_server_dead(true));
     }

@@ -37,6 +37,8 @@ pub(super) struct Book {
     pub(super) stable: u64,
     /// Somebody comes to join, and what the server's image would be.
     pub(super) knocks: bool,
+    /// Until when a lone server's limit holds.
+    pub(super) minded_until: Option<Nanos>,
     pub(super) image: Option<Image>,
     pub(super) books: Vec<join::Book>,
     pub(super) sockets: BTreeSet<u64>,
@@ -179,6 +181,9 @@ impl PrimaryHost for Book {
     }
     fn allow_fin(&mut self, conn: ConnId) {
         self.note(format!("fin {}", conn.0));
+    }
+    fn mind_slots(&mut self, lasts: Duration) {
+        self.minded_until = Some(self.now().plus(nanos(lasts)));
     }
     fn set_server_dead(&mut self) {
         self.note("dead");
