@@ -7,6 +7,7 @@
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
 use super::loader::{Counters, Detached, Object};
+use super::owner::Owner;
 use super::slots::Slots;
 use super::{kept, qdisc};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
@@ -331,6 +332,17 @@ impl Gate {
         OBJECT.mend(pin_dir, &places)
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at the interface.
+    pub fn is_free(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let own = Owner::of_services(services);
+        OBJECT.refuse_others(&[interface], &DIRECTIONS, &own, pin_dir)
+    }
+
     /// Counts since the gate was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -355,7 +367,8 @@ impl Gate {
         services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &DIRECTIONS, services, pin_dir)
+        let owner = (!services.is_empty()).then(|| Owner::of_services(services));
+        OBJECT.detach_all(&[interface], &DIRECTIONS, owner, pin_dir)
     }
 }
 
