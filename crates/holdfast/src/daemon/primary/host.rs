@@ -107,7 +107,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
             // Strangers who were at the door have a time limit there as well.
             return self.turn_away_for_good();
         };
-        alone.turn(self.node, Some(&mut self.listener));
+        alone.turn(self.node, Some(&mut self.listener), Some(&self.server.memory));
         self.alone = Some(alone);
     }
 
@@ -301,7 +301,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
             Alone::let_loose(self.node, server);
             self.barred.revive(self.node, server, Instant::now());
         }
-        alone.turn(self.node, None);
+        alone.turn(self.node, None, Some(&self.server.memory));
         self.has_served |= alone.has_served;
         self.alone = Some(alone);
     }
