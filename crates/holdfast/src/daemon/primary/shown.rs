@@ -195,6 +195,8 @@ impl PrimaryDaemon<'_, '_> {
         self.say();
         let status = &mut self.node.status;
         status.connections = report.connections as u64;
+        let is_protected = status.state == State::Protected;
+        status.at_risk = if is_protected { report.at_risk as u64 } else { 0 };
         status.lag = Lag {
             frames: report.frames_unconfirmed as u64,
             bytes: report.log_at.saturating_sub(self.server.memory.head()),
