@@ -319,12 +319,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn strangers(&mut self) -> usize {
         let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
         let ports = self.node.config.service_ports();
-        let found = self.diag.own(&ips, &ports);
-        match found.and_then(|own| Ok((own, self.diag.left(&ips, &ports, REPEATS_MAX)?))) {
-            Ok((own, left)) => {
-                let unknown = own.iter().filter(|key| self.gate.conn(key).is_none());
-                unknown.filter(|key| !left.contains(key)).count()
-            }
+        match self.diag.living(&ips, &ports, REPEATS_MAX) {
+            Ok(living) => living.iter().filter(|key| self.gate.conn(key).is_none()).count(),
             Err(error) => {
                 self.node.events.add("connections", error.to_string());
                 usize::MAX
