@@ -56,6 +56,27 @@ pub fn may_skip() -> bool {
     std::env::var_os("HOLDFAST_MAY_SKIP").is_some_and(|value| value == "1")
 }
 
+/// A program and its model, which get the same packets.
+pub trait Drawn {
+    fn new(seed: u64) -> Self;
+    /// `at` says which step this is, for who reads a failure.
+    fn step(&mut self, at: String);
+    /// Whether the steps have led to enough; both are taken away.
+    fn end(self, seed: u64);
+}
+
+/// So many steps of each seed.
+pub fn draw<D: Drawn>(seeds: u64, steps: u32) {
+    if !is_root() {
+        return;
+    }
+    for seed in 0..seeds {
+        let mut drawn = D::new(seed);
+        (0..steps).for_each(|step| drawn.step(format!("seed {seed}, step {step}")));
+        drawn.end(seed);
+    }
+}
+
 /// A directory for pins and, for this thread, a network namespace of its own.
 pub struct Lab {
     pub pin_dir: PathBuf,
