@@ -92,7 +92,8 @@ fn another_group_is_told(testbed: &Testbed) {
     for (role, name) in [(Role::Edge, "edge"), (Role::Primary, "a"), (Role::Backup, "b")] {
         let host = testbed.host(role);
         let own = std::fs::read_to_string(host.outside().join("holdfast.toml")).expect("a file");
-        let other = own.replace(":6379", ":6380").replace("\"demo\"", "\"other\"");
+        // With the same folder it would be the same group, served otherwise.
+        let other = own.replace(":6379", ":6380").replace("run_dir = \"", "run_dir = \"/run/other");
         std::fs::write(host.outside().join("other.toml"), other).expect("a file");
         let file = host.inside().join("other.toml").display().to_string();
         let mut check = host.command("timeout");

@@ -372,11 +372,11 @@ impl Gate {
     }
 }
 
-/// The clock of eBPF programs.
+/// The gate's clock.
 fn monotonic() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.
-    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
     assert_eq!(read, 0, "every kernel has this clock");
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
