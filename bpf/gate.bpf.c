@@ -5,7 +5,8 @@
  * backup holds (`stable`), keeps the advertised right edge, and swallows every
  * FIN and RST that the server did not ask for. Payload is never delayed. While
  * the server speaks alone, everything passes unchanged, and slots are only kept
- * so that a backup can join later.
+ * so that a backup can join later; new connections without one are refused, as
+ * long as somebody frees slots.
  */
 #include "layout.h"
 #define COUNTERS GATE_COUNTERS
@@ -63,11 +64,29 @@ struct {
 	__type(value, __u32);
 } gate_solo SEC(".maps");
 
+/* Until when somebody frees the slots of connections that are over: CLOCK_MONOTONIC
+ * in ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} gate_minded SEC(".maps");
+
 static __always_inline int is_alone(void)
 {
 	__u32 zero = 0, *solo = bpf_map_lookup_elem(&gate_solo, &zero);
 
 	return solo && *(volatile __u32 *)solo;
+}
+
+/* A daemon that is dead frees nothing: its server would soon be shut off. */
+static __always_inline int is_minded(void)
+{
+	__u32 zero = 0;
+	__u64 *until = bpf_map_lookup_elem(&gate_minded, &zero);
+
+	return until && bpf_ktime_get_coarse_ns() < *(volatile __u64 *)until;
 }
 
 SEC("classifier")
@@ -247,12 +266,12 @@ static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet
 		return PASS;
 	}
 	what = on_new(skb, p, key, slot ? BPF_ANY : BPF_NOEXIST, alone);
-	if (!alone)
-		return steal(what);
-	if (what == GATE_HELD_SYN_ACKS)
+	if (alone && what == GATE_HELD_SYN_ACKS)
 		return PASS;
-	/* Nobody is refused because we lack room. What the slot knows of the
-	 * tuple's former life is not true of this one. */
+	/* A connection without a slot would end when a backup has joined. */
+	if (!alone || is_minded())
+		return steal(what);
+	/* What the slot knows of the tuple's former life is not true of this one. */
 	if (slot)
 		bpf_map_delete_elem(&gate_conns, key);
 	count(GATE_UNKNOWN_ALONE);

@@ -9,6 +9,7 @@
 #define COUNTERS HOST_COUNTERS
 #include "capture.h"
 #include "csum.h"
+#include "group.h"
 #include "maps.h"
 #include "encap.h"
 

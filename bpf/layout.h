@@ -11,6 +11,7 @@
 #include <linux/types.h>
 
 #define SERVICES_MAX 16
+#define GROUP_NAME_BYTES 32
 #define MEMBERS_MAX 4
 #define GATE_SLOTS_DEFAULT 65536
 #define GATE_SYNS_MAX 65536

@@ -10,6 +10,7 @@
 #define COUNTERS SPREAD_COUNTERS
 #include "capture.h"
 #include "csum.h"
+#include "group.h"
 #include "maps.h"
 #include "recover.h"
 #include "spread.h"

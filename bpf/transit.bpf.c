@@ -9,6 +9,7 @@
 #define COUNTERS TRANSIT_COUNTERS
 #include "capture.h"
 #include "csum.h"
+#include "group.h"
 #include "maps.h"
 #include "recover.h"
 #include "regulate.h"

@@ -153,11 +153,11 @@ fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
     let pins = config.pin_dir(role);
     let mut removed = if role == "edge" {
         let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
-        filters(Redirect::detach_stale(&clients, &pins)?)
+        filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?)
     } else {
         let me = config.host(role).context("there is no such host in the file")?;
         let mut removed = addresses("lo", &config.group.addresses)?;
-        removed.extend(filters(HostEnd::detach_stale(&me.interface, &pins)?));
+        removed.extend(filters(HostEnd::detach_stale(&me.interface, &config.group.name, &pins)?));
         removed
     };
     removed.extend(kernel_objects(&pins)?);
@@ -170,7 +170,7 @@ fn transit(config: &TransitConfig, role: &str) -> Result<Vec<Removed>> {
     let strings = config.strings.iter().map(|string| &string.end(side).interface);
     let interfaces: Vec<&str> =
         config.edge(side).outside.iter().chain(strings).map(String::as_str).collect();
-    let mut removed = filters(Transit::detach_stale(&interfaces, &pins)?);
+    let mut removed = filters(Transit::detach_stale(&interfaces, &config.group.name, &pins)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }

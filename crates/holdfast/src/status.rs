@@ -54,6 +54,9 @@ pub struct Status {
     pub rebuild: String,
     /// Connections of clients that are protected now.
     pub connections: u64,
+    /// Of the connections of a protected primary, those that a takeover would end.
+    #[serde(default)]
+    pub at_risk: u64,
     pub lag: Lag,
     pub peers: Vec<Peer>,
     /// Counters since the start, by name: `gate.…`, `edge.…`, `tap.…`.
@@ -171,6 +174,7 @@ impl Status {
             remedy: String::new(),
             rebuild: String::new(),
             connections: 0,
+            at_risk: 0,
             lag: Lag::default(),
             peers: Vec::new(),
             counters: BTreeMap::new(),
@@ -454,7 +458,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,

@@ -275,34 +275,22 @@ impl DiagSocket {
     }
 
     /// The connections that [`Self::count_own`] counts, and those that nobody has accepted
-    /// yet, or that the kernel alone still closes.
+    /// yet, or that the kernel alone still closes; but of the latter not those whose client
+    /// owes it nothing but its own end, or has made it repeat itself this often.
     ///
     /// # Errors
     /// [`DiagError::Ask`].
-    pub fn own(
-        &mut self,
-        addresses: &[[u8; 16]],
-        ports: &[u16],
-    ) -> Result<Vec<ConnKey>, DiagError> {
-        self.keys(!(LISTENING | PASSING), addresses, ports, |_| true)
-    }
-
-    /// Connections of [`Self::own`] that no process holds and the kernel alone closes, and
-    /// whose client owes it nothing but its own end, or has made it repeat itself this
-    /// often.
-    ///
-    /// # Errors
-    /// [`DiagError::Ask`].
-    pub fn left(
+    pub fn living(
         &mut self,
         addresses: &[[u8; 16]],
         ports: &[u16],
         repeats: u8,
     ) -> Result<Vec<ConnKey>, DiagError> {
         let is_left = |body: &[u8]| {
-            !is_held(body) && (body[STATE] == WAITS_FOR_FIN || body[REPEATS] >= repeats)
+            let closes = CLOSING.checked_shr(body[STATE].into()).unwrap_or(0) & 1 != 0;
+            closes && !is_held(body) && (body[STATE] == WAITS_FOR_FIN || body[REPEATS] >= repeats)
         };
-        self.keys(CLOSING, addresses, ports, is_left)
+        self.keys(!(LISTENING | PASSING), addresses, ports, |body| !is_left(body))
     }
 
     /// Like [`Self::list`], for both address families.
@@ -321,8 +309,7 @@ impl DiagSocket {
         Ok(keys)
     }
 
-    /// Like [`Self::own`], with handshakes, and the cookie of each socket
-    /// (SO_COOKIE).
+    /// All of them, with handshakes, and the cookie of each socket (SO_COOKIE).
     ///
     /// # Errors
     /// [`DiagError::Ask`].

@@ -3,7 +3,7 @@
 
 mod state;
 
-pub use state::{is_busy, is_stopped};
+pub use state::{is_busy, is_stopped, sleeps};
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_long, c_ulong};

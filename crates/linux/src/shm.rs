@@ -185,6 +185,23 @@ impl SharedMemory {
         used.map(|entry| entry.socket.load(Relaxed)).collect()
     }
 
+    /// A number that changes with each connection that the server accepts, and with each byte
+    /// that it reads or writes; `None` if its shim keeps no books any more.
+    #[must_use]
+    pub fn moved(&self) -> Option<u64> {
+        let keeps = !matches!(self.mode(), mode::OFF | mode::BROKEN);
+        let of = |entry: &ConnEntry| {
+            let [conn, bytes_in, bytes_out] = [
+                u64::from(entry.conn.load(Relaxed)),
+                entry.in_bytes.load(Relaxed),
+                entry.out_bytes.load(Relaxed),
+            ];
+            conn.wrapping_add(bytes_in).wrapping_add(bytes_out)
+        };
+        let all = (0..CONNS_MAX as u32).map(|place| of(self.entry(place)));
+        keeps.then(|| all.fold(0, u64::wrapping_add))
+    }
+
     /// Position of the producer.
     #[must_use]
     pub fn tail(&self) -> u64 {

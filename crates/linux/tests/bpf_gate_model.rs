@@ -16,7 +16,10 @@ use holdfast_wire::message::{ConnId, ConnKey, ConnRecord};
 use holdfast_wire::packet::{Checksum, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
+use std::time::Duration;
 
+/// Longer than a test runs.
+const AGES: Duration = Duration::from_secs(3600);
 const EGRESS: &str = "gate/gate_egress";
 const INGRESS: &str = "gate/gate_ingress";
 const PORT: u16 = 6379;
@@ -60,6 +63,8 @@ struct Pair {
     syns: Vec<Syn>,
     /// Whether the server speaks alone.
     solo: bool,
+    /// Whether somebody frees slots.
+    minded: bool,
     /// Describes the packet, for the message of a failure.
     at: String,
     seen: Seen,
@@ -74,6 +79,8 @@ struct Seen {
     stolen: u32,
     /// Packets that passed while the server speaks alone.
     alone: u32,
+    /// New connections that did not pass meanwhile.
+    refused_alone: u32,
     /// Connections that were adopted.
     adopted: u32,
 }
@@ -89,13 +96,13 @@ fn the_gate_and_its_model_say_the_same_of_every_packet() {
             pair.at = format!("seed {seed}, packet {number}");
             pair.step();
         }
-        let Seen { held, passed, changed, stolen, alone, adopted } = pair.seen;
+        let Seen { held, passed, changed, stolen, alone, refused_alone, adopted } = pair.seen;
         assert!(
             held > 40 && passed > 200 && changed > 100 && stolen > 200,
             "seed {seed}: {:?}",
             pair.seen
         );
-        assert!(alone > 200 && adopted > 10, "seed {seed}: {:?}", pair.seen);
+        assert!(alone > 200 && refused_alone > 0 && adopted > 10, "seed {seed}: {:?}", pair.seen);
         for counter in ["refused_slots", "refused_unknown_syn", "held_fins", "repeats"] {
             assert!(pair.count(counter) > 0, "no {counter}");
         }
@@ -105,7 +112,8 @@ fn the_gate_and_its_model_say_the_same_of_every_packet() {
     }
 }
 
-/// A dead daemon takes no events; while the server speaks alone, that refuses no connection.
+/// A dead daemon takes no events and frees no slots; while the server speaks alone, that refuses no
+/// connection.
 #[test]
 fn a_full_ring_of_events_refuses_nobody_alone() {
     if !is_root() {
@@ -163,6 +171,7 @@ impl Pair {
             conns: Vec::new(),
             syns: vec![Syn::default(); TUPLES as usize],
             solo: false,
+            minded: false,
             at: String::new(),
             seen: Seen::default(),
         }
@@ -186,6 +195,13 @@ impl Pair {
         self.gate.set_solo(solo).expect("flag");
         self.model.set_solo(solo);
         self.solo = solo;
+    }
+
+    fn set_minded(&mut self, minded: bool) {
+        let lasts = if minded { AGES } else { Duration::ZERO };
+        self.gate.mind_slots(lasts).expect("flag");
+        self.model.set_minded(minded);
+        self.minded = minded;
     }
 
     /// A client's SYN; returns the kernel's answer.
@@ -298,6 +314,10 @@ impl Pair {
         }
         if self.rng.one_in(25) {
             return self.adopt();
+        }
+        if self.rng.one_in(30) {
+            let minded = self.rng.one_in(2);
+            return self.set_minded(minded);
         }
         if self.conns.is_empty() {
             return;
@@ -484,7 +504,10 @@ impl Pair {
         assert_eq!(verdict, expected, "{}: {frame:?}\nthe model: {passed:?}", self.at);
         match passed {
             None => {
-                assert!(!self.solo, "{}: {frame:?} withheld alone", self.at);
+                let is_new = frame.flags & (SYN | ACK) == SYN | ACK;
+                let refused = self.minded && is_new;
+                assert!(!self.solo || refused, "{}: {frame:?} withheld alone", self.at);
+                self.seen.refused_alone += u32::from(self.solo);
                 self.seen.stolen += 1;
             }
             Some(passed) => {

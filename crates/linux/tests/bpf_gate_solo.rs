@@ -8,8 +8,9 @@ use bpf_common::gate::{
 };
 use bpf_common::{ACK, Context, FIN, PASS, RST, is_root};
 use holdfast_linux::bpf::{Adopted, BpfError, Gate};
-use holdfast_wire::message::ConnRecord;
+use holdfast_wire::message::{ConnId, ConnRecord};
 use holdfast_wire::seq::SeqNo;
+use std::time::Duration;
 
 #[test]
 fn a_connection_that_begins_alone_is_followed_and_clamped_when_a_backup_has_joined() {
@@ -115,17 +116,52 @@ fn alone_what_has_no_slot_passes() {
     f.is_stolen(&stray);
 }
 
+/// Begins as many connections alone as there are slots.
+fn fill(f: &mut Fixture) -> Vec<ConnId> {
+    let begun = (0..SLOTS).map(|i| {
+        f.client.1 = 50000 + i as u16;
+        f.begun_alone(&f.syn_ack(ISS, IRS))
+    });
+    begun.collect()
+}
+
+/// Whoever had no slot would end when a backup joins.
 #[test]
-fn a_full_table_refuses_nobody_alone() {
+fn a_full_table_refuses_new_connections_alone_while_somebody_minds_it() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::alone("alone-minded");
+    f.gate.mind_slots(Duration::from_secs(3600)).expect("flag");
+    let conns = fill(&mut f);
+    f.client.1 = 40000;
+    f.client_syn(IRS);
+    f.is_stolen(&f.syn_ack(ISS, IRS));
+    assert_eq!((f.count("refused_slots"), f.count("unknown_alone")), (1, 0));
+    // Who is there already, with a slot or without, goes on.
+    f.passes(&f.out().seq(seq(0)).ack(ack(99)).payload(10));
+    f.client.1 = 50000;
+    f.passes(&f.out().seq(seq(0)).ack(ack(0)).payload(10));
+    // The kernel repeats it when there is room.
+    assert!(f.gate.free(conns[0]).expect("free"));
+    f.client.1 = 40000;
+    let next = f.begun_alone(&f.syn_ack(ISS, IRS));
+    assert_eq!(f.gate.conn(&f.key()), Some(next));
+    f.client.1 = 50000;
+    f.client_syn(IRS + 9);
+    f.is_stolen(&f.syn_ack(seq(900), IRS + 9));
+    // Nobody minds it any more.
+    f.gate.mind_slots(Duration::ZERO).expect("flag");
+    f.passes(&f.syn_ack(seq(900), IRS + 9));
+}
+
+#[test]
+fn a_full_table_that_nobody_minds_refuses_nobody_alone() {
     if !is_root() {
         return;
     }
     let mut f = Fixture::alone("alone-full");
-    let mut conns = Vec::new();
-    for i in 0..SLOTS {
-        f.client.1 = 50000 + i as u16;
-        conns.push(f.begun_alone(&f.syn_ack(ISS, IRS)));
-    }
+    let conns = fill(&mut f);
     f.client.1 = 40000;
     f.client_syn(IRS);
     f.passes(&f.syn_ack(ISS, IRS));

@@ -17,6 +17,7 @@ const OUTER6: Ipv6Addr = Ipv6Addr::new(0xfd68, 0, 0, 0, 0, 0, 0, 9);
 
 struct Fixture {
     end: HostEnd,
+    config: HostEndConfig,
     lab: Lab,
 }
 
@@ -31,7 +32,8 @@ impl Fixture {
         for link in ["p0", "ep"] {
             sh(&format!("ip link set {link} up"));
         }
-        let end = HostEnd::attach(&HostEndConfig {
+        let config = HostEndConfig {
+            group: "web".into(),
             interface: "p0".into(),
             tunnel4: Some(TUNNEL4),
             tunnel6: Some(TUNNEL6),
@@ -40,8 +42,9 @@ impl Fixture {
             addresses: vec![address(VIP4), address(VIP6)],
             mtu: 1500,
             pin_dir: lab.pin_dir.clone(),
-        });
-        Self { end: end.unwrap_or_else(|error| panic!("{error}")), lab }
+        };
+        let end = HostEnd::attach(&config).unwrap_or_else(|error| panic!("{error}"));
+        Self { end, config, lab }
     }
 
     fn arrives(&self, frame: &[u8]) -> (u32, Vec<u8>) {
@@ -206,4 +209,23 @@ fn a_syn_ack_says_what_fits_the_tunnel() {
     ] {
         assert_eq!(f.leaves(&frame.build()), frame.build());
     }
+}
+
+/// Its filters have the same places: each group would put its own into the other's.
+#[test]
+fn an_interface_belongs_to_one_group() {
+    if !is_root() {
+        return;
+    }
+    let f = Fixture::new("groups");
+    let (group, pin_dir) = ("mail".to_owned(), f.lab.pin_dir.with_extension("other"));
+    let other = HostEndConfig { group, pin_dir, ..f.config.clone() };
+    let refused = HostEnd::attach(&other).map(drop).expect_err("two groups").to_string();
+    assert!(refused.starts_with("p0 belongs to another group, `web`: give each"), "{refused}");
+    let removed = HostEnd::detach_stale("p0", &other.group, &other.pin_dir);
+    assert_eq!(removed.expect("nothing of it"), []);
+    HostEnd::attach(&f.config).expect("its own");
+    let removed = HostEnd::detach_stale("p0", &f.config.group, &f.config.pin_dir);
+    assert_eq!(removed.expect("its own").len(), 2);
+    assert!(HostEnd::is_free("p0", &other.group, &other.pin_dir).is_ok());
 }

@@ -144,7 +144,7 @@ fn what_was_unpinned_by_others_is_pinned_again_and_nothing_else() {
         assert_eq!(f.send(&request(40000).build()).0, REDIRECT);
     }
     // Pins that this process removes itself stay away.
-    holdfast_linux::bpf::Redirect::detach_stale(&["ec"], &all).expect("removed");
+    holdfast_linux::bpf::Redirect::detach_stale(&["ec"], &f.config.group, &all).expect("removed");
     assert!(!mend_pins(&all).expect("nothing is missing"));
     assert!(!pins.exists());
 }

@@ -9,7 +9,7 @@ mod bpf_common;
 use bpf_common::flows::Places;
 use bpf_common::redirector::{FLOWS_MAX, Fixture, HOSTS, PORT, VIP4, VIP6};
 use bpf_common::redirector::{outer, request, request6};
-use bpf_common::{ACK, FIN, Frame, PASS, PSH, REDIRECT, RST, STOLEN, SYN, is_root};
+use bpf_common::{ACK, Drawn, FIN, Frame, PASS, PSH, REDIRECT, RST, STOLEN, SYN, draw};
 use holdfast_linux::bpf::{Copies, CopyPolicy, HostState, ServiceKey};
 use holdfast_sim::Rng;
 use holdfast_sim::models::{Became, RedirectModel, Shown, State};
@@ -54,26 +54,10 @@ struct Seen {
 
 #[test]
 fn the_redirector_and_its_model_say_the_same_of_every_packet() {
-    if !is_root() {
-        return;
-    }
-    for seed in 0..SEEDS {
-        let mut pair = Pair::new(seed);
-        for number in 0..STEPS {
-            pair.at = format!("seed {seed}, step {number}");
-            pair.step();
-        }
-        let Seen { sent, plain, refused, syns, opened, forgotten } = pair.seen;
-        let least = [sent[0], sent[1], plain, refused, syns, opened, forgotten as u32];
-        assert!(least.iter().all(|count| *count > 20), "seed {seed}: {:?}", pair.seen);
-        for counter in ["stray", "learnt", "established", "new_flows"] {
-            assert!(pair.f.count(counter) > 20, "few of {counter}");
-        }
-        pair.f.redirect.detach().expect("detach");
-    }
+    draw::<Pair>(SEEDS, STEPS);
 }
 
-impl Pair {
+impl Drawn for Pair {
     fn new(seed: u64) -> Self {
         let mut f = Fixture::new(&format!("redirect-model-{seed}"));
         f.serve(&[0]);
@@ -95,7 +79,8 @@ impl Pair {
         }
     }
 
-    fn step(&mut self) {
+    fn step(&mut self, at: String) {
+        self.at = at;
         match self.rng.below(100) {
             0..2 => self.hosts_change(),
             2..4 => self.table_changes(),
@@ -105,6 +90,18 @@ impl Pair {
         }
     }
 
+    fn end(self, seed: u64) {
+        let Seen { sent, plain, refused, syns, opened, forgotten } = self.seen;
+        let least = [sent[0], sent[1], plain, refused, syns, opened, forgotten as u32];
+        assert!(least.iter().all(|count| *count > 20), "seed {seed}: {:?}", self.seen);
+        for counter in ["stray", "learnt", "established", "new_flows"] {
+            assert!(self.f.count(counter) > 20, "few of {counter}");
+        }
+        self.f.redirect.detach().expect("detach");
+    }
+}
+
+impl Pair {
     fn hosts_change(&mut self) {
         let slot = self.rng.below(2) as u8;
         let (shipped, state) = if self.rng.one_in(2) { STATES[0] } else { self.rng.pick(&STATES) };

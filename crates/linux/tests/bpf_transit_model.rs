@@ -7,7 +7,7 @@ mod bpf_common;
 
 use bpf_common::flows::Strings;
 use bpf_common::transit::*;
-use bpf_common::{ACK, FIN, PSH, REDIRECT, STOLEN, SYN, is_root};
+use bpf_common::{ACK, Drawn, FIN, PSH, REDIRECT, STOLEN, SYN, draw};
 use holdfast_linux::bpf::{Copies, CopyPolicy, NO_STRING, TRANSIT_SLOTS};
 use holdfast_sim::Rng;
 use holdfast_sim::models::{StringShown, TransitModel};
@@ -43,21 +43,10 @@ struct Seen {
 
 #[test]
 fn an_edge_of_a_transit_group_and_its_model_say_the_same_of_every_packet() {
-    if !is_root() {
-        return;
-    }
-    for seed in 0..SEEDS {
-        let mut pair = Pair::new(seed);
-        for number in 0..STEPS {
-            pair.at = format!("seed {seed}, step {number}");
-            pair.step();
-        }
-        pair.is_enough(seed);
-        pair.f.transit.detach().expect("detach");
-    }
+    draw::<Pair>(SEEDS, STEPS);
 }
 
-impl Pair {
+impl Drawn for Pair {
     fn new(seed: u64) -> Self {
         let (leads, return_all) = (seed & 1 == 0, seed & 2 == 0);
         let mut f = Fixture::new(&format!("transit-model-{seed}"), leads, return_all);
@@ -72,7 +61,7 @@ impl Pair {
         }
     }
 
-    fn is_enough(&self, seed: u64) {
+    fn end(self, seed: u64) {
         let Seen { into, lost, copied, not_copied } = self.seen;
         let reached = [into[0], into[1], into[2], lost, copied, not_copied];
         assert!(reached.iter().all(|count| *count > 20), "seed {seed}: {:?}", self.seen);
@@ -85,9 +74,11 @@ impl Pair {
         for (string, (_, out)) in self.f.transit.traffic().iter().enumerate().take(STRINGS) {
             assert_eq!(out.packets, self.model.traffic(string), "seed {seed}, string {string}");
         }
+        self.f.transit.detach().expect("detach");
     }
 
-    fn step(&mut self) {
+    fn step(&mut self, at: String) {
+        self.at = at;
         match self.rng.below(100) {
             0..4 => self.table_changes(),
             4 => self.copying_changes(),
@@ -95,7 +86,9 @@ impl Pair {
             _ => self.comes_out(),
         }
     }
+}
 
+impl Pair {
     fn table_changes(&mut self) {
         let usable = self.rng.pick(&[0b111, 0b111, 0b011, 0b110, 0b101, 0b010, 0b100, 0]);
         let string = self.rng.below(STRINGS as u64) as u8;

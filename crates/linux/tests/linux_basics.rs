@@ -90,19 +90,20 @@ fn connections_of_a_dead_server_are_ended_and_no_others() {
 
         let mut diag = DiagSocket::open().unwrap();
         let waiting = std::net::TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap();
-        let left = [half.local_addr().unwrap().port()];
-        eventually("its end's ACK", || {
-            let found = diag.left(&[mapped(ip)], &[port], 1).unwrap();
-            found.iter().map(|key| key.client_port).eq(left)
-        });
+        let mut living = || {
+            let found = diag.living(&[mapped(ip)], &[port], 1).unwrap();
+            found.iter().map(|key| key.client_port).collect::<std::collections::BTreeSet<_>>()
+        };
+        let ports = [&client, &waiting].map(|it| it.local_addr().unwrap().port());
+        eventually("its end's ACK", || living() == ports.into());
         drop(waiting);
         // The peer's end has come before this one's is sent; otherwise both would be kept for a
         // minute.
         let (mut waited, _) = listeners[0].accept().unwrap();
         assert_eq!(waited.read(&mut [0]).unwrap(), 0);
         drop(waited);
-        let own = |diag: &mut DiagSocket| diag.own(&[mapped(ip)], &[port]).unwrap().len();
-        eventually("its end", || own(&mut diag) == 2);
+        let mut own = || diag.own_sockets(&[mapped(ip)], &[port]).unwrap().len();
+        eventually("its end", || own() == 2);
         assert_eq!(diag.destroy_own(&[mapped("192.0.2.1".parse().unwrap())], &[port]).unwrap(), 0);
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 2, "{address}");
         assert_eq!(diag.destroy_own(&[mapped(ip)], &[port]).unwrap(), 0, "{address}");

@@ -193,6 +193,31 @@ pub trait Context {
     fn tell_edge(&mut self, message: &Message<'_>);
 }
 
+/// A context in which no edge is heard, nor hears.
+#[derive(Debug)]
+pub(crate) struct Secluded {
+    pub(crate) now: Nanos,
+    pub(crate) member: Member,
+}
+
+impl Context for Secluded {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+    fn member(&mut self) -> &mut Member {
+        &mut self.member
+    }
+    fn turn_edge(&mut self, _: &mut dyn FnMut(&Message<'_>)) -> bool {
+        false
+    }
+    fn is_edge_open(&self) -> bool {
+        false
+    }
+    fn tell_edge(&mut self, _: &Message<'_>) {
+        // Nobody hears it.
+    }
+}
+
 /// A type that works in such a context.
 pub trait Hosted {
     type Context: Context;

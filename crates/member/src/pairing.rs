@@ -182,41 +182,24 @@ impl Pairing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{Context, Member};
+    use crate::host::{Member, Secluded};
     use crate::standing::hello;
 
     /// Takes messages from a list; what is said is noted.
     struct Host {
-        now: Nanos,
-        member: Member,
+        context: Secluded,
         /// Whether a channel opens, and what it brings, in the next turn.
         next: Option<(bool, Vec<Message<'static>>)>,
         lines: Vec<String>,
     }
 
-    impl Context for Host {
-        fn now(&self) -> Nanos {
-            self.now
-        }
-        fn member(&mut self) -> &mut Member {
-            &mut self.member
-        }
-        fn turn_edge(&mut self, _: &mut dyn FnMut(&Message<'_>)) -> bool {
-            false
-        }
-        fn is_edge_open(&self) -> bool {
-            false
-        }
-        fn tell_edge(&mut self, _: &Message<'_>) {}
-    }
-
     impl Hosted for Host {
-        type Context = Self;
-        fn context(&self) -> &Self {
-            self
+        type Context = Secluded;
+        fn context(&self) -> &Secluded {
+            &self.context
         }
-        fn context_mut(&mut self) -> &mut Self {
-            self
+        fn context_mut(&mut self) -> &mut Secluded {
+            &mut self.context
         }
     }
 
@@ -246,7 +229,8 @@ mod tests {
 
     fn host() -> Host {
         let member = Member::new("demo", "b", "a", Nanos::from_ms(10), Nanos(0));
-        Host { now: Nanos(0), member, next: None, lines: Vec::new() }
+        let context = Secluded { now: Nanos(0), member };
+        Host { context, next: None, lines: Vec::new() }
     }
 
     fn said(host: &mut Host) -> Vec<String> {
@@ -275,34 +259,34 @@ mod tests {
         assert_eq!(said(&mut host), ["hello"]);
         host.next = Some((false, vec![BEAT, greets(0), BEAT, BEAT]));
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
-        assert_eq!((said(&mut host), host.member.epoch), (vec!["2 early".to_owned()], 7));
+        assert_eq!((said(&mut host), host.context.member.epoch), (vec!["2 early".to_owned()], 7));
     }
 
     #[test]
     fn a_primary_answers_and_stays_in_its_epoch() {
         let (mut host, mut pairing) = (host(), Pairing::new(Side::Primary));
-        host.member.epoch = 9;
+        host.context.member.epoch = 9;
         host.next = Some((true, vec![TURNED_AWAY]));
         assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
         assert!(said(&mut host).is_empty(), "nobody has greeted it");
         host.next = Some((false, vec![greets(0)]));
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
-        assert_eq!((said(&mut host), host.member.epoch), (vec!["hello".to_owned()], 9));
+        assert_eq!((said(&mut host), host.context.member.epoch), (vec!["hello".to_owned()], 9));
     }
 
     #[test]
     fn a_primary_to_whom_nobody_comes_serves_without_a_backup() {
         for side in [Side::Primary, Side::Alone, Side::Backup] {
             let (mut host, mut pairing) = (host(), Pairing::new(side));
-            host.member.alone_after = Nanos::from_ms(1000);
+            host.context.member.alone_after = Nanos::from_ms(1000);
             assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
-            host.now = Nanos::from_ms(999);
+            host.context.now = Nanos::from_ms(999);
             // A member that comes may be repaired, and come again.
             host.next = Some((true, vec![greets(1)]));
             assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
-            host.now = Nanos::from_ms(1998);
+            host.context.now = Nanos::from_ms(1998);
             assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
-            host.now = Nanos::from_ms(5000);
+            host.context.now = Nanos::from_ms(5000);
             let is_unmet = pairing.turn(false, &mut host) == Turn::End(End::Unmet);
             assert_eq!(is_unmet, side == Side::Primary, "{side:?}");
         }
@@ -323,7 +307,7 @@ mod tests {
                 host.next = Some((true, vec![message.clone()]));
                 assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
                 assert_eq!(said(&mut host), ["hello", shown, "hangs up"], "{side:?}");
-                assert_eq!(host.member.epoch, 0);
+                assert_eq!(host.context.member.epoch, 0);
                 host.next = Some((true, vec![greets(0)]));
                 let again = pairing.turn(false, &mut host);
                 assert_eq!(
@@ -331,7 +315,7 @@ mod tests {
                     side == Side::Primary,
                     "{again:?}"
                 );
-                host.now = nanos(COMPARE_EVERY);
+                host.context.now = nanos(COMPARE_EVERY);
                 host.next = Some((true, vec![greets(0)]));
                 assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
             }

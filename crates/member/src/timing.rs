@@ -49,6 +49,10 @@ pub mod primary {
     pub const REPORT_EVERY: Duration = Duration::from_millis(50);
     /// Time between two looks for ending connections in the kernel.
     pub const CLOSING_EVERY: Duration = Duration::from_millis(20);
+    /// Time after the last of these looks for which a lone server's limit of connections
+    /// holds: many of them, and not long enough to shut out the clients of a server whose
+    /// daemon has died.
+    pub const MINDED: Duration = Duration::from_secs(1);
     /// Time for which slots of ended connections are kept for late packets,
     /// unless they are half of all.
     pub const LINGER: Duration = Duration::from_secs(60);

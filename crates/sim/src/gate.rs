@@ -207,6 +207,9 @@ pub struct Gate {
     pub server_dead: bool,
     /// Whether the server speaks alone: everything passes.
     pub solo: bool,
+    /// Whether somebody frees the slots of connections that are over: alone, a new one
+    /// without a slot is refused then.
+    pub minded: bool,
     /// Whether the daemon does not take its events, and no more fit.
     pub events_full: bool,
     mutation: Option<Mutation>,
@@ -227,6 +230,7 @@ impl Gate {
             generation: 0,
             server_dead: false,
             solo: false,
+            minded: false,
             events_full: false,
             mutation,
             refused: 0,
@@ -341,6 +345,9 @@ impl Gate {
             return slot.open.then_some(p);
         }
         let known = self.make_slot(&p).is_some();
+        if self.solo && !known && self.minded {
+            return None;
+        }
         if self.solo && !known {
             // What the slot knows of its former life is not true of this one.
             self.conns.remove(&p.key);

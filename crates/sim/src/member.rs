@@ -200,6 +200,8 @@ impl World {
         let is_loose = self.is_loose(member);
         let Some(daemon) = self.hosts[member].daemon.take() else { return };
         self.hosts[member].tap = None;
+        // A second goes by until this is true, which matters to nobody.
+        self.hosts[member].gate.iter_mut().for_each(|gate| gate.minded = false);
         self.say(|| format!("{}: daemon killed", NAMES[member]));
         if !is_loose {
             self.kill_server(member);

@@ -112,6 +112,11 @@ impl GateModel {
         self.0.solo = solo;
     }
 
+    /// Sets whether somebody frees slots.
+    pub fn set_minded(&mut self, minded: bool) {
+        self.0.minded = minded;
+    }
+
     /// Sets whether there is no room for more events.
     pub fn set_events_full(&mut self, full: bool) {
         self.0.events_full = full;

@@ -1,44 +1,19 @@
 //! A cold backup (docs/REPLICATION.md, 30) is judged by the same laws as one that runs a
 //! replica, whoever dies and whenever.
 
-use holdfast_sim::{
-    ColdPlan, DiskPlan, Fault, How, JoinPlan, Limits, Outcome, Path, Plan, Step, When, simulate,
-    trace_tail,
-};
+mod calm;
 
-const MS: u64 = 1_000_000;
+use calm::{MS, calm, run};
+use holdfast_sim::{ColdPlan, Fault, How, Plan, Step, When, simulate, trace_tail};
+
 /// Number of runs of each named plan.
 const SEEDS: u64 = 8;
 /// Seeds of drawn plans, beyond those of other tests.
 const DRAWN: std::ops::Range<u64> = 200_000..200_400;
 
 /// Clients that go on for long, a cold backup that joins at once, and nothing that breaks.
-fn calm(seed: u64) -> Plan {
-    let plan = Plan::draw(seed);
-    let mut clients = plan.clients.clone();
-    for client in &mut clients {
-        (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
-    }
-    Plan {
-        clients,
-        faults: Vec::new(),
-        cold: Some(ColdPlan::ROOMY),
-        unattached: false,
-        load_until: 4000 * MS,
-        disk: DiskPlan::default(),
-        joins: JoinPlan { image_bytes: 10_000 << (seed % 8), ..JoinPlan::SMOOTH },
-        path: Path { delay: plan.path.delay.min(5 * MS), ..plan.path },
-        limits: Limits::WIDE,
-        ..plan
-    }
-}
-
-fn run(plan: &Plan) -> Outcome {
-    let outcome = simulate(plan.clone(), false);
-    if let Some(first) = outcome.violations.first() {
-        panic!("{}\n{plan}\n{first}", trace_tail(plan.clone()));
-    }
-    outcome
+fn cold(seed: u64) -> Plan {
+    Plan { cold: Some(ColdPlan::ROOMY), ..calm(seed, 4000) }
 }
 
 #[test]
@@ -47,7 +22,7 @@ fn it_joins_by_itself_and_takes_over() {
         .into_iter()
         .flat_map(|how| (0..SEEDS).map(move |n| (how, n)))
     {
-        let mut plan = calm(seed);
+        let mut plan = cold(seed);
         plan.faults = vec![
             (When::Join(Step::Joined), Fault::TapLoss { lasts: MS }),
             (When::After(500 * MS), Fault::Dies { speaks: true, how }),
@@ -64,7 +39,7 @@ fn it_joins_by_itself_and_takes_over() {
 #[test]
 fn who_speaks_dies_in_every_step() {
     for (step, seed) in Step::ALL.into_iter().flat_map(|step| (0..SEEDS).map(move |n| (step, n))) {
-        let mut plan = calm(seed);
+        let mut plan = cold(seed);
         plan.faults = vec![(When::Join(step), Fault::Dies { speaks: true, how: How::Host })];
         let outcome = run(&plan);
         let in_step = matches!(step, Step::InStep | Step::Joined);
@@ -76,7 +51,7 @@ fn who_speaks_dies_in_every_step() {
 #[test]
 fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
     for seed in 0..SEEDS {
-        let mut plan = calm(seed);
+        let mut plan = cold(seed);
         plan.load_until = 12_000 * MS;
         for life in 0..10 {
             let how = [How::Host, How::Daemon, How::Server][life % 3];
@@ -97,7 +72,7 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
 fn a_long_log_is_cut_short() {
     let mut joins = 0;
     for seed in 0..2 * SEEDS {
-        let plan = Plan { cold: Some(ColdPlan { log_max: 64 << 10 }), ..calm(seed) };
+        let plan = Plan { cold: Some(ColdPlan { log_max: 64 << 10 }), ..cold(seed) };
         let outcome = run(&plan);
         assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
         joins += outcome.reached.joins;

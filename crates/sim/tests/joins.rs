@@ -1,45 +1,15 @@
 //! Members that come back join the one that speaks alone, and whichever member dies
 //! meanwhile, the survivors do what docs/REPLICATION.md says.
 
-use holdfast_sim::{
-    DiskPlan, Fault, How, JoinPlan, Outcome, Path, Plan, Step, Ways, When, simulate, trace_tail,
-};
+mod calm;
 
-const MS: u64 = 1_000_000;
+use calm::{MS, calm, run};
+use holdfast_sim::{Fault, How, JoinPlan, Plan, Step, Ways, When, simulate, trace_tail};
+
 /// Number of runs of each named plan.
 const SEEDS: u64 = 8;
 /// Seeds of drawn plans, beyond those of other tests.
 const DRAWN: std::ops::Range<u64> = 100_000..100_600;
-
-/// Clients that go on for long, and nothing that breaks.
-fn calm(seed: u64) -> Plan {
-    let plan = Plan::draw(seed);
-    let mut clients = plan.clients.clone();
-    for client in &mut clients {
-        // Some may be away, which is said where it matters.
-        (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
-    }
-    Plan {
-        clients,
-        faults: Vec::new(),
-        cold: None,
-        unattached: false,
-        load_until: 3000 * MS,
-        disk: DiskPlan::default(),
-        joins: JoinPlan { image_bytes: 10_000 << (seed % 8), ..JoinPlan::SMOOTH },
-        path: Path { delay: plan.path.delay.min(5 * MS), ..plan.path },
-        limits: holdfast_sim::Limits::WIDE,
-        ..plan
-    }
-}
-
-fn run(plan: &Plan) -> Outcome {
-    let outcome = simulate(plan.clone(), false);
-    if let Some(first) = outcome.violations.first() {
-        panic!("{}\n{plan}\n{first}", trace_tail(plan.clone()));
-    }
-    outcome
-}
 
 /// The backup dies, and comes back.
 fn comes_back() -> Vec<(When, Fault)> {
@@ -56,7 +26,7 @@ fn starts(after: u64) -> [(When, Fault); 2] {
 #[test]
 fn who_speaks_dies_in_every_step() {
     for (step, how, seed) in all(&[How::Daemon, How::Server, How::Host]) {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         plan.faults = comes_back();
         plan.faults.push((When::Join(step), Fault::Dies { speaks: true, how }));
         let outcome = run(&plan);
@@ -77,7 +47,7 @@ fn who_speaks_dies_in_every_step() {
 #[test]
 fn a_group_serves_from_its_first_member_on() {
     for (first, seed) in (0..2).flat_map(|first| (0..2 * SEEDS).map(move |seed| (first, seed))) {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         let other = 1 - first;
         plan.load_until = 11_000 * MS;
         plan.faults = vec![
@@ -95,7 +65,7 @@ fn a_group_serves_from_its_first_member_on() {
 #[test]
 fn who_joins_dies_in_every_step() {
     for (step, how, seed) in all(&[How::Daemon, How::Server, How::Host]) {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         plan.load_until = 6000 * MS;
         plan.faults = comes_back();
         plan.faults.push((When::Join(step), Fault::Dies { speaks: false, how }));
@@ -131,7 +101,7 @@ fn ways_are_cut_in_every_step() {
             Fault::EdgeDaemon { lasts },
         ];
         for fault in faults {
-            let mut plan = calm(seed);
+            let mut plan = calm(seed, 3000);
             plan.faults = comes_back();
             plan.faults.push((When::Join(step), fault));
             plan.faults.extend(starts(200 * MS));
@@ -141,7 +111,7 @@ fn ways_are_cut_in_every_step() {
 }
 
 fn chain(seed: u64) -> Plan {
-    let mut plan = calm(seed);
+    let mut plan = calm(seed, 3000);
     plan.load_until = 8000 * MS;
     plan.faults = comes_back();
     for life in 0..10 {
@@ -172,7 +142,7 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
 #[test]
 fn windows_may_be_closed_while_somebody_joins() {
     for (seed, until) in (0..3 * SEEDS).flat_map(|seed| [(seed, 2000 * MS), (seed, 9000 * MS)]) {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         plan.clients[0].looks_away = Some((250 * MS, until));
         plan.clients[0].bulk_max = 1500;
         plan.faults = comes_back();
@@ -192,7 +162,7 @@ fn connections_that_nobody_accepts_hold_up_no_join() {
     let mut lost = 0;
     for seed in 0..3 * SEEDS {
         for takes_over in [false, true] {
-            let mut plan = calm(seed);
+            let mut plan = calm(seed, 3000);
             plan.load_until = 6000 * MS;
             // A client is told once that its connection is over.
             plan.path.loss_permille = 0;
@@ -217,7 +187,7 @@ fn connections_that_nobody_accepts_hold_up_no_join() {
 fn failed_attempts_are_made_again() {
     let mut joins = 0;
     for seed in 0..SEEDS {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         plan.load_until = 8000 * MS;
         plan.joins = JoinPlan { untaken_permille: 300, unmade_permille: 300, ..plan.joins };
         plan.faults = comes_back();
@@ -251,7 +221,7 @@ fn no_drawn_join_breaks_a_law() {
 #[test]
 fn a_server_that_outlives_its_daemon_is_joined() {
     for seed in 0..3 * SEEDS {
-        let mut plan = calm(seed);
+        let mut plan = calm(seed, 3000);
         plan.load_until = 8000 * MS;
         plan.faults = vec![(When::At(300 * MS), Fault::KillDaemon { member: 1, again: None })];
         for after in [700, 20 + 50 * (seed % 8)] {

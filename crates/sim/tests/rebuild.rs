@@ -1,12 +1,11 @@
 //! A server that falls while it has no backup is rebuilt on its own host (docs/REPLICATION.md,
 //! 31), and judged by the same laws: its clients live, and each reads what it would have.
 
-use holdfast_sim::{
-    DiskPlan, Fault, How, JoinPlan, Limits, Outcome, Path, Plan, Rebuild, Rng, Step, When,
-    simulate, trace_tail,
-};
+mod calm;
 
-const MS: u64 = 1_000_000;
+use calm::{MS, calm, run};
+use holdfast_sim::{Fault, How, Plan, Rebuild, Rng, Step, When, simulate, trace_tail};
+
 /// Runs of each named plan.
 const SEEDS: u64 = 8;
 /// Runs of drawn plans, beyond those of other tests. The plan of seed 300107 is open: a connection
@@ -16,36 +15,12 @@ const DRAWN: std::ops::Range<u64> = 300_000..300_060;
 
 /// Clients that go on for long, a backup that dies at once, and nothing else that breaks.
 fn alone(seed: u64, rebuild: Rebuild) -> Plan {
-    let plan = Plan::draw(seed);
-    let mut clients = plan.clients.clone();
-    for client in &mut clients {
-        (client.looks_away, client.vanishes_at, client.vanishes_in) = (None, None, None);
-    }
-    Plan {
-        clients,
-        faults: vec![(When::At(150 * MS), Fault::Dies { speaks: false, how: How::Host })],
-        cold: None,
-        rebuild: Some(rebuild),
-        unattached: false,
-        load_until: 6000 * MS,
-        disk: DiskPlan::default(),
-        joins: JoinPlan { image_bytes: 10_000 << (seed % 8), ..JoinPlan::SMOOTH },
-        path: Path { delay: plan.path.delay.min(5 * MS), ..plan.path },
-        limits: Limits::WIDE,
-        ..plan
-    }
+    let faults = vec![(When::At(150 * MS), Fault::Dies { speaks: false, how: How::Host })];
+    Plan { faults, rebuild: Some(rebuild), ..calm(seed, 6000) }
 }
 
 fn falls(after: u64) -> (When, Fault) {
     (When::After(after), Fault::Dies { speaks: true, how: How::Server })
-}
-
-fn run(plan: &Plan) -> Outcome {
-    let outcome = simulate(plan.clone(), false);
-    if let Some(first) = outcome.violations.first() {
-        panic!("{}\n{plan}\n{first}", trace_tail(plan.clone()));
-    }
-    outcome
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
-use crate::config::{Config, ConfigErrors, Mac, Member, Role};
+use crate::config::{Config, ConfigErrors, Mac, Member, Role, pin_dir};
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
 use crate::open_files;
 use crate::spool;
+use holdfast_linux::bpf::{BpfError, Edge, Gate, OTHER_GROUP_REMEDY, TapDrop};
 use holdfast_linux::limits;
 use holdfast_linux::link::{Link, carries};
 use std::net::{IpAddr, UdpSocket};
@@ -52,6 +53,10 @@ fn edge(config: &Config, findings: &mut Vec<Finding>) {
     for interface in config.edge.clients.iter().chain(config.edge.l3.as_ref()).chain(ports) {
         findings.push(self::interface("interface", interface, None));
     }
+    let pins = config.pin_dir(Role::Edge);
+    let ports = config.members.iter().map(|m| &m.edge_port);
+    let places: Vec<&str> = config.edge.clients.iter().chain(ports).map(String::as_str).collect();
+    findings.extend(others(Edge::is_free(&places, &config.served(), &pins)));
     findings.push(local("edge.listen", config.edge.listen.ip()));
     findings.extend(ways::forwarding(config));
     findings.push(lasting(&config.edge.state_file));
@@ -59,6 +64,10 @@ fn edge(config: &Config, findings: &mut Vec<Finding>) {
 
 fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.push(interface("interface", &member.interface, Some(&member.mac.to_string())));
+    let (served, pins) = (config.served(), pin_dir(&config.group.run_dir, &member.name));
+    let gate = Gate::is_free(&member.interface, &served, &pins);
+    let free = gate.and_then(|()| TapDrop::is_free(&member.interface, &served, &pins));
+    findings.extend(others(free));
     findings.push(local("address", member.address.ip()));
     findings.extend(ways::return_paths(config, member));
     findings.push(open_files(config));
@@ -84,6 +93,17 @@ pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) 
     match ways::link_trouble(interface, carries) {
         Some((trouble, remedy)) => Finding::fail(name, trouble, remedy),
         None => Finding::ok(name, format!("{interface} ({})", found.unwrap_or_default())),
+    }
+}
+
+/// An interface that another group has: `run` refuses it by the same words.
+pub(super) fn others(free: Result<(), BpfError>) -> Option<Finding> {
+    match free {
+        Err(BpfError::OtherGroup(other)) => {
+            Some(Finding::fail("interface", other.to_string(), OTHER_GROUP_REMEDY))
+        }
+        // What a kernel lacks that does not tell is named by its own line.
+        _ => None,
     }
 }
 

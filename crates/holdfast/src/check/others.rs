@@ -1,13 +1,14 @@
 //! What a spread or a transit group's file says about this host, compared with what
 //! is there.
 
-use super::host::{interface, key, local, run_dir};
+use super::host::{interface, key, local, others, run_dir};
 use super::settings::may_raise_limits;
 use super::ways::forwarding_of;
 use super::{Finding, ports};
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, SpreadConfig, SpreadHost};
 use crate::config::transit::{Side, TransitConfig, TransitString};
+use holdfast_linux::bpf::{HostEnd, Redirect, Transit};
 use holdfast_linux::limits;
 use holdfast_linux::link;
 use holdfast_linux::route::{self, NextHop, RouteSocket};
@@ -29,6 +30,9 @@ pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
 
 fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
     findings.extend(config.edge.clients.iter().map(|name| interface("interface", name, None)));
+    let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
+    let (group, pins) = (&config.group.name, config.pin_dir("edge"));
+    findings.extend(others(Redirect::is_free(&clients, group, &pins)));
     findings.push(local("edge.listen", config.edge.listen.ip()));
     let socket = config.admin_socket("edge");
     findings.push(ports::of_spread_edge(&config.group.run_dir, &socket, config.edge.listen));
@@ -83,6 +87,8 @@ fn way_to_host(host: &SpreadHost, tunnel: IpAddr) -> Finding {
 
 fn host_server(config: &SpreadConfig, host: &SpreadHost, findings: &mut Vec<Finding>) {
     findings.push(interface("interface", &host.interface, None));
+    let (group, pins) = (&config.group.name, config.pin_dir(&host.name));
+    findings.extend(others(HostEnd::is_free(&host.interface, group, &pins)));
     findings.extend(host.tunnels().into_iter().map(|tunnel| local("tunnel", tunnel)));
     findings.push(through("way to the edge", config.edge.listen.ip(), &host.interface));
     if let Some(mtu) = config.edge.mtu {
@@ -154,6 +160,9 @@ pub(super) fn transit(config: &TransitConfig, side: Side) -> Vec<Finding> {
     let inner: Vec<String> =
         config.strings.iter().map(|it| it.end(side).interface.clone()).collect();
     let all: Vec<String> = config.edge(side).outside.iter().chain(&inner).cloned().collect();
+    let (places, pins): (Vec<&str>, _) =
+        (all.iter().map(String::as_str).collect(), config.pin_dir(side));
+    findings.extend(others(Transit::is_free(&places, &config.group.name, &pins)));
     let hops = || config.strings.iter().flat_map(|string| &string.end(side).next_hop);
     for v6 in [false, true].into_iter().filter(|v6| hops().any(|hop| hop.is_ipv6() == *v6)) {
         findings.push(match forwarding_of(v6, &all) {

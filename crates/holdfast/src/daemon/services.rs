@@ -52,12 +52,12 @@ impl Services {
         })
     }
 
-    /// Why not every service is served by the process `pid`; `None`: all are. `log_at`: how
-    /// far its log has come, if it writes one.
+    /// Why not every service is served by the process `pid`; `None`: all are. `moved`: how
+    /// far its log has come, or what else changes with all that it does, if that can be told.
     pub fn missing(
         &mut self,
         services: &[SocketAddr],
-        (pid, log_at): (u32, Option<u64>),
+        (pid, moved): (u32, Option<u64>),
         now: Instant,
     ) -> Option<&str> {
         if now >= self.look_at {
@@ -72,7 +72,7 @@ impl Services {
                 }
                 Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
             };
-            let look = Look { is_stopped: process::is_stopped(pid), queued, log_at };
+            let look = Look { is_stopped: process::is_stopped(pid), queued, moved };
             self.stands = self.standstill.judge(look, now);
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;

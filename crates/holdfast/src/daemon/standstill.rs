@@ -17,9 +17,8 @@ pub struct Look {
     pub is_stopped: bool,
     /// Connections that wait to be accepted.
     pub queued: u32,
-    /// How far its log has come; `None` where it writes none, and nobody can tell that it
-    /// does nothing.
-    pub log_at: Option<u64>,
+    /// What changes with all that it does; `None` where nobody can tell.
+    pub moved: Option<u64>,
 }
 
 /// How it stands still.
@@ -41,14 +40,12 @@ pub struct Standstill {
 impl Standstill {
     /// Looks are taken now and then; `None`: it does not stand still, as far as they tell.
     pub fn judge(&mut self, look: Look, now: Instant) -> Option<Stands> {
-        let Look { is_stopped, queued, log_at } = look;
+        let Look { is_stopped, queued, moved } = look;
         self.stopped_since = is_stopped.then(|| self.stopped_since.unwrap_or(now));
-        let fresh = log_at.filter(|_| queued > 0).map(|log_at| (now, queued, log_at));
+        let fresh = moved.filter(|_| queued > 0).map(|moved| (now, queued, moved));
         self.still_since = match (self.still_since, fresh) {
             // More may have come; that fewer wait is its doing, or theirs.
-            (Some((since, before, at)), Some((_, _, log_at)))
-                if at == log_at && before <= queued =>
-            {
+            (Some((since, before, at)), Some((_, _, moved))) if at == moved && before <= queued => {
                 Some((since, queued, at))
             }
             (_, fresh) => fresh,
@@ -62,10 +59,21 @@ impl Standstill {
     }
 }
 
+/// Who goes on where a server is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heir {
+    Backup,
+    Nobody,
+}
+
 impl Stands {
     /// Reason and remedy, of the server `pid`.
     #[must_use]
-    pub fn words(self, pid: u32) -> (String, String) {
+    pub fn words(self, pid: u32, heir: Heir) -> (String, String) {
+        let then = match heir {
+            Heir::Backup => "lets a backup take over, unless that hangs likewise",
+            Heir::Nobody => "ends its connections with it, unless it is rebuilt in place",
+        };
         match self {
             Self::Stopped => (
                 "the server is stopped (SIGSTOP, or a debugger): no client is served".to_owned(),
@@ -79,7 +87,7 @@ impl Stands {
                 ),
                 format!(
                     "look at what process {pid} does, and at the server's log; if it does not come \
-                     back, `kill -9 {pid}` lets a backup take over, unless that hangs likewise"
+                     back, `kill -9 {pid}` {then}"
                 ),
             ),
         }
@@ -95,9 +103,9 @@ mod tests {
     /// What looks, one a second, are told of.
     fn told(looks: &[(bool, u32, Option<u64>)]) -> Vec<Option<Stands>> {
         let (mut standstill, mut now) = (Standstill::default(), Instant::now());
-        let mut judge = |&(is_stopped, queued, log_at): &(bool, u32, Option<u64>)| {
+        let mut judge = |&(is_stopped, queued, moved): &(bool, u32, Option<u64>)| {
             now += SECOND;
-            standstill.judge(Look { is_stopped, queued, log_at }, now)
+            standstill.judge(Look { is_stopped, queued, moved }, now)
         };
         looks.iter().map(&mut judge).collect()
     }
@@ -113,7 +121,7 @@ mod tests {
     #[test]
     fn a_server_hangs_if_nothing_moves_while_clients_wait() {
         let last = |looks: &[_]| told(looks).pop().flatten();
-        let waits = |queued, log_at| (false, queued, Some(log_at));
+        let waits = |queued, moved| (false, queued, Some(moved));
         let growing: Vec<_> = (1..8).map(|queued| waits(queued, 7)).collect();
         assert_eq!(last(&growing), Some(Stands::Hangs(7)));
         assert_eq!(last(&growing[..5]), None, "not long enough");
@@ -127,9 +135,14 @@ mod tests {
 
     #[test]
     fn the_words_name_the_process() {
-        let (reason, remedy) = Stands::Stopped.words(42);
+        let (reason, remedy) = Stands::Stopped.words(42, Heir::Backup);
         assert!(reason.starts_with("the server is stopped (SIGSTOP, or a debugger)"), "{reason}");
         assert!(remedy.starts_with("kill -CONT 42"), "{remedy}");
-        assert!(Stands::Hangs(3).words(42).0.contains("3 of its clients wait"));
+        let (reason, remedy) = Stands::Hangs(3).words(42, Heir::Backup);
+        assert!(reason.contains("3 of its clients wait"), "{reason}");
+        assert!(
+            remedy.ends_with("`kill -9 42` lets a backup take over, unless that hangs likewise")
+        );
+        assert!(Stands::Hangs(3).words(42, Heir::Nobody).1.contains("kill -9 42` ends its"));
     }
 }

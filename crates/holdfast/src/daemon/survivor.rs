@@ -9,6 +9,7 @@ use super::pairing::{no_rejoin, turn_away};
 use super::primary::{Survivor, states};
 use super::said::Said;
 use super::services::Services;
+use super::standstill::Heir;
 use super::{advice, heed};
 use crate::channel::Listener;
 use crate::leavings;
@@ -16,6 +17,8 @@ use crate::poll::Interest;
 use crate::status::{self, State};
 use holdfast_linux::bpf::Gate;
 use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::process;
+use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::{ConnState, End, Hosted, MemberEvent, MemberHost, Turn, turn_found};
 use holdfast_member::primary::Held;
@@ -43,7 +46,7 @@ pub struct Alone {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
-    /// The look at its services; set after a takeover.
+    /// The look at its services, which a takeover makes anew, and at whether it moves.
     services: Option<Services>,
     /// This member's state before its server was found not to listen.
     served: Option<Said>,
@@ -55,21 +58,15 @@ impl Alone {
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
-        let diag = DiagSocket::open().ok();
-        let (services, served, has_served) = (None, None, true);
+        let (diag, services) = (DiagSocket::open().ok(), Services::open(now).ok());
+        let (served, has_served) = (None, true);
         Self { diag, answer_at: now, count_at: now, services, served, has_served }
     }
 
-    /// For a takeover, in which listeners are made anew: looks whether they stand.
-    #[must_use]
-    pub fn of_takeover() -> Self {
-        Self { services: Services::open(Instant::now()).ok(), ..Self::new() }
-    }
-
-    /// For a server that starts: looks whether it listens.
+    /// For a server that starts.
     #[must_use]
     pub fn of_start() -> Self {
-        Self { has_served: false, ..Self::of_takeover() }
+        Self { has_served: false, ..Self::new() }
     }
 
     /// Makes the server of this life outlive this daemon.
@@ -91,8 +88,14 @@ impl Alone {
         states(self.diag.as_mut()?, keys)
     }
 
-    /// Tells a returning member the state of things, and counts.
-    pub fn turn(&mut self, node: &mut MemberContext<'_>, listener: Option<&mut Listener>) {
+    /// Tells a returning member the state of things, and counts. The server's `memory` tells
+    /// whether it moves.
+    pub fn turn(
+        &mut self,
+        node: &mut MemberContext<'_>,
+        listener: Option<&mut Listener>,
+        memory: Option<&SharedMemory>,
+    ) {
         let now = Instant::now();
         // Not with every packet of a tap.
         if let Some(listener) = listener.filter(|_| now >= self.answer_at) {
@@ -109,13 +112,18 @@ impl Alone {
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {
                 node.status.connections = count as u64;
             }
-            self.look_at_listeners(node, now);
+            self.look_at_listeners(node, memory, now);
         }
     }
 
-    /// Looks at the listeners: a server that does not listen, or beside which somebody
-    /// else does, serves no new client.
-    fn look_at_listeners(&mut self, node: &mut MemberContext<'_>, now: Instant) {
+    /// Looks at the listeners: a server that does not listen, beside which somebody else does,
+    /// or that stands still, serves no new client.
+    fn look_at_listeners(
+        &mut self,
+        node: &mut MemberContext<'_>,
+        memory: Option<&SharedMemory>,
+        now: Instant,
+    ) {
         // A report of missing listeners is taken back; one of the server's end
         // is not.
         let state = node.own().state;
@@ -125,9 +133,12 @@ impl Alone {
         else {
             return;
         };
-        let missing = services.missing(&node.config.group.services, (pid, None), now);
+        // Without a log its books tell, and that it sleeps now and then.
+        let books = memory.and_then(SharedMemory::moved);
+        let moved = books.map(|books| books.wrapping_add(process::sleeps(pid)));
+        let missing = services.missing(&node.config.group.services, (pid, moved), now);
         let missing = missing.map(|reason| (reason.to_owned(), LISTENS_NOT.to_owned()));
-        let stands = services.stands().map(|stands| stands.words(pid));
+        let stands = services.stands().map(|stands| stands.words(pid, Heir::Nobody));
         match stands.or(missing) {
             Some(_) if services.is_searching() => {}
             Some((reason, remedy)) => {
@@ -181,7 +192,7 @@ pub fn take_up(
     node.standard.clone_from(&found.standard);
     node.member.speaks = true;
     node.set_alone(OUTLIVED);
-    let (listener, alone, barred) = (None, Alone::of_takeover(), Barred::default());
+    let (listener, alone, barred) = (None, Alone::new(), Barred::default());
     Ok(Survivor { server, gate, conns, listener, alone, barred })
 }
 
@@ -284,7 +295,7 @@ impl MemberHost for Found<'_, '_, '_> {
     }
 
     fn stand_by(&mut self) {
-        self.alone.turn(self.node, self.listener.as_mut());
+        self.alone.turn(self.node, self.listener.as_mut(), None);
     }
 
     fn show(&mut self, news: MemberEvent<'_>) {

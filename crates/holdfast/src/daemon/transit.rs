@@ -206,6 +206,7 @@ fn bpf_config(config: &TransitConfig, side: Side, seed: u32) -> holdfast_linux::
         }
     };
     holdfast_linux::bpf::TransitConfig {
+        group: config.group.name.clone(),
         outside: config.edge(side).outside.clone(),
         strings: config.strings.iter().map(port).collect(),
         leads: side == Side::Near,

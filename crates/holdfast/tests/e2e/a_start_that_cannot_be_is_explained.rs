@@ -59,6 +59,7 @@ fn a_start_that_cannot_be_is_explained() {
             assert!(!found.is_empty(), "{role:?}");
             assert!(found.iter().all(|(verdict, _)| verdict == "ok"), "{role:?}: {found:?}");
         }
+        another_group_is_told(testbed);
         group.ensure_protected().expect("a look harms nobody");
 
         // Strangers hold the backup's service port, and its own.
@@ -84,6 +85,26 @@ fn a_start_that_cannot_be_is_explained() {
 
         leaves_no_mount(testbed, group, &file);
     });
+}
+
+/// Its file names the interfaces of the group that runs, and serves something else.
+fn another_group_is_told(testbed: &Testbed) {
+    for (role, name) in [(Role::Edge, "edge"), (Role::Primary, "a"), (Role::Backup, "b")] {
+        let host = testbed.host(role);
+        let own = std::fs::read_to_string(host.outside().join("holdfast.toml")).expect("a file");
+        // With the same folder it would be the same group, served otherwise.
+        let other = own.replace(":6379", ":6380").replace("run_dir = \"", "run_dir = \"/run/other");
+        std::fs::write(host.outside().join("other.toml"), other).expect("a file");
+        let file = host.inside().join("other.toml").display().to_string();
+        let mut check = host.command("timeout");
+        check.arg("15").arg(world::binary()).args(["check", "--config", &file, "--role"]);
+        let done = check.arg(name).output().expect("it runs");
+        let said = String::from_utf8_lossy(&done.stdout);
+        let whose = "belongs to another group, that of 10.9.0.100:6379, [fd";
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(said.contains(whose) && said.contains("or end that one with"), "{said}");
+        std::fs::remove_file(host.outside().join("other.toml")).expect("it was written");
+    }
 }
 
 /// Checks an edge whose file names an interface that does not exist.

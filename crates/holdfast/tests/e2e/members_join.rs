@@ -77,6 +77,39 @@ fn a_client_with_a_closed_window_is_kept_too() {
     });
 }
 
+/// What they have not acknowledged is more than an image takes along.
+#[test]
+fn connections_that_a_takeover_would_end_are_counted() {
+    const SIZE: usize = 8 << 20;
+    const CLIENTS: usize = 24;
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
+        let mut other = connect(testbed);
+        assert_eq!(other.ask(&[b"SET", b"large", &vec![b'x'; SIZE]]), "+OK");
+        let mut patient: Vec<Redis> = (0..CLIENTS).map(|_| connect(testbed)).collect();
+        for client in &mut patient {
+            client.send(&[b"GET", b"large"]);
+            assert_eq!(client.line(), format!("${SIZE}"));
+        }
+        group.kill_member(Role::Backup).expect("they die");
+        other.ping();
+        group.start_daemon(Role::Backup).expect("a daemon");
+        world::heals(group, "it joins");
+        let status = || group.status(Role::Primary).unwrap_or_default();
+        world::wait_until("some to be counted", || status()["at_risk"].as_u64() > Some(0));
+        let said = status();
+        let reason = format!("a takeover would end {} connections", said["at_risk"]);
+        assert!(said["reason"].as_str().is_some_and(|it| it.starts_with(&reason)), "{said}");
+        for client in &mut patient {
+            assert_eq!(client.bytes(SIZE).len(), SIZE);
+        }
+        world::wait_until("none to be left", || {
+            let said = status();
+            said["at_risk"] == 0 && said["state"] == "protected"
+        });
+    });
+}
+
 #[test]
 fn a_chain_of_failovers_keeps_every_connection() {
     let _limit = world::limit(Duration::from_secs(120));

@@ -2,6 +2,7 @@
 //! the service from being protected, as the host that knows puts it and the others repeat it, with
 //! an exit code that fits.
 
+use crate::client::connected;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
@@ -76,6 +77,31 @@ fn a_loss_of_protection_is_explained() {
         );
         link("up");
         expect(group, &HOSTS.map(|role| (role, "protected", "")));
+    });
+}
+
+/// Without a backup no log tells that it does nothing.
+#[test]
+fn a_lone_server_that_hangs_is_named() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
+        group.kill_member(Role::Backup).expect("they die");
+        let hosts = [Role::Edge, Role::Primary];
+        expect(group, &hosts.map(|role| (role, "unprotected", "running alone")));
+        let server = group.server_pid(Role::Primary).expect("a server");
+        world::signal(server, "STOP");
+        expect(group, &hosts.map(|role| (role, "waiting", "the server is stopped")));
+        world::signal(server, "CONT");
+        expect(group, &hosts.map(|role| (role, "unprotected", "running alone")));
+        let mut redis = connected(testbed, Duration::from_secs(5));
+        assert_eq!(redis.ask(&[b"CONFIG", b"SET", b"lua-time-limit", b"0"]), "+OK");
+        redis.send(&[b"EVAL", b"while true do end", b"0"]);
+        let _waits = connected(testbed, Duration::from_secs(5));
+        let hangs = "the server does nothing: 1 of its clients wait to be accepted";
+        expect(group, &hosts.map(|role| (role, "waiting", hangs)));
+        assert!(remedy(group, Role::Edge).contains("ends its connections with it"));
+        let told = group.details(Role::Primary, "state");
+        assert!(told.iter().any(|detail| detail.contains(hangs)), "{told:?}");
     });
 }
 

@@ -10,6 +10,7 @@ use super::layout::{
 };
 use super::loader::{Counters, Detached, Object, remove_pin_dir, remove_qdiscs};
 use super::net;
+use super::owner::Owner;
 use super::pins::Pin;
 use super::recover::Copies;
 use super::trace::{self, Question, Traced};
@@ -332,6 +333,16 @@ impl Edge {
         Self::detach_stale(&interfaces, &[], &self.pin_dir).map(drop)
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at one of the interfaces.
+    pub fn is_free(
+        interfaces: &[&str],
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        OBJECT.refuse_others(interfaces, &[Ingress], &Owner::of_services(services), pin_dir)
+    }
+
     /// Removes what a failed start has made: the programs whose pins lie below
     /// `config.pin_dir`, the pins and their file system. What an earlier life has
     /// left elsewhere, and still works, stays.
@@ -359,7 +370,8 @@ impl Edge {
         services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], services, pin_dir)
+        let owner = (!services.is_empty()).then(|| Owner::of_services(services));
+        OBJECT.detach_all(interfaces, &[Ingress], owner, pin_dir)
     }
 
     /// Writes the members' places. The fence knows its member by its place: a member

@@ -1,6 +1,7 @@
 //! What can go wrong when programs are loaded or maps are used, and the remedy.
 
 use super::layout::{MEMBERS_MAX, SERVICES_MAX, SPREAD_SERVICES_MAX, STRINGS_MAX};
+use super::owner::{OTHER_GROUP_REMEDY, OtherGroup};
 use super::pins::{Shape, shown};
 use std::io;
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ pub enum BpfError {
     AttachToCgroup { program: &'static str, source: Box<aya::programs::ProgramError> },
     #[error("cannot pin {path}: {source}; remove what is left there with detach")]
     Pin { path: PathBuf, source: aya::pin::PinError },
+    #[error("cannot bind the group's name to the eBPF program {program}: {source}")]
+    Owner { program: &'static str, source: io::Error },
     #[error("eBPF map {map}: {source}")]
     Map { map: &'static str, source: Box<aya::maps::MapError> },
     #[error(
@@ -49,10 +52,8 @@ pub enum BpfError {
     Slots(io::Error),
     #[error("cannot list or remove the tc filters of {interface}: {source}")]
     Filters { interface: String, source: io::Error },
-    #[error(
-        "{interface} belongs to another group, that of {services}: give each group interfaces of its own on every host, or end that one with `holdfast down`"
-    )]
-    OtherGroup { interface: String, services: String },
+    #[error("{0}: {OTHER_GROUP_REMEDY}")]
+    OtherGroup(OtherGroup),
     #[error(
         "there is no interface {interface} here; `ip link` lists those of this network namespace"
     )]

@@ -1,12 +1,13 @@
 //! The gate on the primary's service interface: SYN-ACKs wait here for their
 //! replicated record, ACKs for `stable`, FIN and RST for the server's request.
-//! While the server speaks alone, the gate withholds nothing, but knows each
-//! connection. `bpf/gate.bpf.c` does the work; this type loads it and acts for
+//! While the server speaks alone, the gate withholds nothing of a connection that it
+//! knows. `bpf/gate.bpf.c` does the work; this type loads it and acts for
 //! user space.
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
 use super::loader::{Counters, Detached, Object};
+use super::owner::Owner;
 use super::slots::Slots;
 use super::{kept, qdisc};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
@@ -18,6 +19,7 @@ use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 static OBJECT: Object = Object {
@@ -34,6 +36,7 @@ static OBJECT: Object = Object {
         "gate_events",
         "gate_dead",
         "gate_solo",
+        "gate_minded",
     ],
     counters: &GATE_COUNTERS,
     priority: 100,
@@ -80,6 +83,7 @@ pub struct Gate {
     events: RingBuf<MapData>,
     dead: Array<MapData, u32>,
     solo: Array<MapData, u32>,
+    minded: Array<MapData, u64>,
     counters: Counters,
     interface: String,
     pin_dir: PathBuf,
@@ -106,6 +110,7 @@ impl Gate {
             events: loaded.map("gate_events")?,
             dead: loaded.map("gate_dead")?,
             solo: loaded.map("gate_solo")?,
+            minded: loaded.map("gate_minded")?,
             counters: loaded.counters()?,
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -144,6 +149,7 @@ impl Gate {
             let found = Array::try_from(Map::Array(pinned(map)?));
             found.map_err(BpfError::map(map))
         };
+        let minded = Array::try_from(Map::Array(pinned("gate_minded")?));
         Ok(Self {
             slots: Slots::new(slots.fd(), info.max_entries()).map_err(BpfError::Slots)?,
             conns: HashMap::try_from(Map::HashMap(pinned("gate_conns")?))
@@ -154,6 +160,7 @@ impl Gate {
                 .map_err(BpfError::map("gate_events"))?,
             dead: array("gate_dead")?,
             solo: array("gate_solo")?,
+            minded: minded.map_err(BpfError::map("gate_minded"))?,
             counters: OBJECT.pinned_counters(&config.pin_dir)?,
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -211,8 +218,9 @@ impl Gate {
     }
 
     /// Sets whether the server speaks alone, with one store. While it does (`solo`),
-    /// everything passes unchanged, with or without a slot; a connection that the gate
-    /// can take in still has a slot, which follows it. A connection that has passed
+    /// everything passes unchanged, with or without a slot, but for new connections
+    /// without one while somebody minds the slots ([`Gate::mind_slots`]); a connection that
+    /// the gate can take in still has a slot, which follows it. A connection that has passed
     /// alone is open afterwards, and may end if a FIN has passed; what was acknowledged
     /// stays so.
     ///
@@ -225,6 +233,17 @@ impl Gate {
     /// [`BpfError::Map`] if the kernel refuses the map update.
     pub fn set_solo(&mut self, solo: bool) -> Result<(), BpfError> {
         self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
+    }
+
+    /// For so long somebody frees the slots of connections that are over. While a server
+    /// speaks alone, new connections for which there is no slot are refused until then.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses the map update.
+    pub fn mind_slots(&mut self, lasts: Duration) -> Result<(), BpfError> {
+        let until = monotonic() + lasts;
+        let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.minded.set(0, until_ns, 0).map_err(BpfError::map("gate_minded"))
     }
 
     /// As it was when it came: it knows no connection, and a server speaks alone behind it.
@@ -313,6 +332,17 @@ impl Gate {
         OBJECT.mend(pin_dir, &places)
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at the interface.
+    pub fn is_free(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let own = Owner::of_services(services);
+        OBJECT.refuse_others(&[interface], &DIRECTIONS, &own, pin_dir)
+    }
+
     /// Counts since the gate was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -337,8 +367,18 @@ impl Gate {
         services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &DIRECTIONS, services, pin_dir)
+        let owner = (!services.is_empty()).then(|| Owner::of_services(services));
+        OBJECT.detach_all(&[interface], &DIRECTIONS, owner, pin_dir)
     }
+}
+
+/// The gate's clock.
+fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    assert_eq!(read, 0, "every kernel has this clock");
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn record_of(event: &GateEvent) -> ConnRecord {

@@ -4,22 +4,27 @@
 use super::error::BpfError;
 use super::layout::{HOST_COUNTERS, HostConfig};
 use super::loader::{Counters, Detached, Object};
+use super::owner::{GROUP_NAME, Owner};
 use aya::maps::{Array, MapData};
-use aya::programs::TcAttachType::{Egress, Ingress};
+use aya::programs::TcAttachType::{self, Egress, Ingress};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 static OBJECT: Object = Object {
     name: "host",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/host.bpf.o")),
-    maps: &["addresses", "counters", "capture_credit", "captures", "host_config"],
+    maps: &[GROUP_NAME, "addresses", "counters", "capture_credit", "captures", "host_config"],
     counters: &HOST_COUNTERS,
     priority: 104,
 };
 
+const DIRECTIONS: [TcAttachType; 2] = [Egress, Ingress];
+
 /// Configuration of a host server's end.
 #[derive(Clone, Debug)]
 pub struct HostEndConfig {
+    /// The group's name, by which its programs are told from another group's.
+    pub group: String,
     /// Interface towards the edge.
     pub interface: String,
     /// This host's tunnel endpoints.
@@ -48,8 +53,10 @@ impl HostEnd {
     /// [`BpfError`] if the kernel refuses, the interface does not exist, or there
     /// are no or too many addresses.
     pub fn attach(config: &HostEndConfig) -> Result<Self, BpfError> {
+        Self::is_free(&config.interface, &config.group, &config.pin_dir)?;
         OBJECT.unpin(&config.pin_dir)?;
         let mut loaded = OBJECT.load(&config.pin_dir, &[])?;
+        loaded.set_group(&config.group)?;
         loaded.set_addresses(&config.addresses)?;
         let mut row: Array<MapData, HostConfig> = loaded.map("host_config")?;
         row.set(0, raw_config(config), 0).map_err(BpfError::map("host_config"))?;
@@ -65,12 +72,23 @@ impl HostEnd {
         self.counters.read()
     }
 
-    /// Removes what this or an earlier process left; nothing to remove is no error.
+    /// Removes what this or an earlier process left; nothing to remove is no error. Another
+    /// group's programs stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &[Ingress, Egress], &[], pin_dir)
+    pub fn detach_stale(
+        interface: &str,
+        group: &str,
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(&[interface], &DIRECTIONS, Some(Owner::Group(group.into())), pin_dir)
+    }
+
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at the interface.
+    pub fn is_free(interface: &str, group: &str, pin_dir: &Path) -> Result<(), BpfError> {
+        OBJECT.refuse_others(&[interface], &DIRECTIONS, &Owner::Group(group.into()), pin_dir)
     }
 }
 

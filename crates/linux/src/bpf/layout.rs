@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most services (address and port) of one group.
 pub const SERVICES_MAX: usize = 16;
+/// Longest name of a group that programs bear; of a longer one, the beginning.
+pub(crate) const GROUP_NAME_BYTES: usize = 32;
 /// Most members behind one edge.
 pub const MEMBERS_MAX: usize = 4;
 /// Default number of connections that a gate protects at once.

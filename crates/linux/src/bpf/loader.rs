@@ -4,9 +4,10 @@
 //! yet there.
 
 use super::error::BpfError;
-use super::layout::{SERVICES_MAX, ServiceKey, mapped};
+use super::layout::{GROUP_NAME_BYTES, SERVICES_MAX, ServiceKey, mapped};
+use super::owner::{self, GROUP_NAME, Owner};
 use super::{kept, net, qdisc};
-use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier, TcAttachType, tc};
@@ -15,7 +16,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ impl Object {
     ) -> Result<Loaded, BpfError> {
         let refused = |error| BpfError::Load { object: self.name, source: Box::new(error) };
         let ebpf = loader.load(self.bytes).map_err(refused)?;
-        Ok(Loaded { ebpf, object: self, directory, services: Vec::new() })
+        Ok(Loaded { ebpf, object: self, directory, owner: Owner::default() })
     }
 
     /// A map that an earlier life has pinned.
@@ -104,17 +105,16 @@ impl Object {
     }
 
     /// Removes this object's filters and pins; what is not there is no error.
-    /// Returns the filters that were there. Another group's stay: this one's `services`
-    /// tell them apart, or, if none are given, those that it has pinned.
-    pub(crate) fn detach_all(
+    /// Returns the filters that were there. Another group's stay, if it is known whose
+    /// these are: `own`, or who has pinned them.
+    pub(super) fn detach_all(
         &self,
         interfaces: &[&str],
         directions: &[TcAttachType],
-        services: &[(IpAddr, u16)],
+        own: Option<Owner>,
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
-        let own: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
-        let own = if own.is_empty() { self.own_services(pin_dir) } else { own };
+        let own = own.unwrap_or_else(|| self.pinned_owner(pin_dir));
         let places = interfaces.iter().flat_map(|i| directions.iter().map(move |d| (*i, *d)));
         let mut detached = Vec::new();
         for (interface, direction) in places {
@@ -163,7 +163,7 @@ impl Object {
     }
 
     /// The filter of this object at an interface, if both are there.
-    fn filter(
+    pub(super) fn filter(
         &self,
         interface: &str,
         direction: TcAttachType,
@@ -173,23 +173,6 @@ impl Object {
             .map_err(|source| BpfError::Filters { interface: interface.into(), source })?;
         let own = |f: &qdisc::Filter| f.priority == self.priority && f.name.starts_with(self.name);
         Ok(filters.into_iter().find(own))
-    }
-
-    /// # Errors
-    /// [`BpfError::OtherGroup`] if another group has this place at the interface.
-    fn refuse_other(
-        &self,
-        found: Option<&qdisc::Filter>,
-        interface: &str,
-        own: &[ServiceKey],
-        pin_dir: &Path,
-    ) -> Result<(), BpfError> {
-        match found.and_then(|found| self.other_group(found, own, pin_dir)) {
-            None => Ok(()),
-            Some(services) => {
-                Err(BpfError::OtherGroup { interface: interface.to_owned(), services })
-            }
-        }
     }
 
     /// Attaches pinned programs again whose filters somebody has removed, alone or
@@ -210,8 +193,7 @@ impl Object {
             if found.as_ref().is_some_and(stays) {
                 continue;
             }
-            let services = self.own_services(pin_dir);
-            self.refuse_other(found.as_ref(), interface, &services, pin_dir)?;
+            self.refuse_others(&[interface], &[direction], &self.pinned_owner(pin_dir), pin_dir)?;
             net::ifindex(interface)?;
             qdisc::ensure(interface, pin_dir);
             let failed = |source| BpfError::Attach {
@@ -317,8 +299,8 @@ pub(crate) struct Loaded {
     object: &'static Object,
     /// Directory of its pins.
     directory: PathBuf,
-    /// Of a pair: what its filters look after.
-    services: Vec<ServiceKey>,
+    /// Whose its filters are.
+    owner: Owner,
 }
 
 impl Loaded {
@@ -335,11 +317,16 @@ impl Loaded {
             None => return Err(BpfError::MissingMap { map: program }),
         };
         let pin_dir = self.directory.parent().unwrap_or(&self.directory);
-        for interface in interfaces {
-            let found = self.object.filter(interface, direction)?;
-            self.object.refuse_other(found.as_ref(), interface, &self.services, pin_dir)?;
-        }
+        self.object.refuse_others(interfaces, &[direction], &self.owner, pin_dir)?;
         classifier.load().map_err(refused)?;
+        if matches!(self.owner, Owner::Group(_)) {
+            // In the object's directory, since the object itself is lent to the program.
+            let name = MapData::from_pin(self.directory.join(GROUP_NAME));
+            let name = name.map_err(BpfError::map(GROUP_NAME))?;
+            let loaded = classifier.fd().map_err(refused)?;
+            owner::bind(loaded.as_fd(), name.fd().as_fd())
+                .map_err(|source| BpfError::Owner { program, source })?;
+        }
         let path = self.directory.join(program);
         // The pin of an earlier run holds the program that is now replaced.
         let _absent = std::fs::remove_file(&path);
@@ -416,8 +403,18 @@ impl Loaded {
         let keys: Vec<_> = services.iter().map(|(ip, port)| ServiceKey::new(*ip, *port)).collect();
         let addresses: Vec<_> = services.iter().map(|(ip, _)| mapped(*ip)).collect();
         self.replace_set("services", &keys)?;
-        self.services = keys;
+        self.owner = Owner::Services(keys);
         self.replace_set("addresses", &addresses)
+    }
+
+    /// Says whose the programs are that are attached from now on.
+    pub(crate) fn set_group(&mut self, name: &str) -> Result<(), BpfError> {
+        let map = self.ebpf.map_mut(GROUP_NAME).ok_or(BpfError::MissingMap { map: GROUP_NAME })?;
+        let mut map = Array::<&mut MapData, [u8; GROUP_NAME_BYTES]>::try_from(map)
+            .map_err(BpfError::map(GROUP_NAME))?;
+        map.set(0, owner::raw_name(name), 0).map_err(BpfError::map(GROUP_NAME))?;
+        self.owner = Owner::Group(name.to_owned());
+        Ok(())
     }
 
     /// Makes the map of protected addresses hold exactly `addresses`.

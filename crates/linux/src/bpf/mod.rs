@@ -50,6 +50,7 @@ pub use layout::{
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
 pub use loader::{Detached, has_pins, remove_pin_dir, remove_qdiscs};
+pub use owner::{OTHER_GROUP_REMEDY, OtherGroup};
 pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};

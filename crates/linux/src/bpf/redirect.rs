@@ -14,6 +14,7 @@ use super::layout::{
 };
 use super::loader::{Counters, Detached, Loaded, Object};
 use super::net;
+use super::owner::{GROUP_NAME, Owner};
 use super::pins::Pin;
 use super::recover::Copies;
 use super::trace::{self, Question, Traced};
@@ -31,6 +32,7 @@ static OBJECT: Object = Object {
     name: "redirect",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o")),
     maps: &[
+        GROUP_NAME,
         "counters",
         "capture_credit",
         "captures",
@@ -68,6 +70,8 @@ const FORGET_MAX: usize = 16_384;
 /// Configuration of a redirector.
 #[derive(Clone, Debug)]
 pub struct RedirectConfig {
+    /// The group's name, by which its programs are told from another group's.
+    pub group: String,
     pub client_interfaces: Vec<String>,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
@@ -171,8 +175,11 @@ impl Redirect {
     /// maps do not fit this configuration.
     pub fn attach(config: &RedirectConfig) -> Result<Self, BpfError> {
         let sizes = [(FLOWS4, config.flows_max), (FLOWS6, config.flows_max)];
+        let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
+        Self::is_free(&clients, &config.group, &config.pin_dir)?;
         check_pins(config)?;
         let mut loaded = OBJECT.load(&config.pin_dir, &sizes)?;
+        loaded.set_group(&config.group)?;
         let mut redirect = Self {
             config: loaded.map("spread_config")?,
             directories: loaded.map("spread_directories")?,
@@ -189,7 +196,6 @@ impl Redirect {
             pin_dir: config.pin_dir.clone(),
         };
         redirect.write_config(config)?;
-        let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
         if let Some(first) = clients.first() {
             redirect.first_ifindex = net::ifindex(first)?;
         }
@@ -343,15 +349,26 @@ impl Redirect {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
+        OBJECT.detach_all(&interfaces, &[Ingress], None, &self.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], &[], pin_dir)
+    pub fn detach_stale(
+        interfaces: &[&str],
+        group: &str,
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], Some(Owner::Group(group.into())), pin_dir)
+    }
+
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at one of the interfaces.
+    pub fn is_free(interfaces: &[&str], group: &str, pin_dir: &Path) -> Result<(), BpfError> {
+        OBJECT.refuse_others(interfaces, &[Ingress], &Owner::Group(group.into()), pin_dir)
     }
 
     fn config(&self) -> Result<SpreadConfig, BpfError> {

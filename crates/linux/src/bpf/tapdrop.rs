@@ -4,6 +4,7 @@
 use super::error::BpfError;
 use super::layout::TAPDROP_COUNTERS;
 use super::loader::{Counters, Detached, Object};
+use super::owner::Owner;
 use aya::maps::{Array, MapData};
 use aya::programs::TcAttachType::Ingress;
 use std::net::IpAddr;
@@ -65,6 +66,17 @@ impl TapDrop {
         OBJECT.mend(pin_dir, &[("tapdrop", interface, Ingress)])
     }
 
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at the interface.
+    pub fn is_free(
+        interface: &str,
+        services: &[(IpAddr, u16)],
+        pin_dir: &Path,
+    ) -> Result<(), BpfError> {
+        let own = Owner::of_services(services);
+        OBJECT.refuse_others(&[interface], &[Ingress], &own, pin_dir)
+    }
+
     /// Counts since it was attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -89,6 +101,7 @@ impl TapDrop {
         services: &[(IpAddr, u16)],
         pin_dir: &Path,
     ) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(&[interface], &[Ingress], services, pin_dir)
+        let owner = (!services.is_empty()).then(|| Owner::of_services(services));
+        OBJECT.detach_all(&[interface], &[Ingress], owner, pin_dir)
     }
 }

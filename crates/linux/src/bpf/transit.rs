@@ -13,6 +13,7 @@ use super::layout::{
 };
 use super::loader::{Counters, Detached, Object};
 use super::net;
+use super::owner::{GROUP_NAME, Owner};
 use super::pins::Pin;
 use super::recover::Copies;
 use super::regulate::Regulated;
@@ -28,6 +29,7 @@ static OBJECT: Object = Object {
     name: "transit",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/transit.bpf.o")),
     maps: &[
+        GROUP_NAME,
         "services",
         "addresses",
         "counters",
@@ -71,6 +73,8 @@ pub struct StringPort {
 /// What an edge of a transit group connects.
 #[derive(Clone, Debug)]
 pub struct TransitConfig {
+    /// The group's name, by which its programs are told from another group's.
+    pub group: String,
     /// Interfaces that face clients or servers.
     pub outside: Vec<String>,
     /// Strings in the order of the bits and slots of [`TransitState`].
@@ -134,8 +138,12 @@ impl Transit {
         if string_count == 0 || string_count > STRINGS_MAX {
             return Err(BpfError::Strings(string_count));
         }
+        let strings: Vec<&str> = config.strings.iter().map(|s| s.interface.as_str()).collect();
+        let outside: Vec<&str> = config.outside.iter().map(String::as_str).collect();
+        Self::is_free(&[&strings[..], &outside].concat(), &config.group, &config.pin_dir)?;
         check_pins(config)?;
         let mut loaded = OBJECT.load(&config.pin_dir, &[("transit_flows", config.flows_max)])?;
+        loaded.set_group(&config.group)?;
         let mut table: Array<MapData, RawTable> = loaded.map("transit_table")?;
         let raw = take_over(&table, config)?;
         table.set(0, raw, 0).map_err(BpfError::map("transit_table"))?;
@@ -150,8 +158,6 @@ impl Transit {
             interfaces: Vec::new(),
             pin_dir: config.pin_dir.clone(),
         };
-        let strings: Vec<&str> = config.strings.iter().map(|s| s.interface.as_str()).collect();
-        let outside: Vec<&str> = config.outside.iter().map(String::as_str).collect();
         loaded.attach("transit_string", &strings, Ingress)?;
         loaded.attach("transit_outside", &outside, Ingress)?;
         transit.interfaces = strings.iter().chain(&outside).map(|name| (*name).into()).collect();
@@ -246,15 +252,26 @@ impl Transit {
     /// [`BpfError::PinDir`] if pins cannot be removed.
     pub fn detach(self) -> Result<(), BpfError> {
         let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
-        Self::detach_stale(&interfaces, &self.pin_dir).map(drop)
+        OBJECT.detach_all(&interfaces, &[Ingress], None, &self.pin_dir).map(drop)
     }
 
-    /// Removes what an earlier process left; nothing to remove is no error.
+    /// Removes what an earlier process left; nothing to remove is no error. Another
+    /// group's programs stay.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
-    pub fn detach_stale(interfaces: &[&str], pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
-        OBJECT.detach_all(interfaces, &[Ingress], &[], pin_dir)
+    pub fn detach_stale(
+        interfaces: &[&str],
+        group: &str,
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
+        OBJECT.detach_all(interfaces, &[Ingress], Some(Owner::Group(group.into())), pin_dir)
+    }
+
+    /// # Errors
+    /// [`BpfError::OtherGroup`] if another group has its place at one of the interfaces.
+    pub fn is_free(interfaces: &[&str], group: &str, pin_dir: &Path) -> Result<(), BpfError> {
+        OBJECT.refuse_others(interfaces, &[Ingress], &Owner::Group(group.into()), pin_dir)
     }
 }
 

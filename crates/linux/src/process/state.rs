@@ -16,6 +16,20 @@ pub fn is_stopped(pid: u32) -> bool {
     !all.is_empty() && all.iter().all(|state| matches!(state.as_str(), "T" | "t"))
 }
 
+/// How often threads of the process have gone to sleep by themselves, which who computes
+/// without end never does, nor who waits for ever (`voluntary_ctxt_switches` in
+/// proc_pid_status(5)).
+#[must_use]
+pub fn sleeps(pid: u32) -> u64 {
+    let status = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok();
+    let of = |tid: u32| -> Option<u64> {
+        let status = status(tid)?;
+        let line = status.lines().find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse().ok()
+    };
+    threads(pid).into_iter().flatten().filter_map(of).sum()
+}
+
 fn states(pid: u32) -> Vec<String> {
     let stat = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
     let of = |tid| stat_field(&stat(tid)?, 0).map(str::to_owned);
@@ -29,6 +43,30 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::process::Command;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn who_sleeps_now_and_then_is_told_from_who_waits_for_ever() {
+        let said = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let (mut wakes, mut waits) = (said("while :; do sleep 0.01; done"), said("exec sleep 60"));
+        let until = Instant::now() + Duration::from_secs(10);
+        let first = sleeps(wakes.id());
+        while sleeps(wakes.id()) == first {
+            assert!(Instant::now() < until, "it sleeps again and again");
+        }
+        while states(waits.id()) != ["S"] {
+            assert!(Instant::now() < until, "it waits");
+        }
+        let asleep = sleeps(waits.id());
+        let more = sleeps(wakes.id());
+        while sleeps(wakes.id()) == more {
+            assert!(Instant::now() < until, "it sleeps again and again");
+        }
+        assert_eq!(sleeps(waits.id()), asleep);
+        for child in [&mut wakes, &mut waits] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 
     #[test]
     fn a_process_that_somebody_has_stopped_is_told_from_one_that_sleeps() {

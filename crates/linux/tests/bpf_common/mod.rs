@@ -56,6 +56,27 @@ pub fn may_skip() -> bool {
     std::env::var_os("HOLDFAST_MAY_SKIP").is_some_and(|value| value == "1")
 }
 
+/// A program and its model, which get the same packets.
+pub trait Drawn {
+    fn new(seed: u64) -> Self;
+    /// Sends the next packet; `at` names the step in a failure.
+    fn step(&mut self, at: String);
+    /// Asserts that the steps led to enough, and removes program and model.
+    fn end(self, seed: u64);
+}
+
+/// Runs `steps` steps of each seed.
+pub fn draw<D: Drawn>(seeds: u64, steps: u32) {
+    if !is_root() {
+        return;
+    }
+    for seed in 0..seeds {
+        let mut drawn = D::new(seed);
+        (0..steps).for_each(|step| drawn.step(format!("seed {seed}, step {step}")));
+        drawn.end(seed);
+    }
+}
+
 /// A directory for pins and, for this thread, a private network namespace.
 pub struct Lab {
     pub pin_dir: PathBuf,

@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// Its name.
+pub const GROUP: &str = "web";
 pub const VIP4: &str = "10.9.0.100";
 pub const VIP6: &str = "fd00:9::100";
 pub const CLIENT4: &str = "10.8.0.2";
@@ -31,10 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Fixture {
     pub redirect: Redirect,
-    config: RedirectConfig,
+    pub config: RedirectConfig,
     /// Receives what leaves towards the host servers.
     capture: Capture,
-    lab: Lab,
+    pub lab: Lab,
 }
 
 /// Addresses of an outer header.
@@ -58,6 +60,7 @@ impl Fixture {
         sh("ip addr add fd00:9::1/64 dev eh nodad");
         sh("ip neigh replace 10.9.0.2 lladdr 02:00:00:00:09:02 dev eh nud permanent");
         let config = RedirectConfig {
+            group: GROUP.into(),
             client_interfaces: vec!["ec".into()],
             pin_dir: lab.pin_dir.clone(),
             flows_max: FLOWS_MAX,

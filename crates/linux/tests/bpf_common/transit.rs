@@ -4,6 +4,8 @@ use super::{Context, Frame, Lab, REDIRECT, counter, ifindex, sh};
 use holdfast_linux::bpf::{StringPort, TRANSIT_SLOTS, Transit, TransitConfig, TransitState};
 use std::net::IpAddr;
 
+/// Its name.
+pub const GROUP: &str = "web";
 pub const OUTSIDE: &str = "transit/transit_outside";
 pub const STRING: &str = "transit/transit_string";
 pub const CLIENT4: &str = "10.8.0.2";
@@ -48,6 +50,7 @@ impl Fixture {
             next_hop6: Some(format!("fd11:{n}::2").parse().expect("address")),
         };
         let config = TransitConfig {
+            group: GROUP.into(),
             outside: vec!["nc".into()],
             strings: (0..STRINGS).map(port).collect(),
             leads,

@@ -11,6 +11,7 @@ use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
 use std::ops::Deref;
+use std::time::Duration;
 
 /// A SYN-ACK that the gate holds back, or has let pass because the server speaks alone.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,9 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     fn free(&mut self, conn: ConnId);
     fn set_stable(&mut self, conn: ConnId, stable: SeqNo);
     fn allow_fin(&mut self, conn: ConnId);
+    /// Says that slots of connections that are over are freed for `lasts`: new connections that the
+    /// gate has no slot for are refused meanwhile, where the server speaks alone.
+    fn mind_slots(&mut self, lasts: Duration);
     /// Keeps back the kernel's FINs and RSTs from now on, because the server is dead.
     fn set_server_dead(&mut self);
 

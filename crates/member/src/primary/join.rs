@@ -9,7 +9,7 @@ use super::lacking::{Lacking, slow};
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
 use crate::host::{ConnState, MemberEvent, Turn, speak_alone};
 use crate::timing::primary::{
-    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, TICK,
+    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, MINDED, TICK,
 };
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -159,6 +159,7 @@ impl PrimaryMachine {
             self.closing_at = now.plus(nanos(CLOSING_EVERY));
             self.reap(now, host);
             self.make_room(now, host);
+            host.mind_slots(MINDED);
         }
         None
     }

@@ -3,7 +3,7 @@
 //! What passes between the two is handed over, and no edge hears of it.
 
 use crate::backup::{BackupMachine, FollowHost, Replica, Report};
-use crate::host::{ConnState, Context, Hosted, Member, MemberEvent, MemberHost};
+use crate::host::{ConnState, Hosted, Member, MemberEvent, MemberHost, Secluded};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
@@ -68,8 +68,8 @@ pub(super) struct Keeper {
 /// Where both meet.
 #[derive(Debug)]
 struct Desk {
-    now: Nanos,
-    member: Member,
+    /// The edge knows of no backup here.
+    context: Secluded,
     /// Messages to it, and from it, encoded.
     inbox: VecDeque<Vec<u8>>,
     outbox: Vec<Vec<u8>>,
@@ -99,7 +99,8 @@ impl Keeper {
         let now = host.now();
         let mut member = Member::new("", "", "", NO_BEATS, now);
         member.epoch = host.member().epoch;
-        let mut desk = Desk { now, member, inbox: VecDeque::new(), outbox: Vec::new() };
+        let context = Secluded { now, member };
+        let mut desk = Desk { context, inbox: VecDeque::new(), outbox: Vec::new() };
         let machine = {
             let mut beside = SharedHost { host, desk: &mut desk };
             BackupMachine::joining(key, limits, &mut beside)
@@ -122,8 +123,8 @@ impl Keeper {
     /// # Errors
     /// Nothing is kept any more, in words.
     pub(super) fn turn(&mut self, host: &mut impl KeeperHost) -> Result<Vec<Vec<u8>>, String> {
-        self.desk.now = host.now();
-        self.desk.member.epoch = host.member().epoch;
+        self.desk.context.now = host.now();
+        self.desk.context.member.epoch = host.member().epoch;
         let kept = self.machine.keep(&mut SharedHost { host, desk: &mut self.desk });
         let said = std::mem::take(&mut self.desk.outbox);
         let why = said.iter().find_map(|bytes| match Message::decode(bytes) {
@@ -177,31 +178,13 @@ impl Owned {
     }
 }
 
-impl Context for Desk {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-    fn member(&mut self) -> &mut Member {
-        &mut self.member
-    }
-    fn turn_edge(&mut self, _: &mut dyn FnMut(&Message<'_>)) -> bool {
-        false
-    }
-    fn is_edge_open(&self) -> bool {
-        false
-    }
-    fn tell_edge(&mut self, _: &Message<'_>) {
-        // The edge knows of no backup here.
-    }
-}
-
 impl<H> Hosted for SharedHost<'_, H> {
-    type Context = Desk;
-    fn context(&self) -> &Desk {
-        self.desk
+    type Context = Secluded;
+    fn context(&self) -> &Secluded {
+        &self.desk.context
     }
-    fn context_mut(&mut self) -> &mut Desk {
-        self.desk
+    fn context_mut(&mut self) -> &mut Secluded {
+        &mut self.desk.context
     }
 }
 

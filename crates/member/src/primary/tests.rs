@@ -51,6 +51,7 @@ impl Bed {
             image: None,
             books: Vec::new(),
             sockets: BTreeSet::new(),
+            minded_until: None,
             strangers: 0,
             unacked: Unacked::default(),
             slow: Vec::new(),

@@ -17,6 +17,7 @@ use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Longest time until an image is taken.
 const TAKING_MAX: Nanos = Nanos::from_ms(50);
@@ -132,6 +133,12 @@ impl PrimaryHost for AtHost<'_> {
     fn allow_fin(&mut self, conn: ConnId) {
         if let Some(slot) = self.gate_mut().and_then(|gate| gate.slot_mut(conn)) {
             slot.fin_allowed = true;
+        }
+    }
+
+    fn mind_slots(&mut self, _lasts: Duration) {
+        if let Some(gate) = self.gate_mut() {
+            gate.minded = true;
         }
     }
 

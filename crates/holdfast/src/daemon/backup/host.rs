@@ -130,13 +130,14 @@ impl MemberHost for BackupDaemon<'_, '_> {
         let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
             // Only to tell a returning member the state of things.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
-            (Alone::of_takeover(), listener)
+            (Alone::new(), listener)
         });
         if let Some(replica) = &mut self.replica {
             Alone::let_loose(self.node, replica);
             self.barred.revive(self.node, replica, Instant::now());
         }
-        alone.turn(self.node, listener.as_mut());
+        let memory = self.replica.as_ref().map(|replica| &replica.memory);
+        alone.turn(self.node, listener.as_mut(), memory);
         self.alone = Some((alone, listener));
     }
 

@@ -171,8 +171,8 @@ impl MemberContext<'_> {
         let status = &mut self.status;
         let changed = status.role != role || status.state != state || status.reason != reason;
         if state != State::Protected {
-            // Only a pair can lag.
-            status.lag = Lag::default();
+            // Only a pair can lag, and be taken over.
+            (status.lag, status.at_risk) = (Lag::default(), 0);
         }
         (status.role, status.state, status.remedy) = (role, state, remedy);
         if changed {

@@ -107,7 +107,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
             // Strangers who were at the door have a time limit there as well.
             return self.turn_away_for_good();
         };
-        alone.turn(self.node, Some(&mut self.listener));
+        alone.turn(self.node, Some(&mut self.listener), Some(&self.server.memory));
         self.alone = Some(alone);
     }
 
@@ -160,6 +160,10 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn allow_fin(&mut self, conn: ConnId) {
         self.gate.allow_fin(conn);
+    }
+
+    fn mind_slots(&mut self, lasts: Duration) {
+        heed("the gate's limit", self.gate.mind_slots(lasts));
     }
 
     fn set_server_dead(&mut self) {
@@ -297,7 +301,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
             Alone::let_loose(self.node, server);
             self.barred.revive(self.node, server, Instant::now());
         }
-        alone.turn(self.node, None);
+        alone.turn(self.node, None, Some(&self.server.memory));
         self.has_served |= alone.has_served;
         self.alone = Some(alone);
     }
@@ -315,12 +319,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn strangers(&mut self) -> usize {
         let ips: Vec<_> = self.node.config.service_ips().into_iter().map(mapped).collect();
         let ports = self.node.config.service_ports();
-        let found = self.diag.own(&ips, &ports);
-        match found.and_then(|own| Ok((own, self.diag.left(&ips, &ports, REPEATS_MAX)?))) {
-            Ok((own, left)) => {
-                let unknown = own.iter().filter(|key| self.gate.conn(key).is_none());
-                unknown.filter(|key| !left.contains(key)).count()
-            }
+        match self.diag.living(&ips, &ports, REPEATS_MAX) {
+            Ok(living) => living.iter().filter(|key| self.gate.conn(key).is_none()).count(),
             Err(error) => {
                 self.node.events.add("connections", error.to_string());
                 usize::MAX

@@ -5,6 +5,7 @@ use crate::daemon::advice;
 use crate::daemon::member::{REJOINS, count};
 use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::daemon::said::Said;
+use crate::daemon::standstill::Heir;
 use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
@@ -147,7 +148,7 @@ impl PrimaryDaemon<'_, '_> {
         }
         match (self.services.stands().filter(|_| report.is_attached), missing) {
             (Some(stands), _) => {
-                let (reason, remedy) = stands.words(pid);
+                let (reason, remedy) = stands.words(pid, Heir::Backup);
                 self.node.set_state(Role::Primary, State::Waiting, &reason, &remedy);
             }
             (None, None) if report.at_risk > 0 => {
@@ -194,6 +195,8 @@ impl PrimaryDaemon<'_, '_> {
         self.say();
         let status = &mut self.node.status;
         status.connections = report.connections as u64;
+        let is_protected = status.state == State::Protected;
+        status.at_risk = if is_protected { report.at_risk as u64 } else { 0 };
         status.lag = Lag {
             frames: report.frames_unconfirmed as u64,
             bytes: report.log_at.saturating_sub(self.server.memory.head()),

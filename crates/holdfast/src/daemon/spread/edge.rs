@@ -259,6 +259,7 @@ fn attach(
 fn redirect_config(config: &SpreadConfig, seed: u64) -> RedirectConfig {
     let (outer4, outer6) = outers(&config.edge.outer4, &config.edge.outer6);
     RedirectConfig {
+        group: config.group.name.clone(),
         client_interfaces: config.edge.clients.clone(),
         pin_dir: config.pin_dir("edge"),
         flows_max: config.group.flows_max,

@@ -260,6 +260,7 @@ fn end_config(config: &SpreadConfig, me: &SpreadHost) -> Result<HostEndConfig> {
     let own = route::mtu(&me.interface).context("the MTU of this host's interface")?;
     let mtu = config.edge.mtu.map_or(own, |mtu| own.min(mtu.into()));
     Ok(HostEndConfig {
+        group: config.group.name.clone(),
         interface: me.interface.clone(),
         tunnel4: me.tunnel,
         tunnel6: me.tunnel6,

@@ -86,6 +86,7 @@ pub fn measure(bed: &Testbed) -> Result<Costs> {
 
 fn time(pins: &Path) -> Result<Costs> {
     let mut redirect = Redirect::attach(&RedirectConfig {
+        group: "bench".to_owned(),
         client_interfaces: Vec::new(),
         pin_dir: pins.to_path_buf(),
         flows_max: SPREAD_FLOWS_DEFAULT,

@@ -85,7 +85,7 @@ fn pair(c: &mut String) {
     fields!(c, "recovered", Recovered: payload, tail_at, direction, way, headers, head_bytes,
         tail_bytes, tail_from, gso_size);
     fields!(c, "recover_count", RawRecoverCount: copied, lost);
-    constants!(c: SERVICES_MAX, MEMBERS_MAX, GATE_SLOTS_DEFAULT, EDGE_FLOWS_DEFAULT,
+    constants!(c: SERVICES_MAX, GROUP_NAME_BYTES, MEMBERS_MAX, GATE_SLOTS_DEFAULT, EDGE_FLOWS_DEFAULT,
         SYN_ACK_BYTES_MAX, CAPTURE_BYTES_MAX, CAPTURE_RING_BYTES, RECOVER_RING_BYTES,
         RECOVER_INTO, RECOVER_HELD, RECOVER_OPENED, RECOVER_HOLDS, TRACE_MARK, TRACE_BYTE,
         NO_MEMBER, FLOW_SERVER_FIN, FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT,

@@ -37,6 +37,8 @@ pub(super) struct Book {
     pub(super) stable: u64,
     /// Whether a member comes to join.
     pub(super) knocks: bool,
+    /// Time until which a lone server's limit holds.
+    pub(super) minded_until: Option<Nanos>,
     /// The server's image as it would be taken.
     pub(super) image: Option<Image>,
     pub(super) books: Vec<join::Book>,
@@ -185,6 +187,9 @@ impl PrimaryHost for Book {
     }
     fn allow_fin(&mut self, conn: ConnId) {
         self.note(format!("fin {}", conn.0));
+    }
+    fn mind_slots(&mut self, lasts: Duration) {
+        self.minded_until = Some(self.now().plus(nanos(lasts)));
     }
     fn set_server_dead(&mut self) {
         self.note("dead");
