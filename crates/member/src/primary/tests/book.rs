@@ -6,6 +6,7 @@ use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
+use std::time::Duration;
 
 /// A test's host, which notes what the machine does.
 pub(super) struct Book {
@@ -189,7 +190,7 @@ impl PrimaryHost for Book {
         self.note(format!("fin {}", conn.0));
     }
     fn mind_slots(&mut self, lasts: Duration) {
-        self.minded_until = Some(self.now().plus(nanos(lasts)));
+        self.minded_until = Some(self.bench.now.plus(nanos(lasts)));
     }
     fn set_server_dead(&mut self) {
         self.note("dead");

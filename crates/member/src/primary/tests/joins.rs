@@ -365,11 +365,11 @@ fn a_lone_servers_limit_holds_for_as_long_as_its_daemon_turns() {
     let mut bed = Bed::alone();
     bed.pass(1000);
     let until = bed.book.minded_until.expect("a limit");
-    assert!(until > bed.book.now() && until <= bed.book.now().plus(nanos(MINDED)));
+    assert!(until > bed.book.bench.now && until <= bed.book.bench.now.plus(nanos(MINDED)));
     let mut bed = Bed::joining();
     (bed.book.minded_until, bed.book.is_slow) = (None, true);
     bed.pass(1000);
-    assert!(bed.book.minded_until > Some(bed.book.now()), "who joins needs it most");
+    assert!(bed.book.minded_until > Some(bed.book.bench.now), "who joins needs it most");
 }
 
 /// Nobody is sent away because of a joiner.
