@@ -201,6 +201,9 @@ impl MemberHost for AtHost<'_> {
                 self.refuse(pipe, "nobody can join it");
             }
         }
+        if let Some(gate) = &mut self.host_mut().gate {
+            gate.minded = true;
+        }
     }
 
     fn show(&mut self, news: MemberEvent<'_>) {

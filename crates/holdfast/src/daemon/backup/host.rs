@@ -15,6 +15,7 @@ use holdfast_linux::{process, way};
 use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::Held;
+use holdfast_member::timing::primary::MINDED;
 use holdfast_replica::promotion::{ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
@@ -139,6 +140,8 @@ impl MemberHost for BackupDaemon<'_, '_> {
         let memory = self.replica.as_ref().map(|replica| &replica.memory);
         alone.turn(self.node, listener.as_mut(), memory);
         self.alone = Some((alone, listener));
+        // Slots are freed as soon as the takeover is over, which is soon.
+        heed("the gate's limit", self.gate.mind_slots(MINDED));
     }
 
     fn show(&mut self, news: MemberEvent<'_>) {
