@@ -1,6 +1,7 @@
 //! A member's host: what its kernel does with packets, and its server's process
 //! step by step.
 
+use crate::check::Holder;
 use crate::kernel::Socket;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
@@ -256,7 +257,7 @@ impl World {
         self.servers += 1;
         server.number = self.servers;
         if is_new {
-            self.check.copy_made(server.records);
+            self.check.copy_made(Holder::Backup, server.records);
         }
         self.hosts[member].server = Some(server);
         self.wake_server(member);
