@@ -216,7 +216,7 @@ impl World {
             let mut out = Vec::new();
             let mut gone = Vec::new();
             for (key, socket) in host.sockets.iter_mut().filter(|(_, s)| !s.orphan) {
-                let never = Truth { server: 0, depends: NEVER_ASKED };
+                let never = Truth { server: server.number, depends: NEVER_ASKED };
                 let truth = if ending.is_some() && socket.accept == ending { asked } else { never };
                 socket.orphan = true;
                 if !socket.established {

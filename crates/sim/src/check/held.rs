@@ -256,7 +256,8 @@ impl Held {
         let (_, _, server) = self.pair?;
         let payload = (!p.payload.is_empty() || p.is(Flags::RST)).then_some(p.truth);
         let fin = p.is(Flags::FIN).then_some(p.fin_truth);
-        let known = |truth: &Truth| truth.server == server || truth.depends == u64::MAX;
+        // What is left of an earlier server, whose state is lost, ends as its kernel sees fit.
+        let known = |truth: &Truth| truth.server == server;
         let truths = payload.into_iter().chain(fin).filter(known);
         let depends = truths.map(|truth| truth.depends).max()?;
         let records = self.records;
