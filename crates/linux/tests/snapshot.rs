@@ -354,12 +354,19 @@ fn a_bad_image_leaves_nothing_behind() {
         assert!(revive(&bad).is_err(), "byte {at}");
     }
     let (state_dirs, defaults) = (Vec::new(), Limits::default());
-    let loading = Loading { key: [3; 8], limits: defaults, state_dirs, dies_with_parent: true };
+    let loading = Loading {
+        key: [3; 8],
+        limits: defaults,
+        state_dirs,
+        keeps_old: false,
+        dies_with_parent: true,
+    };
     let foreign = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
     assert!(foreign.contains("of another group"), "{foreign}");
     let limits = Limits { memory_bytes: 1 << 16, ..Limits::default() };
     let state_dirs = Vec::new();
-    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
+    let loading =
+        Loading { key: KEY, limits, state_dirs, keeps_old: false, dies_with_parent: true };
     let large = restore(&image[..], &loading, &mut Elsewhere).err().unwrap().to_string();
     assert!(large.contains("memory_bytes"), "{large}");
     assert_eq!(counted(), before);

@@ -22,6 +22,7 @@ use alive::Alive;
 use cause::Causes;
 use clock::Clocks;
 use held::Held;
+pub use held::Holder;
 use holdfast_cluster::detector::FIRST_PATIENCE;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{Adopted, ConnId, ConnKey, ConnRecord};
@@ -57,7 +58,9 @@ const VIOLATIONS_MAX: usize = 20;
 #[derive(Debug)]
 pub struct Checkers {
     violations: Vec<Violation>,
+    /// What the backup holds of its primary's server, and each member of its own (decision 31).
     held: Held,
+    own: [Held; 2],
     voice: Speakers,
     windows: Windows,
     streams: Streams,
@@ -81,11 +84,12 @@ impl Checkers {
         // Its spool may fill up at any time.
         let parts_by_itself = plan.cold.is_some_and(|cold| cold.log_max < u64::MAX);
         if plan.unattached || parts_by_itself {
-            causes.unattached();
+            causes.parts_by_itself();
         }
         Self {
             violations: Vec::new(),
             held: Held::default(),
+            own: Default::default(),
             voice: Speakers::default(),
             windows: Windows::default(),
             streams: Streams::new(plan.clients.len()),
@@ -140,15 +144,22 @@ impl Checkers {
         self.alive.joins(member);
     }
 
-    /// Notes that the copy of that server runs, which had logged `records`
+    fn held_by(&mut self, holder: Holder) -> &mut Held {
+        match holder {
+            Holder::Backup => &mut self.held,
+            Holder::Itself(member) => &mut self.own[member],
+        }
+    }
+
+    /// Notes that the copy of that server runs, or could, which had logged `records`
     /// records.
-    pub fn copy_made(&mut self, records: u64) {
-        self.held.copy_made(records);
+    pub fn copy_made(&mut self, holder: Holder, records: u64) {
+        self.held_by(holder).copy_made(records);
     }
 
     /// Notes that a joiner has heard of a connection.
-    pub fn adopted(&mut self, adopted: &Adopted) {
-        self.held.adopted(adopted);
+    pub fn adopted(&mut self, holder: Holder, adopted: &Adopted) {
+        self.held_by(holder).adopted(adopted);
     }
 
     /// Notes that the joiner is told where it has everything.
@@ -179,8 +190,8 @@ impl Checkers {
 
     /// Notes, when output begins to wait for a joiner, that a client which nobody has
     /// accepted was told that its stream had come up to `until`.
-    pub fn told(&mut self, key: ConnKey, irs: SeqNo, until: u64) {
-        self.held.told_before(key, irs, until);
+    pub fn told(&mut self, holder: Holder, key: ConnKey, irs: SeqNo, until: u64) {
+        self.held_by(holder).told_before(key, irs, until);
     }
 
     /// Notes that a client had not taken what it was sent before a join when
@@ -191,23 +202,34 @@ impl Checkers {
     }
 
     /// Whether this is one of those connections, or no client has it.
-    pub fn may_be_lost(&self, conn: ConnId, clients: &[Client]) -> bool {
+    pub fn may_be_lost(&mut self, holder: Holder, conn: ConnId, clients: &[Client]) -> bool {
         // What a client with bad manners has is not known.
         let has = |client: &Client, key: &ConnKey, irs| {
             client.plan.manners() != Manners::Bad && client.has(key, irs)
         };
-        self.held.life_of(conn).is_some_and(|(key, irs)| {
+        self.held_by(holder).life_of(conn).is_some_and(|(key, irs)| {
             let living = clients.iter().any(|client| has(client, &key, irs));
             self.streams.may_be_lost(&key) || !living
         })
     }
 
-    /// All is kept that a server can be rebuilt of on its own host: what of its clients'
-    /// streams came before that nobody could be asked for.
-    pub fn kept(&mut self) {
-        for key in self.held.left_out() {
+    /// A server that speaks alone is copied, to be rebuilt on its own host.
+    pub fn keeping_begins(&mut self, member: usize) {
+        self.own[member].joiner_begins();
+    }
+
+    /// All is kept that it can be rebuilt of, but for what came of its clients' streams before
+    /// that and nobody could be asked for. Its output waits, as it would for a backup.
+    pub fn keeps(&mut self, member: usize, epoch: u64, server: u32) {
+        self.own[member].pair_begins(member, epoch, server);
+        for key in self.own[member].left_out() {
             self.not_kept(key);
         }
+    }
+
+    /// Nothing waits for what is kept any more.
+    pub fn keeps_not(&mut self, member: usize) {
+        self.own[member].pair_ends();
     }
 
     /// A fault has destroyed what the member held.
@@ -258,33 +280,36 @@ impl Checkers {
 
     // What reaches the backup.
 
-    pub fn copy_taken(&mut self, packet: &Packet) {
-        self.held.copy_taken(packet);
+    pub fn copy_taken(&mut self, holder: Holder, packet: &Packet) {
+        self.held_by(holder).copy_taken(packet);
     }
 
-    pub fn record_taken(&mut self, header: &Header, payload: &[u8]) {
-        self.held.record_taken(header, payload);
+    pub fn record_taken(&mut self, holder: Holder, header: &Header, payload: &[u8]) {
+        self.held_by(holder).record_taken(header, payload);
     }
 
-    pub fn conn_taken(&mut self, conn: ConnId, record: &ConnRecord) {
-        self.held.conn_taken(conn, record);
+    pub fn conn_taken(&mut self, holder: Holder, conn: ConnId, record: &ConnRecord) {
+        self.held_by(holder).conn_taken(conn, record);
     }
 
     /// Notes bytes that the primary's server had not read, with its client's
     /// FIN as one.
-    pub fn unread_taken(&mut self, conn: ConnId, offset: u64, len: u64) {
+    pub fn unread_taken(&mut self, holder: Holder, conn: ConnId, offset: u64, len: u64) {
         self.unread += len;
-        self.held.unread_taken(conn, offset, len);
+        self.held_by(holder).unread_taken(conn, offset, len);
     }
 
     // What passes the edge.
 
     pub fn client_said(&mut self, packet: &Packet) {
-        if packet.is(Flags::FIN) {
-            self.held.client_ends(packet);
-        }
-        if let Some(iss) = self.streams.has_all(packet) {
-            self.held.client_has_all(packet.key, iss);
+        let has_all = self.streams.has_all(packet);
+        for held in std::iter::once(&mut self.held).chain(&mut self.own) {
+            if packet.is(Flags::FIN) {
+                held.client_ends(packet);
+            }
+            if let Some(iss) = has_all {
+                held.client_has_all(packet.key, iss);
+            }
         }
     }
 
@@ -328,11 +353,13 @@ impl Checkers {
         };
         let mut found = Vec::new();
         found.extend(self.voice.passed(member, epoch).map(|what| ("L3", what)));
-        if self.held.is_protected(member, self.voice.epoch()) {
+        let epoch = self.voice.epoch();
+        let waits = |held: &&Held| held.is_protected(member, epoch);
+        if let Some(held) = [&self.held, &self.own[member]].into_iter().find(waits) {
             let heard = ear != Ear::Elsewhere;
-            found.extend(self.held.acknowledges(packet).filter(|_| heard).map(|what| ("L1", what)));
+            found.extend(held.acknowledges(packet).filter(|_| heard).map(|what| ("L1", what)));
             found.extend(Held::misreports(packet).map(|what| ("L1", what)));
-            found.extend(self.held.depends(packet).map(|what| ("L2", what)));
+            found.extend(held.depends(packet).map(|what| ("L2", what)));
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
         found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));

@@ -1,6 +1,7 @@
 //! A member's host: what its kernel does with packets, and its server's process
 //! step by step.
 
+use crate::check::Holder;
 use crate::kernel::Socket;
 use crate::packet::{ACK, NO_SCALING, Packet, Truth};
 use crate::plan::Mutation;
@@ -215,7 +216,7 @@ impl World {
             let mut out = Vec::new();
             let mut gone = Vec::new();
             for (key, socket) in host.sockets.iter_mut().filter(|(_, s)| !s.orphan) {
-                let never = Truth { server: 0, depends: NEVER_ASKED };
+                let never = Truth { server: server.number, depends: NEVER_ASKED };
                 let truth = if ending.is_some() && socket.accept == ending { asked } else { never };
                 socket.orphan = true;
                 if !socket.established {
@@ -256,7 +257,7 @@ impl World {
         self.servers += 1;
         server.number = self.servers;
         if is_new {
-            self.check.copy_made(server.records);
+            self.check.copy_made(Holder::Backup, server.records);
         }
         self.hosts[member].server = Some(server);
         self.wake_server(member);

@@ -8,7 +8,7 @@ mod primary;
 
 pub use backup::RestoredSocket;
 
-use crate::check::Said;
+use crate::check::{Holder, Said};
 use crate::member::Daemon;
 use crate::packet::{NO_SCALING, Packet, Truth};
 use crate::pipe::{Input, Kind, PipeId};
@@ -46,6 +46,11 @@ impl AtHost<'_> {
 
     fn server_mut(&mut self) -> Option<&mut Server> {
         self.host_mut().server.as_mut()
+    }
+
+    /// Whose what comes to its machine as a backup is.
+    fn holder(&self) -> Holder {
+        if self.d.own { Holder::Itself(self.d.at) } else { Holder::Backup }
     }
 
     fn say(&mut self, words: impl FnOnce() -> String) {
@@ -227,7 +232,9 @@ impl MemberHost for AtHost<'_> {
             MemberEvent::Keeps { .. } => {
                 self.d.keeps = true;
                 self.world.reached.kept += 1;
-                self.world.check.kept();
+                let (at, epoch) = (self.d.at, self.d.member.epoch);
+                let server = self.server().map_or(0, |server| server.number);
+                self.world.check.keeps(at, epoch, server);
             }
             MemberEvent::KeepsNot { .. } | MemberEvent::Joins { .. } => self.d.keeps = false,
             MemberEvent::NotRebuilt { .. } => {

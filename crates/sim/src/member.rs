@@ -110,6 +110,8 @@ pub struct Daemon {
     /// All is kept that its server could be rebuilt of, and it is.
     pub keeps: bool,
     pub rebuilds: bool,
+    /// What comes to its machine as a backup is of its own server.
+    pub own: bool,
 }
 
 impl Daemon {
@@ -184,6 +186,7 @@ impl World {
             survivors: Vec::new(),
             keeps: false,
             rebuilds: false,
+            own: false,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;
@@ -489,6 +492,7 @@ impl World {
         self.check.replica_begins(at);
         self.say(|| format!("{}: follows in epoch {}", NAMES[at], d.member.epoch));
         (d.lost, d.takes_over, d.settles) = (false, false, false);
+        (d.rebuilds, d.own) = (false, false);
         let limits = self.plan.limits.backup;
         d.refused_full = 0;
         let machine = BackupMachine::with_limits(KEY, limits, &mut AtHost { world: self, d });
@@ -499,6 +503,7 @@ impl World {
     fn joiner_starts(&mut self, d: &mut Daemon) -> Phase {
         self.say(|| format!("{}: joins in epoch {}", NAMES[d.at], d.member.epoch));
         (d.lost, d.takes_over, d.settles, d.copy) = (false, false, false, None);
+        (d.rebuilds, d.own) = (false, false);
         self.hosts[d.at].server = None;
         d.refused_full = 0;
         let limits = self.plan.limits.backup;
@@ -531,7 +536,9 @@ impl World {
     /// It has taken over, and speaks alone.
     fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
         (d.lost, d.takes_over, d.settles) = (false, false, false);
-        (d.rebuilds, d.refused_full) = (false, 0);
+        (d.rebuilds, d.own, d.refused_full) = (false, false, 0);
+        // One that an earlier daemon has kept is kept no more.
+        self.check.keeps_not(d.at);
         let (linger_max, limits) = (self.plan.limits.gate_slots / 2, self.plan.limits.primary);
         let conns = std::mem::take(&mut d.survivors);
         let host = &mut AtHost { world: self, d };

@@ -85,6 +85,8 @@ struct BackupDaemon<'n, 'a> {
     /// Whether the primary has said that its server listens at every service, or
     /// the replica's does.
     has_served: bool,
+    /// The server is rebuilt on the host on which it has fallen.
+    rebuilds: bool,
     /// The primary has said that it is stopped: it has not died.
     stopped: bool,
     /// Why the edge does not grant this member's request, which is repeated.
@@ -179,6 +181,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         sockets: TakeoverSockets::open(node)?,
         says: None,
         has_served: false,
+        rebuilds: false,
         stopped: false,
         refused: None,
         ports: Services::open(Instant::now())?,

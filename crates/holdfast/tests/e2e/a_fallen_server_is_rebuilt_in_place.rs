@@ -2,18 +2,23 @@
 //! of it; one that falls at the same place again, or ends by itself, is not.
 
 use crate::client::connected;
+use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
 use crate::world;
 use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Recipe;
 use holdfast_lab::testbed::{Role, Testbed};
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest time for a request, during which the server is built.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Server that answers whatever it is sent, and has a bug.
+/// Server that answers whatever it is sent, writes it down, and has a bug.
 const BUGGY: &str = r#"
 import os, selectors, socket
+asked = open("asked", "ab", buffering=0)
 door = socket.create_server(("::", 6379), family=socket.AF_INET6, dualstack_ipv6=True)
 ears = selectors.DefaultSelector()
 ears.register(door, selectors.EVENT_READ)
@@ -23,6 +28,7 @@ while True:
             ears.register(door.accept()[0], selectors.EVENT_READ)
             continue
         line = key.fileobj.recv(100)
+        asked.write(line)
         if b"bug" in line:
             os.abort()
         if line:
@@ -52,6 +58,15 @@ fn alone(
 ) {
     let _limit = world::limit(Duration::from_secs(90));
     world::with_one(Role::Primary, &options(spool_max_mb), change, work);
+}
+
+/// Its folder is a state folder.
+fn with_files(recipe: &mut Recipe) {
+    recipe.state_dirs = vec![recipe.directory.clone()];
+}
+
+fn folder(testbed: &Testbed) -> PathBuf {
+    testbed.host(Role::Primary).outside().join("server")
 }
 
 fn status(group: &Group<'_>) -> Value {
@@ -112,11 +127,42 @@ fn under_load_twice_in_a_row_and_a_backup_joins() {
     );
 }
 
+/// It appends to files: they become older with it, and end as it says.
+#[test]
+fn with_the_files_that_it_writes() {
+    let appends = |recipe: &mut Recipe| {
+        recipe.command.extend(world::UNCOPIED.map(str::to_owned));
+        with_files(recipe);
+    };
+    alone(None, appends, |testbed, group| {
+        is_rebuilt(group, "yes");
+        let mut old = connected(testbed, PATIENCE);
+        assert_eq!(old.ask(&[b"SET", b"kept", b"0"]), "+OK");
+        let load = world::start(testbed, &world::counting(7000, 0, None));
+        for fall in 1..=2 {
+            group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+            let counted = format!(":{fall}");
+            assert_eq!(old.ask(&[b"INCR", b"kept"]), counted, "{}", group.log_tails());
+            is_rebuilt(group, "yes");
+        }
+        world::finish(load, group);
+        quiet(testbed);
+        let digest = redis_cli(testbed, &["eval", DIGEST, "0"]);
+        let left = fs::read_dir(folder(testbed))
+            .expect("a folder")
+            .map(|it| it.expect("an entry").file_name().into_string().expect("a name"));
+        assert!(left.into_iter().all(|name| !name.starts_with(".holdfast-")));
+        let plain = Plain::start(&folder(testbed), "yes");
+        assert_eq!(plain.says(&["eval", DIGEST, "0"]), digest, "from its files");
+    });
+}
+
 /// Bytes of one client make the server fall, and would do so again.
 #[test]
 fn but_not_where_it_falls_again_and_the_connection_is_named() {
     let buggy = |recipe: &mut Recipe| {
         recipe.command = ["/usr/bin/python3", "-c", BUGGY].map(str::to_owned).to_vec();
+        with_files(recipe);
     };
     alone(None, buggy, |testbed, group| {
         is_rebuilt(group, "yes");
@@ -124,12 +170,15 @@ fn but_not_where_it_falls_again_and_the_connection_is_named() {
         other.ping();
         let mut bad = connected(testbed, PATIENCE);
         let from = bad.local();
+        let asked = || fs::metadata(folder(testbed).join("asked")).expect("a file").ino();
+        let before = asked();
         bad.send(&[b"bug"]);
         world::wait_until("it is down", || status(group)["state"] == "ended");
         let reason = status(group)["reason"].as_str().unwrap_or_default().to_owned();
         assert!(reason.contains("by signal 6") && reason.contains(&from), "{reason}");
         assert_eq!(group.details(Role::Primary, "rebuild").len(), 1, "{}", group.log_tails());
         assert_eq!(group.details(Role::Primary, "not rebuilt").len(), 1);
+        assert_eq!(asked(), before, "its files are those that it has left");
     });
 }
 

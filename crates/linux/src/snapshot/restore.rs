@@ -101,6 +101,9 @@ pub struct Loading {
     /// Folders whose content the image replaces: exactly these, or it is
     /// refused.
     pub state_dirs: Vec<PathBuf>,
+    /// What is there before that is set aside, until [`super::settle`] puts it back or
+    /// [`super::forget`] gives it up.
+    pub keeps_old: bool,
     /// Whether it is killed when the thread that restored it ends.
     pub dies_with_parent: bool,
 }
@@ -191,7 +194,8 @@ fn place_state(
 ) -> Result<()> {
     let mounts = Mounts::read().doing("what is mounted")?;
     let _guise = Guise::of(&description.process.ids).doing("the server's rights to files")?;
-    let mut placing = Placing::begin(&description.state, &loading.state_dirs, &mounts)?;
+    let mut placing =
+        Placing::begin(&description.state, &loading.state_dirs, loading.keeps_old, &mounts)?;
     while !image.has_state() {
         let (Holds::State { entry, offset }, bytes) = image.chunk()? else {
             return refuse("there is less state than was said");

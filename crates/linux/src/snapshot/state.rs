@@ -4,14 +4,17 @@
 //! [`collect`] copies them while the server runs, into files without names beside the
 //! originals, and in the freeze what has changed last. [`place`] assembles them in a
 //! folder within the folder, and exchanges them for the old content when everything has
-//! come. Both have the server's rights to files, and no others ([`super::guise`]).
+//! come. Where the server is rebuilt on the host on which it has fallen, [`aside`] keeps the
+//! old content until that has succeeded. All have the server's rights to files, and no others
+//! ([`super::guise`]).
 
+mod aside;
 pub(super) mod collect;
 pub(super) mod place;
 #[cfg(test)]
 mod tests;
 
-pub use place::settle;
+pub use place::{forget, settle};
 
 use super::error::{Doing, Result, refuse};
 use super::names::Mounts;

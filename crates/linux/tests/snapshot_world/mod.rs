@@ -138,6 +138,7 @@ pub fn revive(image: &[u8]) -> Result<Restored, SnapshotError> {
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
     let (limits, state_dirs) = (Limits::default(), Vec::new());
-    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
+    let loading =
+        Loading { key: KEY, limits, state_dirs, keeps_old: false, dies_with_parent: true };
     restore(image, &loading, &mut Elsewhere)
 }

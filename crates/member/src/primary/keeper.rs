@@ -34,6 +34,8 @@ pub trait KeeperHost: Hosted + Sized {
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>));
     /// Whether every segment wakes this member.
     fn watch_own_tap(&mut self, yes: bool);
+    /// What the keeper is told; of use to a host that judges what passes.
+    fn handed(&mut self, _: &Message<'_>) {}
     /// Called now and then: what may be wrong with what is kept.
     fn look_at_kept(&mut self);
     /// Whether it can still be rebuilt; see [`FollowHost::replica`], and below.
@@ -272,6 +274,7 @@ impl<H: KeeperHost> FollowHost for SharedHost<'_, H> {
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         while let Some(bytes) = self.desk.inbox.pop_front() {
             let message = Message::decode(&bytes).expect("it was encoded in this process");
+            self.host.handed(&message);
             each(self, &message);
         }
         false

@@ -70,7 +70,8 @@ pub fn copy_beside(image: &Image, port: u16, dir: &Path, mut take: impl FnMut())
 /// As [`copy_of`] makes it.
 pub fn copying(port: u16, dir: &Path) -> Copying {
     let (limits, state_dirs) = (Limits::default(), Vec::new());
-    let loading = Loading { key: KEY, limits, state_dirs, dies_with_parent: true };
+    let loading =
+        Loading { key: KEY, limits, state_dirs, keeps_old: false, dies_with_parent: true };
     let log = Some(dir.join("log-copy"));
     Copying { loading, settings: settings(port, 0, mode::REPLAY), log }
 }

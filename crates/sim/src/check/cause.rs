@@ -24,15 +24,18 @@ pub struct Causes {
     /// Until when something may be held against each member.
     until: [Ns; 2],
     struck: u32,
+    /// A pair parts without anybody's fault.
+    parts_by_itself: bool,
     /// Whether the pair has been parted for a cause: each member may then give
     /// up the other.
     parted: bool,
 }
 
 impl Causes {
-    /// Notes that a server to which no shim attaches parts the pair by itself.
-    pub fn unattached(&mut self) {
-        self.until = [Ns::MAX; 2];
+    /// Notes that pairs part by themselves: no shim attaches to their server, or their spool
+    /// fills up.
+    pub fn parts_by_itself(&mut self) {
+        (self.parts_by_itself, self.until) = (true, [Ns::MAX; 2]);
     }
 
     /// Notes that a fault strikes, which can be held against `whom`.
@@ -62,6 +65,9 @@ impl Causes {
     /// Notes that a member has joined: what was dead is alive again.
     pub fn joined(&mut self, now: Ns) {
         self.parted = false;
+        if self.parts_by_itself {
+            return;
+        }
         for until in &mut self.until {
             *until = if *until == Ns::MAX { now + AFTERMATH } else { *until };
         }
@@ -88,5 +94,23 @@ impl Causes {
     pub fn granted(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = self.until.iter().all(|until| now > *until);
         wrong.then(|| format!("{} is let speak anew, for no cause", NAMES[member]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spool_that_fills_up_is_a_cause_after_every_join() {
+        for (parts, is_cause) in [(true, true), (false, false)] {
+            let mut causes = Causes::default();
+            if parts {
+                causes.parts_by_itself();
+            }
+            causes.joined(0);
+            let found = causes.given_up(AFTERMATH + 1, 1, "a new image is due");
+            assert_eq!(found.is_none(), is_cause, "{found:?}");
+        }
     }
 }

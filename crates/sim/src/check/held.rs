@@ -1,4 +1,5 @@
-//! Laws L1 and L2: what reached the backup before a packet of its primary left.
+//! Laws L1 and L2: what reached the backup before a packet of its primary left, or what is
+//! kept beside a lone server that is to be rebuilt if it falls (decision 31).
 
 use crate::packet::{ACK, Packet, Truth};
 use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
@@ -42,6 +43,15 @@ struct Arrived {
     read: u64,
 }
 
+/// Whose log it is that records and copies reach.
+#[derive(Clone, Copy, Debug)]
+pub enum Holder {
+    /// The backup's, of the other member's server.
+    Backup,
+    /// A member's, of its own server.
+    Itself(usize),
+}
+
 /// What is held; see the module.
 #[derive(Debug, Default)]
 pub struct Held {
@@ -78,6 +88,10 @@ impl Held {
 
     pub fn told_before(&mut self, key: ConnKey, irs: SeqNo, until: u64) {
         self.told_before.insert((key, irs.0), until);
+    }
+
+    pub fn pair_ends(&mut self) {
+        self.pair = None;
     }
 
     /// Connections of which the joiner lacked something when it was in step.
@@ -218,7 +232,7 @@ impl Held {
         let acked = acked.saturating_sub(u64::from(over));
         let told = self.told_before.get(&(p.key, *irs)).is_some_and(|told| *told >= acked);
         (!told && !arrived.ranges.covers_up_to(acked))
-            .then(|| format!("{acked} bytes are acknowledged, the backup lacks some"))
+            .then(|| format!("{acked} bytes are acknowledged, and not all of them are held"))
     }
 
     /// Judges a SACK. Above the ACK it tells of bytes that are missing before it:
@@ -242,13 +256,14 @@ impl Held {
         let (_, _, server) = self.pair?;
         let payload = (!p.payload.is_empty() || p.is(Flags::RST)).then_some(p.truth);
         let fin = p.is(Flags::FIN).then_some(p.fin_truth);
-        let known = |truth: &Truth| truth.server == server || truth.depends == u64::MAX;
+        // What is left of an earlier server, whose state is lost, ends as its kernel sees fit.
+        let known = |truth: &Truth| truth.server == server;
         let truths = payload.into_iter().chain(fin).filter(known);
         let depends = truths.map(|truth| truth.depends).max()?;
         let records = self.records;
         (depends > records).then(|| match depends {
             u64::MAX => "an end that the server did not ask for".to_owned(),
-            _ => format!("output of record {depends} left, the backup holds {records}"),
+            _ => format!("output of record {depends} left, {records} are held"),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The backup's part: tap, replica, and what a takeover does to the host.
 
 use super::AtHost;
-use crate::check::Said;
+use crate::check::{Holder, Said};
 use crate::gate::Gate;
 use crate::image::{Cold, Copy};
 use crate::kernel::{Socket, cookie};
@@ -44,14 +44,16 @@ fn misfit(r: &Restore<'_>) -> Option<&'static str> {
 
 impl AtHost<'_> {
     /// Shows the judges what the primary says.
-    fn judge(&mut self, message: &Message<'_>) {
-        let check = &mut self.world.check;
+    pub(super) fn judge(&mut self, message: &Message<'_>) {
+        let (holder, check) = (self.holder(), &mut self.world.check);
         match message {
-            Message::Conn { conn, record } => check.conn_taken(*conn, record),
-            Message::Adopt { conns } => conns.iter().for_each(|adopted| check.adopted(adopted)),
+            Message::Conn { conn, record } => check.conn_taken(holder, *conn, record),
+            Message::Adopt { conns } => {
+                conns.iter().for_each(|adopted| check.adopted(holder, adopted));
+            }
             Message::Unread { conn, offset, bytes, last } => {
                 let len = bytes.len() as u64 + u64::from(*last);
-                check.unread_taken(*conn, *offset, len);
+                check.unread_taken(holder, *conn, *offset, len);
             }
             // Its state was complete, but it believes its primary.
             Message::Refused { .. } if !self.d.takes_over => check.state_lost(self.d.at),
@@ -118,7 +120,7 @@ impl AtHost<'_> {
         let Some(records) = self.world.records_of(&bytes) else {
             return Err("the image is not whole, or of an earlier server".to_owned());
         };
-        self.world.check.copy_made(records);
+        self.world.check.copy_made(Holder::Backup, records);
         self.world.crosses(When::Join(Step::Runs));
         Ok(())
     }
@@ -154,7 +156,7 @@ impl FollowHost for AtHost<'_> {
         let count = tap.len().min(most);
         let packets: Vec<Packet> = tap.drain(..count).collect();
         for packet in &packets {
-            self.world.check.copy_taken(packet);
+            self.world.check.copy_taken(self.holder(), packet);
             packet.with_view(|view| each(self, view));
         }
         !packets.is_empty()
@@ -198,7 +200,7 @@ impl FollowHost for AtHost<'_> {
             None => self.server_mut().is_some_and(|server| server.replay(header, payload)),
         };
         if taken {
-            self.world.check.record_taken(header, &payload.concat());
+            self.world.check.record_taken(self.holder(), header, &payload.concat());
         }
         taken
     }
@@ -413,7 +415,8 @@ impl BackupHost for AtHost<'_> {
         // Its client had not taken all that it was sent before the join, or nobody had
         // accepted what it had sent, or it is gone.
         let joined = matches!(why, Why::OutputNotRetained | Why::InputNotHeld);
-        if joined && self.world.check.may_be_lost(conn, &self.world.clients) {
+        let holder = self.holder();
+        if joined && self.world.check.may_be_lost(holder, conn, &self.world.clients) {
             return;
         }
         let what = format!("a connection was lost: {conn:?}, accept {accept:?}: {why:?}");

@@ -2,6 +2,7 @@
 //! room, but where that of a cold backup has none.
 
 use super::AtHost;
+use crate::check::Holder;
 use crate::image::{Cold, Copy};
 use crate::server::KEY;
 use holdfast_member::backup::{FollowHost, Replica};
@@ -9,6 +10,7 @@ use holdfast_member::primary::KeeperHost;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
+use holdfast_wire::message::Message;
 use holdfast_wire::packet::TcpPacket;
 use std::collections::VecDeque;
 
@@ -17,13 +19,15 @@ impl KeeperHost for AtHost<'_> {
         if self.world.plan.rebuild.is_none() {
             return Ok(None);
         }
-        self.d.copy = None;
+        (self.d.copy, self.d.own) = (None, true);
+        self.world.check.keeping_begins(self.d.at);
         self.host_mut().tap = Some(VecDeque::new());
         Ok(Some((KEY, self.world.plan.limits.backup)))
     }
 
     fn stop_keeping(&mut self) {
-        (self.d.copy, self.d.keeps) = (None, false);
+        (self.d.copy, self.d.keeps, self.d.own) = (None, false, false);
+        self.world.check.keeps_not(self.d.at);
         self.host_mut().tap = None;
     }
 
@@ -38,6 +42,10 @@ impl KeeperHost for AtHost<'_> {
 
     fn watch_own_tap(&mut self, _: bool) {
         // `World::tap_rings` wakes who keeps.
+    }
+
+    fn handed(&mut self, message: &Message<'_>) {
+        self.judge(message);
     }
 
     fn look_at_kept(&mut self) {}
@@ -89,10 +97,12 @@ impl KeeperHost for AtHost<'_> {
     fn is_image_kept(&mut self) -> bool {
         let now = self.world.time_at(self.d.at);
         let Some(copy) = &mut self.d.copy else { return false };
-        let is_due = copy.due.take_if(|due| due.0 <= now).is_some();
-        if is_due {
-            copy.cold = Some(Cold::Keeps);
+        if copy.due.take_if(|due| due.0 <= now).is_none() {
+            return false;
         }
-        is_due
+        copy.cold = Some(Cold::Keeps);
+        let records = self.world.records_of(&copy.bytes).expect("an image of its own server");
+        self.world.check.copy_made(Holder::Itself(self.d.at), records);
+        true
     }
 }

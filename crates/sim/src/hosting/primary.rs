@@ -369,12 +369,13 @@ impl PrimaryHost for AtHost<'_> {
         if let Some(server) = self.server_mut() {
             (server.commits, server.stable) = (true, pos);
         }
+        let holder = self.holder();
         let host = &self.world.hosts[self.d.at];
         let unknown = |socket: &&Socket| {
             socket.established && socket.accept.is_none() || self.d.let_go.contains(&socket.key)
         };
         for socket in host.sockets.values().filter(unknown) {
-            self.world.check.told(socket.key, socket.irs, socket.received());
+            self.world.check.told(holder, socket.key, socket.irs, socket.received());
         }
         for (key, out_bytes) in std::mem::take(&mut self.d.unacked) {
             if host.sockets.get(&key).is_some_and(|socket| socket.snd_una < out_bytes) {

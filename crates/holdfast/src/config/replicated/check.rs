@@ -51,7 +51,7 @@ struct RawGroup {
     connections_max: Option<Spanned<u64>>,
     rejoin_max: Option<Spanned<u64>>,
     alone_after_s: Option<Spanned<u64>>,
-    rebuild: Option<Spanned<bool>>,
+    rebuild: Option<bool>,
     mode: Option<Mode>,
     buffering: Option<Buffering>,
     realtime: Option<bool>,
@@ -101,7 +101,6 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
-    cold::check_rebuild(findings, raw.group.rebuild.as_ref(), state_dirs.as_ref());
     let group = check_group(findings, raw.group, &hosts, &folder);
     let keeps = group.mode == Mode::Cold || group.rebuild;
     let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
@@ -189,7 +188,7 @@ fn check_group(
         rejoin_max: rejoin_max as u32,
         alone_after_s,
         mode: raw.mode.unwrap_or_default(),
-        rebuild: raw.rebuild.is_some_and(Spanned::into_inner),
+        rebuild: raw.rebuild.unwrap_or(false),
         buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),

@@ -58,23 +58,6 @@ pub(super) struct RawCold {
     snapshot_every_mb: Option<Spanned<u64>>,
 }
 
-/// Checks `rebuild`. Files that the server had changed since its image would not be what they
-/// were then.
-pub(super) fn check_rebuild(
-    findings: &mut Findings,
-    raw: Option<&Spanned<bool>>,
-    state_dirs: Option<&Spanned<Vec<Spanned<PathBuf>>>>,
-) {
-    let Some(raw) = raw.filter(|raw| *raw.get_ref()) else { return };
-    if state_dirs.is_some_and(|dirs| !dirs.get_ref().is_empty()) {
-        findings.add(
-            raw.span(),
-            "rebuild = true for a server with state_dirs",
-            "remove one of them: a server is rebuilt as it was, and its files would not be",
-        );
-    }
-}
-
 /// Checks `[cold]`, which only a group has that keeps a server's image and log; there all of it
 /// has defaults.
 pub(super) fn check(

@@ -85,6 +85,7 @@ impl BackupDaemon<'_, '_> {
             key: self.node.key.hash_key(),
             limits: Limits { memory_bytes: free, ..Limits::default() },
             state_dirs: self.node.config.server.state_dirs.clone(),
+            keeps_old: self.rebuilds,
             dies_with_parent: true,
         };
         let settings = self.node.settings(mode::REPLAY)?;

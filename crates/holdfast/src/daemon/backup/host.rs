@@ -379,6 +379,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn set_live(&mut self) {
+        self.forget_old();
         if let Some(memory) = self.memory() {
             memory.set_mode(mode::LIVE);
         }

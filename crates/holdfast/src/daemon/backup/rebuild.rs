@@ -4,17 +4,21 @@
 
 use super::{BackupDaemon, Barred, Ended, SocketRestorer, TAP, TakeoverSockets};
 use crate::daemon::drive::drive;
+use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::placement::PacketCpu;
 use crate::daemon::primary::Kept;
 use crate::daemon::said::Repetition;
 use crate::daemon::services::Services;
+use crate::fingerprint;
 use crate::poll::Interest;
 use holdfast_linux::bpf::{Gate, TapDrop};
 use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::snapshot::{SnapshotError, forget, settle};
 use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
 use holdfast_wire::packet::mapped;
+use std::path::Path;
 use std::time::Instant;
 
 /// What is left of a server that has fallen.
@@ -56,6 +60,7 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
         sockets: TakeoverSockets::open(node)?,
         says: None,
         has_served: true,
+        rebuilds: true,
         stopped: false,
         refused: None,
         ports: Services::open(now)?,
@@ -76,6 +81,34 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
     })?;
     match end {
         End::Survives => this.survive(),
-        end => Ok(Ended::Over(end)),
+        end => {
+            // What cannot be put back is named before a server starts here.
+            heed("state_dirs", this.put_back());
+            Ok(Ended::Over(end))
+        }
+    }
+}
+
+impl BackupDaemon<'_, '_> {
+    /// The server is not rebuilt: its state folders are as it has left them.
+    pub(super) fn put_back(&self) -> anyhow::Result<()> {
+        self.each_state_folder(settle)
+    }
+
+    /// It has all of its log, and its state folders with it.
+    pub(super) fn forget_old(&self) {
+        heed("state_dirs", self.each_state_folder(forget));
+    }
+
+    fn each_state_folder(
+        &self,
+        does: fn(&Path, Option<(u32, u32)>) -> Result<(), SnapshotError>,
+    ) -> anyhow::Result<()> {
+        let server = &self.node.config.server;
+        if !self.rebuilds || server.state_dirs.is_empty() {
+            return Ok(());
+        }
+        let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
+        server.state_dirs.iter().try_for_each(|folder| Ok(does(folder, user)?))
     }
 }

@@ -82,7 +82,10 @@ impl BackupDaemon<'_, '_> {
             MemberEvent::Joined { took } => self.node.note_joined(took),
             MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.own_end;
-                self.node.set_fallen(how, reason, input);
+                let lost = self.put_back().err();
+                let reason =
+                    lost.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why:#}"));
+                self.node.set_fallen(how, &reason, input);
             }
             // A primary's.
             MemberEvent::Keeps { .. } | MemberEvent::KeepsNot { .. } | MemberEvent::Fell { .. } => {

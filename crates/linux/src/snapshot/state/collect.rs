@@ -7,6 +7,7 @@ use super::super::describe::descriptors::{flags_of, info_of};
 use super::super::error::{Doing, Result, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
+use super::place::{REMOVING, remove};
 use super::{FileId, LOST_AND_FOUND, Root, Writing};
 use crate::sockopt::{checked, checked_fd};
 use holdfast_wire::snapshot::{Ids, Limits, PAGE, STATE_RESERVED, State, StateEntry, StateKind};
@@ -123,6 +124,8 @@ impl Collected {
         let _guise = Guise::of(&ids).doing(GUISE)?;
         let root = |path: &PathBuf| {
             let root = Root::open(path, mounts)?;
+            // What a rebuilt server needs no more takes room.
+            remove(&root, OsStr::new(REMOVING)).doing(root.shown(REMOVING.as_bytes()))?;
             let store = Store::beside(&root).doing(format!("a copy of {}", path.display()))?;
             Ok((root, store))
         };

@@ -4,10 +4,11 @@
 use super::super::error::{Doing, Result, SnapshotError, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
+use super::aside::{self, ASIDE, set_aside};
 use super::{LOST_AND_FOUND, Root};
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::{State, StateEntry, StateKind};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Folder in which arriving content is assembled. Nothing else has changed yet.
-const ARRIVING: &str = ".holdfast-arriving";
+pub(super) const ARRIVING: &str = ".holdfast-arriving";
 /// The same folder once all has arrived: it is being exchanged for the old
 /// content.
-const ARRIVED: &str = ".holdfast-arrived";
+pub(super) const ARRIVED: &str = ".holdfast-arrived";
 
 /// Flags for opening without waiting: somebody may have put a FIFO in a file's
 /// place.
@@ -41,6 +42,8 @@ fn own_file(opened: io::Result<File>) -> io::Result<File> {
 pub(in super::super) struct Placing<'a> {
     state: &'a State,
     roots: Vec<Root>,
+    /// The old content is set aside, and not removed.
+    keeps_old: bool,
     /// The file that was written to last.
     open: Option<(u32, File)>,
 }
@@ -50,7 +53,12 @@ impl<'a> Placing<'a> {
     ///
     /// # Errors
     /// If the folders are not those `allowed` by this host's own file.
-    pub fn begin(state: &'a State, allowed: &[PathBuf], mounts: &Mounts) -> Result<Self> {
+    pub fn begin(
+        state: &'a State,
+        allowed: &[PathBuf],
+        keeps_old: bool,
+        mounts: &Mounts,
+    ) -> Result<Self> {
         let same = state.folders.iter().map(|folder| Path::new(OsStr::from_bytes(folder)));
         if !same.clone().eq(allowed.iter()) {
             let shown: Vec<String> = same.map(|folder| folder.display().to_string()).collect();
@@ -61,10 +69,11 @@ impl<'a> Placing<'a> {
         }
         let roots: Result<Vec<Root>> =
             allowed.iter().map(|path| Root::open(path, mounts)).collect();
-        let placing = Self { state, roots: roots?, open: None };
+        let placing = Self { state, roots: roots?, keeps_old, open: None };
         for root in &placing.roots {
             root.has_room(state.bytes)?;
-            settle_in(root).doing(format!("what is left in {}", root.path.display()))?;
+            let settled = aside::put_back(root).and_then(|()| settle_in(root));
+            settled.doing(format!("what is left in {}", root.path.display()))?;
             let mut private = DirBuilder::new();
             private.mode(0o700).create(root.at(ARRIVING)).doing(root.shown(ARRIVING.as_bytes()))?;
         }
@@ -130,6 +139,9 @@ impl<'a> Placing<'a> {
         for root in &self.roots {
             let exchange = || {
                 sync_all_of(root)?;
+                if self.keeps_old {
+                    set_aside(root)?;
+                }
                 fs::rename(root.at(ARRIVING), root.at(ARRIVED))?;
                 settle_in(root)
             };
@@ -174,20 +186,38 @@ impl Drop for Placing<'_> {
 }
 
 /// Settles what an earlier life has left in a state folder: completes an exchange that
-/// had begun, and removes what had not arrived completely. Call it before a server uses
+/// had begun, removes what had not arrived completely, and puts back what was set aside for a
+/// server that was not rebuilt. Call it before a server uses
 /// the folder, with the user and group that the server runs as (`None`: root).
 ///
 /// # Errors
 /// If the folder does not exist, or that user may not move its content.
 pub fn settle(path: &Path, user: Option<(u32, u32)>) -> std::result::Result<(), SnapshotError> {
+    let settled = |root: &Root| aside::put_back(root).and_then(|()| settle_in(root));
+    as_server(path, user, settled)
+}
+
+/// Forgets what was set aside in a state folder: the server is rebuilt, and has all of its log.
+///
+/// # Errors
+/// As [`settle`].
+pub fn forget(path: &Path, user: Option<(u32, u32)>) -> std::result::Result<(), SnapshotError> {
+    as_server(path, user, aside::forget)
+}
+
+fn as_server(
+    path: &Path,
+    user: Option<(u32, u32)>,
+    does: impl FnOnce(&Root) -> io::Result<()>,
+) -> Result<()> {
     let mounts = Mounts::read().doing("what is mounted")?;
     let guise = user.map(|(user, group)| Guise::of_user(user, group)).transpose();
     let _guise = guise.doing("the server's rights to files")?;
     let root = Root::open(path, &mounts)?;
-    settle_in(&root).doing(format!("what is left in {}", path.display()))
+    does(&root).doing(format!("what is left in {}", path.display()))
 }
 
-fn settle_in(root: &Root) -> io::Result<()> {
+pub(super) fn settle_in(root: &Root) -> io::Result<()> {
     remove(root, OsStr::new(REMOVING))?;
     remove(root, OsStr::new(ARRIVING))?;
     let arrived = root.at(ARRIVED);
@@ -198,15 +228,13 @@ fn settle_in(root: &Root) -> io::Result<()> {
     if !fs::symlink_metadata(&arrived)?.is_dir() {
         return remove(root, OsStr::new(ARRIVED));
     }
-    let names = |folder: PathBuf| -> io::Result<Vec<std::ffi::OsString>> {
-        fs::read_dir(folder)?.map(|found| Ok(found?.file_name())).collect()
-    };
     // What was moved already must not be removed, so a second life needs to know: the
     // old content is removed first, and only then anything is moved.
     let moving = root.at(Path::new(ARRIVED).join(MOVING));
     if !exists(&moving)? {
         for name in names(root.at(""))? {
-            if name != ARRIVED && name.as_bytes() != LOST_AND_FOUND {
+            let stays = name == ARRIVED || name == ASIDE || name.as_bytes() == LOST_AND_FOUND;
+            if !stays {
                 remove(root, &name)?;
             }
         }
@@ -226,6 +254,10 @@ fn settle_in(root: &Root) -> io::Result<()> {
     sync(root)
 }
 
+pub(super) fn names(folder: PathBuf) -> io::Result<Vec<OsString>> {
+    fs::read_dir(folder)?.map(|found| Ok(found?.file_name())).collect()
+}
+
 /// Name within [`ARRIVED`] that says: the old content is gone.
 const MOVING: &str = ".holdfast-moving";
 
@@ -237,11 +269,11 @@ fn sync_all_of(root: &Root) -> io::Result<()> {
     checked(unsafe { libc::syncfs(folder.as_raw_fd()) }).map(drop)
 }
 
-fn sync(root: &Root) -> io::Result<()> {
+pub(super) fn sync(root: &Root) -> io::Result<()> {
     File::open(root.at(""))?.sync_all()
 }
 
-fn exists(path: &Path) -> io::Result<bool> {
+pub(super) fn exists(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -251,7 +283,7 @@ fn exists(path: &Path) -> io::Result<bool> {
 
 /// Removes an entry of the folder, however deep it is: lower levels are moved up into
 /// one folder, level by level, so that neither stack nor descriptors run out.
-fn remove(root: &Root, name: &OsStr) -> io::Result<()> {
+pub(super) fn remove(root: &Root, name: &OsStr) -> io::Result<()> {
     let path = root.at(name);
     let removed = match fs::symlink_metadata(&path) {
         Ok(found) if found.is_dir() => remove_folder(root, &path),
@@ -312,4 +344,4 @@ fn remove_folder(root: &Root, path: &Path) -> io::Result<()> {
 }
 
 /// Name of the folder for entries that are being removed.
-const REMOVING: &str = ".holdfast-removing";
+pub(super) const REMOVING: &str = ".holdfast-removing";

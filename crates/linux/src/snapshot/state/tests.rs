@@ -40,11 +40,22 @@ impl Folders {
     /// Places what was collected, with a state that names another folder than the one it was
     /// collected in.
     fn place(&self, collected: &Collected, state: &State, cut: bool) -> Result<()> {
+        self.place_beside(collected, state, false, cut)
+    }
+
+    /// The same; with `keeps_old` what is there is set aside.
+    fn place_beside(
+        &self,
+        collected: &Collected,
+        state: &State,
+        keeps_old: bool,
+        cut: bool,
+    ) -> Result<()> {
         let to = self.0.join("to");
         let folders = vec![to.as_os_str().as_bytes().to_vec()];
         let state = State { folders, ..state.clone() };
         let mounts = Mounts::read().unwrap();
-        let mut placing = Placing::begin(&state, &[to], &mounts)?;
+        let mut placing = Placing::begin(&state, &[to], keeps_old, &mounts)?;
         collected.write(&mut |entry, offset, bytes| placing.fill(entry, offset, bytes))?;
         if cut { Ok(()) } else { placing.finish() }
     }
@@ -188,6 +199,68 @@ fn a_life_that_ends_in_an_exchange_is_completed_by_the_next() {
     );
 }
 
+/// A folder with other content than the image's, which is in its place now.
+fn exchanged(name: &str) -> Folders {
+    let folders = Folders::new(name);
+    fs::create_dir(folders.from("a")).unwrap();
+    fs::write(folders.from("a/file"), "image").unwrap();
+    fs::create_dir(folders.to("a")).unwrap();
+    fs::write(folders.to("a/file"), "newest").unwrap();
+    fs::write(folders.to("more"), "newest").unwrap();
+    let mut collected = folders.collect();
+    round(&mut collected);
+    let state = freeze(&mut collected, &Writing::new()).unwrap();
+    folders.place_beside(&collected, &state, true, false).unwrap();
+    assert_eq!(fs::read(folders.to("a/file")).unwrap(), b"image");
+    assert!(!folders.to("more").exists());
+    folders
+}
+
+fn is_newest(folders: &Folders) {
+    for _ in 0..2 {
+        settle(&folders.to(""), None).unwrap();
+        assert_eq!(names(&folders.to("")), ["a", "more"]);
+        assert_eq!(fs::read(folders.to("a/file")).unwrap(), b"newest");
+    }
+}
+
+#[test]
+fn what_a_fallen_server_has_left_is_put_back_whenever_that_ends() {
+    let folders = exchanged("aside");
+    fs::write(folders.to("of the rebuilt"), "x").unwrap();
+    is_newest(&folders);
+    // It ended before all was aside.
+    fs::create_dir(folders.to(".holdfast-going-aside")).unwrap();
+    fs::create_dir(folders.to(".holdfast-arriving")).unwrap();
+    fs::rename(folders.to("a"), folders.to(".holdfast-going-aside/a")).unwrap();
+    is_newest(&folders);
+    // It ended in the exchange.
+    let half = exchanged("aside-half");
+    fs::create_dir(half.to(".holdfast-arrived")).unwrap();
+    fs::write(half.to(".holdfast-arrived/.holdfast-moving"), "").unwrap();
+    fs::rename(half.to("a"), half.to(".holdfast-arrived/a")).unwrap();
+    is_newest(&half);
+    // Links of these names are no folders of ours.
+    for name in [".holdfast-aside", ".holdfast-going-aside"] {
+        symlink("/etc", half.to(name)).unwrap();
+        is_newest(&half);
+    }
+    assert!(Path::new("/etc/passwd").exists());
+}
+
+#[test]
+fn it_is_forgotten_once_the_server_is_rebuilt() {
+    let folders = exchanged("forgotten");
+    super::forget(&folders.to(""), None).unwrap();
+    assert_eq!(names(&folders.to("")), [".holdfast-removing", "a"]);
+    let mounts = Mounts::read().unwrap();
+    let collected = Collected::begin(&[folders.to("")], own(), Limits::default(), &mounts).unwrap();
+    assert_eq!(names(&folders.to("")), ["a"], "whoever copies it next removes it");
+    drop(collected);
+    settle(&folders.to(""), None).unwrap();
+    assert_eq!(fs::read(folders.to("a/file")).unwrap(), b"image");
+}
+
 #[test]
 fn what_cannot_go_over_is_refused_by_name() {
     let folders = Folders::new("refused");
@@ -196,7 +269,8 @@ fn what_cannot_go_over_is_refused_by_name() {
     round(&mut collected);
     let mut state = freeze(&mut collected, &Writing::new()).unwrap();
     let mounts = Mounts::read().unwrap();
-    let refused = Placing::begin(&state, &[folders.to("")], &mounts).err().unwrap().to_string();
+    let refused =
+        Placing::begin(&state, &[folders.to("")], false, &mounts).err().unwrap().to_string();
     assert!(refused.contains("state_dirs are ["), "only this host's own folders: {refused}");
     // A link that arrives does not lead writes to another place.
     state.entries[0].kind = StateKind::Link { to: b"/etc".to_vec() };
@@ -280,7 +354,7 @@ fn what_somebody_left_in_the_way_is_removed_however_deep() {
     let own: Vec<u8> = to.as_os_str().as_bytes().strip_suffix(b"/").unwrap().to_vec();
     let state = State { folders: vec![own.clone()], ..state };
     let allowed = [PathBuf::from(std::ffi::OsStr::from_bytes(&own))];
-    let mut placing = Placing::begin(&state, &allowed, &Mounts::read().unwrap()).unwrap();
+    let mut placing = Placing::begin(&state, &allowed, false, &Mounts::read().unwrap()).unwrap();
     fs::remove_file(folders.to(".holdfast-arriving/file")).unwrap();
     let fifo = folders.to(".holdfast-arriving/file");
     assert!(std::process::Command::new("mkfifo").arg(fifo).status().unwrap().success());
