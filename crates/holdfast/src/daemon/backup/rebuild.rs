@@ -89,6 +89,9 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
     }
 }
 
+/// What becomes of the files that a dead server has left in a state folder of that user's.
+type Settles = fn(&Path, Option<(u32, u32)>) -> Result<(), SnapshotError>;
+
 impl BackupDaemon<'_, '_> {
     /// The server is not rebuilt: its state folders are as it has left them.
     pub(super) fn put_back(&self) -> anyhow::Result<()> {
@@ -100,15 +103,12 @@ impl BackupDaemon<'_, '_> {
         heed("state_dirs", self.each_state_folder(forget));
     }
 
-    fn each_state_folder(
-        &self,
-        does: fn(&Path, Option<(u32, u32)>) -> Result<(), SnapshotError>,
-    ) -> anyhow::Result<()> {
+    fn each_state_folder(&self, settles: Settles) -> anyhow::Result<()> {
         let server = &self.node.config.server;
         if !self.rebuilds || server.state_dirs.is_empty() {
             return Ok(());
         }
         let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
-        server.state_dirs.iter().try_for_each(|folder| Ok(does(folder, user)?))
+        server.state_dirs.iter().try_for_each(|folder| Ok(settles(folder, user)?))
     }
 }
