@@ -405,13 +405,14 @@ fn resident_kib(pid: u32) -> u64 {
 }
 
 /// Ten times as many connections as are allowed: the first ones live, the others wait unanswered,
-/// and the survivor of a takeover has all that were served.
+/// and the survivor of a takeover has all that were served, keeps to the limit as well, and can be
+/// joined.
 #[test]
 fn the_limit_of_connections_is_kept() {
     const MAX: u32 = 64;
     let _limit = limit();
     let options = GroupOptions { connections_max: Some(MAX), ..GroupOptions::default() };
-    world::with_redis_and(&options, |testbed, group| {
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         on_client(testbed, || {
             let sockets: Vec<Socket> = (0..10 * MAX).map(|_| try_to_connect()).collect();
             std::thread::sleep(Duration::from_millis(1500));
