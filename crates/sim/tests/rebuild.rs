@@ -4,7 +4,9 @@
 mod calm;
 
 use calm::{MS, calm, run};
-use holdfast_sim::{Fault, How, Mutation, Plan, Rebuild, Rng, Step, When, simulate, trace_tail};
+use holdfast_sim::{
+    ColdPlan, Fault, How, Limits, Mutation, Plan, Rebuild, Rng, Step, When, simulate, trace_tail,
+};
 
 /// Runs of each named plan.
 const SEEDS: u64 = 8;
