@@ -53,8 +53,8 @@ pub mod primary {
     /// holds: many of them, and not long enough to shut out the clients of a server whose
     /// daemon has died.
     pub const MINDED: Duration = Duration::from_secs(1);
-    /// Time for which slots of ended connections are kept for late packets,
-    /// unless they are half of all.
+    /// Time for which slots of ended connections are kept for late packets, unless they are half of
+    /// all or fewer than an eighth of all are free.
     pub const LINGER: Duration = Duration::from_secs(60);
     /// Time between two looks after connections that nobody has accepted.
     pub const STRAY_EVERY: Duration = Duration::from_secs(2);

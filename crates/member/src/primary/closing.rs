@@ -38,10 +38,10 @@ impl PrimaryMachine {
         let late = |at: Nanos| now.since(at) > nanos(LINGER);
         while self.linger.front().is_some_and(|(at, _)| late(*at))
             || self.linger.len() > self.linger_max
+            || self.lacks_reserve()
         {
-            if let Some((_, id)) = self.linger.pop_front() {
-                host.free(id);
-            }
+            let Some((_, id)) = self.linger.pop_front() else { break };
+            host.free(id);
         }
     }
 
@@ -50,6 +50,13 @@ impl PrimaryMachine {
     /// record says then which connections have ended.
     fn is_short_of_slots(&self) -> bool {
         self.tables.conns.len() + self.linger.len() > self.linger_max + self.linger_max / 2
+    }
+
+    /// Whether fewer than an eighth of the gate's slots are free: a client that comes is worth more
+    /// than late packets of one that has gone.
+    fn lacks_reserve(&self) -> bool {
+        let taken = self.tables.conns.len() + self.linger.len();
+        taken > 2 * self.linger_max - self.linger_max / 4
     }
 
     /// Whether the kernel has been done with a connection long enough for the client's last packets

@@ -81,6 +81,20 @@ fn ends_are_looked_for_more_often_where_slots_are_few() {
     }
 }
 
+/// Of 200 slots 25 are kept free, as long as connections that have ended hold some.
+#[test]
+fn ended_connections_make_room_for_living_ones() {
+    for (living, freed) in [(165, 0), (170, 5), (190, 10)] {
+        let mut bed = Bed::new();
+        let now = bed.book.bench.now;
+        bed.machine.linger.extend((1000..1010).map(|id| (now, ConnId(id))));
+        (1..=living).for_each(|id| drop(bed.connect(id)));
+        bed.pass(100);
+        let free = |line: &&String| line.starts_with("free 1");
+        assert_eq!(bed.book.lines.iter().filter(free).count(), freed, "{living}");
+    }
+}
+
 /// The client may know of a connection, and would wait for an answer for as long as the slot does.
 #[test]
 fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
