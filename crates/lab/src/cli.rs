@@ -4,6 +4,7 @@ use crate::bench::{self, BenchCommand};
 use crate::chaos::{self, ChaosArgs};
 use crate::demo;
 use crate::life::{self, LifeArgs};
+use crate::servers::{self, ServersArgs};
 use crate::simulate::{self, SimulateArgs};
 use crate::{emu, fttcp, load};
 use anyhow::Result;
@@ -68,6 +69,13 @@ enum Verb {
     /// `status` on every host is true; nothing has grown. A violation prints the
     /// line that replays it.
     Life(LifeArgs),
+    /// Debian's servers under Holdfast, one after the other: which work, and how well.
+    ///
+    /// Each is started by itself and protected, asked by its own client and by
+    /// sessions that stay, killed under them, and joined by the other member. Exit
+    /// code 1 if one fails; one that is refused in words does not. docs/SERVERS.md is
+    /// made by it.
+    Servers(ServersArgs),
     /// Three deaths of a redis-server's primary, told and drawn.
     Demo(DemoArgs),
     /// Print a completion script for a shell.
@@ -106,6 +114,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Bench(command) => bench::run(command),
         Verb::Chaos(args) => chaos::run(&args),
         Verb::Life(args) => life::run(&args),
+        Verb::Servers(args) => servers::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Papers(verb) => holdfast_papers::run(verb, &fttcp::FIGURES),
         Verb::Demo(args) => demo::run(&args),

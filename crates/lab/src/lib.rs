@@ -12,6 +12,7 @@ pub mod emu;
 mod fttcp;
 mod life;
 pub mod load;
+mod servers;
 mod simulate;
 pub mod testbed;
 

@@ -39,7 +39,6 @@ const REFUSED: [(&str, &str); 32] = [
     ("closed", "epoll set 3 watches a descriptor that was closed ("),
     ("pair", "descriptor 3 is a connected UNIX socket"),
     ("raw", "descriptor 3 is a raw socket"),
-    ("netlink", "descriptor 3 is a netlink socket"),
     ("packet", "descriptor 3 is a packet socket"),
     ("vsock", "descriptor 3 is a socket of an unknown family"),
     ("alarm", "it has set an alarm (alarm, setitimer)"),

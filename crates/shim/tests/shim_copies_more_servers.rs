@@ -55,6 +55,19 @@ fn work(port: u16) {
     ask(&format!("delete {job}\r\n"), "DELETED");
 }
 
+/// The address of example.net, by DNS over TCP.
+fn resolve(port: u16) {
+    let question = b"\x07example\x03net\x00\x00\x01\x00\x01";
+    let mut client = connect(port);
+    let request =
+        [&b"\x00\x1d\x02\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"[..], question].concat();
+    client.get_mut().write_all(&request).expect("asked");
+    let mut answer = [0; 47];
+    client.read_exact(&mut answer).expect("answered");
+    assert_eq!(answer[2..4], [2, 1]);
+    assert_eq!(answer[43..], [192, 0, 2, 1], "{answer:?}");
+}
+
 /// Has the copy follow the load until so many requests are answered; then the load ends.
 fn follow(server: &Server, copy: &Server, mut log: Log, load: &Load) {
     let enough = load.answers.load(SeqCst) + REQUESTS;
@@ -158,5 +171,27 @@ fn beanstalkd_is_copied_twice() {
     let number = port.to_string();
     let argv = [installed("/usr/bin/beanstalkd"), "-l", "127.0.0.1", "-p", &number];
     copied(&argv, port, &dir, work);
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// It has a netlink socket, through which it asks for the host's addresses.
+#[test]
+fn dnsmasq_is_copied_twice() {
+    let (port, dir) = (PORT + 4, scratch("copied-dnsmasq"));
+    let number = format!("--port={port}");
+    let argv = [
+        installed("/usr/sbin/dnsmasq"),
+        "--no-daemon",
+        "--conf-file=/dev/null",
+        "--no-resolv",
+        "--no-hosts",
+        &number,
+        "--listen-address=127.0.0.1",
+        "--bind-interfaces",
+        "--user=root",
+        "--address=/example.net/192.0.2.1",
+        "--pid-file=",
+    ];
+    copied(&argv, port, &dir, resolve);
     let _ = std::fs::remove_dir_all(dir);
 }

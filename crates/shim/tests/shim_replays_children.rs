@@ -35,6 +35,8 @@ fn ask_all() {
     assert_eq!(ask("k"), "0 1 15\n");
     assert_eq!(ask("t"), "7\n");
     assert_eq!(ask("p"), "5 0 piped\n");
+    // EINVAL: the server makes a child without namespaces then.
+    assert_eq!(ask("n"), "-1 22\n");
 }
 
 #[test]

@@ -79,6 +79,8 @@ const TAIL: &str = "
 
 ## Servers that were tried
 
+[SERVERS.md](SERVERS.md) has forty, each tried by `holdfast-lab servers`; what follows was found before.
+
 Recorded under load and replayed without a difference, by the tests
 `shim_replays_a_server`, `shim_replays_more_servers` and `shim_replays_threads`
 (Debian 12): redis, nginx (one process), lighttpd, mosquitto, a Python asyncio

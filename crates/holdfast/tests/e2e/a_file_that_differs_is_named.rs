@@ -61,8 +61,8 @@ fn of_backup(testbed: &Testbed, name: &str) -> std::path::PathBuf {
 }
 
 /// A load of small requests.
-fn load(program: Program, duration_ms: u64) -> Spec {
-    let groups = vec![LoadGroup::usual(Workload::HttpKeepalive, 2, program.port())];
+fn load(port: u16, duration_ms: u64) -> Spec {
+    let groups = vec![LoadGroup::usual(Workload::HttpKeepalive, 2, port)];
     Spec { groups, ..world::counting(duration_ms, 0, None) }
 }
 
@@ -80,7 +80,7 @@ fn assert_named(testbed: &Testbed, recipe: &Recipe, what: &str, path: &Path) {
         format!("the {what} {} differs between the members: make it equal", path.display());
     assert_eq!(says(Role::Backup, "reason"), reason);
     world::wait_until("the primary alone", || says(Role::Primary, "state") == "unprotected");
-    let report = world::finish(world::start(testbed, &load(recipe.program, 500)), &group);
+    let report = world::finish(world::start(testbed, &load(recipe.port, 500)), &group);
     assert!(report.total(|it| it.replies) > 0);
 }
 
@@ -112,7 +112,7 @@ fn equal_files_and_modules_are_protected() {
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe = with_modules(&testbed);
     let group = Group::start(&testbed, &recipe, &GroupOptions::default()).expect("a group");
-    let run = world::start(&testbed, &load(recipe.program, 2500));
+    let run = world::start(&testbed, &load(recipe.port, 2500));
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(group.status(Role::Backup).expect("the daemon answers")["state"], "protected");
     world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");

@@ -52,6 +52,7 @@ mod one_file_for_all_hosts;
 mod packets_can_be_watched;
 mod redis_files;
 mod redis_survives_the_death_of_daemon_and_server;
+mod servers_keep_what_the_page_says;
 mod signals_reach_the_server;
 mod spread_world;
 mod state_goes_over_with_the_server;

@@ -2,7 +2,7 @@
 
 use super::host::DISK;
 use super::ours::{ColdOptions, GroupOptions};
-use super::server::{Program, Recipe};
+use super::server::Recipe;
 use super::topology::addresses;
 use super::{Role, Testbed, interface};
 use std::fmt::Write as _;
@@ -35,15 +35,12 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     } else {
         (addresses::PRIMARY, addresses::BACKUP)
     };
-    let port = config.recipe.program.port();
+    let port = config.recipe.port;
+    let mut services = format!("\"{}:{port}\"", addresses::SERVICE_V4);
     // A server must listen at every service of its group.
-    let services = match config.recipe.program {
-        // These servers listen on IPv4 only.
-        Program::Bird | Program::Tinyproxy => format!("\"{}:{port}\"", addresses::SERVICE_V4),
-        _ => {
-            format!("\"{}:{port}\", \"[{}]:{port}\"", addresses::SERVICE_V4, addresses::SERVICE_V6)
-        }
-    };
+    if config.recipe.has_ipv6 {
+        services += &format!(", \"[{}]:{port}\"", addresses::SERVICE_V6);
+    }
     let run_dir = config.run_dir.display();
     let settings = setting("heartbeat_ms", config.options.heartbeat_ms)
         + &setting("connections_max", config.options.connections_max.map(u64::from))
@@ -95,6 +92,11 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         config.recipe.user,
         config.log_file.display(),
     );
+    if !config.recipe.env.is_empty() {
+        let pair = |(name, value): &(String, String)| format!("{name} = {value:?}");
+        let pairs: Vec<String> = config.recipe.env.iter().map(pair).collect();
+        out += &format!("env = {{ {} }}\n", pairs.join(", "));
+    }
     if let Some(cold) = &config.options.cold {
         out += &cold_table(testbed, cold);
     }

@@ -69,12 +69,17 @@ impl Host {
         let inside = base.join("host");
         std::fs::create_dir_all(&outside)?;
         std::fs::create_dir_all(&inside)?;
+        // It knows its own name, and no name server: one that no way leads to is waited for.
+        let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+        std::fs::write(outside.join("hosts"), format!("{hosts}\n127.0.1.1 {id}-{name}\n"))?;
+        std::fs::write(outside.join("resolv.conf"), "")?;
         let clock = (CLOCK_STEP_S * number).to_string();
         // Nothing else writes to the host's disk, as to a real host's: whatever this machine's disk
         // does must not show in a takeover.
         let script = format!(
             "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
-             mount --bind '{}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs -o size={DISK_BYTES} disk '{host}/{DISK}'; \
+             mount --bind '{0}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs -o size={DISK_BYTES} disk '{host}/{DISK}'; \
+             for file in hosts resolv.conf; do [ ! -e /etc/$file ] || mount --bind '{0}'/$file /etc/$file; done; \
              hostname '{id}-{name}'; ip link set lo up; echo ready; exec sleep infinity",
             outside.display(),
             host = inside.display(),

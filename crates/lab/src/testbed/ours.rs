@@ -105,7 +105,7 @@ impl<'a> Group<'a> {
         let mut group = Self::launch(testbed, recipe, options)?;
         let protected = group.wait_protected();
         protected.map_err(|error| anyhow!("{error:#}\n{}", group.log_tails()))?;
-        let (port, primary) = (recipe.program.port(), testbed.host(Role::Primary).holder());
+        let (port, primary) = (recipe.port, testbed.host(Role::Primary).holder());
         wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))?;
         Ok(group)
     }
@@ -440,7 +440,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When there is none.
     pub fn server_pid(&self, role: Role) -> Result<u32> {
-        let program = Path::new(self.recipe.program.path());
+        let program = &self.recipe.program;
         // A server that has outlived its daemon is a child of the host's first process.
         let from = [self.child_pid(role)?, self.testbed.host(role).holder()];
         wait_for("the server's process", SETUP_LIMIT, || {

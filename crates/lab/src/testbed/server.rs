@@ -73,6 +73,11 @@ impl Program {
         }
     }
 
+    /// Whether the program listens on IPv6, too.
+    fn has_ipv6(self) -> bool {
+        !matches!(self, Program::Bird | Program::Tinyproxy)
+    }
+
     /// Whether the program serves documents.
     fn is_http(self) -> bool {
         matches!(self, Program::Lighttpd | Program::Nginx | Program::Python)
@@ -82,14 +87,20 @@ impl Program {
 /// A server that is prepared to be started, the same on every host.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// The program.
-    pub program: Program,
+    /// What its process runs, which is not the first word of the command where that is a script.
+    pub program: PathBuf,
+    /// The port it listens on.
+    pub port: u16,
+    /// Whether it listens at the IPv6 address of the service, too.
+    pub has_ipv6: bool,
     /// Its command line.
     pub command: Vec<String>,
     /// Working directory, as the host's processes see it.
     pub directory: PathBuf,
     /// User that the server runs as.
     pub user: &'static str,
+    /// Variables of its environment, besides those of its daemon.
+    pub env: Vec<(String, String)>,
     /// Folders that are copied together with its memory.
     pub state_dirs: Vec<PathBuf>,
 }
@@ -112,7 +123,16 @@ impl Recipe {
         give_away(&outside)?;
         let arguments = arguments(program, &own);
         let command = [program.path().to_owned()].into_iter().chain(arguments).collect();
-        Ok(Self { program, command, directory, user: USER, state_dirs: Vec::new() })
+        Ok(Self {
+            program: program.path().into(),
+            port: program.port(),
+            has_ipv6: program.has_ipv6(),
+            command,
+            directory,
+            user: USER,
+            env: Vec::new(),
+            state_dirs: Vec::new(),
+        })
     }
 
     /// Starts the server on `host` without Holdfast, and waits until it listens.
@@ -123,8 +143,9 @@ impl Recipe {
         let log = fs::File::create(host.outside().join("server.log"))?;
         let child = host
             .command("setpriv")
-            .args(["--reuid", self.user, "--regid", "nogroup", "--clear-groups"])
+            .args(["--reuid", self.user, "--regid", group_of(self.user)?.trim(), "--clear-groups"])
             .args(["env", "-C", &self.directory.display().to_string()])
+            .args(self.env.iter().map(|(name, value)| format!("{name}={value}")))
             .args(&self.command)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -133,10 +154,10 @@ impl Recipe {
             .context("cannot start the server")?;
         let mut server = PlainServer { child, pid: 0 };
         server.pid = wait_for("the server's process", SETUP_LIMIT, || {
-            descendants_running(server.child.id(), Path::new(self.program.path())).first().copied()
+            descendants_running(server.child.id(), &self.program).first().copied()
         })?;
         wait_for("a listening server", SETUP_LIMIT, || {
-            listens(host.holder(), self.program.port()).then_some(())
+            listens(host.holder(), self.port).then_some(())
         })
         .with_context(|| {
             fs::read_to_string(host.outside().join("server.log")).unwrap_or_default()
@@ -192,6 +213,11 @@ fn write_documents(directory: &Path, limit: u64) -> Result<()> {
         fs::write(directory.join(crate::load::http_file(size)), &content)?;
     }
     Ok(())
+}
+
+/// The group that a user belongs to, by number.
+fn group_of(user: &str) -> Result<String> {
+    crate::command::output("id", &["-g", user])
 }
 
 /// Makes `nobody` the owner of a directory and everything in it.

@@ -5,7 +5,6 @@
 #include <grp.h>
 #include <linux/filter.h>
 #include <linux/io_uring.h>
-#include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -187,7 +186,6 @@ static int has(const char *what) {
     if (IS("closed")) return closed();
     if (IS("pair")) return pair();
     if (IS("raw")) return socket(AF_INET, SOCK_RAW, IPPROTO_ICMP) >= 0;
-    if (IS("netlink")) return socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) >= 0;
     if (IS("packet")) return socket(AF_PACKET, SOCK_RAW, 0) >= 0;
     if (IS("vsock")) return socket(AF_VSOCK, SOCK_STREAM, 0) >= 0;
     if (IS("alarm")) return alarmed();

@@ -107,7 +107,7 @@ calls! {
     alarm Replayed "alarm, setitimer, getitimer, timer_settime fire on the primary; not rearmed at promotion";
     // Processes and threads
     fork Replayed "children run unprotected, and one that touches a client's socket ends protection. The replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
-    clone Refused "use fork or pthread_create; by number, a plain fork is one";
+    clone Refused "use fork or pthread_create; by number, a plain fork is one, and one with namespaces fails with EINVAL";
     exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection";
     spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
     popen Refused "use pipe, fork and read";

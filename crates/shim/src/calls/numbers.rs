@@ -99,6 +99,12 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_clone if b == 0 && a as i32 & !0xff & !CLONE_IDS == 0 => {
                 processes::fork() as isize
             }
+            // As a kernel without namespaces says it: servers that would like some (vsftpd)
+            // fork then, and give nobody up.
+            libc::SYS_clone if a as i32 & CLONE_NAMESPACES != 0 => {
+                refused("clone", "with namespaces; a fork without is replicated");
+                libc_result(-(libc::EINVAL as isize))
+            }
             libc::SYS_clone | libc::SYS_clone3 => {
                 no_such_call("clone", "use fork or pthread_create")
             }
@@ -119,6 +125,15 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
 /// Flags of `clone` that only store the child's number, which libc's fork does.
 const CLONE_IDS: i32 =
     libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
+
+/// Flags of `clone` that give the child namespaces of its own.
+const CLONE_NAMESPACES: i32 = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
 
 fn no_such_call(name: &str, remedy: &str) -> isize {
     refused(name, remedy);

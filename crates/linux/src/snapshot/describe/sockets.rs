@@ -123,10 +123,10 @@ fn address(fd: BorrowedFd<'_>, call: NameCall) -> io::Result<Vec<u8>> {
 pub(super) fn refusals(socket: &Socket, number: u32, refusals: &mut Refusals) {
     let reason = match socket.family {
         libc::AF_INET | libc::AF_INET6 if socket.kind == libc::SOCK_RAW => "is a raw socket",
-        libc::AF_INET | libc::AF_INET6 => return,
+        // A copy hears nothing of its own through one, as a replica does not.
+        libc::AF_INET | libc::AF_INET6 | libc::AF_NETLINK => return,
         libc::AF_UNIX if socket.is_connected => "is a connected UNIX socket",
         libc::AF_UNIX => return,
-        libc::AF_NETLINK => "is a netlink socket",
         libc::AF_PACKET => "is a packet socket",
         _ => "is a socket of an unknown family",
     };
