@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// What a process has, with the words by which it is refused.
-const REFUSED: [(&str, &str); 32] = [
+const REFUSED: [(&str, &str); 31] = [
     ("alone", "its first thread has ended"),
     ("stopped", "it is stopped by a signal"),
     ("traced", "somebody else traces it"),
