@@ -95,6 +95,9 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         config.recipe.user,
         config.log_file.display(),
     );
+    if config.options.is_family {
+        out += "run = \"parallel\"\n";
+    }
     if let Some(cold) = &config.options.cold {
         out += &cold_table(testbed, cold);
     }

@@ -66,6 +66,8 @@ pub struct GroupOptions {
     /// A server without a backup is rebuilt if it falls; `cold` says where what it needs is
     /// kept, and the backup is hot.
     pub rebuild: bool,
+    /// The server's processes are all in one log.
+    pub is_family: bool,
     /// Variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }

@@ -8,6 +8,7 @@ use crate::snapshot::SnapshotError;
 use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
 use crate::spawn::books;
+use crate::spawn::family::Members;
 use holdfast_wire::quiet::{ShimState, shim_mode};
 use holdfast_wire::shm::{RING_OFFSET, mode};
 use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
@@ -47,9 +48,20 @@ impl Server {
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
         let process = Process::Copy(restored);
         let started = Instant::now();
-        let (ending, _maker) = (None, None);
+        let (ending, _maker, members) = (None, None, Members::default());
         let (control, standard) = (Some(control), own_standard());
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+        Ok(Self {
+            memory,
+            process,
+            pidfd,
+            ending,
+            control,
+            wake,
+            started,
+            standard,
+            members,
+            _maker,
+        })
     }
 }
 
