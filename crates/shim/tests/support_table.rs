@@ -28,7 +28,7 @@ const TAIL: &str = "
   the server nothing (`futex`, `mmap`, `exit` and their like) are let through.
 - **Watching** costs about 5 ns on a system call through libc (50 instead of
   45 ns); a call from the loader or the vDSO costs 0.7 us.
-- **With `[server] run = "parallel"`** children are in the log and watched, like the
+- **With `[server] run = \"parallel\"`** children are in the log and watched, like the
   server (decision 33 of REPLICATION.md), and the next three points do not hold. Memory
   that processes share is not ordered.
 - **Children are not watched** by the alarm: fork and exec end it in the child,
