@@ -5,6 +5,7 @@
  * f it serves on in a child, p it asks its parent over a pipe, q as k, with a client's
  * connection in both hands of a fork. */
 #include "listen.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,6 +34,14 @@ static int next_number(void) {
     return number;
 }
 
+/* A child's end may interrupt it. */
+static ssize_t read_all(int fd, void *to, size_t len) {
+    ssize_t n;
+    while ((n = read(fd, to, len)) < 0 && errno == EINTR)
+        ;
+    return n;
+}
+
 static void say(int fd, const char *what, int number) {
     static int served;
     struct timespec now;
@@ -45,7 +54,7 @@ static void say(int fd, const char *what, int number) {
 
 static void serve(int fd) {
     char question = 0;
-    while (read(fd, &question, 1) == 1) {
+    while (read_all(fd, &question, 1) == 1) {
         int number = 0;
         switch (question) {
         case 'n':
@@ -53,7 +62,7 @@ static void serve(int fd) {
             break;
         case 'p':
             write(asks[1], "?", 1);
-            read(answers[0], &number, sizeof number);
+            read_all(answers[0], &number, sizeof number);
             say(fd, "parent", number);
             break;
         case 'f':
