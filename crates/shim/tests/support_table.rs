@@ -103,9 +103,11 @@ uvicorn, pypy, slapd, ruby (now and then it diverges), squid (`-N`), apache2 (`-
 With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
 (`-db`, one thread), dnsmasq (`-d`), node (`--single-threaded --v8-pool-size=0`).
 
-Not: servers that accept in child processes (nginx with workers, apache2, gunicorn,
-PostgreSQL, sshd, dovecot, vsftpd): children run outside protection, and protection
-ends, by name, when one serves a client. Nor what races without locks in threads:
+With `[server] run = \"parallel\"` (test `shim_replays_families`, and nginx end to end):
+nginx with workers, gunicorn with workers, apache2 prefork.
+
+Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot, vsftpd,
+Samba). Nor what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 

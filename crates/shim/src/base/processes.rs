@@ -6,7 +6,7 @@ use crate::base::state::group;
 use crate::base::sys::{sys, syscall};
 use crate::base::{conns, fds, holders, report, robust};
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::group::Process;
+use holdfast_wire::group::{Process, TURN_WORDS};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, conn_state};
 
@@ -54,6 +54,9 @@ pub fn free_thread(number: u16) {
 pub fn end(place: usize, mut each: impl FnMut(u32)) {
     let Some(process) = group().processes.get(place) else { return };
     let pid = process.pid.load(Relaxed);
+    // It sleeps no more; who shares its word looks by itself.
+    let word = process.first.load(Relaxed) as usize % TURN_WORDS;
+    group().sleepers.0.fetch_and(!(1 << word), SeqCst);
     for owner in group().owners.iter().filter(|it| it.load(Relaxed) == place as u32 + 1) {
         owner.store(0, Release);
     }

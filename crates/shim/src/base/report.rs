@@ -145,7 +145,7 @@ pub fn diverged_number(there: i32, here: i32) -> ! {
     report(&[
         "a process is number ",
         decimal(i64::from(there), a),
-        " on the primary and ",
+        " on the primary, and ",
         decimal(i64::from(here), b),
         " here: the server starts programs beside its own processes, which the replica does not",
     ])
