@@ -143,15 +143,14 @@ fn apache_with_processes_is_followed() {
     let program = installed("/usr/sbin/apache2");
     let dir = scratch("apache-family");
     let (conf, own) = (dir.join("apache.conf"), dir.display());
-    let module = |name: &str| {
-        format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n")
-    };
+    let module =
+        |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
     let modules: String = ["mpm_prefork", "authz_core"].into_iter().map(module).collect();
     write(
         &conf,
         &format!(
-            "ServerRoot {own}\n{modules}Listen 127.0.0.1:{APACHE_PORT}\nServerName x\n\
-             PidFile {own}/pid\nErrorLog {own}/error.log\nUser nobody\nGroup nogroup\n\
+            "ServerRoot .\n{modules}Listen 127.0.0.1:{APACHE_PORT}\nServerName x\n\
+             PidFile pid\nErrorLog error.log\nUser nobody\nGroup nogroup\n\
              StartServers 3\nMinSpareServers 2\nMaxSpareServers 4\nMaxRequestWorkers 8\n\
              DocumentRoot {own}\n<Directory {own}>\nRequire all granted\n</Directory>\n"
         ),

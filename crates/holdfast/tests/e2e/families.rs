@@ -126,7 +126,8 @@ fn connections_survive_the_death_of_all_processes_and_the_daemon() {
         let all = processes(group, Role::Primary);
         group.kill_member(Role::Primary).expect("they die");
         await_takeover(group);
-        assert!(all.iter().all(|pid| world::has_ended(*pid)), "nobody is left");
+        let are_gone = || all.iter().all(|pid| world::has_ended(*pid));
+        world::wait_until("the end of all of them", are_gone);
         finish(run, group);
         // Those who said nothing meanwhile go on as well, and so does the server.
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
