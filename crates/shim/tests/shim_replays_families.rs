@@ -12,7 +12,6 @@ use std::net::TcpStream;
 const PORT: u16 = 16_380;
 const NGINX_PORT: u16 = PORT + 1;
 const GUNICORN_PORT: u16 = PORT + 2;
-const APACHE_PORT: u16 = PORT + 3;
 
 /// What it answers hangs on the worker's past, on randomness, and on numbers of processes.
 const APPLICATION: &str = "
@@ -135,40 +134,5 @@ fn gunicorn_with_workers_is_followed() {
         fetch();
     };
     run_and_promote_family(&argv, GUNICORN_PORT, "gunicorn-family", load, fetch);
-    let _ = std::fs::remove_dir_all(dir);
-}
-
-#[test]
-fn apache_with_processes_is_followed() {
-    let program = installed("/usr/sbin/apache2");
-    let dir = scratch("apache-family");
-    let (conf, own) = (dir.join("apache.conf"), dir.display());
-    let module =
-        |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
-    let modules: String = ["mpm_prefork", "authz_core"].into_iter().map(module).collect();
-    write(
-        &conf,
-        &format!(
-            "ServerRoot .\n{modules}Listen 127.0.0.1:{APACHE_PORT}\nServerName x\n\
-             PidFile pid\nErrorLog error.log\nUser nobody\nGroup nogroup\n\
-             StartServers 3\nMinSpareServers 2\nMaxSpareServers 4\nMaxRequestWorkers 8\n\
-             DocumentRoot {own}\n<Directory {own}>\nRequire all granted\n</Directory>\n"
-        ),
-    );
-    let conf = conf.display().to_string();
-    let fetch = || {
-        sh(&format!(
-            "for c in 1 2 3; do (for i in $(seq 20); do curl -sf http://127.0.0.1:{APACHE_PORT}/1k.bin \
-             http://127.0.0.1:{APACHE_PORT}/256k.bin | cmp - {own}/both.bin || exit 1; done) & \
-             all=\"$all $!\"; done; for c in $all; do wait $c || exit 1; done"
-        ));
-    };
-    sh(&format!("cat {own}/1k.bin {own}/256k.bin >{own}/both.bin"));
-    let load = || {
-        wait_for(APACHE_PORT);
-        fetch();
-    };
-    let argv = [program, "-DFOREGROUND", "-f", &conf];
-    run_and_promote_family(&argv, APACHE_PORT, "apache-family", load, fetch);
     let _ = std::fs::remove_dir_all(dir);
 }
