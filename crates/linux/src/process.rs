@@ -183,17 +183,6 @@ pub fn holder_of_socket(inode: u32) -> Option<u32> {
     pids.filter(has_it).min_by_key(when)
 }
 
-/// Has what the calling thread starts from now on be in a pid namespace of its own, whose
-/// first process is the next one: when that ends, all others do.
-///
-/// # Errors
-/// Without `CAP_SYS_ADMIN`.
-pub fn begin_pid_namespace() -> io::Result<()> {
-    // SAFETY: plain numbers.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWPID) })?;
-    Ok(())
-}
-
 /// A process and all its descendants, itself first.
 #[must_use]
 pub fn family(pid: u32) -> Vec<u32> {

@@ -251,17 +251,6 @@ impl Server {
         process::pidfd_getfd(self.pidfd.as_fd(), fd)
     }
 
-    /// Like [`Self::take_fd`], of whichever process of a family holds the connection.
-    ///
-    /// # Errors
-    /// As [`Self::take_fd`], and if no process has said that it holds it.
-    pub fn take_connection(&self, accept: u32, fd: RawFd) -> io::Result<OwnedFd> {
-        if !self.memory.is_family() {
-            return self.take_fd(fd);
-        }
-        self.members.take_fd(self.pid(), self.memory.holder(accept), fd)
-    }
-
     /// Borrows a connection that the server has accepted and not closed: `None`
     /// if it is not there, or is not the socket with this cookie.
     #[must_use]
@@ -353,7 +342,7 @@ impl Server {
             let ending = || process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
             self.ending = match self.process {
                 Process::Child(_) => ending(),
-                Process::Copy(_) => ending().map(as_the_server),
+                Process::Copy(_) => ending().map(copy::as_the_server),
                 // Only its parent is told how it ended.
                 Process::Found(_) => {
                     let has_ended = process::poll_in(self.pidfd(), 0).unwrap_or(true);
@@ -382,15 +371,6 @@ impl Server {
             Process::Child(_) | Process::Found(_) => self.pidfd.as_fd(),
             Process::Copy(copy) => copy.namespace(),
         }
-    }
-}
-
-/// The server's own ending, told by that of the process that keeps a copy's namespace, which
-/// ends as a shell does.
-fn as_the_server(ending: Ending) -> Ending {
-    match ending {
-        Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
-        other => other,
     }
 }
 
@@ -613,28 +593,4 @@ fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-    use std::process::Command;
-
-    #[test]
-    fn a_log_is_never_another_file_than_the_one_that_is_named() {
-        let folder = std::env::temp_dir().join(format!("holdfast-log-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let folder = folder.canonicalize().unwrap();
-        let at = |name: &str| folder.join(name);
-        open_log(&at("own")).unwrap();
-        open_log(&at("own")).expect("appended to");
-        open_log(Path::new("/dev/null")).unwrap();
-        symlink(at("own"), at("link")).unwrap();
-        symlink(&folder, at("folder")).unwrap();
-        std::fs::hard_link(at("own"), at("second")).unwrap();
-        assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-        for name in ["link", "folder/own", "second", "own", "pipe"] {
-            let error = open_log(&at(name)).expect_err(name).to_string();
-            assert!(error.contains("the server's log"), "{error}");
-        }
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
 use crate::priority;
-use crate::process::{self, EventFd};
+use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
 use crate::snapshot::error::{Doing, refuse};
@@ -148,6 +148,15 @@ impl Read for Pieces {
         into[..len].copy_from_slice(&self.now[self.at..self.at + len]);
         self.at += len;
         Ok(len)
+    }
+}
+
+/// The server's own ending, told by that of the process that keeps a copy's namespace, which
+/// ends as a shell does.
+pub(super) fn as_the_server(ending: Ending) -> Ending {
+    match ending {
+        Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
+        other => other,
     }
 }
 

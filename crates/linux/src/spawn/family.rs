@@ -2,6 +2,7 @@
 //! so that both members' have the same numbers; its first process is the server, and the
 //! kernel ends the others with it.
 
+use super::Server;
 use crate::process;
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +22,7 @@ pub(super) fn spawn(
     }
     let ((to, made), (maker, until_dropped)) = (channel(), channel());
     let work = move || {
-        let child = process::begin_pid_namespace().and_then(|()| command.spawn());
+        let child = begin_namespace().and_then(|()| command.spawn());
         let runs = child.is_ok();
         if to.send(child).is_ok() && runs {
             // The server is this thread's child: it would end with it.
@@ -31,6 +32,29 @@ pub(super) fn spawn(
     std::thread::Builder::new().name("family".to_owned()).spawn(work)?;
     let child = made.recv().map_err(|_| io::Error::other("whoever starts it is gone"))??;
     Ok((child, Some(maker)))
+}
+
+/// Has what the calling thread starts from now on be in a pid namespace of its own, whose
+/// first process is the next one: when that ends, all others do.
+fn begin_namespace() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Server {
+    /// Like [`Self::take_fd`], of whichever process of a family holds the connection.
+    ///
+    /// # Errors
+    /// As [`Self::take_fd`], and if no process has said that it holds it.
+    pub fn take_connection(&self, accept: u32, fd: RawFd) -> io::Result<OwnedFd> {
+        if !self.memory.is_family() {
+            return self.take_fd(fd);
+        }
+        self.members.take_fd(self.pid(), self.memory.holder(accept), fd)
+    }
 }
 
 /// Processes by their numbers in the server's namespace.
