@@ -28,5 +28,5 @@ pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;
 pub use replicated::{
     CONNECTIONS_MAX, Cold, Config, Edge, FLOWS_MAX, Group, Mac, Member, Mode, RING_BYTES,
-    Replicated, Role, SERVICES_MAX, Server,
+    Replicated, Role, Run, SERVICES_MAX, Server,
 };

@@ -10,14 +10,15 @@ mod tests;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
-    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, RING_OFFSET, VERSION,
-    conn_state, mode,
+    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, POOL_BYTES, POOL_PART_BYTES,
+    RING_OFFSET, VERSION, conn_state, mode, option,
 };
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
 use zerocopy::IntoBytes;
@@ -81,8 +82,9 @@ impl SharedMemory {
         // SAFETY: a fresh descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let total = RING_OFFSET + ring_bytes;
+        let size = total + pool_bytes(settings);
         // SAFETY: a plain system call on our descriptor.
-        if unsafe { libc::ftruncate(fd.as_raw_fd(), total as i64) } != 0 {
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), size as i64) } != 0 {
             return Err(fail("sizing the log's memory"));
         }
         // The server has the descriptor too: shortening the memory would kill its
@@ -115,7 +117,7 @@ impl SharedMemory {
             return Err(other("its memory is not sealed"));
         }
         let file = std::fs::File::from(fd);
-        if file.metadata()?.len() != total as u64 {
+        if file.metadata()?.len() != (total + pool_bytes(settings)) as u64 {
             return Err(other("its memory has another size"));
         }
         let fd = OwnedFd::from(file);
@@ -174,6 +176,63 @@ impl SharedMemory {
         unsafe {
             &*self.base.add(HEADER_BYTES).cast::<ConnEntry>().add(accept as usize % CONNS_MAX)
         }
+    }
+
+    /// Whether the server's processes are all in one log.
+    #[must_use]
+    pub fn is_family(&self) -> bool {
+        self.header().options & option::FAMILY != 0
+    }
+
+    /// Of a family: the process that holds descriptor `fd` for a connection, in the
+    /// server's own numbers.
+    #[must_use]
+    pub fn holder(&self, accept: u32) -> i32 {
+        self.entry(accept).pid.load(Acquire)
+    }
+
+    /// Of a family: reads a connection's retained output, at an offset in its ring of
+    /// `cap` bytes. The numbers are the server's word.
+    ///
+    /// # Errors
+    /// If that lies outside of its part of the pool.
+    pub fn read_pool(&self, accept: u32, (cap, at): (u64, u64), into: &mut [u8]) -> io::Result<()> {
+        let within = cap.saturating_add(at).saturating_add(into.len() as u64);
+        if at.saturating_add(into.len() as u64) > cap || within > POOL_PART_BYTES as u64 {
+            return Err(io::Error::other("no replica keeps output there"));
+        }
+        let file = std::fs::File::from(self.fd.try_clone()?);
+        file.read_exact_at(into, self.part_of_pool(accept) + cap + at)
+    }
+
+    /// Bytes of the memory that are in use.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        const BLOCK_BYTES: u64 = 512;
+        let file = self.fd.try_clone().map(std::fs::File::from);
+        file.and_then(|file| file.metadata()).map_or(0, |it| it.blocks() * BLOCK_BYTES)
+    }
+
+    /// Of a family: the connection's retained output is of no more use.
+    pub fn free_part(&self, accept: u32) {
+        self.punch(self.part_of_pool(accept), POOL_PART_BYTES);
+    }
+
+    /// Of a family: nobody's retained output is of use.
+    pub fn free_pool(&self) {
+        self.punch((RING_OFFSET + self.ring_bytes) as u64, POOL_BYTES);
+    }
+
+    fn part_of_pool(&self, accept: u32) -> u64 {
+        let part = accept as usize % CONNS_MAX * POOL_PART_BYTES;
+        (RING_OFFSET + self.ring_bytes + part) as u64
+    }
+
+    fn punch(&self, at: u64, bytes: usize) {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a plain system call on our descriptor; nothing of ours is mapped there.
+        // What fails leaves memory in use.
+        let _ = unsafe { libc::fallocate(self.fd.as_raw_fd(), how, at as i64, bytes as i64) };
     }
 
     /// Cookies of the sockets in the table: accepted connections whose place was not
@@ -486,7 +545,12 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Maps the whole memory, and the ring once more right behind it.
+/// Size of the pool behind the ring.
+fn pool_bytes(settings: &Settings) -> usize {
+    if settings.options & option::FAMILY != 0 { POOL_BYTES } else { 0 }
+}
+
+/// Maps the whole memory up to the pool, and the ring once more right behind it.
 fn map_twice(fd: i32, total: usize, ring_bytes: usize) -> io::Result<*mut u8> {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let fixed = libc::MAP_SHARED | libc::MAP_FIXED;

@@ -4,6 +4,7 @@
 
 mod books;
 mod copy;
+mod family;
 mod original;
 
 pub use copy::{Copying, Making};
@@ -14,6 +15,7 @@ use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
+use family::Members;
 use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use std::ffi::OsString;
 use std::fs::File;
@@ -47,6 +49,8 @@ pub struct ServerCommand {
     pub open_files: Option<OpenFiles>,
     /// Whether the kernel may place it at random addresses.
     pub aslr: bool,
+    /// Whether its processes are all in one log: they are in a pid namespace of their own.
+    pub family: bool,
 }
 
 /// Highest number of a signal.
@@ -58,6 +62,7 @@ struct Preparation {
     handed: [RawFd; HANDED],
     /// Numbers that the handed descriptors get.
     places: [RawFd; HANDED],
+    /// Its daemon as it sees that: 0 from another pid namespace.
     daemon: u32,
     open_files: Option<OpenFiles>,
     aslr: bool,
@@ -79,8 +84,10 @@ pub struct Server {
     started: Instant,
     /// Standard input, output and error of its daemon when it was made.
     standard: Standard,
-    /// For a copy: keeps the thread alive whose child it is; the thread ends when this
-    /// is dropped.
+    /// Processes of a family, by their own numbers.
+    members: Members,
+    /// For a copy, and for a family: keeps the thread alive whose child it is; the thread
+    /// ends when this is dropped.
     _maker: Option<Sender<()>>,
 }
 
@@ -117,16 +124,28 @@ impl Server {
         let (control, theirs) = socket_pair()?;
         let wake = EventFd::new()?;
         let handed = [theirs.as_raw_fd(), memory.fd().as_raw_fd(), wake.as_fd().as_raw_fd()];
-        let mut child = build(command, handed)?.spawn()?;
+        let made = build(command, handed)?;
+        let (mut child, _maker) = family::spawn(made, command.family)?;
         let pidfd = process::pidfd_open(child.id()).inspect_err(|_| {
             // Nobody would watch it.
             let _ = child.kill();
             let _ = child.wait();
         })?;
         let (process, started) = (Process::Child(child.id()), Instant::now());
-        let (ending, _maker) = (None, None);
+        let (ending, members) = (None, Members::default());
         let (control, standard) = (Some(control), own_standard());
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+        Ok(Self {
+            memory,
+            process,
+            pidfd,
+            ending,
+            control,
+            wake,
+            started,
+            standard,
+            members,
+            _maker,
+        })
     }
 
     /// Takes over a server that an earlier daemon has started and that speaks alone: found
@@ -146,8 +165,19 @@ impl Server {
         let wake = EventFd::of(process::pidfd_getfd(process, wake)?)?;
         let pidfd = process.try_clone_to_owned()?;
         let (process, started) = (Process::Found(pid), Instant::now());
-        let (ending, control, _maker) = (None, None, None);
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+        let (ending, control, _maker, members) = (None, None, None, Members::default());
+        Ok(Self {
+            memory,
+            process,
+            pidfd,
+            ending,
+            control,
+            wake,
+            started,
+            standard,
+            members,
+            _maker,
+        })
     }
 
     /// Standard input, output and error of its daemon when it was made.
@@ -240,7 +270,7 @@ impl Server {
         if !open || entry.conn.load(Relaxed) != accept {
             return None;
         }
-        let fd = self.take_fd(entry.fd.load(Relaxed)).ok()?;
+        let fd = self.take_connection(accept, entry.fd.load(Relaxed)).ok()?;
         Some(Borrowed { fd, _mark: mark })
     }
 
@@ -312,7 +342,7 @@ impl Server {
             let ending = || process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
             self.ending = match self.process {
                 Process::Child(_) => ending(),
-                Process::Copy(_) => ending().map(as_the_server),
+                Process::Copy(_) => ending().map(copy::as_the_server),
                 // Only its parent is told how it ended.
                 Process::Found(_) => {
                     let has_ended = process::poll_in(self.pidfd(), 0).unwrap_or(true);
@@ -341,15 +371,6 @@ impl Server {
             Process::Child(_) | Process::Found(_) => self.pidfd.as_fd(),
             Process::Copy(copy) => copy.namespace(),
         }
-    }
-}
-
-/// The server's own ending, told by that of the process that keeps a copy's namespace, which
-/// ends as a shell does.
-fn as_the_server(ending: Ending) -> Ending {
-    match ending {
-        Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
-        other => other,
     }
 }
 
@@ -419,7 +440,7 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
     let preparation = Preparation {
         handed,
         places,
-        daemon: std::process::id(),
+        daemon: if command.family { 0 } else { std::process::id() },
         open_files: command.open_files,
         aslr: command.aslr,
         has_user: command.ids.is_some(),
@@ -572,28 +593,4 @@ fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-    use std::process::Command;
-
-    #[test]
-    fn a_log_is_never_another_file_than_the_one_that_is_named() {
-        let folder = std::env::temp_dir().join(format!("holdfast-log-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let folder = folder.canonicalize().unwrap();
-        let at = |name: &str| folder.join(name);
-        open_log(&at("own")).unwrap();
-        open_log(&at("own")).expect("appended to");
-        open_log(Path::new("/dev/null")).unwrap();
-        symlink(at("own"), at("link")).unwrap();
-        symlink(&folder, at("folder")).unwrap();
-        std::fs::hard_link(at("own"), at("second")).unwrap();
-        assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-        for name in ["link", "folder/own", "second", "own", "pipe"] {
-            let error = open_log(&at(name)).expect_err(name).to_string();
-            assert!(error.contains("the server's log"), "{error}");
-        }
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
+mod tests;

@@ -2,12 +2,14 @@
 //! and answered from the log on the backup.
 
 pub mod binds;
+pub mod births;
 pub mod children;
 pub mod clocks;
 pub mod content;
 pub mod controls;
 pub mod descriptors;
 pub mod family;
+pub mod file_locks;
 pub mod files;
 pub mod identity;
 pub mod inherited;
@@ -19,6 +21,7 @@ pub mod masks;
 pub mod modules;
 pub mod numbers;
 pub mod output;
+pub mod passed;
 pub mod paths;
 pub mod processes;
 pub mod processors;

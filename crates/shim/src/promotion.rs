@@ -2,41 +2,55 @@
 //! waits until its sockets are real, and goes live.
 
 use crate::base::fds::{self, Kind};
-use crate::base::state::{self, CONTROL_FD, Mode, header};
+use crate::base::state::{self, Mode, header};
 use crate::base::sys::{self, sys, syscall};
-use crate::base::{log, park, ring};
+use crate::base::{log, park, processes, ring};
 use crate::calls::{binds, clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Longest time for which the main thread waits for the others to reach the
-/// log's end, in ms.
+/// Longest time for which the first thread waits for the others to reach the
+/// log's end, in ms: of one process, and of a family.
 const OTHERS_WAIT_MS: u32 = 3;
+const FAMILY_WAIT_MS: u32 = 200;
 
-/// Turns the replica into the server: run by one thread, at the end of the log.
+/// Turns the replica into the server: run by one thread, at the end of the log. In a
+/// family one thread of each process does, and that of the first process speaks for all.
 pub fn lead() {
     log::wake_turns();
+    if state::place() == 0 {
+        offer();
+    }
+    let h = header();
+    loop {
+        let seen = h.mode.0.load(Acquire);
+        if shared_mode::is_alone(seen) {
+            break;
+        }
+        sys::futex_wait(&h.mode.0, seen, true, 0);
+    }
+    go_live();
+}
+
+/// Tells the daemon that it may make the sockets real.
+fn offer() {
     wait_for_others();
     binds::publish();
+    if state::is_family() {
+        // All processes must have the same clocks, and they go on in any order.
+        clocks::continue_from_log();
+    }
     let h = header();
     if h.mode.0.compare_exchange(shared_mode::DRAIN, shared_mode::PARKED, SeqCst, SeqCst).is_ok() {
         h.daemon_waiting.0.store(1, SeqCst);
         ring::kick();
     }
-    loop {
-        match h.mode.0.load(Acquire) {
-            shared_mode::LIVE => break,
-            other => {
-                sys::futex_wait(&h.mode.0, other, true, 0);
-            }
-        }
-    }
-    go_live();
 }
 
 fn wait_for_others() {
-    for _ in 0..OTHERS_WAIT_MS * 20 {
-        if park::all_at_end() {
+    let wait_ms = if state::is_family() { FAMILY_WAIT_MS } else { OTHERS_WAIT_MS };
+    for _ in 0..wait_ms * 20 {
+        if processes::all_at_end() {
             return;
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -46,7 +60,9 @@ fn wait_for_others() {
 }
 
 fn go_live() {
-    clocks::continue_from_log();
+    if !state::is_family() {
+        clocks::continue_from_log();
+    }
     fds::for_each(|fd, f| match f.kind() {
         Kind::Outside => inherited::bury(fd, f),
         // A UNIX listener is bound already; TCP listeners are the daemon's
@@ -56,7 +72,10 @@ fn go_live() {
         }
         _ => {}
     });
-    take_queue();
+    inherited::forget();
+    if !state::is_family() {
+        take_queue();
+    }
     ready::rearm();
     // From here on it is a server that speaks alone, like any other.
     state::set_mode(Mode::Record);
@@ -69,29 +88,8 @@ fn go_live() {
 /// Takes the connections of the dead primary's accept queue from the daemon,
 /// each in a message with its listener's number.
 fn take_queue() {
-    inherited::forget();
     while inherited::has_room() {
-        let Some((listener, fd)) = receive_fd() else { return };
+        let Some((listener, fd)) = inherited::receive() else { return };
         inherited::add(listener, fd);
     }
-}
-
-fn receive_fd() -> Option<(i32, i32)> {
-    let mut listener = 0i32;
-    let mut control = [0u64; 4];
-    let mut iov = libc::iovec { iov_base: (&raw mut listener).cast(), iov_len: 4 };
-    // SAFETY: all-zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags) };
-    if r != 4 || message.msg_controllen < 20 {
-        return None;
-    }
-    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
-    Some((listener, control[2] as u32 as i32))
 }

@@ -3,14 +3,14 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{
-    self, CONTROL_FD, DIRTY, EXCLUDED, FAULT_FD, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header,
-    mode,
+    self, CONTROL_FD, EXCLUDED, FAULT_FD, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
 };
 use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, fds, handed, objects, park, quiet, ring};
-use crate::calls::{family, processors, replace, threads};
+use crate::base::{alarm, defer, fds, handed, kept, objects, park, quiet, ring, robust};
+use crate::calls::{births, family, processors, replace, threads};
 use crate::promotion;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, Ordering::*};
 use holdfast_wire::log::Op;
 use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
@@ -32,12 +32,12 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     replace::note_preload(environment);
     objects::for_each_object(note_allocator);
     park::set_lead(promotion::lead);
-    state::OPTIONS.store(header().options, Relaxed);
+    robust::note_process();
     processors::note();
     threads::note_main();
     family::note();
     // The program that became this one has logged this.
-    DIRTY.store(ring::tail(), Relaxed);
+    state::group().dirty.0.store(ring::tail(), Relaxed);
     header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD | shm::mode::SOLO => Mode::Record,
@@ -61,6 +61,9 @@ fn show() {
 
 /// Logs the end of the process by its own will.
 extern "C" fn stop() {
+    if births::leave() {
+        return;
+    }
     quiet::call(|_| {
         match mode() {
             Mode::Record => {
@@ -78,7 +81,22 @@ extern "C" fn stop() {
     });
 }
 
-/// Maps header, table and ring, and the ring once more behind itself.
+/// The header as the daemon has filled it, as far as what is mapped depends on it.
+fn shape(memory: i32) -> Option<(usize, u32)> {
+    let mut head = [0u8; 64];
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_pread64, memory, head.as_mut_ptr(), head.len(), 0) };
+    let word = |at: usize| head[at..].first_chunk().copied().map(u32::from_ne_bytes);
+    let long = |at: usize| head[at..].first_chunk().copied().map(u64::from_ne_bytes);
+    let is_ours = r == head.len() as isize
+        && long(offset_of!(shm::Header, magic)) == Some(MAGIC)
+        && word(offset_of!(shm::Header, version)) == Some(shm::VERSION);
+    let ring_bytes = long(offset_of!(shm::Header, ring_bytes))? as usize;
+    is_ours.then_some((ring_bytes, word(offset_of!(shm::Header, options))?))
+}
+
+/// Maps header, table, group and ring, and the ring once more behind itself; and of a
+/// family the pool.
 pub fn map(memory: i32) {
     let fail = |why: &str| -> ! {
         sys::say(&[
@@ -88,11 +106,13 @@ pub fn map(memory: i32) {
         ]);
         die(EXIT_SETUP)
     };
-    let total = sys!(SYS_lseek, memory, 0, libc::SEEK_END);
-    if total <= RING_OFFSET as isize {
-        fail("it is too small");
+    let Some((ring_bytes, options)) = shape(memory) else { fail("it has another layout") };
+    let total = RING_OFFSET + ring_bytes;
+    state::OPTIONS.store(options, Relaxed);
+    let pool_bytes = if state::is_family() { shm::POOL_BYTES } else { 0 };
+    if sys!(SYS_lseek, memory, 0, libc::SEEK_END) != (total + pool_bytes) as isize {
+        fail("it has another size");
     }
-    let ring_bytes = total as usize - RING_OFFSET;
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let base =
@@ -103,24 +123,15 @@ pub fn map(memory: i32) {
     let first = unsafe { syscall!(SYS_mmap, base, total, both, fixed, memory, 0) };
     // SAFETY: as above.
     let second = unsafe {
-        syscall!(
-            SYS_mmap,
-            base as usize + total as usize,
-            ring_bytes,
-            both,
-            fixed,
-            memory,
-            RING_OFFSET
-        )
+        syscall!(SYS_mmap, base as usize + total, ring_bytes, both, fixed, memory, RING_OFFSET)
     };
-    if base < 0 && base > -4096 || first != base || second != base + total {
+    if base < 0 && base > -4096 || first != base || second != base + total as isize {
         fail("it cannot be mapped");
     }
     // SAFETY: just mapped so, and large enough for all three.
     unsafe { state::set_shared(base as usize as *mut u8, ring_bytes as u64) };
-    let h = header();
-    if h.magic != MAGIC || h.version != shm::VERSION || h.ring_bytes != ring_bytes as u64 {
-        fail("it has another layout");
+    if pool_bytes > 0 && !kept::map_pool(memory, total) {
+        fail("the pool cannot be mapped");
     }
 }
 

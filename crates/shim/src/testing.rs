@@ -1,7 +1,7 @@
 //! What unit tests share: memory as the daemon would have mapped it. All of the
 //! shim's state belongs to the process, so one test has it at a time.
 
-use crate::base::state::{self, DIRTY, Mode, header};
+use crate::base::state::{self, Mode, header};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::{HEADER_LEN, Header, record_len};
 use holdfast_wire::shm::{HEADER_BYTES, MAGIC, RING_OFFSET, TABLE_BYTES, VERSION, mode};
@@ -25,7 +25,7 @@ pub fn attach(as_mode: Mode) -> Attached {
     let h = state::header_ptr().cast::<u8>();
     // SAFETY: header and table are mapped, and nobody else looks at them.
     unsafe { core::ptr::write_bytes(h, 0, HEADER_BYTES + TABLE_BYTES) };
-    DIRTY.store(0, Relaxed);
+    state::group().dirty.0.store(0, Relaxed);
     let attached = Attached { _turn: turn };
     attached.become_mode(as_mode);
     attached

@@ -28,6 +28,9 @@ const TAIL: &str = "
   the server nothing (`futex`, `mmap`, `exit` and their like) are let through.
 - **Watching** costs about 5 ns on a system call through libc (50 instead of
   45 ns); a call from the loader or the vDSO costs 0.7 us.
+- **With `[server] run = \"parallel\"`** children are in the log and watched, like the
+  server (decision 33 of REPLICATION.md), and the next three points do not hold. Memory
+  that processes share is not ordered.
 - **Children are not watched** by the alarm: fork and exec end it in the child,
   which is outside protection.
 - **Children that serve** end protection at their first call on a client's socket or
@@ -102,9 +105,12 @@ uvicorn, pypy, slapd, ruby (now and then it diverges), squid (`-N`), apache2 (`-
 With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
 (`-db`, one thread), dnsmasq (`-d`), node (`--single-threaded --v8-pool-size=0`).
 
-Not: servers that accept in child processes (nginx with workers, apache2, gunicorn,
-PostgreSQL, sshd, dovecot, vsftpd): children run outside protection, and protection
-ends, by name, when one serves a client. Nor what races without locks in threads:
+With `[server] run = \"parallel\"` (test `shim_replays_families`, and nginx end to end):
+nginx with workers, gunicorn with workers. apache2 prefork diverges there now and
+then: how many processes it makes hangs on memory that they share.
+
+Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot, vsftpd,
+Samba). Nor what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 

@@ -10,6 +10,7 @@
 pub mod buffering;
 #[cfg(feature = "std")]
 pub mod gate;
+pub mod group;
 pub mod hash;
 pub mod log;
 #[cfg(feature = "std")]

@@ -9,7 +9,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the record format; peers with another version are refused.
-pub const LOG_VERSION: u32 = 2;
+pub const LOG_VERSION: u32 = 3;
 
 /// Alignment of records in the log, in bytes.
 pub const ALIGN: usize = 8;
@@ -118,10 +118,14 @@ ops! {
     Lock,
     /// A thread was created; `ret` is its number.
     Thread,
-    /// A process was forked; `ret` is its pid, `fd` its stream number.
+    /// A process was forked; `ret` is its pid. In a family `fd` is the number of its first
+    /// thread, and `conn` its place among the processes.
     Fork,
     /// The process exits with `ret`.
     Exit,
+    /// A process of the family has ended without an [`Op::Exit`]; `fd` is its place. The
+    /// connections that ended with it follow, as [`Op::Close`] with `fd` -1.
+    Death,
 }
 
 /// One more reading of a clock within an [`Op::Clock`] record: servers read

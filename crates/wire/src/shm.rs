@@ -6,14 +6,16 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+pub use crate::group::{Group, PROCESSES_MAX, Process};
 pub use crate::quiet::ShimState;
 
 /// First word of the header page.
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 8;
-/// Bytes of the header; the connection table follows, then the ring.
+pub const VERSION: u32 = 9;
+/// Bytes of the header; the connection table follows, then what the processes of a
+/// family share, then the ring, and for a family the pool of retained output.
 pub const HEADER_BYTES: usize = 4096;
 /// Most connections of one server, open or closing, at a time.
 pub const CONNS_MAX: usize = 16384;
@@ -27,11 +29,19 @@ pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
 pub const LISTENERS_MAX: usize = 16;
 /// Number of descriptors that the daemon hands to the shim.
 pub const HANDED: usize = 3;
+/// Offset of the [`Group`] in the shared memory, in bytes.
+pub const GROUP_OFFSET: usize = HEADER_BYTES + TABLE_BYTES;
 /// Offset of the ring in the shared memory, in bytes.
-pub const RING_OFFSET: usize = HEADER_BYTES + TABLE_BYTES;
+pub const RING_OFFSET: usize = GROUP_OFFSET + size_of::<Group>();
 /// Most output that a replica keeps for one connection until the client has it,
 /// in bytes.
 pub const KEEP_BYTES_MAX: u64 = 64 << 20;
+/// Part of a family's pool in which one connection's retained output lies, in bytes. A
+/// ring of `n` bytes, a power of two, begins at `n` there: so one that grows lies beside
+/// the one that it comes from.
+pub const POOL_PART_BYTES: usize = 2 * KEEP_BYTES_MAX as usize;
+/// Size of a family's pool, behind the ring, in bytes; nearly all of it is a hole.
+pub const POOL_BYTES: usize = CONNS_MAX * POOL_PART_BYTES;
 /// Default size of the ring, in bytes; a power of two.
 pub const RING_BYTES: usize = 16 << 20;
 
@@ -86,6 +96,8 @@ pub mod option {
     /// Where the two bits lie that say what output waits for; see
     /// [`Buffering`](crate::buffering::Buffering).
     pub const BUFFERING_SHIFT: u32 = 2;
+    /// The server's processes are all in one log (decision 33).
+    pub const FAMILY: u32 = 16;
 }
 
 /// Bit of `Header::tail` (records are 8-aligned): the producer may still extend
@@ -208,7 +220,7 @@ pub struct ConnEntry {
     pub keep_cap: AtomicU64,
     /// Oldest retained stream offset.
     pub keep_from: AtomicU64,
-    /// Process that holds `fd`.
+    /// Process that holds `fd`, in the server's own numbers; 0 while none has said so.
     pub pid: AtomicI32,
     /// 1 = the server has seen the client's end of stream.
     pub eof: AtomicU32,
@@ -218,6 +230,10 @@ pub struct ConnEntry {
     /// waits for its end: a socket that outlives the server's descriptor would
     /// still be reported by the server's epoll sets.
     pub borrowed: AtomicU32,
+    /// In a family, the lock of who writes: the owner's process, as in [`Group::lock`].
+    pub writer: AtomicU32,
+    /// Processes of a family that hold the connection, one bit for each place.
+    pub holders: [AtomicU64; PROCESSES_MAX / 64],
 }
 
 #[cfg(test)]
@@ -227,6 +243,7 @@ mod tests {
     #[test]
     fn the_table_lies_between_the_header_and_the_ring() {
         assert_eq!((size_of::<Header>(), size_of::<ConnEntry>()), (HEADER_BYTES, 128));
-        assert_eq!((TABLE_BYTES, RING_OFFSET), (2 << 20, (2 << 20) + 4096));
+        assert_eq!((TABLE_BYTES, GROUP_OFFSET), (2 << 20, (2 << 20) + 4096));
+        assert!(RING_OFFSET > GROUP_OFFSET && RING_OFFSET.is_multiple_of(4096));
     }
 }

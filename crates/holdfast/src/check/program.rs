@@ -3,7 +3,7 @@
 //! processes or to go into the background, which no replica would notice.
 
 use super::Finding;
-use crate::config::Server;
+use crate::config::{Run, Server};
 use crate::fingerprint::{find_program, user_ids};
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -158,7 +158,8 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
     }
 }
 
-/// nginx: two directives, on the command line (`-g`) or in the file (`-c`, `-p`).
+/// nginx: two directives, on the command line (`-g`) or in the file (`-c`, `-p`). One is
+/// enough where all processes are in one log.
 fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
     let after =
         |option: &str| words.windows(2).find(|w| w[0] == option).map(|w| w[1]).unwrap_or_default();
@@ -169,16 +170,18 @@ fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
     let path = Path::new(after("-p")).join(file);
     let path = place(server, &path.to_string_lossy());
     let text = format!("{};{}", after("-g"), read(&path));
+    let is_needed = |statement: &str| statement == "daemon off" || server.run == Run::Auto;
     let missing: Vec<&str> = ["daemon off", "master_process off"]
         .into_iter()
-        .filter(|statement| !says(&text, statement))
+        .filter(|statement| is_needed(statement) && !says(&text, statement))
         .collect();
     let why = match missing.first() {
         None => return None,
         Some(&"daemon off") => IN_FRONT,
         Some(_) => FAMILY,
     };
-    let remedy = format!("write `{};` into {}", missing.join("; "), path.display());
+    let or = if why == FAMILY { ", or `run = \"parallel\"` into [server]" } else { "" };
+    let remedy = format!("write `{};` into {}{or}", missing.join("; "), path.display());
     Some(Finding::fail(NAME, format!("nginx: {why}"), remedy))
 }
 
@@ -243,6 +246,24 @@ mod tests {
         ] {
             assert_eq!(worst(command), None, "{command:?}");
         }
+    }
+
+    #[test]
+    fn a_family_in_one_log_needs_the_foreground_only() {
+        let path = Path::new("/etc/holdfast/demo.toml");
+        let mut server = Config::parse(path, CONFIG).unwrap().server.clone();
+        server.run = Run::Parallel;
+        let of = |server: &Server| by_command(server).pop().map(|it| it.remedy);
+        let with = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        server.command = with(&["nginx", "-c", "/none", "-g", "daemon off;"]);
+        assert_eq!(of(&server), None);
+        server.command = with(&["nginx", "-c", "/none"]);
+        assert!(of(&server).is_some_and(|it| it.contains("daemon off") && !it.contains("master")));
+        server.run = Run::Auto;
+        let remedy = of(&server).unwrap();
+        assert!(remedy.contains("master_process off") && !remedy.contains("parallel"), "{remedy}");
+        server.command = with(&["nginx", "-c", "/none", "-g", "daemon off;"]);
+        assert!(of(&server).is_some_and(|it| it.contains("run = \"parallel\"")));
     }
 
     #[test]

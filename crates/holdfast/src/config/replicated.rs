@@ -11,7 +11,7 @@ use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 pub use cold::{Cold, Mode};
 use holdfast_wire::buffering::Buffering;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -143,8 +143,32 @@ pub struct Server {
     /// Whether a server that reads the processor's time stamp counter itself is
     /// reported, and protection ended. Every clock read is then a system call.
     pub trap_tsc: bool,
+    /// How its processes run.
+    pub run: Run,
     /// Variables added to the environment that the daemon passes on.
     pub env: BTreeMap<String, String>,
+}
+
+/// How the processes of the server run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Run {
+    /// The server is the process that is started; its children are not protected.
+    #[default]
+    Auto,
+    /// All processes are in one log, and run as they like (decision 33).
+    Parallel,
+}
+
+impl Run {
+    /// As the file writes it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Parallel => "parallel",
+        }
+    }
 }
 
 /// A hardware (Ethernet) address.

@@ -14,7 +14,7 @@ use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::why_taken;
-use crate::config::{Config, Member, admin_socket, pin_dir};
+use crate::config::{Config, Member, Run, admin_socket, pin_dir};
 use crate::fingerprint;
 use crate::key::GroupKey;
 use crate::leavings;
@@ -451,6 +451,7 @@ impl<'a> MemberContext<'a> {
             shim: fingerprint::shim_path()?,
             open_files: open_files::of_server(mode)?,
             aslr: server.aslr,
+            family: server.run == Run::Parallel,
         };
         let settings = self.settings(mode)?;
         let started = Server::start(&command, &settings)
@@ -538,5 +539,6 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
 /// What the shim is told to do otherwise than usual.
 fn shim_options(config: &Config) -> u32 {
     let trap_tsc = if config.server.trap_tsc { option::TRAP_TSC } else { 0 };
-    trap_tsc | config.group.buffering.option()
+    let family = if config.server.run == Run::Parallel { option::FAMILY } else { 0 };
+    trap_tsc | family | config.group.buffering.option()
 }

@@ -177,6 +177,7 @@ fn settings(config: &Config) -> Vec<String> {
         format!("ring_bytes = {}", config.server.ring_bytes),
         format!("aslr = {}", config.server.aslr),
         format!("trap_tsc = {}", config.server.trap_tsc),
+        format!("run = {}", config.server.run.word()),
         format!("user = {}", config.server.user.as_deref().unwrap_or("")),
         format!("state_dirs = {}", state_dirs.join(" ")),
         format!(

@@ -89,6 +89,7 @@ pub fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Run;
     use std::collections::BTreeMap;
 
     #[test]
@@ -102,6 +103,7 @@ mod tests {
             ring_bytes: 1 << 20,
             aslr: false,
             trap_tsc: false,
+            run: Run::Auto,
             env: BTreeMap::new(),
         };
         let keys = |server: &Server| lacks(server).iter().map(|lack| lack.key).collect::<Vec<_>>();

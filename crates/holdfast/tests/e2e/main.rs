@@ -37,6 +37,7 @@ mod down_leaves_nothing;
 mod downloads_and_uploads_lose_no_byte;
 mod downloads_through_a_proxy_end_at_once;
 mod every_tcp_is_recovered;
+mod families;
 mod flows_leave_a_dead_string;
 mod heartbeats_come_as_configured;
 mod host_servers_share_a_service;

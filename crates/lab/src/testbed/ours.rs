@@ -65,6 +65,8 @@ pub struct GroupOptions {
     /// Whether a server without a backup is rebuilt if it falls. Then `cold` says where its image
     /// and log are kept, and the backup is hot.
     pub rebuild: bool,
+    /// Whether all of the server's processes are in one log.
+    pub is_family: bool,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }

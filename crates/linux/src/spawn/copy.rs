@@ -2,12 +2,13 @@
 
 use super::{FIRST_OWN, Process, Server, open_log, own_standard, socket_pair};
 use crate::priority;
-use crate::process::{self, EventFd};
+use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::SnapshotError;
 use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
 use crate::spawn::books;
+use crate::spawn::family::Members;
 use holdfast_wire::quiet::{ShimState, shim_mode};
 use holdfast_wire::shm::{RING_OFFSET, mode};
 use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
@@ -47,9 +48,20 @@ impl Server {
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
         let process = Process::Copy(restored);
         let started = Instant::now();
-        let (ending, _maker) = (None, None);
+        let (ending, _maker, members) = (None, None, Members::default());
         let (control, standard) = (Some(control), own_standard());
-        Ok(Self { memory, process, pidfd, ending, control, wake, started, standard, _maker })
+        Ok(Self {
+            memory,
+            process,
+            pidfd,
+            ending,
+            control,
+            wake,
+            started,
+            standard,
+            members,
+            _maker,
+        })
     }
 }
 
@@ -136,6 +148,15 @@ impl Read for Pieces {
         into[..len].copy_from_slice(&self.now[self.at..self.at + len]);
         self.at += len;
         Ok(len)
+    }
+}
+
+/// The server's own ending, told by that of the process that keeps a copy's namespace, which
+/// ends as a shell does.
+pub(super) fn as_the_server(ending: Ending) -> Ending {
+    match ending {
+        Ending::Exited(status @ 129..=192) => Ending::Killed(status - 128),
+        other => other,
     }
 }
 

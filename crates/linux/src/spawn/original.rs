@@ -29,6 +29,10 @@ const UNACKED_MAX: usize = 16 << 20;
 /// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
+/// Why no image is taken of a server with `run = "parallel"`.
+const FAMILY: &str =
+    "it can never be copied: it has child processes, which are all in its log (run = \"parallel\")";
+
 impl Server {
     /// It was found running: this process is not told how it ends.
     #[must_use]
@@ -72,6 +76,7 @@ impl Server {
     fn may_be_copied(&self) -> Result<(), SnapshotError> {
         match self.memory.mode() {
             mode::SOLO if !self.memory.is_attached() => refuse("it runs without the shim"),
+            mode::SOLO if self.memory.is_family() => refuse(FAMILY),
             mode::SOLO => Ok(()),
             mode::RECORD => refuse("it has a backup already"),
             mode::OFF | mode::BROKEN => {

@@ -1,7 +1,7 @@
 //! Protected connections: the table shared with the daemon.
 
 use crate::base::sys::{sys, syscall};
-use crate::base::{fds, kept, state};
+use crate::base::{fds, holders, kept, state};
 use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
@@ -11,30 +11,29 @@ use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 const LOOK_STEPS_MAX: u32 = 2000;
 const LOOK_STEP_NS: i64 = 50_000;
 
-static LAST: AtomicU32 = AtomicU32::new(0);
-/// Number of descriptors that refer to each connection (dup, dup2).
+/// Number of this process's descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
 
 /// The next accept number: the first whose entry no connection needs any more.
 /// `None` if there is none. Call it with the log held.
 pub fn next_number() -> Option<u32> {
-    let last = LAST.load(Relaxed);
+    let last = state::group().last_conn.load(Relaxed);
     let next = (1..=CONNS_MAX as u32).map(|n| last.wrapping_add(n));
     let number = next.filter(|n| *n != NO_CONN).find(|n| is_free(*n))?;
-    LAST.store(number, Relaxed);
+    state::group().last_conn.store(number, Relaxed);
     Some(number)
 }
 
 /// On the replica: takes the number that the primary has given; false if no primary
 /// gives it.
 pub fn take_number(number: u32) -> bool {
-    let ahead = number.wrapping_sub(LAST.swap(number, Relaxed));
+    let ahead = number.wrapping_sub(state::group().last_conn.swap(number, Relaxed));
     (1..=CONNS_MAX as u32).contains(&ahead)
 }
 
 /// Whether a connection was ever accepted.
 pub fn any() -> bool {
-    LAST.load(Relaxed) != 0
+    state::group().last_conn.load(Relaxed) != 0
 }
 
 /// Table entry of accept number `conn` (not [`holdfast_wire::log::NO_CONN`]).
@@ -71,6 +70,9 @@ pub fn open(conn: u32, fd: i32, socket: u64) {
         e.fd.store(fd, Relaxed);
         e.socket.store(socket, Relaxed);
         e.pid.store(sys!(SYS_getpid) as i32, Relaxed);
+        if state::is_family() {
+            holders::hold_alone(e);
+        }
         e.state.store(conn_state::OPEN, Release);
     });
     e.conn.store(conn, Release);
@@ -100,6 +102,47 @@ pub fn drop_ref(conn: u32, fd: i32) {
             }
         });
     }
+}
+
+/// In a family: a descriptor of this process is closed, while the log stands at that.
+/// Returns whether no process holds the connection any more.
+pub fn let_go(conn: u32, fd: i32) -> bool {
+    let e = entry(conn);
+    let is_last_here = REFS[conn as usize % CONNS_MAX].fetch_sub(1, Relaxed) == 1;
+    if e.fd.load(Relaxed) == fd && e.pid.load(Relaxed) == state::process().pid.load(Relaxed) {
+        e.pid.store(0, Relaxed);
+        fds::for_each(|other, f| {
+            if other != fd && f.conn.load(Relaxed) == conn {
+                claim(e, other);
+            }
+        });
+    }
+    is_last_here && holders::let_go(e, state::place())
+}
+
+/// The last process of a family has let go of a connection.
+pub fn end(conn: u32) {
+    let e = entry(conn);
+    e.fd.store(-1, Relaxed);
+    e.state.store(conn_state::CLOSED, SeqCst);
+    await_return(e);
+}
+
+/// Says that the connection can be had from this process, if no other one has said so.
+fn claim(e: &ConnEntry, fd: i32) {
+    if e.pid.load(Relaxed) == 0 {
+        e.fd.store(fd, Relaxed);
+        e.pid.store(state::process().pid.load(Relaxed), Release);
+    }
+}
+
+/// Says of each connection that this process holds, and of which nobody has said it, that
+/// it can be had from here.
+pub fn claim_all() {
+    fds::for_each(|fd, f| match f.conn.load(Relaxed) {
+        NO_CONN => {}
+        conn => claim(entry(conn), fd),
+    });
 }
 
 /// Waits until the daemon holds no duplicate of the descriptor: otherwise epoll

@@ -9,8 +9,9 @@
 use crate::base::state::tid;
 use crate::base::sys::{sys, syscall};
 use crate::base::waiting::{self, Queue};
-use crate::base::{fds, log};
+use crate::base::{conns, fds, holders, log, state};
 use core::sync::atomic::Ordering::Relaxed;
+use holdfast_wire::log::NO_CONN;
 
 /// Most bytes that one connection may have waiting: far below the smallest send
 /// buffer.
@@ -27,6 +28,9 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
         return false;
     }
     let (Some(queue), Some(f)) = (own(), fds::get(fd)) else { return false };
+    if is_shared(f) {
+        return false;
+    }
     let mark = u32::from(tid()) + 1;
     let has_waiting = match f.deferred.load(Relaxed) {
         0 => false,
@@ -44,6 +48,13 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
         f.deferred.store(mark, Relaxed);
     }
     is_certain
+}
+
+/// Whether another process may write to the same client, which would not see what waits
+/// here.
+fn is_shared(f: &fds::Fd) -> bool {
+    let conn = f.conn.load(Relaxed);
+    state::is_family() && conn != NO_CONN && holders::is_shared(conns::entry(conn))
 }
 
 fn buffer_is_empty(fd: i32) -> bool {

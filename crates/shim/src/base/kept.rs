@@ -2,10 +2,12 @@
 
 use crate::base::cells::Locked;
 use crate::base::copy;
-use crate::base::state::{self, Mode};
+use crate::base::state::{self, MEMORY_FD, Mode};
 use crate::base::sys::{self, syscall};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, conn_state};
+use holdfast_wire::shm::{
+    CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, POOL_BYTES, POOL_PART_BYTES, conn_state,
+};
 
 /// First size of a connection's retained output, in bytes; it may grow to
 /// KEEP_BYTES_MAX.
@@ -87,7 +89,7 @@ fn grow(e: &ConnEntry, need: u64) -> bool {
     if cap <= old_cap {
         return false;
     }
-    let fresh = REGION.map(cap as usize);
+    let fresh = new_ring(e, cap);
     if fresh.is_null() {
         return false;
     }
@@ -105,9 +107,51 @@ fn grow(e: &ConnEntry, need: u64) -> bool {
     e.keep_addr.store(fresh as u64, Relaxed);
     e.keep_cap.store(cap, Relaxed);
     if !old.is_null() {
-        sys::unmap(old, old_cap as usize);
+        free_ring(e, old, old_cap);
     }
     true
+}
+
+/// Offset of a family's pool in the shared memory.
+static POOL_OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// Maps a family's pool, which lies at `offset` in the memory: all processes have it at
+/// the same place. What one writes there the others and the daemon can read.
+pub fn map_pool(memory: i32, offset: usize) -> bool {
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+    let at = REGION.start;
+    // SAFETY: it takes no memory that anybody has.
+    let r = unsafe { syscall!(SYS_mmap, at, POOL_BYTES, both, flags, memory, offset) };
+    if r != at as isize {
+        return false;
+    }
+    // SAFETY: the mapping that was just made.
+    unsafe { syscall!(SYS_madvise, at, POOL_BYTES, libc::MADV_DONTDUMP) };
+    POOL_OFFSET.store(offset, Relaxed);
+    true
+}
+
+/// Where the connection's part of the pool begins, from the pool's beginning on.
+fn part(e: &ConnEntry) -> usize {
+    // SAFETY: an entry of the table.
+    let place = unsafe { core::ptr::from_ref(e).offset_from(state::table()) };
+    place as usize * POOL_PART_BYTES
+}
+
+fn new_ring(e: &ConnEntry, cap: u64) -> *mut u8 {
+    if state::is_family() {
+        return (REGION.start + part(e) + cap as usize) as *mut u8;
+    }
+    REGION.map(cap as usize)
+}
+
+fn free_ring(e: &ConnEntry, ring: *mut u8, cap: u64) {
+    if state::is_family() {
+        let at = POOL_OFFSET.load(Relaxed) + part(e) + cap as usize;
+        return sys::punch(MEMORY_FD.load(Relaxed), at as u64, cap);
+    }
+    sys::unmap(ring, cap as usize);
 }
 
 impl Region {
@@ -152,7 +196,7 @@ pub fn release(e: &ConnEntry) {
     }
     e.keep_cap.store(0, Relaxed);
     e.keep_from.store(e.out_bytes.load(Relaxed), Relaxed);
-    sys::unmap(addr as *mut u8, cap as usize);
+    free_ring(e, addr as *mut u8, cap);
 }
 
 /// Closed connections whose output is still kept, in a ring.
@@ -207,6 +251,10 @@ impl Leaving {
 /// it, and no longer. The closing thread looks at a few connections that were closed
 /// before it.
 pub fn leave(e: &'static ConnEntry) {
+    if state::is_family() {
+        // The daemon frees it: which process would come by is not known.
+        return;
+    }
     let keeps = e.keep_addr.load(Relaxed) != 0;
     if !keeps && !ANY_LEAVES.load(Relaxed) {
         return;

@@ -4,17 +4,15 @@
 //! head record only if it is its own; the record stays at the head until its
 //! effect (a lock taken, a descriptor made) is in place.
 
-use crate::base::state::{self, DIRTY, Mode, header, threaded};
+use crate::base::state::{self, Mode, group, header, threaded};
 use crate::base::table::Call;
-use crate::base::{copy, handlers, report, ring, sys};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use crate::base::{copy, handlers, processes, report, ring, robust, sys};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::buffering::Buffering;
+use holdfast_wire::group::TURN_WORDS;
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
 use holdfast_wire::shm::{OPEN, mode};
 
-/// Number of futex words. Threads beyond it share words, and wake each other
-/// needlessly.
-const TURN_WORDS: usize = 64;
 /// Time after which a thread that nobody could wake looks for itself, in ns:
 /// the one that consumed last may be blocked in a call that is not in the log.
 const TURN_WAIT_NS: u64 = 10_000_000;
@@ -24,34 +22,46 @@ const OPEN_BYTES_MAX: u64 = 512;
 /// Turns of the loop that waits for the backup before it sleeps.
 const SPIN: u32 = 200;
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
-/// Futex word of each thread that waits for its turn.
-static TURNS: [AtomicU32; TURN_WORDS] = [const { AtomicU32::new(0) }; TURN_WORDS];
-/// The thread that consumed last, which waits for more log. [`NOBODY`] if that
-/// thread makes a call that is not in the log, or if none has consumed yet.
-static LAST: AtomicU32 = AtomicU32::new(NOBODY);
-const NOBODY: u32 = u32::MAX;
-/// Which words of [`TURNS`] have sleepers.
-static SLEEPERS: AtomicU64 = AtomicU64::new(0);
-
 /// Holds the log, so that a call and its record are one step for other threads.
 pub struct Held(bool);
 
 /// Takes the log lock if there is more than one thread.
 pub fn hold() -> Held {
-    if !threaded() {
+    // A thread that forks has it already.
+    if !threaded() || state::is_forking() {
         return Held(false);
     }
-    sys::lock(&LOCK);
+    lock(&group().lock.0);
     Held(true)
+}
+
+impl Held {
+    /// Keeps the log until [`release`].
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+/// Gives back what [`Held::keep`] has kept.
+pub fn release() {
+    unlock(&group().lock.0);
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         if self.0 {
-            sys::unlock(&LOCK);
+            release();
         }
     }
+}
+
+/// Takes a lock that the server's threads share, in whichever process they are.
+pub fn lock(word: &AtomicU32) {
+    if state::is_family() { robust::lock(word) } else { sys::lock(word) }
+}
+
+pub fn unlock(word: &AtomicU32) {
+    if state::is_family() { robust::unlock(word) } else { sys::unlock(word) }
 }
 
 /// Content of a record, besides its payload.
@@ -137,7 +147,7 @@ pub fn extend(_: &Held, word: u64) -> bool {
     // It fails if the daemon has ended the record meanwhile.
     let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
     if added && buffering().waits_for(Op::Clock, 0) {
-        DIRTY.store(end + WORD, Relaxed);
+        group().dirty.0.store(end + WORD, Relaxed);
     }
     added
 }
@@ -169,7 +179,7 @@ fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
         }
     }
     if buffering().waits_for(entry.op, entry.flags) {
-        DIRTY.store(tail + len, Relaxed);
+        group().dirty.0.store(tail + len, Relaxed);
     }
     tail + len
 }
@@ -220,12 +230,12 @@ fn buffering() -> Buffering {
 /// Output commit (decision 7): waits until the backup holds every event that
 /// the output could depend on, as far as it waits for such.
 pub fn commit() {
-    commit_to(DIRTY.load(Relaxed));
+    commit_to(group().dirty.0.load(Relaxed));
 }
 
 /// Whether output could leave now without waiting.
 pub fn is_committed() -> bool {
-    holds(DIRTY.load(Relaxed))
+    holds(group().dirty.0.load(Relaxed))
 }
 
 /// Whether nobody waits for the backup to hold everything before `need`, or it
@@ -275,7 +285,7 @@ impl Taken {
         let next = h.head.0.load(Relaxed) + record_len(self.header.payload_len as usize) as u64;
         let threads = threaded();
         if threads {
-            LAST.store(u32::from(state::tid()), Relaxed);
+            group().last.0.store(myself(), Relaxed);
         }
         h.head.0.store(next, SeqCst);
         if threads && next < h.tail.0.load(Acquire) {
@@ -319,6 +329,14 @@ pub fn take_any() -> Option<Taken> {
                     taken.done();
                     handlers::run(signal);
                 }
+                Some(Op::Death) => {
+                    processes::end_twin(taken.header.fd as usize);
+                    taken.done();
+                }
+                Some(Op::Close) if taken.header.fd < 0 => {
+                    processes::end_connection(taken.header.conn);
+                    taken.done();
+                }
                 _ => return Some(taken),
             }
             continue;
@@ -343,32 +361,36 @@ pub fn take_any() -> Option<Taken> {
     }
 }
 
+/// The calling thread, as `Group::last` names it.
+fn myself() -> u32 {
+    u32::from(state::tid()) + 1
+}
+
 /// Whether the calling thread is the one that waits for more log.
 fn waits_for_more() -> bool {
-    let me = u32::from(state::tid());
-    LAST.load(Relaxed) == me || LAST.compare_exchange(NOBODY, me, SeqCst, Relaxed).is_ok()
+    let (last, me) = (&group().last.0, myself());
+    last.load(Relaxed) == me || last.compare_exchange(0, me, SeqCst, Relaxed).is_ok()
 }
 
 /// The replica's calling thread makes a call that is not in the log, perhaps
 /// forever: another thread must wait for more.
 pub fn leave() {
-    let me = u32::from(state::tid());
-    if LAST.compare_exchange(me, NOBODY, SeqCst, Relaxed).is_err() {
+    if group().last.0.compare_exchange(myself(), 0, SeqCst, Relaxed).is_err() {
         return;
     }
-    let sleepers = SLEEPERS.load(SeqCst);
+    let sleepers = group().sleepers.0.load(SeqCst);
     if sleepers != 0 {
         wake(sleepers.trailing_zeros() as u16);
     }
 }
 
 fn turn_word(tid: u16) -> &'static AtomicU32 {
-    &TURNS[tid as usize % TURN_WORDS]
+    &group().turns[tid as usize % TURN_WORDS]
 }
 
 pub fn wake(tid: u16) {
     turn_word(tid).fetch_add(1, SeqCst);
-    sys::futex_wake(turn_word(tid), false);
+    sys::futex_wake(turn_word(tid), state::is_family());
 }
 
 /// Sleeps until somebody finds this thread's record at the head.
@@ -379,9 +401,9 @@ fn wait_for_turn(head: u64, empty: bool) {
     let unchanged = h.head.0.load(SeqCst) == head && (h.tail.0.load(SeqCst) <= head) == empty;
     if unchanged && !mode::is_alone(h.mode.0.load(SeqCst)) {
         let bit = 1 << (state::tid() as usize % TURN_WORDS);
-        SLEEPERS.fetch_or(bit, SeqCst);
-        sys::futex_wait(word, seen, false, TURN_WAIT_NS);
-        SLEEPERS.fetch_and(!bit, SeqCst);
+        group().sleepers.0.fetch_or(bit, SeqCst);
+        sys::futex_wait(word, seen, state::is_family(), TURN_WAIT_NS);
+        group().sleepers.0.fetch_and(!bit, SeqCst);
     }
 }
 
@@ -407,9 +429,9 @@ pub fn take(op: Op, call: Call, fd: i32) -> Option<Taken> {
 
 /// Makes every waiting thread look again: the mode has changed.
 pub fn wake_turns() {
-    for word in &TURNS {
+    for word in &group().turns {
         word.fetch_add(1, SeqCst);
-        sys::futex_wake(word, false);
+        sys::futex_wake(word, state::is_family());
     }
 }
 

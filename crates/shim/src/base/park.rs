@@ -2,8 +2,8 @@
 //! real. What the first of them does meanwhile belongs to the promotion.
 
 use crate::base::cells::SetOnce;
-use crate::base::state::{MAIN_AWAY, Mode, THREADS, header, mode, tid};
-use crate::base::{defer, leash, log, quiet, ring, sys};
+use crate::base::state::{self, MAIN_AWAY, Mode, header, mode};
+use crate::base::{conns, defer, leash, log, quiet, ring, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 
@@ -11,9 +11,6 @@ use holdfast_wire::shm::mode as shared_mode;
 /// stead, in ns.
 const LEADER_WAIT_NS: u64 = 5_000_000;
 
-/// Threads that need nothing more of the log: they have reached its end, or wait
-/// in a call that is not in it.
-static AT_END: AtomicU32 = AtomicU32::new(0);
 /// Number of promotions made: a copy of a survivor may make another.
 static DONE: AtomicU32 = AtomicU32::new(0);
 /// Number of promotions that a thread has undertaken.
@@ -25,11 +22,6 @@ static LEAD: SetOnce<fn()> = SetOnce::new();
 /// Sets the function that the promoting thread runs; once, at start-up.
 pub fn set_lead(lead: fn()) {
     LEAD.set(lead);
-}
-
-/// Whether all threads of the server need nothing of the log any more.
-pub fn all_at_end() -> bool {
-    AT_END.load(SeqCst) >= THREADS.load(SeqCst)
 }
 
 /// The sockets are real: threads that stopped here go on.
@@ -48,7 +40,7 @@ pub fn draining() -> bool {
 }
 
 /// Stops here until the sockets are real; the call that reached the log's end then
-/// starts over. The main thread leads; another one does if the main thread waits
+/// starts over. The process's first thread leads; another one does if that one waits
 /// for it to end, or has ended.
 pub fn start_over<T>() -> Option<T> {
     park();
@@ -60,16 +52,20 @@ pub fn park() {
     if mode() != Mode::Replay {
         return;
     }
-    AT_END.fetch_add(1, SeqCst);
-    if tid() != 0 {
-        log::wake(0);
+    if state::is_family() {
+        conns::claim_all();
+    }
+    let at_end = &state::process().at_end;
+    at_end.fetch_add(1, SeqCst);
+    if !state::is_first() {
+        log::wake(state::first());
     }
     loop {
         let done = DONE.load(SeqCst);
         if mode() != Mode::Replay {
             break;
         }
-        let may_lead = tid() == 0 || MAIN_AWAY.load(SeqCst);
+        let may_lead = state::is_first() || MAIN_AWAY.load(SeqCst);
         if may_lead && LED.compare_exchange(done, done + 1, SeqCst, SeqCst).is_ok() {
             if let Some(lead) = LEAD.get() {
                 lead();
@@ -78,7 +74,7 @@ pub fn park() {
             sys::futex_wait(&DONE, done, false, LEADER_WAIT_NS);
         }
     }
-    AT_END.fetch_sub(1, SeqCst);
+    at_end.fetch_sub(1, SeqCst);
     leash::slip();
 }
 
@@ -94,14 +90,14 @@ pub fn outside<T>(f: impl Fn() -> T) -> T {
             Mode::Replay => log::leave(),
             Mode::Pass => return Some(f()),
         }
-        let main = tid() == 0;
-        AT_END.fetch_add(1, SeqCst);
+        let (main, at_end) = (state::is_first(), &state::process().at_end);
+        at_end.fetch_add(1, SeqCst);
         MAIN_AWAY.fetch_or(main, SeqCst);
         let result = call.wait(&f);
         if main {
             MAIN_AWAY.store(false, SeqCst);
         }
-        AT_END.fetch_sub(1, SeqCst);
+        at_end.fetch_sub(1, SeqCst);
         Some(result)
     })
 }

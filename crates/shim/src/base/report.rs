@@ -138,6 +138,19 @@ pub fn diverged_fd(fd: i32) -> ! {
     report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }
 
+/// A process that the replica has made has another number than the primary's.
+pub fn diverged_number(there: i32, here: i32) -> ! {
+    let mut n = [[0u8; 24]; 2];
+    let [a, b] = &mut n;
+    report(&[
+        "a process is number ",
+        decimal(i64::from(there), a),
+        " on the primary, and ",
+        decimal(i64::from(here), b),
+        " here: the server starts programs beside its own processes, which the replica does not",
+    ])
+}
+
 /// Most bytes of a path in a reason.
 const PATH_SHOWN_BYTES: usize = 300;
 

@@ -3,13 +3,11 @@
 
 use crate::base::state::{self, WAKE_FD, header};
 use crate::base::sys::{self, syscall};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::shm::OPEN;
 
 /// Bytes in the ring at which the daemon is woken early.
 const KICK_BYTES: u64 = 256 << 10;
-
-static KICKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Address of a position in the ring.
 ///
@@ -28,7 +26,7 @@ pub fn tail() -> u64 {
 /// Wakes the daemon if it sleeps: there is something in the ring for it.
 pub fn kick() {
     let h = header();
-    KICKED_AT.store(tail(), Relaxed);
+    state::group().kicked_at.0.store(tail(), Relaxed);
     fence(SeqCst);
     if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
         let one = 1u64;
@@ -40,7 +38,7 @@ pub fn kick() {
 /// Before a call that may block: nothing has to be confirmed, but the backup
 /// should not fall far behind.
 pub fn before_block() {
-    if tail().saturating_sub(KICKED_AT.load(Relaxed)) > KICK_BYTES {
+    if tail().saturating_sub(state::group().kicked_at.0.load(Relaxed)) > KICK_BYTES {
         kick();
     }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 use holdfast_wire::quiet::shim_mode;
-use holdfast_wire::shm::{self, ShimState};
+use holdfast_wire::shm::{self, Group, Process, ShimState, option};
 
 /// How calls are treated. A cached copy of the shared mode, read on every call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,20 +21,25 @@ pub enum Mode {
 
 /// State that the daemon may look at, and changes in a copy of the server.
 static SHIM: ShimState = ShimState::new();
-/// The memory shared with the daemon, in three parts; null until it is mapped.
+/// The memory shared with the daemon, in parts; null until it is mapped.
 static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
 static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
 static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 /// Size of the ring, a power of two. It is mapped a second time behind itself.
 static RING_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Number of the server's threads that run now.
-pub static THREADS: AtomicU32 = AtomicU32::new(1);
-/// Whether the server has ever made a thread. Never reset: members would not
-/// agree on when.
+/// What a server that is one process keeps in its own memory, and so in an image.
+static OWN_GROUP: Group = Group::new();
+/// Where it is kept.
+static GROUP: AtomicPtr<Group> = AtomicPtr::new((&raw const OWN_GROUP).cast_mut());
+/// This process's place in the group, and the number of its first thread.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+static FIRST: AtomicU32 = AtomicU32::new(0);
+/// Whether the log has, or has had, several writers: threads, or processes of a family.
+/// Never reset: members would not agree on when.
 pub static THREADED: AtomicBool = AtomicBool::new(false);
-/// Whether the main thread is in a place where it neither delivers signals nor
-/// promotes: it waits for another thread to end, or has ended itself.
+/// Whether the process's first thread is in a place where it neither delivers signals nor
+/// leads: it waits for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
 /// Descriptors of the socket to the daemon, of the memory shared with it, and of its
 /// wake-up eventfd; and of the server's userfaultfd, which is for the daemon.
@@ -42,8 +47,6 @@ pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 pub static FAULT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Position behind the last record that output must wait for.
-pub static DIRTY: AtomicU64 = AtomicU64::new(0);
 /// `Header::options`, cached.
 pub static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Address ranges of allocator libraries, which stay outside (`lo`, `hi`).
@@ -55,6 +58,8 @@ std::thread_local! {
     static TID: Cell<u16> = const { Cell::new(0) };
     /// Set while the shim itself calls into libc.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Set while the thread makes another process of the family.
+    static FORKING: Cell<bool> = const { Cell::new(false) };
 }
 
 #[inline]
@@ -92,8 +97,62 @@ pub fn threaded() -> bool {
     THREADED.load(Relaxed)
 }
 
+/// Whether the server's processes are all in one log.
+#[inline]
+pub fn is_family() -> bool {
+    OPTIONS.load(Relaxed) & option::FAMILY != 0
+}
+
+/// What the server's processes share.
+#[inline]
+pub fn group() -> &'static Group {
+    // SAFETY: a static, or memory that stays mapped; all of it is atomics.
+    unsafe { &*GROUP.load(Relaxed) }
+}
+
+/// This process's place in the group.
+#[inline]
+pub fn place() -> usize {
+    PLACE.load(Relaxed)
+}
+
+/// What the group knows of this process.
+#[inline]
+pub fn process() -> &'static Process {
+    &group().processes[place()]
+}
+
+/// Gives this process its place, and its first thread, which calls, that one's number.
+pub fn set_process(place: usize, first: u16) {
+    PLACE.store(place, Relaxed);
+    FIRST.store(u32::from(first), Relaxed);
+    set_tid(first);
+}
+
+/// Whether the calling thread is the first one of its process.
+#[inline]
+pub fn is_first() -> bool {
+    tid() == first()
+}
+
+/// Number of this process's first thread.
+#[inline]
+pub fn first() -> u16 {
+    FIRST.load(Relaxed) as u16
+}
+
 pub fn inside() -> bool {
     INSIDE.get()
+}
+
+/// Whether the calling thread is making another process of the family: it has the log.
+pub fn is_forking() -> bool {
+    FORKING.get()
+}
+
+pub fn set_forking(yes: bool) {
+    FORKING.set(yes);
+    INSIDE.set(yes);
 }
 
 /// Runs `f` with interception off for this thread.
@@ -113,10 +172,10 @@ pub fn excluded(caller: usize) -> bool {
 }
 
 /// Sets the address of the shared memory; once, before the mode leaves
-/// [`Mode::Pass`].
+/// [`Mode::Pass`]. The options say then whether the server is a family.
 ///
 /// # Safety
-/// `base` has header, table, the ring and the ring again, as `shm` lays them out,
+/// `base` has header, table, group, the ring and the ring again, as `shm` lays them out,
 /// and is never unmapped.
 pub unsafe fn set_shared(base: *mut u8, ring_bytes: u64) {
     // SAFETY: by the caller's promise these lie inside.
@@ -124,6 +183,10 @@ pub unsafe fn set_shared(base: *mut u8, ring_bytes: u64) {
     TABLE.store(table.cast(), Relaxed);
     RING.store(ring, Relaxed);
     RING_BYTES.store(ring_bytes, Relaxed);
+    if is_family() {
+        // SAFETY: as above.
+        GROUP.store(unsafe { base.add(shm::GROUP_OFFSET) }.cast(), Relaxed);
+    }
     HEADER.store(base.cast(), Release);
 }
 

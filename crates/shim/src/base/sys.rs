@@ -109,6 +109,8 @@ pub const fn takes_numbers(call: i64) -> bool {
             | libc::SYS_alarm
             | libc::SYS_pause
             | libc::SYS_exit_group
+            | libc::SYS_flock
+            | libc::SYS_pidfd_open
     )
 }
 
@@ -224,6 +226,13 @@ pub fn map_anonymous(bytes: usize) -> *mut u8 {
 pub fn map_anonymous_at(at: usize, bytes: usize) -> Result<*mut u8, i32> {
     let mapped = map(at, bytes, libc::MAP_FIXED_NOREPLACE);
     if mapped < 0 { Err(-mapped as i32) } else { Ok(mapped as *mut u8) }
+}
+
+/// Makes a hole in a file in memory: these bytes are zero, and take no memory.
+pub fn punch(file: i32, at: u64, bytes: u64) {
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: numbers only; what a mapping shows there is the caller's.
+    unsafe { syscall!(SYS_fallocate, file, how, at, bytes) };
 }
 
 fn map(at: usize, bytes: usize, flags: i32) -> isize {

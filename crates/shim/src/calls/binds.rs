@@ -4,7 +4,7 @@
 
 use crate::base::cells::Locked;
 use crate::base::fds;
-use crate::base::state::{Mode, header, header_ptr, mode};
+use crate::base::state::{self, Mode, header, header_ptr, mode};
 use core::sync::atomic::Ordering::Release;
 use holdfast_wire::shm::Listener;
 
@@ -79,8 +79,12 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
     (ip, port)
 }
 
-/// Tells the daemon of every listener that it has to bring up.
+/// Tells the daemon of every listener that it has to bring up. In a family those of the
+/// first process count, which the others have from it.
 pub fn publish() {
+    if state::place() != 0 {
+        return;
+    }
     // SAFETY: the header is mapped. No reference is made to what is written.
     let (listeners, room) = unsafe {
         let field = &raw mut (*header_ptr()).listeners;

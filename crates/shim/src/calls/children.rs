@@ -276,6 +276,11 @@ fn child_of(info: *const u8) -> Option<(i32, i32)> {
     Some((at(SI_PID), at(SI_CODE)))
 }
 
+/// The child of whose end a siginfo tells.
+pub fn end_told(info: *const u8) -> Option<i32> {
+    child_of(info).filter(|it| ends(it.1) && it.0 > 0).map(|it| it.0)
+}
+
 /// Notes that the log has answered `waitid` with this.
 pub fn ended_by(info: *const u8) {
     if let Some((pid, code)) = child_of(info).filter(|it| ends(it.1)) {

@@ -10,18 +10,11 @@ use crate::base::{alarm, defer, park, quiet, ring};
 use crate::calls::shapes::with_data;
 use crate::calls::{readings, signals};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::Op;
 use holdfast_wire::time;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Number of clocks that are adjusted: the ids up to `CLOCK_BOOTTIME`.
-const CLOCKS: usize = 8;
-
-/// Offset to add to each of our clocks, in nanoseconds, since the last
-/// promotion.
-static OFFSET: [AtomicI64; CLOCKS] = [const { AtomicI64::new(0) }; CLOCKS];
-
 /// The clock whose offset this one shares: clocks that show the same time at
 /// different resolution share one.
 fn base(clock: i32) -> Option<usize> {
@@ -46,7 +39,7 @@ fn real_clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
 }
 
 fn offset(clock: i32) -> i64 {
-    base(clock).map_or(0, |b| OFFSET[b].load(Relaxed))
+    base(clock).map_or(0, |b| state::group().offsets[b].load(Relaxed))
 }
 
 /// The member's own clock, in nanoseconds.
@@ -66,12 +59,12 @@ pub fn continue_from_log() {
         let last = readings::latest(|of| base(of) == Some(clock as usize));
         if last == i64::MIN {
             // This clock was never read: it moves with the monotonic clock.
-            OFFSET[clock as usize]
+            state::group().offsets[clock as usize]
                 .store(if clock == libc::CLOCK_BOOTTIME { monotonic } else { 0 }, Relaxed);
             continue;
         }
         let offset = time::added(last, own(clock), clock == libc::CLOCK_REALTIME);
-        OFFSET[clock as usize].store(offset, Relaxed);
+        state::group().offsets[clock as usize].store(offset, Relaxed);
         if clock == libc::CLOCK_MONOTONIC {
             monotonic = offset;
         }

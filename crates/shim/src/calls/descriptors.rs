@@ -3,12 +3,12 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
-use crate::base::state::{Mode, inside, mode, threaded};
+use crate::base::state::{self, Mode, inside, mode, threaded};
 use crate::base::sys::{libc_result, set_errno, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet};
+use crate::base::{conns, defer, park, quiet, report};
 use crate::calls::shapes::{new_fd, simple};
-use crate::calls::{clocks, inherited, signals};
+use crate::calls::{clocks, file_locks, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{NO_CONN, Op};
 
@@ -24,6 +24,9 @@ pub fn close_raw(fd: i32) -> isize {
     let conn = if kind == Kind::Own { NO_CONN } else { conns::of_fd(fd) };
     if conn != NO_CONN && mode() == Mode::Record {
         defer::flush_fd(fd);
+    }
+    if conn != NO_CONN && state::is_family() {
+        return close_of_family(fd, conn, raw);
     }
     // Nothing may be known of the number any more when it is free for another
     // thread.
@@ -62,6 +65,49 @@ pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isiz
                 Some(raw())
             }
         }
+    })
+}
+
+/// Closes a descriptor of a connection in a family: whether that is the connection's end
+/// is known only while the log stands.
+fn close_of_family(fd: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
+    let record = |is_end: bool| match is_end {
+        true => Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 },
+        false => Entry::new(Op::Result, Call::close, fd, 0).lazy_if(true),
+    };
+    let leave = |is_end: bool| {
+        if is_end {
+            conns::end(conn);
+        }
+        fds::closed(fd);
+        raw()
+    };
+    quiet::call(|_| {
+        signals::deliver();
+        if mode() != Mode::Replay {
+            let held = log::hold();
+            let is_end = conns::let_go(conn, fd);
+            log::append_held(&held, record(is_end), &[]);
+            drop(held);
+            if is_end {
+                log::commit_all();
+            }
+            return Some(leave(is_end));
+        }
+        let Some(taken) = log::take_any() else {
+            if !park::draining() {
+                return park::start_over();
+            }
+            return Some(leave(conns::let_go(conn, fd)));
+        };
+        let is_end = conns::let_go(conn, fd);
+        let own = record(is_end);
+        if (taken.header.op, taken.header.fd, taken.header.hash) != (own.op as u8, fd, own.hash) {
+            report::diverged_at(&taken.header, own.op, Call::close, fd);
+        }
+        let r = leave(is_end);
+        taken.done();
+        Some(r)
     })
 }
 
@@ -185,6 +231,9 @@ fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
     let raw = || unsafe { syscall!(SYS_fcntl, fd, command, arg) };
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         return duplicate(fd, command == libc::F_DUPFD_CLOEXEC, raw);
+    }
+    if let Some(r) = file_locks::of_fcntl(fd, command, arg) {
+        return r;
     }
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return raw();

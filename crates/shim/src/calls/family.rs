@@ -1,13 +1,14 @@
-//! The server's children. They run beside the server, outside protection: a child
+//! The server's children, where not all of its processes are in one log. They run beside the server, outside protection: a child
 //! that writes files, or becomes another program, concerns nobody. A child that
 //! serves clients does, since the replica has no such child: what clients get from
 //! it is in no log, and could not be continued. Protection ends as soon as a child
 //! touches a client's socket, and the report says by which call of which program.
 
+use crate::base::fds::{self, Kind};
 use crate::base::state::{self, FAULT_FD, Mode, header, mode};
-use crate::base::sys::{sys, syscall};
-use crate::base::{alarm, fds, handlers, report};
-use crate::calls::processors;
+use crate::base::sys::{self, sys, syscall};
+use crate::base::{alarm, handlers, report};
+use crate::calls::{births, processors};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
@@ -35,7 +36,7 @@ unsafe extern "C" {
 /// `daemon`.
 pub fn note() {
     // SAFETY: libc keeps the address of a function that is never unloaded.
-    unsafe { __register_atfork(Some(before), None, Some(born), core::ptr::null_mut()) };
+    unsafe { __register_atfork(Some(before), Some(after), Some(born), core::ptr::null_mut()) };
 }
 
 /// Runs in the parent, which may be gone before its child runs at all.
@@ -43,11 +44,23 @@ extern "C" fn before() {
     if mode() == Mode::Record {
         header().forks.fetch_add(1, Relaxed);
     }
+    if state::is_family() {
+        births::before();
+    }
+}
+
+extern "C" fn after() {
+    if state::is_family() {
+        births::after();
+    }
 }
 
 /// Runs in the child: none of its calls are logged, and none are answered from
 /// the log.
 extern "C" fn born() {
+    if state::is_family() {
+        return births::born();
+    }
     if mode() != Mode::Record {
         return;
     }
@@ -101,6 +114,32 @@ fn look(fd: i32, call: &str) {
     }
 }
 
+/// A process of a family becomes another program: it leaves the log, unless it takes a
+/// client's socket along.
+pub fn leave_for_another() {
+    if !state::is_family() || mode() == Mode::Pass {
+        return;
+    }
+    let mut kept = false;
+    fds::for_each(|fd, f| {
+        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
+        kept |= matches!(f.kind(), Kind::Conn) && stays();
+    });
+    if kept {
+        report::end_protection(
+            "a process of the server becomes another program (exec) with a client's connection: \
+             nobody could take that over",
+        );
+        return state::set_mode(Mode::Pass);
+    }
+    let is_replica = mode() == Mode::Replay;
+    births::leave();
+    if is_replica && !shared_mode::is_alone(header().mode.0.load(SeqCst)) {
+        // The primary's runs the program, and nobody may do that twice.
+        sys::die(0);
+    }
+}
+
 /// A child becomes another program, which nobody watches. That program serves a
 /// client if it gets a client's socket.
 pub fn before_exec(program: usize) {
@@ -137,7 +176,10 @@ fn serves(call: &str, what: &str) {
 
 /// The directives that make known programs one process.
 const DIRECTIVES: [(&str, &str); 12] = [
-    ("nginx", " (nginx: `daemon off; master_process off;`)"),
+    (
+        "nginx",
+        " (nginx: `daemon off; master_process off;`, or `[server] run = \"parallel\"` of holdfast)",
+    ),
     ("apache2", " (apache: `-X`, or another server)"),
     ("httpd", " (apache: `-X`, or another server)"),
     ("haproxy", " (haproxy: `-db`, without `-W`)"),

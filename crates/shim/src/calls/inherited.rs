@@ -2,8 +2,10 @@
 //! waited in its accept queue, and its connections to others, which are dead.
 
 use crate::base::fds::{self, Kind};
+use crate::base::log;
+use crate::base::state::{self, CONTROL_FD};
 use crate::base::sys::{sys, syscall};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 /// Most connections taken over from the accept queue.
 const QUEUE_MAX: usize = 4096;
@@ -14,6 +16,8 @@ const DEAD: i32 = -2;
 /// replica becomes the server, and never again.
 static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
     [const { (AtomicI32::new(-1), AtomicI32::new(-1)) }; QUEUE_MAX];
+/// Whether the family's queue may have connections.
+static MAY_WAIT: AtomicBool = AtomicBool::new(false);
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 
@@ -22,6 +26,23 @@ static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 pub fn forget() {
     QUEUE_TAIL.store(0, Relaxed);
     QUEUE_HEAD.store(0, Relaxed);
+    MAY_WAIT.store(state::is_family(), Relaxed);
+}
+
+/// In a family the queue is the socket to the daemon, of which all processes have an
+/// end: the listener of its next connection. `None`: there is none, and there will be
+/// none.
+fn next_of_family() -> Option<i32> {
+    if !MAY_WAIT.load(Relaxed) {
+        return None;
+    }
+    let mut listener = 0i32;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    let (control, at) = (CONTROL_FD.load(Relaxed), &raw mut listener);
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_recvfrom, control, at, 4, flags, 0usize, 0usize) };
+    MAY_WAIT.store(r == 4, Relaxed);
+    (r == 4).then_some(listener)
 }
 
 /// Whether the queue has room for another connection.
@@ -41,6 +62,9 @@ pub fn add(listener: i32, fd: i32) {
 
 /// A listener with connections that wait to be accepted.
 pub fn queued_listener() -> Option<i32> {
+    if state::is_family() {
+        return next_of_family();
+    }
     let head = QUEUE_HEAD.load(Relaxed);
     if head == QUEUE_TAIL.load(Relaxed) {
         return None;
@@ -50,6 +74,12 @@ pub fn queued_listener() -> Option<i32> {
 
 /// The next connection of the queue, if it is `listener`'s: each goes to one thread.
 fn take_queued(listener: i32) -> Option<i32> {
+    if state::is_family() {
+        // Another process may look for the same connection.
+        let _held = MAY_WAIT.load(Relaxed).then(log::hold)?;
+        next_of_family().filter(|of| *of == listener)?;
+        return receive().map(|(_, fd)| fd);
+    }
     loop {
         let head = QUEUE_HEAD.load(Relaxed);
         if head == QUEUE_TAIL.load(Relaxed) {
@@ -123,4 +153,25 @@ pub fn connect_again(fd: i32) {
 /// Resets connections that the dead primary had to others (decision 5).
 pub fn outside_reset(fd: i32) -> Option<isize> {
     is_dead(fd).then_some(-(libc::ECONNRESET as isize))
+}
+
+/// The next connection that the daemon has handed over, and its listener.
+pub fn receive() -> Option<(i32, i32)> {
+    let mut listener = 0i32;
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: (&raw mut listener).cast(), iov_len: 4 };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags) };
+    if r != 4 || message.msg_controllen < 20 {
+        return None;
+    }
+    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
+    Some((listener, control[2] as u32 as i32))
 }

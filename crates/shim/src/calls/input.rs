@@ -3,10 +3,11 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
-use crate::base::state::{Mode, header, mode};
+use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, quiet, report, ring};
+use crate::calls::passed::{self, Passed};
 use crate::calls::{children, family, inherited, signals};
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
@@ -431,6 +432,9 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
             message.msg_iov = base;
             message.msg_iovlen = count;
             let r = r?;
+            if passes(fd) && r >= 0 {
+                passed::note(&Passed::of(control_of(message)));
+            }
             if log::is_on() {
                 log_message(fd, message, name_room, &parts[..n], r);
             }
@@ -439,7 +443,10 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
         Mode::Replay => match log::take(Op::ReadMsg, Call::none, fd) {
             Some(taken) => {
                 let r = replay_message(message, &parts[..n], &taken);
-                if flags & libc::MSG_PEEK == 0 {
+                let passed = Passed::of(if r >= 0 { control_of(message) } else { &[] });
+                if passes(fd) && !passed.numbers().is_empty() {
+                    passed::receive(fd, r as usize, &passed, flags);
+                } else if flags & libc::MSG_PEEK == 0 {
                     drain_local(fd, r);
                 }
                 taken.done();
@@ -448,6 +455,20 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
             None => park::start_over(),
         },
     })
+}
+
+/// Whether processes may pass descriptors to each other by `fd`.
+fn passes(fd: i32) -> bool {
+    state::is_family() && fds::kind(fd) == Kind::Local
+}
+
+/// A message's control data, as it was received.
+fn control_of(message: &libc::msghdr) -> &[u8] {
+    if message.msg_control.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's buffer, of which so many bytes were filled.
+    unsafe { core::slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen) }
 }
 
 /// Receives from TCP: there is no sender's address and no control data.

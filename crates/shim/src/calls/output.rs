@@ -2,10 +2,10 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
-use crate::base::state::{Mode, header, mode, threaded};
+use crate::base::state::{self, Mode, header, mode, threaded};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet, report};
+use crate::base::{conns, defer, park, quiet, report, robust};
 use crate::calls::{children, family, inherited, signals};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
@@ -92,19 +92,25 @@ fn record(
 /// has in one order must not reach the client in another. `None`: the server's
 /// call starts over.
 fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
+    if state::is_family() && conn != NO_CONN && threaded() {
+        let word = &conns::entry(conn).writer;
+        robust::lock(word);
+        return Some(Writing(Some((word, robust::unlock))));
+    }
     let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
     if let Some(word) = word {
         call.lock(word)?;
     }
-    Some(Writing(word))
+    Some(Writing(word.map(|word| (word, sys::unlock as fn(&AtomicU32)))))
 }
 
-struct Writing(Option<&'static AtomicU32>);
+/// A stream's lock, and how it is given back.
+struct Writing(Option<(&'static AtomicU32, fn(&AtomicU32))>);
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        if let Some(word) = self.0 {
-            sys::unlock(word);
+        if let Some((word, unlock)) = self.0 {
+            unlock(word);
         }
     }
 }

@@ -1,19 +1,22 @@
-//! Processes: forking, waiting, ending. Children run outside protection (see
-//! `family`). The replica learns from the log what became of them; its own
-//! children are their shadows (see `children`).
+//! Processes: forking, waiting, ending. In a family all are in one log (see `births`);
+//! otherwise children run outside protection (see `family`), and the replica learns from
+//! the log what became of them; its own children are their shadows (see `children`).
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
-use crate::base::state::{Mode, inside, mode};
+use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{defer, park, quiet};
-use crate::calls::children;
 use crate::calls::shapes::with_data;
+use crate::calls::{births, children};
 use holdfast_wire::log::Op;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> i32 {
+    if state::is_family() && !inside() {
+        return births::fork();
+    }
     quiet::call(|_| match mode() {
         Mode::Pass => Some(real(Real::Fork)(0, 0, 0, 0)),
         Mode::Record => {
@@ -56,7 +59,14 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     }
     let mut word = 0i32;
     let at = &raw mut word;
-    let raw = || children::wait4(pid, at, options, usage);
+    let raw = || {
+        let r = children::wait4(pid, at, options, usage);
+        // SAFETY: the kernel has filled it.
+        if r > 0 && children::has_ended(unsafe { *at }) {
+            births::ended(r as i32);
+        }
+        r
+    };
     if mode() == Mode::Record {
         defer::flush();
     }
@@ -65,6 +75,7 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     let r = with_data(Call::wait, -1, &outs, raw);
     if from_log && mode() == Mode::Replay && r > 0 && children::has_ended(word) {
         children::ended(r as i32, libc::WIFSIGNALED(word));
+        births::reap(r as i32);
     }
     if r > 0 && !status.is_null() {
         // SAFETY: the caller's status.
@@ -87,7 +98,13 @@ pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) ->
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
-    let raw = || children::waitid(kind, id, info, options);
+    let raw = || {
+        let r = children::waitid(kind, id, info, options);
+        if let Some(pid) = children::end_told(info).filter(|_| r == 0) {
+            births::ended(pid);
+        }
+        r
+    };
     if mode() == Mode::Record {
         defer::flush();
     }
@@ -95,6 +112,7 @@ pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32)
     let r = with_data(Call::wait, kind, &[(info, size_of::<libc::siginfo_t>())], raw);
     if from_log && mode() == Mode::Replay && r == 0 && options & libc::WNOWAIT == 0 {
         children::ended_by(info);
+        children::end_told(info).into_iter().for_each(births::reap);
     }
     libc_result(r) as i32
 }

@@ -5,17 +5,12 @@ use crate::base::log::{self, Entry};
 use crate::base::table::Call;
 use crate::base::{report, state};
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use holdfast_wire::group::CLOCKS;
 use holdfast_wire::log::{Header, Op, Reading};
-
-/// Number of clock ids that can share a record: all but those of processes and
-/// devices.
-const CLOCKS: usize = 12;
 
 /// Last reading of each clock in the log, where both members have the same
 /// ones.
 static LOGGED: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
-/// The latest reading of each clock: threads may log theirs in another order.
-static LATEST: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
 /// Number of readings that the replica has taken from the record at the head of
 /// its log.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -26,12 +21,15 @@ fn last(clock: i32) -> Option<&'static AtomicI64> {
 
 /// The latest reading of all clocks of a kind; `i64::MIN` if there was none.
 pub fn latest(is_of_kind: impl Fn(i32) -> bool) -> i64 {
-    let clocks = LATEST.iter().enumerate().filter(|(clock, _)| is_of_kind(*clock as i32));
-    clocks.map(|(_, latest)| latest.load(Relaxed)).max().unwrap_or(i64::MIN)
+    let clocks =
+        state::group().latest.iter().enumerate().filter(|(clock, _)| is_of_kind(*clock as i32));
+    let readings = clocks.map(|(_, latest)| latest.load(Relaxed)).filter(|it| *it != 0);
+    readings.max().unwrap_or(i64::MIN)
 }
 
 fn note_latest(clock: i32, value_ns: i64) {
-    let Some(latest) = usize::try_from(clock).ok().and_then(|n| LATEST.get(n)) else { return };
+    let latest = usize::try_from(clock).ok().and_then(|n| state::group().latest.get(n));
+    let Some(latest) = latest else { return };
     let is_later = value_ns > latest.load(Relaxed);
     if is_later && state::threaded() {
         latest.fetch_max(value_ns, Relaxed);

@@ -197,6 +197,7 @@ fn replace(which: Real, program: usize, arguments: usize, environment: usize) ->
     let plain = || elsewhere(|| real(which)(program, arguments, environment, 0));
     if !is_server() {
         children::leave();
+        family::leave_for_another();
         family::before_exec(program);
         return plain();
     }

@@ -2,7 +2,7 @@
 //! call boundary, which both members can name.
 
 use crate::base::log::{self, Entry};
-use crate::base::state::{MAIN_AWAY, Mode, mode, tid};
+use crate::base::state::{self, MAIN_AWAY, Mode, mode};
 use crate::base::{alarm, handlers, leash, real};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
@@ -32,10 +32,10 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
 }
 
 /// Runs the handlers of signals that have come. Called before every logged
-/// call; only the main thread delivers, or any thread while that one is away.
+/// call; only the process's first thread delivers, or any thread while that one is away.
 #[inline]
 pub fn deliver() {
-    if handlers::ANY.load(Relaxed) && (tid() == 0 || MAIN_AWAY.load(Relaxed)) {
+    if handlers::ANY.load(Relaxed) && (state::is_first() || MAIN_AWAY.load(Relaxed)) {
         deliver_all();
     }
 }
@@ -63,6 +63,13 @@ fn deliver_all() {
         }
         handlers::run(signal);
     }
+}
+
+/// A child of the family has none of its parent's signals.
+pub fn forget() {
+    PENDING.store(0, SeqCst);
+    DELIVERED.store(false, SeqCst);
+    handlers::ANY.store(false, SeqCst);
 }
 
 /// After EINTR: delivers, and says whether the call must be made again

@@ -3,7 +3,7 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
-use crate::base::state::{Mode, header, mode};
+use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, quiet, report};
@@ -60,6 +60,12 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
         if let Some(f) = fds::get(fd) {
             f.set_kind(if protected { Kind::Listener } else { Kind::PlainListener });
             f.backlog.store(backlog, Relaxed);
+        }
+        if protected && state::place() != 0 {
+            report::end_protection(
+                "a process of the server that is not its first one listens at a protected port: \
+                 nobody could take that over",
+            );
         }
         binds::remember_listen(fd, backlog);
     }

@@ -7,7 +7,7 @@ use crate::base::state::{Mode, mode};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, log, quiet, sys};
 use crate::calls::shapes::{simple, with_data};
-use crate::calls::{children, processors};
+use crate::calls::{births, children, processors};
 
 /// Called before a program starts, because the world sees what it does: the
 /// backup must know what led to it.
@@ -95,6 +95,7 @@ fn before_leaving() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _exit(code: i32) -> ! {
     before_leaving();
+    births::leave();
     sys::die(code)
 }
 

@@ -3,15 +3,15 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
-use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, THREADS, mode};
+use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, mode};
+use crate::base::sys::sys;
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, quiet, report};
+use crate::base::{alarm, defer, park, processes, quiet, report};
 use crate::calls::{clocks, identity, locks, processors};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use holdfast_wire::group::THREAD_NUMBERS;
 use holdfast_wire::log::Op;
 
-/// Number of thread numbers that a record has room for. The main thread has 0.
-const NUMBERS: usize = 1 << 16;
 /// Time for which a Python thread may keep the interpreter, in microseconds.
 const PYTHON_SWITCH_US: u64 = 1_000_000_000;
 
@@ -24,11 +24,8 @@ struct Start {
 }
 
 /// Function and argument of each thread, written before it is made.
-static STARTS: [(AtomicUsize, AtomicUsize); NUMBERS] =
-    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; NUMBERS];
-/// Which numbers belong to running threads.
-static TAKEN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
-static LAST_DRAWN: AtomicU32 = AtomicU32::new(0);
+static STARTS: [(AtomicUsize, AtomicUsize); THREAD_NUMBERS] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; THREAD_NUMBERS];
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
@@ -36,8 +33,12 @@ unsafe extern "C" {
     fn pthread_setspecific(key: u32, value: usize) -> i32;
 }
 
-/// At start-up: has libc report every thread's end, however it comes.
+/// At start-up: the process's first thread begins, and libc reports every thread's end,
+/// however it comes.
 pub fn note_main() {
+    let process = state::process();
+    process.threads.store(1, Relaxed);
+    process.pid.store(sys!(SYS_getpid) as i32, SeqCst);
     let mut key = 0;
     // SAFETY: libc's own functions; the first keys need no memory.
     unsafe { pthread_key_create(&raw mut key, ended) };
@@ -48,7 +49,7 @@ pub fn note_main() {
 
 /// Sets the value whose destructor reports the end; a value of 0 would not be
 /// reported.
-fn tell_of_end(number: usize) {
+pub fn tell_of_end(number: usize) {
     // SAFETY: the key was made at start-up.
     unsafe { pthread_setspecific(KEY.load(Relaxed), number + 1) };
 }
@@ -58,11 +59,11 @@ extern "C" fn ended(number_and_one: usize) {
     if mode() == Mode::Record {
         defer::flush();
     }
-    if number == 0 {
+    if state::is_first() {
         MAIN_AWAY.store(true, SeqCst);
     }
-    TAKEN[number].store(0, Release);
-    THREADS.fetch_sub(1, SeqCst);
+    processes::free_thread(number as u16);
+    state::process().threads.fetch_sub(1, SeqCst);
     log::leave();
     quiet::part();
 }
@@ -70,10 +71,13 @@ extern "C" fn ended(number_and_one: usize) {
 /// The number of a new thread. Numbers are used in turn: one is reused long
 /// after its last thread has ended, when nothing of that thread is still under
 /// way.
-fn draw() -> Option<usize> {
-    (0..NUMBERS)
-        .map(|_| (LAST_DRAWN.fetch_add(1, Relaxed) + 1) as usize % NUMBERS)
-        .find(|n| *n != 0 && TAKEN[*n].swap(1, AcqRel) == 0)
+pub fn draw() -> Option<usize> {
+    let (last, mark) = (&state::group().last_thread, state::place() as u32 + 1);
+    let take =
+        |n: usize| state::group().owners[n].compare_exchange(0, mark, AcqRel, Relaxed).is_ok();
+    (0..THREAD_NUMBERS)
+        .map(|_| (last.fetch_add(1, Relaxed) + 1) as usize % THREAD_NUMBERS)
+        .find(|n| *n != 0 && take(*n))
 }
 
 /// The first function of every thread. It leaves no frame of ours on the stack:
@@ -146,20 +150,19 @@ fn create_numbered(start: Start, make: &impl Fn(usize, usize) -> i32) -> isize {
 fn create_as(number: usize, start: Start, make: &impl Fn(usize, usize) -> i32) -> i32 {
     STARTS[number].0.store(start.function, Relaxed);
     STARTS[number].1.store(start.arg, Relaxed);
-    LAST_DRAWN.store(number as u32, Relaxed);
-    TAKEN[number].store(1, Release);
-    THREADS.fetch_add(1, SeqCst);
+    state::group().last_thread.store(number as u32, Relaxed);
+    processes::own_thread(number as u16, state::place());
+    state::process().threads.fetch_add(1, SeqCst);
     let r = make(run as *const () as usize, number);
     if r != 0 {
-        TAKEN[number].store(0, Release);
-        THREADS.fetch_sub(1, SeqCst);
+        processes::free_thread(number as u16);
+        state::process().threads.fetch_sub(1, SeqCst);
     }
     r
 }
 
-/// Settles what must be settled while there is only one thread; returns whether
-/// there is.
-fn before_first() {
+/// Settles what must be settled while the log has only one writer.
+pub fn before_first() {
     if state::threaded() {
         return;
     }

@@ -11,7 +11,7 @@ use holdfast_linux::listener::revive;
 use holdfast_linux::shm::Settings;
 use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_wire::log::{Header, read_header, record_len};
-use holdfast_wire::shm::mode;
+use holdfast_wire::shm::{mode, option};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -72,6 +72,7 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
         directory: Some(dir.to_owned()),
         log: Some(dir.join(format!("log-{as_mode}"))),
         shim: shim(),
+        family: options & option::FAMILY != 0,
         ..ServerCommand::default()
     };
     // What the test runner has open is no affair of the server's.
@@ -277,11 +278,33 @@ pub fn run_and_promote(
     load: impl FnOnce() + Send,
     after: impl FnOnce(),
 ) {
+    run_and_promote_with(0, argv, port, name, load, after);
+}
+
+/// Like [`run_and_promote`], of a server whose processes are all in one log.
+pub fn run_and_promote_family(
+    argv: &[&str],
+    port: u16,
+    name: &str,
+    load: impl FnOnce() + Send,
+    after: impl FnOnce(),
+) {
+    run_and_promote_with(option::FAMILY, argv, port, name, load, after);
+}
+
+fn run_and_promote_with(
+    options: u32,
+    argv: &[&str],
+    port: u16,
+    name: &str,
+    load: impl FnOnce() + Send,
+    after: impl FnOnce(),
+) {
     let mut is_live = false;
     let o = observe_promoted(
         argv,
         port,
-        0,
+        options,
         name,
         load,
         |_| {},

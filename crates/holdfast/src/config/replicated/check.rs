@@ -12,7 +12,7 @@ use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::cold::{self, Mode, RawCold};
 use super::state_dirs::{self, Kept};
 use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
-use super::{Edge, Group, Mac, Member, Replicated, Server};
+use super::{Edge, Group, Mac, Member, Replicated, Run, Server};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_wire::buffering::Buffering;
@@ -92,6 +92,7 @@ struct RawServer {
     ring_bytes: Option<Spanned<u64>>,
     aslr: Option<bool>,
     trap_tsc: Option<bool>,
+    run: Option<Spanned<Run>>,
 }
 
 pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicated {
@@ -102,6 +103,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
     let group = check_group(findings, raw.group, &hosts, &folder);
+    check_run(findings, raw.server.run.as_ref(), &group);
     let keeps = group.mode == Mode::Cold || group.rebuild;
     let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
@@ -331,6 +333,19 @@ fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
     }
 }
 
+/// A family of processes cannot be copied yet, and what needs a copy cannot be had with it.
+fn check_run(findings: &mut Findings, run: Option<&Spanned<Run>>, group: &Group) {
+    let Some(run) = run.filter(|run| *run.get_ref() == Run::Parallel) else { return };
+    let needs = [(group.mode == Mode::Cold, "mode = \"cold\""), (group.rebuild, "rebuild = true")];
+    for (_, setting) in needs.iter().filter(|(is_set, _)| *is_set) {
+        findings.add(
+            run.span(),
+            format!("run = \"parallel\" and {setting} cannot be had together"),
+            "no image can be taken of a server of several processes: leave one of the two out",
+        );
+    }
+}
+
 fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Server {
     if raw.command.get_ref().first().is_none_or(String::is_empty) {
         findings.add(raw.command.span(), "command is empty", "give the program and its arguments: command = [\"/usr/bin/redis-server\", \"--save\", \"\"]");
@@ -383,5 +398,6 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
         ring_bytes,
         aslr: raw.aslr.unwrap_or(false),
         trap_tsc: raw.trap_tsc.unwrap_or(false),
+        run: raw.run.map(Spanned::into_inner).unwrap_or_default(),
     }
 }

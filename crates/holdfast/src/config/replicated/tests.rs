@@ -54,6 +54,7 @@ fn a_good_file_is_understood_with_its_defaults() {
     assert_eq!(config.group.heartbeat_ms, 18);
     assert!(config.group.realtime);
     assert!(!config.server.trap_tsc && !config.server.aslr);
+    assert_eq!(config.server.run, Run::Auto);
     assert_eq!(config.group.run_dir, Path::new("/run/holdfast/demo"));
     assert_eq!(config.group.key_file, Path::new("/etc/holdfast/demo.key"));
     assert_eq!(config.edge.state_file, Path::new("/var/lib/holdfast/demo.epoch"));
@@ -275,4 +276,19 @@ fn output_waits_for_all_unless_the_file_says_otherwise() {
     }
     let ConfigErrors(errors) = with("prr").unwrap_err();
     assert!(errors[0].message.contains("`prs`"), "what there is: {}", errors[0].message);
+}
+
+#[test]
+fn a_family_is_asked_for_and_goes_with_no_image() {
+    let text = format!("{GOOD}run = \"parallel\"\n");
+    let config = parse(&text).unwrap();
+    assert_eq!(config.server.run, Run::Parallel);
+    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
+    let ConfigErrors(errors) = parse(&format!("{GOOD}run = \"serial\"\n")).unwrap_err();
+    assert!(errors[0].message.contains("`parallel`"), "{}", errors[0].message);
+    for setting in ["mode = \"cold\"", "rebuild = true"] {
+        let text = text.replacen("[edge]", &format!("{setting}\n\n[edge]"), 1);
+        let ConfigErrors(errors) = parse(&text).unwrap_err();
+        assert!(errors.iter().any(|it| it.message.contains(setting)), "{setting}: {errors:?}");
+    }
 }

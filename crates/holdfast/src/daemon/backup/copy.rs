@@ -254,7 +254,10 @@ fn waits(replica: Option<&Server>, accept: u32, bytes: u64) -> bool {
     entry.acked_bytes.fetch_max(bytes, Release);
     if bytes == u64::MAX {
         let (closed, done) = (conn_state::CLOSED, conn_state::DONE);
-        let _ = entry.state.compare_exchange(closed, done, Release, Relaxed);
+        let changed = entry.state.compare_exchange(closed, done, Release, Relaxed);
+        if changed.is_ok() && replica.memory.is_family() {
+            replica.memory.free_part(accept);
+        }
     }
     false
 }

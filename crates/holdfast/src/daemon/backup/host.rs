@@ -11,6 +11,7 @@ use crate::daemon::survivor::Alone;
 use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
+use holdfast_linux::spawn::Server;
 use holdfast_linux::{process, way};
 use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
@@ -29,6 +30,20 @@ use std::time::Instant;
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 pub(super) const REPLICA_PRIORITY: i32 = 5;
 
+/// The server's processes, as far as they are in its log.
+fn processes(replica: &Server) -> Vec<u32> {
+    match replica.memory.is_family() {
+        true => process::family(replica.pid()),
+        false => vec![replica.pid()],
+    }
+}
+
+fn set_priority(replica: &Server, priority: Option<i32>) {
+    for pid in processes(replica) {
+        heed("the replica's priority", process::set_process_realtime(pid, priority));
+    }
+}
+
 impl<'a> Hosted for BackupDaemon<'_, 'a> {
     type Context = MemberContext<'a>;
 
@@ -46,8 +61,7 @@ impl BackupDaemon<'_, '_> {
     /// privilege it just takes its turn.
     pub(super) fn hurry(&self) {
         if let Some(replica) = &self.replica {
-            let hurried = process::set_process_realtime(replica.pid(), Some(REPLICA_PRIORITY));
-            heed("the replica's priority", hurried);
+            set_priority(replica, Some(REPLICA_PRIORITY));
         }
     }
 
@@ -200,7 +214,8 @@ impl FollowHost for BackupDaemon<'_, '_> {
     }
 
     fn is_replica_busy(&self) -> bool {
-        self.replica.as_ref().is_some_and(|replica| process::is_busy(replica.pid()))
+        let is_busy = |replica: &Server| processes(replica).into_iter().any(process::is_busy);
+        self.replica.as_ref().is_some_and(is_busy)
     }
 
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
@@ -397,8 +412,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn end_takeover(&mut self) {
         if let Some(replica) = &self.replica {
-            let calmed = process::set_process_realtime(replica.pid(), None);
-            heed("the replica's priority", calmed);
+            set_priority(replica, None);
+            if replica.memory.is_family() {
+                replica.memory.free_pool();
+            }
             heed("poll", self.node.poll.remove(&replica.wake()));
         }
         self.node.signs_by_tap = false;

@@ -19,7 +19,7 @@ use holdfast_wire::shm::{CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, Listener, conn_st
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -152,6 +152,7 @@ fn retained(
     (from, to): (u64, u64),
 ) -> io::Result<Vec<u8>> {
     let e = replica.memory.entry(accept);
+    let is_family = replica.memory.is_family();
     let (address, cap) = (e.keep_addr.load(Acquire), e.keep_cap.load(Acquire));
     let len = to.saturating_sub(from);
     if len > cap.min(KEEP_BYTES_MAX).min(*room) {
@@ -163,11 +164,11 @@ fn retained(
     while at < bytes.len() {
         let place = from.wrapping_add(at as u64) % cap.max(1);
         let n = (bytes.len() - at).min((cap - place) as usize);
-        let got = process::read_memory(
-            replica.pid(),
-            address.wrapping_add(place),
-            &mut bytes[at..at + n],
-        )?;
+        let into = &mut bytes[at..at + n];
+        let got = match is_family {
+            true => replica.memory.read_pool(accept, (cap, place), into).map(|()| n)?,
+            false => process::read_memory(replica.pid(), address.wrapping_add(place), into)?,
+        };
         if got == 0 {
             return Err(io::Error::other("the replica's output is gone"));
         }
@@ -431,10 +432,12 @@ impl SocketRestorer {
             format!("{}: {what}: {error}", r.record.key)
         };
         let fd = match r.fd {
-            Some(fd) => replica.take_fd(fd).map_err(|e| failed("taking its descriptor", &e))?,
+            Some(fd) => {
+                taken(replica, r.accept, fd).map_err(|e| failed("taking its descriptor", &e))?
+            }
             None => fresh_socket(r, replica).map_err(|e| failed("making its socket", &e))?,
         };
-        let room = self.room.get_or_insert_with(|| process::memory_bytes(replica.pid()));
+        let room = self.room.get_or_insert_with(|| memory_bytes(replica));
         let mut in_flight = r.earlier.to_vec();
         if let Some(accept) = r.accept {
             let from = r.snd_una_offset + r.earlier.len() as u64;
@@ -469,6 +472,22 @@ impl SocketRestorer {
             nudged_at: Instant::now(),
             born: Instant::now(),
         })
+    }
+}
+
+/// A duplicate of the descriptor by which the server holds a connection.
+fn taken(replica: &Server, accept: Option<u32>, fd: RawFd) -> io::Result<OwnedFd> {
+    match accept {
+        Some(accept) => replica.take_connection(accept, fd),
+        None => replica.take_fd(fd),
+    }
+}
+
+/// Memory that the server uses, in bytes; of a family with what its processes share.
+fn memory_bytes(replica: &Server) -> u64 {
+    match replica.memory.is_family() {
+        true => replica.memory.used_bytes(),
+        false => process::memory_bytes(replica.pid()),
     }
 }
 

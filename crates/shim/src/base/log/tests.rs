@@ -1,6 +1,6 @@
 use super::{Entry, append, append_open, extend, hold, is_committed, take, take_any};
 use crate::base::ring;
-use crate::base::state::{self, DIRTY, Mode, header};
+use crate::base::state::{self, Mode, group, header};
 use crate::base::table::Call;
 use crate::testing::attach;
 use core::sync::atomic::Ordering::*;
@@ -33,13 +33,13 @@ fn a_record_has_what_was_said_and_the_pieces_of_its_payload() {
 fn output_waits_for_what_is_not_lazy() {
     let member = attach(Mode::Record);
     append(entry(0).lazy_if(true), &[]);
-    assert_eq!(DIRTY.load(Relaxed), 0);
+    assert_eq!(group().dirty.0.load(Relaxed), 0);
     assert!(is_committed());
     append(entry(0), &[]);
-    assert_eq!(DIRTY.load(Relaxed), ring::tail());
+    assert_eq!(group().dirty.0.load(Relaxed), ring::tail());
     assert!(!is_committed());
     append(entry(0).lazy_if(true), &[]);
-    let needed = DIRTY.load(Relaxed);
+    let needed = group().dirty.0.load(Relaxed);
     assert!(needed < ring::tail());
     header().stable.0.store(needed, Release);
     assert!(is_committed(), "what is lazy behind it need not be confirmed");
@@ -57,9 +57,9 @@ fn output_waits_for_what_its_mode_buffers() {
         append(record, &[]);
         let waits = !is_committed();
         append_open(&hold(), Entry { flags: LAZY, ..entry(0) });
-        let before = DIRTY.load(Relaxed);
+        let before = group().dirty.0.load(Relaxed);
         assert!(extend(&hold(), 11));
-        let clock_waits = DIRTY.load(Relaxed) > before;
+        let clock_waits = group().dirty.0.load(Relaxed) > before;
         state::OPTIONS.store(0, Relaxed);
         drop(member);
         (waits, clock_waits)

@@ -1,7 +1,7 @@
 //! The replica's server gets what the primary's kernel answered.
 
 use super::{simple, with_data};
-use crate::base::state::{DIRTY, Mode};
+use crate::base::state::{Mode, group};
 use crate::base::table::Call;
 use crate::testing::attach;
 use core::cell::Cell;
@@ -26,9 +26,9 @@ fn a_number_comes_from_the_log_and_the_kernel_is_asked_if_told_so() {
 fn output_waits_for_failures_only() {
     let _member = attach(Mode::Record);
     simple(Call::listen, 3, false, || 0);
-    assert_eq!(DIRTY.load(Relaxed), 0);
+    assert_eq!(group().dirty.0.load(Relaxed), 0);
     simple(Call::listen, 3, false, || -1);
-    assert!(DIRTY.load(Relaxed) > 0);
+    assert!(group().dirty.0.load(Relaxed) > 0);
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! A server of several processes is protected as a whole (`run = "parallel"`): all are in
+//! one log, their clients' connections survive the death of all of them at once, and that
+//! of one process costs its own clients what it costs them without Holdfast.
+
+use crate::{client, world};
+use holdfast_lab::load::{Group as LoadGroup, Run, Spec, Workload};
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use holdfast_linux::process;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const WORKERS: usize = 2;
+const PORT: u16 = 8080;
+
+fn options() -> GroupOptions {
+    GroupOptions { is_family: true, heartbeat_ms: Some(200), ..GroupOptions::default() }
+}
+
+/// nginx as Debian ships it: a master and its workers.
+fn nginx(testbed: &Testbed) -> Recipe {
+    let mut recipe = None;
+    for role in [Role::Primary, Role::Backup] {
+        let host = testbed.host(role);
+        let largest = *DOCUMENT_BYTES.last().expect("documents");
+        recipe = Some(Recipe::prepare(Program::Nginx, host, largest).expect("a place"));
+        let path = host.outside().join("server/server.conf");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        let text = text.replace("master_process off;", &format!("worker_processes {WORKERS};"));
+        std::fs::write(&path, text).expect("another");
+    }
+    recipe.expect("both members")
+}
+
+fn with_nginx(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = nginx(&testbed);
+    let mut group = Group::start(&testbed, &recipe, &options()).expect("the group protects");
+    work(&testbed, &mut group);
+}
+
+/// The server's processes on a member: the master first.
+fn processes(group: &Group<'_>, role: Role) -> Vec<u32> {
+    let daemon = group.daemon_pid(role).expect("a daemon");
+    let is_nginx = |pid: &u32| {
+        std::fs::read_link(format!("/proc/{pid}/exe"))
+            .is_ok_and(|path| path.as_os_str() == Program::Nginx.path())
+    };
+    process::family(daemon).into_iter().filter(is_nginx).collect()
+}
+
+/// Clients who ask again and again on one connection, who download, and who come and go.
+fn load(duration_ms: u64) -> Spec {
+    Spec {
+        address: addresses::SERVICE_V4.parse().expect("an address"),
+        groups: vec![
+            LoadGroup::usual(Workload::HttpKeepalive, 4, PORT),
+            LoadGroup::usual(Workload::HttpDownload, 2, PORT),
+            LoadGroup::usual(Workload::HttpClose, 2, PORT),
+        ],
+        duration_ms,
+        congestion: None,
+        fault: None,
+        seed: world::first_seed(),
+        points: Vec::new(),
+    }
+}
+
+/// Asks for a document on a connection that stays, and compares how long it is.
+fn fetch(connection: &mut BufReader<TcpStream>, bytes: u64) {
+    let ask = format!("GET /{bytes}.bin HTTP/1.1\r\nHost: x\r\n\r\n");
+    connection.get_mut().write_all(ask.as_bytes()).expect("the server takes it");
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        connection.read_line(&mut line).expect("an answer");
+        assert!(!line.is_empty(), "the connection has ended");
+        if let Some(rest) = line.strip_prefix("Content-Length: ") {
+            length = rest.trim_end().parse().expect("a number");
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    assert_eq!(length, bytes);
+    let mut body = vec![0; length as usize];
+    connection.read_exact(&mut body).expect("all of it");
+}
+
+fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
+    client::on_client(testbed, || {
+        let stream = TcpStream::connect(client::service(PORT)).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        BufReader::new(stream)
+    })
+}
+
+fn await_takeover(group: &Group<'_>) {
+    world::wait_until("the takeover", || {
+        group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
+    });
+}
+
+/// Another worker runs in the place of one that has ended.
+fn await_workers(group: &Group<'_>, role: Role, without: u32) {
+    world::wait_until("as many processes as before", || {
+        let all = processes(group, role);
+        all.len() == WORKERS + 1 && !all.contains(&without)
+    });
+}
+
+#[test]
+fn connections_survive_the_death_of_all_processes_and_the_daemon() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_nginx(|testbed, group| {
+        assert_eq!(processes(group, Role::Primary).len(), WORKERS + 1);
+        assert_eq!(processes(group, Role::Backup).len(), WORKERS + 1);
+        let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let run = world::start(testbed, &load(3000));
+        std::thread::sleep(Duration::from_millis(1500));
+        group.ensure_protected().expect("a pair under load");
+        let all = processes(group, Role::Primary);
+        group.kill_member(Role::Primary).expect("they die");
+        await_takeover(group);
+        let are_gone = || all.iter().all(|pid| world::has_ended(*pid));
+        world::wait_until("the end of all of them", are_gone);
+        finish(run, group);
+        // Those who said nothing meanwhile go on as well, and so does the server.
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let mut fresh = connected(testbed);
+        fetch(&mut fresh, DOCUMENT_BYTES[0]);
+        // A worker of the survivor may die like any other.
+        let worker = *processes(group, Role::Backup).last().expect("a worker");
+        world::signal(worker, "KILL");
+        await_workers(group, Role::Backup, worker);
+        for _ in 0..4 {
+            fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
+        }
+    });
+}
+
+fn finish(run: Run, group: &Group<'_>) {
+    let report = world::finish(run, group);
+    assert!(report.connections.iter().all(|it| it.error.is_none()));
+}
+
+#[test]
+fn a_worker_may_die_before_the_takeover() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_nginx(|testbed, group| {
+        let mut before: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
+        before.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let worker = *processes(group, Role::Primary).last().expect("a worker");
+        world::signal(worker, "KILL");
+        await_workers(group, Role::Primary, worker);
+        // Its clients see the end, the others nothing.
+        let ended = |it: &mut BufReader<TcpStream>| {
+            it.get_mut().set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout");
+            it.read(&mut [0; 1]).is_ok_and(|n| n == 0)
+        };
+        let mut left: Vec<_> =
+            before.into_iter().filter_map(|mut it| (!ended(&mut it)).then_some(it)).collect();
+        group.ensure_protected().expect("it still is a pair");
+        let run = world::start(testbed, &load(2000));
+        std::thread::sleep(Duration::from_millis(1000));
+        group.ensure_protected().expect("a pair under load");
+        group.kill_member(Role::Primary).expect("they die");
+        await_takeover(group);
+        finish(run, group);
+        left.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        assert_eq!(processes(group, Role::Backup).len(), WORKERS + 1);
+    });
+}

@@ -1,0 +1,74 @@
+//! Locks that processes share. A process that is killed holds what it held; so the
+//! word is the owner's number, and who waits looks now and then whether that process
+//! still runs, and takes the lock over if not. What such a lock guards must be valid
+//! at every instruction of its owner.
+
+use crate::base::sys::{self, sys, syscall};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use holdfast_wire::group::HAS_SLEEPERS;
+
+/// Time after which a waiting thread looks at the owner, in ns.
+const LOOK_NS: u64 = 10_000_000;
+
+/// This process's own number, by which it owns locks.
+static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// Notes the process's number; the first thing that a process of a family does.
+pub fn note_process() {
+    OWN.store(sys!(SYS_getpid) as u32, Relaxed);
+}
+
+#[inline]
+pub fn lock(word: &AtomicU32) {
+    let own = OWN.load(Relaxed);
+    if word.compare_exchange(0, own, Acquire, Relaxed).is_err() {
+        wait(word, own);
+    }
+}
+
+#[cold]
+fn wait(word: &AtomicU32, own: u32) {
+    loop {
+        let seen = word.load(Relaxed);
+        let marked = seen | HAS_SLEEPERS;
+        // Who has waited may have others behind it.
+        let want = if seen == 0 { own | HAS_SLEEPERS } else { marked };
+        if seen != want && word.compare_exchange(seen, want, Acquire, Relaxed).is_err() {
+            continue;
+        }
+        if seen == 0 {
+            return;
+        }
+        let r = sys::futex_wait(word, marked, true, LOOK_NS);
+        if r == -(libc::ETIMEDOUT as isize)
+            && has_ended(marked & !HAS_SLEEPERS)
+            && word.compare_exchange(marked, own | HAS_SLEEPERS, Acquire, Relaxed).is_ok()
+        {
+            return;
+        }
+    }
+}
+
+#[inline]
+pub fn unlock(word: &AtomicU32) {
+    if word.swap(0, Release) & HAS_SLEEPERS != 0 {
+        sys::futex_wake(word, true);
+    }
+}
+
+/// Whether a process of the family runs no more, even if nobody has asked yet how it
+/// ended.
+pub fn has_ended(process: u32) -> bool {
+    let fd = sys!(SYS_pidfd_open, process, 0);
+    if fd < 0 {
+        return fd == -(libc::ESRCH as isize);
+    }
+    let mut poll = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
+    // SAFETY: memory of ours, of the sizes that are said.
+    let ready = unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) };
+    sys!(SYS_close, fd);
+    ready == 1
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests;

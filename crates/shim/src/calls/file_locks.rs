@@ -1,0 +1,69 @@
+//! Locks on files, which the processes of a family take in the log's order, as threads
+//! take locks in memory. What they guard, files and shared memory, then needs no log.
+
+use crate::base::log::{self, Entry};
+use crate::base::state::{self, Mode, inside, mode, threaded};
+use crate::base::sys::{libc_result, sys, syscall};
+use crate::base::table::Call;
+use crate::base::{defer, park, quiet};
+use crate::calls::shapes::with_data;
+use crate::calls::signals;
+use holdfast_wire::log::Op;
+
+fn are_ordered() -> bool {
+    state::is_family() && threaded() && mode() != Mode::Pass && !inside()
+}
+
+/// Takes a lock by `raw`, and on the replica, where the primary got it, by `wait`.
+fn take(fd: i32, raw: impl Fn() -> isize, wait: impl Fn() -> isize) -> isize {
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush();
+            let r = this.sleep(&raw)?;
+            log::append(Entry::new(Op::Lock, Call::fcntl, fd, r), &[]);
+            Some(r)
+        }
+        Mode::Replay => match log::take(Op::Lock, Call::fcntl, fd) {
+            Some(taken) => {
+                let r = taken.ret();
+                while r == 0 && wait() == -(libc::EINTR as isize) {}
+                taken.done();
+                Some(r)
+            }
+            None => park::start_over(),
+        },
+    })
+}
+
+/// A lock by `fcntl`; `None` if the command is none, or locks have no order.
+pub fn of_fcntl(fd: i32, command: i32, arg: usize) -> Option<isize> {
+    // SAFETY: the server's own call, with its own arguments.
+    let call = |command: i32| unsafe { syscall!(SYS_fcntl, fd, command, arg) };
+    let waits = match command {
+        libc::F_SETLK | libc::F_SETLKW => libc::F_SETLKW,
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW => libc::F_OFD_SETLKW,
+        libc::F_GETLK | libc::F_OFD_GETLK if are_ordered() => {
+            let room = size_of::<libc::flock>();
+            return Some(with_data(Call::fcntl, fd, &[(arg as *mut u8, room)], || call(command)));
+        }
+        _ => return None,
+    };
+    // SAFETY: the caller's lock, which begins with its type.
+    let unlocks = || unsafe { (arg as *const i16).read_unaligned() } == libc::F_UNLCK as i16;
+    if !are_ordered() || arg == 0 || unlocks() {
+        return None;
+    }
+    Some(take(fd, || call(command), || call(waits)))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn flock(fd: i32, operation: i32) -> i32 {
+    let raw = || sys!(SYS_flock, fd, operation);
+    if !are_ordered() || operation & libc::LOCK_UN != 0 {
+        return libc_result(raw()) as i32;
+    }
+    let wait = || sys!(SYS_flock, fd, operation & !libc::LOCK_NB);
+    libc_result(take(fd, raw, wait)) as i32
+}

@@ -1,0 +1,99 @@
+//! Descriptors that processes of a family pass each other over pairs of sockets, which
+//! are real on both members. The record has the numbers that they got on the primary; the
+//! replica receives its own, and gives them those numbers.
+
+use crate::base::fds::{self, Kind};
+use crate::base::report;
+use crate::base::sys::{sys, syscall};
+
+/// Most descriptors of one message.
+const PASSED_MAX: usize = 16;
+/// Sizes of a message's head in control data, and of a descriptor, in bytes.
+const HEAD_BYTES: usize = size_of::<libc::cmsghdr>();
+const NUMBER_BYTES: usize = size_of::<i32>();
+
+/// The numbers of the descriptors in a message's control data.
+pub struct Passed {
+    numbers: [i32; PASSED_MAX],
+    len: usize,
+}
+
+impl Passed {
+    pub fn numbers(&self) -> &[i32] {
+        &self.numbers[..self.len]
+    }
+
+    /// Reads control data, which begins with one message of descriptors or has none.
+    pub fn of(control: &[u8]) -> Self {
+        let mut this = Self { numbers: [-1; PASSED_MAX], len: 0 };
+        let number = |at: usize| {
+            let bytes = control.get(at..)?.first_chunk::<NUMBER_BYTES>()?;
+            Some(i32::from_ne_bytes(*bytes))
+        };
+        let size = control.first_chunk::<8>().map_or(0, |size| usize::from_ne_bytes(*size));
+        if number(8) != Some(libc::SOL_SOCKET) || number(12) != Some(libc::SCM_RIGHTS) {
+            return this;
+        }
+        let count = size.min(control.len()).saturating_sub(HEAD_BYTES) / NUMBER_BYTES;
+        while this.len < count.min(PASSED_MAX) {
+            let Some(fd) = number(HEAD_BYTES + this.len * NUMBER_BYTES) else { break };
+            this.numbers[this.len] = fd;
+            this.len += 1;
+        }
+        this
+    }
+}
+
+/// The calling process has got these descriptors from another one.
+pub fn note(passed: &Passed) {
+    for fd in passed.numbers() {
+        fds::opened(*fd, kind_of(*fd));
+    }
+}
+
+/// What a descriptor is that came from another process: it may be a client's connection,
+/// which that process knows by its number, and this one does not.
+fn kind_of(fd: i32) -> Kind {
+    if fds::is_unix(fd) {
+        return Kind::Local;
+    }
+    if fds::socket_option(fd, libc::SO_TYPE) >= 0 {
+        report::end_protection(
+            "processes of the server pass each other sockets of the network: nobody could take \
+             those over",
+        );
+        return Kind::Outside;
+    }
+    Kind::Own
+}
+
+/// On the replica: receives the message that another process has sent here, of as many
+/// bytes as on the primary; its descriptors get the primary's numbers.
+pub fn receive(fd: i32, bytes: usize, wanted: &Passed, flags: i32) {
+    let (mut sink, mut control) = ([0u8; 4096], [0u64; 32]);
+    let mut part = libc::iovec { iov_base: sink.as_mut_ptr().cast(), iov_len: bytes.min(4096) };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // Its sender has sent it by now, or is about to: the primary's was received here.
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_recvmsg, fd, &raw mut message, flags & libc::MSG_CMSG_CLOEXEC) };
+    let len = message.msg_controllen.min(size_of_val(&control));
+    // SAFETY: so many bytes of it were filled.
+    let filled = unsafe { core::slice::from_raw_parts(control.as_ptr().cast::<u8>(), len) };
+    let here = Passed::of(filled);
+    if r != bytes as isize || here.numbers().len() != wanted.numbers().len() {
+        report::diverged("descriptors that another process has passed did not come");
+    }
+    for (fd, want) in here.numbers().iter().zip(wanted.numbers()) {
+        let is_closed = sys!(SYS_fcntl, *fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize != 0;
+        fds::renumber(*fd as isize, *want as isize, is_closed);
+    }
+    note(wanted);
+}
+
+#[cfg(test)]
+mod tests;
