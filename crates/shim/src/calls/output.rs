@@ -95,22 +95,28 @@ fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
     if state::is_family() && conn != NO_CONN && threaded() {
         let word = &conns::entry(conn).writer;
         robust::lock(word);
-        return Some(Writing(Some((word, robust::unlock))));
+        return Some(Writing::Family(word));
     }
     let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
-    if let Some(word) = word {
-        call.lock(word)?;
-    }
-    Some(Writing(word.map(|word| (word, sys::unlock as fn(&AtomicU32)))))
+    let Some(word) = word else { return Some(Writing::Free) };
+    call.lock(word)?;
+    Some(Writing::Process(word))
 }
 
-/// A stream's lock, and how it is given back.
-struct Writing(Option<(&'static AtomicU32, fn(&AtomicU32))>);
+/// A stream's lock, which this process's threads share, or all of a family.
+enum Writing {
+    /// Nobody else writes.
+    Free,
+    Process(&'static AtomicU32),
+    Family(&'static AtomicU32),
+}
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        if let Some((word, unlock)) = self.0 {
-            unlock(word);
+        match self {
+            Self::Free => {}
+            Self::Process(word) => sys::unlock(word),
+            Self::Family(word) => robust::unlock(word),
         }
     }
 }
