@@ -44,7 +44,7 @@ calls! {
     // Descriptors
     close Replayed "of a connection: waits until the backup knows";
     dup Replayed "dup, dup2, dup3, F_DUPFD";
-    fcntl Replayed "flags are set on both members; with `run = \"parallel\"` locks on files, also by flock, are taken in the log's order";
+    fcntl Replayed "flags are set on both members; with `[server] run` set to `parallel` locks on files, also by flock, are taken in the log's order";
     ioctl Replayed "FIONBIO on both members; FIONREAD, SIOCOUTQ, SIOCGIFCONF, requests about interfaces, addresses and terminals from the log; SIOCETHTOOL and what else hides pointers fails with EOPNOTSUPP";
     pipe Replayed "real on both members; reads answered from the log";
     eventfd Replayed "real on both members; reads answered from the log";
@@ -106,9 +106,9 @@ calls! {
     sigwait Replayed "sigwait, sigwaitinfo, sigtimedwait, sigpending";
     alarm Replayed "alarm, setitimer, getitimer, timer_settime fire on the primary; not rearmed at promotion";
     // Processes and threads
-    fork Replayed "with `[server] run = \"parallel\"` the child is in the log like its parent. Otherwise children run unprotected, and one that touches a client's socket ends protection; the replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
+    fork Replayed "with `[server] run` set to `parallel` the child is in the log like its parent. Otherwise children run unprotected, and one that touches a client's socket ends protection; the replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
     clone Refused "use fork or pthread_create; by number, a plain fork is one, and one with namespaces fails with EINVAL";
-    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection, and beside the primary only with `run = \"parallel\"`";
+    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection, and beside the primary only with `[server] run` set to `parallel`";
     spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
     popen Refused "use pipe, fork and read";
     daemon Passed "start the server in the foreground: what it does in the background is not protected";

@@ -109,9 +109,9 @@ const CALLS: &[&str] = &[
     "syscall",
 ];
 
-const OPS: [&str; 18] = [
+const OPS: [&str; 19] = [
     "Pad", "NewFd", "NewPair", "Accept", "Result", "Data", "Read", "ReadMsg", "Intent", "Written",
-    "Close", "Shutdown", "Signal", "Clock", "Lock", "Thread", "Fork", "Exit",
+    "Close", "Shutdown", "Signal", "Clock", "Lock", "Thread", "Fork", "Exit", "Death",
 ];
 
 #[test]
