@@ -52,7 +52,7 @@ pub mod primary {
     /// Time after the last of these looks for which a lone server's limit of connections
     /// holds: many of them, and not long enough to shut out the clients of a server whose
     /// daemon has died.
-    pub const MINDED: Duration = Duration::from_secs(1);
+    pub const MINDED: Duration = Duration::from_secs(5);
     /// Time for which slots of ended connections are kept for late packets, unless they are half of
     /// all or fewer than an eighth of all are free.
     pub const LINGER: Duration = Duration::from_secs(60);

@@ -182,7 +182,15 @@ fn of_strings() {
 }
 
 fn is_as_before(host: &Host, before: &str, removed: &str) {
-    let now = shape(host);
+    // What was killed takes a moment to end on a busy machine.
+    let mut now = shape(host);
+    for _ in 0..50 {
+        if now == before {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        now = shape(host);
+    }
     let new: Vec<&str> = now.lines().filter(|line| !before.contains(line)).collect();
     let lost: Vec<&str> = before.lines().filter(|line| !now.contains(line)).collect();
     assert!(now == before, "{}: new {new:#?}, lost {lost:#?}; {removed}", host.name());
@@ -202,7 +210,7 @@ fn shape(host: &Host) -> String {
     // without an init has not reaped.
     let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
         tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
-        ip -o addr | sed 's/ *valid_lft.*//'; grep /run/holdfast-lab/host /proc/mounts; \
+        ip -o addr | sed 's/ *valid_lft.*//; s/ tentative//'; grep /run/holdfast-lab/host /proc/mounts; \
         ls -A /run/holdfast-lab/host/run 2>/dev/null; \
         ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(sh|ps|awk|sort)$/ {print $2}' | sort";
     let shown = || {

@@ -80,6 +80,8 @@ impl Entry {
         Self { op, flags: 0, fd, conn: 0, ret: ret as i64, hash: call as u64 }
     }
 
+    /// Output does not wait for a lazy record: where the log ends before it, the replica knows the
+    /// outcome by itself, and runs on.
     pub fn lazy_if(mut self, lazy: bool) -> Self {
         if lazy {
             self.flags |= LAZY;

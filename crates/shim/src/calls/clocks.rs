@@ -260,14 +260,14 @@ fn sleep_for(
             signals::deliver();
             defer::flush();
             if !is_begun.replace(true) {
-                log::append(begin_of_sleep().lazy_if(true), &[]);
+                log::append(begin_of_sleep(), &[]);
             }
             if log::is_on() {
                 ring::kick();
             }
             let r = this.sleep(raw)?;
             signals::deliver();
-            log::append(Entry::new(Op::Result, Call::sleep, -1, r).lazy_if(r == 0), &[]);
+            log::append(Entry::new(Op::Result, Call::sleep, -1, r), &[]);
             Some(r)
         }
         Mode::Replay => sleep_in_log(&is_begun),

@@ -274,7 +274,7 @@ fn pair(call: Call, fds_out: *mut i32, cloexec: bool, make: impl Fn() -> isize) 
             let n = if r == 0 { 8 } else { 0 };
             log::append_held(
                 &held,
-                Entry::new(Op::NewPair, call, -1, r).lazy_if(r == 0),
+                Entry::new(Op::NewPair, call, -1, r),
                 &[(fds_out.cast_const().cast(), n)],
             );
             Some(r)

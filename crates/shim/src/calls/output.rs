@@ -142,7 +142,8 @@ impl Write {
     fn written(&self, r: isize) {
         let Self { fd, conn, len } = *self;
         let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash: 0 };
-        log::append(entry.lazy_if(r == len as isize), &[]);
+        let runs_on = matches!(fds::kind(fd), Kind::Conn | Kind::Local);
+        log::append(entry.lazy_if(runs_on && r == len as isize), &[]);
         if conn != NO_CONN && r > 0 {
             conns::wrote(conn, r as u64);
         }

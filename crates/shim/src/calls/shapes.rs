@@ -19,7 +19,7 @@ pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isi
             signals::deliver();
             defer::flush_fd(fd);
             let r = this.sleep(&raw)?;
-            log::append(Entry::new(Op::Result, call, fd, r).lazy_if(r >= 0), &[]);
+            log::append(Entry::new(Op::Result, call, fd, r), &[]);
             Some(r)
         }
         Mode::Replay => match log::take(Op::Result, call, fd) {
@@ -89,7 +89,7 @@ pub fn new_fd(
             signals::deliver();
             let held = log::hold();
             let r = refuse_high(raw());
-            log::append_held(&held, Entry::new(Op::NewFd, call, arg, r).lazy_if(r >= 0), &[]);
+            log::append_held(&held, Entry::new(Op::NewFd, call, arg, r), &[]);
             if r >= 0 {
                 fds::opened(r as i32, kind);
             }

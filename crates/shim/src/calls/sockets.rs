@@ -161,7 +161,7 @@ fn log_accept(held: &log::Held, fd: i32, (conn, socket): (u32, u64), peer: &Peer
     }
     let entry = Entry { op: Op::Accept, flags: 0, fd, conn, ret: r as i64, hash: 0 };
     let payload = [(info.as_bytes().as_ptr(), size_of::<AcceptInfo>())];
-    log::append_held(held, entry.lazy_if(r >= 0), &payload);
+    log::append_held(held, entry, &payload);
 }
 
 /// Cookie of the socket in this kernel, by which the gate knows it too.
