@@ -40,7 +40,9 @@ pub const KEEP_BYTES_MAX: u64 = 64 << 20;
 /// ring of `n` bytes, a power of two, begins at `n` there: so one that grows lies beside
 /// the one that it comes from.
 pub const POOL_PART_BYTES: usize = 2 * KEEP_BYTES_MAX as usize;
-/// Size of a family's pool, behind the ring, in bytes; nearly all of it is a hole.
+/// Size of a family's pool, behind the ring, in bytes; nearly all of it is a hole. Servers
+/// have 64 bits; the machines alone are built for less, too.
+#[cfg(target_pointer_width = "64")]
 pub const POOL_BYTES: usize = CONNS_MAX * POOL_PART_BYTES;
 /// Default size of the ring, in bytes; a power of two.
 pub const RING_BYTES: usize = 16 << 20;
