@@ -125,27 +125,16 @@ impl Server {
         let wake = EventFd::new()?;
         let handed = [theirs.as_raw_fd(), memory.fd().as_raw_fd(), wake.as_fd().as_raw_fd()];
         let made = build(command, handed)?;
-        let (mut child, _maker) = family::spawn(made, command.family)?;
+        let (mut child, maker) = family::spawn(made, command.family)?;
         let pidfd = process::pidfd_open(child.id()).inspect_err(|_| {
             // Nobody would watch it.
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        let (process, started) = (Process::Child(child.id()), Instant::now());
-        let (ending, members) = (None, Members::default());
-        let (control, standard) = (Some(control), own_standard());
-        Ok(Self {
-            memory,
-            process,
-            pidfd,
-            ending,
-            control,
-            wake,
-            started,
-            standard,
-            members,
-            _maker,
-        })
+        let process = Process::Child(child.id());
+        let mut this = Self::new(memory, (process, pidfd), wake, own_standard());
+        (this.control, this._maker) = (Some(control), maker);
+        Ok(this)
     }
 
     /// Takes over a server that an earlier daemon has started and that speaks alone: found
@@ -164,20 +153,28 @@ impl Server {
         let wake = memory.header().handed[2].load(Relaxed);
         let wake = EventFd::of(process::pidfd_getfd(process, wake)?)?;
         let pidfd = process.try_clone_to_owned()?;
-        let (process, started) = (Process::Found(pid), Instant::now());
-        let (ending, control, _maker, members) = (None, None, None, Members::default());
-        Ok(Self {
+        Ok(Self::new(memory, (Process::Found(pid), pidfd), wake, standard))
+    }
+
+    /// A server that runs from now on, with no socket to it and nobody who holds its namespace.
+    fn new(
+        memory: SharedMemory,
+        (process, pidfd): (Process, OwnedFd),
+        wake: EventFd,
+        standard: Standard,
+    ) -> Self {
+        Self {
             memory,
             process,
             pidfd,
-            ending,
-            control,
+            ending: None,
+            control: None,
             wake,
-            started,
+            started: Instant::now(),
             standard,
-            members,
-            _maker,
-        })
+            members: Members::default(),
+            _maker: None,
+        }
     }
 
     /// Standard input, output and error of its daemon when it was made.

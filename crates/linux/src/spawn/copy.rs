@@ -8,7 +8,6 @@ use crate::snapshot::SnapshotError;
 use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
 use crate::spawn::books;
-use crate::spawn::family::Members;
 use holdfast_wire::quiet::{ShimState, shim_mode};
 use holdfast_wire::shm::{RING_OFFSET, mode};
 use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
@@ -19,7 +18,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::time::Instant;
 
 /// How a copy is made.
 #[derive(Clone, Debug)]
@@ -46,22 +44,9 @@ impl Server {
         let restored = restore(image, &copying.loading, &mut place)?;
         let Some(memory) = place.memory.take() else { return refuse(NO_SHIM) };
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
-        let process = Process::Copy(restored);
-        let started = Instant::now();
-        let (ending, _maker, members) = (None, None, Members::default());
-        let (control, standard) = (Some(control), own_standard());
-        Ok(Self {
-            memory,
-            process,
-            pidfd,
-            ending,
-            control,
-            wake,
-            started,
-            standard,
-            members,
-            _maker,
-        })
+        let mut this = Self::new(memory, (Process::Copy(restored), pidfd), wake, own_standard());
+        this.control = Some(control);
+        Ok(this)
     }
 }
 

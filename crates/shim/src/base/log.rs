@@ -6,7 +6,7 @@
 
 use crate::base::state::{self, Mode, group, header, threaded};
 use crate::base::table::Call;
-use crate::base::{copy, handlers, processes, report, ring, robust, sys};
+use crate::base::{conns, copy, handlers, processes, report, ring, robust, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::buffering::Buffering;
 use holdfast_wire::group::TURN_WORDS;
@@ -336,7 +336,7 @@ pub fn take_any() -> Option<Taken> {
                     taken.done();
                 }
                 Some(Op::Close) if taken.header.fd < 0 => {
-                    processes::end_connection(taken.header.conn);
+                    conns::end(taken.header.conn);
                     taken.done();
                 }
                 _ => return Some(taken),

@@ -97,11 +97,6 @@ pub fn end_twin(place: usize) {
     end(place, |_| {});
 }
 
-/// A connection has ended with the last process that held it.
-pub fn end_connection(conn: u32) {
-    conns::end(conn);
-}
-
 /// Whether all threads of the family need nothing of the log any more.
 pub fn all_at_end() -> bool {
     let lives = |it: &&Process| it.pid.load(SeqCst) != 0;

@@ -157,8 +157,7 @@ fn finish(pid: i32) -> i32 {
         Some(taken) => {
             let there = taken.header.ret as i32;
             if there <= 0 && pid > 0 {
-                // SAFETY: numbers only.
-                unsafe { syscall!(SYS_wait4, pid, 0, 0, 0) };
+                reap(pid);
             } else if there != pid {
                 report::diverged_number(there, pid);
             }
@@ -183,8 +182,7 @@ fn finish(pid: i32) -> i32 {
             state::set_forking(false);
             log::release();
             if place == NOWHERE && pid > 0 {
-                // SAFETY: numbers only.
-                unsafe { syscall!(SYS_wait4, pid, 0, 0, 0) };
+                reap(pid);
             }
             answer
         }

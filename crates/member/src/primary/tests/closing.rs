@@ -1,6 +1,7 @@
 //! The end of connections.
 
 use super::*;
+use crate::timing::primary::MINDED;
 
 /// A connection's last packets come round through the backup, and a repeated FIN whose first copy
 /// was lost is answered.
@@ -116,4 +117,20 @@ fn who_answers_a_handshake_that_the_kernel_has_forgotten_may_be_refused() {
         assert!(bed.machine.tables.conns.is_empty() && lines.contains(&"send Gone".to_owned()));
         assert_eq!(lines.contains(&"fin 5".to_owned()), refuses, "{accepted} {backlog:?}");
     }
+}
+
+/// A daemon that does not turn any more frees no slots.
+#[test]
+fn a_lone_servers_limit_holds_for_as_long_as_its_daemon_turns() {
+    let mut bed = Bed::new();
+    bed.pass(1000);
+    assert_eq!(bed.book.minded_until, None, "the gate withholds by itself");
+    let mut bed = Bed::alone();
+    bed.pass(1000);
+    let until = bed.book.minded_until.expect("a limit");
+    assert!(until > bed.book.bench.now && until <= bed.book.bench.now.plus(nanos(MINDED)));
+    let mut bed = Bed::joining();
+    (bed.book.minded_until, bed.book.is_slow) = (None, true);
+    bed.pass(1000);
+    assert!(bed.book.minded_until > Some(bed.book.bench.now), "who joins needs it most");
 }

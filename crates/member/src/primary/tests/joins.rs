@@ -3,7 +3,7 @@
 mod clients;
 
 use super::*;
-use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, MINDED, REJOIN_PAUSE};
+use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 
 /// Image of the tests' server, in three pieces.
@@ -11,7 +11,7 @@ const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
 
 impl Bed {
     /// A primary whose server speaks alone and has one connection.
-    fn alone() -> Self {
+    pub(super) fn alone() -> Self {
         let mut bed = Self::new();
         let conn = bed.connect(5);
         bed.slot(conn).snd_una = SeqNo(101);
@@ -29,7 +29,7 @@ impl Bed {
     }
 
     /// A primary that has sent part of an image to a joiner.
-    fn joining() -> Self {
+    pub(super) fn joining() -> Self {
         let mut bed = Self::alone();
         bed.book.knocks = true;
         bed.turn();
@@ -354,22 +354,6 @@ fn what_has_spoken_and_is_in_no_book_may_be_new() {
         let seen = (bed.book.has("send Adopt"), bed.book.has("fin 5"));
         assert_eq!(seen, (is_new, !is_new), "{:?}", bed.book.lines);
     }
-}
-
-/// A daemon that does not turn any more frees no slots.
-#[test]
-fn a_lone_servers_limit_holds_for_as_long_as_its_daemon_turns() {
-    let mut bed = Bed::new();
-    bed.pass(1000);
-    assert_eq!(bed.book.minded_until, None, "the gate withholds by itself");
-    let mut bed = Bed::alone();
-    bed.pass(1000);
-    let until = bed.book.minded_until.expect("a limit");
-    assert!(until > bed.book.bench.now && until <= bed.book.bench.now.plus(nanos(MINDED)));
-    let mut bed = Bed::joining();
-    (bed.book.minded_until, bed.book.is_slow) = (None, true);
-    bed.pass(1000);
-    assert!(bed.book.minded_until > Some(bed.book.bench.now), "who joins needs it most");
 }
 
 /// Nobody is sent away because of a joiner.
