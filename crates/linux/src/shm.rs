@@ -11,7 +11,7 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
     CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, POOL_BYTES, POOL_PART_BYTES,
-    RING_OFFSET, VERSION, conn_state, mode, option,
+    RING_OFFSET, TABLE_BYTES, VERSION, conn_state, mode, option,
 };
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -239,9 +239,31 @@ impl SharedMemory {
     /// taken by another.
     #[must_use]
     pub fn sockets(&self) -> BTreeSet<u64> {
-        let places = (0..CONNS_MAX as u32).map(|place| self.entry(place));
+        let places = self.written_places().map(|place| self.entry(place));
         let used = places.filter(|entry| entry.state.load(Acquire) != conn_state::FREE);
         used.map(|entry| entry.socket.load(Relaxed)).collect()
+    }
+
+    /// Places of the table in pages that somebody has written to. Reading the rest would make the
+    /// kernel fill 2 MB with zeros.
+    fn written_places(&self) -> impl Iterator<Item = u32> {
+        let end = HEADER_BYTES + TABLE_BYTES;
+        let mut at = HEADER_BYTES;
+        let extents = std::iter::from_fn(move || {
+            let from = self.seek(at, libc::SEEK_DATA)?.max(at);
+            let to = self.seek(from, libc::SEEK_HOLE)?.min(end);
+            at = to;
+            (from < to).then_some(from..to)
+        });
+        let place = |at: usize| ((at - HEADER_BYTES) / size_of::<ConnEntry>()) as u32;
+        extents.flat_map(move |bytes| place(bytes.start)..place(bytes.end))
+    }
+
+    /// Where what `whence` names begins, at or behind `at`; `None` if nothing of it follows.
+    fn seek(&self, at: usize, whence: i32) -> Option<usize> {
+        // SAFETY: plain numbers; nobody reads this descriptor by its offset.
+        let found = unsafe { libc::lseek(self.fd.as_raw_fd(), at as i64, whence) };
+        usize::try_from(found).ok()
     }
 
     /// A number that changes with each connection that the server accepts, and with each byte
@@ -257,7 +279,7 @@ impl SharedMemory {
             ];
             conn.wrapping_add(bytes_in).wrapping_add(bytes_out)
         };
-        let all = (0..CONNS_MAX as u32).map(|place| of(self.entry(place)));
+        let all = self.written_places().map(|place| of(self.entry(place)));
         keeps.then(|| all.fold(0, u64::wrapping_add))
     }
 

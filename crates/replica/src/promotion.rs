@@ -260,6 +260,12 @@ impl Promotion {
         self.settle_all(now, out);
     }
 
+    /// Accept numbers of all connections that the server has accepted.
+    #[must_use]
+    pub fn accepts(&self) -> Vec<u32> {
+        self.conns.values().filter_map(|conn| conn.planned.accept).collect()
+    }
+
     /// Takes the state of the parked replica: what it holds, read and wrote.
     pub fn handle_manifest(
         &mut self,

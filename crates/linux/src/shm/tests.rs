@@ -158,3 +158,23 @@ fn noise_in_the_memory_is_read_without_harm() {
         memory.go_solo();
     }
 }
+
+#[test]
+fn only_places_that_somebody_has_written_to_are_looked_at() {
+    let memory = memory();
+    assert_eq!((memory.sockets(), memory.moved()), (BTreeSet::new(), Some(0)));
+    let kept = |memory: &SharedMemory| {
+        let metadata = std::fs::File::from(memory.fd().try_clone_to_owned().expect("a copy"));
+        metadata.metadata().expect("its size").blocks()
+    };
+    let before = kept(&memory);
+    for (accept, socket) in [(1, 11), (5_000, 12), (CONNS_MAX as u32 - 1, 13)] {
+        let entry = memory.entry(accept);
+        entry.conn.store(accept, Relaxed);
+        entry.socket.store(socket, Relaxed);
+        entry.state.store(conn_state::OPEN, Release);
+    }
+    assert_eq!(memory.sockets(), BTreeSet::from([11, 12, 13]));
+    assert_eq!(memory.moved(), Some(1 + 5_000 + CONNS_MAX as u64 - 1));
+    assert!(kept(&memory) - before <= 3 * 8, "three pages of 4 KiB, in blocks of 512 bytes");
+}

@@ -111,8 +111,8 @@ pub trait BackupHost: FollowHost {
 
     /// It has begun: the replica is given the processor; one of which all is kept is built.
     fn begin_takeover(&mut self);
-    /// The parked replica's connections.
-    fn manifest(&mut self) -> Vec<ManifestConn>;
+    /// Those of the connections with these accept numbers that the parked replica has.
+    fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn>;
     /// Rebuilds a connection in the kernel, which does not speak yet.
     fn restore(&mut self, restore: &Restore<'_>);
     /// A connection that is not carried over, and why.

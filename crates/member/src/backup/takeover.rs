@@ -202,7 +202,7 @@ impl Takeover {
         let Self { parked, phases, farewells, diverged, request, .. } = self;
         let repair = &mut phases.repair;
         if is_parked && !std::mem::replace(parked, true) {
-            let manifest = host.manifest();
+            let manifest = host.manifest(&promotion.accepts());
             let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_manifest(now, &manifest, &mut out);
         }

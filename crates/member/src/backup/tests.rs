@@ -167,7 +167,8 @@ impl BackupHost for Book {
         self.kept
     }
     fn begin_takeover(&mut self) {}
-    fn manifest(&mut self) -> Vec<ManifestConn> {
+    fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
+        assert_eq!(accepts, [1], "the machine asks for what the log says was accepted");
         // The server has accepted one connection, and neither read nor written.
         let conn = ManifestConn {
             accept: 1,

@@ -372,9 +372,11 @@ impl BackupHost for AtHost<'_> {
         }
     }
 
-    fn manifest(&mut self) -> Vec<ManifestConn> {
+    fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
         self.d.settles = true;
-        self.server().map(|server| server.manifest()).unwrap_or_default()
+        let mut manifest = self.server().map(|server| server.manifest()).unwrap_or_default();
+        manifest.retain(|conn| accepts.contains(&conn.accept));
+        manifest
     }
 
     fn restore(&mut self, r: &Restore<'_>) {

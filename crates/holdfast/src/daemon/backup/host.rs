@@ -335,8 +335,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.hurry();
     }
 
-    fn manifest(&mut self) -> Vec<ManifestConn> {
-        self.memory().map_or_else(Vec::new, sockets::manifest)
+    fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
+        self.memory().map_or_else(Vec::new, |memory| sockets::manifest(memory, accepts))
     }
 
     fn restore(&mut self, restore: &Restore<'_>) {
