@@ -58,17 +58,20 @@ impl Server {
         Ok(External { memory, descriptors, watches: true, connections: open })
     }
 
-    /// Standard input, output and error that a daemon has handed on, if they are no
-    /// files but a terminal: the copy's daemon has its own.
+    /// Standard input, output and error that a daemon has handed on: the copy's daemon has its
+    /// own, and need not have a file of the same name. An input that is a file is opened again.
     fn inherited(&self) -> impl Iterator<Item = u32> {
         let (pid, standard) = (self.pid(), self.standard.clone());
         let is_daemons = move |number: &u32| {
-            let theirs = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok();
-            let is_terminal = |path: &std::path::PathBuf| {
-                TERMINALS.iter().any(|folder| path.as_os_str().as_bytes().starts_with(folder))
-            };
-            let no_file = |path: &std::path::PathBuf| !path.is_absolute() || is_terminal(path);
-            theirs.as_ref().is_some_and(no_file) && theirs == standard[*number as usize]
+            let place = format!("/proc/{pid}/fd/{number}");
+            let Ok(theirs) = fs::read_link(&place) else { return false };
+            let is_terminal =
+                TERMINALS.iter().any(|folder| theirs.as_os_str().as_bytes().starts_with(folder));
+            let may_be = *number > 0 || !theirs.is_absolute() || is_terminal;
+            // A file that was renamed meanwhile, as logs are, is still the same one.
+            let own = format!("/proc/self/fd/{number}");
+            let is_same = || identity(&place).is_some_and(|file| identity(&own) == Some(file));
+            may_be && (Some(&theirs) == standard[*number as usize].as_ref() || is_same())
         };
         (0..FIRST_OWN.cast_unsigned()).filter(is_daemons)
     }
@@ -239,4 +242,9 @@ impl Quiescence for StandStill<'_> {
             self.server.memory.go_solo();
         }
     }
+}
+
+/// Which file this path leads to.
+fn identity(path: &str) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
