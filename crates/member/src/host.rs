@@ -31,6 +31,8 @@ pub struct Member {
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
+    /// Whether the group's backup builds its server only to take over (decision 30).
+    pub is_cold: bool,
     /// What acknowledgements and output wait for (decision 32).
     pub buffering: Buffering,
     /// How long it waits for the other member before it serves without a backup.
@@ -52,6 +54,7 @@ impl Member {
             hands_over: false,
             given_up: 0,
             rejoin_max: u32::MAX,
+            is_cold: false,
             buffering: Buffering::Commit,
             alone_after: Nanos(u64::MAX),
             fallen_at: None,
@@ -154,8 +157,8 @@ pub enum MemberEvent<'a> {
     Joined { took: Nanos },
     /// The backup begins to take over.
     Promotes { cause: Cause, stopped: bool },
-    /// The takeover goes on.
-    TakesOver { cause: Cause },
+    /// The takeover goes on; `builds`: the server is built first, and the edge not asked before.
+    TakesOver { cause: Cause, builds: bool },
     /// A cold backup's server was built from its image; its log follows.
     Built { took: Nanos },
     /// The edge does not allow the takeover, for now.
@@ -164,8 +167,9 @@ pub enum MemberEvent<'a> {
     TookOver { cause: Cause, stopped: bool, phases: &'a Phases },
     /// It has given up too often: it will not join again by itself.
     GaveUpForGood,
-    /// The backup gives up.
-    GaveUp { fault: Fault, reason: &'a str },
+    /// The backup gives up; `builds`: while it built the server to take over, before it asked the
+    /// edge.
+    GaveUp { fault: Fault, reason: &'a str, builds: bool },
     /// Everything that a server which speaks alone can be rebuilt from is kept, `took` after the
     /// attempt began.
     Keeps { took: Nanos },

@@ -75,6 +75,9 @@ pub mod primary {
     pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
     /// Longest time until the edge lets the backup of a planned switchover speak.
     pub const GRANT_MAX: Duration = Duration::from_secs(3);
+    /// Longest time until the edge lets the cold backup of a planned switchover speak, which builds
+    /// its server before it asks.
+    pub const GRANT_BUILD_MAX: Duration = Duration::from_secs(60);
     /// Time between two looks at whether the edge has let the backup of a planned switchover speak.
     pub const GRANT_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a primary that has nothing left to do.

@@ -4,7 +4,7 @@
 mod calm;
 
 use calm::{MS, calm, run};
-use holdfast_sim::{ColdPlan, Fault, How, Plan, Step, When, simulate, trace_tail};
+use holdfast_sim::{ColdPlan, Fault, How, Plan, Step, Ways, When, simulate, trace_tail};
 
 /// Number of runs of each named plan.
 const SEEDS: u64 = 8;
@@ -31,6 +31,74 @@ fn it_joins_by_itself_and_takes_over() {
         let seen = (outcome.reached.joins, outcome.takeovers, outcome.service_ended);
         assert!(seen.0 >= 1 && (seen.1, seen.2) == (1, false), "{how:?} {seen:?}\n{plan}");
         assert!(outcome.replies > 50, "{how:?}\n{plan}");
+    }
+}
+
+/// The primary is cut off for a while, and lives.
+fn cut_off(seed: u64, cold_plan: ColdPlan) -> Plan {
+    let (member, ways, lasts) = (0, Ways::Both, 300 * MS);
+    let faults = vec![
+        (When::Join(Step::Joined), Fault::TapLoss { lasts: MS }),
+        (When::After(500 * MS), Fault::CutEdge { member, ways, lasts }),
+        (When::After(0), Fault::CutPair { ways, lasts }),
+    ];
+    Plan { cold: Some(cold_plan), faults, load_until: 8000 * MS, ..cold(seed) }
+}
+
+#[test]
+fn a_primary_that_lives_goes_on_where_what_is_kept_is_damaged() {
+    let damaged = ColdPlan { damaged_permille: 1000, ..ColdPlan::ROOMY };
+    for seed in 0..2 * SEEDS {
+        let plan = cut_off(seed, damaged);
+        let outcome = run(&plan);
+        let seen = (outcome.reached.unbuilt, outcome.takeovers, outcome.service_ended);
+        assert_eq!(seen, (1, 0, false), "{plan}");
+        assert!(outcome.reached.joins >= 2, "its backup joins again: {plan}");
+    }
+}
+
+/// Where it does not live, nobody serves, and nobody is to blame.
+#[test]
+fn where_what_is_kept_is_damaged_and_the_primary_is_dead_the_service_ends() {
+    let damaged = ColdPlan { damaged_permille: 1000, ..ColdPlan::ROOMY };
+    for seed in 0..SEEDS {
+        let mut plan = Plan { cold: Some(damaged), ..cold(seed) };
+        plan.faults = vec![
+            (When::Join(Step::Joined), Fault::TapLoss { lasts: MS }),
+            (When::After(500 * MS), Fault::Dies { speaks: true, how: How::Host }),
+        ];
+        let outcome = run(&plan);
+        let seen = (outcome.reached.unbuilt, outcome.takeovers, outcome.service_ended);
+        assert_eq!(seen, (1, 0, true), "{plan}");
+    }
+}
+
+#[test]
+fn a_primary_that_comes_back_before_the_server_is_built_goes_on() {
+    let slow = ColdPlan { build_min: 2000 * MS, ..ColdPlan::ROOMY };
+    for seed in 0..2 * SEEDS {
+        let plan = cut_off(seed, slow);
+        let outcome = run(&plan);
+        assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
+        assert!(outcome.reached.joins >= 2, "its backup joins again: {plan}");
+    }
+}
+
+/// One that has died and begins anew knows nothing, and is not let speak.
+#[test]
+fn a_primary_that_begins_anew_does_not_come_before_who_builds_its_server() {
+    let slow = ColdPlan { build_min: 2000 * MS, ..ColdPlan::ROOMY };
+    for (how, seed) in
+        [How::Daemon, How::Host].into_iter().flat_map(|how| (0..SEEDS).map(move |n| (how, n)))
+    {
+        let mut plan = Plan { cold: Some(slow), load_until: 8000 * MS, ..cold(seed) };
+        plan.faults = vec![
+            (When::Join(Step::Joined), Fault::TapLoss { lasts: MS }),
+            (When::After(500 * MS), Fault::Dies { speaks: true, how }),
+            (When::After(300 * MS), Fault::Starts { member: 0 }),
+        ];
+        let outcome = run(&plan);
+        assert_eq!((outcome.takeovers, outcome.service_ended), (1, false), "{how:?} {plan}");
     }
 }
 
@@ -72,7 +140,8 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
 fn a_long_log_is_cut_short() {
     let mut joins = 0;
     for seed in 0..2 * SEEDS {
-        let plan = Plan { cold: Some(ColdPlan { log_max: 64 << 10 }), ..cold(seed) };
+        let plan =
+            Plan { cold: Some(ColdPlan { log_max: 64 << 10, ..ColdPlan::ROOMY }), ..cold(seed) };
         let outcome = run(&plan);
         assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
         joins += outcome.reached.joins;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; [`Message::Hello`] refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -331,8 +331,19 @@ pub enum Message<'a> {
         epoch: u64,
         yes: bool,
     },
+    /// The backup is in step in this epoch, and builds the server, which it takes
+    /// over when that is there (decision 30). A primary whose server lives need not
+    /// wait for it.
+    Builds {
+        epoch: u64,
+    },
     /// Fence the current member and make me current in `epoch`.
     Promote {
+        epoch: u64,
+    },
+    /// The current member's server lives and has lost its backup: bar that one, and
+    /// let me run on alone in `epoch`.
+    GoAlone {
         epoch: u64,
     },
     Granted {

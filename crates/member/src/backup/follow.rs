@@ -166,6 +166,7 @@ impl BackupMachine {
     fn report(&self, host: &mut impl FollowHost) {
         host.report(&Report {
             promoting: self.promoting,
+            builds: self.builds,
             counters: self.log.counters(),
             connections: self.log.connections(),
             unresolved: self.log.unresolved(),

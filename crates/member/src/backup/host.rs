@@ -162,6 +162,8 @@ pub trait BackupHost: FollowHost {
 pub struct Report<'a> {
     /// Why it takes over, once it does.
     pub promoting: Option<Cause>,
+    /// Whether it builds the server for that, and has not asked the edge yet.
+    pub builds: bool,
     pub counters: &'a Counters,
     /// Connections of which the tap keeps something.
     pub connections: usize,

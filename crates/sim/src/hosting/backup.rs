@@ -289,6 +289,10 @@ impl FollowHost for AtHost<'_> {
             copy.cold = Some(Cold::Keeps);
             return Some(self.keep_image());
         }
+        let damaged_permille = self.world.plan.cold.map_or(0, |cold| cold.damaged_permille);
+        if damaged_permille > 0 && self.world.rng.below(1000) < damaged_permille {
+            return Some(Err("what is kept is damaged".to_owned()));
+        }
         Some(self.make_copy())
     }
 
@@ -365,7 +369,8 @@ impl BackupHost for AtHost<'_> {
         let mut gate = Gate::new(&self.world.plan.limits, self.world.plan.mutation);
         gate.solo = true;
         self.host_mut().gate = Some(gate);
-        let takes = Nanos(self.world.rng.below(MAKING_MAX.0));
+        let least = self.world.plan.cold.map_or(0, |cold| cold.build_min);
+        let takes = Nanos(least + self.world.rng.below(MAKING_MAX.0));
         let due = self.now().plus(takes);
         if let Some(copy) = self.d.copy.as_mut().filter(|copy| copy.is_kept()) {
             (copy.cold, copy.due) = (Some(Cold::Builds), Some(due));

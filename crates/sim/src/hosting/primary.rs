@@ -197,6 +197,10 @@ impl PrimaryHost for AtHost<'_> {
         // No operator stops a simulated member.
     }
 
+    fn resume_server(&mut self) {
+        // Nor does it stand still.
+    }
+
     fn strike_server(&mut self) {
         self.world.kill_server(self.d.at);
     }

@@ -215,6 +215,11 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let _ended = process::signal(self.server.pidfd(), libc::SIGSTOP);
     }
 
+    fn resume_server(&mut self) {
+        heed("telling the gate", self.gate.set_server_dead(false));
+        let _ended = process::signal(self.server.pidfd(), libc::SIGCONT);
+    }
+
     fn strike_server(&mut self) {
         let _ended = process::signal(self.server.pidfd(), libc::SIGKILL);
     }

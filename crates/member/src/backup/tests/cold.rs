@@ -37,8 +37,8 @@ impl Bed {
         let mut bed = Self::cold_in_step();
         (bed.book.kept, bed.book.is_lost) = (Some(kept), true);
         bed.turn();
-        let begin = ["promotes: ChannelLost", &in_step(true), &promote()];
-        assert_eq!(bed.book.take(), begin, "the edge is asked at once");
+        let begin = ["promotes: ChannelLost", &builds(), "close peer"];
+        assert_eq!(bed.book.take(), begin, "the edge is not asked");
         bed
     }
 
@@ -47,6 +47,10 @@ impl Bed {
         self.turn();
         self.book.is_whole = false;
     }
+}
+
+fn builds() -> String {
+    format!("to the edge: Builds {{ epoch: {EPOCH} }}")
 }
 
 #[test]
@@ -99,11 +103,57 @@ fn its_log_ends_when_the_server_is_built_and_has_all_of_it() {
 }
 
 #[test]
+fn the_edge_is_asked_when_the_server_is_built_and_has_run_its_log() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.is_built();
+    bed.turn();
+    assert_eq!(bed.book.take(), ["makes", "Built", "end log"]);
+    bed.pass(20);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "it runs its log");
+    bed.book.replica = Replica::Parked;
+    bed.turn();
+    assert_eq!(bed.book.take(), [in_step(true), promote()]);
+    bed.grant();
+    assert_eq!(bed.turn(), Turn::Busy);
+    assert!(bed.book.has("TookOver"), "{:?}", bed.book.lines);
+}
+
+#[test]
 fn a_server_that_cannot_be_built_is_not_promoted() {
     let mut bed = Bed::building(Kept { image: 3, log: 100 });
     bed.book.bad = "make";
     bed.is_built();
+    assert!(!bed.book.has(&promote()) && bed.book.has(&in_step(false)), "{:?}", bed.book.lines);
     assert!(bed.book.has("gave up: Unkept"), "{:?}", bed.book.lines);
+}
+
+/// The primary was only cut off, and the edge lets it go on.
+#[test]
+fn a_primary_that_comes_back_first_ends_the_building() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "a" });
+    bed.turn();
+    assert!(bed.book.has("gave up: Fenced") && bed.book.has("kill"), "{:?}", bed.book.lines);
+    bed.pass(5000);
+    assert_eq!(bed.turn(), Turn::End(End::Again), "it joins again");
+}
+
+/// An edge that has lost its memory hears again that this member builds.
+#[test]
+fn an_edge_that_comes_back_hears_who_builds() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH, current: "a" });
+    bed.turn();
+    assert_eq!(bed.book.take(), [builds()]);
+}
+
+/// What the dead server has logged is still on its way.
+#[test]
+fn the_log_of_a_dead_server_is_drained_while_its_replica_is_built() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.peer.push(Message::ServerDied { last: 9 });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["promotes: ServerDied", &builds()], "the channel stays");
 }
 
 #[test]
@@ -112,6 +162,7 @@ fn a_long_log_that_diverges_is_not_replayed_to_its_end() {
     bed.book.replica = Replica::Diverged("other bytes".to_owned());
     bed.turn();
     assert!(bed.book.has("gave up: Diverged"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has(&promote()), "{:?}", bed.book.lines);
 }
 
 /// How long building may take grows with what is kept.

@@ -226,6 +226,9 @@ impl PrimaryHost for Book {
     fn pause_server(&mut self) {
         self.note("pause");
     }
+    fn resume_server(&mut self) {
+        self.note("resume");
+    }
     fn strike_server(&mut self) {
         self.note("strike");
     }
