@@ -5,6 +5,7 @@ mod follow;
 mod host;
 mod join;
 mod rebuild;
+mod renewal;
 mod takeover;
 
 pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
@@ -26,6 +27,7 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{Message, clip};
 use join::{Joining, Said};
+use renewal::Renewals;
 use takeover::{Takeover, nudges};
 
 /// What the log's machine has asked for during a turn; the turn carries it out at its end.
@@ -140,8 +142,9 @@ pub struct BackupMachine {
     heard_at: Nanos,
     /// See [`Report::joins`].
     joins: Option<u8>,
-    /// What the primary has said to this joiner since the last turn.
+    /// What the primary has said to this joiner since the last turn, or of a new image.
     said: Vec<Said>,
+    renewals: Renewals,
     /// Since when this member has followed as a backup, or has tried to.
     begun: Nanos,
 }
@@ -184,6 +187,7 @@ impl BackupMachine {
             heard_at: now,
             joins: None,
             said: Vec::new(),
+            renewals: Renewals::default(),
             begun: now,
         }
     }
@@ -253,10 +257,11 @@ impl BackupMachine {
                 return self.give_up(Fault::Ended, "the replica's process has ended", false, host);
             }
             Replica::Unkept(reason) => return self.give_up(Fault::Unkept, &reason, false, host),
-            Replica::Outgrown(reason) => self.wants_to_leave(&reason, host),
+            Replica::Outgrown(reason) => self.wants_image(&reason, host),
             Replica::Replays | Replica::Parked => {}
         }
         let cause = self.work(host.is_peer_ready(), host);
+        self.renew(host);
         if let Some(reason) = self.effects.broken.take() {
             return self.give_up(Fault::Diverged, &reason, false, host);
         }

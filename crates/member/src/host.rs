@@ -155,6 +155,10 @@ pub enum MemberEvent<'a> {
     JoinFailed { reason: &'a str },
     /// The joiner is a backup in step.
     Joined { took: Nanos },
+    /// A cold backup has a new image, `took` after it was asked for, and the log behind that.
+    Renewed { took: Nanos },
+    /// It has none, and keeps what it had.
+    RenewedNot { reason: &'a str },
     /// The backup begins to take over.
     Promotes { cause: Cause, stopped: bool },
     /// The takeover goes on; `builds`: the server is built first, and the edge not asked before.

@@ -169,6 +169,16 @@ pub mod backup {
     /// Part of [`CLOSING_MAX`] in which a joiner waits for bytes of a connection that the server
     /// has not accepted: nobody can be asked for them.
     pub const UNACCEPTED_MAX: Duration = Duration::from_secs(1);
+    /// Pause after a failed attempt at a new image, doubled with each further one.
+    pub const RENEW_PAUSE: Duration = Duration::from_secs(1);
+    /// Longest pause after a failed attempt at a new image.
+    pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// Longest time for which nothing of a new image may come: clients have five seconds to take
+    /// what they were sent before it.
+    pub const RENEW_SILENT_MAX: Duration = Duration::from_secs(10);
+    /// Most failed attempts at a new image in a row; then the backup leaves and joins anew, so that
+    /// its log does not grow for ever.
+    pub const RENEW_TRIES_MAX: u32 = 5;
     /// Time from the primary's first heartbeat within which it answers the edge, even if it was
     /// busy with its start.
     pub const START_PATIENCE: Duration = Duration::from_millis(100);

@@ -135,18 +135,63 @@ fn ten_takeovers_in_a_row_cost_nobody_a_connection() {
     }
 }
 
-/// The backup leaves and joins anew again and again, and nobody loses anything.
+/// A backup whose log soon has become long.
+fn short(seed: u64) -> Plan {
+    Plan { cold: Some(ColdPlan { log_max: 64 << 10, ..ColdPlan::ROOMY }), ..cold(seed) }
+}
+
+/// The backup gets new images again and again, and is one all the time.
 #[test]
 fn a_long_log_is_cut_short() {
-    let mut joins = 0;
+    let mut renewals = 0;
     for seed in 0..2 * SEEDS {
-        let plan =
-            Plan { cold: Some(ColdPlan { log_max: 64 << 10, ..ColdPlan::ROOMY }), ..cold(seed) };
+        let plan = short(seed);
         let outcome = run(&plan);
         assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
-        joins += outcome.reached.joins;
+        assert_eq!(outcome.reached.joins, 1, "{plan}");
+        renewals += outcome.reached.renewals;
     }
-    assert!(joins > 3 * SEEDS, "{joins} joins: too little is exercised");
+    assert!(renewals > 3 * SEEDS, "{renewals} renewals: too little is exercised");
+}
+
+/// Whoever dies in whatever step of a renewal, the other one serves.
+#[test]
+fn who_dies_while_an_image_is_renewed_costs_nobody_a_connection() {
+    let mut renewals = 0;
+    for (step, seed) in
+        Step::RENEWAL.into_iter().flat_map(|step| (0..SEEDS).map(move |n| (step, n)))
+    {
+        for (speaks, how) in [
+            (true, How::Host),
+            (true, How::Daemon),
+            (true, How::Server),
+            (false, How::Daemon),
+            (false, How::Host),
+        ] {
+            let mut plan = short(seed);
+            plan.faults = vec![(When::Join(step), Fault::Dies { speaks, how })];
+            let outcome = run(&plan);
+            let seen = (outcome.takeovers, outcome.service_ended);
+            assert_eq!(seen, (u64::from(speaks), false), "{step:?} {speaks} {how:?}\n{plan}");
+            renewals += outcome.reached.renewals;
+        }
+    }
+    assert!(renewals > 0, "too little is exercised");
+}
+
+/// An attempt that fails leaves the backup what it had.
+#[test]
+fn images_that_fail_leave_what_there_was() {
+    for seed in 0..2 * SEEDS {
+        let mut plan = short(seed);
+        plan.joins.untaken_permille = 300;
+        plan.faults = vec![
+            (When::Join(Step::Renews), Fault::TapLoss { lasts: MS }),
+            (When::After(400 * MS), Fault::Dies { speaks: true, how: How::Host }),
+        ];
+        let outcome = run(&plan);
+        assert_eq!((outcome.takeovers, outcome.service_ended), (1, false), "{plan}");
+    }
 }
 
 #[test]

@@ -308,6 +308,20 @@ pub enum Message<'a> {
         until: u64,
     },
 
+    // backup -> primary, and back: a new image of a server whose log goes on
+    /// The backup keeps the log a second time from here on, for an image that it asks for.
+    Renew,
+    /// An image of at most so many bytes was taken where the log had come to this position; it
+    /// follows as for a joiner, and ends when no client lacks what it was sent before it.
+    Renewed {
+        log_from: u64,
+        image_bytes: u64,
+    },
+    /// Nothing comes of that image; what there was before stays.
+    ImageOff {
+        reason: &'a str,
+    },
+
     // member <-> edge
     /// Asks which member is current; the edge answers with [`Message::Epoch`].
     Ask,

@@ -300,28 +300,87 @@ fn a_switchover_to_a_damaged_spool_is_taken_back() {
     });
 }
 
-/// The log that a takeover would have to replay stays short.
+/// Writes until a backup's log is longer than these tests allow.
+fn lengthen(redis: &mut Redis) {
+    let value = vec![b'x'; 1 << 20];
+    for part in 0..10 {
+        assert_eq!(redis.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+    }
+}
+
+/// The log that a takeover would have to replay stays short, and the group protected.
 #[test]
-fn and_joins_anew_when_its_log_is_long() {
+fn and_gets_a_new_image_when_its_log_is_long() {
     let _limit = world::limit(Duration::from_secs(90));
     let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(9000, 0, None));
         let primary = group.primary().expect("a primary");
-        let value = vec![b'x'; 1 << 20];
-        for _ in 0..10 {
-            assert_eq!(old.ask(&[b"SET", b"large", &value]), "+OK");
+        for renewals in 1..=3 {
+            lengthen(&mut old);
+            world::wait_until("there is a new image", || {
+                for role in [Role::Edge, Role::Primary, Role::Backup] {
+                    let status = group.status(role).expect("a status");
+                    assert_eq!(status["state"], "protected", "{status}");
+                }
+                group.details(primary.other(), "renewed").len() >= renewals
+            });
         }
-        world::wait_until("it has joined again", || group.details(primary, "joined").len() > 1);
-        let why = group.log_tails();
-        assert!(why.contains("a new image is due: it has 8 MB of log"), "{why}");
-        world::heals(group, "it joins");
+        assert_eq!(group.details(primary, "joined").len(), 1, "nobody has joined anew");
         let status = group.status(primary.other()).expect("a status");
         assert!(counter(&status, "spool.log_bytes") < 8 << 20, "{status}");
         group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
         world::finish(load, group);
+    });
+}
+
+/// Whoever dies while a new image is on its way.
+#[test]
+fn and_takes_over_in_the_middle_of_a_new_image() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        for part in 0..64 {
+            let value = vec![b'y'; 1 << 20];
+            assert_eq!(old.ask(&[b"SET", format!("large {part}").as_bytes(), &value]), "+OK");
+        }
+        let load = world::start(testbed, &world::counting(6000, 0, None));
+        let primary = group.primary().expect("a primary");
+        let backup = primary.other();
+        let taken = |group: &Group<'_>| group.details(primary, "image").len();
+        let before = taken(group);
+        world::wait_until("an image is taken", || {
+            lengthen(&mut old);
+            taken(group) > before
+        });
+        let renewed = group.details(backup, "renewed").len();
+        group.kill_member(primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(backup));
+        println!("{renewed} images were whole");
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn of_a_server_with_threads_that_was_imaged_while_it_was_protected() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
+    world::with_server(Program::Memcached4, 0, &Plan::default(), &options, |testbed, group| {
+        let mut load = world::counting(12_000, 0, None);
+        load.groups =
+            vec![LoadGroup::usual(Workload::MemcachedShared, 8, Program::Memcached4.port())];
+        let load = world::start(testbed, &load);
+        let primary = group.primary().expect("a primary");
+        world::wait_until("there is a new image", || {
+            !group.details(primary.other(), "renewed").is_empty()
+        });
+        group.kill_member(primary).expect("they die");
+        world::finish(load, group);
+        assert_eq!(group.primary(), Some(primary.other()));
     });
 }
 

@@ -246,6 +246,7 @@ impl Takeover {
 
 impl BackupMachine {
     pub(super) fn take_over(&mut self, cause: Cause, host: &mut impl BackupHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         let kept = host.kept();
         host.begin_takeover();
         host.show(MemberEvent::Promotes { cause, stopped: self.stopped });

@@ -92,6 +92,7 @@ impl PrimaryMachine {
     /// switchover. The server stands still while the backup gets all that it has
     /// logged, and is killed when the edge has let the backup speak.
     pub(super) fn hand_over(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         host.show(MemberEvent::HandsOver);
         host.send(&Message::Stopping);
         host.pause_server();
@@ -168,6 +169,7 @@ impl PrimaryMachine {
     /// Handles the end of the server: everything it logged goes out, and nothing more is confirmed.
     /// The kernel's FINs and RSTs stay behind the gate.
     pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         self.announce_end(host);
         // A server that only reports its end must not go on beside its replica.
         host.strike_server();
@@ -231,6 +233,7 @@ impl PrimaryMachine {
         newer: &CurrentMember,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
+        self.drop_renewal(host);
         host.kill_server();
         host.member().speaks = false;
         host.show(MemberEvent::Replaced { newer });

@@ -14,6 +14,7 @@ mod book;
 mod closing;
 mod joins;
 mod kept;
+mod renewal;
 
 use book::{Book, IMAGE_BYTES};
 

@@ -75,8 +75,8 @@ impl KeeperHost for AtHost<'_> {
         self.d.copy.as_ref().is_some_and(Copy::has_room)
     }
 
-    fn begin_kept_image(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
-        self.d.copy = Some(Copy::new(image_bytes, true));
+    fn begin_kept_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.d.copy = Some(Copy::new(log_from, image_bytes, true));
         Ok(())
     }
 

@@ -19,9 +19,18 @@ pub enum Step {
     /// The joiner says that it is in step, and the primary has heard it.
     InStep,
     Joined,
+    /// A cold backup asks for a new image, it was taken, half of it is there, and it has
+    /// replaced the old one.
+    Renews,
+    RenewedImage,
+    HalfRenewed,
+    Renewed,
 }
 
 impl Step {
+    pub const RENEWAL: [Self; 4] =
+        [Self::Renews, Self::RenewedImage, Self::HalfRenewed, Self::Renewed];
+
     pub const ALL: [Self; 8] = [
         Self::Prepares,
         Self::Image,

@@ -48,6 +48,7 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
         incoming: None,
         cold,
         unnoted,
+        over_before: Vec::new(),
         settle_at: now,
         gate,
         conns: Vec::new(),

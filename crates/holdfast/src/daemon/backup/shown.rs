@@ -83,6 +83,11 @@ impl BackupDaemon<'_, '_> {
                 self.node.set_put_off(&reason, &advice::not_joined(&reason, remedy));
             }
             MemberEvent::Joined { took } => self.node.note_joined(took),
+            MemberEvent::Renewed { took } => {
+                let what = format!("a new image, after {} ms", took.0 / 1_000_000);
+                self.node.events.add("renewed", what);
+            }
+            MemberEvent::RenewedNot { reason } => self.node.events.add("not renewed", reason),
             MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.own_end;
                 let lost = self.put_back().err();

@@ -337,6 +337,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
+        self.place.release(&self.server);
         let state_dirs = self.node.config.server.state_dirs.clone();
         let (server, key) = (Arc::clone(&self.server), self.node.key.hash_key());
         let begun = Outgoing::begin(server, key, state_dirs, slow.to_vec());

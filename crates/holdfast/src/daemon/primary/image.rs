@@ -203,8 +203,8 @@ impl Taking {
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
         self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
-            // Nobody follows the log.
-            server.memory.go_solo();
+            // Nobody follows a log that has begun with it.
+            still.call_off();
         })?;
         drop(server);
         let pieces = Pieces { to: &self.to, piece: Vec::new() };

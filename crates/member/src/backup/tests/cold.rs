@@ -17,7 +17,7 @@ impl Bed {
     }
 
     /// A backup in step that keeps everything that came; it counts as executed.
-    fn cold_in_step() -> Self {
+    pub(super) fn cold_in_step() -> Self {
         let mut bed = Self::cold();
         bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
         bed.book.progress = (100, 100);
@@ -180,35 +180,4 @@ fn what_is_never_built_is_given_up() {
     let least = (PARK_MAX + BUILD_MAX).as_millis() as u64;
     assert!((least..least + 2000).contains(&most(0)), "{}", most(0));
     assert!((least + 5000..least + 7000).contains(&most(10 << 20)), "{}", most(10 << 20));
-}
-
-/// It stays a backup until the primary goes on without it, and then joins anew at
-/// once.
-#[test]
-fn a_backup_whose_log_is_long_leaves_when_the_primary_lets_it() {
-    let mut bed = Bed::cold_in_step();
-    bed.book.replica = Replica::Outgrown("it is long".to_owned());
-    bed.pass(20);
-    assert_eq!(bed.book.take(), ["send GaveUp"]);
-    bed.book.peer.push(Message::Refused { reason: "it gave up", again: true });
-    bed.turn();
-    let lines = bed.book.take();
-    assert_eq!(lines[0], in_step(false));
-    assert!(lines.contains(&"gave up: Outgrown".to_owned()), "{lines:?}");
-    assert_eq!(bed.book.member.given_up, 0, "nothing was wrong");
-}
-
-#[test]
-fn a_primary_that_dies_while_its_backup_would_leave_is_taken_over() {
-    let mut bed = Bed::cold_in_step();
-    bed.book.replica = Replica::Outgrown("it is long".to_owned());
-    bed.turn();
-    bed.book.take();
-    // The channel may be closed because the primary has let it go.
-    (bed.book.is_lost, bed.book.beats) = (true, None);
-    bed.turn();
-    assert_eq!(bed.book.take(), Vec::<String>::new());
-    bed.book.is_lost = false;
-    bed.pass(500);
-    assert_eq!(bed.book.take()[0], "promotes: Silent");
 }
