@@ -9,7 +9,7 @@ mod renewal;
 mod takeover;
 
 pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
-pub(crate) use rebuild::TWICE;
+pub use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
 use crate::host::{End, Fault, Member, MemberEvent, Turn, stand_alone};

@@ -38,8 +38,28 @@ pub struct Member {
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
     /// Position at which the log of the last server ended that fell and was to be rebuilt (decision
-    /// 31).
-    pub fallen_at: Option<u64>,
+    /// 31), and how many before it had ended there, one after the other.
+    pub fallen_at: Option<(u64, u32)>,
+}
+
+/// How a server fell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fall {
+    /// By itself: a signal of the kind that its own doing causes, or an exit status.
+    Crashed,
+    /// By SIGKILL: somebody else ended it, or the host had no memory for it.
+    Killed,
+}
+
+impl Fall {
+    /// How often in a row it is rebuilt although it had fallen at the same place before: what it
+    /// does there by itself it would do again.
+    pub(crate) const fn repeats_max(self) -> u32 {
+        match self {
+            Self::Crashed => 0,
+            Self::Killed => 1,
+        }
+    }
 }
 
 impl Member {

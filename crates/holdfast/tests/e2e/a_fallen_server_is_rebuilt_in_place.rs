@@ -223,3 +223,25 @@ fn nor_when_its_spool_is_full() {
         },
     );
 }
+
+/// Its files would find no room beside those that it leaves.
+#[test]
+fn nor_when_its_folders_have_no_room() {
+    let on_disk = |recipe: &mut Recipe| {
+        // The testbed's disks have 16 MB.
+        let disk = recipe.directory.with_file_name("disk");
+        let dir = ["--dir".to_owned(), disk.display().to_string()];
+        recipe.command.extend(world::UNCOPIED.map(str::to_owned).into_iter().chain(dir));
+        recipe.state_dirs = vec![disk];
+    };
+    alone(None, on_disk, |testbed, group| {
+        is_rebuilt(group, "yes");
+        let mut client = connected(testbed, PATIENCE);
+        let value = vec![b'x'; 1 << 20];
+        for part in 0..8 {
+            assert_eq!(client.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+        }
+        is_rebuilt(group, "no: the file system of ");
+        client.ping();
+    });
+}

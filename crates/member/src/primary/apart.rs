@@ -5,7 +5,7 @@ use super::alone::Alone;
 use super::join::Join;
 use super::kept::{Keeping, stay_down};
 use super::{LOST, PrimaryHost, PrimaryMachine};
-use crate::host::{End, MemberEvent, Turn, ask_for, turn_found};
+use crate::host::{End, Fall, MemberEvent, Turn, ask_for, turn_found};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::CurrentMember;
@@ -53,6 +53,7 @@ pub(super) enum Stage {
     Kept(Box<Alone>),
     /// The server has fallen, and the rest of its log is being kept.
     Falling {
+        fall: Fall,
         since: Nanos,
     },
     /// The server has fallen, and is not rebuilt by this machine.
@@ -82,7 +83,7 @@ impl PrimaryMachine {
             Stage::Preparing(alone) => self.prepare(*alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
             Stage::Kept(alone) => self.turn_kept(alone, stop, host),
-            Stage::Falling { since } => self.end_kept(since, stop, host),
+            Stage::Falling { fall, since } => self.end_kept((fall, since), stop, host),
             Stage::Down => stay_down(stop, host),
             Stage::Serving | Stage::Idle => self.idle(stop, host),
         }

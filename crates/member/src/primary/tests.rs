@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, MemberEvent, MemberHost};
+use crate::host::{ConnState, End, Fall, MemberEvent, MemberHost};
 use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::buffering::Buffering;
@@ -68,6 +68,7 @@ impl Bed {
             adopted: Vec::new(),
             rebuilds: false,
             falls: false,
+            fall: Fall::Crashed,
             written: 0,
             is_whole: false,
             unkept: None,

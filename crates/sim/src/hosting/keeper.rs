@@ -6,6 +6,7 @@ use crate::check::Holder;
 use crate::image::{Cold, Copy};
 use crate::server::KEY;
 use holdfast_member::backup::{FollowHost, Replica};
+use holdfast_member::host::Fall;
 use holdfast_member::primary::KeeperHost;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
@@ -31,9 +32,9 @@ impl KeeperHost for AtHost<'_> {
         self.host_mut().tap = None;
     }
 
-    fn has_fallen(&mut self) -> bool {
+    fn fall(&mut self) -> Option<Fall> {
         // Nobody asks a simulated server to end.
-        true
+        Some(Fall::Crashed)
     }
 
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>)) {

@@ -7,8 +7,9 @@ use crate::daemon::said::Said;
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_cluster::Nanos;
+use holdfast_linux::process::Ending;
 use holdfast_linux::spawn::Server;
-use holdfast_member::backup::{Cause, Kept, Phases as Times, Report};
+use holdfast_member::backup::{Cause, Kept, Phases as Times, Report, TWICE};
 use holdfast_member::host::{Fault, MemberEvent};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
@@ -18,6 +19,10 @@ const STOPPED: &str = "the primary was stopped";
 
 /// Remedy for a cold backup that has lost what it keeps.
 const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
+
+/// Why a server is left down that was killed while it was being rebuilt: what it was built of has
+/// been used up.
+const KILLED: &str = "it was killed while it was being rebuilt";
 
 fn state(fault: Fault) -> State {
     match fault {
@@ -90,6 +95,8 @@ impl BackupDaemon<'_, '_> {
             MemberEvent::RenewedNot { reason } => self.node.events.add("not renewed", reason),
             MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.own_end;
+                let is_killed = how == Some(Ending::Killed(libc::SIGKILL));
+                let reason = if is_killed && reason == TWICE { KILLED } else { reason };
                 let lost = self.put_back().err();
                 let reason =
                     lost.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why:#}"));

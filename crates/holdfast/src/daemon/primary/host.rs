@@ -349,7 +349,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let Some(image) = &mut self.image else { return Some(Err(NO_IMAGE.to_owned())) };
         let taken = image.taken();
         if let Some(stop) = image.stop.take() {
-            let Stop { pause, until_quiet, pages } = stop;
+            let Stop { pause, until_quiet, pages, state_bytes } = stop;
+            self.kept.iter_mut().for_each(|kept| kept.state_bytes = state_bytes);
             let (pause, until_quiet) = (pause.as_micros(), until_quiet.as_micros());
             let what = format!(
                 "the server stood still for {pause} µs, of which {until_quiet} until its threads \
