@@ -143,14 +143,16 @@ fn short(seed: u64) -> Plan {
 /// The backup gets new images again and again, and is one all the time.
 #[test]
 fn a_long_log_is_cut_short() {
-    let mut renewals = 0;
+    let (mut renewals, mut joins) = (0, 0);
     for seed in 0..2 * SEEDS {
         let plan = short(seed);
         let outcome = run(&plan);
         assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
-        assert_eq!(outcome.reached.joins, 1, "{plan}");
         renewals += outcome.reached.renewals;
+        joins += outcome.reached.joins;
     }
+    // Clients may fill what is left of the spool before there is a new image.
+    assert!(joins < 3 * SEEDS, "{joins} joins, {renewals} renewals");
     assert!(renewals > 3 * SEEDS, "{renewals} renewals: too little is exercised");
 }
 
@@ -182,16 +184,15 @@ fn who_dies_while_an_image_is_renewed_costs_nobody_a_connection() {
 /// An attempt that fails leaves the backup what it had.
 #[test]
 fn images_that_fail_leave_what_there_was() {
+    let mut renewals = 0;
     for seed in 0..2 * SEEDS {
         let mut plan = short(seed);
-        plan.joins.untaken_permille = 300;
-        plan.faults = vec![
-            (When::Join(Step::Renews), Fault::TapLoss { lasts: MS }),
-            (When::After(400 * MS), Fault::Dies { speaks: true, how: How::Host }),
-        ];
+        plan.joins.untaken_permille = 400;
         let outcome = run(&plan);
-        assert_eq!((outcome.takeovers, outcome.service_ended), (1, false), "{plan}");
+        assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{plan}");
+        renewals += outcome.reached.renewals;
     }
+    assert!(renewals > SEEDS, "{renewals} renewals: too little is exercised");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::join::Said;
 use super::{BackupHost, BackupMachine};
-use crate::host::{Fault, MemberEvent};
+use crate::host::MemberEvent;
 use crate::nanos;
 use crate::timing::backup::{RENEW_PAUSE, RENEW_PAUSE_MAX, RENEW_SILENT_MAX, RENEW_TRIES_MAX};
 use crate::timing::doubled;
@@ -159,9 +159,7 @@ impl Renewal {
                 }
                 host.take_image(&bytes)?;
             }
-            _ => {
-                return Err(format!("the primary speaks out of turn ({})", Fault::Outgrown.word()));
-            }
+            _ => return Err("the primary speaks out of turn".to_owned()),
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use super::lacking::Lacking;
 use super::sending::Sending;
-use super::{PrimaryHost, PrimaryMachine, Tables};
+use super::{PrimaryHost, PrimaryMachine};
 use crate::nanos;
 use crate::timing::primary::TICK;
 use holdfast_cluster::Nanos;
@@ -104,7 +104,8 @@ impl PrimaryMachine {
     }
 
     fn refuse_renewal(&mut self, reason: &str, host: &mut impl PrimaryHost) {
-        self.drop_renewal(host);
+        self.renewal = None;
+        host.drop_image();
         self.tables.say(&Message::ImageOff { reason: clip(reason) }, host);
     }
 
