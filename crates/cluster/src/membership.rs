@@ -84,6 +84,9 @@ pub enum MembersError {
 struct Member {
     name: String,
     in_step: bool,
+    /// Whether it is in step and builds its server, which it does not ask to be
+    /// current before.
+    builds: bool,
     /// Whether the member has said, since this edge was started, if it is in
     /// step.
     told: bool,
@@ -105,6 +108,13 @@ pub struct Greeting {
 impl Member {
     fn is_ready(&self) -> bool {
         self.in_step && self.answers
+    }
+
+    /// Whether the current member may not begin another epoch because of this one: a
+    /// server that `lives` has its connections still, and one that is being built may
+    /// fail.
+    fn bars(&self, lives: bool) -> bool {
+        self.is_ready() && !(self.builds && lives)
     }
 
     fn speaks_in(&self, epoch: u64) -> bool {
@@ -165,6 +175,7 @@ impl EdgeMembership {
         let members = names.iter().map(|name| Member {
             name: (*name).to_owned(),
             in_step: false,
+            builds: false,
             told: false,
             answers: false,
             hello: None,
@@ -263,12 +274,29 @@ impl EdgeMembership {
         let valid = epoch == self.state.epoch && !current;
         match self.members.iter_mut().find(|member| member.name == name) {
             Some(member) if valid => {
-                (member.in_step, member.told) = (yes, true);
+                (member.in_step, member.builds, member.told) = (yes, false, true);
                 self.settle();
                 true
             }
             _ => false,
         }
+    }
+
+    /// Notes that member `name` says that it is in step in `epoch`, and builds its
+    /// server. False as for [`Self::handle_in_step`].
+    pub fn handle_builds(&mut self, name: &str, epoch: u64) -> bool {
+        let is_valid = self.handle_in_step(name, epoch, true);
+        if is_valid {
+            let same = |member: &&mut Member| member.name == name;
+            self.members.iter_mut().find(same).into_iter().for_each(|member| member.builds = true);
+        }
+        is_valid
+    }
+
+    /// Whether this member is in step and builds its server.
+    #[must_use]
+    pub fn builds(&self, name: &str) -> bool {
+        self.members.iter().any(|member| member.name == name && member.in_step && member.builds)
     }
 
     /// Notes that member `name` is heard, or has been silent for too long: a
@@ -300,7 +328,18 @@ impl EdgeMembership {
     /// Decides on the request of member `name` to be current in `epoch`.
     #[must_use]
     pub fn handle_promote(&mut self, name: &str, epoch: u64) -> Decision {
-        match self.judge(name, epoch) {
+        self.decide(name, epoch, false)
+    }
+
+    /// Like [`Self::handle_promote`], of the current member, whose server lives and has lost its
+    /// backup.
+    #[must_use]
+    pub fn handle_alone(&mut self, name: &str, epoch: u64) -> Decision {
+        self.decide(name, epoch, true)
+    }
+
+    fn decide(&mut self, name: &str, epoch: u64, lives: bool) -> Decision {
+        match self.judge(name, epoch, lives) {
             Err(refusal) => Decision::Refuse(refusal),
             Ok(()) if self.is_current(name, epoch) => Decision::Reopen { epoch },
             Ok(()) => {
@@ -313,7 +352,7 @@ impl EdgeMembership {
         }
     }
 
-    fn judge(&self, name: &str, epoch: u64) -> Result<(), Refusal> {
+    fn judge(&self, name: &str, epoch: u64, lives: bool) -> Result<(), Refusal> {
         let Some(asking) = self.members.iter().find(|member| member.name == name) else {
             return Err(Refusal::UnknownMember);
         };
@@ -355,7 +394,9 @@ impl EdgeMembership {
             None => Err(Refusal::NotPreferred),
             // A current member that starts anew has lost its connections; a
             // backup in step has not.
-            Some(current) if current == name && self.members.iter().any(Member::is_ready) => {
+            Some(current)
+                if current == name && self.members.iter().any(|member| member.bars(lives)) =>
+            {
                 Err(Refusal::BackupInStep)
             }
             Some(current) if current == name && !self.settled => Err(Refusal::Settling),
@@ -387,7 +428,9 @@ impl EdgeMembership {
         let granted = self.pending.take()?;
         assert!(self.begins(&granted), "L3: an epoch is granted twice");
         self.state = granted;
-        self.members.iter_mut().for_each(|member| member.in_step = false);
+        for member in &mut self.members {
+            (member.in_step, member.builds) = (false, false);
+        }
         Some(&self.state)
     }
 

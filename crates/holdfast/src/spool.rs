@@ -208,17 +208,18 @@ impl Spool {
     }
 
     /// Nothing more comes: what is kept is read, as soon as all of it is written, with a
-    /// real-time priority if somebody waits for it.
+    /// real-time priority if somebody waits for it. Of the log the first `skipped` bytes are left
+    /// out: they are older than the image.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn read(mut self, urgency: Option<i32>) -> io::Result<Reading> {
+    pub fn read(mut self, skipped: u64, urgency: Option<i32>) -> io::Result<Reading> {
         self.hand_on_records();
         let Self { to, writer, image_bytes, log_bytes, .. } = self;
         drop(to);
         let files = move || -> Result<Files, String> {
             writer.join().unwrap_or_else(|_| Err("its writer has panicked".to_owned()))
         };
-        Reading::begin(files, (image_bytes, log_bytes), urgency)
+        Reading::begin(files, (image_bytes, log_bytes, skipped), urgency)
     }
 }

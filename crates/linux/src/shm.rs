@@ -492,6 +492,21 @@ impl SharedMemory {
         self.change_mode(mode::SOLO, mode::RECORD).then_some(at)
     }
 
+    /// End of the log of a server whose threads stand still: a last record that they could extend
+    /// is ended. Whoever reads the log may do the same meanwhile.
+    #[must_use]
+    pub fn end_record(&self) -> u64 {
+        let h = self.header();
+        let tail = h.tail.0.load(SeqCst);
+        let end = tail & !OPEN;
+        if tail & OPEN != 0 {
+            // Whoever reads the tail without the bit must know the record's length.
+            self.set_payload_len(h.open_at.0.load(SeqCst), end);
+            let _ended = h.tail.0.compare_exchange(tail, end, SeqCst, SeqCst);
+        }
+        end
+    }
+
     fn wake_all(&self) {
         let h = self.header();
         futex_wake(&h.mode.0);

@@ -31,7 +31,7 @@ mod thread;
 pub use error::SnapshotError;
 pub use freeze::{Frozen, Preparation, Snapshot};
 pub use stand::{Stand, Still};
-pub use state::{forget, settle};
+pub use state::{forget, has_room, settle};
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::Limits;

@@ -5,14 +5,16 @@ mod follow;
 mod host;
 mod join;
 mod rebuild;
+mod renewal;
 mod takeover;
 
 pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
-pub(crate) use rebuild::TWICE;
+pub use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
 use crate::host::{End, Fault, Member, MemberEvent, Turn, stand_alone};
 use crate::nanos;
+use crate::standing::CurrentMember;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
 use crate::timing::doubled;
 use crate::timing::takeover::IDLE_LOOK;
@@ -25,6 +27,7 @@ use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{Message, clip};
 use join::{Joining, Said};
+use renewal::Renewals;
 use takeover::{Takeover, nudges};
 
 /// What the log's machine has asked for during a turn; the turn carries it out at its end.
@@ -117,9 +120,11 @@ pub struct BackupMachine {
     room_wanted: bool,
     /// When the primary began to serve. Before that its silence means nothing.
     armed: Option<Nanos>,
-    /// The reason for which the edge was asked to make this member current. From then on the edge
-    /// decides, whatever the primary says.
+    /// The reason for which this member takes over. From then on the edge decides, whatever the
+    /// primary says.
     promoting: Option<Cause>,
+    /// Whether it builds the server to take over, and has not asked the edge yet.
+    builds: bool,
     /// Whether the primary has said that it is being stopped.
     stopped: bool,
     /// Whether nothing more comes from the primary, whatever it said last.
@@ -137,8 +142,9 @@ pub struct BackupMachine {
     heard_at: Nanos,
     /// See [`Report::joins`].
     joins: Option<u8>,
-    /// What the primary has said to this joiner since the last turn.
+    /// What the primary has said to this joiner since the last turn, or of a new image.
     said: Vec<Said>,
+    renewals: Renewals,
     /// Since when this member has followed as a backup, or has tried to.
     begun: Nanos,
 }
@@ -171,6 +177,7 @@ impl BackupMachine {
             room_wanted: false,
             armed: None,
             promoting: None,
+            builds: false,
             stopped: false,
             peer_gone: false,
             wants_out: false,
@@ -180,6 +187,7 @@ impl BackupMachine {
             heard_at: now,
             joins: None,
             said: Vec::new(),
+            renewals: Renewals::default(),
             begun: now,
         }
     }
@@ -249,10 +257,11 @@ impl BackupMachine {
                 return self.give_up(Fault::Ended, "the replica's process has ended", false, host);
             }
             Replica::Unkept(reason) => return self.give_up(Fault::Unkept, &reason, false, host),
-            Replica::Outgrown(reason) => self.wants_to_leave(&reason, host),
+            Replica::Outgrown(reason) => self.wants_image(&reason, host),
             Replica::Replays | Replica::Parked => {}
         }
         let cause = self.work(host.is_peer_ready(), host);
+        self.renew(host);
         if let Some(reason) = self.effects.broken.take() {
             return self.give_up(Fault::Diverged, &reason, false, host);
         }
@@ -277,8 +286,7 @@ impl BackupMachine {
             return (Stage::GaveUp { again_at: None }, Turn::End(End::Again));
         }
         if let Some(newer) = host.member().replaced_by() {
-            let reason = format!("{} went on alone in epoch {}", newer.current, newer.epoch);
-            return self.give_up(Fault::Fenced, &reason, false, host);
+            return self.give_up(Fault::Fenced, &went_on(&newer), false, host);
         }
         if host.now().since(self.begun) > nanos(PROVEN_AFTER) {
             host.member().given_up = 0;
@@ -301,9 +309,8 @@ impl BackupMachine {
     /// nothing.
     fn stay_in_step(&self, host: &mut impl BackupHost) {
         let ours = host.member().epoch;
-        let is_ours = |message: &Message<'_>| matches!(message, Message::Epoch { epoch, .. } if *epoch == ours);
         let mut told = false;
-        let opened = host.turn_edge(&mut |message| told |= is_ours(message));
+        let opened = host.turn_edge(&mut |message| told |= is_of(ours, message));
         if opened || told {
             say_in_step(true, host);
         }
@@ -348,7 +355,7 @@ impl BackupMachine {
         }
         say_in_step(false, host);
         part(fault, reason, host);
-        host.show(MemberEvent::GaveUp { fault, reason });
+        host.show(MemberEvent::GaveUp { fault, reason, builds: self.builds });
         let again_at = again_at(fault, host);
         if again_at.is_none() {
             host.show(MemberEvent::GaveUpForGood);
@@ -404,6 +411,23 @@ fn rest(again_at: Option<Nanos>, stop: bool, host: &mut impl BackupHost) -> Turn
         Some(at) if alone && now >= at => Turn::End(End::Again),
         _ => Turn::after(IDLE_LOOK, now),
     }
+}
+
+/// Why a backup gives up whose primary the edge has let go on alone.
+fn went_on(newer: &CurrentMember) -> String {
+    format!("{} went on alone in epoch {}", newer.current, newer.epoch)
+}
+
+/// Whether the edge tells of this epoch.
+fn is_of(ours: u64, message: &Message<'_>) -> bool {
+    matches!(message, Message::Epoch { epoch, .. } if *epoch == ours)
+}
+
+/// Tells the edge that this backup builds the server and will take over, in the epoch of the
+/// primary that it followed.
+fn say_builds(host: &mut impl FollowHost) {
+    let epoch = host.member().epoch;
+    host.tell_edge(&Message::Builds { epoch });
 }
 
 /// Tells the edge whether this backup could take over, in the epoch of the primary

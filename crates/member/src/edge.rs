@@ -252,7 +252,15 @@ impl EdgeMachine {
                     host.note(what, format!("{name}, epoch {epoch}"));
                 }
             }
-            MemberRequest::Promote { epoch } => self.promote(index, epoch, now, host),
+            MemberRequest::Builds { epoch } => {
+                let before = self.membership.builds(&name);
+                if self.membership.handle_builds(&name, epoch) && !before {
+                    host.note("builds", format!("{name}, epoch {epoch}"));
+                }
+            }
+            MemberRequest::Promote { epoch, lives } => {
+                self.promote(index, (epoch, lives), now, host);
+            }
             MemberRequest::NotAlive { epoch, keys } => {
                 // Only the current member knows, and only about its own epoch.
                 if self.is_current(index) && epoch == self.membership.handle_ask().epoch {

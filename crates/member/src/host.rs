@@ -31,13 +31,35 @@ pub struct Member {
     /// often it may.
     pub given_up: u32,
     pub rejoin_max: u32,
+    /// Whether the group's backup builds its server only to take over (decision 30).
+    pub is_cold: bool,
     /// What acknowledgements and output wait for (decision 32).
     pub buffering: Buffering,
     /// How long it waits for the other member before it serves without a backup.
     pub alone_after: Nanos,
     /// Position at which the log of the last server ended that fell and was to be rebuilt (decision
-    /// 31).
-    pub fallen_at: Option<u64>,
+    /// 31), and how many before it had ended there, one after the other.
+    pub fallen_at: Option<(u64, u32)>,
+}
+
+/// How a server fell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fall {
+    /// By itself: a signal of the kind that its own doing causes, or an exit status.
+    Crashed,
+    /// By SIGKILL: somebody else ended it, or the host had no memory for it.
+    Killed,
+}
+
+impl Fall {
+    /// How often in a row it is rebuilt although it had fallen at the same place before: what it
+    /// does there by itself it would do again.
+    pub(crate) const fn repeats_max(self) -> u32 {
+        match self {
+            Self::Crashed => 0,
+            Self::Killed => 1,
+        }
+    }
 }
 
 impl Member {
@@ -52,6 +74,7 @@ impl Member {
             hands_over: false,
             given_up: 0,
             rejoin_max: u32::MAX,
+            is_cold: false,
             buffering: Buffering::Commit,
             alone_after: Nanos(u64::MAX),
             fallen_at: None,
@@ -152,10 +175,14 @@ pub enum MemberEvent<'a> {
     JoinFailed { reason: &'a str },
     /// The joiner is a backup in step.
     Joined { took: Nanos },
+    /// A cold backup has a new image, `took` after it was asked for, and the log behind that.
+    Renewed { took: Nanos },
+    /// It has none, and keeps what it had.
+    RenewedNot { reason: &'a str },
     /// The backup begins to take over.
     Promotes { cause: Cause, stopped: bool },
-    /// The takeover goes on.
-    TakesOver { cause: Cause },
+    /// The takeover goes on; `builds`: the server is built first, and the edge not asked before.
+    TakesOver { cause: Cause, builds: bool },
     /// A cold backup's server was built from its image; its log follows.
     Built { took: Nanos },
     /// The edge does not allow the takeover, for now.
@@ -164,8 +191,9 @@ pub enum MemberEvent<'a> {
     TookOver { cause: Cause, stopped: bool, phases: &'a Phases },
     /// It has given up too often: it will not join again by itself.
     GaveUpForGood,
-    /// The backup gives up.
-    GaveUp { fault: Fault, reason: &'a str },
+    /// The backup gives up; `builds`: while it built the server to take over, before it asked the
+    /// edge.
+    GaveUp { fault: Fault, reason: &'a str, builds: bool },
     /// Everything that a server which speaks alone can be rebuilt from is kept, `took` after the
     /// attempt began.
     Keeps { took: Nanos },

@@ -13,6 +13,8 @@ mod join;
 mod keeper;
 mod kept;
 mod lacking;
+mod renewal;
+mod sending;
 
 pub use alone::AGAIN;
 pub use host::{Held, PrimaryHost, Report};
@@ -41,6 +43,7 @@ use holdfast_wire::seq::SeqNo;
 use join::{Closing, Joiner};
 use keeper::Keeper;
 use kept::Keeping;
+use renewal::{Renewal, Wish};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const UNATTACHED: &str = "the server runs without the shim, so that nothing of it can be replicated: \
@@ -61,8 +64,9 @@ struct Tables {
     broken: Option<String>,
     /// Whether the backup said that it cannot follow.
     gave_up: bool,
-    /// What a joiner has said.
+    /// What a joiner has said, and a backup that wants a new image.
     joiner: Joiner,
+    wish: Wish,
     /// Whether output waits for confirmation: always, except while somebody
     /// joins.
     is_committing: bool,
@@ -100,6 +104,7 @@ pub struct PrimaryMachine {
     joins: Option<u8>,
     closing: Option<Closing>,
     tried: Option<Tried>,
+    renewal: Option<Renewal>,
     keeping: Keeping,
     /// See [`Report::at_risk`].
     at_risk: BTreeMap<ConnId, SeqNo>,
@@ -201,6 +206,7 @@ impl Hearing<'_> {
     fn hear(&mut self, message: &Message<'_>, host: &mut impl PrimaryHost) {
         let now = host.now();
         self.tables.joiner.note(message);
+        self.tables.wish.note(message);
         if let Message::Beat { number, echo, executed } = *message {
             host.member().watch.handle_beat(now, number, echo);
             *self.unexecuted = self.log_at.saturating_sub(executed);
@@ -248,6 +254,7 @@ impl PrimaryMachine {
             joins: None,
             closing: None,
             tried: None,
+            renewal: None,
             keeping: Keeping::default(),
             at_risk: BTreeMap::new(),
             linger: VecDeque::new(),
@@ -295,6 +302,7 @@ impl PrimaryMachine {
         self.take_log(host);
         let lost = self.take_messages(host);
         self.settle_closing(host);
+        self.renew(host);
         self.settle(host);
         let broken = self.tables.broken.take().or_else(|| host.log_fault());
         if let Some(reason) = broken.or(lost.then(|| LOST.to_owned())) {
@@ -462,7 +470,7 @@ impl PrimaryMachine {
         let looks = !self.tables.conns.is_empty() || self.unattached.is_some();
         let log = (looks || self.is_in_doubt()).then(|| now.plus(nanos(TICK)));
         let keeper = self.tables.keeper.as_ref().map(Keeper::due);
-        let all = [beat, owed, log, keeper];
+        let all = [beat, owed, log, keeper, self.renewal_due(now)];
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }
 

@@ -15,7 +15,8 @@ pub struct EpochRequest {
     /// The epoch that is asked for.
     wanted: u64,
     every: Nanos,
-    /// Whether the member follows the current one.
+    /// Whether the member follows the current one; else it is that, and its server
+    /// lives.
     in_step: bool,
     asked_at: Option<Nanos>,
     granted: bool,
@@ -70,11 +71,14 @@ impl EpochRequest {
         if self.granted || !is_open || !due {
             return;
         }
+        let epoch = self.wanted;
         if self.in_step {
             // An edge that was restarted does not know who is in step.
-            say(&Message::InStep { epoch: self.wanted - 1, yes: true });
+            say(&Message::InStep { epoch: epoch - 1, yes: true });
+            say(&Message::Promote { epoch });
+        } else {
+            say(&Message::GoAlone { epoch });
         }
-        say(&Message::Promote { epoch: self.wanted });
         self.asked_at = Some(now);
     }
 
@@ -141,7 +145,7 @@ mod tests {
     #[test]
     fn who_goes_on_alone_is_not_in_step_with_anybody() {
         let mut request = EpochRequest::new(3, EVERY, false);
-        assert_eq!(said(&mut request, 0, (true, false)), ["Promote { epoch: 4 }"]);
+        assert_eq!(said(&mut request, 0, (true, false)), ["GoAlone { epoch: 4 }"]);
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub mod primary {
     pub const CONFIRM_LOOK: Duration = Duration::from_micros(200);
     /// Longest time until the edge lets the backup of a planned switchover speak.
     pub const GRANT_MAX: Duration = Duration::from_secs(3);
+    /// Longest time until the edge lets the cold backup of a planned switchover speak, which builds
+    /// its server before it asks.
+    pub const GRANT_BUILD_MAX: Duration = Duration::from_secs(60);
     /// Time between two looks at whether the edge has let the backup of a planned switchover speak.
     pub const GRANT_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a primary that has nothing left to do.
@@ -166,6 +169,16 @@ pub mod backup {
     /// Part of [`CLOSING_MAX`] in which a joiner waits for bytes of a connection that the server
     /// has not accepted: nobody can be asked for them.
     pub const UNACCEPTED_MAX: Duration = Duration::from_secs(1);
+    /// Pause after a failed attempt at a new image, doubled with each further one.
+    pub const RENEW_PAUSE: Duration = Duration::from_secs(1);
+    /// Longest pause after a failed attempt at a new image.
+    pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// Longest time for which nothing of a new image may come: clients have five seconds to take
+    /// what they were sent before it.
+    pub const RENEW_SILENT_MAX: Duration = Duration::from_secs(10);
+    /// Most failed attempts at a new image in a row; then the backup leaves and joins anew, so that
+    /// its log does not grow for ever.
+    pub const RENEW_TRIES_MAX: u32 = 5;
     /// Time from the primary's first heartbeat within which it answers the edge, even if it was
     /// busy with its start.
     pub const START_PATIENCE: Duration = Duration::from_millis(100);

@@ -4,7 +4,7 @@
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, Mode, header};
 use crate::base::sys::{self, sys, syscall};
-use crate::base::{log, park, processes, ring};
+use crate::base::{log, park, processes, ring, waiting};
 use crate::calls::{binds, clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
@@ -73,6 +73,7 @@ fn go_live() {
         _ => {}
     });
     inherited::forget();
+    waiting::drop_all();
     if !state::is_family() {
         take_queue();
     }

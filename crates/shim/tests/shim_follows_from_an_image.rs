@@ -30,6 +30,9 @@ const PORT: u16 = 16_600;
 const CLIENTS: [usize; 2] = [6, 2];
 /// Requests that the copy follows behind, and at once.
 const REQUESTS: usize = 6000;
+/// Images that are taken of a server whose log is on, and the requests between two of them.
+const RENEWALS: usize = 10;
+const RENEWALS_APART: usize = 300;
 
 /// When the log comes to the copy.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,9 @@ enum Order {
     AtOnce,
     /// The primary has worked for long when the copy begins.
     Behind,
+    /// The primary has a log and a replica already, which goes on; the copy begins in the middle
+    /// of that log.
+    Renewed,
 }
 
 /// Bytes written of each connection that is open.
@@ -54,8 +60,14 @@ struct Followed {
 /// Takes the image of a server under load, makes the copy, and has it follow while the
 /// load goes on; in the end the clients rest.
 fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
-    let image = image_of(server);
-    let mut log = Log::from(image.books.log_from);
+    let (image, mut log) = match order {
+        Order::Renewed => renewed(server, load, dir),
+        Order::AtOnce | Order::Behind => {
+            let image = image_of(server);
+            let log = Log::from(image.books.log_from);
+            (image, log)
+        }
+    };
     if let Order::Behind = order {
         let enough = load.answers.load(SeqCst) + REQUESTS;
         while load.answers.load(SeqCst) < enough {
@@ -76,10 +88,65 @@ fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
         std::thread::yield_now();
     }
     load.end(|| log.pass(server, &copy.0));
-    log.catch_up(server, &copy.0);
+    // A client may have an answer before its server has logged that it was sent.
+    eventually("the copy has written as much", || {
+        log.catch_up(server, &copy.0);
+        written(server) == written(&copy.0)
+    });
     tell(order, &image, restored, caught_up, log.records, load.answers.load(SeqCst));
     let before = image.books.open().map(|(_, it)| (it.conn, it.out_bytes)).collect();
     Followed { copy, before, log }
+}
+
+/// The image of a server whose log is on and whose output waits for that, and the log from there.
+/// A replica that follows the log from its beginning notices nothing.
+fn renewed(server: &Server, load: &Load, dir: &Path) -> (Image, Log) {
+    let first = image_of(server);
+    let mut log = Log::from(first.books.log_from);
+    let replica = Killed(copy_beside(&first, load.port, dir, || log.take(server)));
+    let go_on = |log: &mut Log| {
+        let enough = load.answers.load(SeqCst) + RENEWALS_APART;
+        while load.answers.load(SeqCst) < enough {
+            log.pass(server, &replica.0);
+            std::thread::yield_now();
+        }
+    };
+    let mut last = None;
+    for _ in 0..RENEWALS {
+        go_on(&mut log);
+        let mut second = Log::from(log.at);
+        let image = std::thread::scope(|s| {
+            let takes = s.spawn(|| image_of(server));
+            while !takes.is_finished() {
+                log.pass(server, &replica.0);
+                second.take(server);
+            }
+            takes.join().expect("an image")
+        });
+        // The log is taken up to the image before anything of it is left out.
+        log.pass(server, &replica.0);
+        second.take(server);
+        second.begin_at(image.books.log_from);
+        last = Some((image, second));
+    }
+    let (image, mut second) = last.expect("an image");
+    go_on_with_both(server, load, (&mut log, &replica.0), &mut second);
+    (image, second)
+}
+
+/// The replica follows on, and the log is taken a second time.
+fn go_on_with_both(
+    server: &Server,
+    load: &Load,
+    (log, replica): (&mut Log, &Server),
+    second: &mut Log,
+) {
+    let enough = load.answers.load(SeqCst) + RENEWALS_APART;
+    while load.answers.load(SeqCst) < enough {
+        log.pass(server, replica);
+        second.take(server);
+        std::thread::yield_now();
+    }
 }
 
 fn tell(
@@ -229,6 +296,17 @@ fn memcached_is_followed_from_an_image_three_times_in_a_row() {
     generations(Counts::Memcached, PORT + 1, "image-threads", &orders);
 }
 
+#[test]
+fn redis_is_followed_from_an_image_in_the_middle_of_its_log() {
+    generations(Counts::Redis, PORT + 7, "image-renewed", &[Order::Renewed, Order::Renewed]);
+}
+
+#[test]
+fn memcached_is_followed_from_an_image_in_the_middle_of_its_log() {
+    let orders = [Order::Renewed, Order::Renewed];
+    generations(Counts::Memcached, PORT + 8, "image-renewed-threads", &orders);
+}
+
 /// An image that fails when the log has begun already.
 struct Fails<'a>(StandStill<'a>);
 
@@ -338,11 +416,10 @@ fn a_copy_of_a_bad_image_leaves_nothing_behind() {
 }
 
 #[test]
-fn only_a_server_that_speaks_alone_is_copied() {
+fn only_a_server_that_speaks_is_copied() {
     let (port, dir) = (PORT + 3, scratch("image-refused"));
     let server = &Counts::Redis.start(port, &dir).0;
     for (now, words) in [
-        (mode::RECORD, "it has a backup already"),
         (mode::OFF, "it can never be copied"),
         (mode::BROKEN, "it can never be copied"),
         (mode::REPLAY, "it speaks for nobody yet"),

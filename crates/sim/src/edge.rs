@@ -584,10 +584,10 @@ impl World {
         wish: MemberRequest,
     ) -> MemberRequest {
         match wish {
-            MemberRequest::Promote { epoch } if self.edge.current != Some(member) => {
+            MemberRequest::Promote { epoch, lives } if self.edge.current != Some(member) => {
                 self.edge_lies(machine, member);
                 let next = machine.membership().handle_ask().epoch + 1;
-                MemberRequest::Promote { epoch: epoch.max(next) }
+                MemberRequest::Promote { epoch: epoch.max(next), lives }
             }
             other => other,
         }

@@ -218,8 +218,12 @@ impl MemberHost for AtHost<'_> {
                 let now = self.world.now;
                 self.world.check.broke(now, format!("primary: {reason}"));
             }
-            MemberEvent::GaveUp { fault: Fault::Diverged, reason } => {
+            MemberEvent::GaveUp { fault: Fault::Diverged, reason, .. } => {
                 self.violation("L5", format!("the backup diverged: {reason}"));
+            }
+            MemberEvent::GaveUp { fault: Fault::Unkept, builds: true, .. } => {
+                self.world.reached.unbuilt += 1;
+                self.world.check.state_lost(self.d.at);
             }
             MemberEvent::Alone { .. } => {
                 for (key, ack) in std::mem::take(&mut self.d.owed) {
@@ -281,7 +285,7 @@ impl AtHost<'_> {
                 check.given_up(now, 1 - at, cause.text());
                 (Said::Waits, cause.text())
             }
-            MemberEvent::TakesOver { cause } => (Said::Waits, cause.text()),
+            MemberEvent::TakesOver { cause, .. } => (Said::Waits, cause.text()),
             MemberEvent::TookOver { cause, .. } => (Said::Alone, cause.text()),
             MemberEvent::Asks { reason } => {
                 check.given_up(now, 1 - at, reason);

@@ -40,10 +40,25 @@ impl Image {
     }
 }
 
+/// A second image of a cold backup, and the log that is kept for it from before it on.
+#[derive(Debug)]
+pub struct Next {
+    all: u64,
+    bytes: Vec<u8>,
+    is_whole: bool,
+    /// Position of the log from which on it is kept, and of the image.
+    from: u64,
+    log_from: Option<u64>,
+    spool: VecDeque<(Header, Vec<u8>)>,
+}
+
 /// A joiner's server, before it follows like any other replica.
 #[derive(Debug, Default)]
 pub struct Copy {
     all: u64,
+    /// Position of the log at which the image was taken.
+    log_from: u64,
+    pub next: Option<Next>,
     pub bytes: Vec<u8>,
     /// When the server of the complete image is made.
     pub due: Option<Nanos>,
@@ -67,8 +82,59 @@ pub enum Cold {
 }
 
 impl Copy {
-    pub fn new(all: u64, is_cold: bool) -> Self {
-        Self { all, cold: is_cold.then_some(Cold::Arrives), ..Self::default() }
+    pub fn new(log_from: u64, all: u64, is_cold: bool) -> Self {
+        Self { all, log_from, cold: is_cold.then_some(Cold::Arrives), ..Self::default() }
+    }
+
+    /// From here on the log is kept a second time.
+    pub fn begin_renewal(&mut self) {
+        let from = self.log_from + self.spool_bytes;
+        let (bytes, spool) = (Vec::new(), VecDeque::new());
+        self.next = Some(Next { all: 0, bytes, is_whole: false, from, log_from: None, spool });
+    }
+
+    /// A second image comes; false if the log was not kept from there on.
+    pub fn begin_new_image(&mut self, log_from: u64, all: u64) -> bool {
+        let Some(next) = self.next.as_mut().filter(|next| next.from <= log_from) else {
+            return false;
+        };
+        (next.log_from, next.all) = (Some(log_from), all);
+        true
+    }
+
+    /// Bytes that have come of the image that comes.
+    pub fn image_bytes(&self) -> u64 {
+        self.next.as_ref().map_or(&self.bytes, |next| &next.bytes).len() as u64
+    }
+
+    /// Ends the image that comes; false if it is the first one.
+    pub fn end_second(&mut self) -> bool {
+        self.next.as_mut().map(|next| next.is_whole = true).is_some()
+    }
+
+    /// Whether the second image is whole, and the log has come to its place.
+    pub fn has_second(&self) -> bool {
+        let at = self.log_from + self.spool_bytes;
+        let is_kept = |next: &Next| next.is_whole && next.log_from.is_some_and(|it| it <= at);
+        self.next.as_ref().is_some_and(is_kept)
+    }
+
+    /// The second image takes the place of the first one.
+    pub fn replace(&mut self) {
+        let Some(Next { all, bytes, from, log_from: Some(log_from), mut spool, .. }) =
+            self.next.take()
+        else {
+            return;
+        };
+        let len = |payload: &[u8]| record_len(payload.len()) as u64;
+        let mut at = from;
+        while at < log_from {
+            let (_, payload) = spool.pop_front().expect("it is kept up to there");
+            at += len(&payload);
+        }
+        assert_eq!(at, log_from, "an image is taken between two records");
+        self.spool_bytes = spool.iter().map(|(_, payload)| len(payload)).sum();
+        (self.all, self.bytes, self.spool, self.log_from) = (all, bytes, spool, log_from);
     }
 
     /// Whether everything that comes is kept, and nothing runs.
@@ -79,10 +145,14 @@ impl Copy {
     /// Takes the next bytes of the image; returns whether half of it is there
     /// now.
     pub fn take(&mut self, bytes: &[u8]) -> bool {
-        let has_half = |bytes: &Vec<u8>| bytes.len() as u64 * 2 >= self.all;
-        let before = has_half(&self.bytes);
-        self.bytes.extend_from_slice(bytes);
-        !before && has_half(&self.bytes)
+        let (into, all) = match &mut self.next {
+            Some(next) => (&mut next.bytes, next.all),
+            None => (&mut self.bytes, self.all),
+        };
+        let has_half = |bytes: &Vec<u8>| bytes.len() as u64 * 2 >= all;
+        let before = has_half(into);
+        into.extend_from_slice(bytes);
+        !before && has_half(into)
     }
 
     /// Keeps a record for later; false without room.
@@ -91,6 +161,9 @@ impl Copy {
         let has_room = self.cold.is_some() || self.spool_bytes + len <= SPOOL_MAX;
         if has_room {
             self.spool_bytes += len;
+            if let Some(next) = &mut self.next {
+                next.spool.push_back((*header, payload.clone()));
+            }
             self.spool.push_back((*header, payload));
         }
         has_room

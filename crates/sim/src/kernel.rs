@@ -349,9 +349,10 @@ impl Socket {
         self.established && (self.snd_una < self.out_end() || unsent_fin)
     }
 
-    /// Output that the client has not acknowledged.
+    /// Output that the client has not acknowledged, with its end as one byte, as Linux counts it.
     pub fn unacked(&self) -> Unacked {
-        let bytes = (self.out_end() - self.snd_una) as u32;
+        let end = self.fin.is_some() && !self.fin_acked;
+        let bytes = (self.out_end() - self.snd_una) as u32 + u32::from(end);
         let window_closed = bytes > 0 && self.peer_window == 0;
         Unacked { bytes, repeats: self.backoff as u8, window_closed }
     }

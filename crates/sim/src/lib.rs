@@ -95,6 +95,10 @@ pub struct Reached {
     pub kept: u64,
     pub rebuilt: u64,
     pub not_rebuilt: u64,
+    /// New images of cold backups.
+    pub renewals: u64,
+    /// Takeovers of cold backups that found what they had kept damaged.
+    pub unbuilt: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -120,6 +124,8 @@ impl std::ops::AddAssign for Reached {
         self.kept += other.kept;
         self.rebuilt += other.rebuilt;
         self.not_rebuilt += other.not_rebuilt;
+        self.unbuilt += other.unbuilt;
+        self.renewals += other.renewals;
     }
 }
 

@@ -156,6 +156,7 @@ impl World {
             at: member,
             member: Member {
                 alone_after: ALONE_AFTER,
+                is_cold: self.plan.cold.is_some(),
                 buffering: self.plan.buffering,
                 ..Member::new(GROUP, own, NAMES[1 - member], period, Nanos(now))
             },

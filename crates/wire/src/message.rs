@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; [`Message::Hello`] refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -308,6 +308,20 @@ pub enum Message<'a> {
         until: u64,
     },
 
+    // backup -> primary, and back: a new image of a server whose log goes on
+    /// The backup keeps the log a second time from here on, for an image that it asks for.
+    Renew,
+    /// An image of at most so many bytes was taken where the log had come to this position; it
+    /// follows as for a joiner, and ends when no client lacks what it was sent before it.
+    Renewed {
+        log_from: u64,
+        image_bytes: u64,
+    },
+    /// Nothing comes of that image; what there was before stays.
+    ImageOff {
+        reason: &'a str,
+    },
+
     // member <-> edge
     /// Asks which member is current; the edge answers with [`Message::Epoch`].
     Ask,
@@ -331,8 +345,19 @@ pub enum Message<'a> {
         epoch: u64,
         yes: bool,
     },
+    /// The backup is in step in this epoch, and builds the server, which it takes
+    /// over when that is there (decision 30). A primary whose server lives need not
+    /// wait for it.
+    Builds {
+        epoch: u64,
+    },
     /// Fence the current member and make me current in `epoch`.
     Promote {
+        epoch: u64,
+    },
+    /// The current member's server lives and has lost its backup: bar that one, and
+    /// let me run on alone in `epoch`.
+    GoAlone {
         epoch: u64,
     },
     Granted {

@@ -342,3 +342,21 @@ fn what_is_said_while_a_grant_is_written_counts() {
     edge.handle_persisted();
     assert!(!edge.is_in_step("beta"), "that was another epoch");
 }
+
+/// Who builds a server may fail; one that lives has its connections still. One that begins anew
+/// has not.
+#[test]
+fn a_backup_that_builds_bars_only_a_primary_that_begins_anew() {
+    let mut edge = group();
+    edge.handle_settled();
+    grant(&mut edge, "alpha", 1);
+    assert!(!edge.handle_builds("beta", 0), "another epoch");
+    assert!(edge.handle_builds("beta", 1) && edge.builds("beta") && edge.is_ready("beta"));
+    assert_eq!(edge.handle_promote("alpha", 2), Decision::Refuse(Refusal::BackupInStep));
+    assert!(edge.handle_in_step("beta", 1, true) && !edge.builds("beta"));
+    assert_eq!(edge.handle_alone("alpha", 2), Decision::Refuse(Refusal::BackupInStep));
+    assert!(edge.handle_builds("beta", 1));
+    assert!(matches!(edge.handle_alone("alpha", 2), Decision::Grant { .. }));
+    edge.handle_persisted();
+    assert!(!edge.builds("beta") && !edge.is_in_step("beta"));
+}

@@ -133,6 +133,16 @@ pub fn not_joined(reason: &str, else_: &str) -> String {
     for_good(reason).or_else(room).unwrap_or_else(|| else_.to_owned())
 }
 
+/// The remedy of a cold backup that could not build the server it was to take over from `other`.
+#[must_use]
+pub fn after_not_building(other: &str) -> String {
+    format!(
+        "look at {other}'s host and the way to it: a server that lives there goes on alone as soon as \
+         its daemon reaches the edge, and this member joins it; if it is dead, what it held is lost: \
+         start both members again"
+    )
+}
+
 /// The remedy of a backup that gives up.
 #[must_use]
 pub fn after_giving_up(state: State, reason: &str) -> String {

@@ -63,6 +63,8 @@ struct BackupDaemon<'n, 'a> {
     /// Bytes that clients have acknowledged of connections that the replica has not
     /// reached yet; `u64::MAX` for those that are over.
     unnoted: BTreeMap<u32, u64>,
+    /// Those of them that were over when a new image was asked for.
+    over_before: Vec<u32>,
     /// When these are looked at again.
     settle_at: Instant,
     /// The gate, which passes everything until this member is the primary of a
@@ -169,6 +171,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         incoming: None,
         cold: None,
         unnoted: BTreeMap::new(),
+        over_before: Vec::new(),
         settle_at: Instant::now(),
         gate,
         conns: Vec::new(),

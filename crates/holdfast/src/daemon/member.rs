@@ -14,7 +14,7 @@ use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::why_taken;
-use crate::config::{Config, Member, Run, admin_socket, pin_dir};
+use crate::config::{Config, Member, Mode, Run, admin_socket, pin_dir};
 use crate::fingerprint;
 use crate::key::GroupKey;
 use crate::leavings;
@@ -513,6 +513,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
     state.standing.tell_file(fingerprint::of_file(config));
     state.rejoin_max = config.group.rejoin_max;
+    state.is_cold = config.group.mode == Mode::Cold;
     state.buffering = config.group.buffering;
     state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
     state

@@ -27,14 +27,17 @@ pub struct Reading {
     image_bytes: u64,
     log_bytes: u64,
     log_taken: u64,
+    /// Bytes of the log that come before what the image's server wants.
+    skipped: u64,
     is_over: bool,
 }
 
 impl Reading {
-    /// Reads what `files` gives; `bytes` of the image and of the log.
+    /// Reads what `files` gives: so many bytes of the image and of the log, of which the first
+    /// ones are left out.
     pub(super) fn begin(
         files: impl FnOnce() -> Result<Files, String> + Send + 'static,
-        (image_bytes, log_bytes): (u64, u64),
+        (image_bytes, log_bytes, skipped): (u64, u64, u64),
         urgency: Option<i32>,
     ) -> io::Result<Self> {
         let (to_image, pieces) = sync_channel(AHEAD);
@@ -52,6 +55,7 @@ impl Reading {
             image_bytes,
             log_bytes,
             log_taken: 0,
+            skipped,
             is_over: false,
         })
     }
@@ -67,6 +71,17 @@ impl Reading {
     /// # Errors
     /// In words: the log is not what was written.
     pub fn record(&mut self) -> Result<Option<(Header, &[u8])>, String> {
+        while self.log_taken < self.skipped {
+            let Some((header, _)) = self.next()? else { return Ok(None) };
+            self.advance(header.payload_len as usize);
+            if self.log_taken > self.skipped {
+                return Err("no record begins where its image was taken".to_owned());
+            }
+        }
+        self.next()
+    }
+
+    fn next(&mut self) -> Result<Option<(Header, &[u8])>, String> {
         while self.at == self.chunk.len() && !self.is_over {
             match self.chunks.try_recv() {
                 Ok(chunk) => (self.chunk, self.at) = (chunk?, 0),
@@ -101,7 +116,7 @@ impl Reading {
     /// Bytes of the log that are not taken.
     #[must_use]
     pub fn log_left(&self) -> u64 {
-        self.log_bytes - self.log_taken
+        self.log_bytes - self.log_taken.max(self.skipped)
     }
 
     /// Bytes that are read and taken, of how many.

@@ -84,7 +84,7 @@ fn what_is_kept_is_read_as_it_came() {
     let log_bytes = spool.log_bytes();
     let lens = (0..500).map(|number| record_len(payload(number).len()) as u64);
     assert_eq!((spool.image_bytes(), log_bytes), (image.len() as u64, lens.sum()));
-    let mut reading = spool.read(None).expect("a thread");
+    let mut reading = spool.read(0, None).expect("a thread");
     let mut read = Vec::new();
     reading.image().expect("the image").read_to_end(&mut read).expect("all of it");
     assert!(read == image);
@@ -105,7 +105,7 @@ fn a_spool_without_log_is_over_at_once() {
     let folder = Folder::new("none");
     let mut spool = Spool::begin(settings(&folder.0, 1 << 20)).expect("a thread");
     spool.take_image(vec![1, 2, 3]);
-    let mut reading = spool.read(None).expect("a thread");
+    let mut reading = spool.read(0, None).expect("a thread");
     let mut read = Vec::new();
     reading.image().expect("the image").read_to_end(&mut read).expect("all of it");
     assert_eq!((read, next(&mut reading)), (vec![1, 2, 3], Ok(None)));
@@ -138,7 +138,7 @@ fn a_full_disk_is_told() {
     let why = spool.trouble(Instant::now()).expect("trouble");
     assert!(why.contains("No space left on device"), "{why}");
     // A takeover at this moment gets it, too.
-    let mut reading = spool.read(None).expect("a thread");
+    let mut reading = spool.read(0, None).expect("a thread");
     let read = reading.image().expect("the image").read_to_end(&mut Vec::new());
     assert!(read.is_err_and(|error| error.to_string().contains("No space left")));
 }

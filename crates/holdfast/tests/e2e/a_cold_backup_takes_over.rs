@@ -6,8 +6,9 @@ use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
 use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
-use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
 use serde_json::Value;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -188,28 +189,198 @@ fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
     });
 }
 
-/// The log that a takeover would have to replay stays short.
+/// Cuts the primary's only way to the others, or mends it.
+fn set_primarys_way(testbed: &Testbed, state: &str) {
+    let line = format!("link set {} {state}\n", interface::EDGE_PRIMARY);
+    testbed.host(Role::Edge).ip(&line).expect("a port");
+}
+
+/// Overwrites a part of all files that a member's daemon keeps in its spool.
+fn damage_spool(group: &Group<'_>, role: Role) {
+    let files = format!("/proc/{}/fd", group.daemon_pid(role).expect("a daemon"));
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(files).expect("a list") {
+        let path = entry.expect("an entry").path();
+        let is_of_spool = |to: PathBuf| to.to_string_lossy().contains("/spool/");
+        if std::fs::read_link(&path).is_ok_and(is_of_spool) {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a file");
+            file.write_all_at(&[0x55; 64], 64).expect("it is writable");
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 2, "image and log");
+}
+
+/// Waits until the status of a host has `part` in its reason.
+fn says(group: &Group<'_>, role: Role, part: &str) -> Value {
+    let mut status = Value::Null;
+    world::wait_until(part, || {
+        status = group.status(role).expect("a status");
+        status["reason"].as_str().is_some_and(|it| it.contains(part))
+    });
+    status
+}
+
+/// What it kept is damaged, and the primary was only cut off: that one goes on.
 #[test]
-fn and_joins_anew_when_its_log_is_long() {
+fn and_leaves_the_service_to_a_primary_that_lives() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions::default());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(8000, 0, None));
+        world::wait_until("the log is kept", || {
+            counter(&group.status(Role::Backup).expect("a status"), "spool.log_bytes") > 1 << 20
+        });
+        damage_spool(group, Role::Backup);
+        set_primarys_way(testbed, "down");
+        let status = says(group, Role::Backup, "could not take over");
+        let remedy = status["remedy"].as_str().unwrap_or_default();
+        assert!(remedy.contains("goes on alone as soon as"), "{status}");
+        let status = says(group, Role::Edge, "could not take over");
+        assert_eq!(status["state"], "waiting", "{status}");
+        set_primarys_way(testbed, "up");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(Role::Primary));
+        world::heals(group, "the backup joins anew");
+        group.kill_member(Role::Primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2", "{}", group.log_tails());
+        world::finish(load, group);
+    });
+}
+
+/// A request that takes a server some hundredths of a second, and its replica as well.
+const SPIN: &[u8] = b"local i = 0; while i < 2000000 do i = i + 1 end; return 1";
+/// Number of these requests that are replayed for seconds.
+const SPINS: usize = 100;
+
+/// Nobody waits for the server to be built if the primary is back before.
+#[test]
+fn and_gives_way_to_a_primary_that_comes_back_first() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions::default());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        for _ in 0..SPINS {
+            assert_eq!(old.ask(&[b"EVAL", SPIN, b"0"]), ":1");
+        }
+        set_primarys_way(testbed, "down");
+        let part = "builds the server to take over";
+        for role in [Role::Backup, Role::Edge] {
+            let status = says(group, role, part);
+            assert_eq!(status["state"], "waiting", "{status}");
+            assert!(status["reason"].as_str().is_some_and(|it| it.contains(" % of the server")));
+        }
+        set_primarys_way(testbed, "up");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(Role::Primary));
+        world::heals(group, "the backup joins anew");
+    });
+}
+
+/// The members do not swap if the backup cannot build its server, and nobody loses anything.
+#[test]
+fn a_switchover_to_a_damaged_spool_is_taken_back() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions::default());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        let load = world::start(testbed, &world::counting(8000, 0, None));
+        world::wait_until("the log is kept", || {
+            counter(&group.status(Role::Backup).expect("a status"), "spool.log_bytes") > 1 << 20
+        });
+        damage_spool(group, Role::Backup);
+        let words = ["switchover", "--timeout", "3"];
+        let swapped = group.verb(Role::Primary, &words).expect("the verb runs");
+        assert!(!swapped.status.success(), "it has not happened");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(Role::Primary));
+        world::heals(group, "the backup joins anew");
+        world::finish(load, group);
+    });
+}
+
+/// Writes until a backup's log is longer than these tests allow.
+fn lengthen(redis: &mut Redis) {
+    let value = vec![b'x'; 1 << 20];
+    for part in 0..10 {
+        assert_eq!(redis.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+    }
+}
+
+/// The log that a takeover would have to replay stays short, and the group protected.
+#[test]
+fn and_gets_a_new_image_when_its_log_is_long() {
     let _limit = world::limit(Duration::from_secs(90));
     let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(9000, 0, None));
         let primary = group.primary().expect("a primary");
-        let value = vec![b'x'; 1 << 20];
-        for _ in 0..10 {
-            assert_eq!(old.ask(&[b"SET", b"large", &value]), "+OK");
+        for renewals in 1..=3 {
+            lengthen(&mut old);
+            world::wait_until("there is a new image", || {
+                for role in [Role::Edge, Role::Primary, Role::Backup] {
+                    let status = group.status(role).expect("a status");
+                    assert_eq!(status["state"], "protected", "{status}");
+                }
+                group.details(primary.other(), "renewed").len() >= renewals
+            });
         }
-        world::wait_until("it has joined again", || group.details(primary, "joined").len() > 1);
-        let why = group.log_tails();
-        assert!(why.contains("a new image is due: it has 8 MB of log"), "{why}");
-        world::heals(group, "it joins");
+        assert_eq!(group.details(primary, "joined").len(), 1, "nobody has joined anew");
         let status = group.status(primary.other()).expect("a status");
         assert!(counter(&status, "spool.log_bytes") < 8 << 20, "{status}");
         group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
         world::finish(load, group);
+    });
+}
+
+/// Whoever dies while a new image is on its way.
+#[test]
+fn and_takes_over_in_the_middle_of_a_new_image() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let mut old = connect(testbed);
+        for part in 0..64 {
+            let value = vec![b'y'; 1 << 20];
+            assert_eq!(old.ask(&[b"SET", format!("large {part}").as_bytes(), &value]), "+OK");
+        }
+        let load = world::start(testbed, &world::counting(6000, 0, None));
+        let primary = group.primary().expect("a primary");
+        let backup = primary.other();
+        let taken = |group: &Group<'_>| group.details(primary, "image").len();
+        let before = taken(group);
+        world::wait_until("an image is taken", || {
+            lengthen(&mut old);
+            taken(group) > before
+        });
+        let renewed = group.details(backup, "renewed").len();
+        group.kill_member(primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
+        assert_eq!(group.primary(), Some(backup));
+        println!("{renewed} images were whole");
+        world::finish(load, group);
+    });
+}
+
+#[test]
+fn of_a_server_with_threads_that_was_imaged_while_it_was_protected() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });
+    world::with_server(Program::Memcached4, 0, &Plan::default(), &options, |testbed, group| {
+        let mut load = world::counting(12_000, 0, None);
+        load.groups =
+            vec![LoadGroup::usual(Workload::MemcachedShared, 8, Program::Memcached4.port())];
+        let load = world::start(testbed, &load);
+        let primary = group.primary().expect("a primary");
+        world::wait_until("there is a new image", || {
+            !group.details(primary.other(), "renewed").is_empty()
+        });
+        group.kill_member(primary).expect("they die");
+        world::finish(load, group);
+        assert_eq!(group.primary(), Some(primary.other()));
     });
 }
 

@@ -5,8 +5,8 @@ use crate::client::connected;
 use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
 use crate::world;
 use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
-use holdfast_lab::testbed::server::Recipe;
-use holdfast_lab::testbed::{Role, Testbed};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -222,4 +222,32 @@ fn nor_when_its_spool_is_full() {
             client.ping();
         },
     );
+}
+
+/// Its files would find no room beside those that it leaves.
+#[test]
+fn nor_when_its_folders_have_no_room() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    // The testbed's disks have 16 MB.
+    let host = testbed.host(Role::Primary);
+    fs::create_dir(testbed.disk(Role::Primary).join("state")).expect("a folder");
+    let state = host.inside().join("disk/state");
+    let mut recipe = Recipe::prepare(Program::Redis, host, 0).expect("a folder");
+    let dir = ["--dir".to_owned(), state.display().to_string()];
+    recipe.command.extend(world::UNCOPIED.map(str::to_owned).into_iter().chain(dir));
+    recipe.state_dirs = vec![state];
+    let mut group = Group::prepare(&testbed, &recipe, &options(None)).expect("folders");
+    for role in [Role::Edge, Role::Primary] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    is_rebuilt(&group, "yes");
+    let mut client = connected(&testbed, PATIENCE);
+    let value = vec![b'x'; 1 << 20];
+    for part in 0..8 {
+        assert_eq!(client.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");
+    }
+    is_rebuilt(&group, "no: the file system of ");
+    client.ping();
 }

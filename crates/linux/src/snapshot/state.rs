@@ -78,6 +78,27 @@ impl Root {
     }
 }
 
+/// How much of a state folder's file system is free beside what rebuilding its server on this host
+/// takes: as much again as its image holds, `more` that the log's replay may write, and a
+/// twentieth of all.
+///
+/// # Errors
+/// What is missing, or why nobody can tell, in words.
+pub fn has_room(path: &Path, bytes: u64, more: u64) -> std::result::Result<(), String> {
+    let room = File::open(path).and_then(|folder| room(&folder));
+    let (free, all) = room.map_err(|error| format!("{}: {error}", path.display()))?;
+    let needs = bytes.saturating_add(more).saturating_add(all / KEPT_FREE_PART);
+    if needs > free {
+        return Err(format!(
+            "the file system of {} has {} MB free, and {} MB would be needed for its files",
+            path.display(),
+            free >> 20,
+            needs.div_ceil(1 << 20)
+        ));
+    }
+    Ok(())
+}
+
 /// Bytes of a file system: free to anybody, and in total.
 fn room(file: &File) -> io::Result<(u64, u64)> {
     let mut it = MaybeUninit::<libc::statvfs>::zeroed();

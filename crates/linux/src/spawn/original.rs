@@ -1,5 +1,6 @@
-//! A server that speaks alone, stopped by its shim's park word at a moment at which an
-//! image of it can be taken and its log begins: it goes on as its copy's primary.
+//! A server that is stopped by its shim's park word at a moment at which an image of it can be
+//! taken. If it speaks alone, its log begins there: it goes on as its copy's primary. If it has a
+//! log, that goes on, and its copy is one that has executed the log up to there.
 
 use super::{FIRST_OWN, Process, Server, books};
 use crate::process;
@@ -81,7 +82,8 @@ impl Server {
             mode::SOLO if !self.memory.is_attached() => refuse("it runs without the shim"),
             mode::SOLO if self.memory.is_family() => refuse(FAMILY),
             mode::SOLO => Ok(()),
-            mode::RECORD => refuse("it has a backup already"),
+            mode::RECORD if self.memory.is_family() => refuse(FAMILY),
+            mode::RECORD => Ok(()),
             mode::OFF | mode::BROKEN => {
                 refuse(format!("it can never be copied: {}", self.memory.reason()))
             }
@@ -94,8 +96,17 @@ impl Server {
     pub fn stand_still(&self) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
         let (open, slow, unacked) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut still =
-            StandStill { server: self, threads, said, open, slow, unacked, has_begun: false };
+        let has_log = self.memory.mode() == mode::RECORD;
+        let mut still = StandStill {
+            server: self,
+            threads,
+            said,
+            open,
+            slow,
+            unacked,
+            has_log,
+            has_begun: false,
+        };
         still.number();
         // Memory that nobody has looked at yet takes long the first time.
         let _ = books::read(&self.memory, 0);
@@ -104,7 +115,7 @@ impl Server {
 }
 
 /// Asks a server's threads to stand still. If an image is taken of the server then,
-/// its log begins.
+/// its log begins, unless it has one.
 pub struct StandStill<'a> {
     server: &'a Server,
     /// Threads by the daemon's numbers, with their own numbers.
@@ -115,6 +126,8 @@ pub struct StandStill<'a> {
     /// In the order in which there is room for them.
     slow: Vec<u64>,
     unacked: Vec<Unacked>,
+    /// Whether it had a log before, which goes on whatever becomes of the image.
+    has_log: bool,
     has_begun: bool,
 }
 
@@ -141,6 +154,13 @@ impl StandStill<'_> {
     /// stand.
     pub fn copy_unacked(&mut self, slow: impl IntoIterator<Item = u64>) {
         self.slow.extend(slow);
+    }
+
+    /// Nobody wants the image: a log that has begun with it ends.
+    pub fn call_off(&mut self) {
+        if std::mem::take(&mut self.has_begun) {
+            self.server.memory.go_solo();
+        }
     }
 
     /// The copied output, as far as there was room.
@@ -215,10 +235,17 @@ impl Quiescence for StandStill<'_> {
     fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
         self.server.may_be_copied()?;
         let memory = &self.server.memory;
-        let Some(log_from) = memory.begin_log() else {
+        if self.has_log != (memory.mode() == mode::RECORD) {
+            return refuse("its log has begun or ended meanwhile");
+        }
+        let log_from = match self.has_log {
+            true => Some(memory.end_record()),
+            false => memory.begin_log(),
+        };
+        let Some(log_from) = log_from else {
             return refuse("its log makes no sense");
         };
-        self.has_begun = true;
+        self.has_begun = !self.has_log;
         let books = books::read(memory, log_from);
         self.open = books.open().map(|(number, it)| (number, it.conn)).collect();
         self.look_at_slow();
@@ -237,10 +264,7 @@ impl Quiescence for StandStill<'_> {
     }
 
     fn failed(&mut self) {
-        if self.has_begun {
-            // Nobody follows the log.
-            self.server.memory.go_solo();
-        }
+        self.call_off();
     }
 }
 

@@ -5,7 +5,8 @@ use super::join::Said;
 use super::{BackupMachine, Cause, FollowHost, LogOutput, Report};
 use crate::nanos;
 use crate::timing::backup::{
-    HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER, WAKE_BYTES,
+    COPY_LOOK, HELD_AFTER, HELD_BYTES, LOOK_AFTER, REPORT_EVERY, TAP_AFTER, TAP_BATCH, WAKE_AFTER,
+    WAKE_BYTES,
 };
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
@@ -73,7 +74,17 @@ impl BackupMachine {
     /// Returns true when the channel is lost.
     fn take_messages(&mut self, now: Nanos, host: &mut impl FollowHost) -> bool {
         let Self {
-            log, effects, armed, heard_at, stopped, refused, promoting, said, joins, ..
+            log,
+            effects,
+            armed,
+            heard_at,
+            stopped,
+            refused,
+            promoting,
+            said,
+            joins,
+            renewals,
+            ..
         } = self;
         host.recv(&mut |host, message| {
             *heard_at = now;
@@ -104,7 +115,7 @@ impl BackupMachine {
             if let Some(told) = Said::of(message) {
                 // A member that has joined, or never did, is told nothing of
                 // this.
-                said.extend(joins.is_some().then_some(told));
+                said.extend((joins.is_some() || renewals.is_on()).then_some(told));
                 return;
             }
             log.handle_message(now, message, &mut LogOutput { effects, host });
@@ -166,6 +177,7 @@ impl BackupMachine {
     fn report(&self, host: &mut impl FollowHost) {
         host.report(&Report {
             promoting: self.promoting,
+            builds: self.builds,
             counters: self.log.counters(),
             connections: self.log.connections(),
             unresolved: self.log.unresolved(),
@@ -178,7 +190,8 @@ impl BackupMachine {
         let waits = self.room_wanted || self.log.owes_confirmation();
         let room = waits.then(|| host.now().plus(nanos(LOOK_AFTER)));
         let log = self.log.next_deadline();
-        let all = [log, beat, self.wake_at, self.tap_at, self.held_at, room];
+        let image = self.renewals.is_on().then(|| host.now().plus(nanos(COPY_LOOK)));
+        let all = [log, beat, self.wake_at, self.tap_at, self.held_at, room, image];
         all.into_iter().flatten().fold(self.report_at, Nanos::min)
     }
 }

@@ -101,6 +101,28 @@ pub trait FollowHost: MemberHost + Sized {
 
 /// What it needs to take over, too.
 pub trait BackupHost: FollowHost {
+    // A new image of what is kept, in this order; its pieces are taken as a joiner's are.
+
+    /// From here on the log is kept a second time.
+    ///
+    /// # Errors
+    /// When there is no room for it, in words.
+    fn begin_renewal(&mut self) -> Result<(), String>;
+    /// An image of at most so many bytes comes, which belongs to this position of the log.
+    ///
+    /// # Errors
+    /// When there is no room for it, or the log was not kept from there on, in words.
+    fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String>;
+    /// Whether what has come of it is kept, with the log up to its position at least.
+    ///
+    /// # Errors
+    /// It cannot be kept, in words.
+    fn is_renewal_kept(&mut self) -> Result<bool, String>;
+    /// It is over: it takes the place of what was kept before (`replaces`), or is dropped.
+    fn end_renewal(&mut self, replaces: bool);
+
+    // A takeover.
+
     /// See [`Kept`]; `None`: the replica is there, or is just being built of an image that
     /// comes.
     fn kept(&self) -> Option<Kept>;
@@ -162,6 +184,8 @@ pub trait BackupHost: FollowHost {
 pub struct Report<'a> {
     /// Why it takes over, once it does.
     pub promoting: Option<Cause>,
+    /// Whether it builds the server for that, and has not asked the edge yet.
+    pub builds: bool,
     pub counters: &'a Counters,
     /// Connections of which the tap keeps something.
     pub connections: usize,

@@ -68,12 +68,14 @@ struct Closing {
     streams: BTreeMap<ConnId, u64>,
 }
 
-/// Messages from the primary that only a joiner gets.
+/// Messages from the primary that only a joiner gets, or a backup that renews its image.
 #[derive(Debug)]
 pub(super) enum Said {
     Join { log_from: u64, image_bytes: u64 },
     Image(Vec<u8>),
     Closing(u64),
+    Renewed { log_from: u64, image_bytes: u64 },
+    ImageOff(String),
 }
 
 impl Said {
@@ -82,6 +84,8 @@ impl Said {
             Message::Join { log_from, image_bytes } => Self::Join { log_from, image_bytes },
             Message::Image { bytes } => Self::Image(bytes.to_vec()),
             Message::Closing { number } => Self::Closing(number),
+            Message::Renewed { log_from, image_bytes } => Self::Renewed { log_from, image_bytes },
+            Message::ImageOff { reason } => Self::ImageOff(reason.to_owned()),
             _ => return None,
         })
     }

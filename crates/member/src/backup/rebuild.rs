@@ -7,9 +7,8 @@ use crate::host::{MemberEvent, Turn};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::ConnKey;
 
-/// Why it is left down.
-pub(crate) const TWICE: &str =
-    "it has fallen again where it had fallen before, and is not rebuilt again";
+/// Why it is left down, as far as the machine knows.
+pub const TWICE: &str = "it has fallen again where it had fallen before, and is not rebuilt again";
 
 impl BackupMachine {
     /// A turn beside the server; when it wants the next one.

@@ -1,9 +1,10 @@
 //! The backup's promotion: fence, drain the log, probe the clients, repair the
 //! sockets, take the address, kick. The order is that of decisions 13 to 18;
 //! `holdfast_replica::promotion` decides about each connection. A cold backup first
-//! builds its replica from what it keeps, while the edge decides (decision 30).
+//! builds its replica from what it keeps, and asks the edge when that has run all of its
+//! log: until then a primary that lives may go on alone (decision 30).
 
-use super::{BackupHost, BackupMachine, Kept, Replica, Stage};
+use super::{BackupHost, BackupMachine, Kept, Replica, Stage, is_of, say_builds, went_on};
 use crate::host::{Fault, MemberEvent, Turn, ask_for};
 use crate::nanos;
 use crate::request::EpochRequest;
@@ -16,6 +17,9 @@ use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, R
 use holdfast_wire::message::ConnId;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use std::time::Duration;
+
+/// Reason of a replica that does not park.
+const UNPARKED: &str = "the replica did not come to the end of its log";
 
 /// What made the backup promote itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,8 @@ pub struct Takeover {
     cause: Cause,
     request: EpochRequest,
     begun: Nanos,
+    /// When the edge was first asked; `None`: the server is being built, and runs its log.
+    asked: Option<Nanos>,
     peer_lost: bool,
     /// Whether the replica is being built; and how long it may take to reach
     /// the log's end.
@@ -145,6 +151,7 @@ impl Takeover {
             cause,
             request: EpochRequest::new(epoch, ASK_EVERY, true),
             begun: now,
+            asked: None,
             peer_lost: cause != Cause::ServerDied,
             builds: kept.is_some(),
             drain_max: drain_max(kept),
@@ -160,6 +167,17 @@ impl Takeover {
 
     fn since_begin(&self, now: Nanos) -> Nanos {
         now.since(self.begun)
+    }
+
+    /// Whether the edge is asked before the server is there: nothing has to be built, or it is
+    /// this host's own server that has fallen, and nobody else could go on.
+    fn asks_at_once(&self) -> bool {
+        !self.builds || self.cause == Cause::Fallen
+    }
+
+    fn ask(&mut self, host: &mut impl BackupHost) {
+        self.asked.get_or_insert(host.now());
+        ask_for(host, &mut self.request, false);
     }
 
     /// Looks whether the replica that is being built is there, and what has become of it:
@@ -182,12 +200,20 @@ impl Takeover {
     }
 
     fn hear(&mut self, host: &mut impl BackupHost) {
-        let request = &mut self.request;
-        let opened = host.turn_edge(&mut |message| request.handle_message(message));
+        let (request, ours) = (&mut self.request, host.member().epoch);
+        let mut told = false;
+        let opened = host.turn_edge(&mut |message| {
+            told |= is_of(ours, message);
+            request.handle_message(message);
+        });
         if let Some(reason) = request.take_waits() {
             host.show(MemberEvent::Waits { reason: &reason });
         }
-        ask_for(host, request, opened);
+        if self.asked.is_some() {
+            ask_for(host, request, opened);
+        } else if opened || told {
+            say_builds(host);
+        }
         let now = host.now();
         if self.request.granted().is_some() {
             self.fenced.get_or_insert(now);
@@ -220,14 +246,23 @@ impl Takeover {
 
 impl BackupMachine {
     pub(super) fn take_over(&mut self, cause: Cause, host: &mut impl BackupHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         let kept = host.kept();
         host.begin_takeover();
         host.show(MemberEvent::Promotes { cause, stopped: self.stopped });
         let (epoch, now) = (host.member().epoch, host.now());
         let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, kept, now));
-        ask_for(host, &mut takeover.request, false);
+        self.builds = !takeover.asks_at_once();
+        match self.builds {
+            true => say_builds(host),
+            false => takeover.ask(host),
+        }
         self.begin_promotion(cause, takeover.peer_lost, host);
-        host.show(MemberEvent::TakesOver { cause });
+        if self.builds && takeover.peer_lost {
+            // A primary that lives must not wait for what this member confirms no more.
+            host.close_peer();
+        }
+        host.show(MemberEvent::TakesOver { cause, builds: self.builds });
         self.watch_tap(host);
         self.turn_takeover(takeover, false, host)
     }
@@ -264,6 +299,9 @@ impl BackupMachine {
         if let Some(reason) = t.request.take_refused() {
             return Err((Fault::Fenced, format!("the edge refused: {reason}")));
         }
+        if let Some(newer) = host.member().replaced_by().filter(|_| self.builds) {
+            return Err((Fault::Fenced, went_on(&newer)));
+        }
         t.build(host)?;
         // No record may follow the end of the log, and none that is kept may be left
         // out.
@@ -271,23 +309,30 @@ impl BackupMachine {
             host.end_log();
             t.drained = Some(now);
         }
+        if self.builds && t.drained.is_some() && host.replica() == Replica::Parked {
+            // Nothing that this host does alone can fail any more.
+            self.builds = false;
+            t.ask(host);
+        }
         if stop {
             let reason = "the daemon was stopped during the takeover";
             return Err((Fault::Ended, reason.to_owned()));
         }
+        let late = t.since_begin(now) > t.drain_max;
         let look = match (t.drained, t.fenced) {
             (Some(drained), Some(fenced)) => {
-                t.phases.fence = t.since_begin(fenced);
+                t.phases.fence = fenced.since(t.asked.unwrap_or(t.begun));
                 t.phases.drain = t.since_begin(drained);
                 return self.probe(t, host);
             }
-            (None, _) if t.since_begin(now) > t.drain_max => {
+            (None, _) if late => {
                 let reason = "the replica did not take the rest of the log";
                 return Err((Fault::Hung, reason.to_owned()));
             }
+            _ if late && self.builds => return Err((Fault::Hung, UNPARKED.to_owned())),
             (None, _) if t.builds => BUILD_LOOK,
-            (None, _) => DRAIN_LOOK,
-            (Some(_), None) => GRANT_LOOK,
+            _ if t.drained.is_none() || self.builds => DRAIN_LOOK,
+            _ => GRANT_LOOK,
         };
         Ok(Step::Wait(now.plus(nanos(look))))
     }
@@ -348,8 +393,7 @@ fn settle(
         return go_live(t, promotion, host);
     }
     if now.since(since) > t.drain_max {
-        let reason = "the replica did not come to the end of its log";
-        return Err((Fault::Hung, reason.to_owned()));
+        return Err((Fault::Hung, UNPARKED.to_owned()));
     }
     let soon = now.plus(nanos(PROBE_LOOK));
     let deadline = promotion.next_deadline().map_or(soon, |at| at.min(soon));

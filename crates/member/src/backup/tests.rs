@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 mod cold;
 mod joins;
 mod probes;
+mod renewal;
 mod takeovers;
 
 /// Notes what the machine does.
@@ -41,6 +42,8 @@ struct Book {
     image: u64,
     unwritten: u64,
     kept: Option<Kept>,
+    /// Whether all that has come of a new image is on the disk.
+    is_renewed: bool,
 }
 
 impl Book {
@@ -160,6 +163,21 @@ impl FollowHost for Book {
 }
 
 impl BackupHost for Book {
+    fn begin_renewal(&mut self) -> Result<(), String> {
+        self.note("keeps twice");
+        self.good("renew")
+    }
+    fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.image = 0;
+        self.note(format!("image of {image_bytes} at {log_from}"));
+        self.good("begin")
+    }
+    fn is_renewal_kept(&mut self) -> Result<bool, String> {
+        self.good("keep").map(|()| self.is_renewed)
+    }
+    fn end_renewal(&mut self, replaces: bool) {
+        self.note(format!("replaces: {replaces}"));
+    }
     fn end_log(&mut self) {
         self.note("end log");
     }
@@ -258,6 +276,7 @@ impl Bed {
             image: 0,
             unwritten: 0,
             kept: None,
+            is_renewed: false,
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);

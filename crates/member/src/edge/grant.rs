@@ -22,17 +22,21 @@ pub(super) struct Asked {
 }
 
 impl EdgeMachine {
-    /// Handles a request to become current. The service waits for this, so nothing comes between
+    /// Handles a request to become current; `lives`: it is, and its server lives. The service waits for this, so nothing comes between
     /// the write, the fence and the answer.
     pub(super) fn promote(
         &mut self,
         index: usize,
-        epoch: u64,
+        (epoch, lives): (u64, bool),
         now: Nanos,
         host: &mut impl EdgeHost,
     ) {
         let name = &self.names[index];
-        match self.membership.handle_promote(name, epoch) {
+        let decision = match lives {
+            true => self.membership.handle_alone(name, epoch),
+            false => self.membership.handle_promote(name, epoch),
+        };
+        match decision {
             Decision::Refuse(refusal) => {
                 if refusal == Refusal::BackupInStep {
                     // A member in step hears that the current member has lost it.
@@ -80,7 +84,7 @@ impl EdgeMachine {
     pub fn adopt_claim(&mut self, now: Nanos, host: &mut impl EdgeHost) {
         let Some((name, epoch)) = self.membership.claim() else { return };
         if let Some(index) = self.index(name).filter(|index| self.is_here(*index)) {
-            self.promote(index, epoch, now, host);
+            self.promote(index, (epoch, false), now, host);
         }
     }
 

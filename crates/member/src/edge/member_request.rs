@@ -18,8 +18,14 @@ pub enum MemberRequest {
         epoch: u64,
         yes: bool,
     },
+    /// It is in step, and builds its server before it asks to be current.
+    Builds {
+        epoch: u64,
+    },
+    /// `lives`: it is current, and its server lives.
     Promote {
         epoch: u64,
+        lives: bool,
     },
     /// The connections, of those asked about, that are over.
     NotAlive {
@@ -52,7 +58,9 @@ impl MemberRequest {
             }
             Message::Ask => Self::Ask,
             Message::InStep { epoch, yes } => Self::InStep { epoch, yes },
-            Message::Promote { epoch } => Self::Promote { epoch },
+            Message::Builds { epoch } => Self::Builds { epoch },
+            Message::Promote { epoch } => Self::Promote { epoch, lives: false },
+            Message::GoAlone { epoch } => Self::Promote { epoch, lives: true },
             Message::NotAlive { epoch, keys } => Self::NotAlive { epoch, keys },
             Message::Beat { .. }
             | Message::Says { .. }

@@ -96,7 +96,7 @@ impl Bed {
         let mut bed = Self::new(EdgeState::default(), (0, None));
         bed.open(A, 0, false);
         bed.open(B, 0, false);
-        bed.says(A, MemberRequest::Promote { epoch: 1 });
+        bed.says(A, MemberRequest::Promote { epoch: 1, lives: false });
         bed.written(Ok(()));
         // Member 0's server has started by then.
         bed.pass(1200, &[A, B], false);
@@ -142,7 +142,7 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
     bed.open(A, 0, false);
     bed.open(B, 0, false);
     bed.take();
-    bed.says(A, MemberRequest::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1, lives: false });
     assert_eq!(bed.take(), ["write 1"]);
     bed.written(Ok(()));
     let told = ["fence 1 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch", "resend 0"];
@@ -150,21 +150,34 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
     assert_eq!(bed.book.taps, [false, true]);
 }
 
+/// A backup that builds its server has not asked yet, and a primary that was only cut off goes on.
+#[test]
+fn a_primary_that_lives_does_not_wait_for_a_backup_that_builds() {
+    let mut bed = Bed::pair();
+    bed.says(B, MemberRequest::Builds { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 2, lives: false });
+    assert_eq!(bed.take(), ["to 1: Alone", "to 0: Refused"], "it begins anew");
+    bed.says(A, MemberRequest::Promote { epoch: 2, lives: true });
+    bed.written(Ok(()));
+    let told = ["write 2", "fence 2 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch"];
+    assert_eq!(bed.take()[..5], told);
+}
+
 #[test]
 fn what_the_disk_or_the_kernel_refuses_is_not_granted() {
     let mut bed = Bed::pair();
     bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     bed.written(Err("no room".to_owned()));
     assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
     assert_eq!(bed.machine.membership().handle_ask().epoch, 1);
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     bed.book.refuses = true;
     bed.written(Ok(()));
     assert_eq!(bed.take(), ["write 2", "to 1: Refused"]);
     // The epoch has begun all the same, and the fence opens once it can.
     bed.book.refuses = false;
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     assert_eq!(bed.take()[0], "fence 2 Some(1)");
 }
 
@@ -180,7 +193,7 @@ fn who_comes_back_is_in_step_no_more() {
         }
         bed.open(B, 1, false);
         assert!(!bed.machine.membership().is_in_step("b"));
-        bed.says(B, MemberRequest::Promote { epoch: 2 });
+        bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
         assert_eq!(bed.take().last().map(String::as_str), Some("to 1: Refused"));
     }
 }
@@ -201,12 +214,12 @@ fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
     let mut bed = Bed::pair();
     let noted = |bed: &mut Bed| {
         bed.book.notes.clear();
-        bed.says(B, MemberRequest::Promote { epoch: 1 });
+        bed.says(B, MemberRequest::Promote { epoch: 1, lives: false });
         bed.book.notes.len()
     };
     assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
     bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     bed.written(Ok(()));
     assert_eq!(noted(&mut bed), 1);
 }
@@ -225,7 +238,7 @@ fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {
 #[test]
 fn strangers_to_the_group_are_shown_the_door() {
     let other = MemberRequest::of(hello("other", "b", (0, false), Vec::new()), GROUP, "b");
-    for wish in [other, MemberRequest::Ask, MemberRequest::Promote { epoch: 2 }] {
+    for wish in [other, MemberRequest::Ask, MemberRequest::Promote { epoch: 2, lives: false }] {
         let mut bed = Bed::pair();
         bed.machine.handle_opened(B, &mut bed.book);
         bed.take();
@@ -256,7 +269,7 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     // After a reboot, the edge waits for a member that speaks.
     let mut booted = Bed::new(state(3, Some("a")), (0, None));
     booted.open(B, 4, true);
-    booted.says(B, MemberRequest::Promote { epoch: 5 });
+    booted.says(B, MemberRequest::Promote { epoch: 5, lives: false });
     assert!(!booted.take().contains(&"write 5".to_owned()));
     booted.pass(3100, &[B], false);
     assert!(booted.take().contains(&"write 4".to_owned()), "its claim");
@@ -270,10 +283,10 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
 fn a_reboot_is_not_over_with_the_first_life_of_the_edge() {
     let mut bed = Bed::new(state(1, Some("b")), (1, None));
     bed.open(B, 0, false);
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     assert!(!bed.take().contains(&"write 2".to_owned()), "a lives in epoch 3");
     bed.open(A, 3, true);
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     let lines = bed.take();
     assert!(lines.contains(&"write 3".to_owned()), "its claim: {lines:?}");
     bed.written(Ok(()));
@@ -330,7 +343,7 @@ fn what_clients_say_is_kept_while_nobody_may_answer() {
     bed.take();
     bed.pass(200, &[B], false);
     assert_eq!(bed.take(), ["caches: 0", "to 1: Reach"], "however long it lasts");
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     bed.written(Ok(()));
     assert!(bed.take().contains(&"resend 1".to_owned()));
     bed.pass(1, &[B], false);
@@ -379,18 +392,18 @@ fn a_tap_outlives_its_channel_for_a_while() {
 fn a_hand_that_closed_the_edge_is_not_overruled() {
     let mut bed = Bed::pair();
     assert_eq!(bed.machine.handle_close(true, &mut bed.book), Ok(None));
-    bed.says(A, MemberRequest::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1, lives: false });
     assert_eq!(bed.take(), ["fence 1 None", "to 0: Refused"]);
     assert!(bed.machine.is_closed_by_hand());
     // Closed until the next takeover.
     bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
-    bed.says(B, MemberRequest::Promote { epoch: 2 });
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
     bed.written(Ok(()));
     assert!(!bed.machine.is_closed_by_hand());
     bed.take();
     // Closed for good, even while a grant is being written.
     bed.says(A, MemberRequest::InStep { epoch: 2, yes: true });
-    bed.says(A, MemberRequest::Promote { epoch: 3 });
+    bed.says(A, MemberRequest::Promote { epoch: 3, lives: false });
     let grant = bed.book.writes;
     assert_eq!(bed.machine.handle_close(false, &mut bed.book), Ok(Some(grant + 1)));
     bed.machine.handle_written(grant, Ok(()), &mut bed.book);
@@ -433,7 +446,7 @@ fn the_silence_of_a_server_that_starts_means_nothing() {
     let mut bed = Bed::new(EdgeState::default(), (0, None));
     bed.open(A, 0, false);
     bed.open(B, 0, false);
-    bed.says(A, MemberRequest::Promote { epoch: 1 });
+    bed.says(A, MemberRequest::Promote { epoch: 1, lives: false });
     bed.written(Ok(()));
     bed.take();
     bed.pass(990, &[B], false);

@@ -4,13 +4,14 @@
 use super::alone::Alone;
 use super::join::Join;
 use super::kept::{Keeping, stay_down};
-use super::{PrimaryHost, PrimaryMachine};
-use crate::host::{End, MemberEvent, Turn, ask_for, turn_found};
+use super::{LOST, PrimaryHost, PrimaryMachine};
+use crate::host::{End, Fall, MemberEvent, Turn, ask_for, turn_found};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::CurrentMember;
 use crate::timing::primary::{
-    ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK, REPLACED_REST,
+    ASK_EVERY, CONFIRM_LOOK, CONFIRM_MAX, GRANT_BUILD_MAX, GRANT_LOOK, GRANT_MAX, IDLE_LOOK,
+    REPLACED_REST,
 };
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
@@ -52,6 +53,7 @@ pub(super) enum Stage {
     Kept(Box<Alone>),
     /// The server has fallen, and the rest of its log is being kept.
     Falling {
+        fall: Fall,
         since: Nanos,
     },
     /// The server has fallen, and is not rebuilt by this machine.
@@ -71,10 +73,7 @@ impl PrimaryMachine {
         host.member().hands_over = false;
         match stage {
             Stage::Confirming { since } => self.confirm(since, stop, host),
-            Stage::Yielding { since } => {
-                self.answer_backup(host);
-                self.yield_to_backup(since, stop, host)
-            }
+            Stage::Yielding { since } => self.wait_for_heir(since, stop, host),
             Stage::ServerEnded { gone, replaced } => {
                 self.wait_for_backup((gone, replaced), stop, host)
             }
@@ -84,7 +83,7 @@ impl PrimaryMachine {
             Stage::Preparing(alone) => self.prepare(*alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
             Stage::Kept(alone) => self.turn_kept(alone, stop, host),
-            Stage::Falling { since } => self.end_kept(since, stop, host),
+            Stage::Falling { fall, since } => self.end_kept((fall, since), stop, host),
             Stage::Down => stay_down(stop, host),
             Stage::Serving | Stage::Idle => self.idle(stop, host),
         }
@@ -94,6 +93,7 @@ impl PrimaryMachine {
     /// switchover. The server stands still while the backup gets all that it has
     /// logged, and is killed when the edge has let the backup speak.
     pub(super) fn hand_over(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         host.show(MemberEvent::HandsOver);
         host.send(&Message::Stopping);
         host.pause_server();
@@ -117,6 +117,28 @@ impl PrimaryMachine {
         self.yield_to_backup(since, false, host)
     }
 
+    /// Waits for the backup of a planned switchover. One that gives up, or that goes while it still
+    /// builds its server, leaves the service to this member, if that was to stay.
+    fn wait_for_heir(
+        &mut self,
+        since: Nanos,
+        stop: bool,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
+        let lost = self.answer_backup(host) && host.member().is_cold;
+        let is_left = lost || self.tables.gave_up;
+        if !is_left || !self.returns || stop || host.member().replaced_by().is_some() {
+            return self.yield_to_backup(since, stop, host);
+        }
+        host.resume_server();
+        host.member().speaks = true;
+        let reason = self.tables.broken.take().unwrap_or_else(|| LOST.to_owned());
+        self.log.handle_backup_lost();
+        host.drop_peer();
+        let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
+        self.ask(Box::new(request), reason, false, host)
+    }
+
     /// Waits until the edge lets the other member speak. Then nothing that this kernel still sends
     /// gets out, and the rest of the server may go.
     fn yield_to_backup(
@@ -126,7 +148,8 @@ impl PrimaryMachine {
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         let (newer, took) = (host.member().replaced_by(), host.now().since(since));
-        if newer.is_none() && took < nanos(GRANT_MAX) && !stop {
+        let max = if host.member().is_cold { GRANT_BUILD_MAX } else { GRANT_MAX };
+        if newer.is_none() && took < nanos(max) && !stop {
             return (Stage::Yielding { since }, Turn::after(GRANT_LOOK, host.now()));
         }
         host.kill_server();
@@ -147,6 +170,7 @@ impl PrimaryMachine {
     /// Handles the end of the server: everything it logged goes out, and nothing more is confirmed.
     /// The kernel's FINs and RSTs stay behind the gate.
     pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        self.drop_renewal(host);
         self.announce_end(host);
         // A server that only reports its end must not go on beside its replica.
         host.strike_server();
@@ -191,13 +215,16 @@ impl PrimaryMachine {
         host.flush();
     }
 
-    /// Answers the backup, which may still ask for what its tap lacks, and hears the edge.
-    fn answer_backup(&mut self, host: &mut impl PrimaryHost) {
+    /// Answers the backup, which may still ask for what its tap lacks, and hears the edge. True if
+    /// the channel is lost.
+    fn answer_backup(&mut self, host: &mut impl PrimaryHost) -> bool {
         host.turn_edge(&mut |_| {});
         host.has_server_ended();
-        if self.take_messages(host) || !host.flush() {
+        let is_lost = self.take_messages(host) || !host.flush();
+        if is_lost {
             host.drop_peer();
         }
+        is_lost
     }
 
     /// Steps down because another member is current in a newer epoch: the server dies first
@@ -207,6 +234,7 @@ impl PrimaryMachine {
         newer: &CurrentMember,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
+        self.drop_renewal(host);
         host.kill_server();
         host.member().speaks = false;
         host.show(MemberEvent::Replaced { newer });

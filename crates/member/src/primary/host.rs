@@ -67,6 +67,9 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
 
     /// Stops the server where it is.
     fn pause_server(&mut self);
+    /// It goes on, and is not dead: what [`Self::pause_server`] and [`Self::set_server_dead`] did is
+    /// undone.
+    fn resume_server(&mut self);
     /// As [`MemberHost::kill_server`], without waiting for its end.
     fn strike_server(&mut self);
     /// Makes the server independent of this daemon's death: the gate lets everything pass and sends

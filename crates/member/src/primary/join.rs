@@ -6,23 +6,19 @@
 use super::alone::{Alone, Tried, knock};
 use super::apart::{Stage, rest_replaced};
 use super::lacking::{Lacking, slow};
-use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine, Tables};
+use super::renewal::Wish;
+use super::sending::Sending;
+use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, MemberEvent, Turn, speak_alone};
-use crate::timing::primary::{
-    ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, IMAGE_EVERY, JOINER_SILENT, MINDED, TICK,
-};
-use crate::{nanos, percent};
+use crate::nanos;
+use crate::timing::primary::{ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, JOINER_SILENT, MINDED, TICK};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Primary, PrimaryOutput, Taken};
 use holdfast_wire::gate::SlotView;
-use holdfast_wire::message::{
-    ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, IMAGE_BYTES_MAX, Message,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use holdfast_wire::message::{ADOPTED_MAX, Adopted, ConnId, ConnKey, ConnRecord, Message};
+use std::collections::BTreeMap;
 
-/// Most bytes of an image under way: heartbeats and log wait behind them.
-const IMAGE_AHEAD: u64 = 4 * IMAGE_BYTES_MAX as u64;
 pub(super) const ANOTHER: &str = "another member is joining";
 const SERVES_NOT: &str = "its server does not serve any more";
 /// Reason that nobody can join: connections beyond the tables could not be served once output
@@ -69,38 +65,15 @@ pub struct Image {
 #[derive(Debug)]
 pub(super) struct Join {
     alone: Alone,
-    image: Image,
-    /// Bytes of the image that were sent.
-    sent: u64,
-    /// Whether the whole image was sent.
-    is_sent: bool,
-    /// Bytes of the image that have arrived.
-    arrived: u64,
-    /// When the next piece of the image may go.
-    piece_at: Nanos,
+    sending: Sending,
+    /// Whether the joiner was told that the image is whole.
+    is_whole: bool,
     /// Whether the joiner's server runs and has executed the log up to its present end.
     caught_up: bool,
     /// Clients that lack what was sent before the image.
     lacking: Lacking,
     begun: Nanos,
     heard_at: Nanos,
-}
-
-impl Join {
-    /// Whether a piece of the image may be sent: some is left, and not too much under way.
-    fn may_send(&self) -> bool {
-        !self.is_sent && self.sent - self.arrived < IMAGE_AHEAD
-    }
-
-    fn send(&mut self, piece: &[u8], tables: &mut Tables, host: &mut impl PrimaryHost) {
-        tables.say(&Message::Image { bytes: piece }, host);
-        self.sent += piece.len() as u64;
-        self.piece_at = host.now().plus(nanos(IMAGE_EVERY));
-        if piece.is_empty() {
-            self.is_sent = true;
-            host.drop_image();
-        }
-    }
 }
 
 /// A join in its last step, in which the joiner may say any moment that it is in step.
@@ -208,6 +181,7 @@ impl PrimaryMachine {
             return self.turn_away(alone, &reason, host);
         }
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
+        self.tables.wish = Wish::default();
         self.tables.gave_up = false;
         let slow = slow(&self.tables.conns, host);
         if let Err(reason) = host.take_image(&slow) {
@@ -264,11 +238,7 @@ impl PrimaryMachine {
             // What an earlier backup held beyond what the server has read, no member holds now.
             host.set_stable(*id, irs.plus(1 + in_bytes));
         }
-        let mut lacking = Lacking::new(&adopted, now);
-        // Nor does the joiner have any output of connections that the server has closed since.
-        let known: BTreeSet<ConnId> = taken.iter().map(|taken| taken.id).collect();
-        let let_go = ended.iter().filter(|id| !known.contains(id));
-        lacking.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
+        let mut lacking = Lacking::of(&adopted, &ended, now, host);
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
         (self.log_at, self.tables.is_committing) = (image.log_from, false);
         // No later record will say that the FINs of these connections may leave.
@@ -288,11 +258,8 @@ impl PrimaryMachine {
         }
         let join = Join {
             alone,
-            image,
-            sent: 0,
-            is_sent: false,
-            arrived: 0,
-            piece_at: now,
+            sending: Sending::new(image, now),
+            is_whole: false,
             caught_up: false,
             lacking,
             begun: now,
@@ -303,7 +270,10 @@ impl PrimaryMachine {
 
     /// The connections that the server has, for the log's machine and for the joiner, and
     /// those whose sending side it has ended.
-    fn adopted(&self, host: &mut impl PrimaryHost) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
+    pub(super) fn adopted(
+        &self,
+        host: &mut impl PrimaryHost,
+    ) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
         let accepted = host.sockets();
@@ -375,10 +345,8 @@ impl PrimaryMachine {
             return self.close_ranks(*join, host);
         }
         let now = host.now();
-        let piece_at = if join.may_send() { join.piece_at } else { now.plus(nanos(TICK)) };
-        let look = now.plus(nanos(TICK)).min(piece_at.max(now));
         let turn = match host.may_sleep(self.log_at) {
-            true => Turn::Until(look.min(self.deadline(host))),
+            true => Turn::Until(join.sending.due(now).min(self.deadline(host))),
             false => Turn::Busy,
         };
         (Stage::Joining(join), turn)
@@ -391,7 +359,7 @@ impl PrimaryMachine {
         if std::mem::take(&mut said.heard) {
             join.heard_at = host.now();
         }
-        join.arrived = join.arrived.max(std::mem::take(&mut said.arrived).min(join.sent));
+        join.sending.note(std::mem::take(&mut said.arrived));
         join.caught_up |= said.caught_up;
         lost
     }
@@ -409,18 +377,15 @@ impl PrimaryMachine {
     }
 
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
-        if join.may_send() && host.now() >= join.piece_at {
-            match host.image(IMAGE_BYTES_MAX) {
-                Ok(Some(bytes)) => join.send(&bytes, &mut self.tables, host),
-                Ok(None) => join.piece_at = host.now().plus(nanos(IMAGE_EVERY)),
-                Err(reason) => {
-                    self.tables.broken.get_or_insert(reason);
-                    return;
-                }
-            }
+        if let Err(reason) = join.sending.turn(&mut self.tables, host) {
+            self.tables.broken.get_or_insert(reason);
+            return;
+        }
+        if join.sending.is_sent() && !std::mem::replace(&mut join.is_whole, true) {
+            Sending::end(&mut self.tables, host);
         }
         host.flush();
-        self.joins = Some(percent(join.arrived, join.image.bytes));
+        self.joins = Some(join.sending.percent());
     }
 
     /// CLOSING: from here on output and ACKs wait. Only after that may the joiner say that it is in

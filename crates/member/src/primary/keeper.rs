@@ -3,7 +3,7 @@
 //! What passes between the two is handed over, and no edge hears of it.
 
 use crate::backup::{BackupMachine, FollowHost, Replica, Report};
-use crate::host::{ConnState, Hosted, Member, MemberEvent, MemberHost, Secluded};
+use crate::host::{ConnState, Fall, Hosted, Member, MemberEvent, MemberHost, Secluded};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
@@ -27,9 +27,8 @@ pub trait KeeperHost: Hosted + Sized {
     fn begin_keeping(&mut self) -> Result<Option<(HashKey, Limits)>, String>;
     /// Nothing is kept any more.
     fn stop_keeping(&mut self);
-    /// The server has ended as only servers do that fall: it was not asked to, nor did it end
-    /// without a fault.
-    fn has_fallen(&mut self) -> bool;
+    /// How the server has fallen. `None`: it was asked to end, or did so without a fault.
+    fn fall(&mut self) -> Option<Fall>;
     /// Hands on at most so many segments that clients have sent to this host.
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>));
     /// Whether every segment wakes this member.

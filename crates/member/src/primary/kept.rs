@@ -8,7 +8,7 @@ use super::join::ANOTHER;
 use super::keeper::Keeper;
 use super::{PrimaryHost, PrimaryMachine};
 use crate::backup::{BackupMachine, TWICE};
-use crate::host::{End, MemberEvent, Turn};
+use crate::host::{End, Fall, MemberEvent, Turn};
 use crate::nanos;
 use crate::timing::doubled;
 use crate::timing::primary::{
@@ -135,10 +135,10 @@ impl PrimaryMachine {
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         if !stop && host.has_server_ended() {
-            return match host.has_fallen() {
-                true => self.fall(host),
+            return match host.fall() {
+                Some(fall) => self.fall(fall, host),
                 // The clients hear of the server's end, as they would if nothing had been kept.
-                false => self.keep_no_more(*alone, None, host),
+                None => self.keep_no_more(*alone, None, host),
             };
         }
         if let Some(over) = self.speak_on(stop, host) {
@@ -199,18 +199,18 @@ impl PrimaryMachine {
 
     /// Handles the fall of the server: the rest of its log is kept, and it is rebuilt. Its kernel
     /// does not tell clients of its end.
-    fn fall(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+    fn fall(&mut self, fall: Fall, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         self.announce_end(host);
         host.strike_server();
         host.stop_watching();
-        self.end_kept(host.now(), false, host)
+        self.end_kept((fall, host.now()), false, host)
     }
 
     /// Waits until all of the fallen server's log is kept; then it is rebuilt. A server that fell
-    /// at the same position before is not: it would only fall again.
+    /// at the same position before is not, if it would only fall again.
     pub(super) fn end_kept(
         &mut self,
-        since: Nanos,
+        (fall, since): (Fall, Nanos),
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
@@ -219,12 +219,14 @@ impl PrimaryMachine {
         let (now, log_at) = (host.now(), self.log_at);
         let waits = self.log.frames_unconfirmed() > 0 && self.tables.broken.is_none();
         if waits && !stop && now.since(since) < nanos(FALL_MAX) {
-            return (Stage::Falling { since }, Turn::after(CONFIRM_LOOK, now));
+            return (Stage::Falling { fall, since }, Turn::after(CONFIRM_LOOK, now));
         }
-        let before = host.member().fallen_at.replace(log_at);
+        let before = host.member().fallen_at.filter(|(at, _)| *at == log_at);
+        let repeats = before.map_or(0, |(_, repeats)| repeats + 1);
+        host.member().fallen_at = Some((log_at, repeats));
         let reason = match self.tables.broken.take() {
             Some(reason) => reason,
-            None if before == Some(log_at) => TWICE.to_owned(),
+            None if repeats > fall.repeats_max() => TWICE.to_owned(),
             None if self.closing.is_some() => NOT_YET.to_owned(),
             None => {
                 host.show(MemberEvent::Fell { log_at });

@@ -7,7 +7,7 @@ use crate::timing::primary::{CLIENTS_MAX, CLOSING_EVERY, REPEATS_MAX, SLOW_MAX};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::{Adopted, ConnId, ConnKey, IMAGE_BYTES_MAX, Message};
 use holdfast_wire::seq::SeqNo;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a client has not acknowledged, as the kernel says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,15 +42,27 @@ pub(super) struct Lacking {
 }
 
 impl Lacking {
-    pub(super) fn new(adopted: &[Adopted], now: Nanos) -> Self {
+    fn new(adopted: &[Adopted], now: Nanos) -> Self {
         let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
         let end = |it: &Adopted| it.conn.map(|(id, of)| (id, of.iss.plus(1 + it.out_bytes)));
         let ends = open.filter_map(end).collect();
         Self { ends, given_up: BTreeMap::new(), begun: now, ask_at: now }
     }
 
-    pub(super) fn extend(&mut self, more: impl Iterator<Item = (ConnId, SeqNo)>) {
-        self.ends.extend(more);
+    /// As [`Self::new`], and of connections that the server has `ended`: it keeps nothing of those
+    /// that it has closed since its image.
+    pub(super) fn of(
+        adopted: &[Adopted],
+        ended: &[ConnId],
+        now: Nanos,
+        host: &impl PrimaryHost,
+    ) -> Self {
+        let known: BTreeSet<ConnId> =
+            adopted.iter().filter_map(|it| it.conn.map(|(id, _)| id)).collect();
+        let let_go = ended.iter().filter(|id| !known.contains(id));
+        let mut this = Self::new(adopted, now);
+        this.ends.extend(let_go.filter_map(|id| Some((*id, host.slot(*id)?.snd_nxt))));
+        this
     }
 
     /// Hands the joiner what the kernel held for some clients, which are then no longer waited for.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::{Bench, EPOCH, key, name, on_bench, record};
-use crate::host::{ConnState, End, MemberEvent, MemberHost};
+use crate::host::{ConnState, End, Fall, MemberEvent, MemberHost};
 use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::buffering::Buffering;
@@ -14,6 +14,7 @@ mod book;
 mod closing;
 mod joins;
 mod kept;
+mod renewal;
 
 use book::{Book, IMAGE_BYTES};
 
@@ -67,6 +68,7 @@ impl Bed {
             adopted: Vec::new(),
             rebuilds: false,
             falls: false,
+            fall: Fall::Crashed,
             written: 0,
             is_whole: false,
             unkept: None,
@@ -259,7 +261,7 @@ fn a_backup_that_gives_up_is_barred_by_the_edge() {
 }
 
 fn asks() -> String {
-    format!("to the edge: Promote {{ epoch: {} }}", EPOCH + 1)
+    format!("to the edge: GoAlone {{ epoch: {} }}", EPOCH + 1)
 }
 
 impl Bed {
@@ -409,6 +411,32 @@ fn a_hand_over_that_nobody_answers_ends_in_silence() {
     bed.book.now = bed.book.now.plus(Nanos::from_ms(2));
     assert_eq!(bed.turn(), Turn::End(End::Silent));
     assert!(bed.book.has("kill"));
+}
+
+/// A backup that could not build its server leaves the service to a member that was to stay.
+#[test]
+fn a_hand_over_whose_backup_gives_up_is_taken_back() {
+    for is_lost in [false, true] {
+        let mut bed = Bed::new();
+        bed.turn();
+        bed.book.member.is_cold = true;
+        bed.book.member.hands_over = true;
+        bed.turn();
+        bed.pass(10_000);
+        bed.book.take();
+        let gave_up = Message::GaveUp { state: "unkept", reason: "it is damaged" };
+        bed.book.peer.extend((!is_lost).then_some(gave_up));
+        bed.book.is_lost = is_lost;
+        bed.turn();
+        let lines = bed.book.take();
+        assert!(!lines.contains(&"kill".to_owned()), "{lines:?}");
+        for line in ["resume", "drop peer", &asks(), "shows Asks"] {
+            assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
+        }
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.pass(20);
+        assert!(bed.book.has("shows Alone") && bed.book.member.speaks, "{:?}", bed.book.lines);
+    }
 }
 
 #[test]

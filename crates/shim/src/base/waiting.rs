@@ -58,6 +58,12 @@ pub fn forget() {
     QUEUE.iter().for_each(|queue| queue.count.store(0, Relaxed));
 }
 
+/// Before a replica becomes the server: what an original had waiting when it was copied is that
+/// one's to write. A replica has nothing of its own here.
+pub fn drop_all() {
+    QUEUE.iter().for_each(|queue| queue.hold().discard());
+}
+
 impl Queue {
     /// Whether nothing waits here: the queue's own thread can rely on that.
     pub fn is_empty(&self) -> bool {
@@ -109,9 +115,18 @@ impl Held<'_> {
 
     /// Makes the writes.
     pub fn drain(&mut self) {
+        self.end(send);
+    }
+
+    /// Forgets the writes.
+    pub fn discard(&mut self) {
+        self.end(|_, _| ());
+    }
+
+    fn end(&mut self, each: impl Fn(i32, &[u8])) {
         let writes = &mut *self.writes;
         for entry in &writes.entries[..self.count.load(Relaxed)] {
-            send(entry.fd, &writes.arena[entry.at..entry.at + entry.len]);
+            each(entry.fd, &writes.arena[entry.at..entry.at + entry.len]);
             if let Some(f) = fds::get(entry.fd) {
                 f.deferred.store(0, Relaxed);
             }

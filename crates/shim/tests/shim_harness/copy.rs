@@ -82,7 +82,7 @@ pub struct Log {
     /// What the copy does not have yet.
     waits: Vec<u8>,
     /// How far it has been taken.
-    at: u64,
+    pub at: u64,
     pub records: usize,
 }
 
@@ -102,6 +102,12 @@ impl Log {
         self.waits.extend_from_slice(bytes);
         primary.memory.set_stable(tail);
         self.at = tail;
+    }
+
+    /// Forgets what is older than an image that was taken meanwhile.
+    pub fn begin_at(&mut self, log_from: u64) {
+        let first = self.at - self.waits.len() as u64;
+        self.waits.drain(..(log_from - first) as usize);
     }
 
     /// As [`Self::take`], and gives the copy what it has room for.

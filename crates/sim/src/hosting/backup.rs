@@ -244,19 +244,21 @@ impl FollowHost for AtHost<'_> {
         self.world.wake_server(self.d.at);
     }
 
-    fn begin_copy(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
-        self.d.copy = Some(Copy::new(image_bytes, self.world.plan.cold.is_some()));
+    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.d.copy = Some(Copy::new(log_from, image_bytes, self.world.plan.cold.is_some()));
         Ok(())
     }
 
     fn image_kept(&self) -> u64 {
-        self.d.copy.as_ref().map_or(0, |copy| copy.bytes.len() as u64)
+        self.d.copy.as_ref().map_or(0, Copy::image_bytes)
     }
 
     fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
         let Some(copy) = &mut self.d.copy else { return Err("nothing was begun".to_owned()) };
+        let is_second = copy.next.is_some();
         if copy.take(bytes) {
-            self.world.crosses(When::Join(Step::Half));
+            let step = if is_second { Step::HalfRenewed } else { Step::Half };
+            self.world.crosses(When::Join(step));
         }
         Ok(())
     }
@@ -274,6 +276,9 @@ impl FollowHost for AtHost<'_> {
     }
 
     fn end_image(&mut self) {
+        if self.d.copy.as_mut().is_some_and(Copy::end_second) {
+            return;
+        }
         let takes = Nanos(self.world.rng.below(MAKING_MAX.0));
         let due = self.now().plus(takes);
         if let Some(copy) = &mut self.d.copy {
@@ -288,6 +293,10 @@ impl FollowHost for AtHost<'_> {
         if copy.cold == Some(Cold::Arrives) {
             copy.cold = Some(Cold::Keeps);
             return Some(self.keep_image());
+        }
+        let damaged_permille = self.world.plan.cold.map_or(0, |cold| cold.damaged_permille);
+        if damaged_permille > 0 && self.world.rng.below(1000) < damaged_permille {
+            return Some(Err("what is kept is damaged".to_owned()));
         }
         Some(self.make_copy())
     }
@@ -348,6 +357,38 @@ impl FollowHost for AtHost<'_> {
 }
 
 impl BackupHost for AtHost<'_> {
+    fn begin_renewal(&mut self) -> Result<(), String> {
+        self.d.copy.as_mut().ok_or("there is no spool")?.begin_renewal();
+        self.world.crosses(When::Join(Step::Renews));
+        Ok(())
+    }
+
+    fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        let copy = self.d.copy.as_mut().ok_or("there is no spool")?;
+        match copy.begin_new_image(log_from, image_bytes) {
+            true => Ok(()),
+            false => Err("the log was not kept for it".to_owned()),
+        }
+    }
+
+    fn is_renewal_kept(&mut self) -> Result<bool, String> {
+        if self.world.rng.below(1000) < self.world.plan.joins.unmade_permille {
+            return Err("the disk has no room".to_owned());
+        }
+        Ok(self.d.copy.as_ref().is_some_and(Copy::has_second))
+    }
+
+    fn end_renewal(&mut self, replaces: bool) {
+        let Some(copy) = &mut self.d.copy else { return };
+        if !replaces {
+            copy.next = None;
+            return;
+        }
+        copy.replace();
+        self.world.reached.renewals += 1;
+        self.world.crosses(When::Join(Step::Renewed));
+    }
+
     fn end_log(&mut self) {
         if let Some(server) = self.server_mut() {
             server.log_ended = true;
@@ -365,7 +406,8 @@ impl BackupHost for AtHost<'_> {
         let mut gate = Gate::new(&self.world.plan.limits, self.world.plan.mutation);
         gate.solo = true;
         self.host_mut().gate = Some(gate);
-        let takes = Nanos(self.world.rng.below(MAKING_MAX.0));
+        let least = self.world.plan.cold.map_or(0, |cold| cold.build_min);
+        let takes = Nanos(least + self.world.rng.below(MAKING_MAX.0));
         let due = self.now().plus(takes);
         if let Some(copy) = self.d.copy.as_mut().filter(|copy| copy.is_kept()) {
             (copy.cold, copy.due) = (Some(Cold::Builds), Some(due));

@@ -6,6 +6,7 @@ use crate::check::Holder;
 use crate::image::{Cold, Copy};
 use crate::server::KEY;
 use holdfast_member::backup::{FollowHost, Replica};
+use holdfast_member::host::Fall;
 use holdfast_member::primary::KeeperHost;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
@@ -31,9 +32,9 @@ impl KeeperHost for AtHost<'_> {
         self.host_mut().tap = None;
     }
 
-    fn has_fallen(&mut self) -> bool {
+    fn fall(&mut self) -> Option<Fall> {
         // Nobody asks a simulated server to end.
-        true
+        Some(Fall::Crashed)
     }
 
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>)) {
@@ -75,8 +76,8 @@ impl KeeperHost for AtHost<'_> {
         self.d.copy.as_ref().is_some_and(Copy::has_room)
     }
 
-    fn begin_kept_image(&mut self, _: u64, image_bytes: u64) -> Result<(), String> {
-        self.d.copy = Some(Copy::new(image_bytes, true));
+    fn begin_kept_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.d.copy = Some(Copy::new(log_from, image_bytes, true));
         Ok(())
     }
 

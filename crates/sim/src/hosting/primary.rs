@@ -43,14 +43,16 @@ impl AtHost<'_> {
         }
         let is_attached = self.is_attached();
         let fit = |server: &&mut Server| {
-            is_attached && server.alive && server.mode == Mode::Live && !server.broken
+            is_attached && server.alive && server.mode != Mode::Replay && !server.broken
         };
         let host = &mut self.world.hosts[self.d.at];
         let Some(server) = host.server.as_mut().filter(fit) else {
             return Err("the server cannot be copied".to_owned());
         };
-        let books = server.books(&host.sockets);
-        server.begins_log();
+        let (books, renews) = (server.books(&host.sockets), server.mode == Mode::Record);
+        if !renews {
+            server.begins_log();
+        }
         self.d.accepts = server.accepts;
         // Only a holder of its descriptor can look, until the server has ended its sending
         // side.
@@ -74,10 +76,13 @@ impl AtHost<'_> {
         self.world.reached.images += 1;
         let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
         (self.d.image, self.d.image_at) = (Some(image), 0);
-        // Nobody knows the previous image any more.
-        self.world.images.clear();
+        if !renews {
+            // Nobody knows the previous image any more.
+            self.world.images.clear();
+        }
         self.world.images.insert(image.id, copy);
-        self.world.crosses(When::Join(Step::Image));
+        let step = if renews { Step::RenewedImage } else { Step::Image };
+        self.world.crosses(When::Join(step));
         Ok(Image { log_from, bytes: image.bytes })
     }
 }
@@ -195,6 +200,10 @@ impl PrimaryHost for AtHost<'_> {
 
     fn pause_server(&mut self) {
         // No operator stops a simulated member.
+    }
+
+    fn resume_server(&mut self) {
+        // Nor does it stand still.
     }
 
     fn strike_server(&mut self) {

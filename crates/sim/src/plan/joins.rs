@@ -19,9 +19,18 @@ pub enum Step {
     /// The joiner says that it is in step, and the primary has heard it.
     InStep,
     Joined,
+    /// A cold backup asks for a new image, it was taken, half of it is there, and it has
+    /// replaced the old one.
+    Renews,
+    RenewedImage,
+    HalfRenewed,
+    Renewed,
 }
 
 impl Step {
+    pub const RENEWAL: [Self; 4] =
+        [Self::Renews, Self::RenewedImage, Self::HalfRenewed, Self::Renewed];
+
     pub const ALL: [Self; 8] = [
         Self::Prepares,
         Self::Image,
@@ -70,15 +79,22 @@ impl JoinPlan {
 pub struct ColdPlan {
     /// Most bytes of log; then it gives up, and joins anew.
     pub log_max: u64,
+    /// Permille of takeovers that find it damaged.
+    pub damaged_permille: u64,
+    /// Shortest time that building the server takes.
+    pub build_min: Ns,
 }
 
 impl ColdPlan {
-    pub const ROOMY: Self = Self { log_max: u64::MAX };
+    pub const ROOMY: Self = Self { log_max: u64::MAX, damaged_permille: 0, build_min: 0 };
 
     /// One seed in six has a cold backup.
     pub(super) fn draw(rng: &mut Rng) -> Option<Self> {
         let log_max = rng.pick(&[u64::MAX, u64::MAX, 1 << 20, 64 << 10]);
-        rng.one_in(6).then_some(Self { log_max })
+        let is_cold = rng.one_in(6);
+        let damaged_permille = rng.pick(&[0, 0, 500]);
+        let build_min = rng.pick(&[0, 0, 400 * MS]);
+        is_cold.then_some(Self { log_max, damaged_permille, build_min })
     }
 }
 

@@ -15,6 +15,9 @@ use holdfast_wire::log::{Header, record_len};
 use std::collections::VecDeque;
 use std::time::Instant;
 
+/// Why there is no second spool.
+const NOTHING: &str = "the log was not kept for it";
+
 /// Bytes of the log that come while the server is being built, and are kept in memory.
 const LATE_BYTES_MAX: usize = 64 << 20;
 
@@ -23,6 +26,7 @@ pub struct Cold {
     log_from: u64,
     stage: Stage,
     trouble: Option<String>,
+    settings: Settings,
     /// After so much log a new image is due.
     renew_after: u64,
 }
@@ -36,9 +40,39 @@ enum Stage {
 
 struct Keeping {
     spool: Spool,
+    /// Bytes of the spool's log that are older than its image.
+    skipped: u64,
     image_is_whole: bool,
     /// The machine knows that the server can be built.
     is_told: bool,
+    /// What is to take the spool's place.
+    next: Option<Next>,
+}
+
+/// A second spool, whose log begins before its image.
+struct Next {
+    spool: Spool,
+    /// Position of its log's beginning, and of its image once that is taken.
+    from: u64,
+    log_from: Option<u64>,
+    image_is_whole: bool,
+    /// Why it cannot be kept.
+    trouble: Option<String>,
+}
+
+impl Next {
+    fn keep(&mut self, header: &Header, payload: &[&[u8]]) {
+        if self.trouble.is_none() && !self.spool.take_record(header, payload) {
+            self.trouble = Some("the disk of the spool is slower than the log".to_owned());
+        }
+    }
+}
+
+impl Keeping {
+    /// Bytes of the log behind the image.
+    fn log_bytes(&self) -> u64 {
+        self.spool.log_bytes() - self.skipped
+    }
 }
 
 struct Building {
@@ -50,6 +84,18 @@ struct Building {
     late_bytes: usize,
 }
 
+/// Refuses an image whose server a takeover could not build here.
+fn has_memory_for(image_bytes: u64) -> Result<(), String> {
+    let free = process::memory_available().map_err(|error| error.to_string())?;
+    if image_bytes > free {
+        return Err(format!(
+            "the server's image has {image_bytes} bytes, and this host {free} bytes of free \
+             memory, in which a takeover would build it"
+        ));
+    }
+    Ok(())
+}
+
 /// How a server was built.
 pub type Made = Result<Server, SnapshotError>;
 
@@ -59,50 +105,109 @@ impl Cold {
     /// # Errors
     /// In words: there is no room for it, or would be none for its server.
     pub fn begin(config: &Config, log_from: u64, image_bytes: u64) -> Result<Self, String> {
-        let free = process::memory_available().map_err(|error| error.to_string())?;
-        if image_bytes > free {
-            return Err(format!(
-                "the server's image has {image_bytes} bytes, and this host {free} bytes of free \
-                 memory, in which a takeover would build it"
-            ));
-        }
+        has_memory_for(image_bytes)?;
         let settings = Settings {
             dir: config.spool_dir.clone(),
             bytes_max: config.spool_max_mb << 20,
             sync: config.spool_sync,
         };
-        let spool = Spool::begin(settings).map_err(|error| error.to_string())?;
+        let spool = Spool::begin(settings.clone()).map_err(|error| error.to_string())?;
         spool.has_room_for(image_bytes)?;
-        let keeping = Keeping { spool, image_is_whole: false, is_told: false };
+        let keeping =
+            Keeping { spool, skipped: 0, image_is_whole: false, is_told: false, next: None };
         let (stage, renew_after) =
             (Stage::Keeping(Box::new(keeping)), config.snapshot_every_mb << 20);
-        Ok(Self { log_from, stage, trouble: None, renew_after })
+        Ok(Self { log_from, stage, trouble: None, settings, renew_after })
+    }
+
+    /// The spool to which an image comes.
+    fn arriving(&mut self) -> Option<(&mut Spool, &mut bool)> {
+        let Stage::Keeping(keeping) = &mut self.stage else { return None };
+        Some(match &mut keeping.next {
+            Some(next) => (&mut next.spool, &mut next.image_is_whole),
+            None => (&mut keeping.spool, &mut keeping.image_is_whole),
+        })
     }
 
     pub fn take_image(&mut self, bytes: &[u8]) {
-        if let Stage::Keeping(keeping) = &mut self.stage {
-            keeping.spool.take_image(bytes.to_vec());
+        if let Some((spool, _)) = self.arriving() {
+            spool.take_image(bytes.to_vec());
         }
     }
 
     pub fn image_kept(&self) -> u64 {
         match &self.stage {
-            Stage::Keeping(keeping) => keeping.spool.image_written(),
+            Stage::Keeping(keeping) => {
+                let next = keeping.next.as_ref().map(|next| &next.spool);
+                next.unwrap_or(&keeping.spool).image_written()
+            }
             Stage::Building(_) | Stage::Nothing => 0,
         }
     }
 
     pub fn end_image(&mut self) {
-        if let Stage::Keeping(keeping) = &mut self.stage {
-            keeping.image_is_whole = true;
+        if let Some((_, is_whole)) = self.arriving() {
+            *is_whole = true;
         }
+    }
+
+    /// From here on the log is kept a second time.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn begin_renewal(&mut self) -> Result<(), String> {
+        let (from, _) = self.progress(None);
+        let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
+        let spool = Spool::begin(self.settings.clone()).map_err(|error| error.to_string())?;
+        let (log_from, image_is_whole, trouble) = (None, false, None);
+        keeping.next = Some(Next { spool, from, log_from, image_is_whole, trouble });
+        Ok(())
+    }
+
+    /// An image comes that belongs to this position of the log.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        has_memory_for(image_bytes)?;
+        let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
+        let next = keeping.next.as_mut().filter(|next| next.from <= log_from).ok_or(NOTHING)?;
+        next.spool.has_room_for(image_bytes)?;
+        next.log_from = Some(log_from);
+        Ok(())
+    }
+
+    /// Whether all that has come of it is on the disk, and the log has come to its position.
+    ///
+    /// # Errors
+    /// It cannot be kept, in words.
+    pub fn is_renewal_kept(&mut self, now: Instant) -> Result<bool, String> {
+        let (at, _) = self.progress(None);
+        let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
+        let next = keeping.next.as_mut().ok_or(NOTHING)?;
+        if let Some(trouble) = next.trouble.take().or_else(|| next.spool.trouble(now)) {
+            return Err(trouble);
+        }
+        let Next { spool, log_from, image_is_whole, .. } = next;
+        let is_written = spool.image_written() == spool.image_bytes();
+        Ok(*image_is_whole && is_written && log_from.is_some_and(|log_from| log_from <= at))
+    }
+
+    /// The new one takes the place of what was kept, or is dropped.
+    pub fn end_renewal(&mut self, replaces: bool) {
+        let Stage::Keeping(keeping) = &mut self.stage else { return };
+        let Some(next) = keeping.next.take().filter(|_| replaces) else { return };
+        let Some(log_from) = next.log_from else { return };
+        keeping.skipped = log_from - next.from;
+        keeping.spool = next.spool;
+        self.log_from = log_from;
     }
 
     /// What is newly made: the server, or (`Some(None)`) all that one can be built of.
     pub fn made(&mut self) -> Option<Option<Made>> {
         match &mut self.stage {
             Stage::Keeping(keeping) => {
-                let Keeping { spool, image_is_whole, is_told } = &mut **keeping;
+                let Keeping { spool, image_is_whole, is_told, .. } = &mut **keeping;
                 let is_kept = *image_is_whole && spool.image_written() == spool.image_bytes();
                 (is_kept && !std::mem::replace(is_told, is_kept)).then_some(None)
             }
@@ -118,7 +223,13 @@ impl Cold {
     /// Keeps a record; whether there was room.
     pub fn keep(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         match &mut self.stage {
-            Stage::Keeping(keeping) => keeping.spool.take_record(header, payload),
+            Stage::Keeping(keeping) => {
+                let taken = keeping.spool.take_record(header, payload);
+                if taken && let Some(next) = &mut keeping.next {
+                    next.keep(header, payload);
+                }
+                taken
+            }
             Stage::Building(building) => {
                 let payload = payload.concat();
                 let len = record_len(payload.len());
@@ -146,7 +257,7 @@ impl Cold {
     pub fn progress(&self, replica: Option<&Server>) -> (u64, u64) {
         let left = match &self.stage {
             Stage::Keeping(keeping) => {
-                let kept = self.log_from + keeping.spool.log_bytes();
+                let kept = self.log_from + keeping.log_bytes();
                 return (kept, kept);
             }
             Stage::Building(building) => building.reading.log_left() + building.late_bytes as u64,
@@ -162,8 +273,7 @@ impl Cold {
     pub fn kept(&self) -> Kept {
         match &self.stage {
             Stage::Keeping(keeping) => {
-                let Keeping { spool, .. } = &**keeping;
-                Kept { image: spool.image_bytes(), log: spool.log_bytes() }
+                Kept { image: keeping.spool.image_bytes(), log: keeping.log_bytes() }
             }
             Stage::Building(_) | Stage::Nothing => Kept { image: 0, log: 0 },
         }
@@ -185,14 +295,18 @@ impl Cold {
     pub fn outgrown(&self) -> Option<String> {
         let Stage::Keeping(keeping) = &self.stage else { return None };
         let max = self.renew_after;
-        let is_long = keeping.spool.log_bytes() > max;
+        let is_long = keeping.log_bytes() > max;
         is_long.then(|| format!("a new image is due: it has {} MB of log", max >> 20))
     }
 
     /// What lies on the disk, and may, in bytes.
     pub fn used(&self) -> Option<(u64, u64)> {
         match &self.stage {
-            Stage::Keeping(keeping) => Some(keeping.spool.used()),
+            Stage::Keeping(keeping) => {
+                let (bytes, bytes_max) = keeping.spool.used();
+                let next = keeping.next.as_ref().map_or(0, |next| next.spool.used().0);
+                Some((bytes + next, bytes_max))
+            }
             Stage::Building(_) | Stage::Nothing => None,
         }
     }
@@ -269,7 +383,7 @@ impl BackupDaemon<'_, '_> {
         let Stage::Keeping(keeping) = stage else { return cold.stage = stage };
         let begin = || -> anyhow::Result<Building> {
             let urgency = Some(REPLICA_PRIORITY);
-            let mut reading = keeping.spool.read(urgency)?;
+            let mut reading = keeping.spool.read(keeping.skipped, urgency)?;
             let image = reading.image().context("the image was read before")?;
             let making = Some(Making::of(copying?, image, urgency)?);
             Ok(Building { reading, making, late: VecDeque::new(), late_bytes: 0 })

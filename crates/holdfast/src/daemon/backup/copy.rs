@@ -209,6 +209,25 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
+    /// The log is kept a second time from here on, for a new image.
+    pub(super) fn begin_second(&mut self) -> Result<(), String> {
+        self.cold.as_mut().ok_or("there is no spool")?.begin_renewal()?;
+        let is_over = |(accept, bytes): (&u32, &u64)| (*bytes == u64::MAX).then_some(*accept);
+        self.over_before = self.unnoted.iter().filter_map(is_over).collect();
+        Ok(())
+    }
+
+    /// See [`BackupHost::end_renewal`](holdfast_member::backup::BackupHost::end_renewal). In the new
+    /// image nothing is to be noted of connections that were over before it.
+    pub(super) fn end_second(&mut self, replaces: bool) {
+        self.cold.iter_mut().for_each(|cold| cold.end_renewal(replaces));
+        for accept in std::mem::take(&mut self.over_before) {
+            if replaces {
+                self.unnoted.remove(&accept);
+            }
+        }
+    }
+
     /// Notes that the client has acknowledged this much; `u64::MAX`: the
     /// connection is over.
     pub(super) fn note(&mut self, accept: u32, bytes: u64) {

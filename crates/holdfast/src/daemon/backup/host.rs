@@ -27,6 +27,9 @@ use holdfast_wire::shm::mode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+/// Why a hot backup has no new image.
+const NO_SPOOL: &str = "there is no spool";
+
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 pub(super) const REPLICA_PRIORITY: i32 = 5;
 
@@ -319,6 +322,22 @@ impl FollowHost for BackupDaemon<'_, '_> {
 }
 
 impl BackupHost for BackupDaemon<'_, '_> {
+    fn begin_renewal(&mut self) -> Result<(), String> {
+        self.begin_second()
+    }
+
+    fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
+        self.cold.as_mut().ok_or(NO_SPOOL)?.begin_new_image(log_from, image_bytes)
+    }
+
+    fn is_renewal_kept(&mut self) -> Result<bool, String> {
+        self.cold.as_mut().ok_or(NO_SPOOL)?.is_renewal_kept(Instant::now())
+    }
+
+    fn end_renewal(&mut self, replaces: bool) {
+        self.end_second(replaces);
+    }
+
     fn end_log(&mut self) {
         self.memory().into_iter().for_each(SharedMemory::end_log);
     }

@@ -34,7 +34,7 @@ pub struct Fallen {
 /// # Errors
 /// What keeps it from that: interfaces, programs.
 pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<Ended> {
-    let Fallen { mut machine, kept: Kept { tap, cold, unnoted }, mut gate } = fallen;
+    let Fallen { mut machine, kept: Kept { tap, cold, unnoted, .. }, mut gate } = fallen;
     let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
     // From here on its kernel gets nothing that it could answer, and has nothing to say.
     let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
@@ -48,6 +48,7 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
         incoming: None,
         cold,
         unnoted,
+        over_before: Vec::new(),
         settle_at: now,
         gate,
         conns: Vec::new(),

@@ -7,8 +7,9 @@ use crate::daemon::said::Said;
 use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_cluster::Nanos;
+use holdfast_linux::process::Ending;
 use holdfast_linux::spawn::Server;
-use holdfast_member::backup::{Cause, Kept, Phases as Times, Report};
+use holdfast_member::backup::{Cause, Kept, Phases as Times, Report, TWICE};
 use holdfast_member::host::{Fault, MemberEvent};
 use holdfast_wire::message::clip;
 use std::time::{Instant, SystemTime};
@@ -18,6 +19,10 @@ const STOPPED: &str = "the primary was stopped";
 
 /// Remedy for a cold backup that has lost what it keeps.
 const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
+
+/// Why a server is left down that was killed while it was being rebuilt: what it was built of has
+/// been used up.
+const KILLED: &str = "it was killed while it was being rebuilt";
 
 fn state(fault: Fault) -> State {
     match fault {
@@ -53,13 +58,16 @@ impl BackupDaemon<'_, '_> {
                 let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
                 self.node.events.add(what, why);
             }
-            MemberEvent::TakesOver { cause } => self.tell_takeover(cause),
+            MemberEvent::TakesOver { cause, builds } => self.tell_takeover(cause, builds),
             MemberEvent::Waits { reason } => self.refused = Some(reason.to_owned()),
             MemberEvent::TookOver { cause, phases, .. } => {
                 let fell = cause == Cause::Fallen;
                 self.tell_taken_over(self.why(cause), phases, fell);
             }
-            MemberEvent::GaveUp { fault, reason } => self.tell_given_up(fault, reason),
+            MemberEvent::GaveUp { fault, reason, builds } if builds && fault != Fault::Fenced => {
+                self.tell_unbuilt(fault, reason);
+            }
+            MemberEvent::GaveUp { fault, reason, .. } => self.tell_given_up(fault, reason),
             MemberEvent::Built { took } => self.tell_built(took),
             MemberEvent::GaveUpForGood => {
                 let Said { role, state, reason, .. } = self.node.own().clone();
@@ -80,8 +88,15 @@ impl BackupDaemon<'_, '_> {
                 self.node.set_put_off(&reason, &advice::not_joined(&reason, remedy));
             }
             MemberEvent::Joined { took } => self.node.note_joined(took),
+            MemberEvent::Renewed { took } => {
+                let what = format!("a new image, after {} ms", took.0 / 1_000_000);
+                self.node.events.add("renewed", what);
+            }
+            MemberEvent::RenewedNot { reason } => self.node.events.add("not renewed", reason),
             MemberEvent::NotRebuilt { reason, input } => {
                 let how = self.own_end;
+                let is_killed = how == Some(Ending::Killed(libc::SIGKILL));
+                let reason = if is_killed && reason == TWICE { KILLED } else { reason };
                 let lost = self.put_back().err();
                 let reason =
                     lost.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why:#}"));
@@ -98,6 +113,16 @@ impl BackupDaemon<'_, '_> {
             | MemberEvent::Asks { .. }
             | MemberEvent::Alone { .. } => {}
         }
+    }
+
+    /// Tells that the server was not built that a takeover needed; the edge was not asked, so
+    /// that a primary which lives may go on.
+    fn tell_unbuilt(&mut self, fault: Fault, reason: &str) {
+        let node = &mut *self.node;
+        node.other_says = None;
+        let reason = format!("could not take over from {}: {reason}", node.other.name);
+        let remedy = advice::after_not_building(&node.other.name);
+        node.set_state(Role::Backup, state(fault), &reason, &remedy);
     }
 
     /// Tells that this is no backup any more.
@@ -175,8 +200,11 @@ impl BackupDaemon<'_, '_> {
 
     /// Tells of a takeover. Until it is over, it protects nobody, and without the
     /// edge it cannot succeed.
-    fn tell_takeover(&mut self, cause: Cause) {
+    fn tell_takeover(&mut self, cause: Cause, builds: bool) {
         let why = self.why(cause);
+        if builds {
+            return self.tell_building(why);
+        }
         let fell = cause == Cause::Fallen;
         let role = if fell { Role::Primary } else { Role::Backup };
         let (would, does) = match fell {
@@ -197,6 +225,24 @@ impl BackupDaemon<'_, '_> {
             (format!("{does}: {why}"), "")
         };
         self.node.set_state(role, State::Waiting, &reason, remedy);
+    }
+
+    /// Tells how far the server is that a takeover needs.
+    fn tell_building(&mut self, why: &str) {
+        let percent = self.cold.as_ref().and_then(Cold::percent).unwrap_or(100);
+        let other = &self.node.other.name;
+        let reason = format!(
+            "builds the server to take over: {why}; {percent} % of the server is rebuilt, and {other} \
+             goes on if it comes back before"
+        );
+        let (reason, remedy) = match self.node.edge.is_open() {
+            true => (reason, "wait"),
+            false => (
+                format!("{reason}; the edge does not answer"),
+                "start the edge's daemon, or look at the way to it: nobody else may decide",
+            ),
+        };
+        self.node.set_state(Role::Backup, State::Waiting, &reason, remedy);
     }
 
     fn tell_taken_over(&mut self, why: &str, times: &Times, fell: bool) {
@@ -224,12 +270,12 @@ impl BackupDaemon<'_, '_> {
     }
 
     /// Judges this member by itself, and tells the primary, too.
-    fn judge(&mut self, promoting: Option<Cause>, joins: Option<u8>) {
+    fn judge(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
         self.has_served |= self.ports.is_listening();
-        if let Some(cause) = promoting {
-            self.tell_takeover(cause);
-        } else if let Some(percent) = joins {
+        if let Some(cause) = report.promoting {
+            self.tell_takeover(cause, report.builds);
+        } else if let Some(percent) = report.joins {
             let reason =
                 format!("joins {}: {percent} % of the server is here", self.node.other.name);
             self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
@@ -278,7 +324,7 @@ impl BackupDaemon<'_, '_> {
     }
 
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
-        self.judge(report.promoting, report.joins);
+        self.judge(report);
         self.node.report_lateness();
         let (c, (frames, bytes)) = (report.counters, report.unresolved);
         let status = &mut self.node.status;

@@ -323,7 +323,14 @@ impl EdgeDaemon<'_> {
         }
         let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
                       takes over, start both members again";
-        says(State::Waiting, &reason, remedy)
+        // A backup says that it builds the server, or why it could not.
+        let backup = self.backup(current);
+        match backup.state {
+            State::Waiting | State::Diverged | State::Hung => {
+                says(State::Waiting, &format!("{reason}; {}", backup.reason), &backup.remedy)
+            }
+            _ => says(State::Waiting, &reason, remedy),
+        }
     }
 
     fn is_starting(&self) -> bool {
@@ -418,6 +425,8 @@ impl EdgeDaemon<'_> {
             "current"
         } else if is_silent {
             "in step, does not answer"
+        } else if self.machine.membership().builds(name) {
+            "in step, builds the server"
         } else if self.machine.membership().is_in_step(name) {
             "in step"
         } else {

@@ -21,6 +21,8 @@ impl MemberContext<'_> {
     pub fn begin_alone(&mut self) {
         let wanted = self.config.group.rebuild;
         self.status.rebuild = if wanted { NOT_YET.to_owned() } else { String::new() };
+        // A move that was asked for is taken back.
+        self.leaves = false;
     }
 
     /// All is kept that it could be rebuilt of.

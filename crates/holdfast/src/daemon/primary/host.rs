@@ -215,6 +215,11 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let _ended = process::signal(self.server.pidfd(), libc::SIGSTOP);
     }
 
+    fn resume_server(&mut self) {
+        heed("telling the gate", self.gate.set_server_dead(false));
+        let _ended = process::signal(self.server.pidfd(), libc::SIGCONT);
+    }
+
     fn strike_server(&mut self) {
         let _ended = process::signal(self.server.pidfd(), libc::SIGKILL);
     }
@@ -332,6 +337,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
+        self.place.release(&self.server);
         let state_dirs = self.node.config.server.state_dirs.clone();
         let (server, key) = (Arc::clone(&self.server), self.node.key.hash_key());
         let begun = Outgoing::begin(server, key, state_dirs, slow.to_vec());
@@ -343,7 +349,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let Some(image) = &mut self.image else { return Some(Err(NO_IMAGE.to_owned())) };
         let taken = image.taken();
         if let Some(stop) = image.stop.take() {
-            let Stop { pause, until_quiet, pages } = stop;
+            let Stop { pause, until_quiet, pages, state_bytes } = stop;
+            self.kept.iter_mut().for_each(|kept| kept.state_bytes = state_bytes);
             let (pause, until_quiet) = (pause.as_micros(), until_quiet.as_micros());
             let what = format!(
                 "the server stood still for {pause} µs, of which {until_quiet} until its threads \

@@ -54,6 +54,8 @@ pub struct Stop {
     pub until_quiet: Duration,
     /// Pages that were copied meanwhile.
     pub pages: u64,
+    /// Bytes of its state folders' files.
+    pub state_bytes: u64,
 }
 
 enum Step {
@@ -203,8 +205,8 @@ impl Taking {
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
         self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
-            // Nobody follows the log.
-            server.memory.go_solo();
+            // Nobody follows a log that has begun with it.
+            still.call_off();
         })?;
         drop(server);
         let pieces = Pieces { to: &self.to, piece: Vec::new() };
@@ -232,7 +234,8 @@ impl Taking {
         let books = books.ok_or("the server's memory says nothing of its connections")?;
         let bytes = snapshot.bytes_max().map_err(|error| error.to_string())?;
         let Snapshot { pause, until_quiet, frozen_pages, .. } = *snapshot;
-        let stop = Stop { pause, until_quiet, pages: frozen_pages };
+        let state_bytes = snapshot.description().state.bytes;
+        let stop = Stop { pause, until_quiet, pages: frozen_pages, state_bytes };
         let begun = Begun { books, bytes, stop, unacked };
         self.to
             .send(Step::Begun(Box::new(begun)))

@@ -6,19 +6,24 @@ use crate::daemon::backup::{Cold, segment};
 use crate::daemon::heed;
 use crate::poll::Interest;
 use holdfast_linux::process::Ending;
+use holdfast_linux::snapshot::has_room;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::tap::{BUFFER_DEFAULT_BYTES, TapSocket};
 use holdfast_member::backup::Replica;
+use holdfast_member::host::Fall;
 use holdfast_member::primary::KeeperHost;
 use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::packet::TcpPacket;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Signals by which a server is asked to end.
 const ASKED_BY: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+/// Time between two looks at the room in its state folders.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 const NOT_OURS: &str = "its daemon was started after it: nobody would be told how it ends";
 
 /// See the module.
@@ -28,14 +33,20 @@ pub struct Kept {
     pub cold: Option<Cold>,
     /// See `BackupDaemon::unnoted`.
     pub unnoted: BTreeMap<u32, u64>,
+    /// Bytes of the files that go into the state folders if it is rebuilt.
+    pub state_bytes: u64,
+    /// When their room is looked at next, and what was found lacking.
+    room_at: Instant,
+    no_room: Option<String>,
 }
 
 /// It was not asked to, and says itself that something is wrong, or cannot say anything.
-fn is_fall(ending: Ending) -> bool {
+fn fall_of(ending: Ending) -> Option<Fall> {
     match ending {
-        Ending::Exited(status) => status != 0,
-        Ending::Killed(signal) => !ASKED_BY.contains(&signal),
-        Ending::Unknown => false,
+        Ending::Exited(0) | Ending::Unknown => None,
+        Ending::Exited(_) => Some(Fall::Crashed),
+        Ending::Killed(libc::SIGKILL) => Some(Fall::Killed),
+        Ending::Killed(signal) => (!ASKED_BY.contains(&signal)).then_some(Fall::Crashed),
     }
 }
 
@@ -46,6 +57,17 @@ impl PrimaryDaemon<'_, '_> {
 
     fn cold_ref(&self) -> Option<&Cold> {
         self.kept.as_ref()?.cold.as_ref()
+    }
+
+    /// Looks whether the state folders have room for the files of a server that is rebuilt, beside
+    /// those that this one has left.
+    fn look_at_room(&mut self, now: Instant) {
+        let state_dirs = &self.node.config.server.state_dirs;
+        let Some(kept) = self.kept.as_mut().filter(|kept| now >= kept.room_at) else { return };
+        let Some(cold) = &kept.cold else { return };
+        kept.room_at = now + ROOM_EVERY;
+        let lacks = |dir: &PathBuf| has_room(dir, kept.state_bytes, cold.kept().log).err();
+        kept.no_room = state_dirs.iter().find_map(lacks);
     }
 }
 
@@ -63,7 +85,14 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
         let tap = tap.map_err(|error| error.to_string())?;
         let added = self.node.poll.add(&tap.fd(), TAP, Interest::Read);
         added.map_err(|error| format!("the tap: {error:#}"))?;
-        self.kept = Some(Kept { tap, cold: None, unnoted: BTreeMap::new() });
+        self.kept = Some(Kept {
+            tap,
+            cold: None,
+            unnoted: BTreeMap::new(),
+            state_bytes: 0,
+            room_at: Instant::now(),
+            no_room: None,
+        });
         Ok(Some((self.node.key.hash_key(), Limits::DEFAULT)))
     }
 
@@ -73,8 +102,8 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
         }
     }
 
-    fn has_fallen(&mut self) -> bool {
-        self.with_server(Server::last_words).flatten().is_some_and(is_fall)
+    fn fall(&mut self) -> Option<Fall> {
+        self.with_server(Server::last_words).flatten().and_then(fall_of)
     }
 
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>)) {
@@ -92,10 +121,15 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
     }
 
     fn look_at_kept(&mut self) {
-        self.cold().into_iter().for_each(|cold| cold.look(Instant::now()));
+        let now = Instant::now();
+        self.cold().into_iter().for_each(|cold| cold.look(now));
+        self.look_at_room(now);
     }
 
     fn kept(&self) -> Replica {
+        if let Some(reason) = self.kept.as_ref().and_then(|kept| kept.no_room.clone()) {
+            return Replica::Unkept(reason);
+        }
         let Some(cold) = self.cold_ref() else { return Replica::Replays };
         match (cold.trouble(), cold.outgrown()) {
             (Some(trouble), _) => Replica::Unkept(trouble.to_owned()),

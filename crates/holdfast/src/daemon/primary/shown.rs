@@ -89,7 +89,9 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.set_fallen(how, reason, input);
             }
             // A backup's.
-            MemberEvent::Promotes { .. }
+            MemberEvent::Renewed { .. }
+            | MemberEvent::RenewedNot { .. }
+            | MemberEvent::Promotes { .. }
             | MemberEvent::TakesOver { .. }
             | MemberEvent::Built { .. }
             | MemberEvent::Waits { .. }
@@ -214,7 +216,7 @@ impl PrimaryDaemon<'_, '_> {
         count(&mut status.counters, "log", &of);
         // A server that speaks alone needs no daemon beside it, and one that is joined has one
         // that moves its image.
-        if self.alone.is_none() || self.node.is_kept() {
+        if (self.alone.is_none() || self.node.is_kept()) && self.image.is_none() {
             self.place.turn(&self.server, Instant::now());
         }
         // Who comes to a lone server is its machine's to let in.

@@ -17,7 +17,7 @@ impl Bed {
     }
 
     /// A backup in step that keeps everything that came; it counts as executed.
-    fn cold_in_step() -> Self {
+    pub(super) fn cold_in_step() -> Self {
         let mut bed = Self::cold();
         bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
         bed.book.progress = (100, 100);
@@ -37,8 +37,8 @@ impl Bed {
         let mut bed = Self::cold_in_step();
         (bed.book.kept, bed.book.is_lost) = (Some(kept), true);
         bed.turn();
-        let begin = ["promotes: ChannelLost", &in_step(true), &promote()];
-        assert_eq!(bed.book.take(), begin, "the edge is asked at once");
+        let begin = ["promotes: ChannelLost", &builds(), "close peer"];
+        assert_eq!(bed.book.take(), begin, "the edge is not asked");
         bed
     }
 
@@ -47,6 +47,10 @@ impl Bed {
         self.turn();
         self.book.is_whole = false;
     }
+}
+
+fn builds() -> String {
+    format!("to the edge: Builds {{ epoch: {EPOCH} }}")
 }
 
 #[test]
@@ -99,11 +103,57 @@ fn its_log_ends_when_the_server_is_built_and_has_all_of_it() {
 }
 
 #[test]
+fn the_edge_is_asked_when_the_server_is_built_and_has_run_its_log() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.is_built();
+    bed.turn();
+    assert_eq!(bed.book.take(), ["makes", "Built", "end log"]);
+    bed.pass(20);
+    assert_eq!(bed.book.take(), Vec::<String>::new(), "it runs its log");
+    bed.book.replica = Replica::Parked;
+    bed.turn();
+    assert_eq!(bed.book.take(), [in_step(true), promote()]);
+    bed.grant();
+    assert_eq!(bed.turn(), Turn::Busy);
+    assert!(bed.book.has("TookOver"), "{:?}", bed.book.lines);
+}
+
+#[test]
 fn a_server_that_cannot_be_built_is_not_promoted() {
     let mut bed = Bed::building(Kept { image: 3, log: 100 });
     bed.book.bad = "make";
     bed.is_built();
+    assert!(!bed.book.has(&promote()) && bed.book.has(&in_step(false)), "{:?}", bed.book.lines);
     assert!(bed.book.has("gave up: Unkept"), "{:?}", bed.book.lines);
+}
+
+/// The primary was only cut off, and the edge lets it go on.
+#[test]
+fn a_primary_that_comes_back_first_ends_the_building() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "a" });
+    bed.turn();
+    assert!(bed.book.has("gave up: Fenced") && bed.book.has("kill"), "{:?}", bed.book.lines);
+    bed.pass(5000);
+    assert_eq!(bed.turn(), Turn::End(End::Again), "it joins again");
+}
+
+/// An edge that has lost its memory hears again that this member builds.
+#[test]
+fn an_edge_that_comes_back_hears_who_builds() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH, current: "a" });
+    bed.turn();
+    assert_eq!(bed.book.take(), [builds()]);
+}
+
+/// What the dead server has logged is still on its way.
+#[test]
+fn the_log_of_a_dead_server_is_drained_while_its_replica_is_built() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.peer.push(Message::ServerDied { last: 9 });
+    bed.turn();
+    assert_eq!(bed.book.take(), ["promotes: ServerDied", &builds()], "the channel stays");
 }
 
 #[test]
@@ -112,6 +162,7 @@ fn a_long_log_that_diverges_is_not_replayed_to_its_end() {
     bed.book.replica = Replica::Diverged("other bytes".to_owned());
     bed.turn();
     assert!(bed.book.has("gave up: Diverged"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has(&promote()), "{:?}", bed.book.lines);
 }
 
 /// How long building may take grows with what is kept.
@@ -129,35 +180,4 @@ fn what_is_never_built_is_given_up() {
     let least = (PARK_MAX + BUILD_MAX).as_millis() as u64;
     assert!((least..least + 2000).contains(&most(0)), "{}", most(0));
     assert!((least + 5000..least + 7000).contains(&most(10 << 20)), "{}", most(10 << 20));
-}
-
-/// It stays a backup until the primary goes on without it, and then joins anew at
-/// once.
-#[test]
-fn a_backup_whose_log_is_long_leaves_when_the_primary_lets_it() {
-    let mut bed = Bed::cold_in_step();
-    bed.book.replica = Replica::Outgrown("it is long".to_owned());
-    bed.pass(20);
-    assert_eq!(bed.book.take(), ["send GaveUp"]);
-    bed.book.peer.push(Message::Refused { reason: "it gave up", again: true });
-    bed.turn();
-    let lines = bed.book.take();
-    assert_eq!(lines[0], in_step(false));
-    assert!(lines.contains(&"gave up: Outgrown".to_owned()), "{lines:?}");
-    assert_eq!(bed.book.member.given_up, 0, "nothing was wrong");
-}
-
-#[test]
-fn a_primary_that_dies_while_its_backup_would_leave_is_taken_over() {
-    let mut bed = Bed::cold_in_step();
-    bed.book.replica = Replica::Outgrown("it is long".to_owned());
-    bed.turn();
-    bed.book.take();
-    // The channel may be closed because the primary has let it go.
-    (bed.book.is_lost, bed.book.beats) = (true, None);
-    bed.turn();
-    assert_eq!(bed.book.take(), Vec::<String>::new());
-    bed.book.is_lost = false;
-    bed.pass(500);
-    assert_eq!(bed.book.take()[0], "promotes: Silent");
 }

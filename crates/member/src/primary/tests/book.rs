@@ -69,6 +69,7 @@ pub(super) struct Book {
     pub(super) rebuilds: bool,
     /// Whether the server, once it has ended, has fallen.
     pub(super) falls: bool,
+    pub(super) fall: Fall,
     /// Bytes of the image that the keeper has newly written.
     pub(super) written: u64,
     /// Whether the keeper has newly written the whole image.
@@ -126,8 +127,8 @@ impl KeeperHost for Book {
     fn stop_keeping(&mut self) {
         self.note("keeps nothing");
     }
-    fn has_fallen(&mut self) -> bool {
-        self.falls
+    fn fall(&mut self) -> Option<Fall> {
+        self.falls.then_some(self.fall)
     }
     fn drain_own_tap(&mut self, _: usize, _: &mut dyn FnMut(&TcpPacket<'_>)) {}
     fn watch_own_tap(&mut self, _: bool) {}
@@ -225,6 +226,9 @@ impl PrimaryHost for Book {
     }
     fn pause_server(&mut self) {
         self.note("pause");
+    }
+    fn resume_server(&mut self) {
+        self.note("resume");
     }
     fn strike_server(&mut self) {
         self.note("strike");

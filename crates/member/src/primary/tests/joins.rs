@@ -7,7 +7,7 @@ use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_P
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 
 /// Image of the tests' server, in three pieces.
-const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
+pub(super) const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
 
 impl Bed {
     /// A primary whose server speaks alone and has one connection.
@@ -107,7 +107,7 @@ impl Bed {
 }
 
 /// What the server's books say of a connection to which it has written `out_bytes`.
-fn book(id: u64, out_bytes: u64) -> join::Book {
+pub(super) fn book(id: u64, out_bytes: u64) -> join::Book {
     let (eof, shut, closed) = (false, false, false);
     join::Book { accept: id as u32, socket: id, in_bytes: 0, out_bytes, eof, shut, closed }
 }

@@ -47,16 +47,26 @@ fn output_waits_as_soon_as_all_is_kept_and_the_other_member_hears_nothing() {
 
 #[test]
 fn one_that_falls_is_rebuilt_and_not_again_where_it_had_fallen() {
-    for (before, twice) in [(None, false), (Some(7), false), (Some(0), true)] {
+    let (crashed, killed) = (Fall::Crashed, Fall::Killed);
+    for (fall, before, twice) in [
+        (crashed, None, false),
+        (crashed, Some((7, 3)), false),
+        (crashed, Some((0, 0)), true),
+        (killed, Some((0, 0)), false),
+        (killed, Some((0, 1)), true),
+        (killed, Some((7, 1)), false),
+    ] {
         let mut bed = Bed::kept();
         bed.book.member.fallen_at = before;
+        bed.book.fall = fall;
         let (turn, lines) = bed.ends(true);
         assert!(has(&lines, "dead") && has(&lines, "strike"), "{lines:?}");
         assert_eq!(turn == Turn::End(End::Fallen), !twice, "{lines:?}");
         assert_eq!((has(&lines, "shows Fell"), has(&lines, "shows NotRebuilt")), (!twice, twice));
         assert_eq!(has(&lines, "alone"), twice, "its clients hear of it, if nobody goes on");
         assert_eq!(bed.machine.take_kept().is_some(), !twice);
-        assert_eq!(bed.book.member.fallen_at, Some(0));
+        let repeats = before.filter(|(at, _)| *at == 0).map_or(0, |(_, repeats)| repeats + 1);
+        assert_eq!(bed.book.member.fallen_at, Some((0, repeats)));
     }
 }
 
