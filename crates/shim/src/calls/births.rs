@@ -81,6 +81,11 @@ fn begin_record() {
     log::hold().keep();
     let place = processes::free_place();
     let number = place.and_then(|_| threads::draw());
+    if place.is_none() {
+        sys::say(&[
+            "fork fails with EAGAIN: the server has as many processes as a family may have",
+        ]);
+    }
     note_child(number.unwrap_or(0) as u16, place.filter(|_| number.is_some()), UNKNOWN);
 }
 
