@@ -1,6 +1,7 @@
 //! The calls in front of which the shim stands: each is recorded on the primary
 //! and answered from the log on the backup.
 
+pub mod adopted;
 pub mod births;
 pub mod carry;
 pub mod children;
@@ -11,6 +12,7 @@ pub mod descriptors;
 pub mod family;
 pub mod file_locks;
 pub mod files;
+pub mod folders;
 pub mod identity;
 pub mod inherited;
 pub mod input;

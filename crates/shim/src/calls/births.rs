@@ -10,7 +10,7 @@ use crate::base::state::{self, FAULT_FD, MAIN_AWAY, Mode, inside, mode};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, conns, defer, fds, park, processes, report, robust, waiting};
-use crate::calls::{descriptors, identity, processors, signals, threads};
+use crate::calls::{adopted, descriptors, identity, processors, signals, threads};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use holdfast_wire::group::PROCESSES_MAX;
@@ -152,6 +152,7 @@ pub fn after() {
 /// call answers, `-1` with its error.
 fn finish(pid: i32) -> i32 {
     LAST_PID.fetch_max(pid, Relaxed);
+    adopted::made(pid);
     let place = PLACE.load(Relaxed);
     let end = || {
         if place != NOWHERE {
@@ -220,6 +221,7 @@ pub fn born() {
     signals::forget();
     identity::forget();
     waiting::forget();
+    adopted::forget();
     threads::tell_of_end(usize::from(number));
     alarm::arm_thread();
 }

@@ -7,13 +7,14 @@ use crate::base::fds::{self, Carried};
 use crate::base::state::{self, MEMORY_FD, header};
 use crate::base::sys::{sys, syscall};
 use crate::base::{conns, processes};
-use crate::calls::inherited;
+use crate::calls::{adopted, inherited};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::mode as shared_mode;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What the file begins with; the descriptors follow, and then the addresses of sockets.
+/// What the file begins with; the descriptors follow, then the addresses of sockets, and
+/// the numbers of children.
 #[repr(C)]
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 struct Head {
@@ -22,6 +23,7 @@ struct Head {
     is_threaded: u32,
     descriptors: u32,
     addresses: u32,
+    children: u32,
 }
 
 /// An empty file, which outlives the program, out of the server's way. `-errno` if there
@@ -57,6 +59,10 @@ pub fn save(file: i32) {
         head.addresses += 1;
         put(file, bind);
     });
+    adopted::for_each(|child| {
+        head.children += 1;
+        put(file, &child.to_ne_bytes());
+    });
     sys!(SYS_lseek, file, 0, libc::SEEK_SET);
     put(file, head.as_bytes());
     sys!(SYS_lseek, file, 0, libc::SEEK_SET);
@@ -89,6 +95,9 @@ pub fn load(file: i32) {
     }
     for _ in 0..head.addresses {
         binds::carry_on(get::<CARRIED_BYTES>(file));
+    }
+    for _ in 0..head.children {
+        adopted::made(i32::from_ne_bytes(get(file)));
     }
     sys!(SYS_close, file);
     if shared_mode::is_alone(header().mode.0.load(SeqCst)) {
