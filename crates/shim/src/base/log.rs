@@ -113,7 +113,7 @@ pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
 
 /// Like [`append`], for a caller that holds the log already.
 pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
-    if is_on() {
+    if is_on() && !state::has_left() {
         let tail = put(entry, parts);
         header().tail.0.store(tail, Release);
     }
@@ -121,6 +121,9 @@ pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
 
 /// Appends a record that [`extend`] may add to. The log must be on.
 pub fn append_open(_: &Held, entry: Entry) {
+    if state::has_left() {
+        return;
+    }
     let h = header();
     let tail = put(entry, &[]);
     h.open_at.0.store(tail - HEADER_LEN as u64, Relaxed);

@@ -221,6 +221,7 @@ pub fn born() {
     signals::forget();
     identity::forget();
     waiting::forget();
+    state::set_leaving(0);
     adopted::forget();
     threads::tell_of_end(usize::from(number));
     alarm::arm_thread();
@@ -245,6 +246,8 @@ pub fn leave() -> bool {
             Mode::Record => {
                 let held = log::hold();
                 log::append_held(&held, Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
+                // The replica's has no other threads any more.
+                state::set_leaving(state::NO_THREAD);
                 processes::end(place, |_| {});
                 break;
             }

@@ -230,6 +230,8 @@ fn prepare_of_family(program: usize, arguments: usize) -> bool {
             let held = log::hold();
             let entry = Entry::new(Op::Result, Call::exec, -1, same() as isize);
             log::append_held(&held, entry, &[]);
+            // The replica's has no other threads any more.
+            state::set_leaving(u32::from(state::tid()) + 1);
             drop(held);
             carry::settle();
             Some(true)
@@ -261,6 +263,7 @@ fn replace_of_family(which: Real, program: usize, arguments: usize, environment:
     }
     let result = run_with_shim(which, program, arguments, environment);
     CARRIED_FD.store(-1, Relaxed);
+    state::set_leaving(0);
     sys!(SYS_close, file);
     result
 }
