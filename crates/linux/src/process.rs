@@ -163,7 +163,7 @@ pub fn innermost_tid(pid: u32, tid: u32) -> io::Result<u32> {
 
 /// A field of /proc/PID/stat, counted behind the name, which may hold spaces and
 /// brackets.
-fn stat_field(stat: &str, number: usize) -> Option<&str> {
+pub(crate) fn stat_field(stat: &str, number: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(number)
 }
 

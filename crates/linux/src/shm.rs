@@ -10,8 +10,8 @@ mod tests;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
-    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, POOL_BYTES, POOL_PART_BYTES,
-    RING_OFFSET, TABLE_BYTES, VERSION, conn_state, mode, option,
+    CONNS_MAX, ConnEntry, GROUP_OFFSET, Group, HEADER_BYTES, Header, Listener, MAGIC, OPEN,
+    POOL_BYTES, POOL_PART_BYTES, RING_OFFSET, TABLE_BYTES, VERSION, conn_state, mode, option,
 };
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -430,6 +430,13 @@ impl SharedMemory {
         true
     }
 
+    /// What the processes of a family share. All of it is the server's word.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        // SAFETY: mapped, and all of it is atomics.
+        unsafe { &*self.base.add(GROUP_OFFSET).cast::<Group>() }
+    }
+
     /// Wakes a replica that sleeps because it lacks records (or for its mode).
     pub fn wake_shim(&self) {
         let h = self.header();
@@ -609,7 +616,7 @@ fn map_twice(fd: i32, total: usize, ring_bytes: usize) -> io::Result<*mut u8> {
     }
 }
 
-fn futex_wake(word: &AtomicU32) {
+pub(crate) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word is valid for the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

@@ -4,6 +4,7 @@
 
 mod books;
 mod copy;
+mod deaths;
 mod family;
 mod original;
 
@@ -15,6 +16,7 @@ use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
+use deaths::Deaths;
 use family::Members;
 use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use std::ffi::OsString;
@@ -25,6 +27,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -84,8 +87,9 @@ pub struct Server {
     started: Instant,
     /// Standard input, output and error of its daemon when it was made.
     standard: Standard,
-    /// Processes of a family, by their own numbers.
+    /// Processes of a family, by their own numbers, and which of them have ended.
     members: Members,
+    deaths: Mutex<Deaths>,
     /// For a copy, and for a family: keeps the thread alive whose child it is; the thread
     /// ends when this is dropped.
     _maker: Option<Sender<()>>,
@@ -173,6 +177,7 @@ impl Server {
             started: Instant::now(),
             standard,
             members: Members::default(),
+            deaths: Mutex::default(),
             _maker: None,
         }
     }

@@ -5,6 +5,7 @@
 pub mod actions;
 pub mod alarm;
 pub mod alloc;
+pub mod binds;
 pub mod cells;
 pub mod conns;
 pub mod copy;

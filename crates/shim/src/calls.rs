@@ -1,8 +1,9 @@
 //! The calls in front of which the shim stands: each is recorded on the primary
 //! and answered from the log on the backup.
 
-pub mod binds;
+pub mod adopted;
 pub mod births;
+pub mod carry;
 pub mod children;
 pub mod clocks;
 pub mod content;
@@ -11,10 +12,12 @@ pub mod descriptors;
 pub mod family;
 pub mod file_locks;
 pub mod files;
+pub mod folders;
 pub mod identity;
 pub mod inherited;
 pub mod input;
 pub mod interfaces;
+pub mod limits;
 pub mod local;
 pub mod locks;
 pub mod masks;
@@ -25,6 +28,7 @@ pub mod passed;
 pub mod paths;
 pub mod processes;
 pub mod processors;
+pub mod programs;
 pub mod random;
 pub mod readings;
 pub mod ready;

@@ -4,8 +4,8 @@
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, Mode, header};
 use crate::base::sys::{self, sys, syscall};
-use crate::base::{log, park, processes, ring, waiting};
-use crate::calls::{binds, clocks, inherited, ready};
+use crate::base::{binds, log, park, processes, ring, waiting};
+use crate::calls::{clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
@@ -37,6 +37,8 @@ fn offer() {
     wait_for_others();
     binds::publish();
     if state::is_family() {
+        processes::bury();
+        binds::conclude();
         // All processes must have the same clocks, and they go on in any order.
         clocks::continue_from_log();
     }
@@ -80,6 +82,9 @@ fn go_live() {
     ready::rearm();
     // From here on it is a server that speaks alone, like any other.
     state::set_mode(Mode::Record);
+    if state::is_family() && state::place() == 0 {
+        processes::deliver_sent();
+    }
     let (from, to) = (shared_mode::LIVE, shared_mode::SOLO);
     let _ended = header().mode.0.compare_exchange(from, to, SeqCst, SeqCst);
     park::release();

@@ -8,7 +8,7 @@ use crate::base::state::{
 use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, fds, handed, kept, objects, park, quiet, ring, robust};
-use crate::calls::{births, family, processors, replace, threads};
+use crate::calls::{births, carry, family, processors, replace, threads};
 use crate::promotion;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, Ordering::*};
@@ -26,9 +26,12 @@ static START: extern "C" fn(i32, *mut *mut u8, *mut *mut u8) = start;
 static STOP: extern "C" fn() = stop;
 
 extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
-    let Some(descriptors) = handed::take(environment) else { return };
-    map(descriptors[1]);
-    hide(descriptors);
+    let Some(handed) = handed::take(environment) else { return };
+    map(handed.descriptors[1]);
+    hide(handed.descriptors);
+    if let Some(carried) = handed.carried {
+        carry::load(carried);
+    }
     replace::note_preload(environment);
     objects::for_each_object(note_allocator);
     park::set_lead(promotion::lead);
@@ -36,16 +39,24 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     processors::note();
     threads::note_main();
     family::note();
-    // The program that became this one has logged this.
-    state::group().dirty.0.store(ring::tail(), Relaxed);
-    header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    if !state::is_family() {
+        // The program that became this one has logged this.
+        state::group().dirty.0.store(ring::tail(), Relaxed);
+    }
+    if state::place() == 0 {
+        header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    }
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD | shm::mode::SOLO => Mode::Record,
         shm::mode::REPLAY | shm::mode::DRAIN => Mode::Replay,
+        // The others are at the log's end, and wait for this process or have gone on.
+        shm::mode::PARKED | shm::mode::LIVE if handed.carried.is_some() => Mode::Replay,
         _ => Mode::Pass,
     });
     alarm::arm(environment);
-    show();
+    if state::place() == 0 {
+        show();
+    }
 }
 
 /// Says where the daemon finds what it needs for a copy of the server.

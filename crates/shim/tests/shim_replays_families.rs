@@ -8,6 +8,7 @@ use shim_harness::{
 };
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::time::Duration;
 
 const PORT: u16 = 16_380;
 const NGINX_PORT: u16 = PORT + 1;
@@ -28,6 +29,7 @@ def application(environment, start):
 /// Asks on one connection; the lines that come before it ends.
 fn ask(questions: &str) -> Vec<String> {
     let mut client = TcpStream::connect(("127.0.0.1", PORT)).expect("connected");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let mut lines = BufReader::new(client.try_clone().expect("a duplicate")).lines();
     let mut answers = Vec::new();
     for question in questions.bytes() {
@@ -101,7 +103,7 @@ fn nginx_with_workers_is_followed() {
     let conf = conf.display().to_string();
     let fetch = || {
         sh(&format!(
-            "for c in 1 2 3 4; do (for i in $(seq 20); do curl -sf http://127.0.0.1:{NGINX_PORT}/1k.bin \
+            "for c in 1 2 3 4; do (for i in $(seq 20); do curl -sf -m 20 http://127.0.0.1:{NGINX_PORT}/1k.bin \
              http://127.0.0.1:{NGINX_PORT}/256k.bin | cmp - {own}/both.bin || exit 1; done) & \
              all=\"$all $!\"; done; for c in $all; do wait $c || exit 1; done"
         ));
@@ -125,7 +127,7 @@ fn gunicorn_with_workers_is_followed() {
         [program, "-w", "2", "-b", &at, "--chdir", &own, "--no-sendfile", "answers:application"];
     let fetch = || {
         sh(&format!(
-            "for c in 1 2 3; do (for i in $(seq 20); do curl -sf http://{at}/ || exit 1; done) & \
+            "for c in 1 2 3; do (for i in $(seq 20); do curl -sf -m 20 http://{at}/ || exit 1; done) & \
              all=\"$all $!\"; done; for c in $all; do wait $c || exit 1; done"
         ));
     };

@@ -105,12 +105,12 @@ uvicorn, pypy, slapd, ruby (now and then it diverges), squid (`-N`), apache2 (`-
 With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
 (`-db`, one thread), dnsmasq (`-d`), node (`--single-threaded --v8-pool-size=0`).
 
-With `[server] run = \"parallel\"` (test `shim_replays_families`, and nginx end to end):
-nginx with workers, gunicorn with workers. apache2 prefork diverges there now and
-then: how many processes it makes hangs on memory that they share.
+With `[server] run = \"parallel\"` (tests `shim_replays_families` and
+`shim_replays_sessions`, and end to end): nginx with workers, gunicorn with workers,
+vsftpd, dropbear, haproxy with its master (`-W`), smbd. apache2 prefork diverges there
+now and then: how many processes it makes hangs on memory that they share.
 
-Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot, vsftpd,
-Samba). Nor what races without locks in threads:
+Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot). Nor what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 

@@ -3,7 +3,8 @@
 //! own, where an image of the server takes it along; in a family it lies in the memory
 //! that the daemon maps, too.
 
-use crate::shm::Line;
+use crate::shm::{CONNS_MAX, ConnEntry, Line, conn_state};
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// Most processes of a family at a time.
@@ -18,6 +19,10 @@ pub const TURN_WORDS: usize = 64;
 pub const CLOCKS: usize = 12;
 /// Bit of a lock's word: somebody may sleep on it. The other bits are the owner's process.
 pub const HAS_SLEEPERS: u32 = 1 << 31;
+
+/// Owner of a lock: the server's daemon, which is no process of the family. No process has
+/// such a number.
+pub const DAEMON: u32 = 1 << 30;
 
 /// One process of a family. A place is in use from the record of the fork that makes the
 /// process up to the record of its end.
@@ -74,6 +79,12 @@ pub struct Group {
     /// Which numbers belong to running threads: the place of the thread's process, and
     /// one; 0 if the number is free.
     pub owners: [AtomicU32; THREAD_NUMBERS],
+    /// On the replica, for each place: signals that others of the family have sent its process
+    /// in the log, one bit each, and that it has neither handled nor died of yet.
+    pub sent: [AtomicU32; PROCESSES_MAX],
+    /// On the replica, for each place: signals that its process has handled in the log, and
+    /// that nobody had sent it yet.
+    pub early: [AtomicU32; PROCESSES_MAX],
 }
 
 impl Group {
@@ -94,6 +105,59 @@ impl Group {
             last_thread: AtomicU32::new(0),
             processes: [const { Process::new() }; PROCESSES_MAX],
             owners: [const { AtomicU32::new(0) }; THREAD_NUMBERS],
+            sent: [const { AtomicU32::new(0) }; PROCESSES_MAX],
+            early: [const { AtomicU32::new(0) }; PROCESSES_MAX],
         }
     }
+
+    /// The process of a place is no more, or is about to end: its place is free, and its
+    /// threads' numbers. `each` gets the connections that nobody holds any more. Whoever
+    /// calls has the log.
+    pub fn end<'e>(
+        &self,
+        place: usize,
+        entry: impl Fn(u32) -> &'e ConnEntry,
+        mut each: impl FnMut(&'e ConnEntry),
+    ) {
+        let Some(process) = self.processes.get(place) else { return };
+        let pid = process.pid.load(Relaxed);
+        // It sleeps no more; who shares its word looks by itself.
+        let word = process.first.load(Relaxed) as usize % TURN_WORDS;
+        self.sleepers.0.fetch_and(!(1 << word), SeqCst);
+        for owner in self.owners.iter().filter(|it| it.load(Relaxed) == place as u32 + 1) {
+            owner.store(0, Release);
+        }
+        for e in (0..CONNS_MAX as u32).map(entry) {
+            if e.state.load(Relaxed) != conn_state::OPEN || !holds(e, place) {
+                continue;
+            }
+            if e.pid.load(Relaxed) == pid {
+                e.pid.store(0, Relaxed);
+            }
+            if let_go(e, place) {
+                each(e);
+            }
+        }
+        process.pid.store(0, SeqCst);
+    }
+}
+
+/// The word and the bit of a place among the holders of a connection.
+#[must_use]
+pub const fn holder(place: usize) -> (usize, u64) {
+    (place / 64 % (PROCESSES_MAX / 64), 1 << (place % 64))
+}
+
+/// Whether the process of a place holds a connection.
+#[must_use]
+pub fn holds(e: &ConnEntry, place: usize) -> bool {
+    let (word, bit) = holder(place);
+    e.holders[word].load(Relaxed) & bit != 0
+}
+
+/// The process of a place holds the connection no more. Returns whether none does.
+pub fn let_go(e: &ConnEntry, place: usize) -> bool {
+    let (word, bit) = holder(place);
+    e.holders[word].fetch_and(!bit, Relaxed);
+    e.holders.iter().all(|word| word.load(Relaxed) == 0)
 }

@@ -13,7 +13,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Bytes of the header; the connection table follows, then what the processes of a
 /// family share, then the ring, and for a family the pool of retained output.
 pub const HEADER_BYTES: usize = 4096;
@@ -183,6 +183,11 @@ pub struct Listener {
     pub backlog: i32,
     pub addr_len: u32,
     pub addr: [u8; 32],
+    /// Of a family: a process that has it, in the server's own numbers.
+    pub pid: i32,
+    /// Of a family: cookie of the replica's socket (SO_COOKIE), which is one in however
+    /// many processes.
+    pub socket: u64,
 }
 
 /// Values of `ConnEntry::state`.

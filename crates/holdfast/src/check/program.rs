@@ -123,6 +123,11 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         Some(Finding::warn(NAME, format!("{name}: {why}"), remedy.to_owned()))
     };
     let unsupported = "it cannot be protected yet";
+    // Servers whose processes can be in one log.
+    let family = |alone: &str| {
+        let remedy = format!("write `run = \"parallel\"` into [server], or {alone}");
+        if server.run == Run::Auto { fail(FAMILY, &remedy) } else { None }
+    };
     match name {
         "nginx" => nginx(words, server),
         "redis-server" | "valkey-server" => {
@@ -131,9 +136,8 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
             if daemon { fail(IN_FRONT, "remove `daemonize yes`") } else { None }
         }
         "apache2" | "httpd" | "apache2ctl" if !has("-X") => fail(FAMILY, "start it with -X"),
-        "haproxy" if has("-W") || has("-Ws") || has("-D") => {
-            fail(FAMILY, "start it with -db, without -W, -Ws and -D")
-        }
+        "haproxy" if has("-D") => fail(IN_FRONT, "start it without -D"),
+        "haproxy" if has("-W") || has("-Ws") => family("start it with -db, without -W and -Ws"),
         "haproxy" if !has("-db") => {
             warn("its configuration may send it into the background", "start it with -db")
         }
@@ -143,10 +147,14 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "uvicorn" | "hypercorn" if words.iter().any(|word| word.starts_with("--workers")) => {
             fail(FAMILY, "remove --workers")
         }
-        "gunicorn" => fail(FAMILY, "use a server of one process, such as uvicorn"),
-        "postgres" | "postmaster" | "sshd" | "dropbear" | "vsftpd" | "smbd" | "varnishd" => {
-            fail(FAMILY, unsupported)
+        "gunicorn" if has("-D") || has("--daemon") => fail(IN_FRONT, "remove -D"),
+        "gunicorn" => family("use a server of one process, such as uvicorn"),
+        "dropbear" if !has("-F") => fail(IN_FRONT, "start it with -F"),
+        "smbd" if !has("--foreground") && !has("-F") => {
+            fail(IN_FRONT, "start it with --foreground")
         }
+        "dropbear" | "smbd" | "vsftpd" => family("use another server"),
+        "postgres" | "postmaster" | "sshd" | "varnishd" => fail(FAMILY, unsupported),
         "node" | "nodejs" if !has("--single-threaded") => warn(
             "its threads race beside the locks that are in the log",
             "start it with --single-threaded --v8-pool-size=0",
@@ -259,6 +267,26 @@ mod tests {
         assert_eq!(of(&server), None);
         server.command = with(&["nginx", "-c", "/none"]);
         assert!(of(&server).is_some_and(|it| it.contains("daemon off") && !it.contains("master")));
+        let families = [
+            &["gunicorn", "app"][..],
+            &["haproxy", "-W", "-db"],
+            &["dropbear", "-F"],
+            &["vsftpd", "x"],
+            &["smbd", "--foreground"],
+        ];
+        for words in families {
+            (server.command, server.run) = (with(words), Run::Parallel);
+            assert_eq!(of(&server), None, "{words:?}");
+            server.run = Run::Auto;
+            let remedy = of(&server);
+            assert!(remedy.is_some_and(|it| it.contains("run = \"parallel\"")), "{words:?}");
+        }
+        server.run = Run::Parallel;
+        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["smbd"], &["gunicorn", "-D"]] {
+            server.command = with(words);
+            assert!(of(&server).is_some_and(|it| !it.contains("parallel")), "{words:?}");
+        }
+        server.command = with(&["nginx", "-c", "/none"]);
         server.run = Run::Auto;
         let remedy = of(&server).unwrap();
         assert!(remedy.contains("master_process off") && !remedy.contains("parallel"), "{remedy}");

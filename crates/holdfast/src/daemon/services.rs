@@ -18,6 +18,31 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most descriptors of the server that are looked through in one turn.
 const FDS_AT_ONCE: usize = 1024;
 
+/// Descriptors of one process after the other.
+type Search = std::iter::Flatten<std::vec::IntoIter<ReadDir>>;
+
+/// The server that is looked at.
+#[derive(Clone, Copy)]
+pub struct Watched {
+    pub pid: u32,
+    /// Whether its children are protected as it is itself.
+    pub is_family: bool,
+    /// How far its log has come, or what else changes with all that it does, if that can
+    /// be told.
+    pub moved: Option<u64>,
+}
+
+impl Watched {
+    fn descriptors(self) -> Search {
+        let all = match self.is_family {
+            true => process::family(self.pid),
+            false => vec![self.pid],
+        };
+        let each = all.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
+        each.collect::<Vec<_>>().into_iter().flatten()
+    }
+}
+
 /// The findings of the last look.
 pub struct Services {
     socket: ListenerSocket,
@@ -25,7 +50,7 @@ pub struct Services {
     /// Path of each service's listener in the server.
     known: BTreeMap<SocketAddr, PathBuf>,
     /// Descriptors of the server that were not looked at yet.
-    searches: BTreeMap<SocketAddr, ReadDir>,
+    searches: BTreeMap<SocketAddr, Search>,
     /// Places where the replica's server listened at the last look, and the number in
     /// its table.
     places: Vec<Place>,
@@ -52,12 +77,11 @@ impl Services {
         })
     }
 
-    /// Why not every service is served by the process `pid`; `None`: all are. `moved`: how
-    /// far its log has come, or what else changes with all that it does, if that can be told.
+    /// Why not every service is served by the server; `None`: all are.
     pub fn missing(
         &mut self,
         services: &[SocketAddr],
-        (pid, moved): (u32, Option<u64>),
+        server: Watched,
         now: Instant,
     ) -> Option<&str> {
         if now >= self.look_at {
@@ -68,11 +92,12 @@ impl Services {
                         services.iter().any(|service| it.serves(service.ip(), service.port()))
                     };
                     queued = all.iter().filter(serve).map(|it| it.queued).sum();
-                    services.iter().find_map(|service| self.lacks(&all, *service, pid))
+                    services.iter().find_map(|service| self.lacks(&all, *service, server))
                 }
                 Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
             };
-            let look = Look { is_stopped: process::is_stopped(pid), queued, moved };
+            let is_stopped = process::is_stopped(server.pid);
+            let look = Look { is_stopped, queued, moved: server.moved };
             self.stands = self.standstill.judge(look, now);
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;
@@ -122,7 +147,7 @@ impl Services {
         !self.places.is_empty()
     }
 
-    fn lacks(&mut self, all: &[Listening], service: SocketAddr, pid: u32) -> Option<String> {
+    fn lacks(&mut self, all: &[Listening], service: SocketAddr, server: Watched) -> Option<String> {
         let serve = |it: &&Listening| it.serves(service.ip(), service.port());
         let names: Vec<PathBuf> =
             all.iter().filter(serve).map(|it| format!("socket:[{}]", it.inode).into()).collect();
@@ -137,8 +162,7 @@ impl Services {
         }
         let other = Some(format!("another process than the protected server listens at {service}"));
         let begun = self.searches.remove(&service);
-        let all = || std::fs::read_dir(format!("/proc/{pid}/fd")).ok();
-        let Some(mut search) = begun.or_else(all) else { return other };
+        let mut search = begun.unwrap_or_else(|| server.descriptors());
         let mut looked_at = 0;
         let some = search.by_ref().take(FDS_AT_ONCE).flatten().inspect(|_| looked_at += 1);
         if let Some(path) = some.map(|entry| entry.path()).find(is_one) {
@@ -168,19 +192,20 @@ mod tests {
             (0..3 * FDS_AT_ONCE).map(|_| File::open("/dev/null").expect("a file")).collect();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let service = [listener.local_addr().expect("an address")];
-        let (mut now, own) = (Instant::now(), std::process::id());
+        let watched = |pid| Watched { pid, is_family: false, moved: None };
+        let (mut now, own) = (Instant::now(), watched(std::process::id()));
         let mut services = Services::open(now).expect("a socket");
-        let first = services.missing(&service, (own, None), now).map(str::to_owned);
+        let first = services.missing(&service, own, now).map(str::to_owned);
         assert!(first.is_some_and(|why| why.contains("looked for")));
         let mut turns = 1;
-        while services.missing(&service, (own, None), now).is_some() {
+        while services.missing(&service, own, now).is_some() {
             (now, turns) = (now + LOOK_SOON, turns + 1);
             assert!(turns < 10);
         }
         drop(many);
         // Not ours: process 1 has none of our sockets.
         let mut others = Services::open(now).expect("a socket");
-        let why = others.missing(&service, (1, None), now).map(str::to_owned);
+        let why = others.missing(&service, watched(1), now).map(str::to_owned);
         assert!(why.is_some_and(|why| why.contains("another process")));
     }
 }

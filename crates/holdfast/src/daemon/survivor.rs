@@ -8,7 +8,7 @@ use super::member::{MemberContext, RESTART_BOTH, ROLE};
 use super::pairing::{no_rejoin, turn_away};
 use super::primary::{Survivor, states};
 use super::said::Said;
-use super::services::Services;
+use super::services::{Services, Watched};
 use super::standstill::Heir;
 use super::{advice, heed};
 use crate::channel::Listener;
@@ -136,7 +136,9 @@ impl Alone {
         // Without a log its books tell, and that it sleeps now and then.
         let books = memory.and_then(SharedMemory::moved);
         let moved = books.map(|books| books.wrapping_add(process::sleeps(pid)));
-        let missing = services.missing(&node.config.group.services, (pid, moved), now);
+        let is_family = memory.is_some_and(SharedMemory::is_family);
+        let watched = Watched { pid, is_family, moved };
+        let missing = services.missing(&node.config.group.services, watched, now);
         let missing = missing.map(|reason| (reason.to_owned(), LISTENS_NOT.to_owned()));
         let stands = services.stands().map(|stands| stands.words(pid, Heir::Nobody));
         match stands.or(missing) {

@@ -8,14 +8,14 @@ use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use holdfast_linux::process;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
 const WORKERS: usize = 2;
 const PORT: u16 = 8080;
 
-fn options() -> GroupOptions {
+pub fn options() -> GroupOptions {
     GroupOptions { is_family: true, heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
@@ -98,7 +98,7 @@ fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
     })
 }
 
-fn await_takeover(group: &Group<'_>) {
+pub fn await_takeover(group: &Group<'_>) {
     world::wait_until("the takeover", || {
         group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
     });
@@ -173,5 +173,42 @@ fn a_worker_may_die_before_the_takeover() {
         finish(run, group);
         left.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
         assert_eq!(processes(group, Role::Backup).len(), WORKERS + 1);
+    });
+}
+
+/// Asks as [`fetch`] does. False: the connection has ended; nobody waits in vain.
+fn is_served(connection: &mut BufReader<TcpStream>, bytes: u64) -> bool {
+    let ask = format!("GET /{bytes}.bin HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut first = [0; 1];
+    let said = connection.get_mut().write_all(ask.as_bytes());
+    match said.and_then(|()| connection.read(&mut first)) {
+        Ok(n) => n == 1,
+        Err(error) => {
+            assert_ne!(error.kind(), ErrorKind::WouldBlock, "it hangs");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_worker_may_die_in_the_middle_of_the_takeover() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_nginx(|testbed, group| {
+        let mut clients: Vec<_> = (0..16).map(|_| connected(testbed)).collect();
+        clients.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let worker = *processes(group, Role::Backup).last().expect("a worker");
+        group.kill_member(Role::Primary).expect("they die");
+        // The backup's daemon goes on with a replica that lacks a process.
+        world::signal(worker, "KILL");
+        await_takeover(group);
+        await_workers(group, Role::Backup, worker);
+        let served = clients.iter_mut().map(|it| is_served(it, DOCUMENT_BYTES[0]));
+        assert!(
+            served.filter(|served| *served).count() > 0,
+            "the other worker has lost its clients"
+        );
+        for _ in 0..4 {
+            fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
+        }
     });
 }

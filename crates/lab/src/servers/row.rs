@@ -20,6 +20,8 @@ pub struct Row {
     pub runs: &'static str,
     /// What protection asks of its configuration, or `""`: it is as Debian's default.
     pub setting: &'static str,
+    /// Whether it has several processes, which are to be in one log (`run = "parallel"`).
+    pub is_family: bool,
     /// The port it listens on.
     pub port: u16,
     /// Whether it listens at the IPv6 address of the service, too.
@@ -55,6 +57,7 @@ impl Row {
             program,
             runs: program,
             setting: "",
+            is_family: false,
             port: 0,
             has_ipv6: true,
             user: "nobody",
@@ -66,6 +69,13 @@ impl Row {
             clients: |_| Vec::new(),
             has_origin: false,
         }
+    }
+
+    /// What protection asks of its configuration and of the group's, or `""`.
+    pub fn asks(&self) -> String {
+        let run = if self.is_family { "`run = \"parallel\"`" } else { "" };
+        let both = [self.setting, run].into_iter().filter(|it| !it.is_empty());
+        both.collect::<Vec<_>>().join(" and ")
     }
 
     /// Programs of the row that this machine lacks.

@@ -91,8 +91,8 @@ pub fn run(row: &Row, options: &Options, tick: &dyn Fn()) -> Found {
     let ended = ended.and_then(|()| trial.protected());
     let Trial { mut found, .. } = trial;
     found.verdict = match ended {
-        Ok(()) if row.setting.is_empty() => Verdict::Works,
-        Ok(()) => Verdict::WorksWith(row.setting.to_owned()),
+        Ok(()) if row.asks().is_empty() => Verdict::Works,
+        Ok(()) => Verdict::WorksWith(row.asks()),
         Err(End::Refused(reason)) => Verdict::Refused(reason),
         Err(End::Failed(what)) => Verdict::Failed(what),
     };
@@ -166,8 +166,11 @@ impl Trial<'_> {
     }
 
     fn launch<'t>(&self, testbed: &'t Testbed, recipe: &Recipe) -> Result<Group<'t>> {
-        let options =
-            GroupOptions { heartbeat_ms: self.options.heartbeat_ms, ..GroupOptions::default() };
+        let options = GroupOptions {
+            heartbeat_ms: self.options.heartbeat_ms,
+            is_family: self.row.is_family,
+            ..GroupOptions::default()
+        };
         Group::launch(testbed, recipe, &options)
     }
 

@@ -445,8 +445,13 @@ impl<'a> Group<'a> {
         let program = &self.recipe.program;
         // A server that has outlived its daemon is a child of the host's first process.
         let from = [self.child_pid(role)?, self.testbed.host(role).holder()];
+        // A family's first process comes behind its children.
+        let of = |found: Vec<u32>| match self.options.is_family {
+            true => found.last().copied(),
+            false => found.first().copied(),
+        };
         wait_for("the server's process", SETUP_LIMIT, || {
-            from.iter().find_map(|from| descendants_running(*from, program).first().copied())
+            from.iter().find_map(|from| of(descendants_running(*from, program)))
         })
     }
 

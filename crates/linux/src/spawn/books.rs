@@ -24,7 +24,7 @@ pub(super) fn read(memory: &SharedMemory, log_from: u64) -> Books {
     }
 }
 
-fn listening(Listener { fd, backlog, addr_len, addr }: Listener) -> Listening {
+fn listening(Listener { fd, backlog, addr_len, addr, .. }: Listener) -> Listening {
     Listening { fd, backlog, addr_len, addr }
 }
 
@@ -71,6 +71,9 @@ pub(super) fn write(memory: &SharedMemory, books: &Books) {
         backlog: it.backlog,
         addr_len: it.addr_len,
         addr: it.addr,
+        // Families are not copied.
+        pid: 0,
+        socket: 0,
     };
     memory.set_listeners(books.listeners.iter().map(listener));
     for position in [&h.head.0, &h.tail.0, &h.stable.0] {

@@ -4,6 +4,7 @@
 
 use super::Server;
 use crate::process;
+use holdfast_wire::shm::Listener;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -55,6 +56,17 @@ impl Server {
         }
         self.members.take_fd(self.pid(), self.memory.holder(accept), fd)
     }
+
+    /// Like [`Self::take_fd`], of whichever process of a family has the listener.
+    ///
+    /// # Errors
+    /// As [`Self::take_fd`].
+    pub fn take_listener(&self, listener: &Listener) -> io::Result<OwnedFd> {
+        if !self.memory.is_family() {
+            return self.take_fd(listener.fd);
+        }
+        self.members.take_fd(self.pid(), listener.pid, listener.fd)
+    }
 }
 
 /// Processes by their numbers in the server's namespace.
@@ -62,6 +74,23 @@ impl Server {
 pub(super) struct Members(Mutex<BTreeMap<i32, OwnedFd>>);
 
 impl Members {
+    /// Which of these processes have ended; `None` of one that there is not.
+    pub(super) fn ended(&self, server: u32, numbers: &[i32]) -> Vec<Option<bool>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if numbers.iter().any(|number| !known.contains_key(number)) {
+            // Those that have ended are not found again.
+            known.extend(look(server).unwrap_or_default());
+        }
+        let over = |number| process::poll_in(known.get(number)?.as_fd(), 0).ok();
+        numbers.iter().map(over).collect()
+    }
+
+    /// These numbers are other processes' now, or nobody's.
+    pub(super) fn forget(&self, numbers: &[i32]) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|number, _| !numbers.contains(number));
+    }
+
     /// A duplicate of descriptor `fd` of the process with this number, in the namespace
     /// whose first process is `server` here.
     pub(super) fn take_fd(&self, server: u32, number: i32, fd: RawFd) -> io::Result<OwnedFd> {

@@ -90,7 +90,9 @@ pub fn arm(environment: *mut *mut u8) {
         return unavailable();
     }
     ARMED.store(true, SeqCst);
-    leash::hold();
+    if state::place() == 0 {
+        leash::hold();
+    }
     if state::OPTIONS.load(Relaxed) & option::TRAP_TSC != 0 && install(libc::SIGSEGV, on_sigsegv) {
         TRAP_TSC.store(true, SeqCst);
     }

@@ -3,6 +3,7 @@
 use crate::base::sys::{sys, syscall};
 use crate::base::{fds, holders, kept, state};
 use core::sync::atomic::{AtomicU32, Ordering::*, fence};
+use holdfast_wire::group::let_go as let_go_of;
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
@@ -40,6 +41,14 @@ pub fn any() -> bool {
 pub fn entry(conn: u32) -> &'static ConnEntry {
     // SAFETY: the table has CONNS_MAX entries, all atomics, mapped for good.
     unsafe { &*state::table().add(conn as usize % CONNS_MAX) }
+}
+
+/// Whether an open connection has the socket with this cookie.
+pub fn is_known(socket: u64) -> bool {
+    let is_it = |e: &ConnEntry| {
+        e.state.load(Acquire) == conn_state::OPEN && e.socket.load(Relaxed) == socket
+    };
+    (0..CONNS_MAX as u32).any(|place| is_it(entry(place)))
 }
 
 /// The connection that `fd` refers to.
@@ -117,7 +126,7 @@ pub fn let_go(conn: u32, fd: i32) -> bool {
             }
         });
     }
-    is_last_here && holders::let_go(e, state::place())
+    is_last_here && let_go_of(e, state::place())
 }
 
 /// The last process of a family has let go of a connection.

@@ -4,6 +4,7 @@ use crate::base::report;
 use crate::base::state::{self, Mode};
 use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// End of the descriptors that are supported; higher ones are refused:
 /// `EMFILE`.
@@ -113,6 +114,39 @@ pub fn opened(fd: i32, kind: Kind) {
         f.backlog.store(-1, Relaxed);
         f.conn.store(0, Relaxed);
         HIGHEST.fetch_max(fd, Relaxed);
+    }
+}
+
+/// Whether `fd` is closed when this program becomes another one.
+pub fn ends_at_exec(fd: i32) -> bool {
+    let flags = sys!(SYS_fcntl, fd, libc::F_GETFD);
+    flags < 0 || flags & libc::FD_CLOEXEC as isize != 0
+}
+
+/// What the next program must know of an open descriptor, as plain words.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+pub struct Carried {
+    fd: i32,
+    kind: u32,
+    pub conn: u32,
+    backlog: i32,
+}
+
+impl Carried {
+    pub fn of(fd: i32, f: &Fd) -> Self {
+        let (conn, backlog) = (f.conn.load(Relaxed), f.backlog.load(Relaxed));
+        Self { fd, kind: f.kind() as u32, conn, backlog }
+    }
+
+    /// Knows in this program what the one before it knew.
+    pub fn restore(self) {
+        opened(self.fd, Kind::Own);
+        if let Some(f) = get(self.fd) {
+            f.kind.store(self.kind as u8, Relaxed);
+            f.conn.store(self.conn, Relaxed);
+            f.backlog.store(self.backlog, Relaxed);
+        }
     }
 }
 

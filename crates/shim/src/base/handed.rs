@@ -1,14 +1,25 @@
 //! What the daemon hands over in the environment: the numbers of three
-//! descriptors.
+//! descriptors; and one more from a program that has become this one.
 
 use core::ffi::CStr;
+use holdfast_wire::shm::HANDED;
 
-/// Variable set by the daemon: descriptor numbers "control,memory,wake".
+/// Variable set by the daemon: descriptor numbers "control,memory,wake". A program that
+/// becomes another one in the log adds that of what it knew.
 pub const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 
-/// Reads the three numbers and removes the variable, so that neither the server
-/// nor its children see it.
-pub fn take(environment: *mut *mut u8) -> Option<[i32; 3]> {
+/// What was handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handed {
+    /// The socket to the daemon, the shared memory, and the daemon's wake-up.
+    pub descriptors: [i32; HANDED],
+    /// What the program before this one knew.
+    pub carried: Option<i32>,
+}
+
+/// Reads the numbers and removes the variable, so that neither the server nor its
+/// children see it.
+pub fn take(environment: *mut *mut u8) -> Option<Handed> {
     let mut at = environment;
     let mut found = None;
     // SAFETY: envp is a null-terminated array of strings.
@@ -30,13 +41,14 @@ pub fn take(environment: *mut *mut u8) -> Option<[i32; 3]> {
     found
 }
 
-fn parse(value: &[u8]) -> Option<[i32; 3]> {
-    let mut numbers = [0; 3];
+fn parse(value: &[u8]) -> Option<Handed> {
+    let mut numbers = [0; HANDED];
     let mut parts = core::str::from_utf8(value).ok()?.split(',');
     for n in &mut numbers {
         *n = parts.next()?.parse().ok()?;
     }
-    Some(numbers)
+    let carried = parts.next().map(str::parse).transpose().ok()?;
+    Some(Handed { descriptors: numbers, carried })
 }
 
 #[cfg(test)]

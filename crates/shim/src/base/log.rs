@@ -10,7 +10,7 @@ use crate::base::{conns, copy, handlers, processes, report, ring, robust, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::buffering::Buffering;
 use holdfast_wire::group::TURN_WORDS;
-use holdfast_wire::log::{HEADER_LEN, Header, LAZY, Op, record_len};
+use holdfast_wire::log::{HEADER_LEN, Header, LAZY, NO_CONN, Op, record_len};
 use holdfast_wire::shm::{OPEN, mode};
 
 /// Time after which a thread that nobody could wake looks for itself, in ns:
@@ -113,7 +113,7 @@ pub fn append(entry: Entry, parts: &[(*const u8, usize)]) {
 
 /// Like [`append`], for a caller that holds the log already.
 pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
-    if is_on() {
+    if is_on() && !state::has_left() {
         let tail = put(entry, parts);
         header().tail.0.store(tail, Release);
     }
@@ -121,6 +121,9 @@ pub fn append_held(_: &Held, entry: Entry, parts: &[(*const u8, usize)]) {
 
 /// Appends a record that [`extend`] may add to. The log must be on.
 pub fn append_open(_: &Held, entry: Entry) {
+    if state::has_left() {
+        return;
+    }
     let h = header();
     let tail = put(entry, &[]);
     h.open_at.0.store(tail - HEADER_LEN as u64, Relaxed);
@@ -319,25 +322,28 @@ pub fn take_any() -> Option<Taken> {
         let head = h.head.0.load(Acquire);
         if head < h.tail.0.load(Acquire) {
             let taken = read_at(head);
+            if is_for_anybody(&taken.header) {
+                settle(head);
+                continue;
+            }
             if taken.header.tid != state::tid() {
                 wake(taken.header.tid);
-                wait_for_turn(head, false);
+                if h.mode.0.load(Acquire) == mode::DRAIN && processes::is_lost(taken.header.tid) {
+                    settle(head);
+                } else {
+                    wait_for_turn(head, false);
+                }
                 continue;
             }
             match Op::from_u8(taken.header.op) {
                 Some(Op::Pad) => taken.done(),
                 Some(Op::Signal) => {
                     let signal = taken.header.ret as i32;
+                    if state::is_family() {
+                        processes::handled(signal);
+                    }
                     taken.done();
                     handlers::run(signal);
-                }
-                Some(Op::Death) => {
-                    processes::end_twin(taken.header.fd as usize);
-                    taken.done();
-                }
-                Some(Op::Close) if taken.header.fd < 0 => {
-                    conns::end(taken.header.conn);
-                    taken.done();
                 }
                 _ => return Some(taken),
             }
@@ -361,6 +367,32 @@ pub fn take_any() -> Option<Taken> {
         }
         h.shim_waiting.0.fetch_sub(1, SeqCst);
     }
+}
+
+/// Whether a record concerns no thread, but all: a process has died, or with it a
+/// connection has ended.
+fn is_for_anybody(record: &Header) -> bool {
+    let op = Op::from_u8(record.op);
+    op == Some(Op::Death) || op == Some(Op::Close) && record.fd < 0
+}
+
+/// Settles the record at the head that nobody takes, or that is for anybody, and lets the
+/// log go on behind it: one thread does, whichever comes first.
+fn settle(head: u64) {
+    let _held = hold();
+    if header().head.0.load(Acquire) != head {
+        return;
+    }
+    let taken = read_at(head);
+    let Header { op, fd, conn, .. } = taken.header;
+    match Op::from_u8(op) {
+        Some(Op::Death) => processes::end_twin(fd as usize),
+        Some(Op::Close) if is_for_anybody(&taken.header) => conns::end(conn),
+        // The next one must count on.
+        Some(Op::Accept) if conn != NO_CONN => drop(conns::take_number(conn)),
+        _ => {}
+    }
+    taken.done();
 }
 
 /// The calling thread, as `Group::last` names it.

@@ -3,7 +3,7 @@
 
 use crate::base::cells::SetOnce;
 use crate::base::state::{self, MAIN_AWAY, Mode, header, mode};
-use crate::base::{conns, defer, leash, log, quiet, ring, sys};
+use crate::base::{binds, conns, defer, leash, log, quiet, ring, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 
@@ -54,6 +54,7 @@ pub fn park() {
     }
     if state::is_family() {
         conns::claim_all();
+        binds::publish();
     }
     let at_end = &state::process().at_end;
     at_end.fetch_add(1, SeqCst);

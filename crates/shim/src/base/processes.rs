@@ -2,13 +2,13 @@
 //! what becomes of that when one ends. All of it changes only while the log stands at
 //! the record that says so, so that both members agree.
 
-use crate::base::state::group;
+use crate::base::state::{self, group};
 use crate::base::sys::{sys, syscall};
 use crate::base::{conns, fds, holders, report, robust};
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::group::{Process, TURN_WORDS};
+use holdfast_wire::group::Process;
 use holdfast_wire::log::NO_CONN;
-use holdfast_wire::shm::{CONNS_MAX, conn_state};
 
 /// Longest time for which the replica waits for a process that it has killed, in looks,
 /// and the time between them, in ns.
@@ -28,6 +28,8 @@ pub fn place_of(pid: i32) -> Option<usize> {
 /// A process begins, which inherits what the calling one holds.
 pub fn begin(place: usize, first: u16, pid: i32) {
     let Process { pid: number, first: thread, threads, at_end } = &group().processes[place];
+    group().sent[place].store(0, Relaxed);
+    group().early[place].store(0, Relaxed);
     thread.store(u32::from(first), Relaxed);
     threads.store(1, Relaxed);
     at_end.store(0, Relaxed);
@@ -49,30 +51,25 @@ pub fn free_thread(number: u16) {
     group().owners[usize::from(number)].store(0, Release);
 }
 
+/// The calling thread is the only one of its process, which becomes another program, and
+/// its first one there.
+pub fn alone() {
+    let (place, number) = (state::place(), state::tid());
+    let others = |(n, owner): &(usize, &AtomicU32)| {
+        owner.load(Relaxed) == place as u32 + 1 && *n != usize::from(number)
+    };
+    for (_, owner) in group().owners.iter().enumerate().filter(others) {
+        owner.store(0, Release);
+    }
+    let Process { first, threads, .. } = state::process();
+    first.store(u32::from(number), Relaxed);
+    threads.store(1, SeqCst);
+}
+
 /// The process of a place is no more, or is about to end: its place is free, and its
 /// threads' numbers. `each` gets the connections that nobody holds any more.
 pub fn end(place: usize, mut each: impl FnMut(u32)) {
-    let Some(process) = group().processes.get(place) else { return };
-    let pid = process.pid.load(Relaxed);
-    // It sleeps no more; who shares its word looks by itself.
-    let word = process.first.load(Relaxed) as usize % TURN_WORDS;
-    group().sleepers.0.fetch_and(!(1 << word), SeqCst);
-    for owner in group().owners.iter().filter(|it| it.load(Relaxed) == place as u32 + 1) {
-        owner.store(0, Release);
-    }
-    for at in 0..CONNS_MAX as u32 {
-        let e = conns::entry(at);
-        if e.state.load(Relaxed) != conn_state::OPEN || !holders::holds(e, place) {
-            continue;
-        }
-        if e.pid.load(Relaxed) == pid {
-            e.pid.store(0, Relaxed);
-        }
-        if holders::let_go(e, place) {
-            each(e.conn.load(Relaxed));
-        }
-    }
-    process.pid.store(0, SeqCst);
+    group().end(place, conns::entry, |e| each(e.conn.load(Relaxed)));
 }
 
 /// On the replica: ends the process whose twin has died here in the log, and waits until
@@ -100,6 +97,64 @@ pub fn end_twin(place: usize) {
 /// Whether all threads of the family need nothing of the log any more.
 pub fn all_at_end() -> bool {
     let lives = |it: &&Process| it.pid.load(SeqCst) != 0;
-    let is_at_end = |it: &Process| it.at_end.load(SeqCst) >= it.threads.load(SeqCst);
-    group().processes.iter().filter(lives).all(is_at_end)
+    group().processes.iter().filter(lives).all(|it| is_at_end(it) || has_died(it))
+}
+
+fn is_at_end(it: &Process) -> bool {
+    it.at_end.load(SeqCst) >= it.threads.load(SeqCst)
+}
+
+fn has_died(it: &Process) -> bool {
+    u32::try_from(it.pid.load(SeqCst)).is_ok_and(|pid| pid != 0 && robust::has_ended(pid))
+}
+
+/// On the replica, at the log's end: processes that were killed here, of which the log
+/// knows nothing, let go of their connections. Those that nobody else holds have ended.
+pub fn bury() {
+    for (place, _) in group().processes.iter().enumerate().filter(|(_, it)| has_died(it)) {
+        end(place, conns::end);
+    }
+}
+
+/// On the replica: whether the thread of this number was in a process that was killed
+/// here, or was never made because of that. Its records will be taken by nobody.
+pub fn is_lost(thread: u16) -> bool {
+    match group().owners[usize::from(thread)].load(Acquire) as usize {
+        // The server's first thread needs no mark.
+        0 => thread != 0,
+        owner => group().processes.get(owner - 1).is_some_and(has_died),
+    }
+}
+
+/// On the replica: by the log, a process of the family has sent another one a signal. It
+/// arrives with what the log says that it has done there.
+pub fn sent(pid: i32, signal: i32) {
+    let Some((bit, place)) = bit_of(signal).zip(place_of(pid)) else { return };
+    if group().early[place].fetch_and(!bit, Relaxed) & bit == 0 {
+        group().sent[place].fetch_or(bit, Relaxed);
+    }
+}
+
+/// On the replica: by the log, this process has handled a signal.
+pub fn handled(signal: i32) {
+    let (Some(bit), place) = (bit_of(signal), state::place()) else { return };
+    if group().sent[place].fetch_and(!bit, Relaxed) & bit == 0 {
+        group().early[place].fetch_or(bit, Relaxed);
+    }
+}
+
+/// Real-time signals, which the kernel counts, are not remembered.
+fn bit_of(signal: i32) -> Option<u32> {
+    (1..32).contains(&signal).then(|| 1 << signal)
+}
+
+/// The replica has become the server: what was sent and has not arrived by the log's end
+/// does now.
+pub fn deliver_sent() {
+    for (process, sent) in group().processes.iter().zip(&group().sent) {
+        let (pid, sent) = (process.pid.load(Relaxed), sent.swap(0, Relaxed));
+        for signal in (1..32).filter(|signal| pid > 0 && sent & 1 << signal != 0) {
+            sys!(SYS_kill, pid, signal);
+        }
+    }
 }

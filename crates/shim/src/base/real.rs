@@ -74,6 +74,7 @@ reals! {
     Fclose = c"fclose",
     Opendir = c"opendir",
     Closedir = c"closedir",
+    Readdir = c"readdir",
     Dlopen = c"dlopen",
     Dlmopen = c"dlmopen",
     System = c"system",

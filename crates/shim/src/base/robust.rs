@@ -5,10 +5,13 @@
 
 use crate::base::sys::{self, sys, syscall};
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use holdfast_wire::group::HAS_SLEEPERS;
+use holdfast_wire::group::{DAEMON, HAS_SLEEPERS};
 
 /// Time after which a waiting thread looks at the owner, in ns.
 const LOOK_NS: u64 = 10_000_000;
+
+/// Looks after which the daemon, which is none of the processes, counts as dead.
+const DAEMON_LOOKS_MAX: u32 = 100;
 
 /// This process's own number, by which it owns locks.
 static OWN: AtomicU32 = AtomicU32::new(0);
@@ -28,6 +31,7 @@ pub fn lock(word: &AtomicU32) {
 
 #[cold]
 fn wait(word: &AtomicU32, own: u32) {
+    let mut looks = 0;
     loop {
         let seen = word.load(Relaxed);
         let marked = seen | HAS_SLEEPERS;
@@ -40,12 +44,22 @@ fn wait(word: &AtomicU32, own: u32) {
             return;
         }
         let r = sys::futex_wait(word, marked, true, LOOK_NS);
+        looks += 1;
         if r == -(libc::ETIMEDOUT as isize)
-            && has_ended(marked & !HAS_SLEEPERS)
+            && is_given_up(marked & !HAS_SLEEPERS, looks)
             && word.compare_exchange(marked, own | HAS_SLEEPERS, Acquire, Relaxed).is_ok()
         {
             return;
         }
+    }
+}
+
+/// Whether the owner of a lock will never give it back.
+fn is_given_up(owner: u32, looks: u32) -> bool {
+    match owner {
+        // It holds one for moments only, unless it has died.
+        DAEMON => looks > DAEMON_LOOKS_MAX,
+        process => has_ended(process),
     }
 }
 

@@ -41,6 +41,10 @@ pub static THREADED: AtomicBool = AtomicBool::new(false);
 /// Whether the process's first thread is in a place where it neither delivers signals nor
 /// leads: it waits for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
+/// Whether this process has left the log, or becomes another program there: the thread that
+/// still may log, and one; [`NO_THREAD`] for none. 0 if it has not.
+static LEAVING: AtomicU32 = AtomicU32::new(0);
+pub const NO_THREAD: u32 = u32::MAX;
 /// Descriptors of the socket to the daemon, of the memory shared with it, and of its
 /// wake-up eventfd; and of the server's userfaultfd, which is for the daemon.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -139,6 +143,20 @@ pub fn is_first() -> bool {
 #[inline]
 pub fn first() -> u16 {
     FIRST.load(Relaxed) as u16
+}
+
+/// Only this thread of the process, counted from 1, logs from here on, or [`NO_THREAD`]; 0:
+/// all do. Call it with the log held.
+pub fn set_leaving(thread: u32) {
+    LEAVING.store(thread, Relaxed);
+}
+
+/// Whether what the calling thread does is in no log any more: the process ends in a moment.
+/// Ask it with the log held.
+#[inline]
+pub fn has_left() -> bool {
+    let thread = LEAVING.load(Relaxed);
+    thread != 0 && thread != u32::from(tid()) + 1
 }
 
 pub fn inside() -> bool {

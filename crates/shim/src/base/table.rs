@@ -19,7 +19,7 @@ macro_rules! calls {
 
 calls! {
     // Sockets
-    socket Replayed "TCP, UNIX and UDP; the replica's TCP sockets are real and unconnected";
+    socket Replayed "TCP, UNIX and UDP; the replica's TCP sockets are real and unconnected; with `[server] run` set to `parallel` UNIX sockets of messages are real on both members";
     socketpair Replayed "real on both members";
     bind Replayed "on TCP listeners repeated at promotion; UNIX sockets are bound on both members";
     listen Replayed "repeated at promotion, after the connections";
@@ -49,7 +49,7 @@ calls! {
     pipe Replayed "real on both members; reads answered from the log";
     eventfd Replayed "real on both members; reads answered from the log";
     timerfd Replayed "real on both members; expirations from the log; one set to a moment before promotion keeps the primary's clock";
-    signalfd Refused "use sigaction";
+    signalfd Replayed "real on both members; reads answered from the log";
     inotify Replayed "watches are set on both members, events come from the log";
     // Readiness
     epoll_create Replayed "";
@@ -79,7 +79,7 @@ calls! {
     tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";
     stat Replayed "stat, lstat, fstat, fstatat, statx";
     fstatfs Replayed "statfs, fstatfs, statvfs, fstatvfs";
-    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close";
+    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close; with `[server] run` set to `parallel` in the log's order, as are mkdir, rename, unlink, link, symlink and rmdir, and compared";
     lseek Passed "both members";
     dlopen Passed "dlopen, dlmopen: both members load; a module named by a path is compared, one that the loader searches for, and libraries that a module needs, are not";
     mmap Passed "shared mappings of files that other programs change are not covered";
@@ -92,7 +92,7 @@ calls! {
     getpgrp Replayed "getpgrp, getpgid, getsid, setsid";
     getpwnam Passed "users and groups must be alike on both members";
     uname Replayed "uname and gethostname";
-    sysinfo Replayed "sysinfo, getrlimit, prlimit, sched_getaffinity, sysconf, getloadavg";
+    sysinfo Replayed "sysinfo, getrlimit, prlimit (limits are set on both members), sched_getaffinity, sysconf, getloadavg";
     getcpu Replayed "getcpu and sched_getcpu";
     mallctl Replayed "jemalloc's statistics";
     interfaces Replayed "if_nametoindex, if_indextoname";
@@ -107,8 +107,8 @@ calls! {
     alarm Replayed "alarm, setitimer, getitimer, timer_settime fire on the primary; not rearmed at promotion";
     // Processes and threads
     fork Replayed "with `[server] run` set to `parallel` the child is in the log like its parent. Otherwise children run unprotected, and one that touches a client's socket ends protection; the replica forks too: its child works on files and pipes under the same number, and ends where it would touch a socket, another program or another process";
-    clone Refused "use fork or pthread_create; by number, a plain fork is one, and one with namespaces fails with EINVAL";
-    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection, and beside the primary only with `[server] run` set to `parallel`";
+    clone Refused "use fork or pthread_create; by number, a plain fork is one, and one with namespaces fails with EINVAL. So do filters of system calls (seccomp) with `[server] run` set to `parallel`: the process runs without";
+    exec Replayed "execve, execv, execvp, execvpe, execl, execlp, execle: the server's own new program is protected if no socket is open yet; a child's runs outside protection. With `[server] run` set to `parallel` every process stays in the log with what it has open, unless the program is static or gains rights of its own: that runs beside the primary only, and ends protection if it has a client's connection";
     spawn Replayed "system, posix_spawn, posix_spawnp: the program runs beside the primary only";
     popen Refused "use pipe, fork and read";
     daemon Passed "start the server in the foreground: what it does in the background is not protected";

@@ -10,7 +10,7 @@ use crate::base::state::{self, FAULT_FD, MAIN_AWAY, Mode, inside, mode};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{alarm, conns, defer, fds, park, processes, report, robust, waiting};
-use crate::calls::{descriptors, identity, processors, signals, threads};
+use crate::calls::{adopted, descriptors, identity, processors, signals, threads};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use holdfast_wire::group::PROCESSES_MAX;
@@ -81,6 +81,11 @@ fn begin_record() {
     log::hold().keep();
     let place = processes::free_place();
     let number = place.and_then(|_| threads::draw());
+    if place.is_none() {
+        sys::say(&[
+            "fork fails with EAGAIN: the server has as many processes as a family may have",
+        ]);
+    }
     note_child(number.unwrap_or(0) as u16, place.filter(|_| number.is_some()), UNKNOWN);
 }
 
@@ -147,6 +152,7 @@ pub fn after() {
 /// call answers, `-1` with its error.
 fn finish(pid: i32) -> i32 {
     LAST_PID.fetch_max(pid, Relaxed);
+    adopted::made(pid);
     let place = PLACE.load(Relaxed);
     let end = || {
         if place != NOWHERE {
@@ -215,6 +221,8 @@ pub fn born() {
     signals::forget();
     identity::forget();
     waiting::forget();
+    state::set_leaving(0);
+    adopted::forget();
     threads::tell_of_end(usize::from(number));
     alarm::arm_thread();
 }
@@ -238,6 +246,8 @@ pub fn leave() -> bool {
             Mode::Record => {
                 let held = log::hold();
                 log::append_held(&held, Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
+                // The replica's has no other threads any more.
+                state::set_leaving(state::NO_THREAD);
                 processes::end(place, |_| {});
                 break;
             }

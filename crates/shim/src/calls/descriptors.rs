@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, inside, mode, threaded};
 use crate::base::sys::{libc_result, set_errno, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet, report};
+use crate::base::{binds, conns, defer, park, quiet, report};
 use crate::calls::shapes::{new_fd, simple};
 use crate::calls::{clocks, file_locks, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -35,6 +35,10 @@ pub fn close_raw(fd: i32) -> isize {
             conns::drop_ref(conn, fd);
         }
         fds::closed(fd);
+        if kind == Kind::Listener && state::is_family() && mode() == Mode::Replay {
+            // Another process that has it tells of it from now on.
+            binds::publish();
+        }
     };
     if conn != NO_CONN && conns::is_last_ref(conn) {
         return close_conn(fd, conn, forget, raw);

@@ -114,21 +114,20 @@ fn look(fd: i32, call: &str) {
     }
 }
 
-/// A process of a family becomes another program: it leaves the log, unless it takes a
-/// client's socket along.
+/// A process of a family becomes a program that cannot be in the log: it leaves that,
+/// unless it takes a client's socket along.
 pub fn leave_for_another() {
     if !state::is_family() || mode() == Mode::Pass {
         return;
     }
     let mut kept = false;
     fds::for_each(|fd, f| {
-        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
-        kept |= matches!(f.kind(), Kind::Conn) && stays();
+        kept |= matches!(f.kind(), Kind::Conn) && !fds::ends_at_exec(fd);
     });
     if kept {
         report::end_protection(
-            "a process of the server becomes another program (exec) with a client's connection: \
-             nobody could take that over",
+            "a process of the server becomes a program that cannot be followed (exec; static, or \
+             with rights of its own) with a client's connection: nobody could take that over",
         );
         return state::set_mode(Mode::Pass);
     }
@@ -148,8 +147,7 @@ pub fn before_exec(program: usize) {
     }
     let mut kept = false;
     fds::for_each(|fd, _| {
-        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
-        kept |= is_client(fd) && stays();
+        kept |= is_client(fd) && !fds::ends_at_exec(fd);
     });
     // The socket may be its standard input, as with inetd.
     if kept || (0..=2).any(is_protected) {
@@ -175,22 +173,23 @@ fn serves(call: &str, what: &str) {
 }
 
 /// The directives that make known programs one process.
-const DIRECTIVES: [(&str, &str); 12] = [
+const DIRECTIVES: [(&str, &str); 13] = [
     (
         "nginx",
         " (nginx: `daemon off; master_process off;`, or `[server] run = \"parallel\"` of holdfast)",
     ),
     ("apache2", " (apache: `-X`, or another server)"),
     ("httpd", " (apache: `-X`, or another server)"),
-    ("haproxy", " (haproxy: `-db`, without `-W`)"),
+    ("haproxy", " (haproxy: `-db`, without `-W`, or `[server] run = \"parallel\"` of holdfast)"),
     ("dnsmasq", " (dnsmasq: `-d`)"),
     ("lighttpd", " (lighttpd: `-D`, without server.max-worker)"),
     ("postgres", " (PostgreSQL is not supported)"),
-    ("gunicorn", " (gunicorn is not supported; uvicorn without --workers is)"),
+    ("gunicorn", " (gunicorn: `[server] run = \"parallel\"` of holdfast)"),
     ("uvicorn", " (uvicorn: without `--workers`)"),
     ("sshd", " (sshd is not supported)"),
-    ("dropbear", " (dropbear is not supported)"),
-    ("vsftpd", " (vsftpd is not supported)"),
+    ("dropbear", " (dropbear: `[server] run = \"parallel\"` of holdfast)"),
+    ("vsftpd", " (vsftpd: `[server] run = \"parallel\"` of holdfast)"),
+    ("smbd", " (smbd: `[server] run = \"parallel\"` of holdfast)"),
 ];
 
 fn directive(name: &str) -> &'static str {

@@ -1,10 +1,10 @@
 //! The identity of process and machine: numbers and names that differ between
 //! machines.
 
-use crate::base::real;
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
+use crate::base::{real, report};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, processors};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -105,19 +105,6 @@ pub unsafe extern "C" fn sysinfo(out: *mut u8) -> i32 {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn getrlimit(resource: i32, out: *mut u8) -> i32 {
-    // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_prlimit64, 0, resource, 0usize, out) };
-    libc_result(with_data(Call::sysinfo, resource, &[(out, size_of::<libc::rlimit>())], raw)) as i32
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn getrlimit64(resource: i32, out: *mut u8) -> i32 {
-    // SAFETY: the same call on a 64-bit system.
-    unsafe { getrlimit(resource, out) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sched_getaffinity(pid: i32, len: usize, out: *mut u8) -> i32 {
     let raw = || processors::affinity(pid, len, out);
     let r = with_data(Call::sysinfo, -2, &[(out, len.min(1024))], raw);
@@ -157,4 +144,25 @@ pub unsafe extern "C" fn setitimer(which: i32, new: *const u8, old: *mut u8) -> 
         // SAFETY: the server's own call, with its own arguments.
         unsafe { syscall!(SYS_setitimer, which, new, old) }
     })) as i32
+}
+
+/// Whether filters of system calls are refused: in a family the shim makes calls of its own
+/// that a server's filter would end the process for.
+pub fn refuses_filters() -> bool {
+    let refuses = state::is_family() && mode() != Mode::Pass && !state::inside();
+    if refuses {
+        report::refused("a filter of system calls (seccomp)", "the process runs without");
+    }
+    refuses
+}
+
+/// `prctl`: what a process sets of itself is real on both members. A filter is refused as
+/// by a kernel that has none.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn prctl(option: i32, b: usize, c: usize, d: usize, e: usize) -> i32 {
+    if option == libc::PR_SET_SECCOMP && refuses_filters() {
+        return libc_result(-(libc::EINVAL as isize)) as i32;
+    }
+    // SAFETY: the server's own call, with its own arguments.
+    libc_result(unsafe { syscall!(SYS_prctl, option, b, c, d, e) }) as i32
 }

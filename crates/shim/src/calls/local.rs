@@ -1,14 +1,15 @@
 //! What only the machine knows: interfaces, load, file systems, links in
 //! `/proc`, random names. On the backup it comes from the log.
 
+use crate::base::fds::{self, Kind};
 use crate::base::real::{self, Real, real, real6};
-use crate::base::state::{Mode, inside, mode, uninterrupted};
-use crate::base::sys::{errno, libc_result, set_errno, sys, syscall};
+use crate::base::state::{inside, uninterrupted};
+use crate::base::sys::{errno, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{fds, report};
+
 use crate::calls::files::{is_device, open_raw};
 use crate::calls::random::getrandom_raw;
-use crate::calls::shapes::{simple, with_data};
+use crate::calls::shapes::{new_fd, simple, with_data};
 use crate::calls::{clocks, input, output};
 use core::ffi::CStr;
 
@@ -276,15 +277,18 @@ pub unsafe extern "C" fn inotify_rm_watch(fd: i32, watch: i32) -> i32 {
     libc_result(simple(Call::inotify, fd, true, raw)) as i32
 }
 
+/// `signalfd`: real on both members, so that it goes on after promotion; what is read
+/// there comes from the log.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signalfd(fd: i32, mask: *const u64, flags: i32) -> i32 {
-    if mode() == Mode::Pass {
-        // SAFETY: the server's own call, with its own arguments.
-        return libc_result(unsafe { syscall!(SYS_signalfd4, fd, mask, 8, flags) }) as i32;
+    const SET_BYTES: usize = 8;
+    // SAFETY: the server's own call, with its own arguments.
+    let make = || unsafe { syscall!(SYS_signalfd4, fd, mask, SET_BYTES, flags) };
+    if fd >= 0 {
+        return libc_result(simple(Call::signalfd, fd, true, make)) as i32;
     }
-    report::refused("signalfd", "let the server use sigaction");
-    set_errno(libc::ENOSYS);
-    -1
+    let cloexec = flags & libc::SFD_CLOEXEC != 0;
+    libc_result(new_fd(Call::signalfd, -1, Kind::Local, cloexec, make, make)) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -309,23 +313,4 @@ pub unsafe extern "C" fn timer_settime(timer: usize, flags: i32, new: usize, old
 pub unsafe extern "C" fn timer_gettime(timer: usize, out: *mut u8) -> i32 {
     let raw = || quietly(-1, || real(Real::TimerGettime)(timer, out as usize, 0, 0));
     libc_result(with_data(Call::alarm, -1, &[(out, INTERVALS_BYTES)], raw)) as i32
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn prlimit(pid: i32, resource: i32, new: *const u8, old: *mut u8) -> i32 {
-    // Limits are set on both members; what they were comes from the log.
-    if !new.is_null() && mode() == Mode::Replay {
-        // SAFETY: the server's own limit; none is asked for.
-        unsafe { syscall!(SYS_prlimit64, 0, resource, new, 0) };
-    }
-    // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_prlimit64, pid, resource, new, old) };
-    let room = size_of::<libc::rlimit>();
-    libc_result(with_data(Call::sysinfo, resource, &[(old, room)], raw)) as i32
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn prlimit64(pid: i32, resource: i32, new: *const u8, old: *mut u8) -> i32 {
-    // SAFETY: the same call on a 64-bit system.
-    unsafe { prlimit(pid, resource, new, old) }
 }

@@ -3,12 +3,13 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
-use crate::base::state::{Mode, mode};
+use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, quiet, ring};
+use crate::base::{alarm, defer, park, processes, quiet, ring};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, signals};
+use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::Op;
 
 /// Size of the kernel's signal set, in bytes.
@@ -52,6 +53,17 @@ fn about_to_wait() {
 /// that they run before it returns on both members. If the call `waits` for a
 /// handler, one may have run before: then it need not wait.
 fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> isize {
+    with_handlers_noting(call, fd, waits, raw, |_| {})
+}
+
+/// Like [`with_handlers`]; on the replica `noted` gets the outcome while the log stands.
+fn with_handlers_noting(
+    call: Call,
+    fd: i32,
+    waits: bool,
+    raw: impl Fn() -> isize,
+    noted: impl Fn(isize),
+) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
@@ -66,6 +78,7 @@ fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> i
         Mode::Replay => match log::take(Op::Result, call, fd) {
             Some(taken) => {
                 let r = taken.ret();
+                noted(r);
                 taken.done();
                 Some(r)
             }
@@ -151,7 +164,13 @@ pub unsafe extern "C" fn sigpending(set: *mut u8) -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
     let from_log = mode() == Mode::Replay;
-    let r = with_handlers(Call::kill, signal, false, || children::kill(pid, signal));
+    let noted = |r: isize| {
+        if r == 0 && state::is_family() && pid != state::process().pid.load(Relaxed) {
+            processes::sent(pid, signal);
+        }
+    };
+    let raw = || children::kill(pid, signal);
+    let r = with_handlers_noting(Call::kill, signal, false, raw, noted);
     if from_log && mode() == Mode::Replay && r == 0 {
         children::signalled(pid, signal);
     }

@@ -5,8 +5,8 @@ use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{self, libc_result, sys};
 use crate::base::{defer, fds};
 use crate::calls::{
-    clocks, descriptors, files, identity, input, masks, output, processes, random, ready, replace,
-    sockets,
+    clocks, descriptors, files, identity, input, local, masks, output, processes, random, ready,
+    replace, sockets,
 };
 
 /// Calls by number: those of the table go to their functions.
@@ -108,7 +108,12 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_clone | libc::SYS_clone3 => {
                 no_such_call("clone", "use fork or pthread_create")
             }
-            libc::SYS_signalfd | libc::SYS_signalfd4 => no_such_call("signalfd", "use sigaction"),
+            libc::SYS_signalfd => local::signalfd(fd, b as *const u64, 0) as isize,
+            libc::SYS_signalfd4 => local::signalfd(fd, b as *const u64, d as i32) as isize,
+            libc::SYS_prctl => identity::prctl(fd, b, c, d, e) as isize,
+            libc::SYS_seccomp if identity::refuses_filters() => {
+                libc_result(-(libc::EINVAL as isize))
+            }
             libc::SYS_futex => {
                 defer::flush();
                 return None;

@@ -282,7 +282,7 @@ pub unsafe extern "C" fn sendto(
     to_len: u32,
 ) -> isize {
     // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_sendto, fd, buffer, len, flags, to, to_len) };
+    let raw = || unsafe { syscall!(SYS_sendto, fd, buffer, len, at_once(fd, flags), to, to_len) };
     libc_result(if !fds::is_virtual(fd) {
         raw()
     } else if is_urgent(fd, flags) {
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn send(fd: i32, buffer: *const u8, len: usize, flags: i32
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
     // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_sendmsg, fd, message, flags) };
+    let raw = || unsafe { syscall!(SYS_sendmsg, fd, message, at_once(fd, flags)) };
     if !fds::is_virtual(fd) {
         return libc_result(raw());
     }
@@ -311,6 +311,13 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
     // SAFETY: the caller's message and its vector.
     let parts = unsafe { vector((*message).msg_iov, (*message).msg_iovlen.min(IOV_MAX)) };
     libc_result(output(fd, parts, PLAIN & flags == flags, raw))
+}
+
+/// Flags of a send: the replica's to another process of the family must not wait for that
+/// one to read, which needs the log.
+fn at_once(fd: i32, flags: i32) -> i32 {
+    let waits_not = mode() == Mode::Replay && fds::kind(fd) == Kind::Local;
+    if waits_not { flags | libc::MSG_DONTWAIT } else { flags }
 }
 
 /// Whether urgent data is sent to a client: a survivor could not send it again.

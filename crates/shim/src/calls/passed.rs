@@ -3,8 +3,8 @@
 //! replica receives its own, and gives them those numbers.
 
 use crate::base::fds::{self, Kind};
-use crate::base::report;
 use crate::base::sys::{sys, syscall};
+use crate::base::{binds, conns, report};
 
 /// Most descriptors of one message.
 const PASSED_MAX: usize = 16;
@@ -51,20 +51,23 @@ pub fn note(passed: &Passed) {
     }
 }
 
-/// What a descriptor is that came from another process: it may be a client's connection,
-/// which that process knows by its number, and this one does not.
+/// What a descriptor is that came from another process. A client's connection that process
+/// knows by its number, and this one does not.
 fn kind_of(fd: i32) -> Kind {
     if fds::is_unix(fd) {
         return Kind::Local;
     }
-    if fds::socket_option(fd, libc::SO_TYPE) >= 0 {
-        report::end_protection(
-            "processes of the server pass each other sockets of the network: nobody could take \
-             those over",
-        );
-        return Kind::Outside;
+    if fds::socket_option(fd, libc::SO_TYPE) < 0 {
+        return Kind::Own;
     }
-    Kind::Own
+    let is_listener = fds::socket_option(fd, libc::SO_ACCEPTCONN) > 0;
+    if is_listener || conns::is_known(binds::cookie(fd)) {
+        report::end_protection(
+            "processes of the server pass each other clients' connections, or listeners: nobody \
+             could take those over",
+        );
+    }
+    Kind::Outside
 }
 
 /// On the replica: receives the message that another process has sent here, of as many

@@ -2,7 +2,7 @@
 //! made on both. Files written by children must be there before.
 
 use crate::base::sys::{libc_result, syscall};
-use crate::calls::children;
+use crate::calls::{children, folders};
 
 macro_rules! paths {
     ($($name:ident ($($arg:ident: $type:ty),*) = $raw:expr;)+) => { $(
@@ -10,12 +10,16 @@ macro_rules! paths {
         pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
             children::settle();
             // SAFETY: the server's own call, with its own arguments.
-            libc_result(unsafe { $raw }) as i32
+            libc_result(folders::change(|| unsafe { $raw })) as i32
         }
     )+ };
 }
 
 paths! {
+    mkdir(path: *const u8, mode: u32) = syscall!(SYS_mkdir, path, mode);
+    mkdirat(dir: i32, path: *const u8, mode: u32) = syscall!(SYS_mkdirat, dir, path, mode);
+    symlink(to: *const u8, path: *const u8) = syscall!(SYS_symlink, to, path);
+    symlinkat(to: *const u8, dir: i32, path: *const u8) = syscall!(SYS_symlinkat, to, dir, path);
     rename(from: *const u8, to: *const u8) = syscall!(SYS_rename, from, to);
     renameat(a: i32, from: *const u8, b: i32, to: *const u8) = syscall!(SYS_renameat, a, from, b, to);
     renameat2(a: i32, from: *const u8, b: i32, to: *const u8, flags: u32) =

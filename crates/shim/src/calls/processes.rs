@@ -9,7 +9,7 @@ use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{defer, park, quiet};
 use crate::calls::shapes::with_data;
-use crate::calls::{births, children};
+use crate::calls::{adopted, births, children};
 use holdfast_wire::log::Op;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -59,13 +59,16 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     }
     let mut word = 0i32;
     let at = &raw mut word;
-    let raw = || {
+    let raw = || loop {
         let r = children::wait4(pid, at, options, usage);
         // SAFETY: the kernel has filled it.
-        if r > 0 && children::has_ended(unsafe { *at }) {
-            births::ended(r as i32);
+        if r <= 0 || !children::has_ended(unsafe { *at }) {
+            break r;
         }
-        r
+        births::ended(r as i32);
+        if !adopted::is_adopted(r as i32) {
+            break r;
+        }
     };
     if mode() == Mode::Record {
         defer::flush();
@@ -76,6 +79,10 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     if from_log && mode() == Mode::Replay && r > 0 && children::has_ended(word) {
         children::ended(r as i32, libc::WIFSIGNALED(word));
         births::reap(r as i32);
+        adopted::reap();
+    }
+    if r > 0 && children::has_ended(word) {
+        adopted::gone(r as i32);
     }
     if r > 0 && !status.is_null() {
         // SAFETY: the caller's status.
@@ -98,12 +105,13 @@ pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) ->
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
-    let raw = || {
+    let raw = || loop {
         let r = children::waitid(kind, id, info, options);
-        if let Some(pid) = children::end_told(info).filter(|_| r == 0) {
-            births::ended(pid);
+        let Some(pid) = children::end_told(info).filter(|_| r == 0) else { break r };
+        births::ended(pid);
+        if options & libc::WNOWAIT != 0 || !adopted::is_adopted(pid) {
+            break r;
         }
-        r
     };
     if mode() == Mode::Record {
         defer::flush();
@@ -113,6 +121,10 @@ pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32)
     if from_log && mode() == Mode::Replay && r == 0 && options & libc::WNOWAIT == 0 {
         children::ended_by(info);
         children::end_told(info).into_iter().for_each(births::reap);
+        adopted::reap();
+    }
+    if let Some(pid) = children::end_told(info).filter(|_| r == 0 && options & libc::WNOWAIT == 0) {
+        adopted::gone(pid);
     }
     libc_result(r) as i32
 }

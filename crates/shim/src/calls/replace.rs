@@ -1,30 +1,38 @@
 //! The server becomes another program. Launchers do (`env`, `nice`, a shell
 //! script that ends with `exec`), before they have opened any socket: protection
 //! goes on, since the log lies in shared memory and the shim is loaded again. A
-//! server that replaces itself while it serves ends protection, and says so.
+//! server that replaces itself while it serves ends protection, and says so; in a
+//! family every process may, and stays in the log.
 
 use crate::base::cells::SetOnce;
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
-use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, mode};
+use crate::base::state::{self, CONTROL_FD, MEMORY_FD, Mode, WAKE_FD, header, inside, mode};
 use crate::base::sys::{self, decimal, sys};
 use crate::base::table::Call;
 use crate::base::{conns, defer, fds, handed, park, quiet, report};
+use crate::calls::programs::{self, Next};
 use crate::calls::spawn::elsewhere;
-use crate::calls::{children, family};
+use crate::calls::{carry, children, descriptors, family};
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::hash::hash_pieces;
-use holdfast_wire::log::Op;
+use holdfast_wire::log::{NO_CONN, Op};
 use holdfast_wire::shm::leash as shared_leash;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of `LD_PRELOAD` that is handed on, in bytes.
 const PRELOAD_MAX: usize = 4096;
-/// Bytes of the variable with three numbers.
+/// Variable by which programs are looked for.
+const PLACES: &[u8] = b"PATH=";
+/// Bytes of the variable with the numbers.
 const NUMBERS_MAX: usize = 64;
 /// Digits of each number.
 const NUMBER_CHARS: usize = 10;
+
+/// Descriptor of what this program tells the next one; -1 if there is none.
+static CARRIED_FD: AtomicI32 = AtomicI32::new(-1);
 
 unsafe extern "C" {
     static environ: *const usize;
@@ -117,7 +125,12 @@ fn put(to: &mut [u8], parts: &[&[u8]]) {
 fn put_numbers(to: &mut [u8]) {
     let [control, memory, wake] =
         [&CONTROL_FD, &MEMORY_FD, &WAKE_FD].map(|place| padded(place.load(Relaxed)));
-    put(to, &[handed::VARIABLE, &control, b",", &memory, b",", &wake]);
+    let carried = CARRIED_FD.load(Relaxed);
+    let (comma, carried): (&[u8], &[u8]) = match carried {
+        -1 => (b"", b""),
+        _ => (b",", &padded(carried)),
+    };
+    put(to, &[handed::VARIABLE, &control, b",", &memory, b",", &wake, comma, carried]);
 }
 
 /// A descriptor's number, always of the same length: what lies on the stack of
@@ -150,8 +163,7 @@ fn fingerprint(program: usize, arguments: usize) -> i64 {
 fn serves() -> bool {
     let mut open = conns::any();
     fds::for_each(|fd, entry| {
-        let stays = || sys!(SYS_fcntl, fd, libc::F_GETFD) & libc::FD_CLOEXEC as isize == 0;
-        open |= entry.kind() != fds::Kind::Own && stays();
+        open |= entry.kind() != fds::Kind::Own && !fds::ends_at_exec(fd);
     });
     open
 }
@@ -192,8 +204,102 @@ fn prepare(program: usize, arguments: usize) -> Option<bool> {
     }
 }
 
+/// What a process of a family becomes.
+fn next(which: Real, program: usize) -> Next {
+    let value = || words(inherited() as *const usize).find_map(|it| text(it).strip_prefix(PLACES));
+    let places = matches!(which, Real::Execvpe).then(|| programs::places(value()));
+    // Libraries that others preload may stand behind it.
+    let all = SHIM.get().map_or(&[][..], |(path, len)| &path[..*len]);
+    let shim = all.split(|c| *c == b':').next().unwrap_or_default();
+    programs::look(text(program), places, shim)
+}
+
+/// A process of a family is about to become another program in the log: the connections
+/// that this one does not get end here. Returns whether it is in the log.
+fn prepare_of_family(program: usize, arguments: usize) -> bool {
+    defer::flush();
+    fds::for_each(|fd, f| {
+        if f.conn.load(Relaxed) != NO_CONN && fds::ends_at_exec(fd) {
+            descriptors::close_raw(fd);
+        }
+    });
+    let same = || fingerprint(program, arguments);
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(false),
+        Mode::Record => {
+            let held = log::hold();
+            let entry = Entry::new(Op::Result, Call::exec, -1, same() as isize);
+            log::append_held(&held, entry, &[]);
+            // The replica's has no other threads any more.
+            state::set_leaving(u32::from(state::tid()) + 1);
+            drop(held);
+            carry::settle();
+            Some(true)
+        }
+        Mode::Replay => match log::take(Op::Result, Call::exec, -1) {
+            Some(taken) if taken.header.ret != same() => report::diverged(
+                "the replica executes another program, or with other arguments, or connections",
+            ),
+            Some(taken) => {
+                carry::settle();
+                taken.done();
+                log::leave();
+                Some(true)
+            }
+            None => park::start_over(),
+        },
+    })
+}
+
+/// Replaces a process of a family by a program in the log. Returns only if that fails.
+fn replace_of_family(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
+    let file = carry::file();
+    if file < 0 {
+        return sys::libc_result(file) as i32;
+    }
+    if prepare_of_family(program, arguments) {
+        carry::save(file as i32);
+        CARRIED_FD.store(file as i32, Relaxed);
+    }
+    let result = run_with_shim(which, program, arguments, environment);
+    CARRIED_FD.store(-1, Relaxed);
+    state::set_leaving(0);
+    sys!(SYS_close, file);
+    result
+}
+
+/// Runs a program with the shim, if it is to be protected; else as the server has asked.
+fn run_with_shim(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
+    let ours = (mode() != Mode::Pass).then(|| Environment::of(environment as *const usize));
+    let at = ours.as_ref().and_then(Option::as_ref).map_or(environment, |it| it.at as usize);
+    let run = || elsewhere(|| real(which)(program, arguments, at, 0));
+    hand_over(true);
+    let result = if is_server() { as_the_server(run) } else { run() };
+    hand_over(false);
+    result
+}
+
+/// Runs `f`, in which the server becomes another program: meanwhile there is no shim in it.
+fn as_the_server(f: impl FnOnce() -> i32) -> i32 {
+    header().pid.store(0, SeqCst);
+    let before = header().leash.swap(shared_leash::FIXED, SeqCst);
+    let shown = header().control.swap(0, SeqCst);
+    let result = f();
+    header().control.store(shown, SeqCst);
+    header().leash.store(before, SeqCst);
+    header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    result
+}
+
 /// Replaces the server, or a child of it. Returns only if that fails.
 fn replace(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
+    if state::is_family() && mode() != Mode::Pass && !inside() {
+        match next(which, program) {
+            Next::Nothing => return elsewhere(|| real(which)(program, arguments, environment, 0)),
+            Next::Apart if !is_server() => {}
+            _ => return replace_of_family(which, program, arguments, environment),
+        }
+    }
     let plain = || elsewhere(|| real(which)(program, arguments, environment, 0));
     if !is_server() {
         children::leave();
@@ -201,22 +307,16 @@ fn replace(which: Real, program: usize, arguments: usize, environment: usize) ->
         family::before_exec(program);
         return plain();
     }
-    let protected = quiet::call(|_| prepare(program, arguments));
-    let ours = protected.then(|| Environment::of(environment as *const usize)).flatten();
-    // The daemon takes the end of its socket for the end of the server.
-    hand_over(true);
-    header().pid.store(0, SeqCst);
-    let before = header().leash.swap(shared_leash::FIXED, SeqCst);
-    let shown = header().control.swap(0, SeqCst);
-    let result = match &ours {
-        Some(ours) => elsewhere(|| real(which)(program, arguments, ours.at as usize, 0)),
-        None => plain(),
-    };
-    header().control.store(shown, SeqCst);
-    header().leash.store(before, SeqCst);
-    header().pid.store(sys!(SYS_getpid) as i32, SeqCst);
-    hand_over(false);
-    result
+    match quiet::call(|_| prepare(program, arguments)) {
+        true => run_with_shim(which, program, arguments, environment),
+        // The daemon takes the end of its socket for the end of the server.
+        false => {
+            hand_over(true);
+            let result = as_the_server(plain);
+            hand_over(false);
+            result
+        }
+    }
 }
 
 /// The environment of a caller that names none.

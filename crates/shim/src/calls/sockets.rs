@@ -6,10 +6,10 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet, report};
+use crate::base::{binds, conns, defer, park, quiet, report};
 use crate::calls::input::interruptible;
 use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
-use crate::calls::{binds, children, family, inherited, signals};
+use crate::calls::{children, family, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{AcceptInfo, NO_CONN, Op};
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,7 +23,13 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     let stream =
         kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
     let make = || sys!(SYS_socket, domain, kind, protocol);
-    let ours = if stream { Kind::Socket } else { Kind::Outside };
+    // By messages to paths processes of a family talk with each other.
+    let is_inside = state::is_family() && domain == libc::AF_UNIX && kind & 0xf == libc::SOCK_DGRAM;
+    let ours = match (stream, is_inside) {
+        (true, _) => Kind::Socket,
+        (_, true) => Kind::Local,
+        _ => Kind::Outside,
+    };
     libc_result(new_fd(Call::socket, -1, ours, kind & libc::SOCK_CLOEXEC != 0, make, make)) as i32
 }
 
@@ -61,12 +67,6 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
             f.set_kind(if protected { Kind::Listener } else { Kind::PlainListener });
             f.backlog.store(backlog, Relaxed);
         }
-        if protected && state::place() != 0 {
-            report::end_protection(
-                "a process of the server that is not its first one listens at a protected port: \
-                 nobody could take that over",
-            );
-        }
         binds::remember_listen(fd, backlog);
     }
     libc_result(r) as i32
@@ -79,6 +79,9 @@ pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     let raw = || unsafe { syscall!(SYS_connect, fd, addr, len) };
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return libc_result(raw()) as i32;
+    }
+    if fds::kind(fd) == Kind::Local {
+        return libc_result(simple(Call::connect, fd, true, raw)) as i32;
     }
     if let Some(f) = fds::get(fd) {
         f.set_kind(Kind::Outside);
@@ -164,16 +167,7 @@ fn log_accept(held: &log::Held, fd: i32, (conn, socket): (u32, u64), peer: &Peer
     log::append_held(held, entry, &payload);
 }
 
-/// Cookie of the socket in this kernel, by which the gate knows it too.
-fn cookie(fd: isize) -> u64 {
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
-    let at = (&raw mut cookie, &raw mut len);
-    // SAFETY: memory of ours, of the sizes that are said.
-    unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1) };
-    cookie
-}
-
-/// Enters a connection into the books. Returns its socket's [`cookie`], if it is
+/// Enters a connection into the books. Returns its socket's [`binds::cookie`], if it is
 /// protected.
 fn accepted(fd: i32, conn: u32) -> u64 {
     fds::opened(fd, if conn == NO_CONN { Kind::Outside } else { Kind::Conn });
@@ -183,7 +177,7 @@ fn accepted(fd: i32, conn: u32) -> u64 {
     if let Some(f) = fds::get(fd) {
         f.conn.store(conn, Relaxed);
     }
-    let socket = cookie(fd as isize);
+    let socket = binds::cookie(fd);
     conns::open(conn, fd, socket);
     socket
 }

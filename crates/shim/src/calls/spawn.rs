@@ -7,7 +7,7 @@ use crate::base::state::{Mode, mode};
 use crate::base::table::Call;
 use crate::base::{alarm, defer, log, quiet, sys};
 use crate::calls::shapes::{simple, with_data};
-use crate::calls::{births, children, processors};
+use crate::calls::{adopted, births, children, processors};
 
 /// Called before a program starts, because the world sees what it does: the
 /// backup must know what led to it.
@@ -44,7 +44,12 @@ fn spawn(which: Real, pid: *mut i32, rest: [usize; 5]) -> i32 {
         let all = [pid as usize, path, actions, attributes, arguments, environment];
         elsewhere(|| real6(which, all) as i32 as isize)
     };
-    inside_libc(|| with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw)) as i32
+    let r = inside_libc(|| with_data(Call::spawn, -1, &[(pid.cast(), 4)], raw)) as i32;
+    if r == 0 && !pid.is_null() {
+        // SAFETY: the caller's, which has just been filled.
+        adopted::made(unsafe { pid.read() });
+    }
+    r
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

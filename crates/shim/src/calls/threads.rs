@@ -44,7 +44,7 @@ pub fn note_main() {
     unsafe { pthread_key_create(&raw mut key, ended) };
     KEY.store(key, Relaxed);
     quiet::join();
-    tell_of_end(0);
+    tell_of_end(usize::from(state::tid()));
 }
 
 /// Sets the value whose destructor reports the end; a value of 0 would not be

@@ -5,6 +5,7 @@
 pub mod copy;
 pub mod count;
 pub mod freeze;
+mod limit;
 
 use holdfast_linux::epoll::{Epoll, Interest};
 use holdfast_linux::listener::revive;
@@ -14,6 +15,7 @@ use holdfast_wire::log::{Header, read_header, record_len};
 use holdfast_wire::shm::{mode, option};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,7 +80,9 @@ pub fn start(argv: &[&str], port: u16, options: u32, as_mode: u32, dir: &Path) -
     // What the test runner has open is no affair of the server's.
     // SAFETY: plain numbers; what Rust opens is closed on exec anyway.
     unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
-    Server::start(&command, &settings(port, options, as_mode)).expect("server starts")
+    let server = Server::start(&command, &settings(port, options, as_mode)).expect("server starts");
+    limit::note(server.pid());
+    server
 }
 
 pub fn settings(port: u16, options: u32, mode: u32) -> Settings {
@@ -102,6 +106,7 @@ pub fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
     let (mut log, mut at) = (Vec::new(), 0);
     loop {
         let done = stop.load(SeqCst);
+        server.note_deaths();
         let tail = server.memory.take_tail(at).expect("a log that grows");
         if tail > at {
             log.extend_from_slice(server.memory.bytes(at, (tail - at) as usize));
@@ -131,11 +136,14 @@ fn replay(server: &Server, log: &[u8]) -> usize {
         }
         acknowledge(server);
     }
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let (mut head, mut moved) = (0, Instant::now());
     while server.memory.head() < server.memory.tail()
-        && Instant::now() < deadline
+        && moved.elapsed() < Duration::from_secs(5)
         && server.memory.mode() != mode::DIVERGED
     {
+        if server.memory.head() != head {
+            (head, moved) = (server.memory.head(), Instant::now());
+        }
         std::thread::sleep(Duration::from_millis(2));
         acknowledge(server);
     }
@@ -223,9 +231,10 @@ fn observe_promoted(
     edit: impl FnOnce(&mut [u8]),
     after: impl FnOnce(&Server),
 ) -> Outcome {
+    let _limit = limit::limit(name);
     let dirs = directories(name);
     let stop = AtomicBool::new(false);
-    let mut primary = start(argv, port, options, mode::RECORD, &dirs[0]);
+    let mut primary = Ended(start(argv, port, options, mode::RECORD, &dirs[0]));
     let mut log = std::thread::scope(|s| {
         let loading = s.spawn(|| {
             let _stop = StopAtEnd(&stop);
@@ -238,7 +247,7 @@ fn observe_promoted(
     let of_primary = (primary.memory.mode(), primary.memory.reason());
     primary.kill();
     edit(&mut log);
-    let mut replica = start(argv, port, options, mode::REPLAY, &dirs[1]);
+    let mut replica = Ended(start(argv, port, options, mode::REPLAY, &dirs[1]));
     let left = replay(&replica, &log);
     let of_replica = (replica.memory.mode(), replica.memory.reason());
     if left == 0 && of_replica.0 == mode::REPLAY {
@@ -278,7 +287,20 @@ pub fn run_and_promote(
     load: impl FnOnce() + Send,
     after: impl FnOnce(),
 ) {
-    run_and_promote_with(0, argv, port, name, load, after);
+    run_and_promote_with((0, || ()), argv, port, name, load, after);
+}
+
+/// Like [`run_and_promote_family`]; `anew` makes what the members share as it was in the
+/// beginning, before the copy starts.
+pub fn run_and_promote_family_anew(
+    argv: &[&str],
+    port: u16,
+    name: &str,
+    load: impl FnOnce() + Send,
+    anew: impl FnOnce(),
+    after: impl FnOnce(),
+) {
+    run_and_promote_with((option::FAMILY, anew), argv, port, name, load, after);
 }
 
 /// Like [`run_and_promote`], of a server whose processes are all in one log.
@@ -289,11 +311,11 @@ pub fn run_and_promote_family(
     load: impl FnOnce() + Send,
     after: impl FnOnce(),
 ) {
-    run_and_promote_with(option::FAMILY, argv, port, name, load, after);
+    run_and_promote_with((option::FAMILY, || ()), argv, port, name, load, after);
 }
 
 fn run_and_promote_with(
-    options: u32,
+    (options, anew): (u32, impl FnOnce()),
     argv: &[&str],
     port: u16,
     name: &str,
@@ -307,15 +329,51 @@ fn run_and_promote_with(
         options,
         name,
         load,
-        |_| {},
+        |_| anew(),
         |replica| {
             promote(replica);
-            after();
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|s| {
+                s.spawn(|| attend(replica, &is_over));
+                let _over = StopAtEnd(&is_over);
+                after();
+            });
             is_live = true;
         },
     );
     consumed(&o);
     assert!(is_live, "{}", o.said);
+}
+
+/// A server that ends with its test, even one that outlives its daemon.
+struct Ended(Server);
+
+impl Deref for Ended {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl DerefMut for Ended {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.0
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
+/// What a daemon does for a server that speaks alone.
+fn attend(server: &Server, is_over: &AtomicBool) {
+    while !is_over.load(SeqCst) {
+        server.note_deaths();
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// What a daemon does at promotion, but for the connections: they are dead.
@@ -327,7 +385,7 @@ fn promote(replica: &Server) {
         std::thread::sleep(Duration::from_millis(1));
     }
     for l in replica.memory.listeners() {
-        let fd = replica.take_fd(l.fd).expect("the replica's listener");
+        let fd = replica.take_listener(&l).expect("the replica's listener");
         revive(fd.as_fd(), &l.addr[..l.addr_len as usize], l.backlog).expect("listening");
     }
     replica.memory.set_mode(mode::LIVE);
@@ -378,7 +436,7 @@ pub fn sh(command: &str) {
 }
 
 pub fn wait_for(port: u16) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
         assert!(Instant::now() < deadline, "no server on port {port}");
         std::thread::sleep(Duration::from_millis(10));

@@ -153,6 +153,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         if let Some(replica) = &mut self.replica {
             Alone::let_loose(self.node, replica);
             self.barred.revive(self.node, replica, Instant::now());
+            replica.note_deaths();
         }
         let memory = self.replica.as_ref().map(|replica| &replica.memory);
         alone.turn(self.node, listener.as_mut(), memory);

@@ -76,7 +76,7 @@ fn socket_of(
 ) -> io::Result<(OwnedFd, u64)> {
     let as_root = node.config.server.user.is_none();
     sockets::may_listen(address(l), &node.config.group.services, as_root)?;
-    let fd = server.take_fd(l.fd)?;
+    let fd = server.take_listener(l)?;
     let cookie = unread::cookie(fd.as_fd())?;
     Ok((fd, cookie))
 }

@@ -99,7 +99,7 @@ pub fn listeners(replica: &Server) -> Vec<Place> {
     let place = |l: &Listener| {
         let (address, port) = endpoint(&l.addr[..(l.addr_len as usize).min(l.addr.len())])?;
         let takes_v4 = |fd: OwnedFd| socket2::SockRef::from(&fd).only_v6().is_ok_and(|only| !only);
-        let v6_only = !(is_ipv6(l) && replica.take_fd(l.fd).is_ok_and(takes_v4));
+        let v6_only = !(is_ipv6(l) && replica.take_listener(l).is_ok_and(takes_v4));
         Some(Place { address, port, v6_only })
     };
     replica.memory.listeners().iter().filter_map(place).collect()

@@ -103,6 +103,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn stand_by(&mut self) {
+        self.server.note_deaths();
         let Some(mut alone) = self.alone.take() else {
             // Strangers who were at the door have a time limit there as well.
             return self.turn_away_for_good();
@@ -179,6 +180,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn take_tail(&mut self, from: u64) -> Option<u64> {
+        self.server.note_deaths();
         self.server.memory.take_tail(from)
     }
 

@@ -5,6 +5,7 @@ use crate::daemon::advice;
 use crate::daemon::member::{REJOINS, count};
 use crate::daemon::pairing::{no_rejoin, turn_away};
 use crate::daemon::said::Said;
+use crate::daemon::services::Watched;
 use crate::daemon::standstill::Heir;
 use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
@@ -139,10 +140,11 @@ impl PrimaryDaemon<'_, '_> {
     /// What this member is by itself.
     fn judge(&mut self, report: &Report<'_>) {
         let (services, pid) = (&self.node.config.group.services, self.server.pid());
-        let moves = (pid, Some(self.server.memory.tail()));
+        let memory = &self.server.memory;
+        let watched = Watched { pid, is_family: memory.is_family(), moved: Some(memory.tail()) };
         let missing = match report.is_attached {
             false => Some("the server has not started yet".to_owned()),
-            true => self.services.missing(services, moves, Instant::now()).map(str::to_owned),
+            true => self.services.missing(services, watched, Instant::now()).map(str::to_owned),
         };
         self.has_served |= missing.is_none();
         if !self.node.is_whole(Role::Primary, Own::Gate) {

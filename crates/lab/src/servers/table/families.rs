@@ -14,19 +14,22 @@ pub fn rows() -> Vec<Row> {
             arguments: web::nginx_arguments,
             talk: Talk::new(Carrier::Tcp, http),
             clients: curl,
+            is_family: true,
             ..Row::new("nginx-workers", &["nginx-light", "curl"], "/usr/sbin/nginx")
         },
         apache("apache-prefork", |place| web::apache(place, "prefork")),
         apache("apache-event", |place| web::apache(place, "event")),
         Row {
             port: 8080,
-            prepare: |place| web::haproxy(place, ""),
+            setting: "`nbthread 1`",
+            prepare: |place| web::haproxy(place, "nbthread 1"),
             arguments: |place| words(place, "-W -f {}/server.conf"),
             talk: Talk::new(Carrier::Tcp, |_, _| get("", super::SMALL)),
             clients: |at| {
                 let line = "curl -sS http://{host}:{port}/small";
                 vec![Client::new(at, line, document(super::SMALL))]
             },
+            is_family: true,
             ..Row::new("haproxy-w", &["haproxy", "curl"], "/usr/sbin/haproxy")
         },
         Row {
@@ -40,6 +43,7 @@ pub fn rows() -> Vec<Row> {
             // Its workers end every connection.
             talk: Talk { lasts: Lasts::Turns(1), ..Talk::new(Carrier::Tcp, http) },
             clients: curl,
+            is_family: true,
             ..Row::new("gunicorn", &["gunicorn", "curl"], "/usr/bin/gunicorn")
         },
         vsftpd(),
@@ -70,6 +74,7 @@ pub fn rows() -> Vec<Row> {
             },
             talk: Talk { lasts: Lasts::Turns(1), ..Talk::new(Carrier::Tcp, banner) },
             clients: |at| vec![keyscan(at)],
+            is_family: true,
             ..Row::new("dropbear", &["dropbear-bin", "openssh-client"], "/usr/sbin/dropbear")
         },
         samba(),
@@ -130,6 +135,7 @@ fn vsftpd() -> Row {
             let line = "curl -sSI ftp://{host}:{port}/large | grep -a Content-Length";
             vec![Client::shell(at, line, format!("Content-Length: {}\r\n", LARGE.1))]
         },
+        is_family: true,
         ..Row::new("vsftpd", &["vsftpd", "curl"], "/usr/sbin/vsftpd")
     }
 }
@@ -237,6 +243,8 @@ fn samba() -> Row {
     Row {
         user: "root",
         port: 4450,
+        // Its client does not get through over IPv6 here, without Holdfast either.
+        has_ipv6: false,
         prepare: |place| {
             documents(place)?;
             place.folders(&["private", "lock", "state", "cache", "pid", "rpc"])?;
@@ -262,6 +270,7 @@ fn samba() -> Row {
             let line = "smbclient -N -p {port} -I {host} //test/share -c 'get large /dev/stdout' 2>/dev/null | head -c 262144";
             vec![Client::shell(at, line, document(LARGE))]
         },
+        is_family: true,
         ..Row::new("samba", &["samba", "smbclient"], "/usr/sbin/smbd")
     }
 }

@@ -1,0 +1,144 @@
+//! Processes of a family that have ended without saying so: killed ones, whose parents may
+//! never ask. The daemon sees their ends by pidfd, and writes them into the server's log in
+//! place of a process, so that what they held is free on both members.
+
+use super::Server;
+use crate::process;
+use crate::shm::{SharedMemory, futex_wake};
+use holdfast_wire::group::{DAEMON, PROCESSES_MAX};
+use holdfast_wire::log::{Header, Op};
+use holdfast_wire::shm::{ConnEntry, conn_state, mode};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Looks in a row in which a process must not be found before it counts as gone: one that
+/// has just begun may be missed.
+const MISSES_MAX: u32 = 10;
+
+/// What was seen of the processes.
+pub(super) struct Deaths {
+    look_at: Instant,
+    /// Number of each place's process, and in how many looks it was not found.
+    places: [(i32, u32); PROCESSES_MAX],
+}
+
+impl Default for Deaths {
+    fn default() -> Self {
+        Self { look_at: Instant::now(), places: [(0, 0); PROCESSES_MAX] }
+    }
+}
+
+impl Deaths {
+    /// Places of processes that have ended. The numbers are the server's word.
+    fn look(&mut self, server: &Server) -> Vec<usize> {
+        let (mut others, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, (known, misses)) in self.places.iter_mut().enumerate().skip(1) {
+            let number = server.memory.group().processes[place].pid.load(SeqCst);
+            if *known != number {
+                others.extend([*known, number]);
+                (*known, *misses) = (number, 0);
+            }
+            if number > 0 {
+                places.push(place);
+                numbers.push(number);
+            }
+        }
+        server.members.forget(&others);
+        let ended = server.members.ended(server.pid(), &numbers);
+        let mut has_ended = |(place, over): &(usize, Option<bool>)| {
+            let (_, misses) = &mut self.places[*place];
+            *misses = if over.is_none() { *misses + 1 } else { 0 };
+            *over == Some(true) || *misses >= MISSES_MAX
+        };
+        places.into_iter().zip(ended).filter(|it| has_ended(it)).map(|(place, _)| place).collect()
+    }
+}
+
+impl Server {
+    /// Of a family: writes into its log which of its processes have ended unseen. Called
+    /// again and again; it looks now and then.
+    pub fn note_deaths(&self) {
+        if !self.memory.is_family() || !matches!(self.memory.mode(), mode::RECORD | mode::SOLO) {
+            return;
+        }
+        let now = Instant::now();
+        let Ok(mut deaths) = self.deaths.lock() else { return };
+        if now < deaths.look_at {
+            return;
+        }
+        deaths.look_at = now + LOOK_EVERY;
+        let ended = deaths.look(self);
+        // With the first process all end, and then the server has died, not they. Whoever has
+        // the log now will have given it back at the next look.
+        if ended.is_empty() || is_ending(self.pid()) || !self.memory.take_log() {
+            return;
+        }
+        for place in ended {
+            let (pid, _) = deaths.places[place];
+            if self.memory.group().processes[place].pid.load(SeqCst) == pid {
+                self.memory.note_death(place);
+            }
+        }
+        self.memory.give_log();
+    }
+}
+
+/// Whether a process has begun to end: then its descendants in its namespace are killed.
+fn is_ending(pid: u32) -> bool {
+    /// Of the kernel's flags of a task, and where `/proc/PID/stat` has them.
+    const PF_EXITING: u32 = 4;
+    const FLAGS: usize = 6;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = process::stat_field(&stat, FLAGS).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & PF_EXITING != 0)
+}
+
+impl SharedMemory {
+    /// With the log in hand: the process of this place has died, and with it the
+    /// connections that it alone had.
+    fn note_death(&self, place: usize) {
+        let at = place as i32;
+        if !self.append_as_shim(&Header { op: Op::Death as u8, fd: at, ..Header::default() }) {
+            return;
+        }
+        let entry = |number| self.entry(number);
+        self.group().end(place, entry, |e: &ConnEntry| {
+            let conn = e.conn.load(Relaxed);
+            let close = Header { op: Op::Close as u8, fd: -1, conn, ..Header::default() };
+            let _room = self.append_as_shim(&close);
+            e.fd.store(-1, Relaxed);
+            e.state.store(conn_state::CLOSED, SeqCst);
+        });
+    }
+
+    /// On the primary, with the lock of a family's log: appends a record without payload in
+    /// place of a process. False if there is no room now, or no log.
+    fn append_as_shim(&self, record: &Header) -> bool {
+        let h = self.header();
+        if self.mode() != mode::RECORD {
+            // Nobody reads it, but the books are kept.
+            return self.mode() == mode::SOLO;
+        }
+        let Some(tail) = self.take_tail(h.head.0.load(Acquire)) else { return false };
+        debug_assert_eq!(h.tail.0.load(Relaxed), tail, "who has the log writes alone");
+        let is_written = self.append(record, &[]);
+        if is_written {
+            self.group().dirty.0.store(h.tail.0.load(Relaxed), Relaxed);
+        }
+        is_written
+    }
+
+    /// Takes the lock of a family's log, if it is free.
+    fn take_log(&self) -> bool {
+        let word = &self.group().lock.0;
+        word.compare_exchange(0, DAEMON, SeqCst, Relaxed).is_ok()
+    }
+
+    fn give_log(&self) {
+        let word = &self.group().lock.0;
+        word.store(0, SeqCst);
+        futex_wake(word);
+    }
+}

@@ -1,0 +1,208 @@
+//! The addresses that the server's sockets were bound to: listeners are made
+//! again at promotion, and the backup's daemon checks beforehand whether they
+//! could be.
+
+use crate::base::cells::Locked;
+use crate::base::state::{self, Mode, header, header_ptr, mode};
+use crate::base::sys::syscall;
+use crate::base::{fds, log, processes};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use holdfast_wire::shm::Listener;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Number of a process that there is not.
+const NOBODY: i32 = 0;
+
+/// Most sockets whose address is remembered; few of them are listeners.
+const BINDS_MAX: usize = 64;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Bind {
+    fd: i32,
+    len: u32,
+    backlog: i32,
+    addr: [u8; 32],
+}
+
+static BINDS: Locked<[Bind; BINDS_MAX]> =
+    Locked::new([Bind { fd: -1, len: 0, backlog: -1, addr: [0; 32] }; BINDS_MAX]);
+
+fn bind_of(fd: i32) -> Option<Bind> {
+    BINDS.hold().iter().find(|b| b.fd == fd).copied()
+}
+
+pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
+    if mode() == Mode::Pass || addr.is_null() || len as usize > 32 {
+        return;
+    }
+    let mut bind = Bind { fd, len, backlog: -1, addr: [0; 32] };
+    // SAFETY: the caller's address of `len` <= 32 bytes.
+    unsafe { core::ptr::copy_nonoverlapping(addr, bind.addr.as_mut_ptr(), len as usize) };
+    let mut binds = BINDS.hold();
+    let known = binds.iter().position(|b| b.fd == fd);
+    if let Some(at) = known.or_else(|| binds.iter().position(|b| !is_bound(b))) {
+        binds[at] = bind;
+    }
+}
+
+fn is_bound(b: &Bind) -> bool {
+    b.fd >= 0 && fds::is_virtual(b.fd)
+}
+
+pub fn remember_listen(fd: i32, backlog: i32) {
+    if let Some(b) = BINDS.hold().iter_mut().find(|b| b.fd == fd) {
+        b.backlog = backlog;
+    }
+    publish();
+}
+
+/// Port that `fd` was bound to, in host order; 0 if none.
+pub fn bound_port(fd: i32) -> u16 {
+    bind_of(fd).map_or(0, |b| endpoint(&b.addr).1)
+}
+
+/// Address family that `fd` was bound with.
+pub fn bound_family(fd: i32) -> i32 {
+    bind_of(fd).map_or(libc::AF_INET, |b| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]])))
+}
+
+/// Address (IPv4 mapped into IPv6) and port of a `sockaddr`.
+pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
+    let mut ip = [0u8; 16];
+    if addr.len() < 24 {
+        return (ip, 0);
+    }
+    let port = u16::from_be_bytes([addr[2], addr[3]]);
+    match i32::from(u16::from_ne_bytes([addr[0], addr[1]])) {
+        libc::AF_INET => {
+            ip[10..12].fill(0xff);
+            ip[12..].copy_from_slice(&addr[4..8]);
+        }
+        libc::AF_INET6 => ip.copy_from_slice(&addr[8..24]),
+        _ => return (ip, 0),
+    }
+    (ip, port)
+}
+
+/// Calls `f` for every listener of this process.
+fn for_each_listener(mut f: impl FnMut(&Bind)) {
+    // Held to the end: nobody else changes them meanwhile.
+    let binds = BINDS.hold();
+    binds.iter().filter(|b| is_bound(b) && b.backlog >= 0).for_each(&mut f);
+}
+
+/// Tells the daemon of every listener that it has to bring up.
+pub fn publish() {
+    if state::is_family() {
+        return publish_of_family();
+    }
+    let mut n = 0;
+    for_each_listener(|b| n += usize::from(put(n, listener(b))));
+    header().listeners_len.store(n as u32, Release);
+}
+
+/// The same in a family, where each process tells of those that no other one has told of.
+/// At the log's end all have: from there on nobody opens or closes any. One that nobody is
+/// known to have any more stays listed until then, as a hint.
+fn publish_of_family() {
+    let _held = log::hold();
+    let own = state::process().pid.load(Relaxed);
+    let mut n = header().listeners_len.load(Acquire) as usize;
+    for at in 0..n {
+        let has_it = |it: &Listener| it.pid != own && processes::place_of(it.pid).is_some();
+        if let Some(lost) = get(at).filter(|it| !has_it(it)) {
+            put(at, Listener { pid: NOBODY, ..lost });
+        }
+    }
+    for_each_listener(|b| {
+        let socket = cookie(b.fd);
+        let find =
+            |is: &dyn Fn(&Listener) -> bool| (0..n).find(|at| get(*at).is_some_and(|it| is(&it)));
+        let known = find(&|it| it.socket == socket);
+        if known.and_then(get).is_some_and(|it| it.pid != NOBODY) {
+            return;
+        }
+        let own = Listener { pid: own, socket, ..listener(b) };
+        if let Some(at) = known {
+            put(at, own);
+        } else if put(n, own) {
+            n += 1;
+        } else if let Some(at) = find(&|it| it.pid == NOBODY) {
+            put(at, own);
+        }
+    });
+    header().listeners_len.store(n as u32, Release);
+}
+
+/// In a family, when all processes are at the log's end: forgets listeners that nobody has.
+pub fn conclude() {
+    let _held = log::hold();
+    let mut n = 0;
+    for at in 0..header().listeners_len.load(Acquire) as usize {
+        if let Some(kept) = get(at).filter(|it| it.pid != NOBODY) {
+            n += usize::from(put(n, kept));
+        }
+    }
+    header().listeners_len.store(n as u32, Release);
+}
+
+fn listener(b: &Bind) -> Listener {
+    Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr, pid: NOBODY, socket: 0 }
+}
+
+/// The header's places for listeners, and how many there are.
+fn places() -> (*mut Listener, usize) {
+    // SAFETY: the header is mapped. No reference is made to what is written.
+    unsafe {
+        let field = &raw mut (*header_ptr()).listeners;
+        (field.cast::<Listener>(), (*field).len())
+    }
+}
+
+/// Writes a listener into a place, if there is such a one. While the mode is not PARKED
+/// the daemon takes what it reads there for a hint.
+fn put(at: usize, listener: Listener) -> bool {
+    let (places, room) = places();
+    if at < room {
+        // SAFETY: one of the places.
+        unsafe { places.add(at).write(listener) };
+    }
+    at < room
+}
+
+fn get(at: usize) -> Option<Listener> {
+    let (places, room) = places();
+    // SAFETY: one of the places; whoever shares them has the log to write there.
+    (at < room).then(|| unsafe { places.add(at).read() })
+}
+
+/// Cookie of a socket in this kernel, by which the gate knows it too, and by which it is
+/// one in however many processes.
+pub fn cookie(fd: i32) -> u64 {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    let at = (&raw mut cookie, &raw mut len);
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, at.0, at.1) };
+    cookie
+}
+
+/// What the next program must know of the sockets' addresses, as plain words.
+pub const CARRIED_BYTES: usize = size_of::<Bind>();
+
+/// Calls `f` for the address of every socket that is open.
+pub fn for_each_carried(mut f: impl FnMut(&[u8; CARRIED_BYTES])) {
+    for b in BINDS.hold().iter().filter(|b| is_bound(b)) {
+        f(zerocopy::transmute_ref!(b));
+    }
+}
+
+/// Remembers what [`for_each_carried`] has told.
+pub fn carry_on(carried: [u8; CARRIED_BYTES]) {
+    if let Some(free) = BINDS.hold().iter_mut().find(|b| b.fd < 0) {
+        *free = zerocopy::transmute!(carried);
+    }
+}
+
+#[cfg(test)]
+mod tests;

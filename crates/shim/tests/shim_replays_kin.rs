@@ -1,0 +1,155 @@
+//! Families that processes leave in every way, and in which they become other programs:
+//! the copy has the same processes, which do the same, and go on as the server.
+
+mod shim_harness;
+
+use shim_harness::{compiled, eventually, run_and_promote_family, wait_for};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Each test has a port of its own: they run side by side.
+const PORT: u16 = 16_390;
+
+/// Asks on one connection; the lines that come before it ends.
+fn ask(port: u16, questions: &str) -> Vec<String> {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let mut lines = BufReader::new(client.try_clone().expect("a duplicate")).lines();
+    let mut answers = Vec::new();
+    for question in questions.bytes() {
+        let asked = client.write_all(&[question]);
+        match lines.next() {
+            Some(Ok(line)) if asked.is_ok() => answers.push(line),
+            _ => break,
+        }
+    }
+    answers
+}
+
+/// What is answered: a word and a number, for each question.
+fn words(port: u16, questions: &str) -> Vec<(String, i32)> {
+    let word = |line: &String| {
+        let mut words = line.split(' ');
+        let what = words.next().unwrap_or_default().to_owned();
+        (what, words.next().and_then(|number| number.parse().ok()).unwrap_or(0))
+    };
+    ask(port, questions).iter().map(word).collect()
+}
+
+fn names(port: u16, questions: &str) -> Vec<String> {
+    words(port, questions).into_iter().map(|(word, _)| word).collect()
+}
+
+/// Records a server of `kin.c` under `work`, follows its log with a copy, promotes that,
+/// and does the same work there.
+fn follow(port: u16, name: &str, more: &[&str], work: impl Fn() + Send + Sync) {
+    let Some(program) = compiled("kin.c") else { return };
+    let (path, at) = (program.display().to_string(), port.to_string());
+    let argv = [&[path.as_str(), &at], more].concat();
+    let load = || {
+        wait_for(port);
+        work();
+    };
+    run_and_promote_family(&argv, port, name, load, &work);
+    let _ = std::fs::remove_file(program);
+}
+
+/// Several clients at once, so that the log has their processes mixed.
+fn several(port: u16) {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    assert_eq!(ask(port, "nnn").len(), 3);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_process_becomes_another_program_with_its_client() {
+    follow(PORT, "kin-exec", &[], || {
+        several(PORT);
+        assert_eq!(names(PORT, "nenen"), ["number", "again", "number", "again", "number"]);
+        several(PORT);
+    });
+}
+
+#[test]
+fn a_shell_is_in_the_log() {
+    follow(PORT + 1, "kin-shell", &[], || {
+        for _ in 0..3 {
+            let answers = words(PORT + 1, "ncn");
+            assert!(answers.len() == 3 && answers[1].1 > 0, "{answers:?}");
+        }
+        several(PORT + 1);
+    });
+}
+
+#[test]
+fn signals_are_read_from_a_descriptor() {
+    follow(PORT + 2, "kin-signals", &[], || {
+        let user = ("signal".to_owned(), libc::SIGUSR1);
+        assert_eq!(words(PORT + 2, "ss"), [user.clone(), user]);
+        several(PORT + 2);
+    });
+}
+
+#[test]
+fn deaths_that_no_parent_asks_for_are_in_the_log() {
+    follow(PORT + 3, "kin-deaths", &[], || {
+        for _ in 0..5 {
+            assert_eq!(names(PORT + 3, "nkn"), ["number", "dies"]);
+            several(PORT + 3);
+        }
+    });
+}
+
+#[test]
+fn a_child_outlives_its_parent() {
+    follow(PORT + 4, "kin-orphans", &[], || {
+        let lines = ask(PORT + 4, "non");
+        assert!(lines.len() == 3 && lines[1].contains("below 1 "), "{lines:?}");
+        several(PORT + 4);
+    });
+}
+
+#[test]
+fn a_fork_bomb_is_refused_at_the_limit() {
+    follow(PORT + 5, "kin-bomb", &[], || {
+        let mut other = TcpStream::connect(("127.0.0.1", PORT + 5)).expect("connected");
+        // Places of those who have just ended are free a moment later.
+        eventually("all places are free, and no more", || {
+            let answers = words(PORT + 5, "bn");
+            let count = answers.first().map_or(0, |answer| answer.1);
+            assert!(count < 256, "{answers:?}");
+            answers.len() == 2 && count > 200
+        });
+        // Nobody else is any the worse for it.
+        other.write_all(b"n").expect("asked");
+        let mut line = String::new();
+        BufReader::new(other).read_line(&mut line).expect("answered");
+        assert!(line.starts_with("number"), "{line}");
+        eventually("there is room again", || ask(PORT + 5, "nn").len() == 2);
+    });
+}
+
+#[test]
+fn another_process_than_the_first_one_listens() {
+    follow(PORT + 6, "kin-apart", &["apart"], || {
+        several(PORT + 6);
+        assert_eq!(names(PORT + 6, "nkn"), ["number", "dies"]);
+        several(PORT + 6);
+    });
+}
+
+#[test]
+fn messages_to_paths_arrive_in_both_members() {
+    follow(PORT + 7, "kin-messages", &[], || {
+        let numbers: Vec<i32> = words(PORT + 7, "mmnmm").iter().map(|it| it.1).collect();
+        assert_eq!((numbers[0], numbers[1], numbers[3], numbers[4]), (1, 2, 3, 4));
+        several(PORT + 7);
+    });
+}
