@@ -10,8 +10,8 @@ mod tests;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
 use holdfast_wire::shm::{
-    CONNS_MAX, ConnEntry, HEADER_BYTES, Header, Listener, MAGIC, OPEN, POOL_BYTES, POOL_PART_BYTES,
-    RING_OFFSET, VERSION, conn_state, mode, option,
+    CONNS_MAX, ConnEntry, GROUP_OFFSET, Group, HEADER_BYTES, Header, Listener, MAGIC, OPEN,
+    POOL_BYTES, POOL_PART_BYTES, RING_OFFSET, VERSION, conn_state, mode, option,
 };
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -182,6 +182,14 @@ impl SharedMemory {
     #[must_use]
     pub fn is_family(&self) -> bool {
         self.header().options & option::FAMILY != 0
+    }
+
+    /// How often threads ran beside one that had the token (decision 34).
+    #[must_use]
+    pub fn overlaps(&self) -> u64 {
+        // SAFETY: mapped between table and ring, and nothing but atomics.
+        let group = unsafe { &*self.base.add(GROUP_OFFSET).cast::<Group>() };
+        group.token.overlaps.load(Relaxed)
     }
 
     /// Of a family: the process that holds descriptor `fd` for a connection, in the

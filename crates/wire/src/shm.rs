@@ -13,7 +13,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Bytes of the header; the connection table follows, then what the processes of a
 /// family share, then the ring, and for a family the pool of retained output.
 pub const HEADER_BYTES: usize = 4096;
@@ -100,6 +100,8 @@ pub mod option {
     pub const BUFFERING_SHIFT: u32 = 2;
     /// The server's processes are all in one log (decision 33).
     pub const FAMILY: u32 = 16;
+    /// Besides, one of its threads runs at a time (decision 34).
+    pub const ONE_AT_A_TIME: u32 = 32;
 }
 
 /// Bit of `Header::tail` (records are 8-aligned): the producer may still extend

@@ -7,7 +7,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
+use crate::base::{defer, park, quiet, token};
 use crate::calls::shapes::with_data;
 use crate::calls::{births, children};
 use holdfast_wire::log::Op;
@@ -60,7 +60,8 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     let mut word = 0i32;
     let at = &raw mut word;
     let raw = || {
-        let r = children::wait4(pid, at, options, usage);
+        let may_block = options & libc::WNOHANG == 0;
+        let r = token::apart_if(may_block, || children::wait4(pid, at, options, usage));
         // SAFETY: the kernel has filled it.
         if r > 0 && children::has_ended(unsafe { *at }) {
             births::ended(r as i32);
@@ -99,7 +100,8 @@ pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) ->
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
     let raw = || {
-        let r = children::waitid(kind, id, info, options);
+        let may_block = options & libc::WNOHANG == 0;
+        let r = token::apart_if(may_block, || children::waitid(kind, id, info, options));
         if let Some(pid) = children::end_told(info).filter(|_| r == 0) {
             births::ended(pid);
         }
