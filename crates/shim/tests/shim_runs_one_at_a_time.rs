@@ -179,6 +179,7 @@ fn a_holder_that_computes_until_another_runs_is_counted() {
         one.say(b'w');
         other.ask(b'g');
         one.hear().expect("an answer");
+        drop((one, other));
         ask_all(OWN, b'n');
     };
     let overlaps = follow(&program, OWN, "one-computes", load, || ask_all(OWN, b'n'));

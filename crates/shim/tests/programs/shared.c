@@ -14,10 +14,11 @@
 
 #define WORKERS 2
 #define STEPS 200
+#define RACES 10000
 
 static struct {
     int lock;
-    volatile int go;
+    volatile int waits, go;
     volatile long count;
     volatile unsigned long mixed;
 } *shared;
@@ -44,6 +45,8 @@ static void count(int own) {
         if (i % 20 == 0)
             usleep(0);
         shared->count = seen + 1;
+        for (int n = 0; n < RACES; n++)
+            shared->mixed = shared->mixed * 33 + own;
     }
 }
 
@@ -61,11 +64,15 @@ static void serve(int fd, int own) {
         case 't':
             __builtin_trap();
         case 'w':
+            shared->waits = 1;
             while (!shared->go)
                 ;
             shared->go = 0;
             break;
         case 'g':
+            while (!shared->waits)
+                usleep(1000);
+            shared->waits = 0;
             shared->go = 1;
             break;
         case 'f':
