@@ -79,6 +79,7 @@ fn in_parallel(program: &PathBuf, port: u16, name: &str, load: impl FnOnce() + S
     observe(&argv, port, option::FAMILY, name, load)
 }
 
+/// `a_race_without_a_lock_is_noticed` has the same server without the token.
 #[test]
 fn threads_that_race_on_a_counter_are_followed() {
     let Some(program) = compiled("race.c") else { return };
@@ -93,8 +94,6 @@ fn threads_that_race_on_a_counter_are_followed() {
     };
     let overlaps = follow(&program, PORT, "one-race", load(PORT), load(PORT));
     assert_eq!(overlaps, [0, 0]);
-    let o = in_parallel(&program, PORT + 1, "par-race", load(PORT + 1));
-    assert_eq!(o.replica.0, mode::DIVERGED, "{}", o.said);
     let _ = std::fs::remove_file(program);
 }
 
