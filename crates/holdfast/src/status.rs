@@ -496,6 +496,9 @@ mod tests {
         status.buffering = "pr".to_owned();
         assert!(status.render(Style::Plain).contains("buffering pr: answers may be lost"));
         status.buffering.clear();
+        status.overlaps = 2;
+        assert!(status.render(Style::Plain).contains("overlaps 2: threads"));
+        status.overlaps = 0;
         for part in ["UNPROTECTED", "reason  the backup", "remedy  start", "2.5 MiB"] {
             assert!(text.contains(part), "{part} in {text}");
         }

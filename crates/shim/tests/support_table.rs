@@ -110,8 +110,13 @@ With `[server] run = \"parallel\"` (test `shim_replays_families`, and nginx end 
 nginx with workers, gunicorn with workers. apache2 prefork diverges there now and
 then: how many processes it makes hangs on memory that they share.
 
+With `[server] run = \"one-at-a-time\"` (test `shim_runs_one_at_a_time`, and memcached with
+four workers and `stats` end to end): what races, in threads or in memory that processes
+share. By hand, recorded under load and followed, without takeovers: stunnel, node, and
+the JVM with its own HTTP server. named diverges there, too.
+
 Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot, vsftpd,
-Samba). Nor what races without locks in threads:
+Samba). Nor, without that setting, what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 
