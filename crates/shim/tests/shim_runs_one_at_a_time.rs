@@ -9,7 +9,7 @@ use shim_harness::{
 };
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 const PORT: u16 = 16_460;
@@ -61,7 +61,7 @@ fn ask_all(port: u16, question: u8) {
 /// Records the server under `load`, replays it, and has it go live for `after`. Returns how
 /// often two threads ran beside each other on the primary and on the replica.
 fn follow(
-    program: &PathBuf,
+    program: &Path,
     port: u16,
     name: &str,
     load: impl FnOnce() + Send,
@@ -74,7 +74,7 @@ fn follow(
 }
 
 /// What becomes of the same without the token.
-fn in_parallel(program: &PathBuf, port: u16, name: &str, load: impl FnOnce() + Send) -> Outcome {
+fn in_parallel(program: &Path, port: u16, name: &str, load: impl FnOnce() + Send) -> Outcome {
     let argv = [program.to_str().expect("a path"), &port.to_string()];
     observe(&argv, port, option::FAMILY, name, load)
 }
