@@ -57,6 +57,10 @@ pub struct Status {
     /// Of the connections of a protected primary, those that a takeover would end.
     #[serde(default)]
     pub at_risk: u64,
+    /// Where the server's threads run one at a time: how often another one went on beside one
+    /// that computed without end, which the replica cannot repeat.
+    #[serde(default)]
+    pub overlaps: u64,
     pub lag: Lag,
     pub peers: Vec<Peer>,
     /// Counters since the start, by name: `gate.…`, `edge.…`, `tap.…`.
@@ -175,6 +179,7 @@ impl Status {
             rebuild: String::new(),
             connections: 0,
             at_risk: 0,
+            overlaps: 0,
             lag: Lag::default(),
             peers: Vec::new(),
             counters: BTreeMap::new(),
@@ -256,6 +261,14 @@ impl Status {
             human_bytes(bytes),
             human_bytes(executed)
         )?;
+        if self.overlaps > 0 {
+            writeln!(
+                out,
+                "  overlaps {}: threads have run beside one that computed without a call; the \
+                 replica may differ from there",
+                self.overlaps
+            )?;
+        }
         for peer in &self.peers {
             let connected = if peer.connected { "connected" } else { "not connected" };
             let comma = if peer.note.is_empty() { "" } else { ", " };
@@ -458,7 +471,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
@@ -483,6 +496,9 @@ mod tests {
         status.buffering = "pr".to_owned();
         assert!(status.render(Style::Plain).contains("buffering pr: answers may be lost"));
         status.buffering.clear();
+        status.overlaps = 2;
+        assert!(status.render(Style::Plain).contains("overlaps 2: threads"));
+        status.overlaps = 0;
         for part in ["UNPROTECTED", "reason  the backup", "remedy  start", "2.5 MiB"] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -184,6 +184,14 @@ impl SharedMemory {
         self.header().options & option::FAMILY != 0
     }
 
+    /// How often threads ran beside one that had the token (decision 34).
+    #[must_use]
+    pub fn overlaps(&self) -> u64 {
+        // SAFETY: mapped between table and ring, and nothing but atomics.
+        let group = unsafe { &*self.base.add(GROUP_OFFSET).cast::<Group>() };
+        group.token.overlaps.load(Relaxed)
+    }
+
     /// Of a family: the process that holds descriptor `fd` for a connection, in the
     /// server's own numbers.
     #[must_use]

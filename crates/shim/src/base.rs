@@ -28,4 +28,6 @@ pub mod robust;
 pub mod state;
 pub mod sys;
 pub mod table;
+pub mod token;
 pub mod waiting;
+pub mod watch;

@@ -39,3 +39,4 @@ pub mod sockets;
 pub mod spawn;
 pub mod streams;
 pub mod threads;
+pub mod turns;

@@ -30,7 +30,8 @@ const TAIL: &str = "
   45 ns); a call from the loader or the vDSO costs 0.7 us.
 - **With `[server] run = \"parallel\"`** children are in the log and watched, like the
   server (decision 33 of REPLICATION.md), and the next three points do not hold. Memory
-  that processes share is not ordered.
+  that processes share is not ordered. With `\"one-at-a-time\"` it is, and so is what
+  threads do to theirs without locks (decision 34).
 - **Children are not watched** by the alarm: fork and exec end it in the child,
   which is outside protection.
 - **Children that serve** end protection at their first call on a client's socket or
@@ -60,7 +61,7 @@ const TAIL: &str = "
   showing in a call is not found.
 - **Locks of other make** (atomics and futexes, as in Rust's and Go's libraries,
   `std::atomic::wait`, static variables of C++ that are made on first use) do not
-  order anything on the replica.
+  order anything on the replica, unless `[server] run` is `one-at-a-time`.
 - **Descriptors that libc opens for itself** (`getaddrinfo`, `getpwnam`, `syslog`)
   are not in the log. Where threads compete for a number, the replica notices and
   is reported.
@@ -110,7 +111,13 @@ With `[server] run = \"parallel\"` (tests `shim_replays_families` and
 vsftpd, dropbear, haproxy with its master (`-W`), smbd. apache2 prefork diverges there
 now and then: how many processes it makes hangs on memory that they share.
 
-Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot). Nor what races without locks in threads:
+With `[server] run = \"one-at-a-time\"` (test `shim_runs_one_at_a_time`, and memcached with
+four workers and `stats` end to end): what races, in threads or in memory that processes
+share. By hand, recorded under load and followed, without takeovers: stunnel, node, the
+JVM with its own HTTP server, and PostgreSQL. named diverges there, too.
+
+Not: other servers that accept in child processes (sshd, dovecot). Nor, without that
+setting, what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.
 ";
 

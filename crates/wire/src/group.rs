@@ -4,6 +4,7 @@
 //! that the daemon maps, too.
 
 use crate::shm::{CONNS_MAX, ConnEntry, Line, conn_state};
+use crate::token::Token;
 use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
@@ -64,6 +65,8 @@ pub struct Group {
     pub dirty: Line<AtomicU64>,
     /// End of the log when the daemon was woken last.
     pub kicked_at: Line<AtomicU64>,
+    /// Who runs, where threads run one at a time.
+    pub token: Token,
     /// Futex word of each thread that waits for its turn.
     pub turns: [AtomicU32; TURN_WORDS],
     /// The latest reading of each clock, in nanoseconds: threads may log theirs in another
@@ -98,6 +101,7 @@ impl Group {
             sleepers: Line(AtomicU64::new(0)),
             dirty: Line(AtomicU64::new(0)),
             kicked_at: Line(AtomicU64::new(0)),
+            token: Token::new(),
             turns: [const { AtomicU32::new(0) }; TURN_WORDS],
             latest: [const { AtomicI64::new(0) }; CLOCKS],
             offsets: [const { AtomicI64::new(0) }; CLOCKS],

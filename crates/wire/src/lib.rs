@@ -25,3 +25,4 @@ pub mod shm;
 #[cfg(feature = "std")]
 pub mod snapshot;
 pub mod time;
+pub mod token;

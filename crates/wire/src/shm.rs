@@ -100,6 +100,8 @@ pub mod option {
     pub const BUFFERING_SHIFT: u32 = 2;
     /// The server's processes are all in one log (decision 33).
     pub const FAMILY: u32 = 16;
+    /// Besides, one of its threads runs at a time (decision 34).
+    pub const ONE_AT_A_TIME: u32 = 32;
 }
 
 /// Bit of `Header::tail` (records are 8-aligned): the producer may still extend

@@ -21,6 +21,7 @@ const WORDS_MAX: usize = 4;
 const GO_MARK: &[u8] = b"\xff Go buildinf:";
 const SETUID: u32 = 0o6000;
 const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
+const RACES: &str = "its threads race beside the locks that are in the log";
 const FAMILY: &str = "it serves clients by children of its own, which are not protected";
 
 /// Everything to be said about the server; empty if nothing is known against it.
@@ -155,13 +156,14 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         }
         "dropbear" | "smbd" | "vsftpd" => family("use another server"),
         "postgres" | "postmaster" | "sshd" | "varnishd" => fail(FAMILY, unsupported),
+        "node" | "nodejs" | "java" if server.run == Run::OneAtATime => None,
         "node" | "nodejs" if !has("--single-threaded") => warn(
-            "its threads race beside the locks that are in the log",
-            "start it with --single-threaded --v8-pool-size=0",
+            RACES,
+            "start it with --single-threaded --v8-pool-size=0, or write `run = \"one-at-a-time\"` \
+             into [server]",
         ),
-        "java" | "mariadbd" | "mysqld" | "beam.smp" | "erl" => {
-            warn("its threads race beside the locks that are in the log", unsupported)
-        }
+        "java" => warn(RACES, "write `run = \"one-at-a-time\"` into [server]"),
+        "mariadbd" | "mysqld" | "beam.smp" | "erl" => warn(RACES, unsupported),
         _ => None,
     }
 }
@@ -292,6 +294,20 @@ mod tests {
         assert!(remedy.contains("master_process off") && !remedy.contains("parallel"), "{remedy}");
         server.command = with(&["nginx", "-c", "/none", "-g", "daemon off;"]);
         assert!(of(&server).is_some_and(|it| it.contains("run = \"parallel\"")));
+    }
+
+    #[test]
+    fn threads_that_race_may_run_one_at_a_time() {
+        let path = Path::new("/etc/holdfast/demo.toml");
+        let mut server = Config::parse(path, CONFIG).unwrap().server.clone();
+        for command in [["node", "x.js"], ["java", "X"]] {
+            server.command = command.map(str::to_owned).to_vec();
+            server.run = Run::Parallel;
+            let remedy = by_command(&server).pop().map(|it| it.remedy);
+            assert!(remedy.is_some_and(|it| it.contains("run = \"one-at-a-time\"")));
+            server.run = Run::OneAtATime;
+            assert!(by_command(&server).is_empty());
+        }
     }
 
     #[test]

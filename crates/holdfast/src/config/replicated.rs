@@ -151,13 +151,15 @@ pub struct Server {
 
 /// How the processes of the server run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Run {
     /// The server is the process that is started; its children are not protected.
     #[default]
     Auto,
     /// All processes are in one log, and run as they like (decision 33).
     Parallel,
+    /// Besides, one thread of all of them runs at a time (decision 34).
+    OneAtATime,
 }
 
 impl Run {
@@ -167,7 +169,14 @@ impl Run {
         match self {
             Self::Auto => "auto",
             Self::Parallel => "parallel",
+            Self::OneAtATime => "one-at-a-time",
         }
+    }
+
+    /// Whether all processes of the server are in one log.
+    #[must_use]
+    pub const fn is_family(self) -> bool {
+        !matches!(self, Self::Auto)
     }
 }
 

@@ -451,7 +451,7 @@ impl<'a> MemberContext<'a> {
             shim: fingerprint::shim_path()?,
             open_files: open_files::of_server(mode)?,
             aslr: server.aslr,
-            family: server.run == Run::Parallel,
+            family: server.run.is_family(),
         };
         let settings = self.settings(mode)?;
         let started = Server::start(&command, &settings)
@@ -540,6 +540,10 @@ pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'stat
 /// What the shim is told to do otherwise than usual.
 fn shim_options(config: &Config) -> u32 {
     let trap_tsc = if config.server.trap_tsc { option::TRAP_TSC } else { 0 };
-    let family = if config.server.run == Run::Parallel { option::FAMILY } else { 0 };
-    trap_tsc | family | config.group.buffering.option()
+    let run = match config.server.run {
+        Run::Auto => 0,
+        Run::Parallel => option::FAMILY,
+        Run::OneAtATime => option::FAMILY | option::ONE_AT_A_TIME,
+    };
+    trap_tsc | run | config.group.buffering.option()
 }

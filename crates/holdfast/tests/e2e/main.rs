@@ -52,6 +52,7 @@ mod nonsense_in_the_config_is_explained;
 mod one_client_ends_nobodys_takeover;
 mod one_file_for_all_hosts;
 mod packets_can_be_watched;
+mod racing_threads_run_one_at_a_time;
 mod redis_files;
 mod redis_survives_the_death_of_daemon_and_server;
 mod servers_keep_what_the_page_says;

@@ -67,6 +67,8 @@ pub struct GroupOptions {
     pub rebuild: bool,
     /// Whether all of the server's processes are in one log.
     pub is_family: bool,
+    /// Whether, besides, one of its threads runs at a time.
+    pub one_at_a_time: bool,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }

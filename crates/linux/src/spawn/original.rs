@@ -30,9 +30,9 @@ const UNACKED_MAX: usize = 16 << 20;
 /// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
-/// Why no image is taken of a server with `run = "parallel"`.
-const FAMILY: &str =
-    "it can never be copied: it has child processes, which are all in its log (run = \"parallel\")";
+/// Why no image is taken of a server whose processes are all in one log.
+const FAMILY: &str = "it can never be copied: its processes are all in one log (run = \"parallel\" \
+                      or \"one-at-a-time\")";
 
 impl Server {
     /// It was found running: this process is not told how it ends.

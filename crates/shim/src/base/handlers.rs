@@ -3,7 +3,7 @@
 //! signals.
 
 use crate::base::actions::ActionCell;
-use crate::base::real;
+use crate::base::{real, token};
 use core::sync::atomic::AtomicBool;
 
 /// End of the signals, which are counted from 1.
@@ -41,6 +41,10 @@ pub fn restore() {
 
 /// Runs the server's own handler of `signal`.
 pub fn run(signal: i32) {
+    token::lend(|| run_own(signal));
+}
+
+fn run_own(signal: i32) {
     let Some(action) = wanted(signal).filter(has_handler) else { return };
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the server's handler; a zeroed siginfo but for the number.

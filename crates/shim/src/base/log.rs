@@ -6,7 +6,8 @@
 
 use crate::base::state::{self, Mode, group, header, threaded};
 use crate::base::table::Call;
-use crate::base::{conns, copy, handlers, processes, report, ring, robust, sys};
+use crate::base::watch::Watch;
+use crate::base::{conns, copy, handlers, processes, report, ring, robust, sys, token};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::buffering::Buffering;
 use holdfast_wire::group::TURN_WORDS;
@@ -292,6 +293,11 @@ impl Taken {
         if threads {
             group().last.0.store(myself(), Relaxed);
         }
+        if threads && token::is_chosen() {
+            // Whose record is next goes on when this thread has come to its next call.
+            token::go_on();
+            return h.head.0.store(next, SeqCst);
+        }
         h.head.0.store(next, SeqCst);
         if threads && next < h.tail.0.load(Acquire) {
             let tid = read_at(next).header.tid;
@@ -319,10 +325,16 @@ impl Taken {
 pub fn take_any() -> Option<Taken> {
     let h = header();
     loop {
+        if token::is_chosen() {
+            token::give();
+        }
         let head = h.head.0.load(Acquire);
         if head < h.tail.0.load(Acquire) {
             let taken = read_at(head);
             if is_for_anybody(&taken.header) {
+                if token::is_chosen() && token::another_runs() {
+                    wait_for_other();
+                }
                 settle(head);
                 continue;
             }
@@ -334,6 +346,9 @@ pub fn take_any() -> Option<Taken> {
                     wait_for_turn(head, false);
                 }
                 continue;
+            }
+            if token::is_chosen() && token::another_runs() {
+                wait_for_other();
             }
             match Op::from_u8(taken.header.op) {
                 Some(Op::Pad) => taken.done(),
@@ -409,12 +424,43 @@ fn waits_for_more() -> bool {
 /// The replica's calling thread makes a call that is not in the log, perhaps
 /// forever: another thread must wait for more.
 pub fn leave() {
+    if token::is_chosen() {
+        token::give();
+        if state::mode() == Mode::Replay {
+            wake_next();
+        }
+    }
     if group().last.0.compare_exchange(myself(), 0, SeqCst, Relaxed).is_err() {
         return;
     }
     let sleepers = group().sleepers.0.load(SeqCst);
     if sleepers != 0 {
         wake(sleepers.trailing_zeros() as u16);
+    }
+}
+
+/// Wakes the thread whose record is next.
+fn wake_next() {
+    let h = header();
+    let head = h.head.0.load(SeqCst);
+    if head < h.tail.0.load(SeqCst) {
+        wake(read_at(head).header.tid);
+    }
+}
+
+/// The calling thread's record is at the head: waits until the thread that runs has come to
+/// its next call.
+fn wait_for_other() {
+    let (word, mut watch) = (turn_word(state::tid()), Watch::new());
+    while token::another_runs() && state::mode() == Mode::Replay {
+        let seen = word.load(SeqCst);
+        if !token::another_runs() {
+            return;
+        }
+        let r = sys::futex_wait(word, seen, state::is_family(), token::REPLICA_LOOK_NS);
+        if r == -(libc::ETIMEDOUT as isize) {
+            token::look_at_other(&mut watch);
+        }
     }
 }
 

@@ -2,9 +2,12 @@
 //! real. What the first of them does meanwhile belongs to the promotion.
 
 use crate::base::cells::SetOnce;
+use crate::base::log::Entry;
 use crate::base::state::{self, MAIN_AWAY, Mode, header, mode};
-use crate::base::{binds, conns, defer, leash, log, quiet, ring, sys};
+use crate::base::table::Call;
+use crate::base::{binds, conns, defer, leash, log, quiet, ring, sys, token};
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use holdfast_wire::log::Op;
 use holdfast_wire::shm::mode as shared_mode;
 
 /// Time between the others' looks at whether one of them must promote in its
@@ -82,6 +85,34 @@ pub fn park() {
 /// Runs a call that waits for other threads and that is not in the log: its
 /// outcome depends on theirs.
 pub fn outside<T>(f: impl Fn() -> T) -> T {
+    let result = outside_alone(f);
+    go_on();
+    result
+}
+
+/// A thread begins, or goes on behind a wait that is in no other record: where threads run
+/// one at a time, both members must know where.
+pub fn go_on() {
+    if !token::is_chosen() || !state::threaded() {
+        return;
+    }
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(()),
+        Mode::Record => {
+            log::append(Entry::new(Op::Lock, Call::sched_yield, 0, 0), &[]);
+            Some(())
+        }
+        Mode::Replay => match log::take(Op::Lock, Call::sched_yield, 0) {
+            Some(taken) => {
+                taken.done();
+                Some(())
+            }
+            None => start_over(),
+        },
+    });
+}
+
+fn outside_alone<T>(f: impl Fn() -> T) -> T {
     quiet::call(|call| {
         match mode() {
             Mode::Record => {
@@ -94,7 +125,7 @@ pub fn outside<T>(f: impl Fn() -> T) -> T {
         let (main, at_end) = (state::is_first(), &state::process().at_end);
         at_end.fetch_add(1, SeqCst);
         MAIN_AWAY.fetch_or(main, SeqCst);
-        let result = call.wait(&f);
+        let result = token::apart(|| call.wait(&f));
         if main {
             MAIN_AWAY.store(false, SeqCst);
         }

@@ -10,7 +10,7 @@
 //! fence.
 
 use crate::base::state::{self, Mode, header, mode};
-use crate::base::{handlers, sys};
+use crate::base::{handlers, sys, token};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
 use holdfast_wire::quiet::{Thread, state as at};
@@ -35,6 +35,8 @@ pub struct Call {
     before: u32,
     /// Value of `Header::park` at the beginning.
     seen: u32,
+    /// Whether the thread holds the token for this call.
+    holds: bool,
 }
 
 /// Runs a logged call: `f` reads the mode and does what it demands. `None` starts
@@ -57,7 +59,7 @@ fn enter() -> Call {
     if seen & 1 != 0 && before == at::OUTSIDE {
         seen = stand_still(place);
     }
-    Call { place, before, seen }
+    Call { place, before, seen, holds: token::enter() }
 }
 
 /// Says where the thread is from here on; returns what [`park_word`] says then.
@@ -101,6 +103,9 @@ impl Drop for Call {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
         self.place.state.store(self.before, Relaxed);
+        if self.holds {
+            token::exit();
+        }
     }
 }
 
@@ -109,6 +114,13 @@ impl Call {
     /// over, because it has not happened.
     #[inline]
     pub fn sleep(&self, raw: impl FnOnce() -> isize) -> Option<isize> {
+        if token::is_chosen() {
+            return token::lend(|| self.sleep_quiet(raw));
+        }
+        self.sleep_quiet(raw)
+    }
+
+    fn sleep_quiet(&self, raw: impl FnOnce() -> isize) -> Option<isize> {
         if self.before != at::OUTSIDE {
             return Some(raw());
         }

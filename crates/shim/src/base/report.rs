@@ -5,6 +5,7 @@ use crate::base::ring;
 use crate::base::state::{self, Mode, header, header_ptr, mode, tid};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::{self, Call};
+use crate::base::token;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::{Header, Op};
@@ -88,7 +89,12 @@ fn hint(there: Option<Op>, here: Op) -> &'static str {
     if either(Op::Fork) {
         "only one of them forks: start the server in the foreground, as one process"
     } else if either(Op::Lock) {
-        "threads race outside pthread locks, as by atomics: use fewer threads or workers"
+        if token::is_chosen() {
+            "threads ran beside each other (`status` counts overlaps), or data before differed"
+        } else {
+            "threads race outside pthread locks, as by atomics: use fewer threads or workers, or \
+             `run = \"one-at-a-time\"` in [server]"
+        }
     } else if state::threaded() {
         "threads that race outside pthread locks, or other data before: use fewer threads or \
          workers, and the same files and settings on both members"

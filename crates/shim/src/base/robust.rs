@@ -23,10 +23,15 @@ pub fn note_process() {
 
 #[inline]
 pub fn lock(word: &AtomicU32) {
-    let own = OWN.load(Relaxed);
-    if word.compare_exchange(0, own, Acquire, Relaxed).is_err() {
-        wait(word, own);
+    if !try_lock(word) {
+        wait(word, OWN.load(Relaxed));
     }
+}
+
+/// Takes a lock that nobody has.
+#[inline]
+pub fn try_lock(word: &AtomicU32) -> bool {
+    word.compare_exchange(0, OWN.load(Relaxed), Acquire, Relaxed).is_ok()
 }
 
 #[cold]

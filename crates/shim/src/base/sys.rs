@@ -111,6 +111,7 @@ pub const fn takes_numbers(call: i64) -> bool {
             | libc::SYS_exit_group
             | libc::SYS_flock
             | libc::SYS_pidfd_open
+            | libc::SYS_sched_yield
     )
 }
 
@@ -192,6 +193,12 @@ pub fn futex_wake(word: &AtomicU32, shared: bool) {
     let op = if shared { libc::FUTEX_WAKE } else { libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG };
     // SAFETY: memory of ours, of the sizes that are said.
     unsafe { syscall!(SYS_futex, word.as_ptr(), op, i32::MAX) };
+}
+
+/// Wakes one of those who sleep on a `word` that processes share.
+pub fn futex_wake_one(word: &AtomicU32) {
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
 /// Takes a lock of the shim's own.

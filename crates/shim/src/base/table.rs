@@ -125,8 +125,10 @@ calls! {
     pthread_once Replayed "also call_once: the same thread runs the routine";
     mtx Replayed "order of C11's mtx_lock, mtx_trylock, mtx_timedlock, cnd_wait, cnd_timedwait";
     sem Replayed "order of sem_wait, sem_trywait, sem_timedwait";
-    atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is not ordered: where it shows, the replica diverges and is reported";
+    atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is ordered with `[server] run` set to `one-at-a-time` only: else, where it shows, the replica diverges and is reported";
     syscall Replayed "the calls above by number; others pass";
+    sched_yield Replayed "also thrd_yield: with `[server] run` set to `one-at-a-time` another thread may run here; else passed";
+    futex Replayed "by number: with `[server] run` set to `one-at-a-time` waits and wake-ups are in the log, but for those of priority inheritance; else passed";
 }
 
 #[cfg(test)]

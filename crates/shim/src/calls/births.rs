@@ -9,7 +9,9 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, FAULT_FD, MAIN_AWAY, Mode, inside, mode};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, conns, defer, fds, park, processes, report, robust, waiting};
+use crate::base::{
+    alarm, conns, defer, fds, park, processes, report, robust, token, waiting, watch,
+};
 use crate::calls::{adopted, descriptors, identity, processors, signals, threads};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -78,6 +80,8 @@ pub fn before() {
 
 fn begin_record() {
     defer::flush();
+    // Until the record is there.
+    token::enter();
     log::hold().keep();
     let place = processes::free_place();
     let number = place.and_then(|_| threads::draw());
@@ -187,6 +191,7 @@ fn finish(pid: i32) -> i32 {
             }
             state::set_forking(false);
             log::release();
+            token::exit();
             if place == NOWHERE && pid > 0 {
                 reap(pid);
             }
@@ -225,6 +230,8 @@ pub fn born() {
     adopted::forget();
     threads::tell_of_end(usize::from(number));
     alarm::arm_thread();
+    watch::forget_task();
+    park::go_on();
 }
 
 /// A process of the family that is not its first one ends by its own will, or becomes
@@ -244,6 +251,7 @@ pub fn leave() -> bool {
     loop {
         match mode() {
             Mode::Record => {
+                token::enter();
                 let held = log::hold();
                 log::append_held(&held, Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
                 // The replica's has no other threads any more.
@@ -263,6 +271,7 @@ pub fn leave() -> bool {
             Mode::Pass => break,
         }
     }
+    token::give();
     state::set_mode(Mode::Pass);
     true
 }

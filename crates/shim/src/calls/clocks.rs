@@ -6,7 +6,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode, threaded};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, quiet, ring};
+use crate::base::{alarm, defer, park, quiet, ring, token};
 use crate::calls::shapes::with_data;
 use crate::calls::{readings, signals};
 use core::cell::Cell;
@@ -265,7 +265,7 @@ fn sleep_for(
             if log::is_on() {
                 ring::kick();
             }
-            let r = this.sleep(raw)?;
+            let r = token::apart(|| this.sleep(raw))?;
             signals::deliver();
             log::append(Entry::new(Op::Result, Call::sleep, -1, r), &[]);
             Some(r)

@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, inside, mode, threaded};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
+use crate::base::{defer, park, quiet, token};
 use crate::calls::shapes::with_data;
 use crate::calls::signals;
 use holdfast_wire::log::Op;
@@ -14,14 +14,15 @@ fn are_ordered() -> bool {
     state::is_family() && threaded() && mode() != Mode::Pass && !inside()
 }
 
-/// Takes a lock by `raw`, and on the replica, where the primary got it, by `wait`.
-fn take(fd: i32, raw: impl Fn() -> isize, wait: impl Fn() -> isize) -> isize {
+/// Takes a lock by `raw`, which `may_block`, and on the replica, where the primary got it,
+/// by `wait`.
+fn take(fd: i32, may_block: bool, raw: impl Fn() -> isize, wait: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
             defer::flush();
-            let r = this.sleep(&raw)?;
+            let r = token::apart_if(may_block, || this.sleep(&raw))?;
             log::append(Entry::new(Op::Lock, Call::fcntl, fd, r), &[]);
             Some(r)
         }
@@ -55,7 +56,7 @@ pub fn of_fcntl(fd: i32, command: i32, arg: usize) -> Option<isize> {
     if !are_ordered() || arg == 0 || unlocks() {
         return None;
     }
-    Some(take(fd, || call(command), || call(waits)))
+    Some(take(fd, command == waits, || call(command), || call(waits)))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -65,5 +66,6 @@ pub unsafe extern "C" fn flock(fd: i32, operation: i32) -> i32 {
         return libc_result(raw()) as i32;
     }
     let wait = || sys!(SYS_flock, fd, operation & !libc::LOCK_NB);
-    libc_result(take(fd, raw, wait)) as i32
+    let may_block = operation & libc::LOCK_NB == 0;
+    libc_result(take(fd, may_block, raw, wait)) as i32
 }

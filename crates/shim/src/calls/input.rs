@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet, report, ring};
+use crate::base::{conns, defer, park, quiet, report, ring, token};
 use crate::calls::passed::{self, Passed};
 use crate::calls::{children, family, inherited, signals};
 use holdfast_wire::hash::hash_pieces;
@@ -46,13 +46,14 @@ fn input_by_mode(
     }
 }
 
-/// Runs a call that may block, handling signals as the kernel would have. `None`: the
-/// server's call starts over.
-pub fn interruptible(call: &quiet::Call, mut raw: impl FnMut() -> isize) -> Option<isize> {
+/// Runs a call that may block until something comes, handling signals as the kernel would
+/// have. `None`: the server's call starts over.
+pub fn interruptible(call: &quiet::Call, fd: i32, mut raw: impl FnMut() -> isize) -> Option<isize> {
     signals::deliver();
     ring::before_block();
     loop {
-        let r = call.sleep(&mut raw)?;
+        let may_block = token::may_wait_for_input(fd);
+        let r = token::apart_if(may_block, || call.sleep(&mut raw))?;
         if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
             return Some(r);
         }
@@ -63,7 +64,7 @@ pub fn interruptible(call: &quiet::Call, mut raw: impl FnMut() -> isize) -> Opti
 /// connections.
 fn from_world(call: &quiet::Call, fd: i32, raw: impl Fn() -> isize) -> Option<isize> {
     defer::flush_before_blocking(fd);
-    inherited::outside_reset(fd).or_else(|| interruptible(call, raw))
+    inherited::outside_reset(fd).or_else(|| interruptible(call, fd, raw))
 }
 
 fn record(

@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode, threaded};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet, report, ring, sys};
+use crate::base::{defer, park, quiet, report, ring, sys, token};
 use crate::calls::clocks;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -41,7 +41,9 @@ fn is_taken(r: i32) -> bool {
 /// How long a thread may wait for a lock.
 #[derive(Clone, Copy)]
 enum Wait {
-    /// Not at all, or until it has the lock.
+    /// Not at all.
+    Never,
+    /// Until it has the lock.
     Open,
     /// Until a point in time.
     Timed,
@@ -65,8 +67,9 @@ fn acquire(
     quiet::call(|this| {
         if mode() != Mode::Replay {
             let r = first().unwrap_or_else(|| match kind {
-                Wait::Open => this.wait(&attempt),
-                Wait::Timed => this.wait_timed(0, &attempt),
+                Wait::Never => this.wait(&attempt),
+                Wait::Open => token::apart(|| this.wait(&attempt)),
+                Wait::Timed => token::apart(|| this.wait_timed(0, &attempt)),
             });
             if !this.is_over() {
                 log_lock(call, caller, r);
@@ -97,7 +100,8 @@ fn acquire_waiting(
     give_back: impl Fn() -> i32,
 ) -> i32 {
     let first = || {
-        if !defer::is_waiting() {
+        // Who gets it at once keeps the token.
+        if !defer::is_waiting() && !token::is_chosen() {
             return None;
         }
         match attempt() {
@@ -149,7 +153,7 @@ macro_rules! locks {
             }
             unsafe extern "C" fn $t_from(object: usize, caller: usize) -> i32 {
                 acquire(
-                    Wait::Open,
+                    Wait::Never,
                     (Call::$t_call, caller),
                     || None,
                     || real(Real::$t_real)(object, 0, 0, 0),
@@ -253,10 +257,14 @@ unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
 fn sem(object: usize, caller: usize, kind: Wait, attempt: impl Fn() -> i32) -> i32 {
     defer::flush();
     let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
+    let first = || {
+        let is_free = token::is_chosen() && real(Real::SemTrywait)(object, 0, 0, 0) == 0;
+        is_free.then_some(0)
+    };
     let r = acquire(
         kind,
         (Call::sem, caller),
-        || None,
+        first,
         || coded(attempt()),
         || coded(real(Real::SemWait)(object, 0, 0, 0)),
         || real(Real::SemPost)(object, 0, 0, 0),
@@ -273,7 +281,7 @@ unsafe extern "C" fn sem_waits(object: usize, caller: usize) -> i32 {
 }
 
 unsafe extern "C" fn sem_tries(object: usize, caller: usize) -> i32 {
-    sem(object, caller, Wait::Open, || real(Real::SemTrywait)(object, 0, 0, 0))
+    sem(object, caller, Wait::Never, || real(Real::SemTrywait)(object, 0, 0, 0))
 }
 
 unsafe extern "C" fn sem_waits_until(object: usize, time: usize, caller: usize) -> i32 {
@@ -330,7 +338,7 @@ fn wait_on_condition(
         if mode() != Mode::Replay {
             defer::flush();
             ring::before_block();
-            let r = this.wait_timed(condition, &raw);
+            let r = token::apart(|| this.wait_timed(condition, &raw));
             if this.is_over() {
                 return None;
             }
@@ -509,7 +517,8 @@ unsafe extern "C" fn once(control: usize, function: extern "C" fn(), caller: usi
     quiet::call(|_| {
         if mode() != Mode::Replay {
             ROUTINE.set(Some(Routine { function, caller, taken: None }));
-            let r = raw(chosen);
+            // It runs the server's code, or waits for another thread that does.
+            let r = token::lend(|| raw(chosen));
             if ROUTINE.take().is_some() {
                 log_lock(Call::pthread_once, caller, 0);
             }

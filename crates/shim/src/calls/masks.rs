@@ -6,7 +6,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, processes, quiet, ring};
+use crate::base::{alarm, defer, park, processes, quiet, ring, token};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -70,7 +70,11 @@ fn with_handlers_noting(
             about_to_wait();
             signals::deliver();
             let has_run = waits && signals::take_delivered();
-            let r = if has_run { -(libc::EINTR as isize) } else { this.sleep(&raw)? };
+            let r = if has_run {
+                -(libc::EINTR as isize)
+            } else {
+                token::apart_if(waits, || this.sleep(&raw))?
+            };
             signals::deliver();
             log::append(Entry::new(Op::Result, call, fd, r), &[]);
             Some(r)
@@ -115,7 +119,8 @@ pub unsafe extern "C" fn pause() -> i32 {
 pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
     let none = core::ptr::null::<u8>();
     // SAFETY: the server's own set, and nothing to fill in.
-    let raw = || unsafe { syscall!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES) };
+    let raw =
+        || token::apart(|| unsafe { syscall!(SYS_rt_sigtimedwait, set, none, none, SET_BYTES) });
     if mode() == Mode::Record {
         about_to_wait();
     }
@@ -144,7 +149,8 @@ pub unsafe extern "C" fn sigtimedwait(
         about_to_wait();
     }
     // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES) };
+    let raw =
+        || token::apart(|| unsafe { syscall!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES) });
     libc_result(with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw)) as i32
 }
 

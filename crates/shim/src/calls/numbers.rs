@@ -1,12 +1,12 @@
 //! Calls by number, and calls that are refused on sockets and pipes.
 
+use crate::base::fds;
 use crate::base::report::refused;
 use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{self, libc_result, sys};
-use crate::base::{defer, fds};
 use crate::calls::{
     clocks, descriptors, files, identity, input, local, masks, output, processes, random, ready,
-    replace, sockets,
+    replace, sockets, turns,
 };
 
 /// Calls by number: those of the table go to their functions.
@@ -114,10 +114,8 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_seccomp if identity::refuses_filters() => {
                 libc_result(-(libc::EINVAL as isize))
             }
-            libc::SYS_futex => {
-                defer::flush();
-                return None;
-            }
+            libc::SYS_futex => return turns::futex(x),
+            libc::SYS_sched_yield => libc_result(turns::yield_turn()),
             libc::SYS_io_uring_setup => {
                 no_such_call("io_uring", "start the server without io_uring")
             }

@@ -5,7 +5,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode, threaded};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{conns, defer, park, quiet, report, robust};
+use crate::base::{conns, defer, park, quiet, report, robust, token};
 use crate::calls::{children, family, inherited, signals};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
@@ -74,7 +74,10 @@ fn record(
         Some(r) => r,
         None => loop {
             // What the log already has of the write is not logged again.
-            let r = if intent == 0 { call.sleep(&raw)? } else { raw() };
+            let r = token::apart_if(token::may_block(fd), || match intent {
+                0 => call.sleep(&raw),
+                _ => Some(token::lend(&raw)),
+            })?;
             if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
                 break r;
             }
@@ -94,7 +97,10 @@ fn record(
 fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
     if state::is_family() && conn != NO_CONN && threaded() {
         let word = &conns::entry(conn).writer;
-        robust::lock(word);
+        if !robust::try_lock(word) {
+            // Who has it may wait for the token.
+            token::apart(|| robust::lock(word));
+        }
         return Some(Writing::Family(word));
     }
     let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
@@ -443,8 +449,10 @@ fn sendfile_record(
     log::commit();
     let r = match inherited::outside_reset(out) {
         Some(r) => r,
-        None if intent == 0 => call.sleep(|| raw(write.len))?,
-        None => raw(write.len),
+        None => token::apart_if(token::may_block(out), || match intent {
+            0 => call.sleep(|| raw(write.len)),
+            _ => Some(token::lend(|| raw(write.len))),
+        })?,
     };
     if log::which() != intent
         && let Ok(chunk) = Chunk::read(file, from, count)

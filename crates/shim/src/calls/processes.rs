@@ -7,7 +7,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
+use crate::base::{defer, park, quiet, token};
 use crate::calls::shapes::with_data;
 use crate::calls::{adopted, births, children};
 use holdfast_wire::log::Op;
@@ -59,8 +59,9 @@ pub unsafe extern "C" fn wait4(pid: i32, status: *mut u8, options: i32, usage: *
     }
     let mut word = 0i32;
     let at = &raw mut word;
+    let may_block = options & libc::WNOHANG == 0;
     let raw = || loop {
-        let r = children::wait4(pid, at, options, usage);
+        let r = token::apart_if(may_block, || children::wait4(pid, at, options, usage));
         // SAFETY: the kernel has filled it.
         if r <= 0 || !children::has_ended(unsafe { *at }) {
             break r;
@@ -105,8 +106,9 @@ pub unsafe extern "C" fn wait3(status: *mut u8, options: i32, usage: *mut u8) ->
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn waitid(kind: i32, id: u32, info: *mut u8, options: i32) -> i32 {
+    let may_block = options & libc::WNOHANG == 0;
     let raw = || loop {
-        let r = children::waitid(kind, id, info, options);
+        let r = token::apart_if(may_block, || children::waitid(kind, id, info, options));
         let Some(pid) = children::end_told(info).filter(|_| r == 0) else { break r };
         births::ended(pid);
         if options & libc::WNOWAIT != 0 || !adopted::is_adopted(pid) {

@@ -7,7 +7,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet, ring};
+use crate::base::{defer, park, quiet, ring, token};
 use crate::calls::shapes::new_fd;
 use crate::calls::{family, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -89,7 +89,12 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
 
 /// A wait with a signal mask: the server has looked at the handlers' effects
 /// before it came here. A handler that runs only now must end the wait.
-fn wait_with_mask(call: &quiet::Call, mask: *const u8, raw: impl Fn() -> isize) -> Option<isize> {
+fn wait_with_mask(
+    call: &quiet::Call,
+    mask: *const u8,
+    may_block: bool,
+    raw: impl Fn() -> isize,
+) -> Option<isize> {
     defer::flush();
     signals::take_delivered();
     signals::deliver();
@@ -98,7 +103,7 @@ fn wait_with_mask(call: &quiet::Call, mask: *const u8, raw: impl Fn() -> isize) 
         if !mask.is_null() && signals::take_delivered() {
             return Some(-(libc::EINTR as isize));
         }
-        let r = call.sleep(&raw)?;
+        let r = token::apart_if(may_block, || call.sleep(&raw))?;
         if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
             return Some(r);
         }
@@ -201,13 +206,13 @@ fn wait_for_events(
 ) -> Option<isize> {
     let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
     let Some(listener) = queued.filter(|_| max > 0) else {
-        let r = wait_with_mask(call, mask, || raw(max, timeout_ms))?;
+        let r = wait_with_mask(call, mask, timeout_ms != 0, || raw(max, timeout_ms))?;
         // SAFETY: the kernel filled so many events of the caller's array.
         mark_dead(unsafe { slice_mut(events, r.max(0) as usize) });
         return Some(r);
     };
     let room = (max - 1).max(1);
-    let n = wait_with_mask(call, mask, || raw(room, 0))?.max(0) as usize;
+    let n = wait_with_mask(call, mask, false, || raw(room, 0))?.max(0) as usize;
     // SAFETY: as above.
     let filled = unsafe { slice_mut(events, n) };
     mark_dead(filled);
@@ -326,7 +331,7 @@ pub unsafe extern "C" fn ppoll(
     let r = quiet::call(|call| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
-            let r = poll_world(call, entries, mask, raw)?;
+            let r = poll_world(call, entries, mask, may_block(time), raw)?;
             if log::is_on() {
                 log_poll(entries, r);
             }
@@ -364,11 +369,18 @@ unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
     unsafe { core::slice::from_raw_parts_mut(at, n) }
 }
 
+/// Whether a wait has a limit other than none at all.
+fn may_block(time: *const libc::timespec) -> bool {
+    // SAFETY: a non-null timeout is the caller's.
+    unsafe { time.as_ref() }.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0)
+}
+
 /// Like [`wait_for_events`], for `poll`.
 fn poll_world(
     call: &quiet::Call,
     entries: &mut [libc::pollfd],
     mask: *const u8,
+    may_block: bool,
     raw: impl Fn() -> isize,
 ) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener()
@@ -379,7 +391,7 @@ fn poll_world(
         }
         return Some(entries.iter().filter(|p| p.revents != 0).count() as isize);
     }
-    let r = wait_with_mask(call, mask, raw)?;
+    let r = wait_with_mask(call, mask, may_block, raw)?;
     for p in entries.iter_mut().filter(|p| p.revents & libc::POLLHUP != 0) {
         if inherited::is_dead(p.fd) {
             p.revents |= libc::POLLERR;
@@ -441,7 +453,7 @@ pub unsafe extern "C" fn pselect(
     let result = quiet::call(|call| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
-            let result = select_world(call, n, &sets, mask, raw)?;
+            let result = select_world(call, n, &sets, mask, may_block(time), raw)?;
             let parts =
                 sets.map(|s| (s.cast_const(), if s.is_null() || result < 0 { 0 } else { bytes }));
             log::append(Entry::new(Op::Data, Call::select, n, result), &parts);
@@ -472,6 +484,7 @@ fn select_world(
     n: i32,
     sets: &[*mut u8; 3],
     mask: *const u8,
+    may_block: bool,
     raw: impl Fn() -> isize,
 ) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener().filter(|l| *l < n && !sets[0].is_null()) {
@@ -488,7 +501,7 @@ fn select_world(
             }
         }
     }
-    wait_with_mask(call, mask, raw)
+    wait_with_mask(call, mask, may_block, raw)
 }
 
 /// Registers every remembered place anew: a fresh `EPOLL_CTL_ADD` reports

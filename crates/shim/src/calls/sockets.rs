@@ -6,7 +6,7 @@ use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{binds, conns, defer, park, quiet, report};
+use crate::base::{binds, conns, defer, park, quiet, report, token};
 use crate::calls::input::interruptible;
 use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
 use crate::calls::{children, family, inherited, signals};
@@ -76,7 +76,9 @@ pub unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
 pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
     // SAFETY: the server's own call, with its own arguments.
-    let raw = || unsafe { syscall!(SYS_connect, fd, addr, len) };
+    let raw = || {
+        token::apart_if(token::may_block(fd), || unsafe { syscall!(SYS_connect, fd, addr, len) })
+    };
     if !fds::is_virtual(fd) || mode() == Mode::Pass {
         return libc_result(raw()) as i32;
     }
@@ -130,7 +132,8 @@ struct Peer {
 
 fn accept_record(call: &quiet::Call, fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     defer::flush_before_blocking(fd);
-    let r = interruptible(call, || inherited::accept(fd, flags, &mut peer.addr, &mut peer.len))?;
+    let raw = || inherited::accept(fd, flags, &mut peer.addr, &mut peer.len);
+    let r = interruptible(call, fd, raw)?;
     // Connections get their numbers in the log's order.
     let held = log::hold();
     let mut r = refuse_high(r);

@@ -5,7 +5,7 @@ use crate::base::real::{self, Real, real, real6};
 use crate::base::report::refused;
 use crate::base::state::{Mode, mode};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, log, quiet, sys};
+use crate::base::{alarm, defer, log, quiet, sys, token};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{adopted, births, children, processors};
 
@@ -33,7 +33,8 @@ pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn system(command: *const u8) -> i32 {
     before_effect();
-    let raw = || elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize);
+    let run = || elsewhere(|| real(Real::System)(command as usize, 0, 0, 0) as isize);
+    let raw = || token::apart(run);
     inside_libc(|| simple(Call::spawn, -1, false, raw)) as i32
 }
 

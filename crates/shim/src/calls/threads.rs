@@ -6,7 +6,7 @@ use crate::base::real::{self, Real, real};
 use crate::base::state::{self, MAIN_AWAY, Mode, THREADED, mode};
 use crate::base::sys::sys;
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, processes, quiet, report};
+use crate::base::{alarm, defer, park, processes, quiet, report, token};
 use crate::calls::{clocks, identity, locks, processors};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::group::THREAD_NUMBERS;
@@ -39,6 +39,7 @@ pub fn note_main() {
     let process = state::process();
     process.threads.store(1, Relaxed);
     process.pid.store(sys!(SYS_getpid) as i32, SeqCst);
+    processes::own_thread(0, 0);
     let mut key = 0;
     // SAFETY: libc's own functions; the first keys need no memory.
     unsafe { pthread_key_create(&raw mut key, ended) };
@@ -100,6 +101,7 @@ extern "C" fn begin(number: usize) -> Start {
     tell_of_end(number);
     alarm::arm_thread();
     processors::free_thread();
+    park::go_on();
     let (function, arg) = &STARTS[number];
     Start { function: function.load(Relaxed), arg: arg.load(Relaxed) }
 }
@@ -171,6 +173,7 @@ pub fn before_first() {
     unsafe { identity::getpid() };
     never_interrupt_python();
     THREADED.store(true, SeqCst);
+    token::begin();
 }
 
 /// A Python thread that waits for the interpreter makes the running one give it

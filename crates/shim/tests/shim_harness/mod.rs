@@ -231,6 +231,19 @@ fn observe_promoted(
     edit: impl FnOnce(&mut [u8]),
     after: impl FnOnce(&Server),
 ) -> Outcome {
+    observe_members(argv, port, options, name, load, |_, log| edit(log), after)
+}
+
+/// Like [`observe_promoted`]; `edit` gets the killed primary, too.
+fn observe_members(
+    argv: &[&str],
+    port: u16,
+    options: u32,
+    name: &str,
+    load: impl FnOnce() + Send,
+    edit: impl FnOnce(&Server, &mut [u8]),
+    after: impl FnOnce(&Server),
+) -> Outcome {
     let _limit = limit::limit(name);
     let dirs = directories(name);
     let stop = AtomicBool::new(false);
@@ -246,7 +259,7 @@ fn observe_promoted(
     });
     let of_primary = (primary.memory.mode(), primary.memory.reason());
     primary.kill();
-    edit(&mut log);
+    edit(&primary, &mut log);
     let mut replica = Ended(start(argv, port, options, mode::REPLAY, &dirs[1]));
     let left = replay(&replica, &log);
     let of_replica = (replica.memory.mode(), replica.memory.reason());
@@ -312,6 +325,38 @@ pub fn run_and_promote_family(
     after: impl FnOnce(),
 ) {
     run_and_promote_with((option::FAMILY, || ()), argv, port, name, load, after);
+}
+
+/// Like [`observe`]; the replica must go live then, and `after` is its clients' work. Says
+/// besides how often threads of either member ran beside one that had the token.
+pub fn observe_live(
+    argv: &[&str],
+    port: u16,
+    options: u32,
+    name: &str,
+    load: impl FnOnce() + Send,
+    after: impl FnOnce(),
+) -> (Outcome, [u64; 2]) {
+    let mut overlaps = [0; 2];
+    let [of_primary, of_replica] = &mut overlaps;
+    let mut is_live = false;
+    let outcome = observe_members(
+        argv,
+        port,
+        options,
+        name,
+        load,
+        |primary, _| *of_primary = primary.memory.overlaps(),
+        |replica| {
+            *of_replica = replica.memory.overlaps();
+            promote(replica);
+            after();
+            is_live = true;
+        },
+    );
+    consumed(&outcome);
+    assert!(is_live, "{}", outcome.said);
+    (outcome, overlaps)
 }
 
 fn run_and_promote_with(
@@ -391,7 +436,8 @@ fn promote(replica: &Server) {
     replica.memory.set_mode(mode::LIVE);
 }
 
-fn consumed(o: &Outcome) {
+/// Asserts that a replica has consumed all of its log without a difference.
+pub fn consumed(o: &Outcome) {
     assert_eq!(o.primary, (mode::RECORD, String::new()), "{}", o.said);
     let end = (o.replica.0, o.left);
     assert_eq!(end, (mode::REPLAY, 0), "{} bytes of log; {}\n{}", o.log_len, o.replica.1, o.said);

@@ -335,12 +335,13 @@ fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
 
 /// A family of processes cannot be copied yet, and what needs a copy cannot be had with it.
 fn check_run(findings: &mut Findings, run: Option<&Spanned<Run>>, group: &Group) {
-    let Some(run) = run.filter(|run| *run.get_ref() == Run::Parallel) else { return };
+    let Some(run) = run.filter(|run| run.get_ref().is_family()) else { return };
+    let word = run.get_ref().word();
     let needs = [(group.mode == Mode::Cold, "mode = \"cold\""), (group.rebuild, "rebuild = true")];
     for (_, setting) in needs.iter().filter(|(is_set, _)| *is_set) {
         findings.add(
             run.span(),
-            format!("run = \"parallel\" and {setting} cannot be had together"),
+            format!("run = \"{word}\" and {setting} cannot be had together"),
             "no image can be taken of a server of several processes: leave one of the two out",
         );
     }

@@ -280,15 +280,24 @@ fn output_waits_for_all_unless_the_file_says_otherwise() {
 
 #[test]
 fn a_family_is_asked_for_and_goes_with_no_image() {
-    let text = format!("{GOOD}run = \"parallel\"\n");
-    let config = parse(&text).unwrap();
-    assert_eq!(config.server.run, Run::Parallel);
-    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
+    for (word, run) in [("parallel", Run::Parallel), ("one-at-a-time", Run::OneAtATime)] {
+        is_asked_for(word, run);
+    }
     let ConfigErrors(errors) = parse(&format!("{GOOD}run = \"serial\"\n")).unwrap_err();
-    assert!(errors[0].message.contains("`parallel`"), "{}", errors[0].message);
+    let said = &errors[0].message;
+    assert!(said.contains("`parallel`") && said.contains("`one-at-a-time`"), "{said}");
+}
+
+fn is_asked_for(word: &str, run: Run) {
+    let text = format!("{GOOD}run = \"{word}\"\n");
+    let config = parse(&text).unwrap();
+    assert_eq!((config.server.run, config.server.run.word()), (run, word));
+    assert_eq!(parse(&config.effective()).unwrap().server, config.server);
     for setting in ["mode = \"cold\"", "rebuild = true"] {
         let text = text.replacen("[edge]", &format!("{setting}\n\n[edge]"), 1);
         let ConfigErrors(errors) = parse(&text).unwrap_err();
-        assert!(errors.iter().any(|it| it.message.contains(setting)), "{setting}: {errors:?}");
+        let said =
+            errors.iter().any(|it| it.message.contains(setting) && it.message.contains(word));
+        assert!(said, "{setting}: {errors:?}");
     }
 }

@@ -333,6 +333,7 @@ impl BackupDaemon<'_, '_> {
             bytes: bytes as u64,
             executed: self.replica.as_ref().map_or(0, |replica| replica.memory.unconsumed()),
         };
+        status.overlaps = self.replica.as_ref().map_or(0, |replica| replica.memory.overlaps());
         let of = [
             ("segments", c.segments),
             ("unknown", c.segments_unknown),

@@ -107,6 +107,8 @@ const CALLS: &[&str] = &[
     "sem",
     "atomics",
     "syscall",
+    "sched_yield",
+    "futex",
 ];
 
 const OPS: [&str; 19] = [

@@ -1,0 +1,268 @@
+//! One at a time (decision 34): a thread of the server, in whichever process, runs the
+//! server's code only while it holds the token. On the primary it takes it before it
+//! appends a record, and gives it away before a call that may block. So the log is a
+//! sequence of runs, and the replica, where a thread goes on only when the one before has
+//! come to its next call, repeats them in the same order: what threads share in memory is
+//! in the log's order, with locks or without.
+//!
+//! A holder that does not run keeps nobody waiting: `watch` looks at it, and who waits takes
+//! the token. It takes it back at its next call. Once nothing is logged any more nobody
+//! needs the token.
+
+use crate::base::state::{self, Mode, group, header, mode, threaded};
+use crate::base::sys::{self, sys, syscall};
+use crate::base::watch::{self, Watch, Why};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use holdfast_wire::shm::{mode as shared_mode, option};
+use holdfast_wire::token::{CALL, CALLS, HOLDER, IN_CALL, WAITED_FOR};
+
+/// Time after which who waits looks at the holder, in ns.
+const LOOK_NS: u64 = 2_000_000;
+/// Calls after which a holder that never blocks lets those run who wait: tens of
+/// microseconds of its time.
+const CALLS_MAX: u32 = 100;
+/// Times that such a holder lets others have its processor before it queues again.
+const YIELDS_MAX: u32 = 64;
+
+std::thread_local! {
+    /// Calls that this thread has made since another one had the token.
+    static MADE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the server's threads run one at a time.
+#[inline]
+pub fn is_chosen() -> bool {
+    state::OPTIONS.load(Relaxed) & option::ONE_AT_A_TIME != 0
+}
+
+/// Whether the calling thread needs the token: on a primary, as long as its log is on.
+fn is_on() -> bool {
+    is_chosen()
+        && threaded()
+        && mode() == Mode::Record
+        && header().mode.0.load(Relaxed) == shared_mode::RECORD
+}
+
+fn word() -> &'static AtomicU32 {
+    &group().token.word.0
+}
+
+/// The calling thread, as the word names it.
+fn myself() -> u32 {
+    u32::from(state::tid()) + 1
+}
+
+fn is_held() -> bool {
+    word().load(Relaxed) & HOLDER == myself()
+}
+
+/// A logged call begins, which nobody takes the token from. True if [`exit`] must follow:
+/// it is no part of another call.
+#[inline]
+pub fn enter() -> bool {
+    is_chosen() && is_on() && begin_call()
+}
+
+fn begin_call() -> bool {
+    let seen = word().load(Relaxed);
+    if seen & HOLDER != myself() {
+        take();
+        return true;
+    }
+    if seen & IN_CALL != 0 {
+        return false;
+    }
+    let made = MADE.get() + 1;
+    MADE.set(made);
+    if seen & WAITED_FOR != 0 && made > CALLS_MAX {
+        let_others();
+        return true;
+    }
+    let next = seen & !CALLS | seen.wrapping_add(CALL) & CALLS | IN_CALL;
+    if word().compare_exchange(seen, next, Acquire, Relaxed).is_err() {
+        take();
+    }
+    true
+}
+
+/// The call that [`enter`] has begun ends: the server's code goes on.
+pub fn exit() {
+    if is_held() {
+        word().fetch_and(!IN_CALL, Release);
+    }
+    if !is_on() {
+        give();
+    }
+}
+
+/// Takes the token for a call, waiting for whoever has it.
+pub fn take() {
+    let (me, mut watch, mut others) = (myself(), Watch::new(), 0);
+    while is_on() {
+        let seen = word().load(Relaxed);
+        let holder = seen & HOLDER;
+        if holder == 0 || holder == me {
+            let wanted = me | seen & (CALLS | WAITED_FOR) | IN_CALL | others;
+            if word().compare_exchange(seen, wanted, Acquire, Relaxed).is_ok() {
+                return note_holder(me);
+            }
+            continue;
+        }
+        let marked = seen | WAITED_FOR;
+        if seen != marked && word().compare_exchange(seen, marked, Relaxed, Relaxed).is_err() {
+            continue;
+        }
+        // Who has waited may have others behind it.
+        others = WAITED_FOR;
+        let r = sys::futex_wait(word(), marked, true, LOOK_NS);
+        if r != -(libc::ETIMEDOUT as isize) {
+            continue;
+        }
+        let Some(why) = watch.look(marked) else { continue };
+        let wanted = me | IN_CALL | WAITED_FOR;
+        if word().compare_exchange(marked, wanted, Acquire, Relaxed).is_ok() {
+            count(&why);
+            return note_holder(me);
+        }
+    }
+}
+
+fn count(why: &Why) {
+    if matches!(why, Why::Computes) {
+        group().token.overlaps.fetch_add(1, Relaxed);
+    }
+}
+
+fn note_holder(me: u32) {
+    let token = &group().token;
+    token.task.store(watch::own_task(), Relaxed);
+    if token.last.swap(me, Relaxed) != me {
+        token.passes.fetch_add(1, Relaxed);
+        MADE.set(0);
+    }
+}
+
+/// Gives the token away, if the calling thread has it. On the replica: the calling thread
+/// has come to its next call.
+pub fn give() {
+    let (me, mut seen) = (myself(), word().load(Relaxed));
+    while seen & HOLDER == me {
+        match word().compare_exchange(seen, 0, SeqCst, Relaxed) {
+            Ok(_) if seen & WAITED_FOR != 0 => return sys::futex_wake_one(word()),
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Lets those who wait run first: a holder that makes call after call and never blocks.
+fn let_others() {
+    let passes = &group().token.passes;
+    let before = passes.load(Relaxed);
+    give();
+    for _ in 0..YIELDS_MAX {
+        if passes.load(Relaxed) != before {
+            break;
+        }
+        sys!(SYS_sched_yield);
+    }
+    take();
+    MADE.set(0);
+}
+
+/// Runs a part of a call that waits for others, without the token.
+pub fn apart<T>(f: impl FnOnce() -> T) -> T {
+    if !is_chosen() || !is_on() {
+        return f();
+    }
+    let is_call = is_in_call();
+    give();
+    let result = f();
+    take_back(is_call);
+    result
+}
+
+/// Like [`apart`], if that part `may_block`.
+pub fn apart_if<T>(may_block: bool, f: impl FnOnce() -> T) -> T {
+    if may_block { apart(f) } else { f() }
+}
+
+/// Runs a part of a call that will hardly block, or the server's own code, with the token,
+/// which others may take if it sleeps there after all.
+pub fn lend<T>(f: impl FnOnce() -> T) -> T {
+    if !is_chosen() || !is_on() || !is_held() {
+        return f();
+    }
+    let is_call = is_in_call();
+    word().fetch_and(!IN_CALL, Release);
+    let result = f();
+    take_back(is_call);
+    result
+}
+
+fn is_in_call() -> bool {
+    is_held() && word().load(Relaxed) & IN_CALL != 0
+}
+
+fn take_back(is_call: bool) {
+    take();
+    if !is_call {
+        exit();
+    }
+}
+
+/// Whether a call on a descriptor may block.
+pub fn may_block(fd: i32) -> bool {
+    is_chosen() && is_on() && sys!(SYS_fcntl, fd, libc::F_GETFL) & libc::O_NONBLOCK as isize == 0
+}
+
+/// Like [`may_block`], for a call that takes what has come.
+pub fn may_wait_for_input(fd: i32) -> bool {
+    let has_come = || {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) == 1 }
+    };
+    may_block(fd) && !has_come()
+}
+
+/// The calling thread is the only one so far, and runs.
+pub fn begin() {
+    if is_chosen() {
+        go_on();
+    }
+}
+
+/// On the replica: the calling thread has consumed a record, and runs.
+pub fn go_on() {
+    let token = &group().token;
+    token.task.store(watch::own_task(), Relaxed);
+    token.word.0.store(myself(), SeqCst);
+}
+
+/// On the replica: whether another thread runs.
+pub fn another_runs() -> bool {
+    let holder = word().load(SeqCst) & HOLDER;
+    holder != 0 && holder != myself()
+}
+
+/// On the replica: the calling thread, whose turn it is, has waited for another one to come
+/// to its next call. It waits no longer if that one sleeps in a call that the shim does not
+/// see, or is gone, or computes as one of the primary has.
+pub fn look_at_other(watch: &mut Watch) {
+    let seen = word().load(SeqCst);
+    if seen & HOLDER == 0 {
+        return;
+    }
+    let Some(why) = watch.look(seen) else { return };
+    if word().compare_exchange(seen, 0, SeqCst, Relaxed).is_ok() {
+        count(&why);
+    }
+}
+
+/// Time after which a replica's thread looks at the one that it waits for, in ns.
+pub const REPLICA_LOOK_NS: u64 = LOOK_NS;
+
+#[cfg(all(test, not(miri)))]
+mod tests;
