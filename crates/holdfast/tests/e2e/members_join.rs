@@ -4,8 +4,8 @@
 use crate::client::{Redis, connected};
 use crate::world;
 use holdfast_lab::load::{Group as LoadGroup, Workload};
-use holdfast_lab::testbed::ours::{GroupOptions, Signal};
-use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use holdfast_linux::process::resident_bytes;
 use std::time::Duration;
@@ -46,6 +46,36 @@ fn a_backup_that_died_joins_again_and_takes_over() {
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":3", "a connection from before the join");
         world::finish(world::start(testbed, &world::counting(200, 0, None)), group);
     });
+}
+
+/// Nobody gives the server a log of its own, so it writes where its daemon does: to a file that
+/// the other member's host need not have, and that the server's user may not open.
+#[test]
+fn a_server_that_writes_to_its_daemons_output_is_joined() {
+    const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let prepare = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [recipe, _] = [Role::Primary, Role::Backup].map(prepare);
+    let mut group = Group::prepare(&testbed, &recipe, &options()).expect("files");
+    for role in HOSTS {
+        let file = testbed.host(role).outside().join("holdfast.toml");
+        let text = std::fs::read_to_string(&file).expect("a file");
+        let is_other = |line: &&str| !line.starts_with("log = ");
+        let without: Vec<&str> = text.lines().filter(is_other).collect();
+        assert_eq!(without.len() + 1, text.lines().count());
+        std::fs::write(file, without.join("\n")).expect("another file");
+        group.start_daemon(role).expect("a daemon");
+    }
+    world::heals(&mut group, "it protects");
+    let mut old = connect(&testbed);
+    for failover in 1..=3 {
+        let primary = group.primary().expect("a primary");
+        group.kill_member(primary).expect("they die");
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{failover}"));
+        group.start_daemon(primary).expect("a daemon");
+        world::heals(&mut group, "it joins");
+    }
 }
 
 /// The client has acknowledged little of what it was sent before the join, and only the kernel of
