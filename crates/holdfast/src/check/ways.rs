@@ -186,8 +186,8 @@ fn return_path(
 ) -> Finding {
     let name = if v6 { "return path IPv6" } else { "return path" };
     let edge = config.edge.listen.ip();
-    // The file names only one of its addresses.
-    let is_known = edge.is_ipv6() == v6;
+    // The file names only one of its addresses, which may be in the other member's network.
+    let is_known = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
     let Some((interface, gateway)) = route else {
         let remedy = add_default_route(config, member, v6);
         return Finding::fail(name, "there is no default route", remedy);
