@@ -107,8 +107,9 @@ With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
 
 With `[server] run = \"parallel\"` (tests `shim_replays_families` and
 `shim_replays_sessions`, and end to end): nginx with workers, gunicorn with workers,
-vsftpd, dropbear, haproxy with its master (`-W`), smbd. apache2 prefork diverges there
-now and then: how many processes it makes hangs on memory that they share.
+vsftpd, dropbear, haproxy with its master (`-W`, `nbthread 1`). apache2 prefork diverges
+there now and then: how many processes it makes hangs on memory that they share. smbd is
+followed in its test, but diverged at its start between two hosts.
 
 Not: other servers that accept in child processes (PostgreSQL, sshd, dovecot). Nor what races without locks in threads:
 the JVM, Erlang, node by default, MariaDB, varnish, knot; nor Go, which has no libc.

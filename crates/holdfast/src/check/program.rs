@@ -150,11 +150,8 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "gunicorn" if has("-D") || has("--daemon") => fail(IN_FRONT, "remove -D"),
         "gunicorn" => family("use a server of one process, such as uvicorn"),
         "dropbear" if !has("-F") => fail(IN_FRONT, "start it with -F"),
-        "smbd" if !has("--foreground") && !has("-F") => {
-            fail(IN_FRONT, "start it with --foreground")
-        }
-        "dropbear" | "smbd" | "vsftpd" => family("use another server"),
-        "postgres" | "postmaster" | "sshd" | "varnishd" => fail(FAMILY, unsupported),
+        "dropbear" | "vsftpd" => family("use another server"),
+        "postgres" | "postmaster" | "sshd" | "smbd" | "varnishd" => fail(FAMILY, unsupported),
         "node" | "nodejs" if !has("--single-threaded") => warn(
             "its threads race beside the locks that are in the log",
             "start it with --single-threaded --v8-pool-size=0",
@@ -272,7 +269,6 @@ mod tests {
             &["haproxy", "-W", "-db"],
             &["dropbear", "-F"],
             &["vsftpd", "x"],
-            &["smbd", "--foreground"],
         ];
         for words in families {
             (server.command, server.run) = (with(words), Run::Parallel);
@@ -282,7 +278,7 @@ mod tests {
             assert!(remedy.is_some_and(|it| it.contains("run = \"parallel\"")), "{words:?}");
         }
         server.run = Run::Parallel;
-        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["smbd"], &["gunicorn", "-D"]] {
+        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["gunicorn", "-D"]] {
             server.command = with(words);
             assert!(of(&server).is_some_and(|it| !it.contains("parallel")), "{words:?}");
         }
