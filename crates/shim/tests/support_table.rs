@@ -108,8 +108,9 @@ With a setting that helps: nginx (`daemon off; master_process off;`), haproxy
 
 With `[server] run = \"parallel\"` (tests `shim_replays_families` and
 `shim_replays_sessions`, and end to end): nginx with workers, gunicorn with workers,
-vsftpd, dropbear, haproxy with its master (`-W`), smbd. apache2 prefork diverges there
-now and then: how many processes it makes hangs on memory that they share.
+vsftpd, dropbear, haproxy with its master (`-W`, `nbthread 1`). apache2 prefork diverges
+there now and then: how many processes it makes hangs on memory that they share. smbd is
+followed in its test, but diverged at its start between two hosts.
 
 With `[server] run = \"one-at-a-time\"` (test `shim_runs_one_at_a_time`, and memcached with
 four workers and `stats` end to end): what races, in threads or in memory that processes

@@ -151,11 +151,8 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "gunicorn" if has("-D") || has("--daemon") => fail(IN_FRONT, "remove -D"),
         "gunicorn" => family("use a server of one process, such as uvicorn"),
         "dropbear" if !has("-F") => fail(IN_FRONT, "start it with -F"),
-        "smbd" if !has("--foreground") && !has("-F") => {
-            fail(IN_FRONT, "start it with --foreground")
-        }
-        "dropbear" | "smbd" | "vsftpd" => family("use another server"),
-        "postgres" | "postmaster" | "sshd" | "varnishd" => fail(FAMILY, unsupported),
+        "dropbear" | "vsftpd" => family("use another server"),
+        "postgres" | "postmaster" | "sshd" | "smbd" | "varnishd" => fail(FAMILY, unsupported),
         "node" | "nodejs" | "java" if server.run == Run::OneAtATime => None,
         "node" | "nodejs" if !has("--single-threaded") => warn(
             RACES,
@@ -274,7 +271,6 @@ mod tests {
             &["haproxy", "-W", "-db"],
             &["dropbear", "-F"],
             &["vsftpd", "x"],
-            &["smbd", "--foreground"],
         ];
         for words in families {
             (server.command, server.run) = (with(words), Run::Parallel);
@@ -284,7 +280,7 @@ mod tests {
             assert!(remedy.is_some_and(|it| it.contains("run = \"parallel\"")), "{words:?}");
         }
         server.run = Run::Parallel;
-        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["smbd"], &["gunicorn", "-D"]] {
+        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["gunicorn", "-D"]] {
             server.command = with(words);
             assert!(of(&server).is_some_and(|it| !it.contains("parallel")), "{words:?}");
         }

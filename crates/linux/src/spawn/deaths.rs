@@ -57,6 +57,16 @@ impl Deaths {
 }
 
 impl Server {
+    /// The log's tail, for reading what follows `seen` ([`SharedMemory::take_tail`]). When the
+    /// first process of a family is killed the kernel closes what it had open before it ends
+    /// the others: what they make of that is no part of the log.
+    #[must_use]
+    pub fn take_tail(&self, seen: u64) -> Option<u64> {
+        let tail = self.memory.take_tail(seen)?;
+        let is_over = tail > seen && self.memory.is_family() && is_ending(self.pid());
+        Some(if is_over { seen } else { tail })
+    }
+
     /// Of a family: writes into its log which of its processes have ended unseen. Called
     /// again and again; it looks now and then.
     pub fn note_deaths(&self) {

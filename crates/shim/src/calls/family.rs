@@ -173,7 +173,7 @@ fn serves(call: &str, what: &str) {
 }
 
 /// The directives that make known programs one process.
-const DIRECTIVES: [(&str, &str); 13] = [
+const DIRECTIVES: [(&str, &str); 12] = [
     (
         "nginx",
         " (nginx: `daemon off; master_process off;`, or `[server] run = \"parallel\"` of holdfast)",
@@ -189,7 +189,6 @@ const DIRECTIVES: [(&str, &str); 13] = [
     ("sshd", " (sshd is not supported)"),
     ("dropbear", " (dropbear: `[server] run = \"parallel\"` of holdfast)"),
     ("vsftpd", " (vsftpd: `[server] run = \"parallel\"` of holdfast)"),
-    ("smbd", " (smbd: `[server] run = \"parallel\"` of holdfast)"),
 ];
 
 fn directive(name: &str) -> &'static str {

@@ -181,7 +181,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn take_tail(&mut self, from: u64) -> Option<u64> {
         self.server.note_deaths();
-        self.server.memory.take_tail(from)
+        self.server.take_tail(from)
     }
 
     fn bytes(&self, at: u64, len: usize) -> LogBytes {

@@ -243,8 +243,6 @@ fn samba() -> Row {
     Row {
         user: "root",
         port: 4450,
-        // Its client does not get through over IPv6 here, without Holdfast either.
-        has_ipv6: false,
         prepare: |place| {
             documents(place)?;
             place.folders(&["private", "lock", "state", "cache", "pid", "rpc"])?;
