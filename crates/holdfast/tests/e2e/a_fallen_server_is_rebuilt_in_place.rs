@@ -9,7 +9,7 @@ use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -232,7 +232,10 @@ fn nor_when_its_folders_have_no_room() {
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     // The testbed's disks have 16 MB.
     let host = testbed.host(Role::Primary);
-    fs::create_dir(testbed.disk(Role::Primary).join("state")).expect("a folder");
+    let outside = testbed.disk(Role::Primary).join("state");
+    fs::create_dir(&outside).expect("a folder");
+    // The server is not root's.
+    fs::set_permissions(&outside, fs::Permissions::from_mode(0o777)).expect("a folder");
     let state = host.inside().join("disk/state");
     let mut recipe = Recipe::prepare(Program::Redis, host, 0).expect("a folder");
     let dir = ["--dir".to_owned(), state.display().to_string()];

@@ -11,7 +11,7 @@ use holdfast_linux::process::Ending;
 use holdfast_linux::spawn::Server;
 use holdfast_member::backup::{Cause, Kept, Phases as Times, Report, TWICE};
 use holdfast_member::host::{Fault, MemberEvent};
-use holdfast_wire::message::clip;
+use holdfast_wire::message::{ConnKey, clip};
 use std::time::{Instant, SystemTime};
 
 /// Cause of a planned switchover, however it was learnt.
@@ -93,15 +93,7 @@ impl BackupDaemon<'_, '_> {
                 self.node.events.add("renewed", what);
             }
             MemberEvent::RenewedNot { reason } => self.node.events.add("not renewed", reason),
-            MemberEvent::NotRebuilt { reason, input } => {
-                let how = self.own_end;
-                let is_killed = how == Some(Ending::Killed(libc::SIGKILL));
-                let reason = if is_killed && reason == TWICE { KILLED } else { reason };
-                let lost = self.put_back().err();
-                let reason =
-                    lost.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why:#}"));
-                self.node.set_fallen(how, &reason, input);
-            }
+            MemberEvent::NotRebuilt { reason, input } => self.tell_not_rebuilt(reason, input),
             // A primary's.
             MemberEvent::Keeps { .. } | MemberEvent::KeepsNot { .. } | MemberEvent::Fell { .. } => {
             }
@@ -113,6 +105,16 @@ impl BackupDaemon<'_, '_> {
             | MemberEvent::Asks { .. }
             | MemberEvent::Alone { .. } => {}
         }
+    }
+
+    /// Tells that this host's own server stays down.
+    fn tell_not_rebuilt(&mut self, reason: &str, input: Option<ConnKey>) {
+        let how = self.own_end;
+        let is_killed = how == Some(Ending::Killed(libc::SIGKILL));
+        let reason = if is_killed && reason == TWICE { KILLED } else { reason };
+        let lost = self.put_back().err();
+        let reason = lost.map_or_else(|| reason.to_owned(), |why| format!("{reason}; {why:#}"));
+        self.node.set_fallen(how, &reason, input);
     }
 
     /// Tells that the server was not built that a takeover needed; the edge was not asked, so
