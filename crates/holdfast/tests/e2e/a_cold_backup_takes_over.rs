@@ -221,10 +221,8 @@ fn says(group: &Group<'_>, role: Role, part: &str) -> Value {
     status
 }
 
-/// What it kept is damaged, and the primary was only cut off: that one goes on.
-#[test]
-fn and_leaves_the_service_to_a_primary_that_lives() {
-    let _limit = world::limit(Duration::from_secs(90));
+/// Runs a cold group under load, and damages what the backup keeps; the client was connected before.
+fn with_damaged_spool(work: impl FnOnce(&Testbed, &mut Group<'_>, &mut Redis)) {
     let options = cold(ColdOptions::default());
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
@@ -233,6 +231,16 @@ fn and_leaves_the_service_to_a_primary_that_lives() {
             counter(&group.status(Role::Backup).expect("a status"), "spool.log_bytes") > 1 << 20
         });
         damage_spool(group, Role::Backup);
+        work(testbed, group, &mut old);
+        world::finish(load, group);
+    });
+}
+
+/// What it kept is damaged, and the primary was only cut off: that one goes on.
+#[test]
+fn and_leaves_the_service_to_a_primary_that_lives() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_damaged_spool(|testbed, group, old| {
         set_primarys_way(testbed, "down");
         let status = says(group, Role::Backup, "could not take over");
         let remedy = status["remedy"].as_str().unwrap_or_default();
@@ -245,7 +253,6 @@ fn and_leaves_the_service_to_a_primary_that_lives() {
         world::heals(group, "the backup joins anew");
         group.kill_member(Role::Primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2", "{}", group.log_tails());
-        world::finish(load, group);
     });
 }
 
@@ -282,21 +289,13 @@ fn and_gives_way_to_a_primary_that_comes_back_first() {
 #[test]
 fn a_switchover_to_a_damaged_spool_is_taken_back() {
     let _limit = world::limit(Duration::from_secs(90));
-    let options = cold(ColdOptions::default());
-    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
-        let mut old = connect(testbed);
-        let load = world::start(testbed, &world::counting(8000, 0, None));
-        world::wait_until("the log is kept", || {
-            counter(&group.status(Role::Backup).expect("a status"), "spool.log_bytes") > 1 << 20
-        });
-        damage_spool(group, Role::Backup);
+    with_damaged_spool(|_, group, old| {
         let words = ["switchover", "--timeout", "3"];
         let swapped = group.verb(Role::Primary, &words).expect("the verb runs");
         assert!(!swapped.status.success(), "it has not happened");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
         assert_eq!(group.primary(), Some(Role::Primary));
         world::heals(group, "the backup joins anew");
-        world::finish(load, group);
     });
 }
 

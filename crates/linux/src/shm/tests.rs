@@ -1,4 +1,7 @@
 use super::*;
+use holdfast_wire::shm::{CONNS_MAX, conn_state};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use zerocopy::FromBytes;
 
 fn settings() -> Settings {
