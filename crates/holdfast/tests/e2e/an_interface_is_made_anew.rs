@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Heartbeats at which nobody is declared dead while `ip` works.
 fn slow() -> GroupOptions {
-    GroupOptions { heartbeat_ms: Some(400), ..GroupOptions::default() }
+    GroupOptions { heartbeat_ms: Some(1000), ..GroupOptions::default() }
 }
 
 /// The members' own wire keeps their channel up, and the edge's once it leads there.
