@@ -72,6 +72,8 @@ pub struct TapSocket {
     fd: OwnedFd,
     buffers: Box<[u8]>,
     oversize: u64,
+    /// Number of the interface.
+    index: u32,
 }
 
 impl TapSocket {
@@ -102,7 +104,23 @@ impl TapSocket {
             .map_err(failed("PACKET_IGNORE_OUTGOING"))?;
         sockopt::bind(fd.as_fd(), &Address::link(link.index, ETHERTYPE_ALL, None))
             .map_err(failed("binding the packet socket"))?;
-        Ok(Self { fd, buffers: vec![0; BATCH * PACKET_MAX].into(), oversize: 0 })
+        let buffers = vec![0; BATCH * PACKET_MAX].into();
+        Ok(Self { fd, buffers, oversize: 0, index: link.index })
+    }
+
+    /// Taps the interface with this number from now on, which the name has if the interface was
+    /// made anew. What has passed meanwhile is lost, as any packet may be.
+    ///
+    /// # Errors
+    /// [`TapError::Open`].
+    pub fn follow(&mut self, index: u32) -> Result<(), TapError> {
+        if self.index == index {
+            return Ok(());
+        }
+        sockopt::bind(self.fd.as_fd(), &Address::link(index, ETHERTYPE_ALL, None))
+            .map_err(|source| TapError::Open { step: "binding the packet socket", source })?;
+        self.index = index;
+        Ok(())
     }
 
     /// The descriptor to poll for input.

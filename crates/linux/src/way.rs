@@ -40,6 +40,8 @@ pub fn send(number: u64, hop: &Hop, by: &mut FrameSender) -> Result<(), FrameErr
 #[derive(Debug)]
 pub struct SignSocket {
     fd: OwnedFd,
+    /// Number of the interface.
+    index: u32,
 }
 
 impl SignSocket {
@@ -53,7 +55,21 @@ impl SignSocket {
         // Protocol 0 receives nothing until it is bound.
         let fd = sockopt::socket(libc::AF_PACKET, kind, 0)?;
         sockopt::bind(fd.as_fd(), &Address::link(link.index, ETHERTYPE, None))?;
-        Ok(Self { fd })
+        Ok(Self { fd, index: link.index })
+    }
+
+    /// Listens at the interface with this number from now on, which the name has if the
+    /// interface was made anew. Whether that is another one.
+    ///
+    /// # Errors
+    /// As bind(2) of a packet socket.
+    pub fn follow(&mut self, index: u32) -> io::Result<bool> {
+        if self.index == index {
+            return Ok(false);
+        }
+        sockopt::bind(self.fd.as_fd(), &Address::link(index, ETHERTYPE, None))?;
+        self.index = index;
+        Ok(true)
     }
 
     /// The number of the newest sign that waits.

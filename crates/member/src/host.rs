@@ -129,6 +129,8 @@ pub enum Fault {
     Unkept,
     /// A cold backup has so much log that it needs a new image.
     Outgrown,
+    /// Clients would not reach its server: the host's interface is gone.
+    Unreachable,
 }
 
 impl Fault {
@@ -142,6 +144,7 @@ impl Fault {
             Self::Ended => "ended",
             Self::Unkept => "unkept",
             Self::Outgrown => "outgrown",
+            Self::Unreachable => "unreachable",
         }
     }
 }

@@ -224,6 +224,13 @@ fn watch(node: &MemberContext<'_>, replica: &Server) -> anyhow::Result<()> {
 }
 
 impl BackupDaemon<'_, '_> {
+    /// Taps the member's interface if that was made anew.
+    fn follow_interface(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            heed("the tap", tap.follow(self.node.link_index));
+        }
+    }
+
     /// Makes the promoted replica a server that speaks alone.
     fn survive(self) -> anyhow::Result<Ended> {
         let server = self.replica.context("nobody takes over without a server")?;
@@ -239,6 +246,7 @@ impl BackupDaemon<'_, '_> {
 
 impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
     fn handle_ready(&mut self) {
+        self.follow_interface();
         self.is_peer_ready = self.node.tokens.has(PEER);
         if let Some(replica) = self.replica.as_ref().filter(|_| self.node.tokens.has(WAKE)) {
             replica.memory.header().daemon_waiting.0.store(1, Release);

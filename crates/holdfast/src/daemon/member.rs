@@ -24,6 +24,7 @@ use crate::status::{Role, State, Status};
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_linux::changes::Changes;
+use holdfast_linux::link::Link;
 use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_linux::shm::Settings;
@@ -79,6 +80,10 @@ pub struct MemberContext<'a> {
     /// Receives the proof of the edge's path to this member; a backup's tap
     /// brings it instead.
     signs: SignSocket,
+    /// Number of the interface, which has another one when it was made anew; and when that is
+    /// looked at.
+    pub link_index: u32,
+    link_at: Instant,
     pub signs_by_tap: bool,
     /// This member's own state; the status also tells what the others say.
     own: Said,
@@ -159,6 +164,7 @@ impl<'a> MemberContext<'a> {
         let admin = admin.with_pins(pin_dir(run_dir, &me.name));
         let signs = SignSocket::open(&me.interface)
             .with_context(|| format!("a packet socket on {}", me.interface))?;
+        let link_index = Link::by_name(&me.interface)?.index;
         let changes = Changes::open().context("a netlink socket")?;
         // The heartbeats would only warn about an address that cannot be used at
         // all.
@@ -183,6 +189,8 @@ impl<'a> MemberContext<'a> {
             member: heard_of(config, me),
             pulse,
             signs,
+            link_index,
+            link_at: now,
             signs_by_tap: false,
             own: Said::default(),
             edge_says: None,
@@ -286,6 +294,7 @@ impl<'a> MemberContext<'a> {
         self.tokens = tokens;
         self.events.turn(Instant::now());
         self.feel_pulses();
+        self.look_at_interface();
         if tokens.has(SIGNS) {
             self.hear_sign();
         }

@@ -322,6 +322,9 @@ fn service_keys(services: &[(IpAddr, u16)]) -> Vec<ConnKey> {
 
 impl<'a> Role<'a> for PrimaryDaemon<'_, 'a> {
     fn handle_ready(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            heed("the tap", kept.tap.follow(self.node.link_index));
+        }
         self.server.memory.awake();
         self.is_peer_ready = self.node.tokens.has(PEER);
         if self.node.tokens.has(LISTENER) && !self.apart && self.alone.is_none() {

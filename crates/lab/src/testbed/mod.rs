@@ -15,7 +15,7 @@ mod topology;
 pub use host::{Host, Role};
 pub use overhear::Overheard;
 pub(crate) use overhear::socket_at;
-pub use topology::{addresses, interface, unbridge_primary};
+pub use topology::{addresses, interface, remake_interface, unbridge_primary};
 
 use crate::emu::{self, EmuSpec};
 use anyhow::{Context as _, Result};

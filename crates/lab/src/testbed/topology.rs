@@ -125,6 +125,22 @@ pub fn unbridge_primary(edge: &Host) -> Result<()> {
     ))
 }
 
+/// Removes the interface of the member in `role`, and makes one of the same name, addresses and
+/// routes, as a driver that is loaded again does. Its port of the bridge is another one, too.
+///
+/// # Errors
+/// When `ip` refuses.
+pub fn remake_interface(role: Role, edge: &Host, host: &Host) -> Result<()> {
+    let (device, port) = match role {
+        Role::Primary => (interface::PRIMARY, interface::EDGE_PRIMARY),
+        _ => (interface::BACKUP, interface::EDGE_BACKUP),
+    };
+    host.ip(&format!("link del {device}\n"))?;
+    wire(&mut Vec::new(), (host, device), (edge, port), None)?;
+    edge.ip(&format!("link set {port} master br0 up\n"))?;
+    member_of(role, host)
+}
+
 /// Connects two hosts by a veth pair, or by the emulator's pair of taps if the wire has a `spec`.
 pub(super) fn wire(
     links: &mut Vec<Link>,
@@ -184,8 +200,16 @@ fn configure_hosts(client: &Host, edge: &Host, primary: &Host, backup: &Host) ->
         p = addresses::PRIMARY_MAC,
         b = addresses::BACKUP_MAC,
     ))?;
-    member(primary, interface::PRIMARY, 2, addresses::PRIMARY_MAC, 3, addresses::BACKUP_MAC)?;
-    member(backup, interface::BACKUP, 3, addresses::BACKUP_MAC, 2, addresses::PRIMARY_MAC)
+    member_of(Role::Primary, primary)?;
+    member_of(Role::Backup, backup)
+}
+
+fn member_of(role: Role, host: &Host) -> Result<()> {
+    let (primary, backup) = (addresses::PRIMARY_MAC, addresses::BACKUP_MAC);
+    match role {
+        Role::Primary => member(host, interface::PRIMARY, 2, primary, 3, backup),
+        _ => member(host, interface::BACKUP, 3, backup, 2, primary),
+    }
 }
 
 fn member(host: &Host, device: &str, own: u8, mac: &str, other: u8, other_mac: &str) -> Result<()> {

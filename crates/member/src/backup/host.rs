@@ -133,6 +133,12 @@ pub trait BackupHost: FollowHost {
 
     /// It has begun: the replica is given the processor; one of which all is kept is built.
     fn begin_takeover(&mut self);
+    /// Looks whether clients could reach this host's server, before the edge is asked: it lets
+    /// nobody else speak once it has granted that.
+    ///
+    /// # Errors
+    /// When the interface is gone, in words.
+    fn find_interface(&mut self) -> Result<(), String>;
     /// Those of the connections with these accept numbers that the parked replica has.
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn>;
     /// Rebuilds a connection in the kernel, which does not speak yet.

@@ -175,9 +175,15 @@ impl Takeover {
         !self.builds || self.cause == Cause::Fallen
     }
 
-    fn ask(&mut self, host: &mut impl BackupHost) {
+    /// Asks the edge, unless clients could not reach this host: a primary that lives goes on then.
+    /// Where this host's own server has fallen, nobody else could.
+    fn ask(&mut self, host: &mut impl BackupHost) -> Result<(), (Fault, String)> {
+        if self.cause != Cause::Fallen {
+            host.find_interface().map_err(|reason| (Fault::Unreachable, reason))?;
+        }
         self.asked.get_or_insert(host.now());
         ask_for(host, &mut self.request, false);
+        Ok(())
     }
 
     /// Looks whether the replica that is being built is there, and what has become of it:
@@ -253,9 +259,10 @@ impl BackupMachine {
         let (epoch, now) = (host.member().epoch, host.now());
         let mut takeover = Box::new(Takeover::new(cause, epoch, self.heard_at, kept, now));
         self.builds = !takeover.asks_at_once();
-        match self.builds {
-            true => say_builds(host),
-            false => takeover.ask(host),
+        if self.builds {
+            say_builds(host);
+        } else if let Err((fault, reason)) = takeover.ask(host) {
+            return self.give_up(fault, &reason, false, host);
         }
         self.begin_promotion(cause, takeover.peer_lost, host);
         if self.builds && takeover.peer_lost {
@@ -311,8 +318,8 @@ impl BackupMachine {
         }
         if self.builds && t.drained.is_some() && host.replica() == Replica::Parked {
             // Nothing that this host does alone can fail any more.
+            t.ask(host)?;
             self.builds = false;
-            t.ask(host);
         }
         if stop {
             let reason = "the daemon was stopped during the takeover";

@@ -185,6 +185,9 @@ impl BackupHost for Book {
         self.kept
     }
     fn begin_takeover(&mut self) {}
+    fn find_interface(&mut self) -> Result<(), String> {
+        self.good("interface")
+    }
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
         assert_eq!(accepts, [1], "the machine asks for what the log says was accepted");
         // The server has accepted one connection, and neither read nor written.
@@ -502,6 +505,18 @@ fn only_a_refusal_for_good_ends_a_takeover() {
     bed.book.edge.push(Message::Refused { reason: "another one speaks", again: false });
     bed.pass(1);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
+}
+
+/// Once the edge has granted the service, nobody else may speak.
+#[test]
+fn a_backup_whose_clients_could_not_reach_it_asks_for_nothing() {
+    let mut bed = Bed::served();
+    bed.book.bad = "interface";
+    let turn = bed.machine.promote(Cause::ServerDied, &mut bed.book);
+    assert!(matches!(turn, Turn::Until(_)), "{turn:?}");
+    let told = bed.book.take();
+    assert!(!told.contains(&promote()), "{told:?}");
+    assert!(told.contains(&"gave up: Unreachable".to_owned()), "{told:?}");
 }
 
 /// Sockets come before the address, retained output before the server can write more,

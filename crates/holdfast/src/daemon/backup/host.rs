@@ -355,6 +355,13 @@ impl BackupHost for BackupDaemon<'_, '_> {
         self.hurry();
     }
 
+    fn find_interface(&mut self) -> Result<(), String> {
+        let link = self.node.find_interface().map_err(|error| error.to_string())?;
+        self.sockets.interface = link;
+        self.follow_interface();
+        Ok(())
+    }
+
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
         self.memory().map_or_else(Vec::new, |memory| sockets::manifest(memory, accepts))
     }
@@ -379,6 +386,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn take_address(&mut self) -> Result<(), String> {
+        self.find_interface()?;
         let index = self.sockets.interface.index;
         for ip in self.node.config.service_ips() {
             let taken = self.sockets.addresses.add(index, &mapped(ip));

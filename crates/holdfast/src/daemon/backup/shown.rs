@@ -27,7 +27,7 @@ const KILLED: &str = "it was killed while it was being rebuilt";
 fn state(fault: Fault) -> State {
     match fault {
         // It will join again.
-        Fault::Unkept | Fault::Outgrown => State::Waiting,
+        Fault::Unkept | Fault::Outgrown | Fault::Unreachable => State::Waiting,
         Fault::Diverged => State::Diverged,
         Fault::Hung => State::Hung,
         Fault::Fenced => State::Fenced,
@@ -65,6 +65,9 @@ impl BackupDaemon<'_, '_> {
                 self.tell_taken_over(self.why(cause), phases, fell);
             }
             MemberEvent::GaveUp { fault, reason, builds } if builds && fault != Fault::Fenced => {
+                self.tell_unbuilt(fault, reason);
+            }
+            MemberEvent::GaveUp { fault: fault @ Fault::Unreachable, reason, .. } => {
                 self.tell_unbuilt(fault, reason);
             }
             MemberEvent::GaveUp { fault, reason, .. } => self.tell_given_up(fault, reason),
@@ -117,8 +120,8 @@ impl BackupDaemon<'_, '_> {
         self.node.set_fallen(how, &reason, input);
     }
 
-    /// Tells that the server was not built that a takeover needed; the edge was not asked, so
-    /// that a primary which lives may go on.
+    /// Tells that the server was not built that a takeover needed, or would not be reached; the
+    /// edge was not asked, so that a primary which lives may go on.
     fn tell_unbuilt(&mut self, fault: Fault, reason: &str) {
         let node = &mut *self.node;
         node.other_says = None;

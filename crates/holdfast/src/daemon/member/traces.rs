@@ -8,7 +8,7 @@ use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Detached, Gate, GateConfig, TapDrop};
-use holdfast_linux::link::Link;
+use holdfast_linux::link::{Link, LinkError};
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
 use holdfast_wire::packet::mapped;
@@ -70,6 +70,39 @@ impl MemberContext<'_> {
         let state = if role == Role::Primary { State::Waiting } else { State::Unprotected };
         self.set_state(role, state, &reason, &remedy);
         false
+    }
+
+    /// Looks from time to time whether the interface was made anew.
+    pub(super) fn look_at_interface(&mut self) {
+        let now = Instant::now();
+        if now < self.link_at {
+            return;
+        }
+        self.link_at = now + MEND_EVERY;
+        // What is missing is said where programs and routes are looked for.
+        let _found = self.find_interface();
+    }
+
+    /// Finds the interface, and listens for the edge at it if it was made anew: a driver that is
+    /// loaded again, or a bond, gives the same name to another one.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn find_interface(&mut self) -> Result<Link, LinkError> {
+        let link = Link::by_name(&self.me.interface)?;
+        match self.signs.follow(link.index) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.link_index = link.index;
+                let what =
+                    format!("{} was made anew: this member uses the new one", self.me.interface);
+                self.events.add("mended", what);
+                // Its programs and addresses went with the old one.
+                self.mend_at = Instant::now();
+            }
+            Err(error) => tracing::warn!("{} was made anew: {error}", self.me.interface),
+        }
+        Ok(link)
     }
 
     /// Puts the role's programs back, from time to time, if somebody has removed

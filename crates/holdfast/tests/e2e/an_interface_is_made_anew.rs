@@ -1,0 +1,110 @@
+//! A driver that is loaded again, a VLAN or a bond that is made anew gives a member another
+//! interface of the same name. Sockets and programs hang at the old one.
+
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::{LogLink, Plan, Role, Testbed, remake_interface};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Heartbeats at which nobody is declared dead while `ip` works.
+fn slow() -> GroupOptions {
+    GroupOptions { heartbeat_ms: Some(1000), ..GroupOptions::default() }
+}
+
+/// The members' own wire keeps their channel up, and the edge's once it leads there.
+fn with_log_wire(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
+    let plan = Plan { log: LogLink::Separate, ..Plan::default() };
+    world::with_server(Program::Redis, 0, &plan, &slow(), work);
+}
+
+fn remake(testbed: &Testbed, role: Role) {
+    remake_interface(role, testbed.host(Role::Edge), testbed.host(role)).expect("ip runs");
+}
+
+/// Waits until the member has noticed, so that nothing that it said before counts.
+fn notices(group: &Group<'_>, role: Role) {
+    world::wait_until("it notices", || {
+        group.details(role, "mended").iter().any(|detail| detail.contains("was made anew"))
+    });
+}
+
+fn all_say(group: &Group<'_>, state: &str) {
+    world::wait_until(state, || {
+        Role::ALL
+            .into_iter()
+            .filter(|role| *role != Role::Client)
+            .all(|role| group.status(role).is_ok_and(|status| status["state"] == state))
+    });
+}
+
+/// Kills the primary's server under load. Then everybody says what is true of the survivor, and
+/// the other member joins.
+fn takes_over(testbed: &Testbed, group: &mut Group<'_>) {
+    let primary = group.primary().expect("a primary");
+    let load = world::start(testbed, &world::counting(3000, 4, None));
+    std::thread::sleep(Duration::from_millis(500));
+    world::signal(group.server_pid(primary).expect("a server"), "KILL");
+    world::finish(load, group);
+    world::heals(group, "the other one joins");
+    assert_eq!(group.primary(), Some(primary.other()));
+    all_say(group, "protected");
+}
+
+#[test]
+fn on_a_backup_that_takes_over_then() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_log_wire(|testbed, group| {
+        remake(testbed, Role::Backup);
+        notices(group, Role::Backup);
+        all_say(group, "protected");
+        takes_over(testbed, group);
+    });
+}
+
+#[test]
+fn on_a_primary_whose_clients_stay() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_log_wire(|testbed, group| {
+        let load = world::start(testbed, &world::counting(6000, 4, None));
+        std::thread::sleep(Duration::from_millis(500));
+        let server = group.server_pid(Role::Primary).expect("a server");
+        remake(testbed, Role::Primary);
+        notices(group, Role::Primary);
+        world::finish(load, group);
+        world::heals(group, "it is whole again");
+        all_say(group, "protected");
+        assert_eq!(group.server_pid(Role::Primary).ok(), Some(server), "nobody took over");
+        takes_over(testbed, group);
+    });
+}
+
+/// Leads the edge's way to the backup past the interface that is to go.
+fn lead_past(testbed: &Testbed) {
+    let [edge, backup] = [Role::Edge, Role::Backup].map(|role| testbed.host(role));
+    edge.ip(&format!("link add em type veth peer name bm netns {}\n", backup.namespace()))
+        .expect("ip runs");
+    backup.ip("link set bm up\nroute add 10.9.0.1/32 dev bm src 10.10.0.2\n").expect("ip runs");
+    edge.ip("link set em up\nroute replace 10.10.0.2/32 dev em src 10.9.0.1\n").expect("ip runs");
+}
+
+#[test]
+fn a_backup_without_one_does_not_ask_for_the_service() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_log_wire(|testbed, group| {
+        lead_past(testbed);
+        all_say(group, "protected");
+        let epoch = || group.status(Role::Edge).map(|status| status["epoch"].clone()).ok();
+        let before = epoch();
+        assert!(before.as_ref().is_some_and(Value::is_u64), "{before:?}");
+        testbed.host(Role::Backup).ip("link del b0\n").expect("ip runs");
+        world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+        let why = "could not take over from a: no interface named \"b0\"";
+        world::wait_until("the reason", || {
+            let status = group.status(Role::Backup).unwrap_or_default();
+            status["reason"].as_str().is_some_and(|reason| reason.starts_with(why))
+        });
+        assert_eq!(epoch(), before, "nothing was granted");
+    });
+}
