@@ -258,7 +258,8 @@ impl<'a> Reader<'a> {
         let path = format!("/proc/{}/fd/{number}", self.look.pid);
         let info = info_of(self.look.pid, number)?;
         let link = fs::read_link(&path)?.into_os_string().into_vec();
-        if link.starts_with(b"/") && memory_file(&link).is_none() {
+        let is_given = self.look.external.descriptors.contains(&number);
+        if link.starts_with(b"/") && memory_file(&link).is_none() && !is_given {
             let mount = identity(&info).0.unwrap_or(u64::MAX);
             if let Some(kind) = self.look.mounts.strange(mount) {
                 let name = shown(&link);
