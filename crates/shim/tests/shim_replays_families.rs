@@ -4,11 +4,8 @@
 mod shim_harness;
 
 use shim_harness::{
-    compiled, eventually, installed, run_and_promote_family, scratch, sh, wait_for, write,
+    ask, compiled, eventually, installed, run_and_promote_family, scratch, sh, wait_for, write,
 };
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
 
 const PORT: u16 = 16_380;
 const NGINX_PORT: u16 = PORT + 1;
@@ -26,42 +23,26 @@ def application(environment, start):
     return [text.encode()]
 ";
 
-/// Asks on one connection; the lines that come before it ends.
-fn ask(questions: &str) -> Vec<String> {
-    let mut client = TcpStream::connect(("127.0.0.1", PORT)).expect("connected");
-    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    let mut lines = BufReader::new(client.try_clone().expect("a duplicate")).lines();
-    let mut answers = Vec::new();
-    for question in questions.bytes() {
-        let asked = client.write_all(&[question]);
-        match lines.next() {
-            Some(Ok(line)) if asked.is_ok() => answers.push(line),
-            _ => break,
-        }
-    }
-    answers
-}
-
 fn ask_all() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    assert_eq!(ask("nnnpn").len(), 5);
+                    assert_eq!(ask(PORT, "nnnpn").len(), 5);
                 }
             });
         }
     });
     // The client's connection goes over to a child of the worker.
-    let lines = ask("nfn");
+    let lines = ask(PORT, "nfn");
     assert!(lines.len() == 3 && lines[1].starts_with("child"), "{lines:?}");
 }
 
 /// A worker ends, in the middle of a client's questions.
 fn lose_a_worker(question: char) {
-    let lines = ask(&format!("n{question}n"));
+    let lines = ask(PORT, &format!("n{question}n"));
     assert_eq!(lines.len(), 2, "{lines:?}");
-    eventually("another one serves", || ask("nn").len() == 2);
+    eventually("another one serves", || ask(PORT, "nn").len() == 2);
 }
 
 #[test]

@@ -3,29 +3,12 @@
 
 mod shim_harness;
 
-use shim_harness::{compiled, eventually, run_and_promote_family, wait_for};
+use shim_harness::{ask, compiled, eventually, run_and_promote_family, wait_for};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
 
 /// Each test has a port of its own: they run side by side.
 const PORT: u16 = 16_390;
-
-/// Asks on one connection; the lines that come before it ends.
-fn ask(port: u16, questions: &str) -> Vec<String> {
-    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    let mut lines = BufReader::new(client.try_clone().expect("a duplicate")).lines();
-    let mut answers = Vec::new();
-    for question in questions.bytes() {
-        let asked = client.write_all(&[question]);
-        match lines.next() {
-            Some(Ok(line)) if asked.is_ok() => answers.push(line),
-            _ => break,
-        }
-    }
-    answers
-}
 
 /// What is answered: a word and a number, for each question.
 fn words(port: u16, questions: &str) -> Vec<(String, i32)> {

@@ -291,7 +291,7 @@ impl Taken {
         let next = h.head.0.load(Relaxed) + record_len(self.header.payload_len as usize) as u64;
         let threads = threaded();
         if threads {
-            group().last.0.store(myself(), Relaxed);
+            group().last.0.store(state::own_name(), Relaxed);
         }
         if threads && token::is_chosen() {
             // Whose record is next goes on when this thread has come to its next call.
@@ -332,9 +332,7 @@ pub fn take_any() -> Option<Taken> {
         if head < h.tail.0.load(Acquire) {
             let taken = read_at(head);
             if is_for_anybody(&taken.header) {
-                if token::is_chosen() && token::another_runs() {
-                    wait_for_other();
-                }
+                wait_for_other();
                 settle(head);
                 continue;
             }
@@ -347,9 +345,7 @@ pub fn take_any() -> Option<Taken> {
                 }
                 continue;
             }
-            if token::is_chosen() && token::another_runs() {
-                wait_for_other();
-            }
+            wait_for_other();
             match Op::from_u8(taken.header.op) {
                 Some(Op::Pad) => taken.done(),
                 Some(Op::Signal) => {
@@ -410,14 +406,9 @@ fn settle(head: u64) {
     taken.done();
 }
 
-/// The calling thread, as `Group::last` names it.
-fn myself() -> u32 {
-    u32::from(state::tid()) + 1
-}
-
 /// Whether the calling thread is the one that waits for more log.
 fn waits_for_more() -> bool {
-    let (last, me) = (&group().last.0, myself());
+    let (last, me) = (&group().last.0, state::own_name());
     last.load(Relaxed) == me || last.compare_exchange(0, me, SeqCst, Relaxed).is_ok()
 }
 
@@ -430,7 +421,7 @@ pub fn leave() {
             wake_next();
         }
     }
-    if group().last.0.compare_exchange(myself(), 0, SeqCst, Relaxed).is_err() {
+    if group().last.0.compare_exchange(state::own_name(), 0, SeqCst, Relaxed).is_err() {
         return;
     }
     let sleepers = group().sleepers.0.load(SeqCst);
@@ -448,9 +439,12 @@ fn wake_next() {
     }
 }
 
-/// The calling thread's record is at the head: waits until the thread that runs has come to
-/// its next call.
+/// One at a time, the record at the head is the calling thread's, or anybody's: waits until the
+/// thread that runs has come to its next call.
 fn wait_for_other() {
+    if !token::is_chosen() {
+        return;
+    }
     let (word, mut watch) = (turn_word(state::tid()), Watch::new());
     while token::another_runs() && state::mode() == Mode::Replay {
         let seen = word.load(SeqCst);

@@ -91,6 +91,12 @@ pub fn tid() -> u16 {
     TID.get()
 }
 
+/// The calling thread, as words that threads share name it: 0 there is nobody.
+#[inline]
+pub fn own_name() -> u32 {
+    u32::from(tid()) + 1
+}
+
 pub fn set_tid(tid: u16) {
     TID.set(tid);
 }

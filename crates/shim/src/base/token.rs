@@ -48,13 +48,8 @@ fn word() -> &'static AtomicU32 {
     &group().token.word.0
 }
 
-/// The calling thread, as the word names it.
-fn myself() -> u32 {
-    u32::from(state::tid()) + 1
-}
-
 fn is_held() -> bool {
-    word().load(Relaxed) & HOLDER == myself()
+    word().load(Relaxed) & HOLDER == state::own_name()
 }
 
 /// A logged call begins, which nobody takes the token from. True if [`exit`] must follow:
@@ -66,7 +61,7 @@ pub fn enter() -> bool {
 
 fn begin_call() -> bool {
     let seen = word().load(Relaxed);
-    if seen & HOLDER != myself() {
+    if seen & HOLDER != state::own_name() {
         take();
         return true;
     }
@@ -98,7 +93,7 @@ pub fn exit() {
 
 /// Takes the token for a call, waiting for whoever has it.
 pub fn take() {
-    let (me, mut watch, mut others) = (myself(), Watch::new(), 0);
+    let (me, mut watch, mut others) = (state::own_name(), Watch::new(), 0);
     while is_on() {
         let seen = word().load(Relaxed);
         let holder = seen & HOLDER;
@@ -146,7 +141,7 @@ fn note_holder(me: u32) {
 /// Gives the token away, if the calling thread has it. On the replica: the calling thread
 /// has come to its next call.
 pub fn give() {
-    let (me, mut seen) = (myself(), word().load(Relaxed));
+    let (me, mut seen) = (state::own_name(), word().load(Relaxed));
     while seen & HOLDER == me {
         match word().compare_exchange(seen, 0, SeqCst, Relaxed) {
             Ok(_) if seen & WAITED_FOR != 0 => return sys::futex_wake_one(word()),
@@ -238,13 +233,13 @@ pub fn begin() {
 pub fn go_on() {
     let token = &group().token;
     token.task.store(watch::own_task(), Relaxed);
-    token.word.0.store(myself(), SeqCst);
+    token.word.0.store(state::own_name(), SeqCst);
 }
 
 /// On the replica: whether another thread runs.
 pub fn another_runs() -> bool {
     let holder = word().load(SeqCst) & HOLDER;
-    holder != 0 && holder != myself()
+    holder != 0 && holder != state::own_name()
 }
 
 /// On the replica: the calling thread, whose turn it is, has waited for another one to come

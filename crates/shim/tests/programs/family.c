@@ -5,6 +5,7 @@
  * f it serves on in a child, p it asks its parent over a pipe, q as k, with a client's
  * connection in both hands of a fork. */
 #include "listen.h"
+#include "numbers.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,18 +22,6 @@ static int listener, asks[2], answers[2];
 static volatile sig_atomic_t died;
 
 static void on_child(int signal) { (void)signal; died = 1; }
-
-static int next_number(void) {
-    char text[16] = {0};
-    int fd = open("numbers", O_RDWR | O_CREAT, 0600);
-    flock(fd, LOCK_EX);
-    pread(fd, text, sizeof text - 1, 0);
-    int number = atoi(text) + 1;
-    snprintf(text, sizeof text, "%d\n", number);
-    pwrite(fd, text, strlen(text), 0);
-    close(fd);
-    return number;
-}
 
 /* A child's end may interrupt it. */
 static ssize_t read_all(int fd, void *to, size_t len) {
@@ -58,7 +47,7 @@ static void serve(int fd) {
         int number = 0;
         switch (question) {
         case 'n':
-            say(fd, "number", next_number());
+            say(fd, "number", next_number("numbers"));
             break;
         case 'p':
             write(asks[1], "?", 1);
@@ -67,7 +56,7 @@ static void serve(int fd) {
             break;
         case 'f':
             if (fork() == 0) {
-                say(fd, "child", next_number());
+                say(fd, "child", next_number("numbers"));
                 continue;
             }
             close(fd);

@@ -6,6 +6,7 @@
  * is refused. */
 #define _GNU_SOURCE
 #include "listen.h"
+#include "numbers.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,18 +20,6 @@
 #include <unistd.h>
 
 #define CHILDREN_MAX 1000
-
-static int next_number(void) {
-    char text[16] = {0};
-    int fd = open("kin-numbers", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    flock(fd, LOCK_EX);
-    pread(fd, text, sizeof text - 1, 0);
-    int number = atoi(text) + 1;
-    snprintf(text, sizeof text, "%d\n", number);
-    pwrite(fd, text, strlen(text), 0);
-    close(fd);
-    return number;
-}
 
 static void say(int fd, const char *what, int number) {
     struct timespec now;
@@ -121,7 +110,7 @@ static void serve(int fd) {
     while (read(fd, &question, 1) == 1) {
         switch (question) {
         case 'n':
-            say(fd, "number", next_number());
+            say(fd, "number", next_number("kin-numbers"));
             break;
         case 'e':
             snprintf(number, sizeof number, "%d", fd);

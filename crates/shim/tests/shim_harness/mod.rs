@@ -465,6 +465,22 @@ pub fn compiled(name: &str) -> Option<PathBuf> {
     }
 }
 
+/// Asks on one connection; the lines that come before it ends.
+pub fn ask(port: u16, questions: &str) -> Vec<String> {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let mut lines = BufReader::new(client.try_clone().expect("a duplicate")).lines();
+    let mut answers = Vec::new();
+    for question in questions.bytes() {
+        let asked = client.write_all(&[question]);
+        match lines.next() {
+            Some(Ok(line)) if asked.is_ok() => answers.push(line),
+            _ => break,
+        }
+    }
+    answers
+}
+
 /// A server that `scripts/setup` installs.
 pub fn installed(program: &str) -> &str {
     assert!(Path::new(program).is_file(), "{program} is missing; run scripts/setup");
