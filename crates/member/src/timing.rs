@@ -89,6 +89,9 @@ pub mod primary {
     pub const HALF_OPEN_LOOK_MAX: usize = 64;
     /// Time between two looks of a primary that speaks alone and that others may join.
     pub const ALONE_LOOK: Duration = Duration::from_millis(20);
+    /// Longest time in which a joiner that has the whole image catches up with the log: as long
+    /// the server may have to keep to its pace.
+    pub const CATCHING_UP_MAX: Duration = Duration::from_secs(60);
     /// Pause after a failed attempt to join, doubled with each further one.
     pub const REJOIN_PAUSE: Duration = Duration::from_secs(1);
     /// Longest pause after a failed attempt to join.

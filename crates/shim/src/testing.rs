@@ -26,6 +26,7 @@ pub fn attach(as_mode: Mode) -> Attached {
     // SAFETY: header and table are mapped, and nobody else looks at them.
     unsafe { core::ptr::write_bytes(h, 0, HEADER_BYTES + TABLE_BYTES) };
     state::group().dirty.0.store(0, Relaxed);
+    state::group().slowed_at.0.store(0, Relaxed);
     let attached = Attached { _turn: turn };
     attached.become_mode(as_mode);
     attached

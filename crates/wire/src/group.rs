@@ -65,6 +65,9 @@ pub struct Group {
     pub dirty: Line<AtomicU64>,
     /// End of the log when the daemon was woken last.
     pub kicked_at: Line<AtomicU64>,
+    /// Position that the joining member had come to, and one, when a thread slowed down for it in
+    /// vain; 0 if none has.
+    pub slowed_at: Line<AtomicU64>,
     /// Who runs, where threads run one at a time.
     pub token: Token,
     /// Futex word of each thread that waits for its turn.
@@ -101,6 +104,7 @@ impl Group {
             sleepers: Line(AtomicU64::new(0)),
             dirty: Line(AtomicU64::new(0)),
             kicked_at: Line(AtomicU64::new(0)),
+            slowed_at: Line(AtomicU64::new(0)),
             token: Token::new(),
             turns: [const { AtomicU32::new(0) }; TURN_WORDS],
             latest: [const { AtomicI64::new(0) }; CLOCKS],

@@ -13,7 +13,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Bytes of the header; the connection table follows, then what the processes of a
 /// family share, then the ring, and for a family the pool of retained output.
 pub const HEADER_BYTES: usize = 4096;

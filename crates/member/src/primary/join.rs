@@ -11,7 +11,9 @@ use super::sending::Sending;
 use super::{Conn, Held, LOST, PrimaryHost, PrimaryMachine};
 use crate::host::{ConnState, MemberEvent, Turn, speak_alone};
 use crate::nanos;
-use crate::timing::primary::{ALONE_LOOK, CLOSING_EVERY, IDLE_LOOK, JOINER_SILENT, MINDED, TICK};
+use crate::timing::primary::{
+    ALONE_LOOK, CATCHING_UP_MAX, CLOSING_EVERY, IDLE_LOOK, JOINER_SILENT, MINDED, TICK,
+};
 use holdfast_cluster::Nanos;
 use holdfast_replica::limits::PrimaryLimits;
 use holdfast_replica::primary::{Primary, PrimaryOutput, Taken};
@@ -66,8 +68,8 @@ pub struct Image {
 pub(super) struct Join {
     alone: Alone,
     sending: Sending,
-    /// Whether the joiner was told that the image is whole.
-    is_whole: bool,
+    /// Since when the joiner has been told that the image is whole.
+    whole_at: Option<Nanos>,
     /// Whether the joiner's server runs and has executed the log up to its present end.
     caught_up: bool,
     /// Clients that lack what was sent before the image.
@@ -259,7 +261,7 @@ impl PrimaryMachine {
         let join = Join {
             alone,
             sending: Sending::new(image, now),
-            is_whole: false,
+            whole_at: None,
             caught_up: false,
             lacking,
             begun: now,
@@ -371,8 +373,10 @@ impl PrimaryMachine {
         let behind = || "it takes the log more slowly than the server writes it".to_owned();
         let silent = || "it has said nothing for ten seconds".to_owned();
         let is_silent = host.now().since(join.heard_at) > nanos(JOINER_SILENT);
+        let for_long = |since| host.now().since(since) > nanos(CATCHING_UP_MAX);
+        let is_slow = !join.caught_up && join.whole_at.is_some_and(for_long);
         lost.then(|| LOST.to_owned())
-            .or_else(|| (!host.has_log_room()).then(behind))
+            .or_else(|| (is_slow || !host.has_log_room()).then(behind))
             .or_else(|| is_silent.then(silent))
     }
 
@@ -381,7 +385,8 @@ impl PrimaryMachine {
             self.tables.broken.get_or_insert(reason);
             return;
         }
-        if join.sending.is_sent() && !std::mem::replace(&mut join.is_whole, true) {
+        if join.sending.is_sent() && join.whole_at.is_none() {
+            join.whole_at = Some(host.now());
             Sending::end(&mut self.tables, host);
         }
         host.flush();

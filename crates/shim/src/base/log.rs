@@ -20,6 +20,9 @@ const TURN_WAIT_NS: u64 = 10_000_000;
 /// Size up to which a record grows, in bytes: one of half a kilobyte is sent as
 /// it is.
 const OPEN_BYTES_MAX: u64 = 512;
+/// Longest time that a server is held up for a joining member, in ns, if that has not moved
+/// meanwhile.
+const JOINER_WAIT_NS: u64 = 5_000_000;
 /// Turns of the loop that waits for the backup before it sleeps.
 const SPIN: u32 = 200;
 
@@ -212,6 +215,9 @@ fn end_open() -> u64 {
 /// (decision 4).
 fn wait_for_space(until: u64) {
     let h = header();
+    if until - h.head.0.load(Acquire) > state::ring_bytes() / 2 {
+        keep_pace(until);
+    }
     while until - h.head.0.load(Acquire) > state::ring_bytes() {
         let seen = h.stable_futex.0.load(Acquire);
         ring::kick();
@@ -224,7 +230,27 @@ fn wait_for_space(until: u64) {
             let _ = h.mode.0.compare_exchange(mode::RECORD, mode::SOLO, AcqRel, Acquire);
             continue;
         }
-        ring::sleep_shared(&h.stable_futex.0, seen);
+        ring::sleep_shared(&h.stable_futex.0, seen, 0);
+    }
+}
+
+/// Slows the server down to a joining member which half of the ring lies before: its pace is
+/// that of the pair that the two are about to be. Nobody waits for one that does not move.
+#[cold]
+fn keep_pace(until: u64) {
+    let h = header();
+    while h.stable.0.load(Acquire) == u64::MAX && is_on() {
+        let seen = h.stable_futex.0.load(Acquire);
+        let head = h.head.0.load(Acquire);
+        let slowed_at = &group().slowed_at.0;
+        if until - head <= state::ring_bytes() / 2 || slowed_at.load(Relaxed) == head + 1 {
+            return;
+        }
+        ring::kick();
+        ring::sleep_shared(&h.stable_futex.0, seen, JOINER_WAIT_NS);
+        if h.head.0.load(Acquire) == head {
+            slowed_at.store(head + 1, Relaxed);
+        }
     }
 }
 
@@ -274,7 +300,7 @@ fn commit_to(need: u64) {
             return;
         }
         ring::kick();
-        ring::sleep_shared(&h.stable_futex.0, seen);
+        ring::sleep_shared(&h.stable_futex.0, seen, 0);
     }
 }
 

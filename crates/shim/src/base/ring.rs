@@ -43,10 +43,10 @@ pub fn before_block() {
     }
 }
 
-/// Sleeps until the daemon changes `word`, which was `seen` before.
-pub fn sleep_shared(word: &AtomicU32, seen: u32) {
+/// Sleeps until the daemon changes `word`, which was `seen` before, or for so long; 0 = for good.
+pub fn sleep_shared(word: &AtomicU32, seen: u32, timeout_ns: u64) {
     let h = header();
     h.shim_waiting.0.fetch_add(1, SeqCst);
-    sys::futex_wait(word, seen, true, 0);
+    sys::futex_wait(word, seen, true, timeout_ns);
     h.shim_waiting.0.fetch_sub(1, SeqCst);
 }

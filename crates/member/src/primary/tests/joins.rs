@@ -3,11 +3,16 @@
 mod clients;
 
 use super::*;
-use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
+use crate::timing::primary::{
+    CATCHING_UP_MAX, CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
+};
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 
 /// Image of the tests' server, in three pieces.
 pub(super) const IMAGE: Image = Image { log_from: 0, bytes: 3 * IMAGE_BYTES as u64 };
+
+/// Time in which all of it has gone to a joiner.
+const IMAGE_MS: u64 = 100;
 
 impl Bed {
     /// A primary whose server speaks alone and has one connection.
@@ -198,6 +203,15 @@ fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     bed.turn();
     bed.book.is_log_full = false;
     bed.has_failed(true, 8 * pause);
+    // It has the whole image, and does not come to the log's end.
+    bed.pass(IMAGE_MS);
+    bed.book.take();
+    bed.pass(CATCHING_UP_MAX.as_millis() as u64 - IMAGE_MS);
+    assert!(!bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+    while !bed.book.has("shows JoinFailed") {
+        bed.pass(1);
+    }
+    bed.has_failed(true, 16 * pause);
     // The joiner is silent.
     bed.book.is_silent = true;
     bed.pass(JOINER_SILENT.as_millis() as u64 + 1);

@@ -161,3 +161,49 @@ fn a_record_over_the_rings_end_is_in_one_piece() {
     }
     assert!(ends > 4, "the ring's end was never crossed");
 }
+
+/// Fills half of the ring while a member joins.
+#[cfg(not(miri))]
+fn half_full() -> crate::testing::Attached {
+    let member = attach(Mode::Record);
+    header().stable.0.store(u64::MAX, Release);
+    append_bytes(entry(0), &vec![0; crate::testing::RING_BYTES / 2 - HEADER_LEN]);
+    member
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_server_keeps_to_the_pace_of_a_joining_member() {
+    let _member = half_full();
+    std::thread::scope(|scope| {
+        let joiner = scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let freed = header().tail.0.load(Acquire) / 2;
+            header().head.0.store(freed, Release);
+            header().stable_futex.0.fetch_add(1, SeqCst);
+            crate::base::sys::futex_wake(&header().stable_futex.0, true);
+        });
+        append(entry(1), &[]);
+        assert_ne!(header().head.0.load(Acquire), 0, "it has not waited");
+        joiner.join().expect("the joiner");
+    });
+    assert_eq!(header().mode.0.load(Relaxed), mode::RECORD);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn nobody_waits_twice_for_a_joining_member_that_does_not_move() {
+    let member = half_full();
+    let waits = |number| {
+        let begun = std::time::Instant::now();
+        append(entry(number), &[]);
+        begun.elapsed().as_nanos() as u64 >= super::JOINER_WAIT_NS
+    };
+    assert!(waits(0), "it may be about to move");
+    assert!((1..99).filter(|number| waits(*number)).count() < 9, "it does not");
+    assert_eq!(header().mode.0.load(Relaxed), mode::RECORD);
+    // It has moved, by less than would help.
+    header().head.0.store(HEADER_LEN as u64, Release);
+    assert!(waits(99), "it may move on");
+    member.confirm();
+}
