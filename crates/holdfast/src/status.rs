@@ -57,6 +57,9 @@ pub struct Status {
     /// Of the connections of a protected primary, those that a takeover would end.
     #[serde(default)]
     pub at_risk: u64,
+    /// Whether the server's threads run one at a time while it is protected.
+    #[serde(default)]
+    pub one_at_a_time: bool,
     /// Where the server's threads run one at a time: how often another one went on beside one
     /// that computed without end, which the replica cannot repeat.
     #[serde(default)]
@@ -179,6 +182,7 @@ impl Status {
             rebuild: String::new(),
             connections: 0,
             at_risk: 0,
+            one_at_a_time: false,
             overlaps: 0,
             lag: Lag::default(),
             peers: Vec::new(),
@@ -261,6 +265,9 @@ impl Status {
             human_bytes(bytes),
             human_bytes(executed)
         )?;
+        if self.one_at_a_time {
+            writeln!(out, "  threads run one at a time")?;
+        }
         if self.overlaps > 0 {
             writeln!(
                 out,
@@ -471,7 +478,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"overlaps":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,

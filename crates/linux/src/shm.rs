@@ -147,6 +147,9 @@ impl SharedMemory {
                 *to = *port;
             }
         }
+        if settings.options & option::ONE_AT_A_TIME != 0 {
+            self.take_turns();
+        }
         self.header().mode.0.store(settings.mode, SeqCst);
     }
 
@@ -177,9 +180,18 @@ impl SharedMemory {
     /// How often threads ran beside one that had the token (decision 34).
     #[must_use]
     pub fn overlaps(&self) -> u64 {
-        // SAFETY: mapped between table and ring, and nothing but atomics.
-        let group = unsafe { &*self.base.add(GROUP_OFFSET).cast::<Group>() };
-        group.token.overlaps.load(Relaxed)
+        self.header().overlaps.load(Relaxed)
+    }
+
+    /// Whether one of the server's threads runs at a time while it has a log (decision 34).
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        self.header().takes_turns.load(Relaxed) != 0
+    }
+
+    /// From its next log on one of the server's threads runs at a time. All of them stand still.
+    pub fn take_turns(&self) {
+        self.header().takes_turns.store(1, Relaxed);
     }
 
     /// Position of the producer.

@@ -68,6 +68,12 @@ impl Threads {
         self.list.iter().all(|it| it.state != state::BUSY)
     }
 
+    /// Whether a thread is in none of the shim's calls.
+    #[must_use]
+    pub fn is_outside(&self, tid: i32) -> bool {
+        self.list.iter().find(|it| it.tid == tid).is_none_or(|it| it.state == state::OUTSIDE)
+    }
+
     /// How the thread `tid`, stopped before this was read, goes on in a copy. `None`: it
     /// must not be copied there.
     #[must_use]

@@ -23,7 +23,7 @@ pub use keeper::KeeperHost;
 use lacking::lacks;
 pub use lacking::{Earlier, Unacked};
 
-use crate::host::{Member, Turn, tell_vanished};
+use crate::host::{Fault, Member, Turn, tell_vanished};
 use crate::nanos;
 use crate::timing::primary::{
     ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
@@ -64,6 +64,8 @@ struct Tables {
     broken: Option<String>,
     /// Whether the backup said that it cannot follow.
     gave_up: bool,
+    /// Whether a replica has differed from this server.
+    has_differed: bool,
     /// What a joiner has said, and a backup that wants a new image.
     joiner: Joiner,
     wish: Wish,
@@ -217,6 +219,7 @@ impl Hearing<'_> {
             let gave_up = || format!("the backup gave up: {state}: {reason}");
             self.tables.broken.get_or_insert_with(gave_up);
             self.tables.gave_up = true;
+            self.tables.has_differed |= *state == Fault::Diverged.word();
         }
         let outbox = Some(&mut *self.outbox);
         let mut acting = LogOutput { host, tables: &mut *self.tables, outbox };

@@ -41,6 +41,8 @@ enum Order {
     AtOnce,
     /// The primary has worked for long when the copy begins.
     Behind,
+    /// From the image on one thread runs at a time.
+    InTurns,
     /// The primary has a log and a replica already, which goes on; the copy begins in the middle
     /// of that log.
     Renewed,
@@ -64,6 +66,12 @@ fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
         Order::Renewed => renewed(server, load, dir),
         Order::AtOnce | Order::Behind => {
             let image = image_of(server);
+            let log = Log::from(image.books.log_from);
+            (image, log)
+        }
+        Order::InTurns => {
+            let image = try_image_of(server, &mut server.stand_still(true)).expect("an image");
+            assert!(image.books.takes_turns);
             let log = Log::from(image.books.log_from);
             (image, log)
         }
@@ -296,6 +304,12 @@ fn memcached_is_followed_from_an_image_three_times_in_a_row() {
     generations(Counts::Memcached, PORT + 1, "image-threads", &orders);
 }
 
+/// Whoever is copied later takes turns still.
+#[test]
+fn threads_take_turns_from_an_image_on() {
+    generations(Counts::Memcached, PORT + 9, "image-turns", &[Order::InTurns, Order::AtOnce]);
+}
+
 #[test]
 fn redis_is_followed_from_an_image_in_the_middle_of_its_log() {
     generations(Counts::Redis, PORT + 7, "image-renewed", &[Order::Renewed, Order::Renewed]);
@@ -344,7 +358,7 @@ fn a_server_whose_image_fails_speaks_alone_again() {
     let load = Load::new(Counts::Redis, port);
     load.run([4, 0], "k", || {
         for _ in 0..20 {
-            assert!(try_image_of(server, &mut Fails(server.stand_still())).is_err());
+            assert!(try_image_of(server, &mut Fails(server.stand_still(false))).is_err());
             assert_eq!(server.memory.mode(), mode::SOLO);
             let enough = load.answers.load(SeqCst) + 50;
             eventually("the load goes on", || load.answers.load(SeqCst) > enough);
@@ -426,7 +440,7 @@ fn only_a_server_that_speaks_is_copied() {
         (mode::PARKED, "it speaks for nobody yet"),
     ] {
         server.memory.header().mode.0.store(now, SeqCst);
-        let refused = try_image_of(server, &mut server.stand_still());
+        let refused = try_image_of(server, &mut server.stand_still(false));
         let said = refused.err().expect("no image").to_string();
         assert!(said.contains(words), "{said}");
         assert_eq!(server.memory.header().park.0.load(SeqCst), 0, "nothing was touched");

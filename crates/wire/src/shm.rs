@@ -100,7 +100,7 @@ pub mod option {
     pub const BUFFERING_SHIFT: u32 = 2;
     /// The server's processes are all in one log (decision 33).
     pub const FAMILY: u32 = 16;
-    /// Besides, one of its threads runs at a time (decision 34).
+    /// One of its threads runs at a time, from its start on (decision 34).
     pub const ONE_AT_A_TIME: u32 = 32;
 }
 
@@ -163,6 +163,12 @@ pub struct Header {
     pub leash: AtomicU32,
     /// Number of logs begun after the server had run alone.
     pub logs: AtomicU32,
+    /// Not 0 if one of the server's threads runs at a time while it has a log (decision 34):
+    /// from its start on, or from the beginning of a log.
+    pub takes_turns: AtomicU32,
+    /// How often another thread went on beside one that computed and made no call. The replica
+    /// may differ from there.
+    pub overlaps: AtomicU64,
     /// The server's descriptor of a userfaultfd over its own memory; 0 if the kernel
     /// gave none.
     pub userfault: AtomicI32,

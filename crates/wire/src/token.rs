@@ -29,9 +29,6 @@ pub struct Token {
     pub passes: AtomicU32,
     /// The holder as /proc names it: the process in the upper half, the thread in the lower.
     pub task: AtomicU64,
-    /// How often another thread went on beside a holder that computed and made no call. The
-    /// replica may differ from there.
-    pub overlaps: AtomicU64,
 }
 
 impl Token {
@@ -44,7 +41,6 @@ impl Token {
             last: AtomicU32::new(0),
             passes: AtomicU32::new(0),
             task: AtomicU64::new(0),
-            overlaps: AtomicU64::new(0),
         }
     }
 }

@@ -153,7 +153,8 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Run {
-    /// The server is the process that is started; its children are not protected.
+    /// The server is the process that is started; its children are not protected. Its threads run
+    /// as they like, until a replica has differed: from the join behind that on one at a time.
     #[default]
     Auto,
     /// All processes are in one log, and run as they like (decision 33).

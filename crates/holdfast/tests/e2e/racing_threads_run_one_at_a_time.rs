@@ -1,5 +1,6 @@
-//! Threads that race in memory survive with `run = "one-at-a-time"`: memcached with four
-//! workers, whose `stats` it counts without a lock, loses no session and no byte.
+//! Threads that race in memory survive with `run = "one-at-a-time"`, and by themselves once a
+//! replica has differed: memcached with four workers, whose `stats` it counts without a lock,
+//! loses no session and no byte.
 
 use crate::{client, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
@@ -89,7 +90,8 @@ fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
     });
 }
 
-fn survives(kill: impl FnOnce(&mut Group<'_>) + Send) {
+/// Runs `with` in a group of memcached.
+fn in_group(one_at_a_time: bool, with: impl FnOnce(&Testbed, &mut Group<'_>)) {
     world::binary();
     let _limit = world::limit(Duration::from_secs(120));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
@@ -98,20 +100,30 @@ fn survives(kill: impl FnOnce(&mut Group<'_>) + Send) {
         recipe = Recipe::prepare(Program::Memcached4, testbed.host(role), 0).ok();
     }
     let recipe = recipe.expect("a place");
-    let options =
-        GroupOptions { one_at_a_time: true, heartbeat_ms: Some(200), ..GroupOptions::default() };
+    let options = GroupOptions { one_at_a_time, heartbeat_ms: Some(200), ..Default::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
-    under_load(&testbed, |wait| {
-        wait(PART);
-        group.ensure_protected().expect("a pair under load");
-        let overlaps = |role| group.status(role).expect("a status")["overlaps"].as_u64();
-        assert_eq!([Role::Primary, Role::Backup].map(overlaps), [Some(0); 2]);
-        kill(&mut group);
-        world::wait_until("the takeover", || {
-            group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
+    with(&testbed, &mut group);
+}
+
+fn survives(kill: impl FnOnce(&mut Group<'_>) + Send) {
+    in_group(true, |testbed, group| {
+        under_load(testbed, |wait| {
+            wait(PART);
+            group.ensure_protected().expect("a pair under load");
+            let overlaps = |role| group.status(role).expect("a status")["overlaps"].as_u64();
+            assert_eq!([Role::Primary, Role::Backup].map(overlaps), [Some(0); 2]);
+            kill(group);
+            world::wait_until("the takeover", || {
+                group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
+            });
+            wait(PART);
         });
-        wait(PART);
     });
+}
+
+fn both_say(group: &Group<'_>, key: &str, value: &serde_json::Value) -> bool {
+    let says = |role| group.status(role).is_ok_and(|status| status[key] == *value);
+    says(Role::Primary) && says(Role::Backup)
 }
 
 #[test]
@@ -125,4 +137,30 @@ fn sessions_survive_the_death_of_the_server() {
 #[test]
 fn sessions_survive_the_death_of_server_and_daemon() {
     survives(|group| group.kill_member(Role::Primary).expect("they die"));
+}
+
+/// Nobody has said that its threads race: the first replica differs, the next one does not, nor
+/// those of the survivors.
+#[test]
+fn a_replica_that_differs_makes_them_take_turns() {
+    in_group(false, |testbed, group| {
+        under_load(testbed, |wait| {
+            world::wait_until("a difference, and another replica", || {
+                both_say(group, "one_at_a_time", &true.into())
+                    && both_say(group, "state", &"protected".into())
+            });
+            for victim in [Role::Primary, Role::Backup, Role::Primary] {
+                wait(PART);
+                group.ensure_protected().expect("a pair under load");
+                let pid = group.server_pid(victim).expect("a server");
+                world::signal(pid, "KILL");
+                world::wait_until("the takeover", || group.primary() == Some(victim.other()));
+                wait(PART);
+                world::wait_until("the join", || {
+                    both_say(group, "state", &"protected".into())
+                        && both_say(group, "one_at_a_time", &true.into())
+                });
+            }
+        });
+    });
 }

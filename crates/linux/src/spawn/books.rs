@@ -17,6 +17,7 @@ pub(super) fn read(memory: &SharedMemory, log_from: u64) -> Books {
         userfault: h.userfault.load(Relaxed),
         logs: h.logs.load(Relaxed),
         forks: h.forks.load(Relaxed),
+        takes_turns: memory.takes_turns(),
         connections: (0..CONNS_MAX as u32)
             .filter_map(|place| connection(place, memory.entry(place)))
             .collect(),
@@ -85,5 +86,6 @@ pub(super) fn write(memory: &SharedMemory, books: &Books) {
     h.userfault.store(books.userfault, Relaxed);
     h.logs.store(books.logs, Relaxed);
     h.forks.store(books.forks, Relaxed);
+    h.takes_turns.store(u32::from(books.takes_turns), Relaxed);
     h.control.store(books.control, SeqCst);
 }

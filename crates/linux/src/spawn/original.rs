@@ -9,6 +9,7 @@ use crate::snapshot::quiet::{Quiescence, Resume, Standing};
 use crate::snapshot::{External, Frozen, SnapshotError};
 use crate::threads::Threads;
 use crate::unacked;
+use holdfast_wire::quiet::Stopped;
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use holdfast_wire::snapshot::Books;
@@ -33,6 +34,14 @@ const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 /// Why no image is taken of a server whose processes are all in one log.
 const FAMILY: &str = "it can never be copied: its processes are all in one log (run = \"parallel\" \
                       or \"one-at-a-time\")";
+
+/// Why none is taken while its threads take turns in a log: who waits for its turn there never
+/// stands still.
+const TURNS: &str = "its threads run one at a time, and it has a log";
+
+/// Longest time that threads which take turns have to come to a call, before they are copied
+/// where they are: what they do up to their next call may differ then.
+const TURNS_WAIT: Duration = Duration::from_millis(20);
 
 impl Server {
     /// It was found running: this process is not told how it ends.
@@ -91,9 +100,10 @@ impl Server {
         }
     }
 
-    /// A [`StandStill`] that makes the server stand still for an image.
+    /// A [`StandStill`] that makes the server stand still for an image. If `takes_turns`, one of
+    /// its threads runs at a time from there on (decision 34).
     #[must_use]
-    pub fn stand_still(&self) -> StandStill<'_> {
+    pub fn stand_still(&self, takes_turns: bool) -> StandStill<'_> {
         let (threads, said) = (BTreeMap::new(), Threads::default());
         let (open, slow, unacked) = (BTreeMap::new(), Vec::new(), Vec::new());
         let has_log = self.memory.mode() == mode::RECORD;
@@ -106,6 +116,8 @@ impl Server {
             unacked,
             has_log,
             has_begun: false,
+            takes_turns: takes_turns || self.memory.takes_turns(),
+            asked_at: None,
         };
         still.number();
         // Memory that nobody has looked at yet takes long the first time.
@@ -129,6 +141,9 @@ pub struct StandStill<'a> {
     /// Whether it had a log before, which goes on whatever becomes of the image.
     has_log: bool,
     has_begun: bool,
+    takes_turns: bool,
+    /// When the threads were first asked to stand still.
+    asked_at: Option<Instant>,
 }
 
 /// Output that the kernel held for a client when the server stood still.
@@ -148,6 +163,13 @@ impl StandStill<'_> {
         let (memory, pid) = (&self.server.memory, self.server.pid());
         memory.park();
         Threads::read(memory, pid).is_ok_and(|said| said.look_quiet())
+    }
+
+    /// Whether a thread must first come to a call: what the threads do from there on is in the
+    /// log's order, where they take turns.
+    fn runs_free(&self, tid: i32, call: &Stopped) -> bool {
+        let is_early = self.asked_at.is_none_or(|at| at.elapsed() < TURNS_WAIT);
+        self.takes_turns && is_early && call.orig_rax < 0 && self.said.is_outside(tid)
     }
 
     /// Has the unacknowledged output of these sockets copied when all threads
@@ -208,6 +230,7 @@ impl StandStill<'_> {
 
 impl Quiescence for StandStill<'_> {
     fn ask(&mut self, deadline: Instant) {
+        self.asked_at.get_or_insert_with(Instant::now);
         while !self.is_quiet() && Instant::now() < deadline {
             // A daemon with real-time priority yields to nobody, and may be on the very
             // processor that the server is kept on.
@@ -228,8 +251,9 @@ impl Quiescence for StandStill<'_> {
         if !self.threads.contains_key(&thread.tid) {
             self.number();
         }
-        let tid = self.threads.get(&thread.tid)?;
-        self.said.resume(tid.cast_signed(), &thread.call())
+        let tid = self.threads.get(&thread.tid)?.cast_signed();
+        let call = thread.call();
+        if self.runs_free(tid, &call) { None } else { self.said.resume(tid, &call) }
     }
 
     fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
@@ -237,6 +261,12 @@ impl Quiescence for StandStill<'_> {
         let memory = &self.server.memory;
         if self.has_log != (memory.mode() == mode::RECORD) {
             return refuse("its log has begun or ended meanwhile");
+        }
+        if self.takes_turns && self.has_log {
+            return refuse(TURNS);
+        }
+        if self.takes_turns {
+            memory.take_turns();
         }
         let log_from = match self.has_log {
             true => Some(memory.end_record()),

@@ -126,7 +126,9 @@ impl BackupMachine {
             return self.leave(&reason, End::Again, host);
         }
         if let Some(reason) = self.why_not(&joining, cause, host) {
-            return self.leave(&reason, End::Again, host);
+            let has_differed = matches!(host.replica(), Replica::Diverged(_));
+            let fault = if has_differed { Fault::Diverged } else { Fault::Ended };
+            return self.leave_for(fault, &reason, End::Again, host);
         }
         let now = host.now();
         if joining.runs && !joining.caught_up && self.has_caught_up(&joining, now, host) {
@@ -272,7 +274,17 @@ impl BackupMachine {
 
     /// This member is no backup, and never was.
     fn leave(&mut self, reason: &str, end: End, host: &mut impl FollowHost) -> (Stage, Turn) {
-        part(Fault::Ended, reason, host);
+        self.leave_for(Fault::Ended, reason, end, host)
+    }
+
+    fn leave_for(
+        &mut self,
+        fault: Fault,
+        reason: &str,
+        end: End,
+        host: &mut impl FollowHost,
+    ) -> (Stage, Turn) {
+        part(fault, reason, host);
         host.show(MemberEvent::JoinFailed { reason });
         (Stage::GaveUp { again_at: None }, Turn::End(end))
     }

@@ -108,11 +108,12 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     fn strangers(&mut self) -> usize;
     /// Begins to copy the server as it is at one moment, at which its log begins; the server's
     /// output does not wait for that. What the kernel then holds for the clients of the `slow`
-    /// sockets is copied, too.
+    /// sockets is copied, too. If a replica `has_differed`, the server's threads may race, and may
+    /// have to run one at a time from there on (decision 34).
     ///
     /// # Errors
     /// When that fails, with the reason; the server goes on as before.
-    fn take_image(&mut self, slow: &[u64]) -> Result<(), String>;
+    fn take_image(&mut self, slow: &[u64], has_differed: bool) -> Result<(), String>;
     /// The image that was begun, or why it failed; `None`: its moment has not come yet.
     fn image_taken(&mut self) -> Option<Result<Image, String>>;
     /// Connections that the server had accepted at the image's moment. Those that it had closed by

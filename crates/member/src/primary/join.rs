@@ -186,7 +186,7 @@ impl PrimaryMachine {
         self.tables.wish = Wish::default();
         self.tables.gave_up = false;
         let slow = slow(&self.tables.conns, host);
-        if let Err(reason) = host.take_image(&slow) {
+        if let Err(reason) = host.take_image(&slow, self.tables.has_differed) {
             return self.turn_away(alone, &reason, host);
         }
         let now = host.now();

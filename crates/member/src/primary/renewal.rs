@@ -52,7 +52,7 @@ impl PrimaryMachine {
         if is_wanted {
             self.drop_renewal(host);
             self.renewal = Some(Renewal::Taking);
-            if let Err(reason) = host.take_image(&[]) {
+            if let Err(reason) = host.take_image(&[], false) {
                 return self.refuse_renewal(&reason, host);
             }
         }

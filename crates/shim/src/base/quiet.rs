@@ -35,7 +35,7 @@ pub struct Call {
     before: u32,
     /// Value of `Header::park` at the beginning.
     seen: u32,
-    /// Whether the thread holds the token for this call.
+    /// Whether the thread holds the token for this call; it may get it in the outermost one only.
     holds: bool,
 }
 
@@ -103,7 +103,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
         self.place.state.store(self.before, Relaxed);
-        if self.holds {
+        if self.holds || token::is_chosen() && self.before == at::OUTSIDE {
             token::exit();
         }
     }
@@ -114,10 +114,7 @@ impl Call {
     /// over, because it has not happened.
     #[inline]
     pub fn sleep(&self, raw: impl FnOnce() -> isize) -> Option<isize> {
-        if token::is_chosen() {
-            return token::lend(|| self.sleep_quiet(raw));
-        }
-        self.sleep_quiet(raw)
+        token::lend(|| self.sleep_quiet(raw))
     }
 
     fn sleep_quiet(&self, raw: impl FnOnce() -> isize) -> Option<isize> {

@@ -25,6 +25,10 @@ static SHIM: ShimState = ShimState::new();
 static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
 static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
 static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// `Header::takes_turns`, wherever that is.
+static TAKES_TURNS: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NO_TURNS).cast_mut());
+/// What is there before the memory is mapped.
+static NO_TURNS: AtomicU32 = AtomicU32::new(0);
 /// Size of the ring, a power of two. It is mapped a second time behind itself.
 static RING_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -111,6 +115,14 @@ pub fn threaded() -> bool {
 #[inline]
 pub fn is_family() -> bool {
     OPTIONS.load(Relaxed) & option::FAMILY != 0
+}
+
+/// Whether one of the server's threads runs at a time. It may begin with a log, while all
+/// threads stand still.
+#[inline]
+pub fn takes_turns() -> bool {
+    // SAFETY: a static, or a word of the header page, which stays mapped.
+    unsafe { (*TAKES_TURNS.load(Relaxed)).load(Relaxed) != 0 }
 }
 
 /// What the server's processes share.
@@ -211,7 +223,10 @@ pub unsafe fn set_shared(base: *mut u8, ring_bytes: u64) {
         // SAFETY: as above.
         GROUP.store(unsafe { base.add(shm::GROUP_OFFSET) }.cast(), Relaxed);
     }
-    HEADER.store(base.cast(), Release);
+    let header = base.cast::<shm::Header>();
+    // SAFETY: as above.
+    TAKES_TURNS.store(unsafe { &raw mut (*header).takes_turns }, Relaxed);
+    HEADER.store(header, Release);
 }
 
 /// Whether the memory is mapped.

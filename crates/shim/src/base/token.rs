@@ -14,7 +14,7 @@ use crate::base::sys::{self, sys, syscall};
 use crate::base::watch::{self, Watch, Why};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use holdfast_wire::shm::{mode as shared_mode, option};
+use holdfast_wire::shm::mode as shared_mode;
 use holdfast_wire::token::{CALL, CALLS, HOLDER, IN_CALL, WAITED_FOR};
 
 /// Time after which who waits looks at the holder, in ns.
@@ -33,7 +33,7 @@ std::thread_local! {
 /// Whether the server's threads run one at a time.
 #[inline]
 pub fn is_chosen() -> bool {
-    state::OPTIONS.load(Relaxed) & option::ONE_AT_A_TIME != 0
+    state::takes_turns()
 }
 
 /// Whether the calling thread needs the token: on a primary, as long as its log is on.
@@ -125,7 +125,7 @@ pub fn take() {
 
 fn count(why: &Why) {
     if matches!(why, Why::Computes) {
-        group().token.overlaps.fetch_add(1, Relaxed);
+        header().overlaps.fetch_add(1, Relaxed);
     }
 }
 
@@ -166,15 +166,17 @@ fn let_others() {
     MADE.set(0);
 }
 
-/// Runs a part of a call that waits for others, without the token.
+/// Runs a part of a call that waits for others, without the token. A log that needs it may
+/// begin meanwhile.
 pub fn apart<T>(f: impl FnOnce() -> T) -> T {
-    if !is_chosen() || !is_on() {
-        return f();
+    let is_call = !is_chosen() || !is_on() || is_in_call();
+    if is_chosen() {
+        give();
     }
-    let is_call = is_in_call();
-    give();
     let result = f();
-    take_back(is_call);
+    if is_chosen() && is_on() {
+        take_back(is_call);
+    }
     result
 }
 
@@ -186,7 +188,10 @@ pub fn apart_if<T>(may_block: bool, f: impl FnOnce() -> T) -> T {
 /// Runs a part of a call that will hardly block, or the server's own code, with the token,
 /// which others may take if it sleeps there after all.
 pub fn lend<T>(f: impl FnOnce() -> T) -> T {
-    if !is_chosen() || !is_on() || !is_held() {
+    if !is_chosen() || !is_on() {
+        return apart(f);
+    }
+    if !is_held() {
         return f();
     }
     let is_call = is_in_call();

@@ -2,7 +2,7 @@
 //! whether it sleeps, how long it has computed, whether it is there at all.
 
 use crate::base::robust;
-use crate::base::state::group;
+use crate::base::state::{self, group, header};
 use crate::base::sys::{decimal, sys, syscall};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
@@ -20,8 +20,9 @@ const USER_TIME: usize = 11;
 const KERNEL_TIME: usize = 12;
 
 std::thread_local! {
-    /// The calling thread as /proc names it: its process, and itself; 0 if not known yet.
-    static TASK: Cell<u64> = const { Cell::new(0) };
+    /// The calling thread as /proc names it: its process, and itself; 0 if not known yet. And the
+    /// log in which it was: a copy's threads have other names.
+    static TASK: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// Why nobody has to wait for a holder.
@@ -38,15 +39,19 @@ pub enum Why {
 /// The calling thread as /proc names it, which is the number that it has outside of the
 /// server's own namespace; 0 where there is no /proc.
 pub fn own_task() -> u64 {
-    if TASK.get() == 0 {
-        TASK.set(look_at_own());
+    let (task, log) = TASK.get();
+    let this = header().logs.load(Relaxed);
+    if task != 0 && log == this {
+        return task;
     }
-    TASK.get()
+    let task = look_at_own();
+    TASK.set((task, this));
+    task
 }
 
 /// In a child, whose thread is another one.
 pub fn forget_task() {
-    TASK.set(0);
+    TASK.set((0, 0));
 }
 
 fn look_at_own() -> u64 {
@@ -111,9 +116,13 @@ impl Watch {
     }
 }
 
-/// Whether the process of a holder has ended.
+/// Whether a holder has ended, or its process.
 fn has_ended(holder: u32) -> bool {
     let Some(owner) = group().owners.get(holder as usize - 1) else { return true };
+    if !state::is_family() {
+        // The server's first thread needs no mark.
+        return holder != 1 && owner.load(Acquire) == 0;
+    }
     let Some(place) = (owner.load(Acquire) as usize).checked_sub(1) else { return true };
     let pid = group().processes.get(place).map_or(0, |it| it.pid.load(Relaxed));
     pid == 0 || pid > 0 && robust::has_ended(pid as u32)

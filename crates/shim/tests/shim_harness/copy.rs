@@ -22,7 +22,7 @@ pub struct Image {
 
 /// Takes the image of a server that speaks alone: it is the copy's primary then.
 pub fn image_of(server: &Server) -> Image {
-    try_image_of(server, &mut server.stand_still()).expect("an image")
+    try_image_of(server, &mut server.stand_still(false)).expect("an image")
 }
 
 /// As [`image_of`], with somebody between.

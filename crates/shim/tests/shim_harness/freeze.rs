@@ -56,7 +56,7 @@ impl<F: FnMut()> Quiescence for Serving<'_, F> {
 /// Asks for the moment and takes it; how long that took. `serve` does meanwhile what
 /// threads may wait for.
 pub fn freeze_while(server: &Server, serve: impl FnMut()) -> (Frozen<'_>, Duration) {
-    let mut quiet = Serving { still: server.stand_still(), serve };
+    let mut quiet = Serving { still: server.stand_still(false), serve };
     let stand = Stand::of(server.pid(), &mut quiet, FREEZE_MAX);
     let stand = stand.unwrap_or_else(|error| panic!("{error}: {:x?}", quiet.still.said()));
     let took = stand.began.elapsed();

@@ -312,7 +312,7 @@ impl PrimaryHost for AtHost<'_> {
         living.filter(|socket| !is_known(socket)).count()
     }
 
-    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64], _: bool) -> Result<(), String> {
         self.d.slow = slow.to_vec();
         let takes = Nanos(self.world.rng.below(TAKING_MAX.0));
         self.d.image_due = Some(self.now().plus(takes));

@@ -380,6 +380,8 @@ pub struct Books {
     pub userfault: i32,
     pub logs: u32,
     pub forks: u32,
+    /// `Header::takes_turns`.
+    pub takes_turns: bool,
     pub connections: Vec<Connection>,
     /// TCP listeners, as the server has reported them; at most
     /// [`LISTENERS_MAX`](crate::shm::LISTENERS_MAX).

@@ -112,6 +112,7 @@ fn books() -> Books {
         userfault: 100,
         logs: 1,
         forks: 0,
+        takes_turns: true,
         connections: vec![connection(1), connection(CONNS_MAX as u32 + 2)],
         listeners: vec![Listening { fd: 6, backlog: 511, addr_len: 16, addr: [2; 32] }],
     }

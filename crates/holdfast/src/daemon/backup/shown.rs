@@ -8,6 +8,7 @@ use crate::leavings::Own;
 use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
+use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
 use holdfast_member::backup::{Cause, Kept, Phases as Times, Report, TWICE};
 use holdfast_member::host::{Fault, MemberEvent};
@@ -338,7 +339,9 @@ impl BackupDaemon<'_, '_> {
             bytes: bytes as u64,
             executed: self.replica.as_ref().map_or(0, |replica| replica.memory.unconsumed()),
         };
-        status.overlaps = self.replica.as_ref().map_or(0, |replica| replica.memory.overlaps());
+        let memory = self.replica.as_ref().map(|replica| &replica.memory);
+        status.one_at_a_time = memory.is_some_and(SharedMemory::takes_turns);
+        status.overlaps = memory.map_or(0, SharedMemory::overlaps);
         let of = [
             ("segments", c.segments),
             ("unknown", c.segments_unknown),

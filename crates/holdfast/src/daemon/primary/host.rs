@@ -1,7 +1,8 @@
 //! What the primary's machine asks of this host.
 
-use super::image::{Outgoing, Stop};
+use super::image::{Outgoing, Request, Stop};
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
+use crate::config::{Mode, Run};
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::pairing::turn_away;
@@ -114,6 +115,17 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
 
     fn show(&mut self, news: MemberEvent<'_>) {
         self.tell(&news);
+    }
+}
+
+impl PrimaryDaemon<'_, '_> {
+    /// Whether the server's threads may be made to run one at a time: who has several, and leaves
+    /// it to us. An image of a server whose threads take turns in a log cannot be renewed.
+    fn may_take_turns(&self) -> bool {
+        let (server, group) = (&self.node.config.server, &self.node.config.group);
+        let is_hot = group.mode == Mode::Hot && !group.rebuild;
+        let threads = process::threads(self.server.pid()).map_or(0, |threads| threads.len());
+        server.run == Run::Auto && is_hot && threads > 1
     }
 }
 
@@ -335,14 +347,16 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         }
     }
 
-    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64], has_differed: bool) -> Result<(), String> {
         if !self.server.has_control() {
             return Err(NO_CONTROL.to_owned());
         }
         self.place.release(&self.server);
         let state_dirs = self.node.config.server.state_dirs.clone();
-        let (server, key) = (Arc::clone(&self.server), self.node.key.hash_key());
-        let begun = Outgoing::begin(server, key, state_dirs, slow.to_vec());
+        let (key, slow) = (self.node.key.hash_key(), slow.to_vec());
+        let takes_turns = has_differed && self.may_take_turns();
+        let request = Request { key, state_dirs, slow, takes_turns };
+        let begun = Outgoing::begin(Arc::clone(&self.server), request);
         self.image = Some(begun.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -73,25 +73,28 @@ struct Begun {
     unacked: Vec<Unacked>,
 }
 
+/// What is to be in an image.
+pub struct Request {
+    pub key: HashKey,
+    pub state_dirs: Vec<PathBuf>,
+    /// Sockets of clients that have not acknowledged all.
+    pub slow: Vec<u64>,
+    /// One of the server's threads is to run at a time from there on.
+    pub takes_turns: bool,
+}
+
 impl Outgoing {
     /// Begins to take it.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn begin(
-        server: Arc<Server>,
-        key: HashKey,
-        state_dirs: Vec<PathBuf>,
-        slow: Vec<u64>,
-    ) -> io::Result<Self> {
+    pub fn begin(server: Arc<Server>, request: Request) -> io::Result<Self> {
         let (to, steps) = sync_channel(PIECES_MAX);
         let is_off = Arc::new(AtomicBool::new(false));
         let taking = Taking { is_off: Arc::clone(&is_off), urgency: priority::realtime(), to };
         let work = move || {
             priority::give_way(NICE);
-            let last = taking
-                .take(server, key, state_dirs, slow)
-                .map_or_else(Step::Failed, |()| Step::End);
+            let last = taking.take(server, request).map_or_else(Step::Failed, |()| Step::End);
             // Nobody waits for what nobody wants.
             let _off = taking.to.send(last);
         };
@@ -179,13 +182,8 @@ struct Taking {
 }
 
 impl Taking {
-    fn take(
-        &self,
-        server: Arc<Server>,
-        key: HashKey,
-        state_dirs: Vec<PathBuf>,
-        slow: Vec<u64>,
-    ) -> Result<(), String> {
+    fn take(&self, server: Arc<Server>, request: Request) -> Result<(), String> {
+        let Request { key, state_dirs, slow, takes_turns } = request;
         let said = |error: SnapshotError| error.to_string();
         let external = server.external().map_err(said)?;
         let free = process::memory_available().map_err(|error| error.to_string())?;
@@ -200,7 +198,7 @@ impl Taking {
             external,
         };
         let preparation = self.prepare(server.pid(), &options)?;
-        let mut still = server.stand_still();
+        let mut still = server.stand_still(takes_turns);
         still.copy_unacked(slow);
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;

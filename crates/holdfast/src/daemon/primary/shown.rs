@@ -201,6 +201,7 @@ impl PrimaryDaemon<'_, '_> {
         status.connections = report.connections as u64;
         let is_protected = status.state == State::Protected;
         status.at_risk = if is_protected { report.at_risk as u64 } else { 0 };
+        status.one_at_a_time = self.server.memory.takes_turns();
         status.overlaps = self.server.memory.overlaps();
         status.lag = Lag {
             frames: report.frames_unconfirmed as u64,

@@ -295,9 +295,9 @@ impl PrimaryHost for Book {
     fn strangers(&mut self) -> usize {
         self.strangers
     }
-    fn take_image(&mut self, slow: &[u64]) -> Result<(), String> {
+    fn take_image(&mut self, slow: &[u64], has_differed: bool) -> Result<(), String> {
         self.slow = slow.to_vec();
-        self.note("take image");
+        self.note(if has_differed { "take image after a difference" } else { "take image" });
         self.sent = 0;
         Ok(())
     }

@@ -4,7 +4,7 @@ mod clients;
 
 use super::*;
 use crate::timing::primary::{
-    CATCHING_UP_MAX, CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE,
+    CATCHING_UP_MAX, CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE, REJOIN_PAUSE_MAX,
 };
 use holdfast_wire::message::IMAGE_BYTES_MAX;
 
@@ -218,6 +218,29 @@ fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     bed.book.is_silent = false;
     assert!(bed.book.has("shows JoinFailed"));
     assert_eq!(bed.book.member.epoch, EPOCH + 1, "nobody was asked");
+}
+
+/// Threads that race are found out by a replica that differs, and may be made to run one at a
+/// time when the next one is made.
+#[test]
+fn whoever_joins_after_a_difference_gets_an_image_of_threads_that_may_take_turns() {
+    let mut bed = Bed::joining();
+    bed.book.peer.push(Message::GaveUp { state: "hung", reason: "it stands still" });
+    bed.turn();
+    bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
+    bed.book.peer.push(Message::GaveUp { state: "diverged", reason: "it differs" });
+    bed.turn();
+    bed.book.take();
+    for _ in 0..2 {
+        bed.pass(REJOIN_PAUSE_MAX.as_millis() as u64);
+        bed.book.knocks = true;
+        bed.turn();
+        assert!(bed.book.has("take image after a difference"), "{:?}", bed.book.lines);
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.book.is_lost = false;
+        bed.book.take();
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 use super::{another_runs, apart, enter, exit, give, go_on, is_held, lend, take, word};
-use crate::base::state::{self, Mode, THREADED, group};
+use crate::base::state::{self, Mode, THREADED, group, header};
 use crate::testing::{Attached, attach};
 use core::sync::atomic::Ordering::*;
-use holdfast_wire::shm::option;
+use holdfast_wire::shm::mode;
 use holdfast_wire::token::{HOLDER, IN_CALL, WAITED_FOR};
 use std::sync::mpsc::channel;
 
@@ -11,7 +11,7 @@ struct Member(#[allow(dead_code, reason = "held")] Attached);
 
 fn member(mode: Mode) -> Member {
     let attached = attach(mode);
-    state::OPTIONS.store(option::ONE_AT_A_TIME, SeqCst);
+    header().takes_turns.store(1, SeqCst);
     THREADED.store(true, SeqCst);
     word().store(0, SeqCst);
     group().processes[0].pid.store(std::process::id() as i32, SeqCst);
@@ -22,7 +22,7 @@ fn member(mode: Mode) -> Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        state::OPTIONS.store(0, SeqCst);
+        header().takes_turns.store(0, SeqCst);
         THREADED.store(false, SeqCst);
         word().store(0, SeqCst);
         (1..4).for_each(|number| group().owners[number].store(0, SeqCst));
@@ -50,6 +50,23 @@ fn a_call_has_the_token_and_keeps_it() {
     assert_eq!(word().load(SeqCst), 0);
 }
 
+/// Who stood in a call then has not got it from the call's beginning.
+#[test]
+fn who_waits_while_a_log_begins_comes_back_with_the_token() {
+    let _member = member(Mode::Record);
+    let begins = || header().mode.0.store(mode::RECORD, SeqCst);
+    let waits: [fn(&dyn Fn()); 2] = [|f| apart(f), |f| lend(f)];
+    for waits in waits {
+        header().mode.0.store(mode::SOLO, SeqCst);
+        assert!(!enter());
+        waits(&begins);
+        assert_eq!(word().load(SeqCst), 2 | IN_CALL);
+        exit();
+        assert!(is_held() && word().load(SeqCst) & IN_CALL == 0);
+        give();
+    }
+}
+
 #[test]
 fn one_waits_for_the_other() {
     let _member = member(Mode::Record);
@@ -69,7 +86,7 @@ fn one_waits_for_the_other() {
         give();
         assert_eq!(from.recv(), Ok("other"));
     });
-    assert_eq!(group().token.overlaps.load(SeqCst), 0);
+    assert_eq!(header().overlaps.load(SeqCst), 0);
 }
 
 #[test]
