@@ -37,8 +37,9 @@ pub const FRAMES_QUEUED_MAX: usize = 64 << 20;
 pub const SYNS_MAX: usize = 1024;
 /// Age after which a SYN is forgotten: the client has repeated it by then.
 pub const SYN_AGE_MAX: Nanos = Nanos::from_ms(3000);
-/// Most bytes tapped before their connection's record; later ones are refused.
-pub const EARLY_BYTES_MAX: usize = 4 << 20;
+/// Most bytes tapped before their connection's record; later ones are refused, or, where a joiner
+/// has not heard of any connection yet, the oldest are forgotten.
+pub const EARLY_BYTES_MAX: usize = 16 << 20;
 /// Most accepted connections that the log may have open; more breaks the pair.
 pub const ACCEPTS_MAX: usize = 2 * crate::CONNS_MAX;
 

@@ -22,19 +22,25 @@ pub(super) struct Early {
     syns: BTreeMap<u64, (Nanos, OwnedSegment)>,
     /// The place of each SYN, by tuple and sequence number.
     numbers: BTreeMap<(ConnKey, u32), u64>,
+    /// Place of the next SYN or segment.
     next: u64,
-    segments: BTreeMap<ConnKey, Vec<OwnedSegment>>,
+    /// Segments in the order of arrival.
+    segments: BTreeMap<u64, OwnedSegment>,
+    /// The places of each tuple's segments.
+    places: BTreeMap<ConnKey, VecDeque<u64>>,
     bytes: usize,
     /// Whether segments of tuples without a SYN are kept, too: a joiner hears later of
-    /// connections that are older than its tap.
+    /// connections that are older than its tap. The oldest of a tuple that has several give way,
+    /// for the image that is yet to be taken has them; a single one may wait to be accepted.
     keeps_strangers: bool,
 }
 
 impl Early {
     pub(super) fn new(limits: Limits) -> Self {
         let (syns, numbers) = (BTreeMap::new(), BTreeMap::new());
-        let (next, segments, bytes) = (0, BTreeMap::new(), 0);
-        Self { limits, syns, numbers, next, segments, bytes, keeps_strangers: false }
+        let (segments, places) = (BTreeMap::new(), BTreeMap::new());
+        let (next, bytes, keeps_strangers) = (0, 0, false);
+        Self { limits, syns, numbers, next, segments, places, bytes, keeps_strangers }
     }
 
     /// Keeps every segment from now on, whatever its tuple.
@@ -52,14 +58,16 @@ impl Early {
             let (_, syn) = syn.remove();
             self.numbers.remove(&(syn.key(), syn.view().seq.0));
         }
-        let Self { segments, numbers, bytes, .. } = self;
-        segments.retain(|key, segments| {
-            let knows = numbers.range((*key, 0)..=(*key, u32::MAX)).next().is_some();
-            if !knows {
-                *bytes -= segments.iter().map(OwnedSegment::bytes).sum::<usize>();
-            }
-            knows
-        });
+        let is_stranger = |key: &&ConnKey| !self.knows(key);
+        let strangers: Vec<_> = self.places.keys().filter(is_stranger).copied().collect();
+        for key in strangers {
+            self.take(&key);
+        }
+    }
+
+    /// Whether the tuple's SYN is here.
+    fn knows(&self, key: &ConnKey) -> bool {
+        self.numbers.range((*key, 0)..=(*key, u32::MAX)).next().is_some()
     }
 
     /// Keeps a SYN; a repeated one replaces the older copy, and the oldest gives
@@ -88,19 +96,38 @@ impl Early {
     /// kept, if there is room.
     pub(super) fn keep(&mut self, segment: &TcpPacket<'_>) {
         let key = segment.client_to_server_key();
-        let of_tuple = (key, 0)..=(key, u32::MAX);
-        if !self.keeps_strangers && self.numbers.range(of_tuple).next().is_none() {
+        if !self.keeps_strangers && !self.knows(&key) {
             return;
         }
         let size = segment.payload.len() + segment.raw.len() + size_of::<OwnedSegment>();
-        if self.bytes + size <= self.limits.early_bytes_max {
+        let max = self.limits.early_bytes_max;
+        while self.keeps_strangers && self.bytes + size > max && self.drop_oldest() {}
+        if self.bytes + size <= max {
             self.bytes += size;
-            assert!(
-                self.bytes <= self.limits.early_bytes_max,
-                "L6: more early bytes than the limit"
-            );
-            self.segments.entry(key).or_default().push(OwnedSegment::new(segment));
+            self.segments.insert(self.next, OwnedSegment::new(segment));
+            self.places.entry(key).or_default().push_back(self.next);
+            self.next += 1;
         }
+        assert!(self.bytes <= max, "L6: more early bytes than the limit");
+    }
+
+    /// Makes room; false if no tuple has more than one segment.
+    fn drop_oldest(&mut self) -> bool {
+        while self.segments.len() > self.places.len()
+            && let Some((_, oldest)) = self.segments.pop_first()
+        {
+            let places = self.places.entry(oldest.key()).or_default();
+            places.pop_front();
+            if !places.is_empty() {
+                self.bytes -= oldest.bytes();
+                return true;
+            }
+            // It is as good as new, so that it is not met again with each one that is dropped.
+            places.push_back(self.next);
+            self.segments.insert(self.next, oldest);
+            self.next += 1;
+        }
+        false
     }
 
     /// Takes the SYN of a connection that is being announced.
@@ -111,7 +138,9 @@ impl Early {
 
     /// Takes the segments of this tuple, in the order of arrival.
     pub(super) fn take(&mut self, key: &ConnKey) -> Vec<OwnedSegment> {
-        let segments = self.segments.remove(key).unwrap_or_default();
+        let places = self.places.remove(key).unwrap_or_default();
+        let segments = places.iter().filter_map(|place| self.segments.remove(place));
+        let segments: Vec<_> = segments.collect();
         self.bytes -= segments.iter().map(OwnedSegment::bytes).sum::<usize>();
         segments
     }

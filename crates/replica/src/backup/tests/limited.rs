@@ -146,6 +146,29 @@ fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
     assert_eq!(case.backup.early.counts().0, 0);
 }
 
+/// A busy client has sent much before the image is taken: what counts is what came last.
+#[test]
+fn a_joiner_keeps_the_newest_of_a_busy_connection_and_what_others_have_sent_once() {
+    let limits = Limits { early_bytes_max: 8192, ..Limits::DEFAULT };
+    let mut case = Case { backup: Backup::joining(KEY, limits), ..Case::accepted_within(limits) };
+    let other = ConnKey { client_port: 7, ..conn_record().key };
+    tap(&mut case, other, 0, &[7; 100]);
+    for n in 0..1000 {
+        case.tap(n * 10, b"0123456789");
+    }
+    let (bytes, _) = case.backup.early.counts();
+    assert!((7000..=8192).contains(&bytes), "{bytes}");
+    assert_eq!(case.backup.early.take(&other).len(), 1);
+    // The server had read all but the last three segments.
+    let (in_bytes, out_bytes, acked_bytes, eof, closed) = (9970, 0, 0, false, false);
+    let conn = Some((ID, conn_record()));
+    let adopted = Adopted { conn, accept: None, in_bytes, out_bytes, acked_bytes, eof, closed };
+    case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
+    case.flush();
+    assert_eq!(case.take(), [held(10_000)]);
+    assert_eq!(case.backup.early.counts().0, 0);
+}
+
 /// The SYN-ACK of the record does not wait at the primary, so its client would be told of bytes
 /// that nobody holds.
 #[test]
