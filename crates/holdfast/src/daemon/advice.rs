@@ -59,8 +59,9 @@ pub const FOREGROUND: &str = "start it in the foreground: nginx with `daemon off
 const REMEDIES: [(&str, &str); 7] = [
     (
         "did Lock",
-        "threads of the server race outside the locks that are replayed: run it with one thread, or \
-         see `holdfast support`",
+        "threads of the server race outside the locks that are replayed: after the next join one of \
+         them runs at a time, unless `run`, `mode` or `rebuild` in the file forbid it; or run it \
+         with one thread",
     ),
     (
         "the replica writes other bytes",

@@ -52,6 +52,9 @@ pub struct Found {
     pub joins: u64,
     /// Why it could not.
     pub join_refused: Option<String>,
+    /// Whether its first replica has differed, and its threads run one at a time since.
+    #[serde(default)]
+    pub takes_turns: bool,
     /// The longest time that a client waited for an answer around each takeover, ms.
     pub stalls_ms: Vec<u64>,
     /// Turns of a proxy's clients that ended with the proxy's own connection.
@@ -73,6 +76,7 @@ impl Found {
             takeovers: 0,
             joins: 0,
             join_refused: None,
+            takes_turns: false,
             stalls_ms: Vec::new(),
             lost: 0,
             clean_per_s: None,
@@ -204,6 +208,9 @@ fn told(found: &Found) -> String {
     let mut told = found.verdict.told();
     if let Some(reason) = &found.join_refused {
         told += &format!("; cannot be joined: {reason}");
+    }
+    if found.takes_turns {
+        told += "; its first replica differed, and its threads run one at a time since";
     }
     if found.lost > 0 {
         told += &format!("; {} open transfers ended with the proxy's own connections", found.lost);

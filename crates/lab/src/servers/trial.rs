@@ -85,8 +85,8 @@ pub fn run(row: &Row, options: &Options, tick: &dyn Fn()) -> Found {
         found.verdict = Verdict::NotInstalled(missing.join(", "));
         return found;
     }
-    let mut trial =
-        Trial { row, options, rng: Rng::of_state(options.seed), crowds: 0, found, tick };
+    let rng = Rng::of_state(options.seed);
+    let mut trial = Trial { row, options, rng, crowds: 0, found, forgiven: 0, tick };
     let ended = trial.plain().context("without Holdfast").map_err(End::from);
     let ended = ended.and_then(|()| trial.protected());
     let Trial { mut found, .. } = trial;
@@ -106,6 +106,8 @@ struct Trial<'a> {
     /// Crowds that were there, for the names that they use.
     crowds: u64,
     found: Found,
+    /// Replicas that were given up, and are no defect.
+    forgiven: usize,
     tick: &'a dyn Fn(),
 }
 
@@ -142,14 +144,19 @@ impl Trial<'_> {
         let _origin = self.origin(testbed)?;
         let mut group = self.launch(testbed, &recipe)?;
         let begun = Instant::now();
-        if let Some(reason) = settle(&group)? {
+        if let Some(reason) = self.settled(&group)? {
             return Err(self.apart(testbed, &group, reason));
         }
         self.found.start_ms = begun.elapsed().as_millis() as u64;
         let served = self.ask_first(testbed);
         let mut crowd = self.crowd(testbed);
-        let served = served.and_then(|()| rate(&crowd));
-        if let Some(reason) = settle(&group)?.or_else(|| gave_up(&group)) {
+        let mut served = served.and_then(|()| rate(&crowd));
+        let took_turns = self.found.takes_turns;
+        let reason = self.settled(&group)?;
+        if self.found.takes_turns != took_turns {
+            served = served.and_then(|_| rate(&crowd));
+        }
+        if let Some(reason) = reason {
             served.map_err(|error| End::Failed(format!("{reason}; and {error:#}")))?;
             crowd.finish()?;
             return Err(self.apart(testbed, &group, reason));
@@ -174,9 +181,41 @@ impl Trial<'_> {
         Group::launch(testbed, recipe, &options)
     }
 
+    /// Why a replica was given up, if that is for good: where the first one has differed, the
+    /// server's threads take turns from the next join on.
+    fn lost(&mut self, group: &Group<'_>) -> Option<String> {
+        let said = gave_up(group);
+        // A daemon that was started again has forgotten.
+        self.forgiven = self.forgiven.min(said.len());
+        let why = said.get(self.forgiven)?.clone();
+        let joins_again = || {
+            let is_new = |status: Value| {
+                status["state"] == "protected" && status["one_at_a_time"] == Value::Bool(true)
+            };
+            MEMBERS.iter().all(|role| group.status(*role).is_ok_and(is_new))
+        };
+        if self.found.takes_turns || !why.starts_with(DIFFERED) || !wait(JOIN_MAX, joins_again) {
+            return Some(why);
+        }
+        self.found.takes_turns = true;
+        self.forgiven = gave_up(group).len();
+        None
+    }
+
+    /// As [`settle`], of a group whose first replica may have differed.
+    fn settled(&mut self, group: &Group<'_>) -> Result<Option<String>> {
+        let took_turns = self.found.takes_turns;
+        let reason = settle(group)?;
+        match self.lost(group) {
+            None if self.found.takes_turns != took_turns => settle(group),
+            None => Ok(reason),
+            why => Ok(why),
+        }
+    }
+
     /// A group that is not protected: it has said why; are its clients served?
     fn apart(&mut self, testbed: &Testbed, group: &Group<'_>, reason: String) -> End {
-        if let Some(why) = gave_up(group) {
+        if let Some(why) = self.lost(group) {
             return End::Failed(format!("protection is lost: {why}"));
         }
         if reason.contains(TOOK_OVER) {
@@ -242,7 +281,7 @@ impl Trial<'_> {
     }
 
     /// `None`: it has joined. Else why the group, which serves, cannot be joined.
-    fn wait_joined(&self, group: &Group<'_>, crowd: &Crowd) -> Result<Option<String>> {
+    fn wait_joined(&mut self, group: &Group<'_>, crowd: &Crowd) -> Result<Option<String>> {
         let begun = Instant::now();
         // What was refused once is not waited for again.
         let limit = if self.found.join_refused.is_some() { SETTLED } else { JOIN_LIMIT };
@@ -252,7 +291,7 @@ impl Trial<'_> {
             if statuses.iter().all(|status| status["state"] == "protected") {
                 return Ok(None);
             }
-            if let Some(why) = gave_up(group) {
+            if let Some(why) = self.lost(group) {
                 bail!("protection is lost: {why}");
             }
             let alone = |it: &&Value| it["role"] == "primary" && it["state"] == "unprotected";
@@ -329,6 +368,9 @@ impl Drop for Origin {
 /// A part of the reason of a member that has taken over.
 const TOOK_OVER: &str = "took over from";
 
+/// How a member begins that says that its replica has differed.
+const DIFFERED: &str = "diverged";
+
 /// A part of the reason where a server cannot be joined.
 const REFUSES_JOIN: &str = "it cannot be rebuilt";
 
@@ -391,14 +433,14 @@ fn keep_logs(testbed: &Testbed, name: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Why a replica was given up, if one was: what it computed, or that it did not move.
-fn gave_up(group: &Group<'_>) -> Option<String> {
+/// Why replicas were given up: what they computed, or that they did not move.
+fn gave_up(group: &Group<'_>) -> Vec<String> {
     let states = MEMBERS.map(|role| group.details(role, "state")).concat();
     let of = |state: &String| {
         let (_, said) = state.split_once(", ")?;
-        ["diverged", "hung"].iter().any(|it| said.starts_with(it)).then(|| said.to_owned())
+        [DIFFERED, "hung"].iter().any(|it| said.starts_with(it)).then(|| said.to_owned())
     };
-    states.iter().find_map(of)
+    states.iter().filter_map(of).collect()
 }
 
 /// What both members say.

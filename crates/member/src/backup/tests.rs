@@ -19,6 +19,8 @@ struct Book {
     bench: Bench,
     beats: Option<u64>,
     is_lost: bool,
+    /// What the primary was told last that has become of this member.
+    said_state: String,
     replica: Replica,
     tap: Vec<TcpPacket<'static>>,
     /// What the tap brings once clients' packets reach this host.
@@ -151,6 +153,9 @@ impl FollowHost for Book {
         self.is_lost
     }
     fn send(&mut self, message: &Message<'_>) {
+        if let Message::GaveUp { state, .. } = message {
+            self.said_state = (*state).to_owned();
+        }
         if !matches!(message, Message::Beat { .. } | Message::ConnOk { .. }) {
             self.note(format!("send {}", name(message)));
         }
@@ -263,6 +268,7 @@ impl Bed {
             bench: Bench::new("b", "a"),
             beats: None,
             is_lost: false,
+            said_state: String::new(),
             replica: Replica::Replays,
             tap: Vec::new(),
             tap_later: Vec::new(),

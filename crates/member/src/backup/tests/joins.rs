@@ -214,11 +214,13 @@ fn every_failure_of_a_joiner_ends_in_another_attempt() {
         bed.book.peer = said;
         bed.has_left();
     }
-    for replica in [Replica::Ended, Replica::Diverged("it writes".to_owned())] {
+    let differs = Replica::Diverged("it writes".to_owned());
+    for (replica, state) in [(Replica::Ended, "ended"), (differs, "diverged")] {
         let mut bed = Bed::closing();
         bed.book.progress = (1, 0);
         bed.book.replica = replica;
         bed.has_left();
+        assert_eq!(bed.book.said_state, state);
     }
     let mut bed = Bed::caught_up();
     bed.book.is_lost = true;
