@@ -54,9 +54,9 @@ pub struct Report {
     pub not_checked: &'static [&'static str],
 }
 
-/// Names of lines that only a pair needs.
-const OF_PAIRS: [&str; 5] =
-    ["TCP_REPAIR", "pidfd_getfd", "SYN cookies", "TCP Fast Open", "conntrack"];
+/// Names of lines that only the members of a pair need, and the one that its edge needs, too.
+const OF_MEMBERS: [&str; 4] = ["TCP_REPAIR", "pidfd_getfd", "SYN cookies", "TCP Fast Open"];
+const OF_PAIRS: &str = "conntrack";
 
 const PAIR_NOT_CHECKED: [&str; 3] = [
     "the other hosts: whether they have the same file and key, and are reached (their daemons say so)",
@@ -131,7 +131,9 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     findings.push(settings::cgroup2());
     findings.extend(experiments::all());
     findings.extend(settings::all());
-    findings.retain(|finding| is_pair || !OF_PAIRS.contains(&finding.name));
+    let is_member = is_pair && host.is_none_or(|(_, role)| role != "edge");
+    findings.retain(|finding| is_member || !OF_MEMBERS.contains(&finding.name));
+    findings.retain(|finding| is_pair || finding.name != OF_PAIRS);
     let role = host.map_or("any", |(_, role)| role).to_owned();
     let mut not_checked: &[&str] = &[];
     if let Some((file, role)) = host {
@@ -186,7 +188,7 @@ mod tests {
         let transit = include_str!("../../../docs/example-transit.toml");
         let pair = include_str!("../../../docs/example.toml");
         let usual = ["key", "run_dir"];
-        let cases: [(&str, &str, &[&str]); 5] = [
+        let cases: [(&str, &str, &[&str]); 6] = [
             (
                 spread,
                 "edge",
@@ -200,6 +202,7 @@ mod tests {
             ),
             (transit, "far", &["outside", "string"]),
             (pair, "a", &["interface", "address", "port", "TCP_REPAIR"]),
+            (pair, "edge", &["conntrack"]),
         ];
         for (text, role, names) in cases {
             let file = GroupFile::parse(std::path::Path::new("/nowhere/x.toml"), text);
@@ -207,8 +210,9 @@ mod tests {
             for name in usual.iter().chain(names) {
                 assert!(report.findings.iter().any(|it| it.name == *name), "{role}: {name}");
             }
-            let is_pair = text == pair;
-            assert_eq!(report.findings.iter().any(|it| OF_PAIRS.contains(&it.name)), is_pair);
+            let is_member = text == pair && role != "edge";
+            assert_eq!(report.findings.iter().any(|it| OF_MEMBERS.contains(&it.name)), is_member);
+            assert_eq!(report.findings.iter().any(|it| it.name == OF_PAIRS), text == pair);
             for finding in &report.findings {
                 let has_remedy = !finding.remedy.is_empty();
                 assert_eq!(finding.verdict != Verdict::Ok, has_remedy, "{finding:?}");

@@ -103,7 +103,8 @@ impl Drop for Call {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
         self.place.state.store(self.before, Relaxed);
-        if self.holds || token::is_chosen() && self.before == at::OUTSIDE {
+        if self.holds || token::is_chosen() && self.before == at::OUTSIDE && mode() == Mode::Record
+        {
             token::exit();
         }
     }

@@ -1,4 +1,5 @@
 use super::{another_runs, apart, enter, exit, give, go_on, is_held, lend, take, word};
+use crate::base::quiet;
 use crate::base::state::{self, Mode, THREADED, group, header};
 use crate::testing::{Attached, attach};
 use core::sync::atomic::Ordering::*;
@@ -65,6 +66,20 @@ fn who_waits_while_a_log_begins_comes_back_with_the_token() {
         assert!(is_held() && word().load(SeqCst) & IN_CALL == 0);
         give();
     }
+}
+
+/// Whose record is next waits until the thread has come to its next call.
+#[test]
+fn a_replicas_thread_is_named_until_its_next_call() {
+    let _member = member(Mode::Replay);
+    quiet::call(|_| {
+        go_on();
+        Some(())
+    });
+    assert!(is_held(), "it runs the server's code");
+    apart(|| ());
+    lend(|| ());
+    assert!(is_held());
 }
 
 #[test]
