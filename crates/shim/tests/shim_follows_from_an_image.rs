@@ -264,6 +264,11 @@ fn generation(mut server: Killed, of: Counts, port: u16, order: Order, dir: &Pat
         followed = Some(follow(&server.0, order, &load, dir));
     });
     let mut followed = followed.expect("a copy");
+    let got = clients.iter().map(|client| client.received.len() as u64).sum();
+    eventually("what clients have read is in the books of both", || {
+        followed.log.catch_up(&server.0, &followed.copy.0);
+        [&server.0, &followed.copy.0].iter().all(|it| written(it).into_values().sum::<u64>() == got)
+    });
     assert_same(&server.0, &followed, &clients);
     drop(clients);
     let keys: Vec<String> = (0..CLIENTS[0] + CLIENTS[1]).map(|n| format!("{name}{n}")).collect();

@@ -235,7 +235,13 @@ pub fn finish(run: Run, group: &Group<'_>) -> Report {
     let report = run.finish().unwrap_or_else(|error| panic!("{error:#}\n{}", group.log_tails()));
     let errors: Vec<&String> =
         report.connections.iter().filter_map(|it| it.error.as_ref()).collect();
-    assert!(report.all_survived(), "{errors:?} {:?}\n{}", report.shared_error, group.log_tails());
+    let replies: Vec<u64> = report.connections.iter().map(|it| it.replies).collect();
+    assert!(
+        report.all_survived(),
+        "{errors:?} after {replies:?} replies, {:?}\n{}",
+        report.shared_error,
+        group.log_tails()
+    );
     report
 }
 
