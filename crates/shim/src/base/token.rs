@@ -37,6 +37,7 @@ pub fn is_chosen() -> bool {
 }
 
 /// Whether the calling thread needs the token: on a primary, as long as its log is on.
+#[inline]
 fn is_on() -> bool {
     is_chosen()
         && threaded()
@@ -172,12 +173,12 @@ pub fn apart<T>(f: impl FnOnce() -> T) -> T {
     if mode() != Mode::Record {
         return f();
     }
-    let is_call = !is_chosen() || !is_on() || is_in_call();
+    let is_call = !is_on() || is_in_call();
     if is_chosen() {
         give();
     }
     let result = f();
-    if is_chosen() && is_on() {
+    if is_on() {
         take_back(is_call);
     }
     result
@@ -191,7 +192,7 @@ pub fn apart_if<T>(may_block: bool, f: impl FnOnce() -> T) -> T {
 /// Runs a part of a call that will hardly block, or the server's own code, with the token,
 /// which others may take if it sleeps there after all.
 pub fn lend<T>(f: impl FnOnce() -> T) -> T {
-    if !is_chosen() || !is_on() {
+    if !is_on() {
         return apart(f);
     }
     if !is_held() {
