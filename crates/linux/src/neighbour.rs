@@ -3,9 +3,11 @@
 //! §7.2.6), over a socket that is opened before it is needed.
 
 use crate::link::Link;
-use crate::sockopt::{self, Address};
-use holdfast_wire::packet::{Sum, mapped_ipv4};
+use crate::sockopt::{self, Address, checked};
+use holdfast_wire::packet::{Sum, mapped, mapped_ipv4};
+use std::ffi::CStr;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -69,6 +71,53 @@ impl Announcer {
             }
         }
         Ok(())
+    }
+}
+
+/// Every address of this host (IPv4 mapped into IPv6), with the name of its interface, in the
+/// calling thread's network namespace.
+///
+/// # Errors
+/// As getifaddrs(3).
+pub fn own_addresses() -> io::Result<Vec<(String, [u8; 16])>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: libc makes a list and puts its beginning there.
+    checked(unsafe { libc::getifaddrs(&raw mut first) })?;
+    let mut own = Vec::new();
+    let mut at = first;
+    // SAFETY: each item of the list, and what it points to, lives until it is freed below.
+    while let Some(item) = unsafe { at.as_ref() } {
+        // SAFETY: the same; a name is a C string.
+        let name = unsafe { CStr::from_ptr(item.ifa_name) };
+        // SAFETY: the same; it is null or an address.
+        if let Some(address) = unsafe { address_at(item.ifa_addr) } {
+            own.push((name.to_string_lossy().into_owned(), mapped(address)));
+        }
+        at = item.ifa_next;
+    }
+    // SAFETY: the list is libc's, and nobody refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(own)
+}
+
+/// The IP address that is there; `None` if it is null or of another kind.
+///
+/// # Safety
+/// Null, or an address as long as its family's are.
+unsafe fn address_at(at: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: as this function asks.
+    match i32::from(unsafe { at.as_ref() }?.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: so says the family; it may be anywhere.
+            let found = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the same.
+            let found = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(found.sin6_addr.s6_addr).into())
+        }
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! A grant is on disk before it is in the fence, and in the fence before the
 //! member hears of it (decisions 19, 21 and 22).
 
+mod announced;
 mod by_hand;
 mod disk;
 mod host;
@@ -25,12 +26,14 @@ use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
+use announced::Announced;
 use anyhow::{Context, Result};
 use disk::Disk;
 use holdfast_cluster::Nanos;
 use holdfast_edge::HalrConfig;
 use holdfast_linux::bpf::{Edge, EdgeConfig, MemberPort, has_pins};
 use holdfast_linux::changes::Changes;
+use holdfast_linux::neighbour::Announcer;
 use holdfast_linux::priority;
 use holdfast_linux::process;
 use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup};
@@ -81,6 +84,7 @@ struct EdgeDaemon<'a> {
     host: Host,
     /// Tells when programs and ports are to be looked for.
     changes: Changes,
+    announced: Announced,
     /// The last takeover, as its survivor reports it.
     last_takeover: Option<Takeover>,
     /// When to tell the members the edge's own state.
@@ -175,6 +179,7 @@ impl<'a> EdgeDaemon<'a> {
             ways: Ways::new(hops, Instant::now())?,
             host: Host::new(started),
             changes: Changes::open().context("a netlink socket")?,
+            announced: Announced::new(Announcer::open()?),
             last_takeover: None,
             repetition: Repetition::new(Instant::now()),
         };
@@ -387,6 +392,7 @@ impl<'a> EdgeDaemon<'a> {
     fn look(&mut self, now: Instant) {
         if self.host.look_at <= now {
             self.mend();
+            self.announced.turn();
             let deaf = self.host.deaf.clone();
             self.host.look(self.config, now);
             for name in self.host.deaf.iter().filter(|name| !deaf.contains(name)) {

@@ -108,3 +108,44 @@ fn a_backup_without_one_does_not_ask_for_the_service() {
         assert_eq!(epoch(), before, "nothing was granted");
     });
 }
+
+/// What this host knows of a neighbour.
+fn neighbour(testbed: &Testbed, role: Role, address: &str) -> String {
+    let mut ip = testbed.host(role).network_command("ip");
+    let shown = ip.args(["neigh", "show", address]).output().expect("ip runs");
+    String::from_utf8_lossy(&shown.stdout).into_owned()
+}
+
+/// The edge's host is replaced, or its bridge is made anew: members and clients learn its new
+/// hardware address from itself, for their kernels would go on with the old one.
+#[test]
+fn of_the_edge_is_told_to_all_who_know_the_old_one() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &slow(), |testbed, group| {
+        let neighbours = [
+            (Role::Primary, "p0", "10.9.0.1", "02:00:00:00:09:11", "br0"),
+            (Role::Backup, "b0", "fd09::1", "02:00:00:00:09:11", "br0"),
+            (Role::Client, "c0", "10.8.0.1", "02:00:00:00:08:11", "ec"),
+        ];
+        for (role, device, address, _, _) in neighbours {
+            let old = neighbour(testbed, role, address);
+            let mac = old.split_whitespace().skip_while(|word| *word != "lladdr").nth(1);
+            let mac = mac.expect("the testbed has made it");
+            // As it is without a testbed: learned, and fresh.
+            let fresh =
+                format!("neigh replace {address} lladdr {mac} dev {device} nud reachable\n");
+            testbed.host(role).ip(&fresh).expect("ip runs");
+        }
+        let edge = testbed.host(Role::Edge);
+        for (_, _, _, mac, device) in &neighbours[1..] {
+            edge.ip(&format!("link set {device} address {mac}\n")).expect("ip runs");
+        }
+        for (role, _, address, mac, _) in neighbours {
+            world::wait_until("the new address", || {
+                neighbour(testbed, role, address).contains(mac)
+            });
+        }
+        let load = world::start(testbed, &world::counting(1000, 0, None));
+        world::finish(load, group);
+    });
+}

@@ -57,7 +57,11 @@ impl EdgeDaemon<'_> {
     /// Puts back programs that somebody has removed, perhaps with their
     /// interface.
     pub(super) fn mend(&mut self) {
-        if !self.changes.take() && self.host.torn.is_none() {
+        let has_changed = self.changes.take();
+        if has_changed && self.announced.look(self.config) {
+            self.wire.events.add("announced", "the neighbours are told where the edge is");
+        }
+        if !has_changed && self.host.torn.is_none() {
             return;
         }
         let Mended { missing, moved, failed } = self.wire.bpf.mend(&edge_config(self.config));
