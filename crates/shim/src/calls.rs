@@ -13,6 +13,7 @@ pub mod family;
 pub mod file_locks;
 pub mod files;
 pub mod folders;
+pub mod heap;
 pub mod identity;
 pub mod inherited;
 pub mod input;

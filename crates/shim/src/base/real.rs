@@ -88,6 +88,7 @@ reals! {
     Popen = c"popen",
     Clone = c"clone",
     Mallctl = c"mallctl",
+    MallocStatsPrint = c"malloc_stats_print",
     Execve = c"execve",
     Execvpe = c"execvpe",
     PthreadKill = c"pthread_kill",

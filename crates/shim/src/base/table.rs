@@ -94,7 +94,7 @@ calls! {
     uname Replayed "uname and gethostname";
     sysinfo Replayed "sysinfo, getrlimit, prlimit (limits are set on both members), sched_getaffinity, sysconf, getloadavg";
     getcpu Replayed "getcpu and sched_getcpu";
-    mallctl Replayed "jemalloc's statistics";
+    mallctl Replayed "mallctl, malloc_stats_print: jemalloc's statistics";
     interfaces Replayed "if_nametoindex, if_indextoname";
     getifaddrs Replayed "the whole list";
     getaddrinfo Passed "getaddrinfo, gethostbyname: names must resolve alike on both members";

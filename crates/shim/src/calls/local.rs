@@ -2,7 +2,7 @@
 //! `/proc`, random names. On the backup it comes from the log.
 
 use crate::base::fds::{self, Kind};
-use crate::base::real::{self, Real, real, real6};
+use crate::base::real::{Real, real, real6};
 use crate::base::state::{inside, uninterrupted};
 use crate::base::sys::{errno, libc_result, sys, syscall};
 use crate::base::table::Call;
@@ -151,33 +151,6 @@ pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len
         return libc_result(raw());
     }
     libc_result(with_data(Call::readlink, -1, &[(out, len.min(libc::PATH_MAX as usize))], raw))
-}
-
-/// `mallctl`, for jemalloc's statistics: what is resident depends on the machine.
-/// Without jemalloc no such value exists.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn mallctl(
-    name: *const u8,
-    old: *mut u8,
-    old_len: *mut usize,
-    new: usize,
-    new_len: usize,
-) -> i32 {
-    let raw = || match real::address(Real::Mallctl) {
-        0 => libc::ENOENT as isize,
-        _ => {
-            let all = [name as usize, old as usize, old_len as usize, new, new_len, 0];
-            real6(Real::Mallctl, all) as i32 as isize
-        }
-    };
-    // SAFETY: the caller's name.
-    let statistic = unsafe { CStr::from_ptr(name.cast()) }.to_bytes().starts_with(b"stats.");
-    if !statistic || old.is_null() || old_len.is_null() || inside() {
-        return raw() as i32;
-    }
-    // SAFETY: the size of the caller's buffer.
-    let room = unsafe { *old_len };
-    with_data(Call::mallctl, -1, &[(old_len.cast(), 8), (old, room)], raw) as i32
 }
 
 /// Fills the name's six X from the logged source of randomness and tries it.

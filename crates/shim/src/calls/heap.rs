@@ -1,0 +1,123 @@
+//! jemalloc's statistics: what is resident, how long locks were waited for and where arenas lie
+//! depends on the machine. Without jemalloc no such functions exist.
+
+use crate::base::real::{self, Real, real6};
+use crate::base::state::{Mode, inside, mode, uninterrupted};
+use crate::base::sys;
+use crate::base::table::Call;
+use crate::calls::shapes::with_data;
+use core::ffi::{CStr, c_char, c_void};
+
+/// Room for `malloc_stats_print`'s text, in bytes; what is longer is cut.
+const TEXT_MAX: usize = 512 << 10;
+
+/// Where `malloc_stats_print` writes.
+type Write = unsafe extern "C" fn(*mut c_void, *const c_char);
+
+/// The text, collected: `len` bytes at `at`, which has room for [`TEXT_MAX`] and a NUL.
+#[repr(C)]
+struct Text {
+    at: *mut u8,
+    len: usize,
+}
+
+/// For values below `stats.`; all others are alike on both members.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mallctl(
+    name: *const u8,
+    old: *mut u8,
+    old_len: *mut usize,
+    new: usize,
+    new_len: usize,
+) -> i32 {
+    let raw = || match real::address(Real::Mallctl) {
+        0 => libc::ENOENT as isize,
+        _ => {
+            let all = [name as usize, old as usize, old_len as usize, new, new_len, 0];
+            real6(Real::Mallctl, all) as i32 as isize
+        }
+    };
+    // SAFETY: the caller's name.
+    let statistic = unsafe { CStr::from_ptr(name.cast()) }.to_bytes().starts_with(b"stats.");
+    if !statistic || old.is_null() || old_len.is_null() || inside() {
+        return raw() as i32;
+    }
+    // SAFETY: the size of the caller's buffer.
+    let room = unsafe { *old_len };
+    with_data(Call::mallctl, -1, &[(old_len.cast(), 8), (old, room)], raw) as i32
+}
+
+/// The whole report. It is given in one piece.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc_stats_print(
+    write: Option<Write>,
+    opaque: *mut c_void,
+    options: *const c_char,
+) {
+    let print = |write: usize, opaque: usize| {
+        if real::address(Real::MallocStatsPrint) != 0 {
+            // It asks `mallctl` for all that it tells.
+            let all = [write, opaque, options as usize, 0, 0, 0];
+            uninterrupted(|| real6(Real::MallocStatsPrint, all));
+        }
+    };
+    let Some(give) = write.filter(|_| !inside()) else {
+        let write = write.map_or(0, |write| write as usize);
+        return print(write, opaque as usize);
+    };
+    let mut text = Text { at: sys::map_anonymous(TEXT_MAX + 1), len: 0 };
+    if text.at.is_null() {
+        return;
+    }
+    let out: *mut Text = &raw mut text;
+    // SAFETY: `text` lives, and nobody else refers to it.
+    let len = unsafe { (&raw mut (*out).len).cast() };
+    let place = out as usize;
+    let collected = || {
+        print(collect as Write as usize, place);
+        0
+    };
+    with_data(Call::mallctl, -1, &[(len, size_of::<usize>())], collected);
+    if mode() == Mode::Replay {
+        // It looks at all arenas here, too, as on the primary.
+        print(discard as Write as usize, 0);
+    }
+    // SAFETY: the same.
+    let (at, len) = unsafe { ((*out).at, (*out).len.min(TEXT_MAX)) };
+    with_data(Call::mallctl, -1, &[(at, len)], || 0);
+    // SAFETY: the caller's function; the text ends with the NUL of fresh memory.
+    unsafe { give(opaque, at.cast_const().cast()) };
+    sys::unmap(at, TEXT_MAX + 1);
+}
+
+/// Takes a piece of the text.
+unsafe extern "C" fn collect(text: *mut c_void, piece: *const c_char) {
+    // SAFETY: jemalloc hands on what it was given, and a C string.
+    let (text, piece) = unsafe { (&mut *text.cast::<Text>(), CStr::from_ptr(piece)) };
+    let piece = piece.to_bytes();
+    let n = piece.len().min(TEXT_MAX - text.len);
+    // SAFETY: there is room for so much behind what has been collected.
+    unsafe { core::ptr::copy_nonoverlapping(piece.as_ptr(), text.at.add(text.len), n) };
+    text.len += n;
+}
+
+unsafe extern "C" fn discard(_: *mut c_void, _: *const c_char) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_collected_and_what_has_no_room_is_cut() {
+        let mut room = vec![0_u8; TEXT_MAX + 1];
+        let mut text = Text { at: room.as_mut_ptr(), len: 0 };
+        let out = (&raw mut text).cast();
+        let long = [vec![b'x'; TEXT_MAX - 4], vec![0]].concat();
+        for piece in [&b"one\0"[..], &long, b"two\0"] {
+            // SAFETY: a text, and a C string.
+            unsafe { collect(out, piece.as_ptr().cast()) };
+        }
+        assert_eq!(text.len, TEXT_MAX);
+        assert_eq!((&room[..4], &room[TEXT_MAX - 1..]), (&b"onex"[..], &b"t\0"[..]));
+    }
+}
