@@ -179,3 +179,35 @@ fn a_full_disk_keeps_a_member_out_and_nothing_else() {
     assert!(!b.join("mine").exists() && files(&b).len() > 1);
     world::wait_until("files that are alike", || files(&a) == files(&b));
 }
+
+/// Something is mounted in a joiner's folder: it waits until that is gone, and joins then by
+/// itself.
+#[test]
+fn a_folder_that_cannot_be_emptied_keeps_its_member_waiting() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_files(|testbed, group| {
+        kill(testbed, group, Role::Backup);
+        let host = testbed.host(Role::Backup);
+        let place = host.inside().join("server/place");
+        let place = place.to_str().expect("a plain path");
+        let on_host = |words: &[&str]| {
+            let done = host.command(words[0]).args(&words[1..]).status();
+            assert!(done.is_ok_and(|done| done.success()), "{words:?}");
+        };
+        on_host(&["mkdir", place]);
+        on_host(&["mount", "-t", "tmpfs", "none", place]);
+        group.start_daemon(Role::Backup).expect("a daemon");
+        let reason = |group: &Group<'_>| {
+            let status = group.status(Role::Backup).unwrap_or_default();
+            status["reason"].as_str().unwrap_or_default().to_owned()
+        };
+        world::wait_until("it to say what is in the way", || {
+            let reason = reason(group);
+            reason.contains("what is left in") && reason.contains("place")
+        });
+        on_host(&["umount", place]);
+        on_host(&["rmdir", place]);
+        world::heals(group, "it joins");
+        are_alike(testbed);
+    });
+}

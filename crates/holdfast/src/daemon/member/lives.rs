@@ -2,7 +2,7 @@
 //! must begin again, and goes.
 
 use super::MemberContext;
-use crate::config::{Config, Member};
+use crate::config::{Config, Member, Server};
 use crate::daemon::backup::Ended;
 use crate::daemon::drive::{self, drive};
 use crate::daemon::{backup, primary, survivor};
@@ -11,7 +11,7 @@ use crate::leavings;
 use crate::status::{Role, State};
 use holdfast_cluster::Nanos;
 use holdfast_linux::snapshot::settle;
-use holdfast_member::host::{End, Hosted};
+use holdfast_member::host::{End, Hosted, Turn};
 use holdfast_member::standing::{Ask, Place};
 
 /// A member that does not know its role yet.
@@ -77,8 +77,10 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
 }
 
 /// Remedy if an earlier life's exchange of state folders cannot be completed.
-const UNSETTLED: &str = "give the folder, and all that is in it, to the server's user, or remove \
-    what it names";
+const UNSETTLED: &str = "remove or unmount what it names, or give it to the server's user; this \
+    member tries it again by itself";
+/// Time after which it is tried again.
+const UNSETTLED_PAUSE_MS: u64 = 5000;
 
 /// Begins with a server of its own, and nothing left of an earlier life.
 fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
@@ -87,12 +89,16 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
         leavings::orphan(&node.config.group.run_dir, &node.me.name, user)?
     };
     node.note_removed(&orphan);
-    let server = &node.config.server;
-    let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
-    for folder in &server.state_dirs {
-        settle(folder, user).map_err(|error| anyhow::anyhow!("{error}; remedy: {UNSETTLED}"))?;
+    if let Err(error) = settle_folders(&node.config.server) {
+        return node.wait_unsettled(&error.to_string());
     }
     if current { primary::run(node) } else { run_backup(node) }
+}
+
+/// Completes an earlier life's exchange of state folders.
+fn settle_folders(server: &Server) -> anyhow::Result<()> {
+    let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
+    server.state_dirs.iter().try_for_each(|folder| Ok(settle(folder, user)?))
 }
 
 /// Runs as a backup, and as what it becomes when it has taken over.
@@ -104,6 +110,20 @@ fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
 }
 
 impl MemberContext<'_> {
+    /// Waits for people to mend the state folders: without them no server can begin here.
+    fn wait_unsettled(&mut self, reason: &str) -> anyhow::Result<End> {
+        self.set_state(Role::None, State::Waiting, reason, UNSETTLED);
+        let until = Nanos(self.nanos()).plus(Nanos::from_ms(UNSETTLED_PAUSE_MS));
+        drive(&mut Asking { node: self }, |stop, asking| {
+            asking.turn_edge(&mut |_| {});
+            match asking.now() >= until {
+                _ if stop => Turn::End(End::Stopped),
+                true => Turn::End(End::Again),
+                false => Turn::Until(until),
+            }
+        })
+    }
+
     /// Asks the edge: every member starts silent (decision 21). Returns the
     /// epoch and whether this member is current in it; `None`: asked to stop.
     fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
