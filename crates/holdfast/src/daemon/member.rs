@@ -90,6 +90,8 @@ pub struct MemberContext<'a> {
     /// What the edge says about itself, once it has; and what the other member
     /// says.
     edge_says: Option<Said>,
+    /// Whether the service was served when somebody was last heard.
+    serves: bool,
     pub other_says: Option<Said>,
     /// Why the edge, or the other member, and this one do not trust each other:
     /// reason and remedy.
@@ -194,6 +196,7 @@ impl<'a> MemberContext<'a> {
             signs_by_tap: false,
             own: Said::default(),
             edge_says: None,
+            serves: false,
             other_says: None,
             distrust: None,
             put_off: None,

@@ -160,12 +160,16 @@ impl MemberContext<'_> {
 
     /// Brings the status up to date; a change is an event.
     pub(super) fn show(&mut self) {
-        if self.member.watch.hears_nobody(Nanos(self.nanos())) {
+        let hears_nobody = self.member.watch.hears_nobody(Nanos(self.nanos()));
+        if hears_nobody {
             // What the edge said before its silence may not be true afterwards: another
             // member may be current by then.
             self.edge_says = None;
         }
         let shown = self.together();
+        if !hears_nobody {
+            self.serves = matches!(shown.state, State::Protected | State::Unprotected);
+        }
         let word = shown.to_string();
         let Said { role, state, reason, remedy } = shown;
         let status = &mut self.status;
@@ -248,8 +252,7 @@ impl MemberContext<'_> {
             let reason = "the edge has not said yet whether the service could be taken over";
             // A server that has served goes on serving while its edge is met
             // anew.
-            let serves = matches!(self.status.state, State::Protected | State::Unprotected);
-            let state = if serves { State::Unprotected } else { State::Waiting };
+            let state = if self.serves { State::Unprotected } else { State::Waiting };
             return says(state, reason, "look at the edge's status");
         };
         let Some(theirs) = &self.other_says else {
