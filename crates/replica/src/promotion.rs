@@ -4,7 +4,7 @@
 
 mod settle;
 
-pub use settle::{Closing, Restore, Why};
+pub use settle::{Closing, Discarded, Restore, Why};
 
 use crate::earlier::Earlier;
 use crate::limits::Limits;
@@ -35,10 +35,10 @@ pub const LATE_SYNS_MAX: usize = 1024;
 pub trait PromotionOutput {
     /// Rebuilds this socket.
     fn restore(&mut self, restore: &Restore<'_>);
-    /// No socket is needed; without `accept` the server never saw it. If the
+    /// No socket is needed. If the
     /// client still waits, `tell` is to be sent once the service lives: the
     /// client's answer finds no socket, and the kernel's RST tells it.
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>);
+    fn discard(&mut self, lost: &Discarded, tell: Option<Probe>);
     /// The client reset the connection: the server's descriptor answers ECONNRESET.
     fn reset(&mut self, conn: ConnId, accept: u32);
     /// The replica contradicts what clients hold. It must never be promoted;

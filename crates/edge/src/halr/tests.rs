@@ -345,4 +345,9 @@ fn the_cache_keeps_within_its_memory() {
         assert_eq!(flows + config.cache.bytes_max, limits.memory_bytes);
         assert!(config.slabs_bytes() < config.cache.bytes_max);
     }
+    // What is not needed for notes is there for packets.
+    let mut few = HalrConfig::shipped(Keeps::HeadTail, true, &LIMITS);
+    few.cache.flows_max = 10;
+    let notes = 10 * 3 * Recovery::<u64, crate::Slabs>::packet_overhead_bytes() as u64;
+    assert_eq!(few.slabs_bytes(), few.cache.bytes_max - notes);
 }

@@ -3,9 +3,9 @@
 use super::Cause;
 use crate::host::MemberHost;
 use holdfast_replica::backup::Counters;
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
@@ -144,7 +144,7 @@ pub trait BackupHost: FollowHost {
     /// Rebuilds a connection in the kernel, which does not speak yet.
     fn restore(&mut self, restore: &Restore<'_>);
     /// A connection that is not carried over, and why.
-    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why);
+    fn lost(&mut self, lost: &Discarded);
     fn revive_listeners(&mut self);
     /// The service address is this host's.
     ///

@@ -13,7 +13,9 @@ use crate::timing::takeover::{
     IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCH,
 };
 use holdfast_cluster::Nanos;
-use holdfast_replica::promotion::{Diverged, Probe, Promotion, PromotionOutput, Restore, Why};
+use holdfast_replica::promotion::{
+    Discarded, Diverged, Probe, Promotion, PromotionOutput, Restore, Why,
+};
 use holdfast_wire::message::ConnId;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use std::time::Duration;
@@ -107,9 +109,9 @@ impl<H: BackupHost> PromotionOutput for TakeoverOutput<'_, H> {
         *self.repair = self.repair.plus(self.host.now().since(begun));
     }
 
-    fn discard(&mut self, conn: ConnId, accept: Option<u32>, why: Why, tell: Option<Probe>) {
-        if !matches!(why, Why::Finished | Why::ClientReset) {
-            self.host.lost(conn, accept, why);
+    fn discard(&mut self, lost: &Discarded, tell: Option<Probe>) {
+        if !matches!(lost.why, Why::Finished | Why::ClientReset) {
+            self.host.lost(lost);
         }
         self.farewells.extend(tell);
     }

@@ -7,7 +7,7 @@ mod written;
 use super::*;
 use crate::LAG_MAX;
 use crate::limits::Share;
-use crate::promotion::{Diverged, ManifestConn, Probe, PromotionOutput, Restore, Why};
+use crate::promotion::{Discarded, Diverged, ManifestConn, Probe, PromotionOutput, Restore, Why};
 use holdfast_wire::hash::hash;
 use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Op, PEEKED, TAPPED, record_len};
 use holdfast_wire::message::{ConnProgress, ConnRecord};
@@ -495,7 +495,7 @@ struct Nothing;
 
 impl PromotionOutput for Nothing {
     fn restore(&mut self, _: &Restore<'_>) {}
-    fn discard(&mut self, _: ConnId, _: Option<u32>, _: Why, _: Option<Probe>) {}
+    fn discard(&mut self, _: &Discarded, _: Option<Probe>) {}
     fn reset(&mut self, _: ConnId, _: u32) {}
     fn diverged(&mut self, _: &Diverged) {}
 }

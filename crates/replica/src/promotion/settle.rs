@@ -1,11 +1,12 @@
 //! The verdict on one connection: where its socket must continue, or why it must
 //! not.
 
-use super::{Conn, Diverged, ManifestConn, Probe, PromotionOutput, RTT_UNKNOWN_MS};
+use super::{Conn, Diverged, ManifestConn, Planned, Probe, PromotionOutput, RTT_UNKNOWN_MS};
 use crate::Nanos;
-use holdfast_wire::message::{ConnId, ConnRecord, FlowBounds};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Why a connection is not restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,40 @@ pub enum Why {
     NeverWritten,
     /// It holds more than the replica wrote: the primary did not wait for its log (decision 32).
     BeyondLog,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Finished => "both directions had ended",
+            Self::ClientReset => "its client gave up before the server accepted",
+            Self::NotInManifest => "the server had no descriptor of it any more",
+            Self::OutputNotRetained => {
+                "its client lacks bytes that were sent before this member was there"
+            }
+            Self::InputNotHeld => "bytes that its client does not send again never came here",
+            Self::NeverWritten => "its client acknowledges what was never sent",
+            Self::BeyondLog => {
+                "its client has more than the log, which the primary did not wait for"
+            }
+        })
+    }
+}
+
+/// A connection that is not restored.
+#[derive(Clone, Copy, Debug)]
+pub struct Discarded {
+    pub conn: ConnId,
+    pub key: ConnKey,
+    /// Accept number; `None` if the server never saw it.
+    pub accept: Option<u32>,
+    pub why: Why,
+}
+
+impl fmt::Display for Discarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.why)
+    }
 }
 
 /// How far the connection's end has gone (decision 15).
@@ -112,7 +147,7 @@ impl Conn {
         if self.is_over() {
             match accept {
                 Some(accept) => out.reset(id, accept),
-                None => out.discard(id, None, Why::ClientReset, None),
+                None => out.discard(&self.discarded(Why::ClientReset), None),
             }
             return Ok(());
         }
@@ -145,7 +180,12 @@ impl Conn {
 
     /// Its client hears that it is over.
     pub(super) fn lose(&self, now: Nanos, why: Why, out: &mut impl PromotionOutput) {
-        out.discard(self.planned.id, self.planned.accept, why, self.farewell(now, why));
+        out.discard(&self.discarded(why), self.farewell(now, why));
+    }
+
+    fn discarded(&self, why: Why) -> Discarded {
+        let Planned { id, record, accept, .. } = &self.planned;
+        Discarded { conn: *id, key: record.key, accept: *accept, why }
     }
 
     /// Is there any sign that the client got the SYN-ACK?

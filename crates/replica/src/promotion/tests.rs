@@ -126,8 +126,9 @@ impl PromotionOutput for Notes {
         self.peer_window = r.peer_window_bytes;
         self.reinject = r.reinject.iter().map(|raw| raw.to_vec()).collect();
     }
-    fn discard(&mut self, _: ConnId, accept: Option<u32>, why: Why, _: Option<Probe>) {
-        self.notes.push(Note::Discard(accept, why));
+    fn discard(&mut self, lost: &Discarded, _: Option<Probe>) {
+        assert_eq!(lost.conn, ID);
+        self.notes.push(Note::Discard(lost.accept, lost.why));
     }
     fn reset(&mut self, _: ConnId, accept: u32) {
         self.notes.push(Note::Reset(accept));

@@ -12,10 +12,10 @@ use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_replica::promotion::{Discarded, ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
@@ -444,7 +444,8 @@ impl BackupHost for AtHost<'_> {
         });
     }
 
-    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
+    fn lost(&mut self, lost: &Discarded) {
+        let Discarded { conn, accept, why, .. } = *lost;
         // A client that claims what nobody wrote loses its own connection
         // (decision 16).
         let lies = self.world.clients.iter().any(|client| client.plan.manners() != Manners::Good);

@@ -17,10 +17,10 @@ use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::Held;
 use holdfast_member::timing::primary::MINDED;
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
@@ -374,9 +374,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
         }
     }
 
-    fn lost(&mut self, conn: ConnId, accept: Option<u32>, why: Why) {
-        let what = format!("connection {conn:?} (accept {accept:?}): {why:?}");
-        self.restorer.errors.push(what);
+    fn lost(&mut self, lost: &Discarded) {
+        self.restorer.errors.push(lost.to_string());
     }
 
     fn revive_listeners(&mut self) {

@@ -155,9 +155,9 @@ impl PromotionOutput for Verdicts {
     fn restore(&mut self, _: &Restore<'_>) {
         self.restored += 1;
     }
-    fn discard(&mut self, _: ConnId, _: Option<u32>, why: Why, tell: Option<Probe>) {
+    fn discard(&mut self, lost: &Discarded, tell: Option<Probe>) {
         assert!(tell.is_some(), "its client waits");
-        self.discarded.push(why);
+        self.discarded.push(lost.why);
     }
     fn reset(&mut self, _: ConnId, _: u32) {}
     fn diverged(&mut self, reason: &Diverged) {
