@@ -15,6 +15,9 @@ pub const DEAF_HALVES: u64 = 3;
 /// periods: links come up one after the other, and neighbours have to be found
 /// again.
 pub const GRACE_PERIODS: u64 = 5;
+/// Shortest silence of all peers that a channel may not outlive: its repeats come so seldom by
+/// then that it can be given up after the silence has ended.
+pub const OUTAGE_MIN: Nanos = Nanos::from_ms(1000);
 /// Most heartbeats of ours that a peer may have missed while it speaks. A peer that has
 /// missed more is deaf, and its messages are no sign of life: no client reaches it, and
 /// it would never know. One more than makes a peer dead.
@@ -32,6 +35,8 @@ pub struct Hearing {
     heard: Nanos,
     /// When the last silence of all peers ended.
     since: Nanos,
+    /// When the last one that lasted [`OUTAGE_MIN`] did.
+    out_until: Option<Nanos>,
     deafened: u64,
 }
 
@@ -39,7 +44,7 @@ impl Hearing {
     /// A host that has heard nobody yet. All peers beat every `period`.
     #[must_use]
     pub fn new(now: Nanos, period: Nanos) -> Self {
-        Self { period, heard: now, since: now, deafened: 0 }
+        Self { period, heard: now, since: now, out_until: None, deafened: 0 }
     }
 
     /// Notes that some peer was heard.
@@ -47,6 +52,9 @@ impl Hearing {
         if now.since(self.heard) > self.patience() {
             self.since = now;
             self.deafened += 1;
+        }
+        if self.silence(now) >= OUTAGE_MIN {
+            self.out_until = Some(now);
         }
         self.heard = self.heard.max(now);
     }
@@ -63,6 +71,12 @@ impl Hearing {
     #[must_use]
     pub fn silence(&self, now: Nanos) -> Nanos {
         now.since(self.heard)
+    }
+
+    /// Whether a silence of all peers of at least [`OUTAGE_MIN`] lasts, or has ended after `at`.
+    #[must_use]
+    pub fn was_out_since(&self, at: Nanos, now: Nanos) -> bool {
+        self.silence(now) >= OUTAGE_MIN || self.out_until.is_some_and(|end| end > at)
     }
 
     /// How often nobody was heard for a while.
@@ -102,5 +116,18 @@ mod tests {
             assert_eq!(hearing.excused_until(at(ms)), at(1200));
         }
         assert_eq!(hearing.deafened(), 1);
+    }
+
+    #[test]
+    fn a_long_silence_is_remembered_until_something_is_heard_after_it() {
+        let at = Nanos::from_ms;
+        let mut hearing = Hearing::new(Nanos(0), PERIOD);
+        hearing.handle_received(at(999));
+        assert!(!hearing.was_out_since(Nanos(0), at(1998)), "it was short");
+        assert!(hearing.was_out_since(at(999), at(1999)), "it lasts");
+        hearing.handle_received(at(1999));
+        hearing.handle_received(at(2010));
+        assert!(hearing.was_out_since(at(1998), at(2010)));
+        assert!(!hearing.was_out_since(at(1999), at(2010)), "that was heard at its end");
     }
 }

@@ -158,6 +158,12 @@ impl Watch {
         self.hearing.silence(now) >= self.detector.patience()
     }
 
+    /// Whether this host was cut off from everybody for long, after `at`.
+    #[must_use]
+    pub fn was_out_since(&self, at: Nanos, now: Nanos) -> bool {
+        self.hearing.was_out_since(at, now)
+    }
+
     /// How often nobody at all was heard.
     #[must_use]
     pub fn deafened(&self) -> u64 {

@@ -102,6 +102,9 @@ enum Stage {
     },
 }
 
+/// Why a backup gives up whose channel to a living primary has broken in an outage.
+const CUT: &str = "the channel to the primary did not outlive an outage of the network";
+
 /// The machine of a backup: it confirms what the tap and the log bring, feeds the replica, and
 /// takes over when the primary is gone.
 ///
@@ -293,11 +296,17 @@ impl BackupMachine {
         }
         // A primary that goes on alone, as it was asked to, closes the channel, and its last
         // messages may be lost with that: the edge and heartbeats tell whether it lives.
-        let cause = cause.filter(|cause| !self.wants_out || *cause != Cause::ChannelLost);
+        // And so they do where a network that failed for everybody has broken the channel: both
+        // ends give it up some time after.
+        let now = host.now();
+        let is_cut = host.member().watch.was_out_since(self.heard_at, now);
+        let asks_others = self.wants_out || is_cut;
+        let cause = cause.filter(|cause| !asks_others || *cause != Cause::ChannelLost);
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(Cause::Alone) if self.wants_out => {
                 self.give_up(Fault::Outgrown, "a new image is due", false, host)
             }
+            Some(Cause::Alone) if is_cut => self.give_up(Fault::Cut, CUT, false, host),
             Some(cause) => self.take_over(cause, host),
             None => (Stage::Following, Turn::Until(self.deadline(host))),
         }
@@ -391,8 +400,8 @@ fn part(fault: Fault, reason: &str, host: &mut impl FollowHost) {
 /// When a backup that gives up may join again: later each time, and not forever.
 fn again_at(fault: Fault, host: &mut impl BackupHost) -> Option<Nanos> {
     let now = host.now();
-    if fault == Fault::Outgrown {
-        // A backup that only needs a new image had no fault.
+    if matches!(fault, Fault::Outgrown | Fault::Cut) {
+        // A backup that only needs a new image, or another channel, had no fault.
         return Some(now);
     }
     let Member { given_up, rejoin_max, .. } = host.member();

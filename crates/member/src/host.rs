@@ -131,6 +131,8 @@ pub enum Fault {
     Outgrown,
     /// Clients would not reach its server: the host's interface is gone.
     Unreachable,
+    /// The channel to a primary that lives did not outlive an outage of the network.
+    Cut,
 }
 
 impl Fault {
@@ -145,6 +147,7 @@ impl Fault {
             Self::Unkept => "unkept",
             Self::Outgrown => "outgrown",
             Self::Unreachable => "unreachable",
+            Self::Cut => "cut off",
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::bench::{self, Bench, EPOCH, name, on_bench};
 use crate::host::{ConnState, MemberHost};
-use holdfast_replica::promotion::{ManifestConn, Restore, Why};
+use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::log::{AcceptInfo, Op, record_len};
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 mod cold;
 mod joins;
+mod outages;
 mod probes;
 mod renewal;
 mod takeovers;
@@ -46,6 +47,8 @@ struct Book {
     kept: Option<Kept>,
     /// Whether all that has come of a new image is on the disk.
     is_renewed: bool,
+    /// Why the backup gave up.
+    reason: String,
 }
 
 impl Book {
@@ -72,7 +75,10 @@ impl MemberHost for Book {
     fn stand_by(&mut self) {}
     fn show(&mut self, news: MemberEvent<'_>) {
         let words = match news {
-            MemberEvent::GaveUp { fault, .. } => format!("gave up: {fault:?}"),
+            MemberEvent::GaveUp { fault, reason, .. } => {
+                self.reason = reason.to_owned();
+                format!("gave up: {fault:?}")
+            }
             MemberEvent::Promotes { cause, .. } => format!("promotes: {cause:?}"),
             other => name(&other),
         };
@@ -150,7 +156,7 @@ impl FollowHost for Book {
         for message in std::mem::take(&mut self.peer) {
             each(self, &message);
         }
-        self.is_lost
+        std::mem::take(&mut self.is_lost)
     }
     fn send(&mut self, message: &Message<'_>) {
         if let Message::GaveUp { state, .. } = message {
@@ -210,7 +216,7 @@ impl BackupHost for Book {
     fn restore(&mut self, restore: &Restore<'_>) {
         self.note(format!("restore {}", restore.record.key.client_port));
     }
-    fn lost(&mut self, _: ConnId, _: Option<u32>, _: Why) {
+    fn lost(&mut self, _: &Discarded) {
         self.note("lost");
     }
     fn revive_listeners(&mut self) {
@@ -285,6 +291,7 @@ impl Bed {
             unwritten: 0,
             kept: None,
             is_renewed: false,
+            reason: String::new(),
         };
         let machine = BackupMachine::new([1; 8], &mut book);
         assert_eq!(book.take(), [in_step(true)]);
@@ -493,6 +500,7 @@ fn a_primary_that_goes_on_alone_is_believed_until_the_edge_is_asked() {
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "a" });
     bed.turn();
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Fenced"));
+    assert_eq!(bed.book.reason, format!("a went on alone in epoch {}", EPOCH + 1));
     let mut bed = Bed::taking_over();
     bed.book.peer.push(refused);
     bed.grant();

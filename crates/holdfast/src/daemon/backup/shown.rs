@@ -28,7 +28,7 @@ const KILLED: &str = "it was killed while it was being rebuilt";
 fn state(fault: Fault) -> State {
     match fault {
         // It will join again.
-        Fault::Unkept | Fault::Outgrown | Fault::Unreachable => State::Waiting,
+        Fault::Unkept | Fault::Outgrown | Fault::Unreachable | Fault::Cut => State::Waiting,
         Fault::Diverged => State::Diverged,
         Fault::Hung => State::Hung,
         Fault::Fenced => State::Fenced,
@@ -150,7 +150,7 @@ impl BackupDaemon<'_, '_> {
                 let reason = format!("gave up as a backup: {reason}");
                 node.set_put_off(&reason, &format!("{ROOM}; {REJOINS}"));
             }
-            Fault::Outgrown => node.set_put_off(reason, REJOINS),
+            Fault::Outgrown | Fault::Cut => node.set_put_off(reason, REJOINS),
             _ => {
                 let remedy = advice::after_giving_up(state, reason);
                 node.set_state(Role::Backup, state, reason, &remedy);
