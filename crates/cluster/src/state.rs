@@ -12,6 +12,8 @@ pub const MEMBER_NAME_MAX: usize = 64;
 /// Largest block that is looked at, in bytes.
 pub const STATE_BYTES_MAX: usize = 1024;
 
+/// Beginning of every block, whatever its version.
+pub const MAGIC: &str = "holdfast-edge-state ";
 const FIRST_LINE: &str = "holdfast-edge-state 2";
 const FIRST_LINE_1: &str = "holdfast-edge-state 1";
 

@@ -56,7 +56,12 @@ fn judge(path: &Path, found: &Metadata, is_last: bool, own: u32) -> Option<(Stri
             "other users may write to {shown} (mode {:o}), and could answer as this daemon",
             mode & 0o7777
         );
-        (reason, format!("chmod go-w {shown}"))
+        // A folder that is meant for everybody stays so.
+        let remedy = match mode & STICKY != 0 && mode & BY_ALL != 0 {
+            true => format!("name a folder of its own below {shown}"),
+            false => format!("chmod go-w {shown}"),
+        };
+        (reason, remedy)
     })
 }
 
@@ -109,7 +114,10 @@ mod tests {
         let folders = Folders::new("writable");
         make(&folders.run()).expect("a folder");
         let (run, above) = (folders.run(), folders.above());
-        for (path, mode) in [(&run, 0o777), (&run, 0o1777), (&run, 0o775), (&above, 0o777)] {
+        set_mode(&run, 0o1777);
+        let error = make(&run).expect_err("it is everybody's").to_string();
+        assert!(error.contains("remedy: name a folder of its own below "), "{error}");
+        for (path, mode) in [(&run, 0o777), (&run, 0o775), (&above, 0o777)] {
             set_mode(path, mode);
             let error = make(&run).expect_err("others may write").to_string();
             let remedy = format!("remedy: chmod go-w {},", path.display());

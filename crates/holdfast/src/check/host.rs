@@ -3,6 +3,7 @@
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
 use crate::config::{Config, ConfigErrors, Mac, Member, Role, pin_dir};
+use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
 use crate::open_files;
@@ -127,9 +128,18 @@ fn lasting(file: &Path) -> Finding {
             format!("{shown} lies on {point}, a {kind} that a reboot empties"),
             "choose a place on a disk: an edge that forgets its epoch could let two members speak",
         ),
-        None => Finding::ok("state_file", format!("{shown} survives a reboot")),
+        None => match StateFile::try_out(file) {
+            Ok(()) => Finding::ok("state_file", format!("{shown} survives a reboot")),
+            Err(error) => {
+                let remedy = "name a file of the edge's own, on a disk, as edge.state_file";
+                Finding::fail("state_file", error.to_string(), remedy)
+            }
+        },
     }
 }
+
+/// File systems that no disk has.
+const IN_MEMORY: [&str; 7] = ["tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "cgroup2", "devpts"];
 
 /// The mount point of a file that lies in memory, and the type of its file system.
 fn in_memory(file: &Path) -> Option<(String, String)> {
@@ -141,7 +151,7 @@ fn in_memory(file: &Path) -> Option<(String, String)> {
     // Later mounts hide earlier ones, so the last of the longest counts.
     let under =
         parsed.filter(|(point, _)| file.starts_with(point)).max_by_key(|(point, _)| point.len());
-    let (point, kind) = under.filter(|(_, kind)| matches!(*kind, "tmpfs" | "ramfs"))?;
+    let (point, kind) = under.filter(|(_, kind)| IN_MEMORY.contains(kind))?;
     Some((point.to_owned(), kind.to_owned()))
 }
 

@@ -8,7 +8,7 @@
 
 use crate::lock;
 use holdfast_cluster::state::{
-    BLOCKS, EdgeState, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
+    BLOCKS, EdgeState, MAGIC, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes that a torn write may destroy: no disk has larger physical sectors.
 const BLOCK_BYTES: u64 = 4096;
+
+/// Size of the file.
+const FILE_BYTES: u64 = BLOCKS as u64 * BLOCK_BYTES;
 
 /// The open file. Nobody else opens it meanwhile.
 #[derive(Debug)]
@@ -39,6 +42,10 @@ pub enum StateFileError {
         "{path} is damaged, so the epoch is unknown and nobody could take over; remove the file and start the edge again: while its host and the members run, it takes the epoch from its fence and from them, and no connection is lost; only if it stays closed then, for nobody is left who knows, stop both members and start them anew"
     )]
     Damaged { path: PathBuf },
+    #[error(
+        "{path} is there, and is no state of an edge; choose another edge.state_file, or remove it if nobody needs it"
+    )]
+    Foreign { path: PathBuf },
 }
 
 impl StateFile {
@@ -46,13 +53,14 @@ impl StateFile {
     ///
     /// # Errors
     /// [`StateFileError::Damaged`] if the file is there but no block is whole,
-    /// [`StateFileError::InUse`] if another process has it open.
+    /// [`StateFileError::Foreign`] if it cannot be one, [`StateFileError::InUse`] if another process has it open.
     pub fn open(path: &Path) -> Result<Self, StateFileError> {
         let failed = |error| StateFileError::Io { path: path.to_owned(), error };
         let folder = path.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder).map_err(failed)?;
         let lock = take_lock(path)?;
         let file = if path.try_exists().map_err(failed)? {
+            refuse_foreign(path)?;
             OpenOptions::new().read(true).write(true).open(path)
         } else {
             create(path, StateBlock::default().to_string().as_bytes())
@@ -61,6 +69,26 @@ impl StateFile {
         let damaged = || StateFileError::Damaged { path: path.to_owned() };
         let blocks = read(&file).ok_or_else(damaged)?;
         Ok(Self { file, lock, path: path.to_owned(), blocks })
+    }
+
+    /// Whether the edge could use this file, without touching it.
+    ///
+    /// # Errors
+    /// As [`StateFile::open`], but for [`StateFileError::InUse`].
+    pub fn try_out(path: &Path) -> Result<(), StateFileError> {
+        let failed = |error| StateFileError::Io { path: path.to_owned(), error };
+        if path.try_exists().map_err(failed)? {
+            refuse_foreign(path)?;
+            let file = File::open(path).map_err(failed)?;
+            let damaged = || StateFileError::Damaged { path: path.to_owned() };
+            return read(&file).map(drop).ok_or_else(damaged);
+        }
+        // Missing folders are made.
+        let there = path.ancestors().skip(1).find(|folder| folder.exists());
+        match there.filter(|folder| folder.is_dir()) {
+            Some(_) => Ok(()),
+            None => Err(failed(ErrorKind::NotADirectory.into())),
+        }
     }
 
     /// The state on disk.
@@ -100,6 +128,21 @@ impl StateFile {
         self.blocks.handle_written(write);
         Ok(())
     }
+}
+
+/// Refuses what this program never wrote, whatever has become of it: another kind of file, or one
+/// that has another size and another beginning.
+fn refuse_foreign(path: &Path) -> Result<(), StateFileError> {
+    let failed = |error| StateFileError::Io { path: path.to_owned(), error };
+    let found = std::fs::metadata(path).map_err(failed)?;
+    let is_ours = found.is_file()
+        && (matches!(found.len(), 0 | FILE_BYTES) || {
+            let mut begin = [0; MAGIC.len()];
+            let read = File::open(path).and_then(|file| file.read_at(&mut begin, 0));
+            let read = read.map_err(failed)?;
+            MAGIC.as_bytes().starts_with(&begin[..read])
+        });
+    if is_ours { Ok(()) } else { Err(StateFileError::Foreign { path: path.to_owned() }) }
 }
 
 fn lock_path(path: &Path) -> PathBuf {
@@ -200,6 +243,32 @@ mod tests {
         assert!(matches!(file.keep(state(1, "a")), Err(StateFileError::Io { .. })));
         assert_eq!(file.state().epoch, 0);
         remove(&path);
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_not_called_damaged() {
+        let path = path("foreign");
+        let mut whole = StateBlock::default().to_string().into_bytes();
+        whole.resize(BLOCK_BYTES as usize, b'\n');
+        for (bytes, is_ours) in [
+            (&b"tcp 6 TCP\n"[..], false),
+            (&whole[..100], true),
+            (b"", true),
+            (&[7; FILE_BYTES as usize], true),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            for error in [StateFile::try_out(&path), StateFile::open(&path).map(drop)] {
+                let error = error.expect_err("it says nothing");
+                let foreign = matches!(error, StateFileError::Foreign { .. });
+                assert_eq!(foreign, !is_ours, "{error}");
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), bytes, "it is as it was");
+        }
+        remove(&path);
+        assert!(StateFile::try_out(&path).is_ok(), "it will be made");
+        for bad in ["/dev/null", "/tmp", "/etc/passwd/state"] {
+            assert!(StateFile::try_out(Path::new(bad)).is_err(), "{bad}");
+        }
     }
 
     #[test]
