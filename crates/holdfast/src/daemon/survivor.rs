@@ -69,6 +69,15 @@ impl Alone {
         Self { has_served: false, ..Self::new() }
     }
 
+    /// Keeps what is to be said once the server serves new clients again; gives it back if it does.
+    pub fn put_off(&mut self, said: Said) -> Option<Said> {
+        if self.served.is_none() {
+            return Some(said);
+        }
+        self.served = Some(said);
+        None
+    }
+
     /// Makes the server of this life outlive this daemon.
     pub fn let_loose(node: &mut MemberContext<'_>, server: &mut Server) {
         if node.loose {
@@ -150,8 +159,8 @@ impl Alone {
             }
             None => {
                 self.has_served = true;
-                if let Some(Said { role, state, reason, remedy }) = self.served.take() {
-                    node.set_state(role, state, &reason, &remedy);
+                if let Some(said) = self.served.take() {
+                    node.set_said(&said);
                 }
             }
         }

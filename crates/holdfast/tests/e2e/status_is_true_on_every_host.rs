@@ -3,6 +3,7 @@
 //! an exit code that fits.
 
 use crate::client::connected;
+use crate::redis_files::redis_cli;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
@@ -365,6 +366,31 @@ fn a_port_that_nobody_listens_at_is_named() {
     });
     let reason = "does not listen at 10.9.0.100:6379 yet";
     expect_with_code(&testbed, &group, &HOSTS.map(|role| (role, "waiting", reason)), 1);
+}
+
+/// A server that serves no new client is called so while another member joins it, too.
+#[test]
+fn a_server_that_listens_no_more_is_not_called_served_by_a_join() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis_mut(|testbed, group| {
+        group.kill_member(Role::Backup).expect("they die");
+        let closed = redis_cli(testbed, &["config", "set", "port", "0"]);
+        assert_eq!(closed.trim(), "OK");
+        let told = |group: &Group<'_>| group.status(Role::Primary).unwrap_or_default();
+        world::wait_until("it to be noticed", || text(&told(group), "state") == "waiting");
+        group.start_daemon(Role::Backup).expect("a daemon");
+        let joins = |group: &Group<'_>| !group.details(Role::Primary, "joins").is_empty();
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut after = None;
+        while after.is_none_or(|after: Instant| after.elapsed() < Duration::from_secs(1)) {
+            assert!(Instant::now() < until, "nobody joins: {}", group.log_tails());
+            let said = told(group);
+            assert_eq!(text(&said, "state"), "waiting", "{said}\n{}", group.log_tails());
+            if after.is_none() && joins(group) {
+                after = Some(Instant::now());
+            }
+        }
+    });
 }
 
 /// From its start on, no host calls a statically linked program protected.

@@ -45,12 +45,19 @@ impl MemberContext<'_> {
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
-    /// Like [`Self::set_alone`], if the other member has tried to join, and tries again.
-    pub fn set_unjoined(&mut self, reason: &str) {
+    /// What is to be said of a server that speaks alone if the other member has tried to join, and
+    /// tries again.
+    #[must_use]
+    pub fn unjoined(&self, reason: &str) -> Said {
         let other = &self.other.name;
         let reason = format!("running alone; {other} could not join: {reason}");
         let remedy = advice::unjoined(&reason, other);
-        self.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
+        Said::new(Role::Primary, State::Unprotected, &reason, &remedy)
+    }
+
+    /// Sets this member's own state to what is said.
+    pub fn set_said(&mut self, said: &Said) {
+        self.set_state(said.role, said.state, &said.reason, &said.remedy);
     }
 
     /// This member seeks its primary, and `reason` is what it waits for. What the primary has

@@ -76,7 +76,8 @@ impl PrimaryDaemon<'_, '_> {
             }
             MemberEvent::JoinFailed { reason } => {
                 events.add("join failed", format!("{}: {reason}", self.node.other.name));
-                self.node.set_unjoined(clip(reason));
+                let said = self.node.unjoined(clip(reason));
+                self.say_alone(said);
             }
             MemberEvent::Joined { took } => self.node.note_joined(took),
             MemberEvent::Keeps { took } => self.node.note_kept(took),
@@ -99,6 +100,17 @@ impl PrimaryDaemon<'_, '_> {
             | MemberEvent::TookOver { .. }
             | MemberEvent::GaveUpForGood
             | MemberEvent::GaveUp { .. } => {}
+        }
+    }
+
+    /// Says it of a server that speaks alone, unless no new client is served: then that stands.
+    fn say_alone(&mut self, said: Said) {
+        let said = match &mut self.alone {
+            Some(alone) => alone.put_off(said),
+            None => Some(said),
+        };
+        if let Some(said) = said {
+            self.node.set_said(&said);
         }
     }
 
@@ -137,15 +149,21 @@ impl PrimaryDaemon<'_, '_> {
         self.node.set_ended(role, &format!("{}{how}{then}", advice::ENDED), remedy);
     }
 
-    /// What this member is by itself.
-    fn judge(&mut self, report: &Report<'_>) {
+    /// Why no new client is served, as far as it is the server.
+    fn missing(&mut self, report: &Report<'_>) -> Option<String> {
+        if !report.is_attached {
+            return Some("the server has not started yet".to_owned());
+        }
         let (services, pid) = (&self.node.config.group.services, self.server.pid());
         let memory = &self.server.memory;
         let watched = Watched { pid, is_family: memory.is_family(), moved: Some(memory.tail()) };
-        let missing = match report.is_attached {
-            false => Some("the server has not started yet".to_owned()),
-            true => self.services.missing(services, watched, Instant::now()).map(str::to_owned),
-        };
+        self.services.missing(services, watched, Instant::now()).map(str::to_owned)
+    }
+
+    /// What this member is by itself.
+    fn judge(&mut self, report: &Report<'_>) {
+        let pid = self.server.pid();
+        let missing = self.missing(report);
         self.has_served |= missing.is_none();
         if !self.node.is_whole(Role::Primary, Own::Gate) {
             return;
@@ -188,10 +206,12 @@ impl PrimaryDaemon<'_, '_> {
             (now, before) => now.or(before),
         };
         // Its own word would be `waiting`, which the service is not.
-        if let Some(percent) = self.joins {
+        let serves =
+            self.joins.is_some() && (self.alone.is_some() || self.missing(report).is_none());
+        if let Some(percent) = self.joins.filter(|_| serves) {
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
-            self.node.set_state(Role::Primary, State::Unprotected, &reason, "wait");
+            self.say_alone(Said::new(Role::Primary, State::Unprotected, &reason, "wait"));
         } else if !report.is_in_doubt && !report.keeps {
             self.judge(report);
         }
