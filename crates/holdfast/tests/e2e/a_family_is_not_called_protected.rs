@@ -12,10 +12,7 @@ use std::time::Duration;
 /// Server whose child takes every client, answers, and dies with the connection open.
 const PREFORK: &str = "
 import os, socket
-s = socket.socket()
-s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(('', 8080))
-s.listen()
+s = socket.create_server(('', 8080), family=socket.AF_INET6, dualstack_ipv6=True)
 while True:
     child = os.fork()
     if child == 0:

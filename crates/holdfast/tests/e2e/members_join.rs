@@ -204,14 +204,14 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
 /// 40 switchovers no daemon grew after the 16th, and by no more than 3 MB after the eighth.
 #[test]
 fn daemons_that_swap_roles_again_and_again_do_not_grow() {
-    const UNTIL_THEY_HAVE_ALL: usize = 10;
-    const SWITCHOVERS: usize = 16;
+    const UNTIL_THEY_HAVE_ALL: usize = 8;
+    const SWITCHOVERS: usize = 12;
     // The daemon's server has 20 MB, and so has its image: one that is kept is noticed at once, and
     // so are 4 MB in each of the last switchovers.
     const GROWS_MAX: u64 = 16 << 20;
     let _limit = world::limit(Duration::from_secs(180));
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
-        let load = world::start(testbed, &world::counting(45_000, 0, None));
+        let load = world::start(testbed, &world::counting(35_000, 0, None));
         let mut sizes = Vec::new();
         for _ in 0..SWITCHOVERS {
             let primary = group.primary().expect("a primary");

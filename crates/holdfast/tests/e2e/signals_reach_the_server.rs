@@ -26,11 +26,18 @@ fn the_server_blocks_and_ignores_what_it_does_without_holdfast() {
         // A daemon starts the server with the defaults, whatever the starter of the tests ignores.
         recipe.command.splice(0..0, ["/usr/bin/env", "--default-signal"].map(str::to_owned));
         let server = recipe.start_plain(host).expect("a server");
-        masks(server.pid())
+        // It listens before it has set all of its own signals.
+        let mut last = Vec::new();
+        world::wait_until("its signals to stay", || {
+            std::thread::sleep(Duration::from_millis(300));
+            let now = masks(server.pid());
+            std::mem::replace(&mut last, now.clone()) == now
+        });
+        last
     };
     world::with_redis(|_, group| {
         let server = group.server_pid(Role::Primary).expect("a server");
-        assert_eq!(masks(server), plain);
+        world::wait_until(&format!("the signals {plain:?}"), || masks(server) == plain);
         world::signal(server, "TERM");
         world::wait_until("the server's end", || world::has_ended(server));
     });
