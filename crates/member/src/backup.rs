@@ -296,17 +296,13 @@ impl BackupMachine {
         }
         // A primary that goes on alone, as it was asked to, closes the channel, and its last
         // messages may be lost with that: the edge and heartbeats tell whether it lives.
-        // And so they do where a network that failed for everybody has broken the channel: both
-        // ends give it up some time after.
-        let now = host.now();
-        let is_cut = host.member().watch.was_out_since(self.heard_at, now);
-        let asks_others = self.wants_out || is_cut;
-        let cause = cause.filter(|cause| !asks_others || *cause != Cause::ChannelLost);
+        let cause =
+            cause.filter(|it| *it != Cause::ChannelLost || !(self.wants_out || self.is_cut(host)));
         match cause.or_else(|| self.told_by_edge(host)) {
             Some(Cause::Alone) if self.wants_out => {
                 self.give_up(Fault::Outgrown, "a new image is due", false, host)
             }
-            Some(Cause::Alone) if is_cut => self.give_up(Fault::Cut, CUT, false, host),
+            Some(Cause::Alone) if self.is_cut(host) => self.give_up(Fault::Cut, CUT, false, host),
             Some(cause) => self.take_over(cause, host),
             None => (Stage::Following, Turn::Until(self.deadline(host))),
         }
@@ -333,6 +329,13 @@ impl BackupMachine {
             host.send(&Message::GaveUp { state, reason: clip(reason) });
             host.flush();
         }
+    }
+
+    /// Whether a network that failed for everybody may have broken the channel: both ends give it
+    /// up some time after. Then, too, the edge and heartbeats tell whether the primary lives.
+    fn is_cut(&self, host: &mut impl BackupHost) -> bool {
+        let now = host.now();
+        host.member().watch.was_out_since(self.heard_at, now)
     }
 
     /// Reason for a takeover that the edge reports: the edge has lost the primary,
