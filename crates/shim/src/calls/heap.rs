@@ -1,12 +1,16 @@
 //! jemalloc's statistics: what is resident, how long locks were waited for and where arenas lie
 //! depends on the machine. Without jemalloc no such functions exist.
 
+use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real6};
 use crate::base::state::{Mode, inside, mode, uninterrupted};
 use crate::base::sys;
 use crate::base::table::Call;
+use crate::base::{defer, park, quiet};
 use crate::calls::shapes::with_data;
+use crate::calls::signals;
 use core::ffi::{CStr, c_char, c_void};
+use holdfast_wire::log::Op;
 
 /// Room for `malloc_stats_print`'s text, in bytes; what is longer is cut.
 const TEXT_MAX: usize = 512 << 10;
@@ -15,7 +19,6 @@ const TEXT_MAX: usize = 512 << 10;
 type Write = unsafe extern "C" fn(*mut c_void, *const c_char);
 
 /// The text, collected: `len` bytes at `at`, which has room for [`TEXT_MAX`] and a NUL.
-#[repr(C)]
 struct Text {
     at: *mut u8,
     len: usize,
@@ -65,27 +68,38 @@ pub unsafe extern "C" fn malloc_stats_print(
         let write = write.map_or(0, |write| write as usize);
         return print(write, opaque as usize);
     };
-    let mut text = Text { at: sys::map_anonymous(TEXT_MAX + 1), len: 0 };
-    if text.at.is_null() {
+    let at = sys::map_anonymous(TEXT_MAX + 1);
+    if at.is_null() {
         return;
     }
-    let out: *mut Text = &raw mut text;
-    // SAFETY: `text` lives, and nobody else refers to it.
-    let len = unsafe { (&raw mut (*out).len).cast() };
-    let place = out as usize;
     let collected = || {
-        print(collect as Write as usize, place);
-        0
+        let mut text = Text { at, len: 0 };
+        print(collect as Write as usize, (&raw mut text) as usize);
+        text.len
     };
-    with_data(Call::mallctl, -1, &[(len, size_of::<usize>())], collected);
-    if mode() == Mode::Replay {
-        // It looks at all arenas here, too, as on the primary.
-        print(discard as Write as usize, 0);
-    }
-    // SAFETY: the same.
-    let (at, len) = unsafe { ((*out).at, (*out).len.min(TEXT_MAX)) };
-    with_data(Call::mallctl, -1, &[(at, len)], || 0);
-    // SAFETY: the caller's function; the text ends with the NUL of fresh memory.
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(collected()),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush();
+            let len = collected();
+            log::append(Entry::new(Op::Data, Call::mallctl, -1, 0), &[(at.cast_const(), len)]);
+            Some(len)
+        }
+        Mode::Replay => match log::take(Op::Data, Call::mallctl, -1) {
+            Some(taken) => {
+                // It looks at all arenas here, too, as on the primary.
+                print(discard as Write as usize, 0);
+                let len = taken.payload().len().min(TEXT_MAX);
+                // SAFETY: there is room for so much.
+                unsafe { core::ptr::copy_nonoverlapping(taken.payload().as_ptr(), at, len) };
+                taken.done();
+                Some(len)
+            }
+            None => park::start_over(),
+        },
+    });
+    // SAFETY: the caller's function; the text ends with a NUL of fresh memory.
     unsafe { give(opaque, at.cast_const().cast()) };
     sys::unmap(at, TEXT_MAX + 1);
 }
