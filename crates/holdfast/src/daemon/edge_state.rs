@@ -53,7 +53,8 @@ impl StateFile {
     ///
     /// # Errors
     /// [`StateFileError::Damaged`] if the file is there but no block is whole,
-    /// [`StateFileError::Foreign`] if it cannot be one, [`StateFileError::InUse`] if another process has it open.
+    /// [`StateFileError::Foreign`] if it cannot be one, [`StateFileError::InUse`] if another
+    /// process has it open.
     pub fn open(path: &Path) -> Result<Self, StateFileError> {
         let failed = |error| StateFileError::Io { path: path.to_owned(), error };
         let folder = path.parent().unwrap_or(Path::new("/"));
