@@ -19,9 +19,13 @@ pub(crate) use ways::{no_way_back, not_forwarded};
 
 use crate::config::GroupFile;
 use serde::Serialize;
+use std::path::Path;
 
 /// Schema of `holdfast check --json`.
 pub const SCHEMA: &str = "holdfast.check/1";
+
+/// Longest path of a socket, in bytes (unix(7)).
+const SOCKET_BYTES_MAX: usize = 107;
 
 /// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -139,9 +143,18 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     if let Some((file, role)) = host {
         let (more, rest) = of_host(file, role);
         findings.extend(more);
+        findings.extend(socket(&file.admin_socket(role)));
         not_checked = rest;
     }
     Report { schema: SCHEMA, role, findings, not_checked }
+}
+
+/// Checks the place of the daemon's socket.
+fn socket(path: &Path) -> Option<Finding> {
+    let over = path.as_os_str().len().checked_sub(SOCKET_BYTES_MAX + 1)?;
+    let found = format!("{} is too long for the path of a socket", path.display());
+    let remedy = format!("choose a run_dir that is at least {} characters shorter", over + 1);
+    Some(Finding::fail("run_dir", found, remedy))
 }
 
 /// Checks what the file says about the host with this role; returns also what
@@ -178,6 +191,14 @@ mod tests {
         assert_eq!(report.render().matches("remedy:").count(), {
             report.findings.iter().filter(|f| f.verdict != Verdict::Ok).count()
         });
+    }
+
+    #[test]
+    fn a_socket_has_a_short_path() {
+        let path = |len: usize| format!("/{}", "r".repeat(len - 1));
+        assert!(socket(Path::new(&path(107))).is_none());
+        let remedy = socket(Path::new(&path(109))).map(|found| found.remedy);
+        assert!(remedy.is_some_and(|remedy| remedy.contains("2 characters shorter")));
     }
 
     /// The examples name other hosts than this one: much fails, and the

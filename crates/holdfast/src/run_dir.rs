@@ -42,6 +42,10 @@ pub fn trouble(folder: &Path) -> Option<(String, String)> {
 
 fn judge(path: &Path, found: &Metadata, is_last: bool, own: u32) -> Option<(String, String)> {
     let (shown, owner, mode) = (path.display(), found.uid(), found.mode());
+    if !found.is_dir() {
+        let remedy = format!("move {shown} away");
+        return Some((format!("{shown} is not a folder"), remedy));
+    }
     if owner != 0 && owner != own {
         let reason = format!("{shown} belongs to user {owner}, who could answer as this daemon");
         return Some((reason, format!("chown root {shown}")));
@@ -107,6 +111,16 @@ mod tests {
         make(&folders.run()).expect("a folder");
         set_mode(&folders.run(), 0o700);
         make(&folders.run()).expect("it was there");
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let folders = Folders::new("file");
+        make(&folders.above()).expect("a folder");
+        std::fs::write(folders.run(), "").expect("a file");
+        let (reason, remedy) = trouble(&folders.run()).expect("it is a file");
+        assert!(reason.ends_with("is not a folder") && remedy.starts_with("move "), "{reason}");
+        assert_eq!(trouble(&folders.run().join("below")), Some((reason, remedy)));
     }
 
     #[test]

@@ -29,8 +29,22 @@ const FAMILY: &str = "it serves clients by children of its own, which are not pr
 pub fn findings(server: &Server) -> Vec<Finding> {
     let mut found = by_command(server);
     found.extend(find_program(server).and_then(|path| by_file(&path)));
+    found.extend(server.log.as_deref().and_then(log));
     found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(server, folder)));
     found
+}
+
+/// Checks the file for the server's output, which is made if it does not exist.
+fn log(path: &Path) -> Option<Finding> {
+    const NAME: &str = "log";
+    let shown = path.display();
+    if path.is_dir() {
+        let found = format!("{shown} is a folder: the server could not be started");
+        return Some(Finding::fail(NAME, found, "name a file, as `log` of [server]"));
+    }
+    let folder = path.parent().filter(|folder| !folder.is_dir())?.display();
+    let found = format!("{folder} is no folder: the server could not be started");
+    Some(Finding::fail(NAME, found, format!("mkdir -p {folder}")))
 }
 
 /// Checks a folder whose content a joining member replaces, as the server's user.
@@ -304,6 +318,15 @@ mod tests {
             server.run = Run::OneAtATime;
             assert!(by_command(&server).is_empty());
         }
+    }
+
+    #[test]
+    fn the_log_is_a_file_in_a_folder() {
+        let folder = std::env::temp_dir();
+        assert!(log(&folder.join("holdfast-server.log")).is_none());
+        let found = |path: &Path| log(path).map(|it| it.found).unwrap_or_default();
+        assert!(found(&folder).contains("is a folder"));
+        assert!(found(Path::new("/none/server.log")).contains("/none is no folder"));
     }
 
     #[test]

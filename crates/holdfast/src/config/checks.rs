@@ -117,7 +117,23 @@ pub(super) fn check_address(
             "use the address that the other hosts see, and a port other than 0",
         );
     }
+    if is_of_no_network(address.ip()) {
+        findings.add(
+            spanned.span(),
+            format!("{} has no meaning beyond one link", address.ip()),
+            "use an address that is routed",
+        );
+    }
     Some(address)
+}
+
+/// Whether an address leads nowhere without the interface beside it (RFC 4291 §2.5.6), or to
+/// everybody on its link (RFC 919 §7).
+fn is_of_no_network(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
 }
 
 /// Checks the address of one host, without a port.

@@ -2,6 +2,7 @@
 //! again.
 
 use crate::world;
+use holdfast_lab::testbed::{Role, interface};
 use std::time::Duration;
 
 #[test]
@@ -16,4 +17,30 @@ fn connections_survive_a_cut_link() {
         ],
         1,
     );
+}
+
+/// A primary that comes back after it was cut off does not know yet that it was replaced.
+#[test]
+fn who_was_cut_off_does_not_say_that_it_serves() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis(|testbed, group| {
+        let port = |state: &str| {
+            let line = format!("link set {} {state}\n", interface::EDGE_PRIMARY);
+            testbed.host(Role::Edge).ip(&line).expect("the primary's port");
+        };
+        port("down");
+        std::thread::sleep(Duration::from_millis(500));
+        port("up");
+        world::wait_until("the primary is told", || {
+            let status = group.status(Role::Primary).unwrap_or_default();
+            status["state"] == "fenced" || status["role"] != "primary"
+        });
+        let states = group.details(Role::Primary, "state");
+        let cut = states.iter().position(|state| state.contains("the service waits"));
+        let fenced = states.iter().position(|state| state.contains("fenced"));
+        let (Some(cut), Some(fenced)) = (cut, fenced) else { panic!("{states:?}") };
+        let between = states.get(cut..fenced).expect("it was fenced later");
+        let serves = |state: &String| state.to_lowercase().contains("protected");
+        assert!(!between.iter().any(serves), "{between:?}");
+    });
 }

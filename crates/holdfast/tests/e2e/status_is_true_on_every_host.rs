@@ -217,18 +217,36 @@ fn a_wrong_hardware_address_is_named() {
 fn a_key_that_differs_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
-        // The backup is stopped first, so that it does not take over.
+        let key = world::holdfast(&["key", "gen"]).stdout;
+        std::fs::write(testbed.host(Role::Backup).outside().join("group.key"), key).expect("a key");
+        let theirs = "handshake failed: the key of `b` differs";
+        let ours = "handshake failed: the key of `edge` differs";
+        // Of a backup that stays away, while the primary serves alone.
+        world::signal(group.daemon_pid(Role::Backup).expect("a daemon"), "KILL");
+        group.restart(Role::Backup).expect("a member starts again");
+        expect_with_code(
+            testbed,
+            group,
+            &[
+                (Role::Edge, "unprotected", theirs),
+                (Role::Primary, "unprotected", theirs),
+                (Role::Backup, "waiting", ours),
+            ],
+            1,
+        );
+        for role in HOSTS {
+            assert!(remedy(group, role).contains("copy key_file"), "{role:?}");
+        }
+        // Nobody serves once both are started again. The backup is stopped first, so that it does
+        // not take over.
+        world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
         let members = [Role::Backup, Role::Primary];
         for role in members {
             world::signal(group.daemon_pid(role).expect("a daemon"), "KILL");
         }
-        let key = world::holdfast(&["key", "gen"]).stdout;
-        std::fs::write(testbed.host(Role::Backup).outside().join("group.key"), key).expect("a key");
         for role in members {
             group.restart(role).expect("a member starts again");
         }
-        let theirs = "handshake failed: the key of `b` differs";
-        let ours = "handshake failed: the key of `edge` differs";
         expect_with_code(
             testbed,
             group,

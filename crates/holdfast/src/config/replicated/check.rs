@@ -206,6 +206,14 @@ fn check_service(
     ip: IpAddr,
     hosts: &[(IpAddr, &str)],
 ) {
+    // RFC 3927 §2.7
+    if matches!(ip, IpAddr::V4(ip) if ip.is_link_local()) {
+        findings.add(
+            spanned.span(),
+            format!("{ip} is an address of one link, which no router forwards"),
+            "give the service an address that clients reach through the edge",
+        );
+    }
     let owner = hosts.iter().find(|(taken, _)| *taken == ip).map(|(_, name)| *name);
     let owner = owner.or(ip.is_loopback().then_some("every host itself"));
     if let Some(owner) = owner {
@@ -226,6 +234,14 @@ fn check_edge(
     folder: &Path,
 ) -> Edge {
     let listen = check_address(findings, &raw.listen);
+    let shares = |it: &&Member| listen.is_some_and(|listen| listen.ip() == it.address.ip());
+    if let Some(member) = members.iter().find(shares) {
+        findings.add(
+            raw.listen.span(),
+            format!("{} is the address of {}, too", member.address.ip(), member.name),
+            "the edge is a host of its own, in front of the members",
+        );
+    }
     let client_spans: Vec<_> = raw.clients.get_ref().iter().map(Spanned::span).collect();
     let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
     for (name, spanned) in clients.iter().zip(client_spans) {
@@ -292,7 +308,7 @@ fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<M
         for other in &members {
             let same = [
                 ("name", other.name == member.name),
-                ("address", other.address == member.address),
+                ("address", other.address.ip() == member.address.ip()),
                 ("edge_port", other.edge_port == member.edge_port),
                 ("mac", other.mac == member.mac),
             ];

@@ -112,6 +112,11 @@ fn values_are_checked_where_they_stand() {
         ("\"10.9.0.100:6379\"", "\"10.9.0.2:6379\"", "10.9.0.2 is the address of"),
         ("\"10.9.0.100:6379\"", "\"10.9.0.1:6379\"", "10.9.0.1 is the address of"),
         ("\"10.9.0.100:6379\"", "\"127.0.0.1:6379\"", "the address of every host"),
+        ("\"10.9.0.100:6379\"", "\"255.255.255.255:6379\"", "no meaning beyond one link"),
+        ("\"[fd09::100]:6379\"", "\"[fe80::100]:6379\"", "no meaning beyond one link"),
+        ("\"10.9.0.100:6379\"", "\"169.254.0.1:6379\"", "which no router forwards"),
+        ("\"10.9.0.1:7700\"", "\"10.9.0.3:7700\"", "10.9.0.3 is the address of b, too"),
+        ("\"10.9.0.3:7701\"", "\"10.9.0.2:7702\"", "have the same address"),
         ("[\"ec\"]", "[\"ec\", \"ep\"]", "clients do not come through ep"),
         ("[\"ec\"]", "[\"lo\"]", "clients do not come through lo"),
         (

@@ -32,6 +32,10 @@ const PRIVILEGED_PORTS: u16 = 1024;
 /// Time without a new acknowledgement after which a client is sent the rest again.
 const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 
+/// Time without progress after which a client is left to the kernel's own timer: it is gone, or
+/// reads nothing, and nobody may join before the last one is through.
+const NUDGE_IDLE: Duration = Duration::from_secs(1);
+
 /// Time until a SYN-ACK is repeated for the first time (RFC 6298 §2).
 const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
 
@@ -64,6 +68,8 @@ pub struct RestoredSocket {
     nudge: Option<Nudge>,
     acked: SeqNo,
     nudged_at: Instant,
+    /// When the client last made progress.
+    moved_at: Instant,
     born: Instant,
 }
 
@@ -284,6 +290,7 @@ impl SocketRestorer {
             }
             if !c.in_flight.is_empty() {
                 c.nudge = Some(Nudge::default());
+                c.moved_at = Instant::now();
                 let una = c.snd_una;
                 c.nudge(raw, una);
             }
@@ -329,6 +336,9 @@ impl SocketRestorer {
             // The same back-off as a kernel's (RFC 6298 §5.5).
             c.syn_ack_at = now + 2 * (c.syn_ack_at - c.born);
             heed("a packet to a client", raw.send(packet));
+        }
+        for c in self.sockets.iter_mut().filter(|c| now - c.moved_at > NUDGE_IDLE) {
+            c.nudge = None;
         }
         let stalled =
             |c: &&mut RestoredSocket| c.nudge.is_some() && now - c.nudged_at > NUDGE_AGAIN;
@@ -410,6 +420,7 @@ impl RestoredSocket {
         if ack.after(self.acked) {
             self.acked = ack;
             self.nudged_at = Instant::now();
+            self.moved_at = self.nudged_at;
         }
         let ack = self.acked;
         let header = NudgeHeader {
@@ -472,6 +483,7 @@ impl SocketRestorer {
             nudge: None,
             acked: r.snd_una.plus(behind_fin),
             nudged_at: Instant::now(),
+            moved_at: Instant::now(),
             born: Instant::now(),
         })
     }

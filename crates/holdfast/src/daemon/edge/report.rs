@@ -286,12 +286,12 @@ impl EdgeDaemon<'_> {
                 let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
                 return Said { state: State::Waiting, reason, ..own };
             }
-            // The service is closed, whatever else is wrong.
-            _ if theirs.state != State::Unprotected || own.state == State::Unprotected => {
-                return theirs.quoted(&format!("`{current}`"));
+            State::Unprotected if own.is_fine() || own.state == State::Unprotected => {
+                return self.explained(theirs.quoted(&format!("`{current}`")));
             }
-            _ if own.is_fine() => return theirs.quoted(&format!("`{current}`")),
-            _ => {}
+            State::Unprotected => {}
+            // The service is closed, whatever else is wrong.
+            _ => return theirs.quoted(&format!("`{current}`")),
         }
         if !own.is_fine() {
             own
@@ -308,12 +308,23 @@ impl EdgeDaemon<'_> {
         }
     }
 
+    /// What is said of a member that nobody comes to, or that does not come itself, and why not, if
+    /// the edge knows.
+    fn explained(&self, theirs: Said) -> Said {
+        match self.distrust(Instant::now()) {
+            Some(distrust) => {
+                let reason = format!("{}; {}", theirs.reason, distrust.reason);
+                Said { reason, remedy: distrust.remedy, ..theirs }
+            }
+            None => theirs,
+        }
+    }
+
     /// The state if the current member cannot be asked.
     fn away(&self, current: &str) -> Said {
         let reason = format!("`{current}` is current, and its daemon does not answer");
-        if let Some(distrust) = self.distrust(Instant::now()) {
-            let reason = format!("{reason}; {}", distrust.reason);
-            return says(State::Waiting, &reason, &distrust.remedy);
+        if self.distrust(Instant::now()).is_some() {
+            return self.explained(says(State::Waiting, &reason, ""));
         }
         if self.is_starting() {
             let reason = format!(
@@ -341,9 +352,8 @@ impl EdgeDaemon<'_> {
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
         let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
-        if let Some(distrust) = self.distrust(Instant::now()).filter(|_| !connected) {
-            let reason = format!("{reason}; {}", distrust.reason);
-            return says(State::Waiting, &reason, &distrust.remedy);
+        if !connected && self.distrust(Instant::now()).is_some() {
+            return self.explained(says(State::Waiting, &reason, ""));
         }
         match self.says(member) {
             Some(theirs) if connected && !theirs.is_fine() => says(

@@ -154,6 +154,12 @@ impl MemberContext<'_> {
         }
     }
 
+    /// Notes that the pair's channel has brought something: the other member still stands by this
+    /// one, for one that takes over closes it.
+    pub const fn hear_other(&mut self) {
+        self.is_doubted = false;
+    }
+
     /// Notes that a handshake has failed, or (`None`) that one has succeeded.
     pub fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
         if self.distrust != distrust {
@@ -172,9 +178,10 @@ impl MemberContext<'_> {
             // What the edge said before its silence may not be true afterwards: another
             // member may be current by then.
             self.edge_says = None;
+            self.is_doubted = true;
         }
         let shown = self.together();
-        if !hears_nobody {
+        if !self.is_doubted {
             self.serves = matches!(shown.state, State::Protected | State::Unprotected);
         }
         let word = shown.to_string();
@@ -233,6 +240,11 @@ impl MemberContext<'_> {
                 remedy: edge.remedy.clone(),
                 ..own.clone()
             },
+            (State::Unprotected, Some(edge)) => Said {
+                reason: format!("{}; edge: {}", own.reason, edge.reason),
+                remedy: edge.remedy.clone(),
+                ..own.clone()
+            },
             _ => own.clone(),
         }
     }
@@ -257,9 +269,10 @@ impl MemberContext<'_> {
         }
         let Some(edge) = &self.edge_says else {
             let reason = "the edge has not said yet whether the service could be taken over";
-            // A server that has served goes on serving while its edge is met
-            // anew.
-            let state = if self.serves { State::Unprotected } else { State::Waiting };
+            // A server that has served goes on serving while its edge is met anew, unless it may
+            // have been replaced.
+            let state =
+                if self.serves && !self.is_doubted { State::Unprotected } else { State::Waiting };
             return says(state, reason, "look at the edge's status");
         };
         let Some(theirs) = &self.other_says else {
