@@ -233,6 +233,12 @@ impl Detector {
         self.peer
     }
 
+    /// Number of the last heartbeat that was sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.number
+    }
+
     /// Our last heartbeat that the peer has confirmed: the channel works both ways.
     #[must_use]
     pub fn echoed(&self) -> u64 {

@@ -50,6 +50,9 @@ pub struct Watch {
     unheard: Option<Nanos>,
     /// When the other member began to ask to run on alone, and when it last did.
     alone: Option<(Nanos, Nanos)>,
+    /// The last heartbeat that was sent when nobody was heard: the other member may have replaced
+    /// this one by then.
+    unproven: Option<u64>,
 }
 
 impl Watch {
@@ -63,13 +66,14 @@ impl Watch {
             silent: None,
             unheard: None,
             alone: None,
+            unproven: None,
         }
     }
 
     /// Notes a new channel to the other member, or another life of it.
     pub fn renew(&mut self, now: Nanos) {
         self.detector = Detector::new(now, self.period);
-        (self.silent, self.alone) = (None, None);
+        (self.silent, self.alone, self.unproven) = (None, None, None);
     }
 
     /// Notes a sign of life of the edge.
@@ -115,6 +119,9 @@ impl Watch {
 
     /// The heartbeat to send, if it is time: its number, and the last one received.
     pub fn handle_timeout(&mut self, now: Nanos) -> Option<(u64, u64)> {
+        if self.hears_nobody(now) {
+            self.unproven = Some(self.detector.sent());
+        }
         self.detector.excuse(self.hearing.excused_until(now));
         let mut said = Verdicts::default();
         self.detector.handle_timeout(now, &mut said);
@@ -156,6 +163,13 @@ impl Watch {
     #[must_use]
     pub fn hears_nobody(&self, now: Nanos) -> bool {
         self.hearing.silence(now) >= self.detector.patience()
+    }
+
+    /// Whether the other member stands by this one: it has answered a heartbeat that was sent after
+    /// nobody was heard for a while. What else comes may have been on its way since before.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        self.unproven.is_none_or(|number| self.detector.echoed() > number)
     }
 
     /// Whether this host was cut off from everybody for long, after `at`.
@@ -253,6 +267,30 @@ mod tests {
         }
         let expected: Vec<u64> = (200 + DECLARE_AFTER * PERIOD..400).collect();
         assert_eq!(known, expected);
+    }
+
+    #[test]
+    fn who_has_heard_nobody_wants_an_answer() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        let (mut sent, mut proven) = (0, Vec::new());
+        for ms in 0..600 {
+            let at = Nanos::from_ms(ms);
+            // What was on its way before the cut comes first.
+            let echo = if ms < 430 { sent.min(10) } else { sent };
+            if ms % PERIOD == 0 && !(201..400).contains(&ms) {
+                watch.handle_beat(at, ms / PERIOD, echo);
+            }
+            if watch.next_deadline().is_some_and(|due| due <= at)
+                && let Some((number, _)) = watch.handle_timeout(at)
+            {
+                sent = number;
+            }
+            proven.extend((!watch.is_proven()).then_some(ms));
+        }
+        assert_eq!(proven, Vec::from_iter(260..440));
+        watch.unproven = Some(u64::MAX);
+        watch.renew(Nanos::from_ms(600));
+        assert!(watch.is_proven(), "of another channel");
     }
 
     #[test]

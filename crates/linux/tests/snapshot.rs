@@ -6,7 +6,7 @@ use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
 use holdfast_linux::snapshot::restore::{Loading, restore};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Backing, Books, Description, Holds, Limits, Reader};
-use snapshot_world::{Elsewhere, KEY, Server, ask, image, options, revive, wait_for};
+use snapshot_world::{Elsewhere, KEY, Server, ask, beside, image, options, revive, wait_for};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -112,6 +112,98 @@ fn threads_timers_pipes_handlers_and_unlinked_files_of_python_go_on() {
     assert_eq!(ask(restored.pid(), 7303, "", "\n"), expected);
     assert_eq!(ask(server.pid(), 7303, "", "\n"), expected, "the original has its own");
     std::fs::remove_file(script).unwrap();
+}
+
+const PAIRS: &str = r#"
+import ctypes, fcntl, select, signal, socket, struct, sys, time
+def pair(kind=socket.SOCK_STREAM): return socket.socketpair(socket.AF_UNIX, kind)
+a, b = pair()
+a.send(b"to b"); a.send(b", twice"); b.send(b"to a")
+left, gone = pair()
+gone.send(b"last words"); gone.close()
+silent, hearer = pair()
+silent.shutdown(socket.SHUT_WR); hearer.send(b"back")
+one, other = pair(socket.SOCK_DGRAM)
+full, tiny = pair()
+tiny.setblocking(False)
+written = 0
+try:
+    while True: written += tiny.send(b"0123456789")
+except BlockingIOError: pass
+poll = select.epoll()
+poll.register(b, select.EPOLLIN)
+locks = [open(sys.argv[1] + str(i), "w+") for i in range(3)]
+fcntl.flock(locks[0], fcntl.LOCK_EX)
+fcntl.lockf(locks[1], fcntl.LOCK_EX, 10, 5)
+fcntl.fcntl(locks[2], 37, struct.pack("hhqqi", fcntl.F_RDLCK, 0, 7, 0, 0))
+libc, fired = ctypes.CDLL(None), []
+def timer(number, clock):
+    event = ctypes.create_string_buffer(struct.pack("qii48x", 0, number, 0))
+    made = ctypes.c_void_p()
+    assert libc.timer_create(clock, event, ctypes.byref(made)) == 0
+    return made
+timers = [timer(number, clock) for number, clock in ((10, 1), (10, 1), (12, 3))]
+libc.timer_delete(timers[0])
+for number in (10, 12): signal.signal(number, lambda number, _: fired.append(number))
+def run(timer): libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 0, 0, 1000000), None)
+listener = socket.create_server(("127.0.0.1", 7305))
+while True:
+    c, _ = listener.accept()
+    c.settimeout(5)
+    run(timers[1]); time.sleep(0.05); run(timers[2])
+    until = time.monotonic() + 5
+    while len(fired) < 2 and time.monotonic() < until: pass
+    polled = len(poll.poll(0)) 
+    said = [b.recv(99), a.recv(99), left.recv(99), left.recv(99), hearer.recv(99), silent.recv(99)]
+    one.send(b"a message"); said.append(other.recv(99))
+    full.setblocking(False)
+    read = b""
+    try:
+        while True: read += full.recv(65536)
+    except BlockingIOError: pass
+    good = read == b"0123456789" * (written // 10)
+    text = "|".join(part.decode() for part in said)
+    c.sendall(f"{polled} {text} {good} {tiny.getblocking()} {fired}\n".encode()); c.close()
+"#;
+
+#[test]
+fn pairs_of_sockets_locks_and_timers_go_on_as_they_were() {
+    let folder = std::env::temp_dir().join(format!("hfpairs{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let script = folder.join("pairs.py");
+    std::fs::write(&script, PAIRS).unwrap();
+    let command = format!("/usr/bin/python3 {} {}/locked", script.display(), folder.display());
+    let server = Server::start(&command, "/dev/null");
+    wait_for("its listener", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains("0100007F:1C89"))
+    });
+    // The kernel tells of sockets in its own network namespace only.
+    let image = beside(server.pid(), || image(server.pid()));
+    let held = locks_of(server.pid());
+    assert_eq!(held.len(), 3, "{held:?}");
+    let refused = revive(&image).err().expect("the original has the locks").to_string();
+    assert!(refused.contains("locked0 is locked here by another process"), "{refused}");
+    drop(server);
+    let restored = revive(&image).unwrap();
+    assert_eq!(locks_of(restored.pid()), held);
+    let expected = "1 to b, twice|to a|last words|||back|a message True False [10, 12]\n";
+    assert_eq!(ask(restored.pid(), 7305, "", "\n"), expected);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The locks that a process has, without its number.
+fn locks_of(pid: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        for line in info.lines().filter(|line| line.starts_with("lock:")) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            found.push([&words[2..5], &words[6..]].concat().join(" "));
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Starts the odd program, with a folder for its files.

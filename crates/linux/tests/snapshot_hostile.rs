@@ -277,7 +277,7 @@ fn content_that_comes_twice_is_refused_and_not_waited_for() {
     }
     let began = Instant::now();
     let said = revive(&twice.end().unwrap()).err().unwrap().to_string();
-    assert!(said.contains("a pipe's content is not in order"), "{said}");
+    assert!(said.contains("a stream's content is not in order"), "{said}");
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     revive(&image).unwrap();
 }

@@ -92,8 +92,8 @@ pub struct MemberContext<'a> {
     edge_says: Option<Said>,
     /// Whether the service was served when somebody was last heard.
     serves: bool,
-    /// Nobody was heard for a while, and neither the edge nor the pair's channel has brought
-    /// anything since: another member may be current by now.
+    /// Nobody was heard for a while, and since then the edge has said nothing, and the other member
+    /// has not answered: that one may be current by now.
     is_doubted: bool,
     pub other_says: Option<Said>,
     /// Why the edge, or the other member, and this one do not trust each other:

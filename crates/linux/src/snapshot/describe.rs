@@ -3,8 +3,12 @@
 
 pub(super) mod areas;
 pub(super) mod descriptors;
+mod inotify;
+mod locks;
+mod pairs;
 pub(super) mod process;
 pub(super) mod sockets;
+mod timers;
 mod written;
 
 /// Most reasons that anybody would read.

@@ -209,6 +209,7 @@ impl<'a> Preparation<'a> {
             files: opened.files,
             descriptors: opened.descriptors,
             watches: opened.watches,
+            locks: opened.locks,
             books,
             state,
         };

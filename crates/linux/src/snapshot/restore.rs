@@ -8,11 +8,13 @@
 
 mod files;
 mod layout;
+mod locks;
 mod mapped;
 mod remote;
 mod sockets;
 mod state;
 mod stub;
+mod timers;
 
 pub use sockets::{bind, bound, placeholder};
 
@@ -176,7 +178,9 @@ pub fn restore(
     }
     made.finish(&description)?;
     layout::protect(&mut leader, &description, &mapped)?;
+    locks::take(&mut leader, &description)?;
     state::threads(&mut leader, &description)?;
+    timers::make(&mut leader, &description)?;
     let what = "what the caller does before it runs";
     surroundings.before_it_runs(&Stopped { pid: stub.pid }).doing(what)?;
     state::finish(&mut leader, &description)?;

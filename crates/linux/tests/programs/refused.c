@@ -46,12 +46,6 @@ static int filtered(void) {
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static int timed(void) {
-    timer_t timer;
-    struct sigevent none = {.sigev_notify = SIGEV_NONE};
-    return timer_create(CLOCK_MONOTONIC, &none, &timer) == 0;
-}
-
 static int traced(void) {
     int ready[2];
     char byte;
@@ -103,9 +97,22 @@ static int closed(void) {
     return dup(ends[0]) >= 0 && close(ends[0]) == 0;
 }
 
+// Its other end is on its way to nobody.
 static int pair(void) {
+    int ends[2], by[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || socketpair(AF_UNIX, SOCK_STREAM, 0, by)) return 0;
+    char room[CMSG_SPACE(sizeof(int))] = {0}, byte = 1;
+    struct iovec part = {&byte, 1};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), &ends[1], sizeof(int));
+    return sendmsg(by[0], &m, 0) == 1 && close(ends[1]) == 0;
+}
+
+static int messages(void) {
     int ends[2];
-    return socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0;
+    return socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0 && send(ends[0], "x", 1, 0) == 1;
 }
 
 static int alarmed(void) {
@@ -121,11 +128,6 @@ static int itimer(void) {
 static int asynchronous(void) {
     int ends[2];
     return pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_ASYNC) == 0;
-}
-
-static int ranges(void) {
-    struct flock all = {.l_type = F_WRLCK};
-    return fcntl(file(), F_SETLK, &all) == 0;
 }
 
 static void *leader_ends(void *arg) {
@@ -165,7 +167,6 @@ static int has(const char *what) {
     if (IS("seccomp")) return filtered();
     if (IS("mlock")) return mlock(pages(PROT_READ | PROT_WRITE, MAP_PRIVATE), PAGE) == 0;
     if (IS("sigtrap")) return signal(SIGTRAP, SIG_IGN) != SIG_ERR;
-    if (IS("timer")) return timed();
     if (IS("traced")) return traced();
     if (IS("child")) return has_child();
     if (IS("chroot")) return chroot("/tmp") == 0;
@@ -177,14 +178,14 @@ static int has(const char *what) {
     if (IS("ring")) return uses_ring();
     if (IS("deleted")) return mmap(0, PAGE, PROT_READ, MAP_SHARED, file(), 0) != MAP_FAILED;
     if (IS("async")) return asynchronous();
-    if (IS("flock")) return flock(file(), LOCK_EX) == 0;
-    if (IS("ranges")) return ranges();
     if (IS("pidfd")) return syscall(SYS_pidfd_open, getpid(), 0) >= 0;
     if (IS("half")) return half();
     if (IS("packets")) return packets();
     if (IS("unread")) return unread();
     if (IS("closed")) return closed();
     if (IS("pair")) return pair();
+    if (IS("messages")) return messages();
+    if (IS("lease")) return fcntl(file(), F_SETLEASE, F_WRLCK) == 0;
     if (IS("raw")) return socket(AF_INET, SOCK_RAW, IPPROTO_ICMP) >= 0;
     if (IS("packet")) return socket(AF_PACKET, SOCK_RAW, 0) >= 0;
     if (IS("vsock")) return socket(AF_VSOCK, SOCK_STREAM, 0) >= 0;

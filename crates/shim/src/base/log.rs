@@ -22,7 +22,7 @@ const TURN_WAIT_NS: u64 = 10_000_000;
 const OPEN_BYTES_MAX: u64 = 512;
 /// Longest time that a server is held up for a joining member, in ns, if that has not moved
 /// meanwhile.
-const JOINER_WAIT_NS: u64 = 5_000_000;
+const JOINER_WAIT_NS: u64 = 50_000_000;
 /// Turns of the loop that waits for the backup before it sleeps.
 const SPIN: u32 = 200;
 

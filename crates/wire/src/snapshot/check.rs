@@ -5,7 +5,9 @@ use super::{
     PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State, StateEntry, StateKind,
     Thread,
 };
+use super::{LOCKS_MAX, TIMERS_MAX, UNREAD_MAX};
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
+use std::collections::BTreeMap;
 
 /// End of the addresses that a process may map on x86-64, with four levels of
 /// page tables.
@@ -28,6 +30,9 @@ const OPTION_MAX: usize = 8;
 /// Most state folders of a group.
 pub const STATE_FOLDERS_MAX: usize = 16;
 const MODE_MAX: u32 = 0o777;
+/// Types of sockets that come in pairs: `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
+const PAIRS: [i32; 3] = [SOCK_STREAM, 2, 5];
+const SOCK_STREAM: i32 = 1;
 /// Most watches of an inotify descriptor, or of all epoll sets per descriptor.
 const WATCHES_MAX: usize = 1 << 20;
 
@@ -53,7 +58,9 @@ pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
     areas(of, limits)?;
     objects(of, limits)?;
     files(of, limits)?;
+    pairs(of)?;
     descriptors(of, limits)?;
+    locks(of)?;
     state(&of.state, limits)?;
     of.books.as_ref().map_or(Ok(()), books)
 }
@@ -94,6 +101,13 @@ fn process(of: &Description, limits: &Limits) -> Checked {
     limit(process.auxv.len(), AUXV_MAX, "the auxiliary vector")?;
     limit(process.vdso.len(), VDSO_MAX, "the vDSO")?;
     limit(process.ids.further_groups.len(), GROUPS_MAX, "groups")?;
+    let (timers, mut next) = (&process.timers, 0);
+    for timer in timers {
+        rule(timer.number >= next, "a timer is out of order")?;
+        limit(timer.number as usize + 1, TIMERS_MAX as usize, "timers")?;
+        rule(timer.notify <= 2 && timer.tid < PID_END, "no timer is like that")?;
+        next = timer.number + 1;
+    }
     pending(&process.pending)
 }
 
@@ -180,6 +194,11 @@ fn files(of: &Description, limits: &Limits) -> Checked {
                 let short = socket.options.iter().all(|it| it.value.len() <= OPTION_MAX);
                 rule(short, "a socket's option is too long")?;
             }
+            FileKind::Pair { kind, shut, unread, .. } => {
+                rule(PAIRS.contains(kind) && *shut <= 3, "no pair of sockets is like that")?;
+                rule(*kind == SOCK_STREAM || *unread == 0, "messages have no content")?;
+                rule(*unread <= UNREAD_MAX, "a socket holds more than any")?;
+            }
             FileKind::Pipe { .. }
             | FileKind::Event { .. }
             | FileKind::Epoll
@@ -188,6 +207,29 @@ fn files(of: &Description, limits: &Limits) -> Checked {
             | FileKind::Given
             | FileKind::Userfault => {}
         }
+    }
+    Ok(())
+}
+
+/// Checks that no pair has three ends, or ends of two kinds.
+fn pairs(of: &Description) -> Checked {
+    let mut ends: BTreeMap<u32, (i32, usize)> = BTreeMap::new();
+    for file in &of.files {
+        let FileKind::Pair { pair, kind, .. } = file.kind else { continue };
+        let (known, count) = ends.entry(pair).or_insert((kind, 0));
+        *count += 1;
+        rule(*known == kind && *count <= 2, "a pair of sockets is none")?;
+    }
+    Ok(())
+}
+
+fn locks(of: &Description) -> Checked {
+    limit(of.locks.len(), LOCKS_MAX, "locks")?;
+    for lock in &of.locks {
+        let known = of.descriptors.binary_search_by_key(&lock.number, |it| it.number).is_ok();
+        rule(known, "a lock is on no descriptor that there is")?;
+        let last = lock.last.unwrap_or(lock.start);
+        rule(lock.start <= last && last < 1 << 62, "a lock's range")?;
     }
     Ok(())
 }
@@ -270,6 +312,7 @@ pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
             let most = match of.files.get(file as usize).map(|file| &file.kind) {
                 Some(FileKind::Pipe { writes: false, capacity, .. }) => u64::from(*capacity),
                 Some(FileKind::Unlinked { size, .. }) => *size,
+                Some(FileKind::Pair { unread, .. }) => u64::from(*unread),
                 _ => return rule(false, "content of a file that has none"),
             };
             let within = offset.checked_add(len).is_some_and(|end| end <= most);

@@ -16,6 +16,14 @@ pub const REGISTERS: usize = 27;
 /// Size of a `siginfo_t`, in bytes.
 pub const SIGINFO: usize = 128;
 
+/// Most bytes that one end of a pair of sockets may hold unread.
+pub const UNREAD_MAX: u32 = 16 << 20;
+/// Most locks on files.
+pub const LOCKS_MAX: usize = 1 << 16;
+
+/// Most timers, and the end of their numbers.
+pub const TIMERS_MAX: u32 = 1 << 14;
+
 /// Most groups of a process, besides its own.
 pub const GROUPS_MAX: usize = 1024;
 
@@ -35,6 +43,8 @@ pub struct Description {
     pub descriptors: Vec<Descriptor>,
     /// Entries of its epoll sets.
     pub watches: Vec<Watch>,
+    /// Locks on its files.
+    pub locks: Vec<Lock>,
     /// For a server under the shim, what the memory shared with its daemon says that
     /// is nowhere else in the image.
     pub books: Option<Books>,
@@ -105,6 +115,24 @@ pub struct Process {
     pub vdso: Vec<u8>,
     /// Pending signals that no thread has taken.
     pub pending: Vec<Vec<u8>>,
+    /// Timers of timer_create(2), in order of number. None of them runs in a copy: how long one has
+    /// still to run only its own process is told.
+    pub timers: Vec<Timer>,
+}
+
+/// A timer as timer_create(2) makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// The kernel's number.
+    pub number: u32,
+    pub clock: i32,
+    pub signal: i32,
+    /// What the signal says.
+    pub value: u64,
+    /// `SIGEV_SIGNAL`, `SIGEV_NONE` or `SIGEV_THREAD`.
+    pub notify: u32,
+    /// The thread that is signalled, in its innermost pid namespace; 0: the process.
+    pub tid: u32,
 }
 
 /// Rights of the process: user and group ids are real, effective, saved, of the
@@ -320,6 +348,17 @@ pub enum FileKind {
         mask: u64,
     },
     Socket(Socket),
+    /// An end of a pair of UNIX sockets without names; both ends name the same `pair`. An end
+    /// alone had another one, which was closed. Its content is what it has received.
+    Pair {
+        pair: u32,
+        /// As socket(2) takes it; only ends of streams have content.
+        kind: i32,
+        /// What was shut down: receiving 1, sending 2.
+        shut: u8,
+        /// Bytes that it has received and not read.
+        unread: u32,
+    },
     /// A descriptor that the restoring side provides.
     Given,
     /// A userfaultfd; the restored process gets a new one.
@@ -354,6 +393,29 @@ pub struct SocketOption {
     pub level: i32,
     pub name: i32,
     pub value: Vec<u8>,
+}
+
+/// A lock on a file, or on a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// A descriptor by which it can be taken.
+    pub number: u32,
+    pub owner: LockOwner,
+    pub is_exclusive: bool,
+    pub start: u64,
+    /// The last byte; `None`: there is no last one.
+    pub last: Option<u64>,
+}
+
+/// Whose a lock is, by the call that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockOwner {
+    /// The process's: `F_SETLK`.
+    Process,
+    /// The open file's: `F_OFD_SETLK`.
+    File,
+    /// The open file's, on all of it: flock(2).
+    Whole,
 }
 
 /// An entry of an epoll set.

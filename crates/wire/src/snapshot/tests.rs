@@ -51,6 +51,7 @@ fn small() -> Description {
         auxv: vec![0, 0],
         vdso: Vec::new(),
         pending: Vec::new(),
+        timers: vec![timer(1), timer(4)],
     };
     let area = |start, backing| {
         let advice = Advice::default();
@@ -58,6 +59,7 @@ fn small() -> Description {
     };
     let object = Object { name: Vec::new(), size: PAGE, seals: 0, is_external: false };
     let pipe = |writes| FileKind::Pipe { pipe: 0, writes, capacity: 65536 };
+    let pair = |shut, unread| FileKind::Pair { pair: 0, kind: 1, shut, unread };
     let file = |kind| OpenFile { flags: 0, kind };
     let descriptor = |number| Descriptor { number, close_on_exec: false, file: number };
     Description {
@@ -68,12 +70,29 @@ fn small() -> Description {
             area(0x20000, Backing::Object { object: 0, offset: 0 }),
         ],
         objects: vec![object],
-        files: vec![file(pipe(false)), file(pipe(true)), file(FileKind::Epoll)],
-        descriptors: (0..3).map(descriptor).collect(),
+        files: vec![
+            file(pipe(false)),
+            file(pipe(true)),
+            file(FileKind::Epoll),
+            file(pair(0, 9)),
+            file(pair(2, 0)),
+        ],
+        descriptors: (0..5).map(descriptor).collect(),
         watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
+        locks: vec![Lock {
+            number: 3,
+            owner: LockOwner::Process,
+            is_exclusive: true,
+            start: 4,
+            last: Some(7),
+        }],
         books: Some(books()),
         state: state(),
     }
+}
+
+fn timer(number: u32) -> Timer {
+    Timer { number, clock: -6, signal: 14, value: 0x1234, notify: 0, tid: 7 }
 }
 
 fn state() -> State {
@@ -193,7 +212,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
 #[test]
 fn a_description_that_makes_no_sense_is_refused() {
     type Harm = fn(&mut Description);
-    let harms: [Harm; 26] = [
+    let harms: [Harm; 35] = [
         |d| d.threads.clear(),
         |d| d.threads[0].tid = 8,
         |d| d.threads.push(d.threads[0].clone()),
@@ -204,8 +223,17 @@ fn a_description_that_makes_no_sense_is_refused() {
         |d| d.process.directory = b"tmp".to_vec(),
         |d| d.process.executable = b"/a\0b".to_vec(),
         |d| d.descriptors[1].number = 0,
-        |d| d.descriptors[1].file = 3,
+        |d| d.descriptors[1].file = 5,
         |d| d.watches[0].set = 1,
+        |d| d.files.push(d.files[3].clone()),
+        |d| d.files[4].kind = FileKind::Pair { pair: 0, kind: 2, shut: 0, unread: 0 },
+        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 3, shut: 0, unread: 0 },
+        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 5, shut: 0, unread: 1 },
+        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 1, shut: 4, unread: 1 },
+        |d| d.process.timers.swap(0, 1),
+        |d| d.process.timers[0].notify = 3,
+        |d| d.locks[0].number = 5,
+        |d| d.locks[0].last = Some(3),
         |d| d.books.iter_mut().for_each(|it| it.log_from = 801),
         |d| d.books.iter_mut().for_each(|it| it.log_from = 1 << 63),
         |d| d.books.iter_mut().for_each(|it| it.connections[0].state = 4),
@@ -234,6 +262,7 @@ fn a_description_that_makes_no_sense_is_refused() {
         (Holds::Pages { address: u64::MAX - PAGE + 1 }, PAGE),
         (Holds::File { file: 1, offset: 0 }, 1),
         (Holds::File { file: 0, offset: u64::MAX }, 1),
+        (Holds::File { file: 3, offset: 8 }, 2),
         (Holds::Object { object: 0, offset: PAGE }, 1),
         (Holds::Object { object: 1, offset: 0 }, 1),
         (Holds::State { entry: 0, offset: 0 }, 1),

@@ -154,12 +154,6 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Notes that the pair's channel has brought something: the other member still stands by this
-    /// one, for one that takes over closes it.
-    pub const fn hear_other(&mut self) {
-        self.is_doubted = false;
-    }
-
     /// Notes that a handshake has failed, or (`None`) that one has succeeded.
     pub fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
         if self.distrust != distrust {
@@ -179,6 +173,8 @@ impl MemberContext<'_> {
             // member may be current by then.
             self.edge_says = None;
             self.is_doubted = true;
+        } else if self.member.watch.is_proven() {
+            self.is_doubted = false;
         }
         let shown = self.together();
         if !self.is_doubted {

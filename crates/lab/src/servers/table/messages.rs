@@ -58,6 +58,7 @@ pub fn rows() -> Vec<Row> {
             port: 5222,
             prepare: prosody,
             arguments: |place| words(place, "-F --config {}/prosody.cfg.lua"),
+            state: &["data"],
             talk: Talk {
                 opening: xmpp_opening,
                 ..Talk::new(Carrier::Tcp, |session, turn| {
@@ -139,7 +140,7 @@ fn prosody(place: &Place<'_>) -> Result<()> {
              modules_disabled = {{ \"s2s\" }}\nc2s_require_encryption = false\n\
              allow_unencrypted_plain_auth = true\nauthentication = \"internal_plain\"\n\
              interfaces = {{ \"{V4}\", \"{V6}\" }}\nc2s_ports = {{ 5222 }}\n\
-             data_path = \"{{}}/data\"\npidfile = \"{{}}/prosody.pid\"\n\
+             data_path = \"{{}}/data\"\npidfile = \"{{}}/data/prosody.pid\"\n\
              log = {{ info = \"*console\" }}\nVirtualHost \"test\"\n"
         ),
     )

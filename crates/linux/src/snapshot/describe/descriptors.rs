@@ -6,11 +6,13 @@ use super::super::names::{self, Mounts};
 use super::super::precopy;
 use super::super::state::{Writing, collect};
 use super::areas::{Found, allocated, memory_file};
+use super::inotify::watched;
+use super::pairs::{Pairs, is_end};
 use super::written::Written;
-use super::{Refusals, shown, sockets};
+use super::{Refusals, locks, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
-use holdfast_wire::snapshot::{Backing, Descriptor, FileKind, OpenFile, Watch, Watched};
+use holdfast_wire::snapshot::{Backing, Descriptor, FileKind, Lock, OpenFile, Watch, Watched};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -28,8 +30,6 @@ const KCMP_FILE: u32 = 0;
 /// Permitted mode bits of an unlinked file: a set-uid bit is for programs with a
 /// name.
 const MODE: u32 = 0o777;
-/// Bytes of a file handle (`MAX_HANDLE_SZ`).
-const HANDLE_MAX: usize = 128;
 
 /// All descriptors of a stopped process.
 #[derive(Default)]
@@ -37,7 +37,8 @@ pub(in super::super) struct Descriptors {
     pub files: Vec<OpenFile>,
     pub descriptors: Vec<Descriptor>,
     pub watches: Vec<Watch>,
-    /// Contents of pipes, by the file that reads.
+    pub locks: Vec<Lock>,
+    /// Contents of pipes and pairs of sockets, by the file that reads.
     pub contents: Vec<(u32, Vec<u8>)>,
     /// Connections about which nothing is known yet.
     pub later: Vec<u32>,
@@ -160,6 +161,7 @@ pub(in super::super) struct Reader<'a> {
     alike: BTreeMap<(u64, u64), BTreeMap<Open, u32>>,
     /// Pipes by the kernel's number.
     pipes: BTreeMap<u64, Pipe>,
+    pairs: Pairs,
     watch_lines: Vec<(u32, String)>,
     inodes: BTreeMap<u32, u64>,
     written: Written,
@@ -181,6 +183,7 @@ impl<'a> Reader<'a> {
             found: Descriptors::default(),
             alike: BTreeMap::new(),
             pipes: BTreeMap::new(),
+            pairs: Pairs::default(),
             watch_lines: Vec::new(),
             inodes: BTreeMap::new(),
             written: Written::default(),
@@ -210,6 +213,7 @@ impl<'a> Reader<'a> {
             self.watches()?;
         }
         self.pipe_ends();
+        self.pairs.refuse_others(self.refusals);
         for area in &memory.areas {
             if let Backing::Shared { path, writable: true, .. } = &area.backing {
                 let path = Path::new(OsStr::from_bytes(path));
@@ -285,10 +289,16 @@ impl<'a> Reader<'a> {
         let kind = self.kind(entry, file, memory)?;
         let asynchronous = entry.flags & libc::O_ASYNC as u32 != 0;
         self.refusals.add_if(asynchronous, "it has descriptors that send signals (O_ASYNC)");
-        let locks = entry.info.lines().any(|line| line.starts_with("lock:"));
-        self.refusals.add_if(locks, "it has locked files (flock, fcntl)");
+        match locks::of(&entry.info, entry.number, entry.flags) {
+            Some(locks) => self.found.locks.extend(locks),
+            None => self.refusals.add("it has a lease on a file (F_SETLEASE)"),
+        }
         let kind = kind.unwrap_or_else(|| {
-            self.refusals.add(format!("descriptor {} is {}", entry.number, shown(&entry.link)));
+            let (number, link) = (entry.number, &entry.link);
+            // The reason of a socket was given.
+            if !link.starts_with(b"socket:") {
+                self.refusals.add(format!("descriptor {number} is {}", shown(link)));
+            }
             FileKind::Epoll
         });
         let flags = entry.flags & !(libc::O_CLOEXEC as u32);
@@ -332,12 +342,7 @@ impl<'a> Reader<'a> {
             b"anon_inode:inotify" | b"anon_inode:[inotify]" => self.inotify(entry).doing(what())?,
             _ if link == precopy::LINK => Some(FileKind::Userfault),
             _ if link.starts_with(b"pipe:") => Some(self.pipe(entry, file).doing(what())?),
-            _ if link.starts_with(b"socket:") => {
-                let socket = self.take(entry.number).doing(what())?;
-                let socket = sockets::describe(socket.as_fd()).doing(what())?;
-                sockets::refusals(&socket, entry.number, self.refusals);
-                Some(FileKind::Socket(socket))
-            }
+            _ if link.starts_with(b"socket:") => self.socket(entry, file).doing(what())?,
             _ => None,
         })
     }
@@ -411,6 +416,21 @@ impl<'a> Reader<'a> {
             }
             self.refusals.add_if(pipe.packets && pipe.holds, "a pipe holds packets (O_DIRECT)");
         }
+    }
+
+    fn socket(&mut self, entry: &Entry, file: u32) -> io::Result<Option<FileKind>> {
+        let (fd, number) = (self.take(entry.number)?, entry.number);
+        let socket = sockets::describe(fd.as_fd())?;
+        if !is_end(&socket) {
+            sockets::refusals(&socket, number, self.refusals);
+            return Ok(Some(FileKind::Socket(socket)));
+        }
+        let end = (number, entry.metadata.ino());
+        let found = self.pairs.end(end, fd.as_fd(), &socket, self.refusals)?;
+        Ok(found.map(|(kind, content)| {
+            self.found.contents.push((file, content));
+            kind
+        }))
     }
 
     fn inotify(&mut self, entry: &Entry) -> io::Result<Option<FileKind>> {
@@ -514,7 +534,8 @@ fn peek_pipe(end: BorrowedFd<'_>, capacity: i32) -> io::Result<Vec<u8>> {
         libc::tee(end.as_raw_fd(), writer.as_raw_fd(), wanted, libc::SPLICE_F_NONBLOCK)
     };
     drop(writer);
-    if usize::try_from(copied).ok() != Some(wanted) {
+    // A process that runs may have read some of it meanwhile.
+    if usize::try_from(copied).ok() != Some(wanted) && readable(end)? == wanted {
         return Err(io::Error::other("its content could not be copied"));
     }
     let mut content = Vec::new();
@@ -522,65 +543,9 @@ fn peek_pipe(end: BorrowedFd<'_>, capacity: i32) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn readable(fd: BorrowedFd<'_>) -> io::Result<usize> {
+pub(super) fn readable(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: the kernel writes one int.
     crate::sockopt::checked(unsafe { libc::ioctl(fd.as_raw_fd(), FIONREAD, &raw mut count) })?;
     Ok(usize::try_from(count).unwrap_or(0))
-}
-
-/// A line of an inotify descriptor: the watched file is named by its handle.
-fn watched(line: &str, mounts: &Mounts) -> Option<Watched> {
-    let hex = |name: &str| {
-        let (_, rest) = line.split_once(name)?;
-        u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
-    };
-    let handle = line.split_once("f_handle:")?.1.trim();
-    let bytes: Option<Vec<u8>> = (0..handle.len() / 2)
-        .map(|at| u8::from_str_radix(handle.get(at * 2..at * 2 + 2)?, 16).ok())
-        .collect();
-    let (kind, device, inode) = (hex("fhandle-type:")?, hex("sdev:")?, hex(" ino:")?);
-    Some(Watched {
-        number: hex(" wd:")? as u32,
-        mask: hex(" mask:")? as u32,
-        path: path_of_handle(kind as i32, &bytes?, device, inode, mounts)?,
-    })
-}
-
-/// The path of a file in one of the file systems that are mounted.
-fn path_of_handle(
-    kind: i32,
-    handle: &[u8],
-    device: u64,
-    inode: u64,
-    mounts: &Mounts,
-) -> Option<Vec<u8>> {
-    /// `struct file_handle`.
-    #[repr(C)]
-    struct Handle {
-        bytes: u32,
-        kind: i32,
-        handle: [u8; HANDLE_MAX],
-    }
-    let mut wanted = Handle { bytes: handle.len() as u32, kind, handle: [0; HANDLE_MAX] };
-    wanted.handle.get_mut(..handle.len())?.copy_from_slice(handle);
-    // The kernel packs a device's numbers as 12 and 20 bits here.
-    let device = ((device >> 20) as u32, (device & 0xf_ffff) as u32);
-    mounts.points(device).find_map(|point| {
-        let mount = names::open_folder(point).ok()?;
-        // SAFETY: the kernel reads one handle with as many bytes as it says.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_open_by_handle_at,
-                mount.as_raw_fd(),
-                &raw const wanted,
-                libc::O_PATH | libc::O_CLOEXEC,
-            )
-        };
-        let fd = crate::sockopt::checked_fd(fd).ok()?;
-        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-        let path = path.into_os_string().into_vec();
-        let same = names::look(&path).is_ok_and(|found| found.inode == inode);
-        same.then_some(path)
-    })
 }

@@ -5,7 +5,7 @@ use super::super::error::{Doing, Result};
 use super::super::insides::Inside;
 use super::super::seize::THREADS_MAX;
 use super::super::thread::pending;
-use super::Refusals;
+use super::{Refusals, timers};
 use holdfast_wire::snapshot::{GROUPS_MAX, Ids, Layout, Process, RESOURCES};
 use std::fs;
 use std::io;
@@ -106,8 +106,6 @@ pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusa
     say(refusals, threads, &format!("it has more than {THREADS_MAX} threads"));
     let groups = status.text("Groups").split_whitespace().count() > GROUPS_MAX;
     say(refusals, groups, &format!("it is in more than {GROUPS_MAX} groups"));
-    let timers = fs::read(format!("/proc/{pid}/timers")).unwrap_or_default();
-    say(refusals, !timers.is_empty(), "it has POSIX timers (timer_create)");
     say(refusals, has_children(pid), "it has child processes");
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok();
@@ -164,6 +162,7 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         auxv: auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect(),
         vdso,
         pending: pending(pid, true).doing("its signals")?,
+        timers: timers::of(pid)?,
     })
 }
 

@@ -3,14 +3,14 @@
 use super::super::error::{Doing, Result};
 use super::super::names::{Mounts, again};
 use super::{Surroundings, mapped, within};
-use crate::sockopt::{checked, checked_fd};
+use crate::sockopt::{self, checked, checked_fd};
 use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Watched};
 use libc::{c_int, c_long};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// Most watches that are set and removed to reach a watch's number.
@@ -33,8 +33,8 @@ pub(super) struct Made {
 }
 
 enum Sink {
-    /// The writing end, which does not wait; and how much it has taken.
-    Pipe(File, u64),
+    /// The other end, which does not wait; and how much it has taken.
+    Stream(File, u64),
     Unlinked(File),
 }
 
@@ -49,12 +49,12 @@ impl Made {
 
     pub fn fill_file(&mut self, file: u32, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.sinks.get_mut(&file) {
-            Some(Sink::Pipe(end, filled)) => {
+            Some(Sink::Stream(end, filled)) => {
                 if offset != *filled {
-                    return super::failed("a pipe's content is not in order", libc::EINVAL);
+                    return super::failed("a stream's content is not in order", libc::EINVAL);
                 }
                 *filled += bytes.len() as u64;
-                end.write_all(bytes).doing("filling a pipe")
+                end.write_all(bytes).doing("filling a pipe or a pair of sockets")
             }
             Some(Sink::Unlinked(file)) => {
                 file.write_all_at(bytes, offset).doing("filling an unlinked file")
@@ -73,6 +73,9 @@ impl Made {
     /// Sets positions, flags and seals once all content is there.
     pub fn finish(&self, description: &Description) -> Result<()> {
         for (file, made) in description.files.iter().zip(&self.files) {
+            if let (FileKind::Pair { shut, .. }, Some(made)) = (&file.kind, made) {
+                finish_pair(made.as_fd(), *shut, file.flags).doing("a pair of sockets")?;
+            }
             let (FileKind::Unlinked { position, .. }
             | FileKind::Path { position, .. }
             | FileKind::Memory { position, .. }) = file.kind
@@ -115,6 +118,7 @@ pub(super) fn make(
         numbers.entry(descriptor.file).or_default().push(descriptor.number);
     }
     let mut pipes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut pairs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (number, file) in (0..).zip(&of.files) {
         let numbers = numbers.get(&number).map_or(&[][..], Vec::as_slice);
         let what = || format!("making descriptor {}", numbers.first().copied().unwrap_or(0));
@@ -129,13 +133,18 @@ pub(super) fn make(
             // SAFETY: plain numbers. Of these flags the kernel takes what can be set.
             unsafe { libc::fcntl(fresh.as_raw_fd(), libc::F_SETFL, file.flags as c_int) };
         }
-        if let (None, FileKind::Pipe { pipe, .. }) = (&fresh, &file.kind) {
-            pipes.entry(*pipe).or_default().push(number);
+        match (&fresh, &file.kind) {
+            (None, FileKind::Pipe { pipe, .. }) => pipes.entry(*pipe).or_default().push(number),
+            (None, FileKind::Pair { pair, .. }) => pairs.entry(*pair).or_default().push(number),
+            _ => {}
         }
         made.files[number as usize] = fresh;
     }
     for ends in pipes.values() {
         pipe(&mut made, ends, of).doing("making a pipe")?;
+    }
+    for ends in pairs.values() {
+        pair(&mut made, ends, of).doing("making a pair of sockets")?;
     }
     Ok(made)
 }
@@ -146,8 +155,8 @@ const fn keeps_flags(kind: &FileKind) -> bool {
 }
 
 impl Made {
-    /// Makes one file; `None` for a pipe, whose ends come together, and for a
-    /// userfaultfd, which the stub makes.
+    /// Makes one file; `None` for a pipe or a pair of sockets, whose ends come together, and for
+    /// a userfaultfd, which the stub makes.
     fn one(
         &mut self,
         number: u32,
@@ -167,7 +176,7 @@ impl Made {
             FileKind::Memory { object, .. } => {
                 again(self.objects[*object as usize].as_fd(), file.flags as c_int)?
             }
-            FileKind::Pipe { .. } | FileKind::Userfault => return Ok(None),
+            FileKind::Pipe { .. } | FileKind::Pair { .. } | FileKind::Userfault => return Ok(None),
             FileKind::Event { count, is_semaphore } => event(*count, *is_semaphore)?,
             // SAFETY: plain numbers.
             FileKind::Epoll => {
@@ -299,8 +308,53 @@ fn pipe(made: &mut Made, files: &[u32], of: &Description) -> io::Result<()> {
         // An open file with flags of its own.
         made.files[*number as usize] = Some(again(reader.as_fd(), file.flags as c_int)?);
         if !writes && let Some(writer) = writer.take() {
-            made.sinks.insert(*number, Sink::Pipe(writer, 0));
+            made.sinks.insert(*number, Sink::Stream(writer, 0));
         }
     }
     Ok(())
+}
+
+/// Makes a pair of sockets for one or two files that are its ends. Of one, the other end is closed
+/// with what fills it.
+fn pair(made: &mut Made, files: &[u32], of: &Description) -> io::Result<()> {
+    let kind_of = |number: &u32| match of.files[*number as usize].kind {
+        FileKind::Pair { kind, unread, .. } => Some((kind, unread)),
+        _ => None,
+    };
+    let Some((kind, _)) = files.first().and_then(kind_of) else { return Ok(()) };
+    let (mut ends, flags) = ([0; 2], libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    // SAFETY: room for two descriptors, which are ours on success.
+    let ends = unsafe {
+        checked(libc::socketpair(libc::AF_UNIX, kind | flags, 0, ends.as_mut_ptr()))?;
+        ends.map(|end| OwnedFd::from_raw_fd(end))
+    };
+    for (at, number) in files.iter().enumerate().take(2) {
+        let [own, other] = [at, 1 - at].map(|at| ends[at].try_clone());
+        let (own, other) = (own?, other?);
+        let unread = kind_of(number).map_or(0, |(_, unread)| unread);
+        let room: c_int = sockopt::get(other.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+        // The server had made it larger.
+        if unread.cast_signed() > room / 2 {
+            let name = libc::SO_SNDBUFFORCE;
+            sockopt::set(other.as_fd(), libc::SOL_SOCKET, name, &unread.cast_signed())?;
+        }
+        made.sinks.insert(*number, Sink::Stream(File::from(other), 0));
+        made.files[*number as usize] = Some(own);
+    }
+    Ok(())
+}
+
+/// Shuts down what was, and gives an end its flags, once nothing more is written to it here.
+fn finish_pair(end: BorrowedFd<'_>, shut: u8, flags: u32) -> io::Result<()> {
+    let how = match shut {
+        1 => Some(libc::SHUT_RD),
+        2 => Some(libc::SHUT_WR),
+        3 => Some(libc::SHUT_RDWR),
+        _ => None,
+    };
+    // SAFETY: plain numbers. Of these flags the kernel takes what can be set.
+    unsafe {
+        libc::fcntl(end.as_raw_fd(), libc::F_SETFL, flags as c_int);
+        how.map_or(Ok(()), |how| checked(libc::shutdown(end.as_raw_fd(), how)).map(drop))
+    }
 }
