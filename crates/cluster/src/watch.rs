@@ -78,6 +78,7 @@ impl Watch {
 
     /// Notes a sign of life of the edge.
     pub fn handle_edge(&mut self, now: Nanos) {
+        self.look_for_silence(now);
         self.hearing.handle_received(now);
     }
 
@@ -98,6 +99,7 @@ impl Watch {
         if now <= self.detector.last_heard() {
             return;
         }
+        self.look_for_silence(now);
         self.hearing.handle_received(now);
         self.silent = None;
         self.detector.handle_received(now, &mut Verdicts::default());
@@ -105,6 +107,7 @@ impl Watch {
 
     /// Notes its heartbeat.
     pub fn handle_beat(&mut self, now: Nanos, number: u64, echo: u64) {
+        self.look_for_silence(now);
         self.hearing.handle_received(now);
         self.silent = None;
         self.detector.handle_beat(now, number, echo, &mut Verdicts::default());
@@ -119,9 +122,7 @@ impl Watch {
 
     /// The heartbeat to send, if it is time: its number, and the last one received.
     pub fn handle_timeout(&mut self, now: Nanos) -> Option<(u64, u64)> {
-        if self.hears_nobody(now) {
-            self.unproven = Some(self.detector.sent());
-        }
+        self.look_for_silence(now);
         self.detector.excuse(self.hearing.excused_until(now));
         let mut said = Verdicts::default();
         self.detector.handle_timeout(now, &mut said);
@@ -163,6 +164,14 @@ impl Watch {
     #[must_use]
     pub fn hears_nobody(&self, now: Nanos) -> bool {
         self.hearing.silence(now) >= self.detector.patience()
+    }
+
+    /// Wants an answer if nobody was heard up to `now`, also where this process has slept through
+    /// that.
+    fn look_for_silence(&mut self, now: Nanos) {
+        if self.hears_nobody(now) {
+            self.unproven = Some(self.detector.sent());
+        }
     }
 
     /// Whether the other member stands by this one: it has answered a heartbeat that was sent after
@@ -288,8 +297,10 @@ mod tests {
             proven.extend((!watch.is_proven()).then_some(ms));
         }
         assert_eq!(proven, Vec::from_iter(260..440));
-        watch.unproven = Some(u64::MAX);
-        watch.renew(Nanos::from_ms(600));
+        // Who has slept all the time sees it when somebody is heard.
+        watch.handle_edge(Nanos::from_ms(900));
+        assert!(!watch.is_proven());
+        watch.renew(Nanos::from_ms(900));
         assert!(watch.is_proven(), "of another channel");
     }
 

@@ -23,6 +23,7 @@ const SETUID: u32 = 0o6000;
 const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
 const RACES: &str = "its threads race beside the locks that are in the log";
 const FAMILY: &str = "it serves clients by children of its own, which are not protected";
+const SHARES: &str = "its processes share memory, whose changes are not in the log's order";
 
 /// Everything to be said about the server; empty if nothing is known against it.
 #[must_use]
@@ -143,6 +144,15 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         let remedy = format!("write `run = \"parallel\"` into [server], or {alone}");
         if server.run == Run::Auto { fail(FAMILY, &remedy) } else { None }
     };
+    // Servers whose processes, besides, share memory.
+    let ordered = |or: &str| {
+        let remedy = format!("write `run = \"one-at-a-time\"` into [server]{or}");
+        match server.run {
+            Run::Auto => fail(FAMILY, &remedy),
+            Run::Parallel => fail(SHARES, &remedy),
+            Run::OneAtATime => None,
+        }
+    };
     match name {
         "nginx" => nginx(words, server),
         "redis-server" | "valkey-server" => {
@@ -150,13 +160,21 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
             let daemon = pair("--daemonize", "yes") || says(&text, "daemonize yes");
             if daemon { fail(IN_FRONT, "remove `daemonize yes`") } else { None }
         }
-        "apache2" | "httpd" | "apache2ctl" if !has("-X") => fail(FAMILY, "start it with -X"),
+        "apache2" | "httpd" | "apache2ctl" if has("-X") => None,
+        "apache2" | "httpd" | "apache2ctl" if !has("-DFOREGROUND") => {
+            fail(IN_FRONT, "start it with -DFOREGROUND")
+        }
+        "apache2" | "httpd" | "apache2ctl" => ordered(", or start it with -X"),
         "haproxy" if has("-D") => fail(IN_FRONT, "start it without -D"),
         "haproxy" if has("-W") || has("-Ws") => family("start it with -db, without -W and -Ws"),
         "haproxy" if !has("-db") => {
             warn("its configuration may send it into the background", "start it with -db")
         }
-        "dnsmasq" if !has("-d") && !has("--no-daemon") => fail(FAMILY, "start it with -d"),
+        "dnsmasq" if has("-d") || has("--no-daemon") => None,
+        "dnsmasq" if !has("-k") && !has("--keep-in-foreground") => {
+            fail(IN_FRONT, "start it with -k, or with -d")
+        }
+        "dnsmasq" => family("start it with -d"),
         "lighttpd" if !has("-D") => fail(IN_FRONT, "start it with -D"),
         "memcached" | "mosquitto" if has("-d") => fail(IN_FRONT, "remove -d"),
         "uvicorn" | "hypercorn" if words.iter().any(|word| word.starts_with("--workers")) => {
@@ -166,7 +184,8 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "gunicorn" => family("use a server of one process, such as uvicorn"),
         "dropbear" if !has("-F") => fail(IN_FRONT, "start it with -F"),
         "dropbear" | "vsftpd" => family("use another server"),
-        "postgres" | "postmaster" | "sshd" | "smbd" | "varnishd" => fail(FAMILY, unsupported),
+        "postgres" | "postmaster" => ordered(""),
+        "sshd" | "smbd" | "varnishd" => fail(FAMILY, unsupported),
         "node" | "nodejs" | "java" if server.run == Run::OneAtATime => None,
         "node" | "nodejs" if !has("--single-threaded") => warn(
             RACES,
@@ -285,6 +304,7 @@ mod tests {
             &["haproxy", "-W", "-db"],
             &["dropbear", "-F"],
             &["vsftpd", "x"],
+            &["dnsmasq", "-k"],
         ];
         for words in families {
             (server.command, server.run) = (with(words), Run::Parallel);
@@ -304,6 +324,25 @@ mod tests {
         assert!(remedy.contains("master_process off") && !remedy.contains("parallel"), "{remedy}");
         server.command = with(&["nginx", "-c", "/none", "-g", "daemon off;"]);
         assert!(of(&server).is_some_and(|it| it.contains("run = \"parallel\"")));
+    }
+
+    #[test]
+    fn a_family_that_shares_memory_runs_one_at_a_time() {
+        let path = Path::new("/etc/holdfast/demo.toml");
+        let mut server = Config::parse(path, CONFIG).unwrap().server.clone();
+        for command in [&["apache2", "-DFOREGROUND"][..], &["postgres", "-D", "data"]] {
+            server.command = command.iter().map(|word| (*word).to_owned()).collect();
+            for (run, is_good) in
+                [(Run::Auto, false), (Run::Parallel, false), (Run::OneAtATime, true)]
+            {
+                server.run = run;
+                let remedy = by_command(&server).pop().map(|it| it.remedy);
+                assert_eq!(remedy.is_none(), is_good, "{command:?} {run:?}: {remedy:?}");
+                assert!(remedy.is_none_or(|it| it.contains("run = \"one-at-a-time\"")));
+            }
+        }
+        server.command = vec!["apache2".to_owned()];
+        assert!(!by_command(&server).is_empty(), "it would go into the background");
     }
 
     #[test]

@@ -92,9 +92,6 @@ pub struct MemberContext<'a> {
     edge_says: Option<Said>,
     /// Whether the service was served when somebody was last heard.
     serves: bool,
-    /// Nobody was heard for a while, and since then the edge has said nothing, and the other member
-    /// has not answered: that one may be current by now.
-    is_doubted: bool,
     pub other_says: Option<Said>,
     /// Why the edge, or the other member, and this one do not trust each other:
     /// reason and remedy.
@@ -200,7 +197,6 @@ impl<'a> MemberContext<'a> {
             own: Said::default(),
             edge_says: None,
             serves: false,
-            is_doubted: false,
             other_says: None,
             distrust: None,
             put_off: None,
@@ -258,7 +254,6 @@ impl<'a> MemberContext<'a> {
             edge.send(message);
         });
         if new.reach || says.is_some() {
-            self.is_doubted &= says.is_none();
             self.edge_says = says.or(self.edge_says.take());
             self.show();
         }

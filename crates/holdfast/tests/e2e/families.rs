@@ -4,7 +4,7 @@
 
 use crate::{client, world};
 use holdfast_lab::load::{Group as LoadGroup, Run, Spec, Workload};
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::ours::{Group, GroupOptions, ServerRun};
 use holdfast_lab::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use holdfast_linux::process;
@@ -16,7 +16,7 @@ const WORKERS: usize = 2;
 const PORT: u16 = 8080;
 
 pub fn options() -> GroupOptions {
-    GroupOptions { is_family: true, heartbeat_ms: Some(200), ..GroupOptions::default() }
+    GroupOptions { run: ServerRun::Parallel, heartbeat_ms: Some(200), ..GroupOptions::default() }
 }
 
 /// nginx as Debian ships it: a master and its workers.

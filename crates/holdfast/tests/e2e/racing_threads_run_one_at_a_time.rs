@@ -3,7 +3,7 @@
 //! loses no session and no byte.
 
 use crate::{client, world};
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::ours::{Group, GroupOptions, ServerRun};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -91,7 +91,7 @@ fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
 }
 
 /// Runs `with` in a group of memcached.
-fn in_group(one_at_a_time: bool, with: impl FnOnce(&Testbed, &mut Group<'_>)) {
+fn in_group(run: ServerRun, with: impl FnOnce(&Testbed, &mut Group<'_>)) {
     world::binary();
     let _limit = world::limit(Duration::from_secs(120));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
@@ -100,13 +100,13 @@ fn in_group(one_at_a_time: bool, with: impl FnOnce(&Testbed, &mut Group<'_>)) {
         recipe = Recipe::prepare(Program::Memcached4, testbed.host(role), 0).ok();
     }
     let recipe = recipe.expect("a place");
-    let options = GroupOptions { one_at_a_time, heartbeat_ms: Some(200), ..Default::default() };
+    let options = GroupOptions { run, heartbeat_ms: Some(200), ..Default::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
     with(&testbed, &mut group);
 }
 
 fn survives(kill: impl FnOnce(&mut Group<'_>) + Send) {
-    in_group(true, |testbed, group| {
+    in_group(ServerRun::OneAtATime, |testbed, group| {
         under_load(testbed, |wait| {
             wait(PART);
             group.ensure_protected().expect("a pair under load");
@@ -143,7 +143,7 @@ fn sessions_survive_the_death_of_server_and_daemon() {
 /// those of the survivors.
 #[test]
 fn a_replica_that_differs_makes_them_take_turns() {
-    in_group(false, |testbed, group| {
+    in_group(ServerRun::Auto, |testbed, group| {
         under_load(testbed, |wait| {
             world::wait_until("a difference, and another replica", || {
                 both_say(group, "one_at_a_time", &true.into())

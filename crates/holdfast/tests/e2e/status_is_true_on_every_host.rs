@@ -235,7 +235,8 @@ fn a_key_that_differs_is_named() {
             1,
         );
         for role in HOSTS {
-            assert!(remedy(group, role).contains("copy key_file"), "{role:?}");
+            let is_told = || remedy(group, role).contains("copy key_file");
+            world::wait_until("the remedy", is_told);
         }
         // Nobody serves once both are started again. The backup is stopped first, so that it does
         // not take over.
@@ -258,7 +259,8 @@ fn a_key_that_differs_is_named() {
             1,
         );
         for role in HOSTS {
-            assert!(remedy(group, role).contains("copy key_file"), "{role:?}");
+            let is_told = || remedy(group, role).contains("copy key_file");
+            world::wait_until("the remedy", is_told);
         }
     });
 }

@@ -2,6 +2,7 @@
 //! in a folder of its own and started, what its clients say, and what they must hear.
 
 use crate::testbed::Host;
+use crate::testbed::ours::ServerRun;
 use crate::testbed::server::Recipe;
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
@@ -20,8 +21,8 @@ pub struct Row {
     pub runs: &'static str,
     /// What protection asks of its configuration, or `""`: it is as Debian's default.
     pub setting: &'static str,
-    /// Whether it has several processes, which are to be in one log (`run = "parallel"`).
-    pub is_family: bool,
+    /// How its processes are to run.
+    pub run: ServerRun,
     /// The port it listens on.
     pub port: u16,
     /// Whether it listens at the IPv6 address of the service, too.
@@ -57,7 +58,7 @@ impl Row {
             program,
             runs: program,
             setting: "",
-            is_family: false,
+            run: ServerRun::Auto,
             port: 0,
             has_ipv6: true,
             user: "nobody",
@@ -73,8 +74,11 @@ impl Row {
 
     /// What protection asks of its configuration and of the group's, or `""`.
     pub fn asks(&self) -> String {
-        let run = if self.is_family { "`run = \"parallel\"`" } else { "" };
-        let both = [self.setting, run].into_iter().filter(|it| !it.is_empty());
+        let run = match self.run.line() {
+            "" => String::new(),
+            line => format!("`{line}`"),
+        };
+        let both = [self.setting, &run].into_iter().filter(|it| !it.is_empty());
         both.collect::<Vec<_>>().join(" and ")
     }
 

@@ -175,7 +175,7 @@ impl Trial<'_> {
     fn launch<'t>(&self, testbed: &'t Testbed, recipe: &Recipe) -> Result<Group<'t>> {
         let options = GroupOptions {
             heartbeat_ms: self.options.heartbeat_ms,
-            is_family: self.row.is_family,
+            run: self.row.run,
             ..GroupOptions::default()
         };
         Group::launch(testbed, recipe, &options)

@@ -97,11 +97,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         let pairs: Vec<String> = config.recipe.env.iter().map(pair).collect();
         out += &format!("env = {{ {} }}\n", pairs.join(", "));
     }
-    if config.options.one_at_a_time {
-        out += "run = \"one-at-a-time\"\n";
-    } else if config.options.is_family {
-        out += "run = \"parallel\"\n";
-    }
+    out += &format!("{}\n", config.options.run.line());
     if let Some(cold) = &config.options.cold {
         out += &cold_table(testbed, cold);
     }

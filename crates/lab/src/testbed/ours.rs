@@ -65,12 +65,34 @@ pub struct GroupOptions {
     /// Whether a server without a backup is rebuilt if it falls. Then `cold` says where its image
     /// and log are kept, and the backup is hot.
     pub rebuild: bool,
-    /// Whether all of the server's processes are in one log.
-    pub is_family: bool,
-    /// Whether, besides, one of its threads runs at a time.
-    pub one_at_a_time: bool,
+    /// How the processes of the server run.
+    pub run: ServerRun,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
+}
+
+/// How the processes of the server run, as `[server] run` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerRun {
+    /// As one process.
+    #[default]
+    Auto,
+    /// In one log.
+    Parallel,
+    /// Besides, one thread of all of them at a time.
+    OneAtATime,
+}
+
+impl ServerRun {
+    /// The line of the file; `""`: it is the default.
+    #[must_use]
+    pub const fn line(self) -> &'static str {
+        match self {
+            Self::Auto => "",
+            Self::Parallel => "run = \"parallel\"",
+            Self::OneAtATime => "run = \"one-at-a-time\"",
+        }
+    }
 }
 
 /// Where and how image and log are kept.
@@ -448,9 +470,9 @@ impl<'a> Group<'a> {
         // A server that has outlived its daemon is a child of the host's first process.
         let from = [self.child_pid(role)?, self.testbed.host(role).holder()];
         // A family's first process comes behind its children.
-        let of = |found: Vec<u32>| match self.options.is_family {
-            true => found.last().copied(),
-            false => found.first().copied(),
+        let of = |found: Vec<u32>| match self.options.run {
+            ServerRun::Auto => found.first().copied(),
+            ServerRun::Parallel | ServerRun::OneAtATime => found.last().copied(),
         };
         wait_for("the server's process", SETUP_LIMIT, || {
             from.iter().find_map(|from| of(descendants_running(*from, program)))
@@ -465,7 +487,13 @@ impl<'a> Group<'a> {
         let from = self.child_pid(role)?;
         // The daemon is the oldest process of that program: nsenter's own child.
         let found = descendants_running(from, &crate::holdfast_binary()?);
-        found.last().copied().context("the daemon does not run")
+        let ended = || {
+            let log = self.testbed.host(role).outside().join("daemon.log");
+            let log = fs::read_to_string(log).unwrap_or_default();
+            let last = log.lines().last().unwrap_or_default();
+            format!("the daemon of the {} does not run; its last word: {last}", role.name())
+        };
+        found.last().copied().with_context(ended)
     }
 
     fn child_pid(&self, role: Role) -> Result<u32> {

@@ -279,7 +279,8 @@ fn lighttpd_config(own: &str) -> String {
     format!(
         "server.document-root = \"{own}/www\"\nserver.bind = \"{SERVICE_V4}\"\nserver.port = 8080\n\
          $SERVER[\"socket\"] == \"[{SERVICE_V6}]:8080\" {{ }}\n\
-         server.max-keep-alive-requests = 65535\nserver.max-connections = 1024\n\
+         server.max-keep-alive-requests = 65535\nserver.max-keep-alive-idle = 60\n\
+         server.max-connections = 1024\n\
          mimetype.assign = ( \"\" => \"application/octet-stream\" )\n"
     )
 }

@@ -172,12 +172,9 @@ impl MemberContext<'_> {
             // What the edge said before its silence may not be true afterwards: another
             // member may be current by then.
             self.edge_says = None;
-            self.is_doubted = true;
-        } else if self.member.watch.is_proven() {
-            self.is_doubted = false;
         }
         let shown = self.together();
-        if !self.is_doubted {
+        if !hears_nobody && self.member.watch.is_proven() {
             self.serves = matches!(shown.state, State::Protected | State::Unprotected);
         }
         let word = shown.to_string();
@@ -258,6 +255,11 @@ impl MemberContext<'_> {
             let reason = format!("neither the edge nor {other} is heard: the service waits");
             return says(State::Waiting, &reason, "look at this host's links");
         }
+        // What the edge and the other member said may be of before.
+        if !self.member.watch.is_proven() {
+            let reason = format!("{other} has not answered yet since nobody was heard for a while");
+            return says(State::Waiting, &reason, "wait: who is current is about to be known");
+        }
         if !self.hears_edge() {
             let reason = "the edge's daemon does not answer: nobody could take over";
             let remedy = "start the edge's daemon, or look at the way to it";
@@ -265,10 +267,8 @@ impl MemberContext<'_> {
         }
         let Some(edge) = &self.edge_says else {
             let reason = "the edge has not said yet whether the service could be taken over";
-            // A server that has served goes on serving while its edge is met anew, unless it may
-            // have been replaced.
-            let state =
-                if self.serves && !self.is_doubted { State::Unprotected } else { State::Waiting };
+            // A server that has served goes on serving while its edge is met anew.
+            let state = if self.serves { State::Unprotected } else { State::Waiting };
             return says(state, reason, "look at the edge's status");
         };
         let Some(theirs) = &self.other_says else {

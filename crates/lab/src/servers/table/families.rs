@@ -4,6 +4,7 @@ use super::super::row::{Carrier, Client, Lasts, Piece, Place, Row, Step, Talk};
 use super::{
     LARGE, V4, V6, curl, document, documents, get, http, letters, names, web, words, write,
 };
+use crate::testbed::ours::ServerRun;
 use anyhow::Result;
 
 pub fn rows() -> Vec<Row> {
@@ -14,7 +15,7 @@ pub fn rows() -> Vec<Row> {
             arguments: web::nginx_arguments,
             talk: Talk::new(Carrier::Tcp, http),
             clients: curl,
-            is_family: true,
+            run: ServerRun::Parallel,
             ..Row::new("nginx-workers", &["nginx-light", "curl"], "/usr/sbin/nginx")
         },
         apache("apache-prefork", |place| web::apache(place, "prefork")),
@@ -29,7 +30,7 @@ pub fn rows() -> Vec<Row> {
                 let line = "curl -sS http://{host}:{port}/small";
                 vec![Client::new(at, line, document(super::SMALL))]
             },
-            is_family: true,
+            run: ServerRun::Parallel,
             ..Row::new("haproxy-w", &["haproxy", "curl"], "/usr/sbin/haproxy")
         },
         Row {
@@ -43,7 +44,7 @@ pub fn rows() -> Vec<Row> {
             // Its workers end every connection.
             talk: Talk { lasts: Lasts::Turns(1), ..Talk::new(Carrier::Tcp, http) },
             clients: curl,
-            is_family: true,
+            run: ServerRun::Parallel,
             ..Row::new("gunicorn", &["gunicorn", "curl"], "/usr/bin/gunicorn")
         },
         vsftpd(),
@@ -54,6 +55,7 @@ pub fn rows() -> Vec<Row> {
             // It ends a connection after a hundred questions.
             talk: Talk { lasts: Lasts::Turns(100), ..Talk::new(Carrier::Tcp, names::query) },
             clients: names::dig,
+            run: ServerRun::Parallel,
             ..Row::new("dnsmasq", &["dnsmasq-base", "bind9-dnsutils"], "/usr/sbin/dnsmasq")
         },
         postgresql(),
@@ -74,7 +76,7 @@ pub fn rows() -> Vec<Row> {
             },
             talk: Talk { lasts: Lasts::Turns(1), ..Talk::new(Carrier::Tcp, banner) },
             clients: |at| vec![keyscan(at)],
-            is_family: true,
+            run: ServerRun::Parallel,
             ..Row::new("dropbear", &["dropbear-bin", "openssh-client"], "/usr/sbin/dropbear")
         },
         samba(),
@@ -88,6 +90,7 @@ fn apache(name: &'static str, prepare: fn(&Place<'_>) -> Result<()>) -> Row {
         arguments: |place| words(place, "-DFOREGROUND -d {} -f {}/server.conf"),
         talk: Talk::new(Carrier::Tcp, http),
         clients: curl,
+        run: ServerRun::OneAtATime,
         ..Row::new(name, &["apache2-bin", "curl"], "/usr/sbin/apache2")
     }
 }
@@ -135,7 +138,7 @@ fn vsftpd() -> Row {
             let line = "curl -sSI ftp://{host}:{port}/large | grep -a Content-Length";
             vec![Client::shell(at, line, format!("Content-Length: {}\r\n", LARGE.1))]
         },
-        is_family: true,
+        run: ServerRun::Parallel,
         ..Row::new("vsftpd", &["vsftpd", "curl"], "/usr/sbin/vsftpd")
     }
 }
@@ -168,6 +171,7 @@ fn postgresql() -> Row {
             let line = "/usr/lib/postgresql/15/bin/psql -XqtA -U postgres -h {host} -p {port} -c 'select 6*7'";
             vec![Client::shell(at, line, "42\n")]
         },
+        run: ServerRun::OneAtATime,
         ..Row::new("postgresql", &["postgresql-15"], POSTGRES)
     }
 }
@@ -258,17 +262,21 @@ fn samba() -> Row {
         },
         arguments: |place| words(place, "--foreground --no-process-group -s {}/smb.conf"),
         talk: Talk {
-            opening: |_| vec![Step::through("", "smb: \\> ")],
+            // Into a pipe it writes no prompt, and nothing before its end.
+            opening: |_| vec![Step::through("", "commands.\n")],
             ..Talk::new(
-                Carrier::Program("smbclient -N -p {port} -I {host} //test/share"),
-                |_, _| Step::through("allinfo large\n", "smb: \\> "),
+                Carrier::Program("stdbuf -o0 smbclient -N -p {port} -I {host} //test/share"),
+                |_, _| {
+                    let size = format!("stream: [::$DATA], {} bytes\n", LARGE.1);
+                    Step::through("allinfo large\n", &size)
+                },
             )
         },
         clients: |at| {
             let line = "smbclient -N -p {port} -I {host} //test/share -c 'get large /dev/stdout' 2>/dev/null | head -c 262144";
             vec![Client::shell(at, line, document(LARGE))]
         },
-        is_family: true,
+        run: ServerRun::Parallel,
         ..Row::new("samba", &["samba", "smbclient"], "/usr/sbin/smbd")
     }
 }
