@@ -28,6 +28,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ pub struct Server {
     /// Processes of a family, by their own numbers, and which of them have ended.
     members: Members,
     deaths: Mutex<Deaths>,
+    /// Of a family: its log is at its end, since its first process ends.
+    log_is_over: AtomicBool,
     /// For a copy, and for a family: keeps the thread alive whose child it is; the thread
     /// ends when this is dropped.
     _maker: Option<Sender<()>>,
@@ -178,6 +181,7 @@ impl Server {
             standard,
             members: Members::default(),
             deaths: Mutex::default(),
+            log_is_over: AtomicBool::new(false),
             _maker: None,
         }
     }

@@ -10,7 +10,7 @@ use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use holdfast_linux::process;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WORKERS: usize = 2;
 const PORT: u16 = 8080;
@@ -140,6 +140,26 @@ fn connections_survive_the_death_of_all_processes_and_the_daemon() {
         for _ in 0..4 {
             fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
         }
+    });
+}
+
+/// A daemon that waits for the end without a sleep keeps the processor from those that end: for
+/// 0.95 s, as much as the kernel gives to real-time priorities of each second.
+#[test]
+fn the_end_of_all_processes_is_noticed_at_once() {
+    const NOTICED_MAX: Duration = Duration::from_millis(700);
+    let _limit = world::limit(Duration::from_secs(120));
+    with_nginx(|testbed, group| {
+        let run = world::start(testbed, &load(2500));
+        std::thread::sleep(Duration::from_millis(1000));
+        group.ensure_protected().expect("a pair under load");
+        let first = group.server_pid(Role::Primary).expect("a server");
+        let begun = Instant::now();
+        world::signal(first, "KILL");
+        await_takeover(group);
+        let took = begun.elapsed();
+        assert!(took < NOTICED_MAX, "{took:?}");
+        finish(run, group);
     });
 }
 

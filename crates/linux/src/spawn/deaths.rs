@@ -64,7 +64,21 @@ impl Server {
     pub fn take_tail(&self, seen: u64) -> Option<u64> {
         let tail = self.memory.take_tail(seen)?;
         let is_over = tail > seen && self.memory.is_family() && is_ending(self.pid());
+        if is_over {
+            self.log_is_over.store(true, Relaxed);
+        }
         Some(if is_over { seen } else { tail })
+    }
+
+    /// Whether its daemon may sleep, which has read the log up to `seen`, and is then woken when
+    /// more is there. Behind the end of a family's log nothing is read: a daemon of real-time
+    /// priority that waited for it without a sleep would keep the processor from those that are
+    /// to end, until the kernel throttles it (after 0.95 s of each second).
+    #[must_use]
+    pub fn may_sleep(&self, seen: u64) -> bool {
+        let tail = self.memory.tail();
+        let is_read = tail == seen || self.log_is_over.load(Relaxed);
+        is_read && self.memory.may_sleep(tail)
     }
 
     /// Of a family: writes into its log which of its processes have ended unseen. Called

@@ -201,9 +201,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn may_sleep(&mut self, read_to: u64) -> bool {
-        let memory = &self.server.memory;
-        let tail = memory.tail();
-        tail == read_to && memory.may_sleep(tail)
+        self.server.may_sleep(read_to)
     }
 
     fn set_log_stable(&mut self, pos: u64) {
