@@ -62,6 +62,7 @@ impl Pairs {
             }
             asked => asked?,
         };
+        self.own.push(inode);
         let Some(content) = content(fd, socket.kind)? else {
             refusals.add(format!("descriptor {number} is a UNIX socket that holds messages"));
             return Ok(None);
@@ -69,7 +70,6 @@ impl Pairs {
         if peer != 0 {
             self.others.insert(peer, number);
         }
-        self.own.push(inode);
         let fresh = self.numbers.len() as u32;
         let ends = (inode.min(peer), inode.max(peer));
         let pair = *self.numbers.entry(ends).or_insert(fresh);
