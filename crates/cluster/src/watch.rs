@@ -78,8 +78,7 @@ impl Watch {
 
     /// Notes a sign of life of the edge.
     pub fn handle_edge(&mut self, now: Nanos) {
-        self.look_for_silence(now);
-        self.hearing.handle_received(now);
+        self.hear(now);
     }
 
     /// Notes whether the edge says that it hears the other member.
@@ -99,16 +98,14 @@ impl Watch {
         if now <= self.detector.last_heard() {
             return;
         }
-        self.look_for_silence(now);
-        self.hearing.handle_received(now);
+        self.hear(now);
         self.silent = None;
         self.detector.handle_received(now, &mut Verdicts::default());
     }
 
     /// Notes its heartbeat.
     pub fn handle_beat(&mut self, now: Nanos, number: u64, echo: u64) {
-        self.look_for_silence(now);
-        self.hearing.handle_received(now);
+        self.hear(now);
         self.silent = None;
         self.detector.handle_beat(now, number, echo, &mut Verdicts::default());
     }
@@ -164,6 +161,12 @@ impl Watch {
     #[must_use]
     pub fn hears_nobody(&self, now: Nanos) -> bool {
         self.hearing.silence(now) >= self.detector.patience()
+    }
+
+    /// Somebody is heard.
+    fn hear(&mut self, now: Nanos) {
+        self.look_for_silence(now);
+        self.hearing.handle_received(now);
     }
 
     /// Wants an answer if nobody was heard up to `now`, also where this process has slept through

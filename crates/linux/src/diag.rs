@@ -3,13 +3,12 @@
 //! that nobody owns any more (`SOCK_DESTROY`).
 
 use crate::listeners::INODE;
-use crate::netlink;
+use crate::netlink::{self, SOCK_DIAG_BY_FAMILY};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::map_ipv4;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN` as a bit in a request's mask of states.
 const LISTENING: u32 = 1 << LISTENS;

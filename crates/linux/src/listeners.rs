@@ -1,12 +1,11 @@
 //! The sockets of this network namespace that wait for clients: listening TCP
 //! sockets and unconnected UDP sockets (`SOCK_DIAG_BY_FAMILY`, dumped).
 
-use crate::netlink;
+use crate::netlink::{self, SOCK_DIAG_BY_FAMILY};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const TCP_CLOSE: u32 = 7;
 const TCP_LISTEN: u32 = 10;
 /// Length of `struct inet_diag_msg` up to its source address, in bytes.

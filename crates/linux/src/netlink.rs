@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
+/// Type of a question about sockets (`linux/sock_diag.h`).
+pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
+
 /// Longest time that a netlink answer may take, in ms: the kernel answers inside
 /// sendmsg().
 const ANSWER_TIMEOUT_MS: c_int = 1000;

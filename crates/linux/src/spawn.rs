@@ -27,8 +27,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -90,9 +88,7 @@ pub struct Server {
     standard: Standard,
     /// Processes of a family, by their own numbers, and which of them have ended.
     members: Members,
-    deaths: Mutex<Deaths>,
-    /// Of a family: its log is at its end, since its first process ends.
-    log_is_over: AtomicBool,
+    deaths: Deaths,
     /// For a copy, and for a family: keeps the thread alive whose child it is; the thread
     /// ends when this is dropped.
     _maker: Option<Sender<()>>,
@@ -180,8 +176,7 @@ impl Server {
             started: Instant::now(),
             standard,
             members: Members::default(),
-            deaths: Mutex::default(),
-            log_is_over: AtomicBool::new(false),
+            deaths: Deaths::default(),
             _maker: None,
         }
     }

@@ -4,7 +4,8 @@
 
 use crate::{client, world};
 use holdfast_lab::load::{Group as LoadGroup, Run, Spec, Workload};
-use holdfast_lab::testbed::ours::{Group, GroupOptions, ServerRun};
+use holdfast_lab::testbed::config::ServerRun;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use holdfast_linux::process;

@@ -3,7 +3,8 @@
 //! loses no session and no byte.
 
 use crate::{client, world};
-use holdfast_lab::testbed::ours::{Group, GroupOptions, ServerRun};
+use holdfast_lab::testbed::config::ServerRun;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -213,31 +213,33 @@ fn a_wrong_hardware_address_is_named() {
     });
 }
 
+/// Expects all hosts to say that the backup's key differs, and the edge and the primary to be in
+/// this state.
+fn key_is_named(testbed: &Testbed, group: &Group<'_>, state: &str) {
+    let theirs = "handshake failed: the key of `b` differs";
+    let ours = "handshake failed: the key of `edge` differs";
+    let all = [
+        (Role::Edge, state, theirs),
+        (Role::Primary, state, theirs),
+        (Role::Backup, "waiting", ours),
+    ];
+    expect_with_code(testbed, group, &all, 1);
+    for role in HOSTS {
+        let is_told = || remedy(group, role).contains("copy key_file");
+        world::wait_until("the remedy", is_told);
+    }
+}
+
 #[test]
 fn a_key_that_differs_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
         let key = world::holdfast(&["key", "gen"]).stdout;
         std::fs::write(testbed.host(Role::Backup).outside().join("group.key"), key).expect("a key");
-        let theirs = "handshake failed: the key of `b` differs";
-        let ours = "handshake failed: the key of `edge` differs";
         // Of a backup that stays away, while the primary serves alone.
         world::signal(group.daemon_pid(Role::Backup).expect("a daemon"), "KILL");
         group.restart(Role::Backup).expect("a member starts again");
-        expect_with_code(
-            testbed,
-            group,
-            &[
-                (Role::Edge, "unprotected", theirs),
-                (Role::Primary, "unprotected", theirs),
-                (Role::Backup, "waiting", ours),
-            ],
-            1,
-        );
-        for role in HOSTS {
-            let is_told = || remedy(group, role).contains("copy key_file");
-            world::wait_until("the remedy", is_told);
-        }
+        key_is_named(testbed, group, "unprotected");
         // Nobody serves once both are started again. The backup is stopped first, so that it does
         // not take over.
         world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
@@ -248,20 +250,7 @@ fn a_key_that_differs_is_named() {
         for role in members {
             group.restart(role).expect("a member starts again");
         }
-        expect_with_code(
-            testbed,
-            group,
-            &[
-                (Role::Edge, "waiting", theirs),
-                (Role::Primary, "waiting", theirs),
-                (Role::Backup, "waiting", ours),
-            ],
-            1,
-        );
-        for role in HOSTS {
-            let is_told = || remedy(group, role).contains("copy key_file");
-            world::wait_until("the remedy", is_told);
-        }
+        key_is_named(testbed, group, "waiting");
     });
 }
 

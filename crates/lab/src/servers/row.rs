@@ -2,7 +2,7 @@
 //! in a folder of its own and started, what its clients say, and what they must hear.
 
 use crate::testbed::Host;
-use crate::testbed::ours::ServerRun;
+use crate::testbed::config::ServerRun;
 use crate::testbed::server::Recipe;
 use anyhow::{Context as _, Result, ensure};
 use std::fs;

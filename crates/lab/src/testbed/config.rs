@@ -8,6 +8,30 @@ use super::{Role, Testbed, interface};
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// How the processes of the server run, as `[server] run` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerRun {
+    /// As one process.
+    #[default]
+    Auto,
+    /// In one log.
+    Parallel,
+    /// Besides, one thread of all of them at a time.
+    OneAtATime,
+}
+
+impl ServerRun {
+    /// The line of the file; `""`: it is the default.
+    #[must_use]
+    pub const fn line(self) -> &'static str {
+        match self {
+            Self::Auto => "",
+            Self::Parallel => "run = \"parallel\"",
+            Self::OneAtATime => "run = \"one-at-a-time\"",
+        }
+    }
+}
+
 /// What the config of a testbed's group contains besides the topology.
 pub struct GroupConfig<'a> {
     /// The server that both members run.

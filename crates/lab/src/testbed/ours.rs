@@ -1,7 +1,7 @@
 //! A protected group on a testbed: the three daemons, run as a user would run
 //! them, and what the lab must know about their processes.
 
-use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME};
+use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
 use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for, waiting_places};
@@ -69,30 +69,6 @@ pub struct GroupOptions {
     pub run: ServerRun,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
-}
-
-/// How the processes of the server run, as `[server] run` says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerRun {
-    /// As one process.
-    #[default]
-    Auto,
-    /// In one log.
-    Parallel,
-    /// Besides, one thread of all of them at a time.
-    OneAtATime,
-}
-
-impl ServerRun {
-    /// The line of the file; `""`: it is the default.
-    #[must_use]
-    pub const fn line(self) -> &'static str {
-        match self {
-            Self::Auto => "",
-            Self::Parallel => "run = \"parallel\"",
-            Self::OneAtATime => "run = \"one-at-a-time\"",
-        }
-    }
 }
 
 /// Where and how image and log are kept.

@@ -8,6 +8,8 @@ use crate::shm::{SharedMemory, futex_wake};
 use holdfast_wire::group::{DAEMON, PROCESSES_MAX};
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::{ConnEntry, conn_state, mode};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -17,20 +19,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// has just begun may be missed.
 const MISSES_MAX: u32 = 10;
 
-/// What was seen of the processes.
+/// What is known of a family's ends.
+#[derive(Default)]
 pub(super) struct Deaths {
+    seen: Mutex<Seen>,
+    /// The log is at its end, since the first process ends.
+    log_is_over: AtomicBool,
+}
+
+/// What was seen of the processes.
+struct Seen {
     look_at: Instant,
     /// Number of each place's process, and in how many looks it was not found.
     places: [(i32, u32); PROCESSES_MAX],
 }
 
-impl Default for Deaths {
+impl Default for Seen {
     fn default() -> Self {
         Self { look_at: Instant::now(), places: [(0, 0); PROCESSES_MAX] }
     }
 }
 
-impl Deaths {
+impl Seen {
     /// Places of processes that have ended. The numbers are the server's word.
     fn look(&mut self, server: &Server) -> Vec<usize> {
         let (mut others, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
@@ -65,7 +75,7 @@ impl Server {
         let tail = self.memory.take_tail(seen)?;
         let is_over = tail > seen && self.memory.is_family() && is_ending(self.pid());
         if is_over {
-            self.log_is_over.store(true, Relaxed);
+            self.deaths.log_is_over.store(true, Relaxed);
         }
         Some(if is_over { seen } else { tail })
     }
@@ -77,7 +87,7 @@ impl Server {
     #[must_use]
     pub fn may_sleep(&self, seen: u64) -> bool {
         let tail = self.memory.tail();
-        let is_read = tail == seen || self.log_is_over.load(Relaxed);
+        let is_read = tail == seen || self.deaths.log_is_over.load(Relaxed);
         is_read && self.memory.may_sleep(tail)
     }
 
@@ -88,19 +98,19 @@ impl Server {
             return;
         }
         let now = Instant::now();
-        let Ok(mut deaths) = self.deaths.lock() else { return };
-        if now < deaths.look_at {
+        let Ok(mut seen) = self.deaths.seen.lock() else { return };
+        if now < seen.look_at {
             return;
         }
-        deaths.look_at = now + LOOK_EVERY;
-        let ended = deaths.look(self);
+        seen.look_at = now + LOOK_EVERY;
+        let ended = seen.look(self);
         // With the first process all end, and then the server has died, not they. Whoever has
         // the log now will have given it back at the next look.
         if ended.is_empty() || is_ending(self.pid()) || !self.memory.take_log() {
             return;
         }
         for place in ended {
-            let (pid, _) = deaths.places[place];
+            let (pid, _) = seen.places[place];
             if self.memory.group().processes[place].pid.load(SeqCst) == pid {
                 self.memory.note_death(place);
             }

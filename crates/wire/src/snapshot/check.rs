@@ -1,11 +1,10 @@
 //! The rules of a description; restoring relies on them.
 
 use super::{
-    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, Limits, PAGE,
-    PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State, StateEntry, StateKind,
-    Thread,
+    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX, Limits,
+    PAGE, PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State, StateEntry,
+    StateKind, TIMERS_MAX, Thread, Timer, UNREAD_MAX,
 };
-use super::{LOCKS_MAX, TIMERS_MAX, UNREAD_MAX};
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 use std::collections::BTreeMap;
 
@@ -101,14 +100,18 @@ fn process(of: &Description, limits: &Limits) -> Checked {
     limit(process.auxv.len(), AUXV_MAX, "the auxiliary vector")?;
     limit(process.vdso.len(), VDSO_MAX, "the vDSO")?;
     limit(process.ids.further_groups.len(), GROUPS_MAX, "groups")?;
-    let (timers, mut next) = (&process.timers, 0);
-    for timer in timers {
-        rule(timer.number >= next, "a timer is out of order")?;
+    timers(&process.timers)?;
+    pending(&process.pending)
+}
+
+fn timers(all: &[Timer]) -> Checked {
+    let in_order = all.is_sorted_by(|a, b| a.number < b.number);
+    rule(in_order, "a timer is out of order")?;
+    for timer in all {
         limit(timer.number as usize + 1, TIMERS_MAX as usize, "timers")?;
         rule(timer.notify <= 2 && timer.tid < PID_END, "no timer is like that")?;
-        next = timer.number + 1;
     }
-    pending(&process.pending)
+    Ok(())
 }
 
 fn threads(of: &Description) -> Checked {

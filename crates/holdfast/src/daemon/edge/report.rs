@@ -287,7 +287,8 @@ impl EdgeDaemon<'_> {
                 return Said { state: State::Waiting, reason, ..own };
             }
             State::Unprotected if own.is_fine() || own.state == State::Unprotected => {
-                return self.explained(theirs.quoted(&format!("`{current}`")));
+                let theirs = theirs.quoted(&format!("`{current}`"));
+                return self.explained(&theirs).unwrap_or(theirs);
             }
             State::Unprotected => {}
             // The service is closed, whatever else is wrong.
@@ -308,23 +309,19 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// What is said of a member that nobody comes to, or that does not come itself, and why not, if
-    /// the edge knows.
-    fn explained(&self, theirs: Said) -> Said {
-        match self.distrust(Instant::now()) {
-            Some(distrust) => {
-                let reason = format!("{}; {}", theirs.reason, distrust.reason);
-                Said { reason, remedy: distrust.remedy, ..theirs }
-            }
-            None => theirs,
-        }
+    /// What is said of a member that nobody comes to, or that does not come itself, with the reason,
+    /// if the edge knows it.
+    fn explained(&self, theirs: &Said) -> Option<Said> {
+        let distrust = self.distrust(Instant::now())?;
+        let reason = format!("{}; {}", theirs.reason, distrust.reason);
+        Some(Said { reason, remedy: distrust.remedy, ..theirs.clone() })
     }
 
     /// The state if the current member cannot be asked.
     fn away(&self, current: &str) -> Said {
         let reason = format!("`{current}` is current, and its daemon does not answer");
-        if self.distrust(Instant::now()).is_some() {
-            return self.explained(says(State::Waiting, &reason, ""));
+        if let Some(explained) = self.explained(&says(State::Waiting, &reason, "")) {
+            return explained;
         }
         if self.is_starting() {
             let reason = format!(
@@ -352,8 +349,9 @@ impl EdgeDaemon<'_> {
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
         let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
-        if !connected && self.distrust(Instant::now()).is_some() {
-            return self.explained(says(State::Waiting, &reason, ""));
+        let explained = self.explained(&says(State::Waiting, &reason, ""));
+        if let Some(explained) = explained.filter(|_| !connected) {
+            return explained;
         }
         match self.says(member) {
             Some(theirs) if connected && !theirs.is_fine() => says(

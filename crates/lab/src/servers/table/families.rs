@@ -4,7 +4,7 @@ use super::super::row::{Carrier, Client, Lasts, Piece, Place, Row, Step, Talk};
 use super::{
     LARGE, V4, V6, curl, document, documents, get, http, letters, names, web, words, write,
 };
-use crate::testbed::ours::ServerRun;
+use crate::testbed::config::ServerRun;
 use anyhow::Result;
 
 pub fn rows() -> Vec<Row> {

@@ -3,14 +3,13 @@
 
 use super::Refusals;
 use super::descriptors::readable;
-use crate::netlink;
+use crate::netlink::{self, SOCK_DIAG_BY_FAMILY};
 use crate::sockopt::{self, checked_len};
 use holdfast_wire::snapshot::{FileKind, Socket, UNREAD_MAX};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct unix_diag_msg`, before its attributes.
 const ANSWER: usize = 16;
 /// Room for an answer about one socket.
@@ -48,13 +47,11 @@ impl Pairs {
         socket: &Socket,
         refusals: &mut Refusals,
     ) -> io::Result<Option<(FileKind, Vec<u8>)>> {
-        let asks = match self.asks.take() {
+        let asks = match &mut self.asks {
             Some(asks) => asks,
-            None => netlink::open(libc::NETLINK_SOCK_DIAG)?,
+            none => none.insert(netlink::open(libc::NETLINK_SOCK_DIAG)?),
         };
-        let asked = ask(&asks, inode);
-        self.asks = Some(asks);
-        let (peer, shut) = match asked {
+        let (peer, shut) = match ask(asks, inode) {
             // Of another network namespace, or closed by now: the next look tells.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 refusals.add(format!("descriptor {number} is a connected UNIX socket"));
