@@ -194,3 +194,58 @@ fn what_is_refused_in_the_freeze_runs_on() {
     wait_for("it sleeps", || status(server.pid(), "State").starts_with('S'));
     assert_eq!(status(server.pid(), "TracerPid"), "0");
 }
+
+/// Has the server look into /proc, in the first `moments` of the freezes that it is asked for.
+struct Looks {
+    server: Server,
+    moments: u32,
+    stops: u32,
+}
+
+impl Looks {
+    fn turn(&mut self, is_open: bool) {
+        let pid = self.server.pid();
+        // SAFETY: plain numbers, of a child that nobody has waited for.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGUSR1) };
+        let path = format!("/proc/{pid}/fd/3");
+        wait_for("its look", || std::fs::read_link(&path).is_ok() == is_open);
+    }
+}
+
+impl Quiescence for Looks {
+    fn stopped(&mut self) -> Result<(), SnapshotError> {
+        self.stops += 1;
+        Ok(())
+    }
+
+    fn look(&mut self, thread: &Standing<'_>) -> Option<Resume> {
+        Bare.look(thread)
+    }
+
+    fn failed(&mut self) {
+        self.turn(false);
+        if self.stops < self.moments {
+            self.turn(true);
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_in_the_middle_of_a_look_into_proc_is_stopped_again() {
+    for (moments, is_refused) in [(1, false), (2, false), (3, true)] {
+        let server = start("looks").unwrap();
+        let pid = server.pid();
+        let (options, mut quiet) = (options(), Looks { server, moments, stops: 0 });
+        let preparation = Preparation::begin(pid, &options).unwrap();
+        quiet.turn(true);
+        let frozen = preparation.freeze(&mut quiet);
+        assert_eq!(quiet.stops, (moments + 1).min(3));
+        match is_refused {
+            false => assert!(frozen.is_ok(), "{:?}", frozen.err()),
+            true => {
+                let found = reasons("proc", frozen.err());
+                assert!(found[0].ends_with("/stat, in a file system like proc"), "{found:?}");
+            }
+        }
+    }
+}

@@ -29,6 +29,8 @@ const LOOKS: u32 = 7;
 /// Time before the second look, doubled each time: on a busy machine the process is in the
 /// middle of something for as long as it waits for a processor.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Number of times that it is stopped before it is refused: each is a pause for its clients.
+const STOPS: u32 = 3;
 /// Bytes of a file that are copied at once.
 const PIECE: u64 = 1 << 20;
 
@@ -42,6 +44,17 @@ pub struct Preparation<'a> {
     rights: Vec<String>,
     memory: MemoryCopy,
     state: Collected,
+}
+
+/// A process that stands still and can be copied.
+struct Seen {
+    stand: Stand,
+    until_quiet: Duration,
+    patience: Patience,
+    books: Option<Books>,
+    insides: Vec<Inside>,
+    found: Found,
+    opened: Descriptors,
 }
 
 /// Contents of files: the file, the offset in it, and the bytes.
@@ -181,12 +194,8 @@ impl<'a> Preparation<'a> {
     }
 
     fn image(&mut self, quiet: &mut dyn Quiescence) -> Result<Taken> {
-        let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
-        let until_quiet = stand.began.elapsed();
-        let books = quiet.reached(&Frozen { pid: self.pid })?;
-        let patience = Patience::until(stand.began + self.options.freeze_max);
-        let insides = self.insides.read()?;
-        let (found, opened) = self.look_again(&insides, books.as_ref(), patience)?;
+        let seen = self.stand_in_a_good_moment(quiet)?;
+        let Seen { stand, until_quiet, patience, books, insides, found, opened } = seen;
         let mut room = Room(self.options.limits.memory_bytes);
         self.memory.freeze(&found.areas, &found.whole, &mut room, patience)?;
         let mut files = Contents::new();
@@ -215,6 +224,36 @@ impl<'a> Preparation<'a> {
         };
         let (began, later) = (stand.began, opened.later);
         Ok(Taken { began, until_quiet, description, files, objects, later })
+    }
+
+    /// Stops the process. One that is in the middle of something, like a look into /proc, runs
+    /// on for a moment first.
+    fn stand_in_a_good_moment(&mut self, quiet: &mut dyn Quiescence) -> Result<Seen> {
+        for further in 0..STOPS - 1 {
+            if let Ok(seen) = self.stand(quiet)? {
+                return Ok(seen);
+            }
+            quiet.end();
+            quiet.failed();
+            std::thread::sleep(BETWEEN_LOOKS * (1 << further));
+        }
+        self.stand(quiet)?
+    }
+
+    /// Stops the process once; the inner result tells what it cannot be copied with.
+    fn stand(&mut self, quiet: &mut dyn Quiescence) -> Result<Result<Seen>> {
+        let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
+        let until_quiet = stand.began.elapsed();
+        let books = quiet.reached(&Frozen { pid: self.pid })?;
+        let patience = Patience::until(stand.began + self.options.freeze_max);
+        let insides = self.insides.read()?;
+        match self.look_again(&insides, books.as_ref(), patience) {
+            Ok((found, opened)) => {
+                Ok(Ok(Seen { stand, until_quiet, patience, books, insides, found, opened }))
+            }
+            Err(error @ SnapshotError::Refused(_)) => Ok(Err(error)),
+            Err(error) => Err(error),
+        }
     }
 
     fn threads(&self, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {

@@ -97,7 +97,7 @@ pub trait Quiescence {
     /// a moment, if it is still open.
     fn lend(&mut self, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
 
-    /// There will be no image.
+    /// There is no image of this stop. It may be asked again, at a better moment.
     fn failed(&mut self) {}
 }
 

@@ -192,6 +192,7 @@ impl StandStill<'_> {
 
     fn look_at_slow(&mut self) {
         let mut room = UNACKED_MAX;
+        self.unacked.clear();
         let cookie = |accept: &u32| self.server.memory.entry(*accept).socket.load(Relaxed);
         let accepts: BTreeMap<u64, u32> =
             self.open.values().map(|accept| (cookie(accept), *accept)).collect();
@@ -284,6 +285,7 @@ impl Quiescence for StandStill<'_> {
 
     fn end(&mut self) {
         self.server.memory.unpark();
+        self.asked_at = None;
     }
 
     fn lend(&mut self, number: u32, look: &mut dyn FnMut(BorrowedFd<'_>)) {

@@ -162,6 +162,12 @@ static int churns(void) {
     }
 }
 
+static void look(int signal) {
+    static int fd = -1;
+    if (fd < 0) fd = open("/proc/self/stat", O_RDONLY);
+    else close(fd), fd = -1;
+}
+
 static int has(const char *what) {
 #define IS(name) (strcmp(what, name) == 0)
     if (IS("seccomp")) return filtered();
@@ -194,6 +200,7 @@ static int has(const char *what) {
     if (IS("groups")) return grouped();
     if (IS("alone")) return alone();
     if (IS("churn")) return churns();
+    if (IS("looks")) return signal(SIGUSR1, look) != SIG_ERR;
     if (IS("maps")) {
         int fd = open("/tmp/hfwrites", O_RDWR | O_CREAT, 0600);
         if (ftruncate(fd, 4096)) return 0;
