@@ -1,5 +1,5 @@
-//! The calls in front of which the shim stands: each is recorded on the primary
-//! and answered from the log on the backup.
+//! The calls that the shim intercepts: each is recorded on the primary and answered from the log
+//! on the backup.
 
 pub mod adopted;
 pub mod births;
@@ -23,6 +23,7 @@ pub mod local;
 pub mod locks;
 pub mod masks;
 pub mod modules;
+pub mod names;
 pub mod numbers;
 pub mod output;
 pub mod passed;

@@ -136,3 +136,24 @@ fn messages_to_paths_arrive_in_both_members() {
         several(PORT + 7);
     });
 }
+
+/// The child has a socket of its own where its parent has the listener.
+#[test]
+fn a_number_that_was_a_listeners_is_none_in_a_child_that_uses_it_anew() {
+    let port = PORT + 8;
+    let Some(program) = compiled("kin.c") else { return };
+    let (path, at) = (program.display().to_string(), port.to_string());
+    let mut stays = None;
+    let load = || {
+        wait_for(port);
+        let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        client.write_all(b"m").expect("asked");
+        let mut line = String::new();
+        BufReader::new(&client).read_line(&mut line).expect("answered");
+        assert!(line.starts_with("message 1 "), "{line}");
+        stays = Some(client);
+        several(port);
+    };
+    run_and_promote_family(&[path.as_str(), &at], port, "kin-number", load, || several(port));
+    let _ = std::fs::remove_file(program);
+}

@@ -3,7 +3,9 @@
 
 mod shim_harness;
 
-use shim_harness::{ask_at, compiled, run_and_promote, wait_for};
+use shim_harness::{
+    ask_at, compiled, run_and_promote, run_and_promote_family_anew, scratch, sh, wait_for, write,
+};
 use std::io::Write as _;
 use std::net::TcpStream;
 
@@ -39,5 +41,33 @@ fn what_only_the_machine_knows_replays_and_the_rest_survives() {
         assert!(ask("1").starts_with("addresses 0 "));
         assert!(ask("2").starts_with("clocks 0 "));
     });
+    let _ = std::fs::remove_file(program);
+}
+
+/// Each member has its own /etc/hosts.
+#[test]
+fn names_are_what_they_are_on_the_primary() {
+    const OF_PRIMARY: &str = "192.0.2.1 asked.test\n192.0.2.7 one.test\n";
+    let Some(program) = compiled("asks.c") else { return };
+    let (path, dir) = (program.display().to_string(), scratch("names"));
+    let hosts = dir.join("hosts");
+    write(&hosts, OF_PRIMARY);
+    // SAFETY: this thread and its servers only.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) }, 0);
+    sh(&format!("mount --make-rprivate / && mount --bind {} /etc/hosts", hosts.display()));
+    let load = || {
+        wait_for(PORT + 1);
+        for _ in 0..100 {
+            let names = ask_at(PORT + 1, "6");
+            assert_eq!(names, "names 0 192.0.2.1 asked.test 0 one.test\n");
+        }
+    };
+    let anew = || write(&hosts, &OF_PRIMARY.replace(".1", ".2").replace("one", "two"));
+    let argv = [&path[..], &(PORT + 1).to_string()];
+    run_and_promote_family_anew(&argv, PORT + 1, "names", load, anew, || {
+        assert_eq!(ask_at(PORT + 1, "6"), "names 0 192.0.2.2 asked.test 0 two.test\n");
+    });
+    sh("umount /etc/hosts");
+    std::fs::remove_dir_all(dir).unwrap();
     let _ = std::fs::remove_file(program);
 }

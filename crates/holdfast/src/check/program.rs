@@ -21,6 +21,8 @@ const WORDS_MAX: usize = 4;
 const GO_MARK: &[u8] = b"\xff Go buildinf:";
 const SETUID: u32 = 0o6000;
 const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
+const CHILD: &str = "the server is a child of the process that is started";
+const SHELLS: [&str; 3] = ["/sh", "/bash", "/dash"];
 const RACES: &str = "its threads race beside the locks that are in the log";
 const FAMILY: &str = "it serves clients by children of its own, which are not protected";
 const SHARES: &str = "its processes share memory, whose changes are not in the log's order";
@@ -29,7 +31,9 @@ const SHARES: &str = "its processes share memory, whose changes are not in the l
 #[must_use]
 pub fn findings(server: &Server) -> Vec<Finding> {
     let mut found = by_command(server);
-    found.extend(find_program(server).and_then(|path| by_file(&path)));
+    let program = find_program(server);
+    found.extend(program.as_deref().and_then(by_file));
+    found.extend(program.as_deref().and_then(|path| by_script(server, path)));
     found.extend(server.log.as_deref().and_then(log));
     found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(server, folder)));
     found
@@ -100,6 +104,29 @@ fn by_file(path: &Path) -> Option<Finding> {
         return Some(Finding::fail(NAME, found, "Go programs cannot be protected"));
     }
     None
+}
+
+/// What is known of the program that a script ends as.
+fn by_script(server: &Server, path: &Path) -> Option<Finding> {
+    let text = read(path);
+    let interpreter = text.strip_prefix("#!")?.split_whitespace().next()?;
+    let shown = path.display();
+    if !Path::new(interpreter).is_file() {
+        let found = format!("{shown} names {interpreter} as its interpreter, which is not there");
+        return Some(Finding::fail(NAME, found, "install it, or name another in its first line"));
+    }
+    if !SHELLS.iter().any(|shell| interpreter.ends_with(shell)) {
+        return by_file(Path::new(interpreter));
+    }
+    let becomes = text.lines().rev().find_map(|line| line.trim().strip_prefix("exec "));
+    let Some(words) = becomes else {
+        let found = format!("{shown} is a script that does not end as the server (exec): {CHILD}");
+        return Some(Finding::warn(NAME, found, "write `exec` before the server's command in it"));
+    };
+    let words = words.split_whitespace().map(|word| word.trim_matches(['"', '\'']).to_owned());
+    let server = Server { command: words.collect(), ..server.clone() };
+    let of_file = || find_program(&server).and_then(|path| by_file(&path));
+    by_command(&server).into_iter().next().or_else(of_file)
 }
 
 /// Whether a 64-bit ELF file names a loader.
@@ -183,9 +210,12 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "gunicorn" if has("-D") || has("--daemon") => fail(IN_FRONT, "remove -D"),
         "gunicorn" => family("use a server of one process, such as uvicorn"),
         "dropbear" if !has("-F") => fail(IN_FRONT, "start it with -F"),
-        "dropbear" | "vsftpd" => family("use another server"),
+        "smbd" if !has("--foreground") && !has("-F") => {
+            fail(IN_FRONT, "start it with --foreground --no-process-group")
+        }
+        "dropbear" | "vsftpd" | "smbd" => family("use another server"),
         "postgres" | "postmaster" => ordered(""),
-        "sshd" | "smbd" | "varnishd" => fail(FAMILY, unsupported),
+        "sshd" | "varnishd" => fail(FAMILY, unsupported),
         "node" | "nodejs" | "java" if server.run == Run::OneAtATime => None,
         "node" | "nodejs" if !has("--single-threaded") => warn(
             RACES,
@@ -304,6 +334,7 @@ mod tests {
             &["haproxy", "-W", "-db"],
             &["dropbear", "-F"],
             &["vsftpd", "x"],
+            &["smbd", "--foreground", "--no-process-group"],
             &["dnsmasq", "-k"],
         ];
         for words in families {
@@ -314,7 +345,7 @@ mod tests {
             assert!(remedy.is_some_and(|it| it.contains("run = \"parallel\"")), "{words:?}");
         }
         server.run = Run::Parallel;
-        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["gunicorn", "-D"]] {
+        for words in [&["haproxy", "-W", "-D"][..], &["dropbear"], &["smbd"], &["gunicorn", "-D"]] {
             server.command = with(words);
             assert!(of(&server).is_some_and(|it| !it.contains("parallel")), "{words:?}");
         }
@@ -389,6 +420,30 @@ mod tests {
         std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o4755)).unwrap();
         assert!(verdict(&own).unwrap().contains("setuid"));
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_script_is_judged_by_what_it_ends_as() {
+        let script = std::env::temp_dir().join(format!("holdfast-script-{}", std::process::id()));
+        for (text, verdict, words) in [
+            ("#!/bin/sh\nulimit -n 4096\nexec redis-server --save ''\n", None, ""),
+            ("#!/bin/sh\nexec \"redis-server\" --daemonize yes\n", Some(Verdict::Fail), "redis"),
+            ("#!/bin/bash\n exec apache2\n", Some(Verdict::Fail), "-DFOREGROUND"),
+            ("#! /bin/sh\nredis-server &\nwait\n", Some(Verdict::Warn), "`exec`"),
+            ("#!/none/sh\nexec redis-server\n", Some(Verdict::Fail), "not there"),
+            ("#!/usr/bin/env python3\nimport os\n", None, ""),
+        ] {
+            std::fs::write(&script, text).unwrap();
+            std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let path = Path::new("/etc/holdfast/demo.toml");
+            let mut server = Config::parse(path, CONFIG).unwrap().server.clone();
+            server.command = vec![script.display().to_string()];
+            let found = findings(&server).pop();
+            assert_eq!(found.as_ref().map(|it| it.verdict), verdict, "{text}");
+            let said = found.map(|it| format!("{} {}", it.found, it.remedy)).unwrap_or_default();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+        std::fs::remove_file(script).unwrap();
     }
 
     #[test]

@@ -117,14 +117,18 @@ pub(super) fn check_address(
             "use the address that the other hosts see, and a port other than 0",
         );
     }
-    if is_of_no_network(address.ip()) {
+    check_network(findings, spanned, address.ip());
+    Some(address)
+}
+
+fn check_network(findings: &mut Findings, spanned: &Spanned<String>, ip: IpAddr) {
+    if is_of_no_network(ip) {
         findings.add(
             spanned.span(),
-            format!("{} has no meaning beyond one link", address.ip()),
+            format!("{ip} has no meaning beyond one link"),
             "use an address that is routed",
         );
     }
-    Some(address)
 }
 
 /// Whether an address leads nowhere without the interface beside it (RFC 4291 §2.5.6), or to
@@ -149,6 +153,16 @@ pub(super) fn check_ip(findings: &mut Findings, spanned: &Spanned<String>) -> Op
         );
     }
     good
+}
+
+/// Like [`check_ip`], for an address that hosts on other links use.
+pub(super) fn check_routed_ip(
+    findings: &mut Findings,
+    spanned: &Spanned<String>,
+) -> Option<IpAddr> {
+    let ip = check_ip(findings, spanned)?;
+    check_network(findings, spanned, ip);
+    Some(ip)
 }
 
 pub(super) fn check_name(findings: &mut Findings, name: &Spanned<String>) {

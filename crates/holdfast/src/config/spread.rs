@@ -4,8 +4,8 @@
 mod tests;
 
 use super::checks::{
-    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces, check_ip,
-    check_key_file, check_kind, check_name, number, run_dir, unspecified,
+    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces,
+    check_key_file, check_kind, check_name, check_routed_ip, number, run_dir, unspecified,
 };
 use super::error::{ConfigErrors, Findings};
 use super::explain::suggestion;
@@ -282,7 +282,7 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
     check_name(findings, &raw.name);
     let mut addresses: Vec<IpAddr> = Vec::new();
     for spanned in raw.addresses.get_ref() {
-        let Some(address) = check_ip(findings, spanned) else { continue };
+        let Some(address) = check_routed_ip(findings, spanned) else { continue };
         if addresses.contains(&address) {
             let message = format!("address {address} is listed twice");
             findings.add(spanned.span(), message, "remove one of the two");
@@ -383,14 +383,14 @@ fn check_host(
         findings.add(raw.name.span(), "a host cannot be called `edge`", remedy);
     }
     check_interface(findings, &raw.interface);
-    let tunnel = raw.tunnel.and_then(|text| match check_ip(findings, &text)? {
+    let tunnel = raw.tunnel.and_then(|text| match check_routed_ip(findings, &text)? {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(_) => {
             findings.add(text.span(), "tunnel is an IPv6 address", "write it as tunnel6");
             None
         }
     });
-    let tunnel6 = raw.tunnel6.and_then(|text| match check_ip(findings, &text)? {
+    let tunnel6 = raw.tunnel6.and_then(|text| match check_routed_ip(findings, &text)? {
         IpAddr::V6(v6) => Some(v6),
         IpAddr::V4(_) => {
             findings.add(text.span(), "tunnel6 is an IPv4 address", "write it as tunnel");

@@ -9,6 +9,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+/// Makes the server's place on another host what it is on this one.
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn copy_files(from: &Host, to: &Host) -> Result<()> {
+    let [from, to] = [from, to].map(|host| host.outside().join("server"));
+    if to.exists() {
+        fs::remove_dir_all(&to)?;
+    }
+    crate::command::output("cp", &["-a", &from.display().to_string(), &to.display().to_string()])?;
+    Ok(())
+}
+
 /// A server of the table.
 pub struct Row {
     /// Its name at the command line and in the table.
@@ -108,9 +121,7 @@ impl Row {
         }
         place.give_to(self.user)?;
         for other in others {
-            let (from, to) = (place.outside(""), other.outside().join("server"));
-            let words = ["-a", &from.display().to_string(), &to.display().to_string()];
-            crate::command::output("cp", &words)?;
+            copy_files(first, other)?;
         }
         let command =
             [self.program.to_owned()].into_iter().chain((self.arguments)(&place)).collect();

@@ -3,7 +3,7 @@
 
 use super::crowd::Crowd;
 use super::report::{Found, Verdict};
-use super::row::{At, ORIGIN_PORT, Row};
+use super::row::{At, ORIGIN_PORT, Row, copy_files};
 use super::session;
 use crate::testbed::ours::{Group, GroupOptions, MEMBERS};
 use crate::testbed::server::{Recipe, listens};
@@ -273,7 +273,9 @@ impl Trial<'_> {
             refused => self.found.join_refused = refused,
         }
         crowd.finish()?;
-        group.repair()?;
+        let survivor = group.primary().context("nobody is the primary")?;
+        // Its files are the ones that are right.
+        group.repair_with(|| copy_files(testbed.host(survivor), testbed.host(survivor.other())))?;
         self.ask_first(testbed)?;
         let crowd = self.crowd(testbed);
         crowd.progress(SOME_TURNS).context("after the repair")?;

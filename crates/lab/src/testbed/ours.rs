@@ -240,6 +240,14 @@ impl<'a> Group<'a> {
     /// When a daemon does not end or start, or the group does not protect; the
     /// error carries the tails of the daemons' logs.
     pub fn repair(&mut self) -> Result<()> {
+        self.repair_with(|| Ok(()))
+    }
+
+    /// Like [`Self::repair`], with something to be done while both members are stopped.
+    ///
+    /// # Errors
+    /// As [`Self::repair`], and if `meanwhile` fails.
+    pub fn repair_with(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         for role in MEMBERS {
             let Some(daemon) = self.daemons.iter_mut().find(|daemon| daemon.0 == role) else {
                 continue;
@@ -249,6 +257,7 @@ impl<'a> Group<'a> {
                 Some(_) => self.wait_ended(role, END_LIMIT)?,
             }
         }
+        meanwhile()?;
         MEMBERS.into_iter().try_for_each(|role| self.start_daemon(role))?;
         self.wait_protected().map_err(|error| anyhow!("{error:#}\n{}", self.log_tails()))
     }

@@ -1,8 +1,9 @@
-//! The addresses that the server's sockets were bound to: listeners are made
-//! again at promotion, and the backup's daemon checks beforehand whether they
-//! could be.
+//! The addresses that the server's sockets were bound to: the replica's listeners are bound and
+//! made to listen at promotion, and the backup's daemon checks beforehand whether that is
+//! possible.
 
 use crate::base::cells::Locked;
+use crate::base::fds::Kind;
 use crate::base::state::{self, Mode, header, header_ptr, mode};
 use crate::base::sys::syscall;
 use crate::base::{fds, log, processes};
@@ -10,10 +11,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use holdfast_wire::shm::Listener;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Number of a process that there is not.
+/// Process id that stands for no process.
 const NOBODY: i32 = 0;
 
-/// Most sockets whose address is remembered; few of them are listeners.
+/// Most bound sockets whose address is remembered.
 const BINDS_MAX: usize = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -89,10 +90,15 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
 fn for_each_listener(mut f: impl FnMut(&Bind)) {
     // Held to the end: nobody else changes them meanwhile.
     let binds = BINDS.hold();
-    binds.iter().filter(|b| is_bound(b) && b.backlog >= 0).for_each(&mut f);
+    binds.iter().filter(|b| b.backlog >= 0 && is_listener(b.fd)).for_each(&mut f);
 }
 
-/// Tells the daemon of every listener that it has to bring up.
+/// Whether `fd` is a listener still: its number may be another socket's by now.
+fn is_listener(fd: i32) -> bool {
+    matches!(fds::kind(fd), Kind::Listener | Kind::PlainListener)
+}
+
+/// Lists for the daemon every listener that it has to bind at promotion.
 pub fn publish() {
     if state::is_family() {
         return publish_of_family();
@@ -102,9 +108,9 @@ pub fn publish() {
     header().listeners_len.store(n as u32, Release);
 }
 
-/// The same in a family, where each process tells of those that no other one has told of.
-/// At the log's end all have: from there on nobody opens or closes any. One that nobody is
-/// known to have any more stays listed until then, as a hint.
+/// The same in a family: each process lists its listeners that no other process has listed. At
+/// the log's end all are listed, since from there on no process opens or closes any. A listener
+/// that no process is known to hold any more stays listed until then, as a hint.
 fn publish_of_family() {
     let _held = log::hold();
     let own = state::process().pid.load(Relaxed);
@@ -135,7 +141,7 @@ fn publish_of_family() {
     header().listeners_len.store(n as u32, Release);
 }
 
-/// In a family, when all processes are at the log's end: forgets listeners that nobody has.
+/// In a family, when all processes are at the log's end: removes listeners that no process holds.
 pub fn conclude() {
     let _held = log::hold();
     let mut n = 0;
@@ -151,7 +157,7 @@ fn listener(b: &Bind) -> Listener {
     Listener { fd: b.fd, backlog: b.backlog, addr_len: b.len, addr: b.addr, pid: NOBODY, socket: 0 }
 }
 
-/// The header's places for listeners, and how many there are.
+/// The table of listeners in the header, and its number of entries.
 fn places() -> (*mut Listener, usize) {
     // SAFETY: the header is mapped. No reference is made to what is written.
     unsafe {
@@ -160,8 +166,8 @@ fn places() -> (*mut Listener, usize) {
     }
 }
 
-/// Writes a listener into a place, if there is such a one. While the mode is not PARKED
-/// the daemon takes what it reads there for a hint.
+/// Writes a listener into entry `at`; false if there is no such entry. Unless the mode is PARKED,
+/// the daemon treats what it reads there as a hint.
 fn put(at: usize, listener: Listener) -> bool {
     let (places, room) = places();
     if at < room {
@@ -177,8 +183,8 @@ fn get(at: usize) -> Option<Listener> {
     (at < room).then(|| unsafe { places.add(at).read() })
 }
 
-/// Cookie of a socket in this kernel, by which the gate knows it too, and by which it is
-/// one in however many processes.
+/// The kernel's cookie of a socket, which the gate knows, too. It is the same in all processes
+/// that share the socket.
 pub fn cookie(fd: i32) -> u64 {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
     let at = (&raw mut cookie, &raw mut len);
@@ -187,7 +193,7 @@ pub fn cookie(fd: i32) -> u64 {
     cookie
 }
 
-/// What the next program must know of the sockets' addresses, as plain words.
+/// Size of what the next program must know of one socket's address (see `calls::carry`).
 pub const CARRIED_BYTES: usize = size_of::<Bind>();
 
 /// Calls `f` for the address of every socket that is open.
@@ -197,7 +203,7 @@ pub fn for_each_carried(mut f: impl FnMut(&[u8; CARRIED_BYTES])) {
     }
 }
 
-/// Remembers what [`for_each_carried`] has told.
+/// Remembers an address that [`for_each_carried`] has given in the program before.
 pub fn carry_on(carried: [u8; CARRIED_BYTES]) {
     if let Some(free) = BINDS.hold().iter_mut().find(|b| b.fd < 0) {
         *free = zerocopy::transmute!(carried);

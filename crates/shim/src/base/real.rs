@@ -1,4 +1,4 @@
-//! libc's functions behind our exports, as the loader finds them.
+//! libc's own functions that the shim's exports hide, as the loader finds them (`RTLD_NEXT`).
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ unsafe extern "C" {
 
 macro_rules! reals {
     ($($name:ident = $symbol:literal),+ $(,)?) => {
-        /// A libc function in front of which one of ours stands.
+        /// A libc function that an export of the shim hides.
         #[derive(Clone, Copy)]
         #[repr(usize)]
         pub enum Real { $($name),+ }
@@ -70,6 +70,8 @@ reals! {
     Sysconf = c"sysconf",
     Getifaddrs = c"getifaddrs",
     Freeifaddrs = c"freeifaddrs",
+    Getaddrinfo = c"getaddrinfo",
+    Getnameinfo = c"getnameinfo",
     Fopen = c"fopen",
     Fclose = c"fclose",
     Opendir = c"opendir",
@@ -100,7 +102,7 @@ static REALS: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES
 
 type Function = extern "C" fn(usize, usize, usize, usize) -> i32;
 
-/// Address of the function behind our export.
+/// Address of the hidden function.
 pub fn address(which: Real) -> usize {
     let slot = &REALS[which as usize];
     match slot.load(Relaxed) {
@@ -120,7 +122,7 @@ pub fn find(name: &CStr) -> usize {
     unsafe { dlsym(RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The function behind our export, called with word arguments.
+/// The hidden function, called with word arguments.
 pub fn real(which: Real) -> Function {
     // SAFETY: libc's function; integer and pointer arguments travel alike.
     unsafe { core::mem::transmute::<usize, Function>(address(which)) }

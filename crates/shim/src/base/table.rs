@@ -97,7 +97,7 @@ calls! {
     mallctl Replayed "mallctl, malloc_stats_print: jemalloc's statistics";
     interfaces Replayed "if_nametoindex, if_indextoname";
     getifaddrs Replayed "the whole list";
-    getaddrinfo Passed "getaddrinfo, gethostbyname: names must resolve alike on both members";
+    getaddrinfo Replayed "also getnameinfo; the replica asks, too, and gives the primary's answer. For gethostbyname and gethostbyaddr names must resolve alike on both members";
     // Signals
     kill Replayed "kill, raise, killpg, pthread_kill; handlers of signals to oneself run before it returns";
     sigaction Replayed "handlers run at call boundaries; siginfo is zero but for the number; SIGSYS stays the shim's";

@@ -2,6 +2,7 @@
 // unsent bytes, the clocks of threads; and opens descriptors by their path.
 #define _GNU_SOURCE
 #include "listen.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -9,6 +10,7 @@
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <netdb.h>
 #include <netpacket/packet.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -144,8 +146,22 @@ static int get(char *out, int fd) {
     return sprintf(out, "get %s %s\n", bytes, message);
 }
 
+static int names(char *out, int fd) {
+    struct addrinfo hints = {.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    char name[64] = "", address[64] = "";
+    int r = getaddrinfo("asked.test", "80", &hints, &list);
+    struct sockaddr_in *first = r ? NULL : (void *)list->ai_addr;
+    if (first) inet_ntop(AF_INET, &first->sin_addr, address, sizeof address);
+    int n = sprintf(out, "names %d %s %s", r, address, r ? "" : list->ai_canonname);
+    struct sockaddr_in other = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000207)}};
+    int s = getnameinfo((void *)&other, sizeof other, name, sizeof name, NULL, 0, NI_NAMEREQD);
+    if (list) freeaddrinfo(list);
+    (void)fd;
+    return n + sprintf(out + n, " %d %s\n", s, name);
+}
+
 int main(int count, char **arguments) {
-    int (*const groups[])(char *, int) = {interfaces, addresses, clocks, paths, put, get};
+    int (*const groups[])(char *, int) = {interfaces, addresses, clocks, paths, put, get, names};
     int listener = listen_at(arguments[count - 1]);
     for (;;) {
         char line[4096];

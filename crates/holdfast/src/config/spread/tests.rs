@@ -37,6 +37,8 @@ fn values_are_checked_where_they_stand() {
     let cases = [
         ("\"10.9.0.100\", ", "\"10.9.0\", ", "is not the address of one host"),
         ("\"10.9.0.100\", \"fd09::100\"", "\"10.9.0.100\", \"10.9.0.100\"", "is listed twice"),
+        ("\"10.9.0.100\", \"fd09::100\"", "\"fe80::100\"", "no meaning beyond one link"),
+        ("tunnel6 = \"fd09::3\"", "tunnel6 = \"fe80::3\"", "no meaning beyond one link"),
         ("tunnel = \"10.9.0.3\"", "tunnel = \"10.9.0.2\"", "the same tunnel address"),
         ("tunnel = \"10.9.0.3\"", "tunnel = \"fd09::3\"", "tunnel is an IPv6 address"),
         ("tunnel6 = \"fd09::3\"", "", "host `b` has no tunnel6"),

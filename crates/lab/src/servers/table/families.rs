@@ -254,7 +254,7 @@ fn samba() -> Row {
                 place,
                 "smb.conf",
                 "[global]\nsmb ports = 4450\nmap to guest = Bad User\nserver role = standalone server\n\
-                 disable netbios = yes\nload printers = no\nprinting = bsd\nprintcap name = /dev/null\nnetbios name = test\nlog level = 3\nlog file = {}/smbd.log\n\
+                 disable netbios = yes\nload printers = no\nprinting = bsd\nprintcap name = /dev/null\nnetbios name = test\nlog file = {}/smbd.log\n\
                  private dir = {}/private\nlock directory = {}/lock\nstate directory = {}/state\n\
                  cache directory = {}/cache\npid directory = {}/pid\nncalrpc dir = {}/rpc\n\
                  [share]\npath = {}/www\nguest ok = yes\nread only = yes\n",
