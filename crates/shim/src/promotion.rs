@@ -1,5 +1,5 @@
-//! Promotion: the replica, whose log has ended, tells the daemon of its listeners,
-//! waits until its sockets are real, and goes live.
+//! Promotion in the server: the replica, whose log has ended, lists its listeners for the daemon,
+//! waits until its sockets are real, and becomes the server.
 
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, Mode, header};
@@ -9,13 +9,13 @@ use crate::calls::{clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Longest time for which the first thread waits for the others to reach the
-/// log's end, in ms: of one process, and of a family.
+/// Longest time in ms that the promoting thread waits for the others to reach the log's end.
 const OTHERS_WAIT_MS: u32 = 3;
+/// The same in a family of processes.
 const FAMILY_WAIT_MS: u32 = 200;
 
-/// Turns the replica into the server: run by one thread, at the end of the log. In a
-/// family one thread of each process does, and that of the first process speaks for all.
+/// Turns the replica into the server. One thread runs this, at the end of the log; in a family one
+/// thread of each process, and that of the first process deals with the daemon.
 pub fn lead() {
     log::wake_turns();
     if state::place() == 0 {
@@ -39,7 +39,7 @@ fn offer() {
     if state::is_family() {
         processes::bury();
         binds::conclude();
-        // All processes must have the same clocks, and they go on in any order.
+        // Before any process goes on: all must have the same clocks.
         clocks::continue_from_log();
     }
     let h = header();
@@ -80,7 +80,7 @@ fn go_live() {
         take_queue();
     }
     ready::rearm();
-    // From here on it is a server that speaks alone, like any other.
+    // From here on it is a server that runs alone, like any other.
     state::set_mode(Mode::Record);
     if state::is_family() && state::place() == 0 {
         processes::deliver_sent();

@@ -1,5 +1,5 @@
-//! The process's beginning and end: finding the daemon's memory, hiding the shim's
-//! descriptors, arming the alarm.
+//! The process's beginning and end: maps the daemon's shared memory, moves the shim's descriptors
+//! out of the way, arms the alarm.
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 use holdfast_wire::log::Op;
 use holdfast_wire::shm::{self, MAGIC, RING_OFFSET};
 
-/// Exit code if the memory handed over is not what we understand.
+/// Exit code if the daemon's memory cannot be used.
 const EXIT_SETUP: i32 = 78;
 
 #[used]
@@ -40,7 +40,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     threads::note_main();
     family::note();
     if !state::is_family() {
-        // The program that became this one has logged this.
+        // The program before this one has logged the exec.
         state::group().dirty.0.store(ring::tail(), Relaxed);
     }
     if state::place() == 0 {
@@ -49,7 +49,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     state::set_mode(match header().mode.0.load(Acquire) {
         shm::mode::RECORD | shm::mode::SOLO => Mode::Record,
         shm::mode::REPLAY | shm::mode::DRAIN => Mode::Replay,
-        // The others are at the log's end, and wait for this process or have gone on.
+        // The family's other processes are at the log's end, and wait for this one or have gone on.
         shm::mode::PARKED | shm::mode::LIVE if handed.carried.is_some() => Mode::Replay,
         _ => Mode::Pass,
     });
@@ -59,7 +59,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
     }
 }
 
-/// Says where the daemon finds what it needs for a copy of the server.
+/// Tells the daemon the addresses that it needs to copy the server.
 fn show() {
     let shim = state::shim();
     shim.gate.store(sys::gate() as u64, Relaxed);
@@ -92,7 +92,7 @@ extern "C" fn stop() {
     });
 }
 
-/// The header as the daemon has filled it, as far as what is mapped depends on it.
+/// What decides the size of the mapping, from the header that the daemon has filled.
 fn shape(memory: i32) -> Option<(usize, u32)> {
     let mut head = [0u8; 64];
     // SAFETY: memory of ours, of the sizes that are said.
@@ -106,7 +106,7 @@ fn shape(memory: i32) -> Option<(usize, u32)> {
     is_ours.then_some((ring_bytes, word(offset_of!(shm::Header, options))?))
 }
 
-/// Maps header, table, group and ring, and the ring once more behind itself; and of a
+/// Maps header, table, group and ring, the ring a second time right behind itself, and for a
 /// family the pool.
 pub fn map(memory: i32) {
     let fail = |why: &str| -> ! {
@@ -146,7 +146,7 @@ pub fn map(memory: i32) {
     }
 }
 
-/// Moves our descriptors out of the server's way, if the daemon has not done so.
+/// Moves the shim's descriptors out of the server's way, unless the daemon has done so.
 fn hide([control, memory, wake]: [i32; 3]) {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: memory of ours, of the sizes that are said.
@@ -165,9 +165,8 @@ fn hide([control, memory, wake]: [i32; 3]) {
     FAULT_FD.store(userfault(from), Relaxed);
 }
 
-/// A userfaultfd of this process, above `from`, by which the daemon sees what
-/// changes in its memory. One for user mode alone needs no privilege; -1 if the
-/// kernel is old, or gives none.
+/// A userfaultfd of this process, at a number from `from` on, by which the daemon tracks changes
+/// of its memory. One for user-mode faults only needs no privilege; -1 if the kernel gives none.
 fn userfault(from: i32) -> i32 {
     const USER_MODE_ONLY: i32 = 1;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
@@ -180,7 +179,7 @@ fn userfault(from: i32) -> i32 {
     high.max(-1) as i32
 }
 
-/// Allocator libraries stay outside the replicated domain.
+/// Notes the address range of an allocator library, whose calls are not logged.
 fn note_allocator(info: &libc::dl_phdr_info) {
     let is = |what: &[u8]| objects::is_named(info, what);
     if !(is(b"jemalloc") || is(b"tcmalloc") || is(b"mimalloc")) {

@@ -1,5 +1,5 @@
-//! What unit tests share: memory as the daemon would have mapped it. All of the
-//! shim's state belongs to the process, so one test has it at a time.
+//! Helpers for unit tests: memory as the daemon would have made it. All of the shim's state
+//! belongs to the process, so only one test at a time may use it.
 
 use crate::base::state::{self, Mode, header};
 use core::sync::atomic::Ordering::*;

@@ -1,11 +1,11 @@
-//! The model server's memory: state per connection, and one counter shared by
-//! all. What it answers depends on the order of requests across connections, on
-//! all bytes that a connection ever sent, and on the clock; so a replica that
-//! sees another order, other bytes, or a request twice, betrays it.
+//! The model server's application: state per connection, and one counter shared by all. Its
+//! answers depend on the order of requests across connections, on all bytes that a connection
+//! ever sent, and on the clock. So if a replica sees another order, other bytes, or a request
+//! twice, its answers differ.
 
-/// Bytes of a request before its filler.
+/// Size of a request's header in bytes; its filler follows.
 pub const REQUEST_HEADER: usize = 12;
-/// Bytes of a reply before its filler.
+/// Size of a reply's header in bytes; its filler follows.
 pub const REPLY_HEADER: usize = 45;
 /// Flag: the server ends its sending side after the reply.
 pub const END: u8 = 1;
@@ -17,7 +17,7 @@ pub struct Request {
     pub session: u16,
     pub index: u32,
     pub filler: u16,
-    /// Filler of the reply.
+    /// Bytes of filler in the reply.
     pub bulk: u16,
     pub flags: u8,
 }
@@ -143,8 +143,8 @@ impl PerConn {
         Request::parse(&self.partial).is_some()
     }
 
-    /// Executes the whole requests at this time; returns the output, and
-    /// whether the server ends its sending side after it.
+    /// Executes the complete requests at this time; returns the output, and whether the server
+    /// ends its sending side after it.
     pub fn execute(&mut self, shared: &mut Shared, clocks: Clocks) -> (Vec<u8>, bool) {
         let (mut output, mut end) = (Vec::new(), false);
         while let Some((request, len)) = Request::parse(&self.partial) {

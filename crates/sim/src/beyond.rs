@@ -1,10 +1,10 @@
-//! Bytes beyond a hole: the queue of a receiver that reports it (RFC 2018).
+//! A receiver's out-of-order queue: bytes beyond a hole, which it reports by SACK (RFC 2018).
 
 use crate::packet::Packet;
 use holdfast_wire::packet::Flags;
 use std::collections::BTreeMap;
 
-/// Most blocks that an ACK reports, beside timestamps (RFC 2018 §3).
+/// Most SACK blocks in an ACK that also has timestamps (RFC 2018 §3).
 const BLOCKS_MAX: usize = 3;
 
 /// The queue; see the module.
@@ -12,20 +12,19 @@ const BLOCKS_MAX: usize = 3;
 pub struct Beyond {
     /// Pieces by stream offset; they may overlap.
     pieces: BTreeMap<u64, Vec<u8>>,
-    /// Offset of the stream's end, if that came.
+    /// Offset of the FIN, if that has arrived.
     fin: Option<u64>,
     /// Offset of the newest piece: its block is reported first (RFC 2018 §4).
     newest: u64,
 }
 
 impl Beyond {
-    /// Keeps the bytes of `p` from stream offset `start` on, as far as the window
-    /// goes.
+    /// Keeps the bytes of `p`, which begin at stream offset `start`, up to the right edge `edge`.
     pub fn keep(&mut self, start: u64, edge: u64, p: &Packet) {
         let len = p.payload.len().min(edge.saturating_sub(start) as usize);
         if len > 0 {
             let piece = self.pieces.entry(start).or_default();
-            // The first copy of a byte is right.
+            // The first copy of a byte counts.
             piece.extend_from_slice(p.payload[..len].get(piece.len()..).unwrap_or_default());
             self.newest = start;
         }
@@ -34,8 +33,8 @@ impl Beyond {
         }
     }
 
-    /// Takes the bytes from `next` on, once the hole before them is closed, and tells
-    /// whether the stream ends behind them.
+    /// Takes the bytes from offset `next` on, once the hole before them is filled; returns also
+    /// whether the FIN follows them.
     pub fn take(&mut self, next: u64) -> (Vec<u8>, bool) {
         let mut bytes = Vec::new();
         while let Some((start, piece)) = self.pieces.pop_first() {

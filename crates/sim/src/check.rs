@@ -1,6 +1,6 @@
-//! The judges. They watch packets where they pass the edge, what reaches the
-//! backup, what clients read, and when each host was broken; they never see
-//! what the machines under test believe.
+//! The checkers ("judges"). They watch the packets that pass the edge, what reaches the backup,
+//! what clients read, and when each host was broken. They never see the state of the machines
+//! under test.
 
 mod alive;
 mod cause;
@@ -38,8 +38,8 @@ use window::Windows;
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Name of the law: `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `knock`, `one
-    /// client`, or anything else that went wrong.
+    /// Name of the law: `L1` to `L6`, `liveness`, `cause`, `status`, `rest`, `knock`,
+    /// `one client`, or another name for anything else that went wrong.
     pub law: &'static str,
     pub at: Ns,
     pub what: String,
@@ -51,7 +51,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Most violations kept; the first one matters.
+/// Most violations that are kept: only the first one matters.
 const VIOLATIONS_MAX: usize = 20;
 
 /// All judges.
@@ -72,7 +72,7 @@ pub struct Checkers {
     syns: Syns,
     /// Which clients are themselves at fault.
     at_fault: Vec<bool>,
-    /// Whether a client that is done has read all that it asked for.
+    /// Whether every client that is done has read all that it requested.
     all_read: bool,
     fenced: u64,
     unread: u64,
@@ -116,7 +116,7 @@ impl Checkers {
         self.violations
     }
 
-    // What happens to the cluster.
+    // Events of the cluster.
 
     /// Notes that a primary begins to serve, with a backup.
     pub fn pair_begins(&mut self, member: usize, epoch: u64, server: u32) {
@@ -151,34 +151,33 @@ impl Checkers {
         }
     }
 
-    /// Notes that the copy of that server runs, or could, which had logged `records`
+    /// Notes that the copy of that server runs, or could run; the server had logged `records`
     /// records.
     pub fn copy_made(&mut self, holder: Holder, records: u64) {
         self.held_by(holder).copy_made(records);
     }
 
-    /// Notes that a joiner has heard of a connection.
+    /// Notes that a joining member has been told of a connection.
     pub fn adopted(&mut self, holder: Holder, adopted: &Adopted) {
         self.held_by(holder).adopted(adopted);
     }
 
-    /// Notes that the joiner is told where it has everything.
+    /// Notes that the joining member is told at which position it is complete.
     pub fn closes(&mut self, member: usize) {
         self.alive.closes(member);
     }
 
-    /// Number of connections of which it lacks something that nobody could be
-    /// asked for.
+    /// Number of connections of which it lacks bytes that it could not get from anywhere.
     pub fn left_out(&self) -> usize {
         self.held.left_out().len()
     }
 
-    /// Notes that it does not join.
+    /// Notes that a join has failed.
     pub fn leaves(&mut self, member: usize) {
         self.alive.leaves(member);
     }
 
-    /// Notes that it is a backup of the other member, whose server this is.
+    /// Notes that a member has become the backup of the other one, which runs this `server`.
     pub fn in_step(&mut self, at: Ns, member: usize, epoch: u64, server: u32) {
         self.held.pair_begins(1 - member, epoch, server);
         for key in self.held.left_out() {
@@ -188,22 +187,21 @@ impl Checkers {
         self.causes.joined(at);
     }
 
-    /// Notes, when output begins to wait for a joiner, that a client which nobody has
-    /// accepted was told that its stream had come up to `until`.
+    /// Notes, when output begins to wait for a joining member, up to which offset the stream of a
+    /// client that is not accepted yet was acknowledged before.
     pub fn told(&mut self, holder: Holder, key: ConnKey, irs: SeqNo, until: u64) {
         self.held_by(holder).told_before(key, irs, until);
     }
 
-    /// Notes that a client had not taken what it was sent before a join when
-    /// that ended.
+    /// Notes that when a join ended its client had not yet acknowledged what it was sent before.
     pub fn not_kept(&mut self, key: ConnKey) {
         self.all_read = false;
         self.streams.not_kept(key);
     }
 
-    /// Whether this is one of those connections, or no client has it.
+    /// Whether this connection may be lost in a takeover: it is one of those, or no client has it.
     pub fn may_be_lost(&mut self, holder: Holder, conn: ConnId, clients: &[Client]) -> bool {
-        // What a client with bad manners has is not known.
+        // It is not known what a hostile client has.
         let has = |client: &Client, key: &ConnKey, irs| {
             client.plan.manners() != Manners::Bad && client.has(key, irs)
         };
@@ -213,13 +211,14 @@ impl Checkers {
         })
     }
 
-    /// A server that speaks alone is copied, to be rebuilt on its own host.
+    /// Notes that a server that runs alone is copied, so that it can be rebuilt on its own host.
     pub fn keeping_begins(&mut self, member: usize) {
         self.own[member].joiner_begins();
     }
 
-    /// All is kept that it can be rebuilt of, but for what came of its clients' streams before
-    /// that and nobody could be asked for. Its output waits, as it would for a backup.
+    /// Notes that all is kept that the server can be rebuilt from, except bytes of clients'
+    /// streams from before that could not be got from anywhere. Its output then waits as it would
+    /// for a backup.
     pub fn keeps(&mut self, member: usize, epoch: u64, server: u32) {
         self.own[member].pair_begins(member, epoch, server);
         for key in self.own[member].left_out() {
@@ -227,7 +226,7 @@ impl Checkers {
         }
     }
 
-    /// Nothing waits for what is kept any more.
+    /// Notes that output does not wait for what is kept any more.
     pub fn keeps_not(&mut self, member: usize) {
         self.own[member].pair_ends();
     }
@@ -255,8 +254,8 @@ impl Checkers {
         }
     }
 
-    /// Notes that a handshake was ended because others want its place, or because
-    /// nobody answered.
+    /// Notes that a handshake was ended to make room for others, or because its client did not
+    /// answer.
     pub fn handshake_ended(&mut self, key: ConnKey) {
         self.streams.handshake_ended(key);
     }
@@ -266,14 +265,13 @@ impl Checkers {
         self.alive.took_over(member);
     }
 
-    /// Notes that the edge's host was restarted, which lost what was promised to
-    /// whom: a takeover then has only the primary's last word, some ms old.
+    /// Notes that the edge's host was restarted, and has lost the right edges that clients were
+    /// shown: a takeover then has only the primary's last report, which is some ms old.
     pub fn edge_forgot(&mut self) {
         self.windows.forget();
     }
 
-    /// Notes that a machine has ended protection because its peer made no
-    /// sense.
+    /// Notes that a machine has ended protection because its peer's messages made no sense.
     pub fn broke(&mut self, at: Ns, reason: String) {
         self.violation(at, "broken", reason);
     }
@@ -299,7 +297,7 @@ impl Checkers {
         self.held_by(holder).unread_taken(conn, offset, len);
     }
 
-    // What passes the edge.
+    // Packets that pass the edge.
 
     pub fn client_said(&mut self, packet: &Packet) {
         let has_all = self.streams.has_all(packet);
@@ -322,8 +320,8 @@ impl Checkers {
         self.syns.answered(key);
     }
 
-    /// Judges whether all clients are let in. `full`: a client was refused for lack of
-    /// room; `lost`: copies found none.
+    /// Judges whether all clients that connect during an outage are answered. `full`: a client was
+    /// refused for lack of room; `lost`: copies were lost for lack of room.
     pub fn look_at_syns(&mut self, at: Ns, full: bool, lost: bool) {
         if full {
             self.syns.spoil();
@@ -340,12 +338,12 @@ impl Checkers {
         self.fenced += 1;
     }
 
-    /// The connection of a member's packet, by its server's first number.
+    /// The ISS of the newest connection on the four-tuple of a member's packet.
     pub fn iss_of(&self, packet: &Packet) -> Option<SeqNo> {
         self.windows.iss_of(packet)
     }
 
-    /// Notes that a member's packet is on its way to its client.
+    /// Judges a member's packet that has passed the edge, on its way to its client.
     pub fn passed(&mut self, at: Ns, packet: &Packet, member: usize, epoch: u64, ear: Ear) {
         let expected = match ear {
             Ear::Expects(next) => Some(next),
@@ -363,8 +361,8 @@ impl Checkers {
         }
         found.extend(self.windows.passed(packet, expected).map(|what| ("L4", what)));
         found.extend(self.streams.passed(packet, expected).map(|what| ("L5", what)));
-        // A repeat from an older life of the tuple is recognised by its
-        // numbers.
+        // A retransmission of an older connection on the same four-tuple has sequence numbers
+        // before this connection's ISS.
         if self.iss_of(packet).is_none_or(|iss| !iss.after(packet.seq)) {
             found.extend(self.clocks.passed(packet, expected).map(|what| ("L5", what)));
         }
@@ -382,8 +380,7 @@ impl Checkers {
         }
     }
 
-    /// The law that is broken: a special one if nothing but another client is at
-    /// fault.
+    /// The broken law's name: `one client` if only another client is at fault.
     fn law_of(&self, client: usize, law: &'static str) -> &'static str {
         let mut others = self.at_fault.iter().enumerate();
         let other = others.any(|(n, at_fault)| n != client && *at_fault);
@@ -391,14 +388,14 @@ impl Checkers {
         if only { "one client" } else { law }
     }
 
-    // / Which members are given up, and what is said about it.
+    // Which members are given up, and what is shown.
 
-    /// Notes that a member's knowledge of the other one's clock may be old.
+    /// Notes that what a member knows of the other one's clock may be out of date.
     pub fn falls_behind(&mut self) {
         self.clocks.falls_behind();
     }
 
-    /// Notes that a fault strikes, which can be held against `whom`.
+    /// Notes that a fault strikes; it is a cause to give up the members in `whom`.
     pub fn strikes(&mut self, at: Ns, fault: &Fault, whom: [bool; 2], speaker: Option<usize>) {
         self.syns.strikes(at, fault, speaker);
         if let Fault::SetsClock { by, .. } = *fault {
@@ -429,11 +426,11 @@ impl Checkers {
         self.shown.said(member)
     }
 
-    /// Compares what a host shows with the truth.
+    /// Compares the status that a host shows with the truth.
     pub fn look(&mut self, at: Ns, who: usize, truth: Truth) {
         let late = self.causes.struck() > 1;
-        // A member that has just been let speak may be silent for a while: if that is
-        // the only word that reaches anybody, nobody knows better.
+        // A member that has just become current may be silent for a while. If others hear nobody
+        // else, they cannot know that something is wrong.
         let excused = late && at < self.granted_at + FIRST_PATIENCE.0;
         let truth = Truth { can_know: truth.can_know && !excused, ..truth };
         if let Some(what) = self.shown.look(at, who, truth, late) {
@@ -441,10 +438,9 @@ impl Checkers {
         }
     }
 
-    // Tables and the end.
+    // Tables, and the end of a run.
 
-    /// Judges that `count` of something is left over, of which there may be
-    /// `most`.
+    /// Judges whether at rest no more than `most` of something are left over.
     pub fn at_rest(&mut self, at: Ns, what: &str, count: usize, most: usize) {
         if let Some(what) = rest::exceeds(what, count, most) {
             self.violation(at, "rest", what);
@@ -457,7 +453,7 @@ impl Checkers {
         }
     }
 
-    /// Notes that all clients are done.
+    /// Judges the run when all clients are done.
     pub fn all_done(&mut self, at: Ns) {
         let all_read = self.all_read && !self.alive.is_gone();
         if let Some(what) = self.streams.unread_counts().filter(|_| all_read) {
@@ -465,7 +461,7 @@ impl Checkers {
         }
     }
 
-    /// Judges that time is up, and this client is not done.
+    /// Reports that time is up, and this client is not done.
     pub fn hangs(&mut self, at: Ns, client: u8, session: u16, replies: usize) {
         if !self.alive.is_gone() {
             let holders = self.alive.holders();
@@ -476,8 +472,7 @@ impl Checkers {
         }
     }
 
-    /// Judges that time is up, and a member that is not current still runs its
-    /// server.
+    /// Reports that time is up, and a member that was replaced still runs its server.
     pub fn still_runs(&mut self, at: Ns, member: usize) {
         let what = format!("{} was replaced, and its server still runs", NAMES[member]);
         self.violation(at, "L3", what);

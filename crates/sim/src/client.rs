@@ -1,5 +1,5 @@
-//! A model client: sessions of requests, each on a connection of its own, and what a
-//! client with bad manners does in addition.
+//! A model client: sessions of requests, each on its own connection, and what a hostile client
+//! does in addition.
 
 mod conn;
 mod tricks;
@@ -15,9 +15,9 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 
 const FIRST_PORT: u16 = 1000;
-/// For a client that leaves sessions in the middle: one request in this many is not
-/// made, and the longest time that it then stays away.
+/// For a client that leaves sessions in the middle: instead of one request in this many it leaves.
 const LEAVES_ONE_IN: u64 = 8;
+/// Longest time in ns that it then stays away.
 const AWAY_MAX: Ns = 2_000_000;
 /// Number of ports of one client.
 const PORTS: u16 = 1000;
@@ -38,13 +38,14 @@ pub enum Notice {
     Finished,
 }
 
-/// How a client listens to one of its server's connections.
+/// What a client would do with a packet of one of its server's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ear {
-    /// It does not know the connection, or nobody knows.
+    /// It does not know the connection, or nobody can tell.
     Unknown,
+    /// This is its rcv_nxt.
     Expects(SeqNo),
-    /// It has given the connection up, and begins the tuple's next life.
+    /// It has given the connection up, and begins the next one on the same four-tuple.
     Elsewhere,
 }
 
@@ -57,7 +58,7 @@ pub struct Client {
     pub conn: Option<Conn>,
     over: Vec<Conn>,
     next_port: u16,
-    /// When it next acts of its own accord.
+    /// When it next acts by itself.
     pub act_at: Option<Ns>,
     pub load_until: Ns,
     pub vanished: bool,
@@ -65,7 +66,7 @@ pub struct Client {
     pub notices: Vec<Notice>,
     /// Bytes of replies, which show progress.
     pub received: u64,
-    /// How often it has lied to a member that probes it.
+    /// How often it has answered a member's probe with a lie.
     pub lies: u64,
 }
 
@@ -90,15 +91,14 @@ impl Client {
         }
     }
 
-    /// How it listens to this connection of its server, for anything but a
-    /// SYN-ACK.
+    /// What it would do with a packet, other than a SYN-ACK, of this connection of its server.
     pub fn ear(&self, key: &ConnKey, iss: SeqNo) -> Ear {
         let begins = |conn: &Conn| conn.key == *key && conn.iss.is_none();
         if self.conn.as_ref().is_some_and(begins) {
             return Ear::Elsewhere;
         }
         if matches!(self.plan.trick, Some(Trick::AcksUnsent | Trick::ResetsBeside)) {
-            // It may not have what it has acknowledged.
+            // A liar may not have what it has acknowledged.
             return Ear::Unknown;
         }
         let mut conns = self.conn.iter().chain(&self.over).filter(|c| c.key == *key);
@@ -106,7 +106,7 @@ impl Client {
         known.map_or(Ear::Unknown, |conn| Ear::Expects(conn.rcv_nxt()))
     }
 
-    /// Whether it waits for the first answer on a tuple that it uses once.
+    /// Whether it waits for the first answer on a four-tuple that it uses only once.
     pub fn begins(&self, key: &ConnKey) -> bool {
         let again = self.plan.reuse_port || self.plan.comes_again || self.is_hostile();
         !again && self.conn.as_ref().is_some_and(|c| c.key == *key && c.iss.is_none())
@@ -123,7 +123,7 @@ impl Client {
         [rto, self.act_at, end].into_iter().flatten().min()
     }
 
-    /// Does whatever is due: a new session, a request, a repeat.
+    /// Does what is due: begins a session, makes a request, or retransmits.
     pub fn act(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.plan.vanishes_at.is_some_and(|at| at <= now) {
             self.vanish();
@@ -151,7 +151,7 @@ impl Client {
         self.vanish_in_time();
     }
 
-    /// Whether this is its connection, which began with this number.
+    /// Whether this is its current connection, with this initial sequence number.
     pub fn has(&self, key: &ConnKey, irs: SeqNo) -> bool {
         self.conn.as_ref().is_some_and(|conn| conn.key == *key && conn.irs == irs)
     }
@@ -161,7 +161,7 @@ impl Client {
         self.plan.vanishes_in.filter(|_| self.session > 1)
     }
 
-    /// Ends the client once it has said all that it will ever say.
+    /// Makes the client vanish once it has sent all that it will ever send.
     fn vanish_in_time(&mut self) {
         let ended = self.conn.as_ref().is_some_and(Conn::has_ended);
         if ended && self.stage() == Some(Stage::Ended) {
@@ -190,7 +190,7 @@ impl Client {
         let near = (self.rng.below(4000) as u32).wrapping_neg();
         let mut irs = if self.plan.near_wrap { near } else { self.rng.draw() as u32 };
         if reuse && let Some(last) = self.over.last() {
-            // A new life of the tuple starts above the old one (RFC 9293 §3.4.1).
+            // A new connection on the four-tuple starts above the old one (RFC 9293 §3.4.1).
             irs = last.irs.0.wrapping_add(1_000_000);
         }
         self.over.retain(|conn| conn.key != key);
@@ -235,8 +235,8 @@ impl Client {
         self.act_at = Some(now + pause);
     }
 
-    /// Lets the program look away, so that it reads nothing and its window
-    /// closes, or look again, so that the window opens.
+    /// Lets the client's program stop reading, so that its window closes, or read again, so that
+    /// the window opens.
     fn look(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let away = self.plan.looks_away.is_some_and(|(from, until)| (from..until).contains(&now));
         let Some(conn) = &mut self.conn else { return };
@@ -302,7 +302,7 @@ impl Client {
         self.act_at = Some(now + 1 + self.rng.below(self.plan.think));
     }
 
-    /// Lets the program read what has come.
+    /// Lets the client's program read what has arrived.
     fn read(&mut self) {
         let Some(conn) = self.conn.as_mut().filter(|conn| !conn.away) else { return };
         while let Some(reply) = Reply::parse(&conn.unparsed) {
@@ -328,8 +328,8 @@ impl Client {
         }
     }
 
-    /// Answers for a connection that is over here: TIME-WAIT acknowledges,
-    /// anything else is answered with a reset (RFC 9293 §3.10.7.1).
+    /// Answers a packet of a connection that is over here: in TIME-WAIT with an ACK, else with a
+    /// reset (RFC 9293 §3.10.7.1).
     fn answer_for_ended(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) {
         if p.is(Flags::RST) {
             return;

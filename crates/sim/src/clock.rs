@@ -1,5 +1,5 @@
-//! What hosts' clocks show. No two hosts agree: neither on the origin of the monotonic
-//! clock, which machines and kernels use, nor on its rate, nor on the time of day.
+//! The hosts' clocks. No two hosts agree on the origin of the monotonic clock, which machines and
+//! kernels use, nor on its rate, nor on the time of day.
 
 use crate::app::Clocks;
 use crate::{Ns, Rng};
@@ -7,17 +7,17 @@ use crate::{Ns, Rng};
 const SECOND: Ns = 1_000_000_000;
 const DAY: Ns = 86_400 * SECOND;
 const MILLION: i64 = 1_000_000;
-/// A correct wall clock at the beginning of a run, in ns since 1970.
+/// The true time of day at the beginning of a run, in ns since 1970.
 const TODAY: i64 = 1_700_000_000 * SECOND as i64;
 /// Time longer than any run, in ns.
 const RUN_MAX: Ns = 3600 * SECOND;
 
-/// What a host's clocks show when a run begins, and how they go on.
+/// A host's clocks at the beginning of a run, and their rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClockPlan {
     /// Value of the monotonic clock, in ns.
     pub since: Ns,
-    /// Its rate ahead of true time, in ns per ms.
+    /// How much faster than true time it goes, in ns per ms.
     pub ppm: i64,
     /// Error of the time of day, in ns.
     pub wrong: i64,
@@ -35,14 +35,14 @@ impl ClockPlan {
     }
 }
 
-/// What happens to a host's clock while the host stands still.
+/// What happens to a host's clock while the host is suspended.
 #[derive(Clone, Copy, Debug)]
 pub enum Pause {
-    /// It goes on.
+    /// It continues.
     Goes,
-    /// It stands still, too, as in a machine that sleeps.
+    /// It stops, too, as on a machine that sleeps.
     Stands,
-    /// It goes on, and leaps ahead when the host does.
+    /// It continues, and jumps ahead by this much, in ns, when the host resumes.
     Leaps(Ns),
 }
 
@@ -56,7 +56,7 @@ impl Pause {
     }
 }
 
-/// The clocks of one host. Points in time of the world are true time.
+/// The clocks of one host. The world's points in time are true time.
 #[derive(Debug)]
 pub struct Clock {
     since: i64,
@@ -76,7 +76,7 @@ impl Clock {
         (self.since + at + at * self.ppm / MILLION) as Ns
     }
 
-    /// When the monotonic clock shows this, or a little later.
+    /// The true time at which the monotonic clock shows this, or a little later.
     pub fn when(&self, shown: Ns) -> Ns {
         let since = (shown.min(i64::MAX as Ns) as i64 - self.since).clamp(0, RUN_MAX as i64);
         (since * MILLION / (MILLION + self.ppm)) as Ns + 1
@@ -94,7 +94,7 @@ impl Clock {
             Pause::Goes => {}
             Pause::Stands => {
                 let lasted = (self.shows(now) - self.shows(from)) as i64;
-                // The time of day is asked for anew.
+                // Only the monotonic clock has stood still; the time of day has not.
                 (self.since, self.wall) = (self.since - lasted, self.wall + lasted);
             }
             Pause::Leaps(by) => self.since += by as i64,

@@ -25,16 +25,15 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 use syns::Copies;
 
-/// The name of the only group.
+/// Name of the only group.
 pub const GROUP: &str = "sim";
 const FLOW_AGE: Ns = 1_000_000_000;
-/// Silence after which the member is asked whether a flow lives, in ns: it fits twice
-/// into the time after which everything must be given back. Also the silence that
-/// counts while less than a quarter of the table is free.
+/// Silence in ns after which the member is asked whether a flow still exists: it fits twice into
+/// the time after which everything must be freed. The second one counts while less than a
+/// quarter of the table is free.
 const QUIET: Ns = 20_000_000_000;
 const QUIET_CROWDED: Ns = 1_000_000_000;
-/// Longest delay of a copy on an uneven path, in ns: later than the log that
-/// needs it.
+/// Longest delay in ns of a copy on an uneven path: later than the log that needs it.
 const COPY_LATE_MAX: Ns = 1_500_000;
 
 /// What the edge knows about one connection.
@@ -51,7 +50,7 @@ pub struct Flow {
     pub client_fin: bool,
     pub server_fin: bool,
     pub reset: bool,
-    /// Whether its SYN-ACK was not seen.
+    /// Whether it is known although its SYN-ACK was not seen.
     pub learnt: bool,
     pub seen: Ns,
     /// When the current member was asked about it, if it has been silent since.
@@ -67,16 +66,16 @@ impl Flow {
 /// The edge's process.
 pub struct EdgeDaemon {
     pub life: u32,
-    /// The machine; away during a call.
+    /// The machine; `None` during a call to it.
     machine: Option<Box<EdgeMachine>>,
     links: [Option<PipeId>; 2],
     inbox: VecDeque<Input>,
-    /// The disk's content, as far as this life knows.
+    /// The disk's content, as far as this daemon knows.
     blocks: StateBlocks,
     /// Writes that the disk does not have yet, oldest first.
     writing: VecDeque<(u64, EdgeState)>,
     writes: u64,
-    /// The cache for an outage; away during a call.
+    /// The cache of SYNs for an outage; `None` during a call to it.
     cache: Option<Halr<World>>,
     /// The member that its packets are resent to.
     resends_to: Option<usize>,
@@ -84,13 +83,13 @@ pub struct EdgeDaemon {
     failed: Vec<usize>,
     /// When the machine is called next at the latest.
     timer_at: Ns,
-    /// Packets of the current member that had passed when the members were last judged.
+    /// Number of the current member's packets that had passed at the last check for silence.
     spoken: u64,
 }
 
 /// The edge; see the module.
 pub struct Edge {
-    /// The fence: an epoch and the member that may speak in it.
+    /// The fence: an epoch, and the member whose packets pass in it.
     pub epoch: u64,
     pub current: Option<usize>,
     tap: [bool; 2],
@@ -99,9 +98,9 @@ pub struct Edge {
     flows_max: usize,
     /// Number of new flows that were refused.
     pub refused: u64,
-    /// Clients' segments that no kernel could take.
+    /// Number of clients' segments that no kernel would accept, and so were not copied.
     pub implausible: u64,
-    /// Packets that the fence let pass.
+    /// Number of packets that the fence let pass.
     spoken: u64,
     copies: Copies,
     disk: Disk,
@@ -137,7 +136,7 @@ impl Edge {
         self.daemon.as_ref()?.machine.as_deref()
     }
 
-    /// What it holds for connections.
+    /// What it holds because of connections, for the check at rest.
     pub fn left(&self) -> Vec<(&'static str, usize)> {
         let unwritten = self.daemon.as_ref().map_or(0, |daemon| daemon.writing.len());
         vec![("edge flows", self.flows()), ("writes of the edge", unwritten)]
@@ -148,8 +147,8 @@ impl Edge {
         self.flows.len() >= self.flows_max
     }
 
-    /// Whether the disk is older than what the members know, and the one who
-    /// could go on is gone.
+    /// Whether the disk is older than what the members know, and the member that could go on is
+    /// gone.
     pub fn is_behind(&self) -> bool {
         self.machine().is_some_and(|machine| machine.membership().is_behind())
     }
@@ -166,8 +165,8 @@ impl Edge {
         plausible && !p.is_pure()
     }
 
-    /// `track_client`: false if the segment is forged or says nothing new to
-    /// anybody who could take it.
+    /// `track_client`: false if the segment is forged, or has nothing that a server's kernel could
+    /// accept.
     fn track_client(&mut self, now: Ns, p: &Packet) -> bool {
         let Some(flow) = self.flows.get_mut(&p.key) else { return true };
         flow.seen = now;
@@ -209,7 +208,7 @@ impl Edge {
             flow.reset = true;
             return true;
         }
-        // The number of an empty segment says nothing about what went by.
+        // An empty segment's sequence number does not show what was sent.
         let len = p.payload.len() as u64 + u64::from(p.is(Flags::FIN));
         if len > 0 {
             flow.seq_end = flow.seq_end.max(p.seq.plus(len));
@@ -314,7 +313,7 @@ impl World {
         }
     }
 
-    /// Notes that a client begins a connection on a tuple that had none.
+    /// Notes that a client begins a connection on a four-tuple that had none.
     fn knocks(&mut self, packet: &Packet) {
         let begins = |client: &Client| client.begins(&packet.key);
         if packet.is(Flags::SYN) && self.clients.iter().any(begins) {
@@ -326,7 +325,7 @@ impl World {
         if self.links.is_cut(EDGE, member) || !self.hosts[member].alive {
             return;
         }
-        // Nearly always in order; a queue of several lanes may swap two.
+        // Nearly always in order; parallel queues may swap two packets.
         let mut delay = 20_000 + if self.rng.one_in(30) { self.rng.below(300_000) } else { 0 };
         let late = self.plan.uneven.copies_late_permille;
         if copy && late > 0 && self.rng.below(1000) < late {
@@ -335,7 +334,7 @@ impl World {
         self.schedule(delay, Event::AtMember { member, packet, copy });
     }
 
-    /// `edge_member`: the fence, the bounds, and on to the client.
+    /// `edge_member`: fence and bounds, and then to the client.
     pub fn passes_edge(&mut self, member: usize, packet: Packet) {
         if !self.hosts[EDGE].alive {
             return;
@@ -437,8 +436,7 @@ impl World {
         Nanos(self.time_at(EDGE))
     }
 
-    /// Sets the timer anew, because its clock differs from when it said what it
-    /// waits for.
+    /// Sets the timer again, because the clock has changed since the machine set its deadline.
     pub fn edge_timer(&mut self) {
         if let Some(life) = self.edge.daemon.as_ref().map(|daemon| daemon.life) {
             self.schedule(1_000, Event::EdgeDaemon(life));
@@ -492,7 +490,7 @@ impl World {
         self.edge_rests(life, machine);
     }
 
-    /// Notes that the disk has what was requested first.
+    /// Notes that the oldest requested write is done.
     pub fn edge_written(&mut self, life: u32) {
         let Some(daemon) = self.edge.daemon.as_mut().filter(|d| d.life == life) else { return };
         let Some((number, state)) = daemon.writing.pop_front() else { return };
@@ -500,7 +498,7 @@ impl World {
         let write = daemon.blocks.next(state);
         let permille = self.plan.disk.fails_permille;
         let fails = permille > 0 && self.rng.below(1000) < permille;
-        // A failed write may have happened all the same, or in part.
+        // A failed write may have been done all the same, or in part.
         let part = fails.then(|| self.rng.below(200) as usize);
         self.edge.disk.write(&write, part);
         if !fails {
@@ -564,8 +562,8 @@ impl World {
         }
     }
 
-    /// A mutation: as if the machine had not forgotten it, or the member had
-    /// said so.
+    /// A mutation: the member counts as in step, as if the machine had not forgotten that, or the
+    /// member had said so.
     fn edge_lies(&mut self, machine: &mut EdgeMachine, member: usize) {
         let epoch = machine.membership().handle_ask().epoch;
         let hello = hello(GROUP, NAMES[member], (epoch, false), Vec::new());
@@ -575,8 +573,7 @@ impl World {
         }
     }
 
-    /// A mutation: whoever asks counts as in step, in whatever epoch it asks
-    /// for.
+    /// A mutation: a member that asks for an epoch counts as in step, whatever the epoch.
     fn edge_is_generous(
         &mut self,
         machine: &mut EdgeMachine,

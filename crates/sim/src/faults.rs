@@ -1,4 +1,4 @@
-//! What breaks, and how it mends.
+//! Faults: how each breaks the world, and how it is repaired.
 
 use crate::packet::{ACK, Packet};
 use crate::plan::{Fault, How, Mutation, Ways, When};
@@ -9,12 +9,12 @@ use holdfast_wire::packet::Flags;
 
 /// Factor by which a slow backup takes longer.
 const SLOW: u64 = 10;
-/// Longest delay of a host's last packets behind its death, in ns: as long as a link
-/// takes, without a repeat.
+/// Longest time in ns after a host's death at which its last packets arrive: what a link takes,
+/// without a retransmission.
 const WAKE: Ns = 100_000;
-/// Longest time for which a fault waits for what may never come, in ns.
+/// Longest time in ns that a fault waits for a step that may never come.
 const COMES_MAX: Ns = 8_000_000_000;
-/// Time between two attempts to open the edge by hand.
+/// Time in ns between two attempts to open the edge by hand.
 const BY_HAND_AGAIN: Ns = 100_000_000;
 
 impl World {
@@ -23,7 +23,7 @@ impl World {
             let at = *at;
             self.schedule(at, Event::Strikes(0));
         }
-        // A run that never reaches the boundary breaks at its end.
+        // In a run that never reaches the boundary, the fault strikes at the end.
         if let Some((When::Record(_) | When::Message(_) | When::Join(_), _)) =
             self.plan.faults.first()
         {
@@ -46,7 +46,7 @@ impl World {
         self.crosses(When::Message(self.reached.messages));
     }
 
-    /// Notes that something has just come that the next fault may wait for.
+    /// Notes that a boundary was reached, at which the next fault may strike.
     pub fn crosses(&mut self, boundary: When) {
         let next = self.plan.faults.len() - self.pending;
         if self.plan.faults.get(next).map(|fault| fault.0) == Some(boundary) {
@@ -82,7 +82,7 @@ impl World {
             Fault::Starts { member } => self.starts(member),
             Fault::Dies { speaks, how } => self.dies(speaks, how),
             Fault::KillDaemon { member, .. } => {
-                // Nothing is killed on a machine that stands still.
+                // Nothing can be killed on a suspended machine.
                 self.thaw(member);
                 if !self.is_loose(member) {
                     self.check.state_lost(member);
@@ -171,7 +171,7 @@ impl World {
     fn host_dies(&mut self, member: usize) {
         self.check.state_lost(member);
         self.hosts[member].alive = false;
-        // Part of what it has just sent is still on its way.
+        // Some of what it has just sent is still under way.
         let behind = Rng::new(self.plan.seed, 6).below(WAKE);
         self.hosts[member].heard_until = self.now + behind;
         self.daemon_dies(member);
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Kills the speaking member, or the other one.
+    /// Kills the current member (`speaks`), or the other one.
     fn dies(&mut self, speaks: bool, how: How) {
         let Some(speaker) = self.edge.current else { return };
         let member = if speaks { speaker } else { 1 - speaker };
@@ -218,8 +218,7 @@ impl World {
         packet
     }
 
-    /// Breaks the shim: it lets no call of its server through until somebody
-    /// decides.
+    /// Breaks the shim: its server's calls wait until the daemon has decided.
     fn shim_breaks(&mut self, member: usize) {
         let server = self.hosts[member].server.as_mut();
         if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Record) {
@@ -234,8 +233,7 @@ impl World {
             if let Some(server) = server.filter(|s| s.alive && s.mode == Mode::Replay) {
                 server.hung = true;
                 if server.executed == 0 {
-                    // A replica that has not begun may still be loading, for 30
-                    // s.
+                    // A replica that has not begun may still be loading for 30 s.
                     self.faults_over = self.faults_over.max(self.now + 30_000_000_000);
                 }
                 self.check.state_lost(member);
@@ -243,7 +241,7 @@ impl World {
         }
     }
 
-    /// Makes a backup think its primary dead, for no reason.
+    /// Makes a backup believe that its primary is dead, without a reason.
     fn mistake(&mut self) {
         for member in 0..self.hosts.len() {
             let Some(mut daemon) = self.hosts[member].daemon.take() else { continue };

@@ -1,7 +1,7 @@
-//! The gate on the primary's interface, as `bpf/gate.bpf.c` has it: holds SYN-ACKs,
-//! clamps ACKs to what is stable, keeps the right edge, and withholds FINs and RSTs
-//! that the server did not ask for. While the server speaks alone, it only keeps
-//! slots. It lives on without its daemon.
+//! A model of the gate on the primary's interface (`bpf/gate.bpf.c`): it holds SYN-ACKs, clamps
+//! ACKs to `stable`, keeps the right edge, and withholds FINs and RSTs that the server did not ask
+//! for. While the server runs alone (solo) it only keeps its slots up to date. It goes on without
+//! its daemon.
 
 use crate::packet::{ACK, NO_SCALING, Packet, shift};
 use crate::plan::{Limits, Mutation};
@@ -34,14 +34,16 @@ pub struct Slot {
 /// Counts of what the gate did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// FINs and RSTs that the server did not ask for: withheld, or taken off.
+    /// FINs and RSTs that the server did not ask for: packets withheld, and below it FINs that
+    /// were removed from packets with payload.
     pub held_ends: u64,
     pub cleared_fins: u64,
-    /// ACKs that were limited to what is stable.
+    /// ACKs that were clamped to `stable`.
     pub clamped: u64,
-    /// Among those, D-SACKs that were taken off.
+    /// Among those, packets from which a D-SACK was removed.
     pub dsacks: u64,
-    /// Repeats that were not sent, and those that were because they say more.
+    /// Clamped ACKs that were not sent because they repeat an earlier one, and below it those that
+    /// were sent because they also carry SACK blocks, ECE or CWR.
     pub repeats: u64,
     pub telling_repeats: u64,
 }
@@ -95,7 +97,7 @@ impl Slot {
         }
     }
 
-    /// A slot for a connection that is older than its gate.
+    /// A slot for a connection that existed before the gate.
     fn adopted(adopted: &Adopted) -> Self {
         let Adopted { record, snd_una, snd_nxt, rcv_nxt, right_edge, tsval, .. } = *adopted;
         Self {
@@ -117,36 +119,36 @@ impl Slot {
         }
     }
 
-    /// Whether the packet is the stack's own. A reset's numbers answer a packet, and
-    /// need not be. A segment without payload that lies beyond everything sent, a FIN
-    /// included, belongs to another life of the tuple.
+    /// Whether the packet's numbers are those of this connection's socket. A reset's may be those
+    /// of the packet that it answers. A segment without payload beyond everything sent, FIN
+    /// included, belongs to another connection on the four-tuple.
     fn is_own(&self, p: &Packet) -> bool {
         let is_known = !p.payload.is_empty() || !p.seq.after(self.snd_nxt.plus(1));
         !p.is(Flags::RST) && is_known
     }
 
-    /// Learns what the stack sends, whether it leaves or not: an owed ACK speaks
-    /// for it.
+    /// Notes rcv_nxt and the timestamp from a packet of the kernel, whether it leaves or not: an
+    /// owed ACK is made from them.
     fn learn(&mut self, p: &Packet) {
         self.rcv_nxt = self.rcv_nxt.max(p.ack);
         self.learn_clock(p);
     }
 
-    /// Learns the clock that the client has seen, or will see.
+    /// Notes the newest timestamp that the client has seen or will see.
     fn learn_clock(&mut self, p: &Packet) {
         if !SeqNo(self.tsval).after(SeqNo(p.tsval)) {
             self.tsval = p.tsval;
         }
     }
 
-    /// Notes that it leaves like this.
+    /// Notes that the packet leaves in this form.
     fn track_sent(&mut self, p: &Packet, seq_end: SeqNo) {
         self.snd_nxt = self.snd_nxt.max(seq_end);
         self.last_ack = self.last_ack.max(p.ack);
         self.last_edge = self.last_edge.max(self.edge(p));
     }
 
-    /// Notes how much the kernel holds acknowledged.
+    /// Notes the kernel's snd_una.
     fn track_snd_una(&mut self, snd_una: Option<SeqNo>) {
         let is_news = |una: &SeqNo| una.after(self.snd_una) && !una.after(self.snd_nxt);
         self.snd_una = snd_una.filter(is_news).unwrap_or(self.snd_una);
@@ -156,8 +158,8 @@ impl Slot {
         p.ack.plus(u64::from(p.window) << shift(self.rcv_wscale))
     }
 
-    /// What may be acknowledged: what is stable, and what was acknowledged while the
-    /// server spoke alone, which the client has given up.
+    /// What may be acknowledged: what is stable, or what was acknowledged already while the server
+    /// ran alone, which the client does not keep any more.
     fn stable(&self) -> SeqNo {
         self.stable.max(self.last_ack)
     }
@@ -184,7 +186,7 @@ impl Slot {
     }
 }
 
-/// A SYN-ACK for the daemon that is held, or has passed while the server spoke alone.
+/// A SYN-ACK, for the daemon: it is held, or has passed because the server ran alone.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub id: ConnId,
@@ -205,16 +207,16 @@ pub struct Gate {
     syns_max: usize,
     generation: u64,
     pub server_dead: bool,
-    /// Whether the server speaks alone: everything passes.
+    /// Whether the server runs alone, so that everything passes.
     pub solo: bool,
-    /// Whether somebody frees the slots of connections that are over: alone, a new one
-    /// without a slot is refused then.
+    /// Whether slots of ended connections are being freed: then a new connection without a slot is
+    /// refused even while `solo`.
     pub minded: bool,
-    /// Whether the daemon does not take its events, and no more fit.
+    /// Whether the ring of events is full, because the daemon does not take them.
     pub events_full: bool,
     mutation: Option<Mutation>,
     pub refused: u64,
-    /// Number of SYN-ACKs that passed alone and have no slot.
+    /// Number of SYN-ACKs that passed while `solo` and have no slot.
     pub unknown_alone: u64,
 }
 
@@ -250,21 +252,20 @@ impl Gate {
         self.slots.get_mut(&id)
     }
 
-    /// ACKs that the kernel believes it has sent, and no client got.
+    /// ACKs (rcv_nxt) that the kernel has sent and no client has got.
     pub fn withheld(&self) -> Vec<(ConnKey, SeqNo)> {
         let newest = self.conns.values().filter_map(|id| self.slots.get(id));
         let withheld = newest.filter(|slot| slot.rcv_nxt.after(slot.last_ack));
         withheld.map(|slot| (slot.key, slot.rcv_nxt)).collect()
     }
 
-    /// Whether an end of the connection's stream may leave.
+    /// Whether a FIN or RST of the connection may leave.
     pub fn may_end(&self, key: &ConnKey) -> bool {
         let slot = self.conns.get(key).and_then(|id| self.slots.get(id));
         slot.is_some_and(|slot| slot.fin_allowed)
     }
 
-    /// All connections that it knows, as the gate on the wire tells a daemon
-    /// that takes it over.
+    /// All connections that it knows, as the real gate tells them to a daemon that takes it over.
     pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
         let of = |id: &ConnId| Some((*id, self.slots.get(id)?.record));
         self.conns.values().filter_map(of).collect()
@@ -286,8 +287,8 @@ impl Gate {
         }
     }
 
-    /// Makes a slot for a connection that exists already, in place of an earlier one
-    /// of its tuple; `None` if there is no room.
+    /// Makes a slot for a connection that exists already, in place of an earlier one with its
+    /// four-tuple; `None` if there is no room.
     pub fn adopt(&mut self, adopted: &Adopted) -> Option<ConnId> {
         if let Some(former) = self.conn_of(&adopted.record.key) {
             self.free(former);
@@ -303,7 +304,7 @@ impl Gate {
         id
     }
 
-    /// `gate_ingress`: what the client offered.
+    /// `gate_ingress`: remembers a client's SYN, for its options.
     pub fn ingress(&mut self, p: &Packet) {
         if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
             self.syns.retain(|syn| syn.key != p.key);
@@ -349,7 +350,7 @@ impl Gate {
             return None;
         }
         if self.solo && !known {
-            // What the slot knows of its former life is not true of this one.
+            // The slot is that of an earlier connection on the four-tuple.
             self.conns.remove(&p.key);
             self.unknown_alone += 1;
         }
@@ -390,8 +391,8 @@ impl Gate {
     }
 }
 
-/// Follows a segment that passes while the server speaks alone. What has gone out
-/// cannot be called back: the connection is open, and a FIN may be repeated.
+/// Follows a segment that passes while the server runs alone. What has left cannot be taken back:
+/// the connection is open from then on, and a FIN may be repeated.
 fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
     slot.open = true;
     if p.is(Flags::RST) || !p.is(ACK) {
@@ -407,8 +408,8 @@ fn follow(slot: &mut Slot, p: &Packet, snd_una: Option<SeqNo>) {
     slot.track_snd_una(snd_una);
 }
 
-/// Handles a segment of a connection that has a slot; returns what leaves, if
-/// anything does. Depends on nothing but slot and packet; the counts only grow.
+/// Handles a segment of a connection that has a slot; returns what leaves, if anything does. The
+/// result depends only on slot and packet.
 pub fn on_segment(
     slot: &mut Slot,
     mut p: Packet,
@@ -444,8 +445,8 @@ pub fn on_segment(
     goes.then_some(p)
 }
 
-/// End of what the segment tells the client, without a FIN that the server did not
-/// ask for; `None` if the FIN is all it says.
+/// The sequence number after the segment, after a FIN was removed that the server did not ask
+/// for; `None` if there was nothing but that FIN.
 fn end_allowed(
     slot: &Slot,
     p: &mut Packet,
@@ -456,7 +457,7 @@ fn end_allowed(
     if slot.fin_allowed {
         return Some(payload_end.plus(u64::from(p.is(Flags::FIN))));
     }
-    // Behind what was sent, the segment counts a FIN that was withheld.
+    // One beyond snd_nxt: the segment counts a FIN that was withheld.
     let counts_fin = p.seq == slot.snd_nxt.plus(1);
     if p.payload.is_empty() && (p.is(Flags::FIN) || counts_fin) {
         counts.held_ends += 1;
@@ -469,8 +470,8 @@ fn end_allowed(
     Some(payload_end)
 }
 
-/// Rewrites ACK and window so that the right edge stays; false for a repeat
-/// that need not leave.
+/// Clamps the ACK to `stable`, and rewrites the window so that the right edge stays; false if the
+/// result only repeats an earlier ACK and need not leave.
 fn clamp(
     slot: &Slot,
     p: &mut Packet,

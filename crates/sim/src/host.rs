@@ -1,5 +1,4 @@
-//! A member's host: what its kernel does with packets, and its server's process
-//! step by step.
+//! A member's host: what its kernel does with packets, and the steps of its server's process.
 
 use crate::check::Holder;
 use crate::kernel::Socket;
@@ -14,14 +13,14 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
-/// Value of `depends` for what no server asked for.
+/// Value of [`Truth::depends`] for what no server asked for.
 const NEVER_ASKED: u64 = u64::MAX;
-/// One step in this many at which a pausing server pauses.
+/// A pausing server pauses at one step in this many.
 const PAUSE_ONE_IN: u64 = 100;
 
 impl World {
-    /// Delivers a packet to a member's interface; a copy has the member's
-    /// address as well, so both take the same path.
+    /// Delivers a packet to a member's interface. The edge's copy is addressed to the member, too,
+    /// so both take the same path.
     pub fn at_member(&mut self, member: usize, packet: Packet, _copy: bool) {
         let host = &mut self.hosts[member];
         if !host.alive {
@@ -41,7 +40,7 @@ impl World {
         }
     }
 
-    /// Hands a packet to the host's TCP, from the wire or injected.
+    /// Gives a packet to the host's TCP, from the wire or injected by its daemon.
     pub fn kernel_receives(&mut self, member: usize, packet: &Packet) {
         let now = self.time_at(member);
         let host = &mut self.hosts[member];
@@ -83,7 +82,7 @@ impl World {
         let (wscale, buffer) = (self.plan.wscale, self.plan.receive_buffer);
         let near_wrap = self.clients.iter().any(|c| c.owns(&syn.key) && c.plan.near_wrap);
         let iss = match self.last_iss.get(&syn.key) {
-            // RFC 9293 §3.4.1: the clock has moved on since the tuple's last life.
+            // RFC 9293 §3.4.1: the ISN clock has moved on since the last connection.
             Some(last) => last.plus(1_000_000 + self.rng.below(1_000_000)),
             None if near_wrap => SeqNo((self.rng.below(3000) as u32).wrapping_neg()),
             None => SeqNo(self.rng.draw() as u32),
@@ -104,8 +103,7 @@ impl World {
             return self.answer_reset(member, syn);
         }
         if self.is_listener_full(member) {
-            // It is not answered, for lack of SYN cookies, which nobody could
-            // replicate.
+            // It is dropped: SYN cookies are off, because they could not be replicated.
             self.reached.syns_dropped += 1;
             return;
         }
@@ -117,8 +115,7 @@ impl World {
         self.host_sends(member, vec![packet]);
     }
 
-    /// Whether it has as many handshakes, or connections to accept, as it
-    /// takes.
+    /// Whether the listener's queue of handshakes, or of connections to accept, is full.
     fn is_listener_full(&mut self, member: usize) -> bool {
         let (now, max) = (self.time_at(member), self.plan.limits.backlog);
         let host = &mut self.hosts[member];
@@ -135,7 +132,7 @@ impl World {
         half_open >= max || host.backlog.len() > max
     }
 
-    /// Answers a packet that no connection has (RFC 9293 §3.10.7.1).
+    /// Answers a packet that belongs to no connection (RFC 9293 §3.10.7.1).
     fn answer_reset(&mut self, member: usize, packet: &Packet) {
         let (seq, flags) =
             if packet.is(ACK) { (packet.ack, Flags::RST) } else { (SeqNo(0), Flags::RST | ACK) };
@@ -151,7 +148,7 @@ impl World {
     pub fn host_sends(&mut self, member: usize, packets: Vec<Packet>) {
         for packet in packets {
             let host = &mut self.hosts[member];
-            // A request for a connection is no full socket yet (`track_snd_una`).
+            // In the kernel a handshake has no full socket yet (`track_snd_una`).
             let socket = host.sockets.get(&packet.key).filter(|socket| socket.established);
             let una = socket.map(Socket::snd_una_seq);
             let packet = match &mut host.gate {
@@ -184,8 +181,7 @@ impl World {
         let host = &mut self.hosts[member];
         let due = host.kernel_timer.take_if(|at| host.alive && *at <= now);
         if due.is_none() {
-            // The event belongs to an earlier clock, or is not awaited any
-            // more.
+            // The timer was set by an earlier clock, or is not needed any more.
             return;
         }
         let mut out = Vec::new();
@@ -197,8 +193,7 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// Kills the process. Its kernel ends the connections, behind the gate if
-    /// that still stands.
+    /// Kills the process. Its kernel closes the connections, behind the gate if there still is one.
     pub fn kill_server(&mut self, member: usize) {
         let now = self.time_at(member);
         let host = &mut self.hosts[member];
@@ -225,7 +220,7 @@ impl World {
                     socket.shutdown(truth);
                     socket.push(now, &mut out);
                 } else {
-                    // RFC 2525 §2.17: unread data is lost, which a reset says.
+                    // RFC 2525 §2.17: with unread data, a reset is sent instead of a FIN.
                     let ack = socket.ack(now);
                     out.push(Packet { flags: Flags::RST | ACK, truth, ..ack });
                     gone.push(*key);
@@ -252,7 +247,7 @@ impl World {
         self.wake_server(member);
     }
 
-    /// Lets a copied server go on here, with the log; `is_new`: nobody has heard of it yet.
+    /// Lets a copied server go on here, with the log; `is_new`: the checkers do not know it yet.
     pub fn copy_starts(&mut self, member: usize, mut server: Server, is_new: bool) {
         self.servers += 1;
         server.number = self.servers;
@@ -346,7 +341,7 @@ impl World {
         match server.doing {
             Doing::Idle => return self.server_chooses(member),
             Doing::Clock(accept) => {
-                // A promoted server's clock goes on from the log's (decision 18).
+                // A promoted server's clock continues from the log's (decision 18).
                 let clocks = server.clocks(own);
                 self.log(member, Op::Clock, 0, 0, 0, clocks.as_bytes());
                 if let Some(server) = self.server(member) {
@@ -397,7 +392,7 @@ impl World {
         }
         let Some(server) = self.server(member) else { return false };
         if server.tail() > tail && self.hosts[member].daemon.is_some() {
-            // The daemon finds unannounced log with its next tick.
+            // Nothing wakes the daemon: it finds this part of the log with its next tick.
             self.log_grew(member);
         }
         true
@@ -432,7 +427,7 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// Tells the kernel of the end: of sending, or of everything.
+    /// Ends the connection in the kernel: its sending side, or all of it.
     fn server_ends(&mut self, member: usize, accept: u32) {
         let now = self.time_at(member);
         let Some(server) = self.server(member) else { return };
@@ -468,8 +463,7 @@ impl World {
         self.host_sends(member, out);
     }
 
-    /// Judges that the gate has let an end pass before the server may end the
-    /// connection.
+    /// Judges whether the gate lets a FIN pass before the server may end the connection.
     fn judge_end(&mut self, member: usize, accept: u32) {
         let now = self.now;
         let Some(socket) = self.socket_of(member, accept) else { return };
@@ -503,7 +497,7 @@ impl World {
                 }
                 Some(s) if !conn.pending.is_empty() => (s.room() > 0).then_some((*accept, false)),
                 Some(s) => s.is_readable(conn.eof).then_some((*accept, true)),
-                // The client reset it before the takeover: an error, once.
+                // The client has reset it before the takeover: the server reads one error.
                 None => (!conn.eof).then_some((*accept, true)),
             })
             .collect();
@@ -514,8 +508,7 @@ impl World {
         if reads {
             self.server_reads(member, accept);
         } else {
-            // The kernel reports that it takes output again, which is an input
-            // like any other.
+            // That the kernel takes output again is an input of the server, and logged.
             self.log(member, Op::Result, accept, 0, 1, &[]);
             self.set_doing(member, Doing::Intent(accept));
         }
@@ -543,7 +536,7 @@ impl World {
         let Some(server) = self.server(member) else { return };
         let accept = server.accepts + 1;
         let Some(socket) = self.hosts[member].sockets.get_mut(&key) else { return };
-        // It may be another life of the tuple than the one that was queued.
+        // It may be a later connection on the four-tuple than the one that was queued.
         if socket.accept.is_some() || !socket.established {
             return;
         }

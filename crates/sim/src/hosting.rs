@@ -1,5 +1,5 @@
-//! A member's machines at work on a simulated host: what they ask of it, its kernel,
-//! its server and its channels do in virtual time.
+//! A simulated host of a member's machines: it does what they ask for, with the simulated kernel,
+//! server and channels, in virtual time.
 
 mod backup;
 mod keeper;
@@ -21,7 +21,7 @@ use holdfast_replica::Nanos;
 use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpSegment;
 
-/// A daemon, out of its place for a turn, and the world around it.
+/// A daemon, taken out of the world for a turn, and the world around it.
 pub struct AtHost<'a> {
     pub world: &'a mut World,
     pub d: &'a mut Daemon,
@@ -48,7 +48,7 @@ impl AtHost<'_> {
         self.host_mut().server.as_mut()
     }
 
-    /// Whose what comes to its machine as a backup is.
+    /// From whose server its backup machine receives records and copies.
     fn holder(&self) -> Holder {
         if self.d.own { Holder::Itself(self.d.at) } else { Holder::Backup }
     }
@@ -63,25 +63,24 @@ impl AtHost<'_> {
         self.world.check.violation(now, law, what);
     }
 
-    /// Whether the plan has broken what the primary gives as its reason to go
-    /// on alone.
+    /// Whether the plan has caused the reason that the primary gives for running alone.
     fn is_meant(&self, reason: &str) -> bool {
         self.world.plan.unattached || reason == primary::BROKEN
     }
 
-    /// Whether a broken member does not hear this message.
+    /// Whether a mutation keeps the member from receiving this message.
     fn is_deaf_to(&self, message: &Message<'_>) -> bool {
         let other = NAMES[1 - self.d.at];
         let replaced = matches!(message, Message::Epoch { current, .. } if *current == other);
         replaced && self.d.member.speaks && self.is(Mutation::NeverStandDown)
     }
 
-    /// Whether a broken member does not send this beat to the other one.
+    /// Whether a mutation keeps the member from sending this heartbeat to the other one.
     fn is_beat_unsent(&self, message: &Message<'_>) -> bool {
         matches!(message, Message::Beat { .. }) && self.is(Mutation::NoBeats)
     }
 
-    /// Whether a broken member does not send this message.
+    /// Whether a mutation keeps the member from sending this message.
     fn is_mute_for(&self, message: &Message<'_>) -> bool {
         let takes_over = self.d.takes_over;
         match message {
@@ -252,7 +251,7 @@ impl MemberHost for AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// Notes that this member is in step, or has heard that the other one is.
+    /// Notes that this member has joined, or has heard that the other one has.
     fn joined(&mut self) {
         let (at, epoch) = (self.d.at, self.d.member.epoch);
         if self.d.member.speaks {
@@ -270,7 +269,7 @@ impl AtHost<'_> {
         self.world.close_pipe(pipe, 1);
     }
 
-    /// Shows the judges what a member tells about itself.
+    /// Passes a member's event to the checkers.
     fn judge_news(&mut self, news: &MemberEvent<'_>) {
         let (now, at) = (self.world.now, self.d.at);
         let speaks = self.d.member.speaks;
@@ -315,7 +314,7 @@ impl AtHost<'_> {
         if why.is_empty() {
             check.violation(now, "status", format!("{} gives no reason: {news:?}", NAMES[at]));
         }
-        // What it said about its log is over.
+        // What it last reported about its log does not count any more.
         (self.d.connections, self.d.unconfirmed) = (0, 0);
         if self.world.plan.mutation != Some(Mutation::StaysProtected) {
             self.world.check.says(at, said);
@@ -323,8 +322,7 @@ impl AtHost<'_> {
     }
 }
 
-/// Whether a primary's reason to go on alone is not the fault of anybody's
-/// messages.
+/// Whether a primary's reason to run alone lies with its backup, and not in wrong messages.
 fn is_of_the_backup(reason: &str) -> bool {
     let known =
         ["the channel to the backup was lost", "the backup does not answer", "the backup gave up"];

@@ -1,5 +1,5 @@
-//! What a joining member takes over from one that speaks alone: the bytes of an image,
-//! and the log that waits until the server made from them runs.
+//! What a joining member gets from a server that runs alone: the bytes of an image, and the log
+//! that waits until the server made from the image runs.
 
 use crate::server::Server;
 use crate::world::World;
@@ -18,8 +18,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// At most `most` of its bytes from `at` on: first its name, then bytes that show
-    /// whether they are in place.
+    /// At most `most` of its bytes from `at` on. The first eight are its id; the others depend on
+    /// their position, so that misplaced ones are noticed.
     pub fn part(&self, at: u64, most: usize) -> Vec<u8> {
         let until = self.bytes.min(at + most as u64);
         (at..until).map(|at| self.byte(at)).collect()
@@ -40,19 +40,20 @@ impl Image {
     }
 }
 
-/// A second image of a cold backup, and the log that is kept for it from before it on.
+/// A second image of a cold backup, and the log for it, which is kept from before the image on.
 #[derive(Debug)]
 pub struct Next {
     all: u64,
     bytes: Vec<u8>,
     is_whole: bool,
-    /// Position of the log from which on it is kept, and of the image.
+    /// Position from which the log is kept.
     from: u64,
+    /// Position of the image.
     log_from: Option<u64>,
     spool: VecDeque<(Header, Vec<u8>)>,
 }
 
-/// A joiner's server, before it follows like any other replica.
+/// A joining member's server, before it follows like any other replica.
 #[derive(Debug, Default)]
 pub struct Copy {
     all: u64,
@@ -60,24 +61,25 @@ pub struct Copy {
     log_from: u64,
     pub next: Option<Next>,
     pub bytes: Vec<u8>,
-    /// When the server of the complete image is made.
+    /// When the server is made from the complete image.
     pub due: Option<Nanos>,
     pub runs: bool,
     spool: VecDeque<(Header, Vec<u8>)>,
     pub spool_bytes: u64,
     acked: BTreeMap<u32, u64>,
     gone: BTreeSet<u32>,
-    /// Set if it is made only when a takeover needs it (decision 30).
+    /// Set if the server is made only when a takeover needs it (decision 30).
     pub cold: Option<Cold>,
 }
 
 /// How far a cold backup has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cold {
-    /// The image comes, or is complete and the machine knows it.
+    /// The image is arriving.
     Arrives,
+    /// The image is complete, and the machine knows it.
     Keeps,
-    /// A takeover needs it.
+    /// A takeover needs the server, which is being built.
     Builds,
 }
 
@@ -86,14 +88,14 @@ impl Copy {
         Self { all, log_from, cold: is_cold.then_some(Cold::Arrives), ..Self::default() }
     }
 
-    /// From here on the log is kept a second time.
+    /// Begins to keep the log a second time.
     pub fn begin_renewal(&mut self) {
         let from = self.log_from + self.spool_bytes;
         let (bytes, spool) = (Vec::new(), VecDeque::new());
         self.next = Some(Next { all: 0, bytes, is_whole: false, from, log_from: None, spool });
     }
 
-    /// A second image comes; false if the log was not kept from there on.
+    /// Accepts a second image; false if the log was not kept from its position on.
     pub fn begin_new_image(&mut self, log_from: u64, all: u64) -> bool {
         let Some(next) = self.next.as_mut().filter(|next| next.from <= log_from) else {
             return false;
@@ -102,24 +104,25 @@ impl Copy {
         true
     }
 
-    /// Bytes that have come of the image that comes.
+    /// Bytes of the arriving image that are here.
     pub fn image_bytes(&self) -> u64 {
         self.next.as_ref().map_or(&self.bytes, |next| &next.bytes).len() as u64
     }
 
-    /// Ends the image that comes; false if it is the first one.
+    /// Notes that the arriving image is complete, if it is the second one; false if it is the
+    /// first.
     pub fn end_second(&mut self) -> bool {
         self.next.as_mut().map(|next| next.is_whole = true).is_some()
     }
 
-    /// Whether the second image is whole, and the log has come to its place.
+    /// Whether the second image is complete, and the log has reached its position.
     pub fn has_second(&self) -> bool {
         let at = self.log_from + self.spool_bytes;
         let is_kept = |next: &Next| next.is_whole && next.log_from.is_some_and(|it| it <= at);
         self.next.as_ref().is_some_and(is_kept)
     }
 
-    /// The second image takes the place of the first one.
+    /// Puts the second image in the first one's place.
     pub fn replace(&mut self) {
         let Some(Next { all, bytes, from, log_from: Some(log_from), mut spool, .. }) =
             self.next.take()
@@ -137,7 +140,7 @@ impl Copy {
         (self.all, self.bytes, self.spool, self.log_from) = (all, bytes, spool, log_from);
     }
 
-    /// Whether everything that comes is kept, and nothing runs.
+    /// Whether everything that comes is only kept, and no server runs.
     pub fn is_kept(&self) -> bool {
         matches!(self.cold, Some(Cold::Arrives | Cold::Keeps))
     }

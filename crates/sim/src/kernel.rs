@@ -1,6 +1,5 @@
-//! The model of a member's TCP: takes segments in order, advertises a window
-//! whose right edge never moves left, sends within the client's window and
-//! repeats on a timer that backs off.
+//! The model of a member's TCP: takes segments in order, advertises a window whose right edge
+//! never moves left, sends within the client's window, and retransmits by a timer that backs off.
 
 use crate::Ns;
 use crate::beyond::Beyond;
@@ -14,24 +13,23 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 
 pub const SEGMENT_MAX: u64 = 200;
-/// Time in which empty segments out of place are answered once (Linux limits
-/// them too, `tcp_invalid_ratelimit`).
+/// Time in ns within which only one empty out-of-window segment is answered (as by Linux'
+/// `tcp_invalid_ratelimit`).
 pub const CHALLENGE_PAUSE: Ns = 100_000_000;
 const RTO_MIN: Ns = 40_000_000;
 const RTO_MAX: Ns = 1_000_000_000;
-/// Most segments resent at a time.
+/// Most segments that are retransmitted at a time.
 const BURST: usize = 8;
-/// Output that the kernel takes before a write falls short, in bytes.
+/// Send buffer in bytes: beyond it a write is accepted in part.
 const SEND_BUFFER: u64 = 4000;
 
-/// Time for which an unanswered SYN-ACK is remembered: five repeats, and two if half
-/// of the listener's queue is full (Linux' `tcp_synack_retries`,
-/// `reqsk_timer_handler`).
+/// Time in ns for which an unanswered SYN-ACK is remembered: five retransmissions (Linux'
+/// `tcp_synack_retries`).
 const HANDSHAKE: Ns = 63_000_000_000;
+/// The same if half of the listener's queue is full: two (Linux' `reqsk_timer_handler`).
 const HANDSHAKE_CROWDED: Ns = 7_000_000_000;
 
-/// Number that names a socket among all that its tuple ever had, as SO_COOKIE
-/// does.
+/// Number that is unique among all sockets that a four-tuple ever had, as SO_COOKIE is.
 pub fn cookie(iss: SeqNo, irs: SeqNo) -> u64 {
     u64::from(iss.0) << 32 | u64::from(irs.0)
 }
@@ -50,20 +48,19 @@ pub struct Socket {
     pub read: u64,
     pub unread: VecDeque<u8>,
     pub client_fin: bool,
-    /// Stream offset of the right edge that was promised.
+    /// Stream offset of the right edge that was advertised.
     edge: u64,
     buffer: u64,
     pub rcv_wscale: u8,
     snd_wscale: u8,
     pub snd_una: u64,
     pub snd_nxt: u64,
-    /// Highest number sent, for a timer that goes back.
+    /// Highest offset ever sent: after a timeout `snd_nxt` goes back.
     snd_max: u64,
     /// Output from stream offset `out_from` on.
     out: VecDeque<u8>,
     out_from: u64,
-    /// Records on which packets depend, each with the output offset up to which
-    /// it holds.
+    /// What parts of the output depend on, each with the offset at which its part ends.
     marks: VecDeque<(u64, Truth)>,
     fin: Option<Truth>,
     fin_sent: bool,
@@ -75,22 +72,20 @@ pub struct Socket {
     rto_at: Option<Ns>,
     backoff: u32,
     quiet_until: Ns,
-    /// Whether both sides report bytes beyond a hole; only then are they kept.
+    /// Whether both sides have permitted SACK; only then are bytes beyond a hole kept.
     sack: bool,
     beyond: Beyond,
-    /// Range that came twice, for the next ACK (RFC 2883).
+    /// Range that came twice, for a D-SACK in the next ACK (RFC 2883).
     twice: Option<(u64, u64)>,
-    /// Whether both sides use ECN (RFC 3168 §6.1.1), which no repaired socket
-    /// does.
+    /// Whether both sides use ECN (RFC 3168 §6.1.1). A rebuilt socket never does.
     ecn: bool,
-    /// Whether the client has not heard yet that the path is congested (RFC 3168
+    /// Whether ACKs carry ECE, because the client has not reacted to congestion yet (RFC 3168
     /// §6.1.3).
     congested: bool,
-    /// Whether the server has released it.
+    /// Whether the server has closed it.
     pub orphan: bool,
     pub reset: bool,
-    /// Whether this side ended first: once over, the socket stays and only
-    /// answers.
+    /// Whether this side closed first: once over, the socket stays in TIME-WAIT and only answers.
     pub time_wait: bool,
 }
 
@@ -124,7 +119,7 @@ impl Socket {
             peer_window: u64::from(syn.window),
             wl1: syn.seq,
             ts_recent: Some(syn.tsval),
-            // One clock for all lives of a tuple, as Linux has it.
+            // One timestamp clock for all connections of a four-tuple, as Linux has it.
             tsval: (1000 + (now / 1_000_000) as u32, now),
             rto_at: None,
             backoff: 0,
@@ -140,8 +135,8 @@ impl Socket {
         }
     }
 
-    /// A socket in repair mode, set to what a verdict says; `kept` is the
-    /// output `[snd_una, out_end)`. The client's FIN is played in afterwards.
+    /// A socket as TCP_REPAIR rebuilds it; `kept` is the output `[snd_una, out_end)`. The client's
+    /// FIN is injected afterwards.
     pub fn restore(r: &Restore<'_>, kept: &[u8], truth: Truth, buffer: u64, now: Ns) -> Self {
         let origin = r.record.irs.plus(1);
         let unread: VecDeque<u8> = r.unread.concat().into();
@@ -198,7 +193,7 @@ impl Socket {
         self.out_from + self.out.len() as u64
     }
 
-    /// The client's acknowledged state, as the gate asks the kernel for it.
+    /// snd_una, as the gate asks the kernel for it; an acknowledged FIN counts.
     pub fn snd_una_seq(&self) -> SeqNo {
         self.iss.plus(1 + self.snd_una + u64::from(self.fin_acked))
     }
@@ -238,7 +233,7 @@ impl Socket {
         }
     }
 
-    /// Blocks to report: what came twice, once, and what lies beyond a hole.
+    /// SACK blocks for the next ACK: a D-SACK, once, and what lies beyond a hole.
     fn report(&mut self) -> SackBlocks {
         let mut sack = SackBlocks::default();
         if self.sack {
@@ -265,12 +260,12 @@ impl Socket {
     /// Takes one segment (RFC 9293 §3.10.7.4); true if an ACK is due.
     pub fn receive(&mut self, now: Ns, p: &Packet) -> bool {
         let next = self.received();
-        // 64-bit positions; a segment may start before the stream does.
+        // Signed offsets: a segment may start before the stream does.
         let start = next as i64 + i64::from(p.seq.since(self.irs.plus(1 + next)));
         let end = start + p.payload.len() as i64 + i64::from(p.is(Flags::FIN));
         if p.is(Flags::RST) {
-            // Linux accepts a reset just before a FIN, too: a client that has closed a
-            // socket with that FIN under way says it so (`tcp_reset_check`).
+            // Linux also accepts a reset at the number of a received FIN: so do clients reset that
+            // have closed a socket whose FIN is under way (`tcp_reset_check`).
             let before_fin = self.client_fin && start + 1 == next as i64;
             self.reset |= start == next as i64 || before_fin;
             return false;
@@ -349,7 +344,7 @@ impl Socket {
         self.established && (self.snd_una < self.out_end() || unsent_fin)
     }
 
-    /// Output that the client has not acknowledged, with its end as one byte, as Linux counts it.
+    /// Output that the client has not acknowledged; a FIN counts as one byte, as in Linux.
     pub fn unacked(&self) -> Unacked {
         let end = self.fin.is_some() && !self.fin_acked;
         let bytes = (self.out_end() - self.snd_una) as u32 + u32::from(end);
@@ -357,7 +352,7 @@ impl Socket {
         Unacked { bytes, repeats: self.backoff as u8, window_closed }
     }
 
-    /// All output that it keeps.
+    /// All output in its send buffer.
     pub fn earlier(&self) -> Earlier {
         let socket = cookie(self.iss, self.irs);
         let from = self.iss.plus(1 + self.out_from);
@@ -369,7 +364,7 @@ impl Socket {
         self.rto_at.filter(|_| self.is_waiting() && !self.reset)
     }
 
-    /// Bytes that a write takes now.
+    /// Bytes that a write can place in the send buffer now.
     pub fn room(&self) -> u64 {
         SEND_BUFFER.saturating_sub(self.out.len() as u64)
     }
@@ -393,7 +388,7 @@ impl Socket {
         bytes
     }
 
-    /// Bytes of `[from, until)` that a duplicate of the descriptor shows.
+    /// Bytes of `[from, until)` in the receive queue, read through a duplicate of the descriptor.
     pub fn peek(&self, from: u64, until: u64, into: &mut Vec<u8>) -> Peeked {
         let end = self.read + self.unread.len() as u64;
         if self.reset || self.orphan || from < self.read || from > end {
@@ -428,8 +423,7 @@ impl Socket {
         }
     }
 
-    /// Sends the FIN once everything else has gone, unless the last bytes had
-    /// it.
+    /// Sends the FIN once everything else is sent, unless the last segment carried it.
     fn end_sending(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.snd_nxt == self.out_end() && self.fin.is_some() && !self.fin_sent {
             self.fin_sent = true;
@@ -439,8 +433,7 @@ impl Socket {
         }
     }
 
-    /// A segment; the last bytes carry the FIN, if the stream ends there by
-    /// now.
+    /// A data segment; the last one carries the FIN if the stream has ended by now.
     fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
         let fin = self.fin.filter(|_| until == self.out_end());
         let flags = fin.map_or(ACK, |_| Flags::FIN | ACK);
@@ -458,7 +451,7 @@ impl Socket {
         Packet { fin_truth, ..self.packet(now, seq, Flags::FIN, &[]) }
     }
 
-    /// Repeats the oldest segments, or probes a closed window.
+    /// Retransmits the oldest segments, or probes a closed window.
     pub fn on_timer(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if self.timer().is_none_or(|at| at > now) {
             return;
@@ -480,7 +473,7 @@ impl Socket {
             out.push(self.fin_packet(now));
         }
         if out.is_empty() {
-            // A zero-window probe (RFC 9293 §3.8.6.1): an old number, which must be
+            // A zero-window probe (RFC 9293 §3.8.6.1): an old sequence number, which must be
             // answered.
             let seq = self.iss.plus(self.snd_una);
             out.push(self.packet(now, seq, ACK, &[]));
@@ -492,9 +485,8 @@ impl Socket {
         self.established && (!self.unread.is_empty() || (self.client_fin && !eof_seen))
     }
 
-    /// Whether nobody has answered its SYN-ACK in time, by the host's clock: one that
-    /// leaps ahead ends at once what Linux, which counts its repeats, would still
-    /// remember.
+    /// Whether its SYN-ACK was not answered in time, by the host's clock. If that clock leaps
+    /// ahead, the handshake ends at once; Linux, which counts retransmissions, would keep it.
     pub fn is_expired(&self, now: Ns, crowded: bool) -> bool {
         let life = if crowded { HANDSHAKE_CROWDED } else { HANDSHAKE };
         !self.established && now - self.opened > life

@@ -1,8 +1,9 @@
-//! A whole cluster in virtual time: clients, an edge, a primary and a backup,
-//! with the real machines of `holdfast-replica`, `holdfast-cluster` and
-//! `holdfast-member`, broken by faults that a seed draws: the simulator is a host of
-//! the daemons' machines, and has no order of its own. Checkers that know nothing of
-//! the machines watch the packets and the executions.
+//! A whole cluster in virtual time: clients, an edge, a primary and a backup.
+//!
+//! It runs the real state machines of `holdfast-replica`, `holdfast-cluster` and
+//! `holdfast-member`, and breaks them with faults that a seed draws. The simulator only
+//! hosts the daemons' machines: it makes none of their decisions. Checkers that know
+//! nothing of the machines watch the packets and the executions.
 //!
 //! [`simulate`] runs one seed. The same seed always gives the same run.
 #![forbid(unsafe_code)]
@@ -47,57 +48,58 @@ pub use sweep::{Case, Uneven};
 /// Virtual time and durations, in nanoseconds.
 pub type Ns = u64;
 
-/// A duration of the daemons in virtual time.
+/// Converts a duration into virtual time.
 const fn ns(duration: std::time::Duration) -> Ns {
     duration.as_nanos() as Ns
 }
 
-/// How far a run got, and how often it met what is rare.
+/// How far a run got, and how often it met rare events. All fields are counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Records of the first primary's log.
     pub records: u64,
     /// Messages between the members.
     pub messages: u64,
-    /// Reads of the server for which the tap had lost something.
+    /// Reads of the server whose bytes the tap had lost, so that the primary sent them.
     pub repairs: u64,
     pub gates: Counts,
-    /// Packets of clients with bad manners.
+    /// Packets of hostile clients.
     pub hostile: u64,
-    /// Answers of such clients to probes.
+    /// Answers of hostile clients to probes.
     pub lies_at_probe: u64,
-    /// Segments that the edge copied to nobody, because no kernel could take
-    /// them.
+    /// Segments that the edge did not copy, because no kernel would accept them.
     pub implausible: u64,
-    /// SYN-ACKs that found no room in the edge's table.
+    /// SYN-ACKs refused because the edge's table was full.
     pub edge_refused: u64,
-    /// SYNs that found the listener's queue full.
+    /// SYNs dropped because the listener's queue was full.
     pub syns_dropped: u64,
-    /// Handshakes that made room for others.
+    /// Handshakes that were ended to make room for others.
     pub handshakes_ended: u64,
     /// Connections, or segments, for which a member's machine had no room.
     pub refused_full: u64,
-    /// Copies that found no room in the tap.
+    /// Copies dropped because the tap's socket was full.
     pub tap_lost: u64,
     /// SYNs that the edge resent.
     pub syns_resent: u64,
-    /// Clients that found no room until the end.
+    /// Clients that were refused at a limit until the end of the run.
     pub shut_out: u64,
-    /// Images that were taken, and members that have joined.
+    /// Images taken.
     pub images: u64,
+    /// Members that have joined.
     pub joins: u64,
-    /// Connections that joiners lacked when they were in step.
+    /// Connections that joiners lacked when they came into step.
     pub left_out: u64,
     /// Servers that a daemon has taken over.
     pub taken_up: u64,
-    /// Times that all was kept of a server that spoke alone, that such a server was rebuilt, and
-    /// that it was not, or fell again where it had fallen.
+    /// Times that a daemon had everything needed to rebuild a server that ran alone.
     pub kept: u64,
+    /// Times that rebuilding such a server began.
     pub rebuilt: u64,
+    /// Times that it failed, or the server fell again at the same place.
     pub not_rebuilt: u64,
     /// New images of cold backups.
     pub renewals: u64,
-    /// Takeovers of cold backups that found what they had kept damaged.
+    /// Takeovers of cold backups that found their image or log damaged.
     pub unbuilt: u64,
 }
 
@@ -136,28 +138,29 @@ pub struct Outcome {
     /// The case of a sweep.
     pub case: Option<Case>,
     pub reached: Reached,
-    /// Number of events, and the virtual time that they took.
+    /// Number of events.
     pub events: u64,
+    /// Virtual time at the end.
     pub virtual_ns: Ns,
-    /// Replies that clients checked.
+    /// Number of replies that clients checked.
     pub replies: u64,
     pub takeovers: u64,
-    /// Bytes, including FINs, that the backup got from the primary's kernel.
+    /// Input bytes, and FINs, that the backup got from the primary's kernel.
     pub unread: u64,
-    /// Whether both members had lost what the clients were told: the service
-    /// then stopped, as it must.
+    /// Whether neither member had the state that the clients had seen: the service then
+    /// stopped, as it must.
     pub service_ended: bool,
     pub violations: Vec<Violation>,
-    /// The trace; empty unless it was asked for.
+    /// The trace; empty unless the run was traced.
     pub trace: Vec<String>,
 }
 
-/// Lines of a trace that are shown with a failure.
+/// Number of trace lines shown with a failure: about a screen.
 const TAIL_LINES: usize = 60;
 
 impl Outcome {
-    /// One line that says what was broken and how to see it again; `None` if
-    /// nothing was.
+    /// One line with the first violation and the command that reproduces it; `None` without
+    /// violations.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let first = self.violations.first()?;
@@ -168,14 +171,14 @@ impl Outcome {
     }
 }
 
-/// The end of a run's trace, for a reader who has just been told of a failure.
+/// The last lines of a run's trace, to be shown with its failure. Runs the plan again.
 #[must_use]
 pub fn trace_tail(plan: Plan) -> String {
     let trace = simulate(plan, true).trace;
     trace[trace.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
-/// Runs a plan; `traced` keeps a readable account of it.
+/// Runs a plan; `traced` keeps a readable trace in the outcome.
 #[must_use]
 pub fn simulate(plan: Plan, traced: bool) -> Outcome {
     world::World::new(plan, traced).run()

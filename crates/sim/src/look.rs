@@ -1,5 +1,6 @@
-//! What the simulator sees of its cluster from outside, for the judges: from time to
-//! time whether what is said is true, and at the end what was not given back.
+//! What the simulator sees of its cluster from outside, for the checkers: from time to
+//! time, whether the status that is shown is true; at the end, which resources were not
+//! released.
 
 use crate::check::{LOOK_EVERY, Said, Truth};
 use crate::gate::Gate;
@@ -11,15 +12,15 @@ use crate::world::{EDGE, Event, Host, NAMES, World};
 use crate::{Ns, Reached};
 use std::collections::VecDeque;
 
-/// Most messages that may be under way at any time: heartbeats, reports and probes,
+/// Most messages that may be in flight at any time: heartbeats, reports and probes,
 /// both ways, on two channels to the edge and one between the members.
 const BEATS: usize = 12;
-/// Longest time that a server may wait for room in the log while somebody joins, in
-/// ns: until its daemon has seen that there is none.
+/// Longest time for which a server may wait for room in the log during a join, in ns:
+/// until its daemon has seen that the log is full.
 const JOINER_WAIT_MAX: Ns = 4 * LOOK_EVERY;
 
 impl World {
-    /// The members that a fault can be held against.
+    /// The members whose failure this fault explains.
     pub fn blames(&self, fault: &Fault) -> [bool; 2] {
         match *fault {
             Fault::FreezeHost { member, .. }
@@ -51,8 +52,7 @@ impl World {
         daemon.is_some_and(|d| matches!(&d.phase, Phase::Backup(machine) if machine.follows()))
     }
 
-    /// Whether a server lives there, or a replica of one, or what is kept of
-    /// one.
+    /// Whether a server lives there; with `replica`, whether a replica or its kept state does.
     fn serves(&self, member: usize, replica: bool) -> bool {
         let is_one = |server: &Server| {
             server.alive && server.diverged.is_none() && (server.mode == Mode::Replay) == replica
@@ -72,7 +72,7 @@ impl World {
         self.is_heard(one, other) && self.is_heard(other, one)
     }
 
-    /// Whether primary and backup are there, in step, and reach each other.
+    /// Whether primary and backup both run, are in step, and reach each other.
     fn is_protected(&self) -> bool {
         let Some(member) = self.edge.current else { return false };
         let records = |server: &Server| server.mode == Mode::Record && server.commits;
@@ -84,7 +84,7 @@ impl World {
             && self.hosts[member].daemon.is_some()
     }
 
-    /// Compares what all hosts show with the truth.
+    /// Compares the status that all hosts show with the truth.
     pub fn looks(&mut self) {
         self.schedule(LOOK_EVERY, Event::Looks);
         let Reached { syns_dropped, refused_full, tap_lost, .. } = self.reached;
@@ -111,7 +111,7 @@ impl World {
                 EDGE => (0..2).any(|member| self.is_whole(EDGE, member)),
                 member => here[member] && self.is_whole(EDGE, member),
             };
-            // A healthy state can be known only if all hear all.
+            // The group can be known to be protected only if all hosts hear each other.
             let can_know = knows && (all || !protected);
             let speaks =
                 who == EDGE || (self.edge.current != Some(1 - who) && self.serves(who, false));
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Judges that nobody waits for a member that is not in step.
+    /// Checks that no server waits for a member that is not in step.
     fn look_at_joiner(&mut self, member: usize) {
         let host = &self.hosts[member];
         let waits = |server: &Server| {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Whether the pair may be protected, as far as the edge knows by itself.
+    /// Whether the pair may be protected, by the edge's own state.
     fn edge_agrees(&self) -> bool {
         let (Some(machine), Some(member)) = (self.edge.machine(), self.edge.current) else {
             return false;
@@ -144,13 +144,13 @@ impl World {
         machine.is_current(member) && answers && known.is_ready(NAMES[1 - member])
     }
 
-    /// Judges at the end what was not given back, though nobody needs it.
+    /// Checks at the end that resources which nobody needs were released.
     pub fn left_over(&mut self) {
         let mut left = self.edge.left();
         for (member, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.alive) {
             let Some(daemon) = &host.daemon else { continue };
             if self.check.said(member) == Said::Waits {
-                // It serves nobody, and begins anew before it does again.
+                // It serves nobody, and starts afresh before it serves again.
                 continue;
             }
             let living = host.sockets.values().filter(|socket| !socket.is_over()).count();
@@ -160,8 +160,8 @@ impl World {
             left.push(("copies not taken", host.tap.as_ref().map_or(0, VecDeque::len)));
             left.extend(daemon.left());
         }
-        // Nobody ends the connection of a client that has vanished, nor answers for the
-        // one that it had ended before.
+        // A client that has vanished ends neither its connection nor the one before, whose
+        // last packets it no longer answers.
         let silent =
             self.clients.iter().filter(|c| c.vanished || c.plan.comes_again || c.is_hostile());
         let vanished = 2 * silent.count();

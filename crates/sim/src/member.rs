@@ -1,7 +1,6 @@
 //! A member's daemon: what both roles share (`daemon/member.rs`,
-//! `daemon/dialer.rs`, `daemon/pairing.rs`). It runs in turns, as the real
-//! loop does: each turn takes what has come, does what is due, and says when it
-//! wants the next one at the latest.
+//! `daemon/dialer.rs`, `daemon/pairing.rs`). It runs in turns, as the real loop does:
+//! each turn handles the input, does what is due, and says when the next one is due.
 
 use crate::check::Said;
 use crate::edge::GROUP;
@@ -27,10 +26,10 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const HEARTBEAT: Ns = HEARTBEAT_MS_DEFAULT * 1_000_000;
-/// Time for which a member waits for the other one: short, as the runs are.
+/// Time for which a member waits for the other one: 1.5 s, short because runs are short.
 const ALONE_AFTER: Nanos = Nanos::from_ms(1500);
 
-/// A lasting channel that this side opens, or (on the primary) the peer's.
+/// A channel that this side opens and reopens, or (on the primary) the peer's.
 #[derive(Debug, Default)]
 pub struct Link {
     pub pipe: Option<PipeId>,
@@ -39,14 +38,14 @@ pub struct Link {
     pub inbox: VecDeque<Input>,
 }
 
-/// The state of a daemon.
+/// The role of a daemon.
 pub enum Phase {
     Ask(Ask),
-    /// A primary that waits for its backup, or a backup that seeks its primary.
+    /// A primary that waits for its backup, or a backup that looks for its primary.
     Pairing(Pairing),
     Primary(Box<PrimaryMachine>),
     Backup(Box<BackupMachine>),
-    /// Out of its place, for a turn.
+    /// A placeholder, while the real phase is taken out for a turn.
     Away,
 }
 
@@ -68,49 +67,52 @@ pub struct Daemon {
     pub phase: Phase,
     /// SYN-ACKs that the gate holds.
     pub held: BTreeMap<ConnId, Packet>,
-    /// ACKs that the gate had withheld when it went, and that are still to be
-    /// sent.
+    /// ACKs that the gate had withheld when it was removed, and that are still to be sent.
     pub owed: Vec<(ConnKey, SeqNo)>,
     /// Sockets that a takeover has rebuilt.
     pub carried: Vec<RestoredSocket>,
-    /// Whether the channel to the primary was lost, or is of no use any more.
+    /// Whether the channel to the primary was lost, or is not used any more.
     pub lost: bool,
     pub takes_over: bool,
     /// Whether the takeover has asked its replica for its connections.
     pub settles: bool,
-    /// Number that its machine had refused when it last said so.
+    /// Number of refusals in its machine's latest report.
     pub refused_full: u64,
-    /// Whether a broken member does what the primary says.
+    /// Whether a mutation makes it obey a primary that sends it away.
     pub sent_away: bool,
-    /// Connections that its machine knows, and unconfirmed parts of the log, by its
-    /// latest report.
+    /// Number of connections that its machine knows, by its latest report.
     pub connections: usize,
+    /// Unconfirmed frames of the log (primary) or bytes of it (backup), by the latest report.
     pub unconfirmed: usize,
-    /// When the image of its server is taken; the image that it sends, and how much of it is
-    /// sent; its connections, and how many bytes their clients had not acknowledged.
+    /// When the image of its server is taken.
     pub image_due: Option<Nanos>,
-    /// Outcome of the image, and when the daemon sees it; connections that its server had
-    /// accepted by then.
+    /// Outcome of the image, and when the daemon sees it.
     pub image_seen: Option<(Nanos, Result<Taken, String>)>,
+    /// Number of connections that its server had accepted by the image.
     pub accepts: u32,
-    /// Connections of it that the server had released, together with their
-    /// place in the books.
+    /// Connections in the image that the server had already released.
     pub let_go: Vec<ConnKey>,
+    /// The image that it sends.
     pub image: Option<Image>,
+    /// Number of bytes of the image sent so far.
     pub image_at: u64,
+    /// The image's connections.
     pub books: Vec<Book>,
+    /// Number of bytes that each client had not acknowledged at the image.
     pub unacked: Vec<(ConnKey, u64)>,
-    /// Sockets whose output goes with an image, and that output.
+    /// Cookies of the sockets whose earlier output goes with an image.
     pub slow: Vec<u64>,
+    /// Their output.
     pub earlier: Vec<Earlier>,
     /// The server that it makes from an image.
     pub copy: Option<Copy>,
     /// Connections that it has taken over.
     pub survivors: Vec<Held>,
-    /// All is kept that its server could be rebuilt of, and it is.
+    /// Whether it keeps everything needed to rebuild its server.
     pub keeps: bool,
+    /// Whether it is rebuilding its server.
     pub rebuilds: bool,
-    /// What comes to its machine as a backup is of its own server.
+    /// Whether the input of its backup machine comes from its own server.
     pub own: bool,
 }
 
@@ -124,7 +126,7 @@ impl Daemon {
         Process { host: self.at, life: self.life }
     }
 
-    /// What it holds for connections and channels.
+    /// The resources that it holds for connections and channels: name and number of each.
     pub fn left(&self) -> [(&'static str, usize); 6] {
         let inbox = self.edge.inbox.len() + self.pair.inbox.len();
         let unmade = self.copy.as_ref().filter(|copy| !copy.is_kept());
@@ -197,14 +199,14 @@ impl World {
         self.wake_daemon_soon(member);
     }
 
-    /// Kills the daemon (SIGKILL). The server dies with it (`PR_SET_PDEATHSIG`), except for one
-    /// that speaks alone (here: even without a log; the real one lives while it is joined);
-    /// gate and the tap's drop stay as they are.
+    /// Kills the daemon (SIGKILL). Its server dies with it (`PR_SET_PDEATHSIG`), unless the
+    /// server runs alone (here: even without a log; the real one lives while it is joined).
+    /// The gate and the tap's drop filter stay as they are.
     pub fn daemon_dies(&mut self, member: usize) {
         let is_loose = self.is_loose(member);
         let Some(daemon) = self.hosts[member].daemon.take() else { return };
         self.hosts[member].tap = None;
-        // A second goes by until this is true, which matters to nobody.
+        // In reality the gate notices this only after a second, which changes nothing here.
         self.hosts[member].gate.iter_mut().for_each(|gate| gate.minded = false);
         self.say(|| format!("{}: daemon killed", NAMES[member]));
         if !is_loose {
@@ -213,7 +215,7 @@ impl World {
         self.end_pipes_of(daemon.process());
     }
 
-    /// Whether no daemon's death touches its server any more.
+    /// Whether its server survives the death of the daemon.
     pub fn is_loose(&self, member: usize) -> bool {
         let host = &self.hosts[member];
         let alone = host.server.as_ref().is_some_and(|it| it.alive && it.mode == Mode::Live);
@@ -253,11 +255,11 @@ impl World {
         let phase = std::mem::replace(&mut daemon.phase, Phase::Away);
         daemon.phase = self.daemon_turn(&mut daemon, phase);
         if daemon.lost {
-            // Nobody reads a channel that leads nowhere any more.
+            // Input of a channel that is not used any more is not read.
             daemon.pair.inbox.clear();
         }
-        // Inputs of this very turn go to the same inboxes. Input on a channel that was
-        // closed, and connections while nobody accepts, wait.
+        // Inputs that arrive during this turn go to the same inboxes. Input on a closed
+        // channel, and connections while nobody accepts, wait.
         let link = &daemon.pair;
         let pair = !link.inbox.is_empty() && link.pipe.is_some() && !daemon.lost;
         let again = !daemon.edge.inbox.is_empty() || pair;
@@ -291,7 +293,7 @@ impl World {
         }
     }
 
-    /// Makes a backup think its primary dead, for no reason.
+    /// Makes a backup believe, for no reason, that its primary is dead.
     pub fn mistakes(&mut self, d: &mut Daemon) {
         let phase = std::mem::replace(&mut d.phase, Phase::Away);
         d.phase = match phase {
@@ -309,7 +311,7 @@ impl World {
             Turn::Busy => self.sleep(d, self.now),
             Turn::Until(at) => self.sleep(d, self.hosts[d.at].clock.when(at.0)),
             Turn::End(End::Again) => {
-                // What its role had held goes with the role.
+                // What the gate held for the old role is lost with it.
                 d.held.clear();
                 d.owed.clear();
                 self.check.says(d.at, Said::Waits);
@@ -333,8 +335,7 @@ impl World {
         phase
     }
 
-    /// `Dialer::turn`, for either link: connects when it is time; returns
-    /// what came.
+    /// `Dialer::turn`, for either link: connects when that is due; returns the input.
     pub fn turn_link(&mut self, d: &mut Daemon, kind: Kind) -> Vec<Input> {
         let (now, member, process) = (self.now, d.at, d.process());
         let link = if kind == Kind::Edge { &mut d.edge } else { &mut d.pair };
@@ -371,8 +372,7 @@ impl World {
         inputs
     }
 
-    /// Like [`Self::wake_daemon`], while the daemon is out of its place for a
-    /// turn.
+    /// Like [`Self::wake_daemon`], while the daemon is taken out for a turn.
     fn wake_taken(&mut self, member: usize, process: Process, at: Ns) {
         let at = at.max(self.now + 1_000);
         let host = &mut self.hosts[member];
@@ -410,7 +410,7 @@ impl World {
         d.member.speaks = true;
         let gate = crate::gate::Gate::new(&self.plan.limits, self.plan.mutation);
         self.hosts[member].gate = Some(gate);
-        // The host may have been a backup's before.
+        // The host may have been the backup before.
         self.hosts[member].tap_drop = None;
         if self.plan.cold.is_some() {
             return self.lone_starts(d);
@@ -425,19 +425,19 @@ impl World {
         });
         self.kill_server(member);
         self.hosts[member].tap_drop = Some(false);
-        // The host may have been a primary's before: what its kernel still has would speak
-        // again after a takeover, and be in its connections' way.
+        // The host may have been the primary before: sockets left in its kernel would send
+        // again after a takeover, and collide with the rebuilt connections.
         self.hosts[member].sockets.clear();
         self.hosts[member].gate = None;
         self.hosts[member].tap = Some(VecDeque::new());
         self.daemon_turn(d, Phase::Pairing(Pairing::new(Side::Backup)))
     }
 
-    /// Starts address and server, because the backup has come.
+    /// Adds the service address and starts the server, because the backup has connected.
     fn primary_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
-        // Nothing of it is in a log if no shim runs in it.
+        // Without a shim in the server, nothing is logged.
         let mode = if self.plan.unattached { Mode::Live } else { Mode::Record };
         self.start_server(at, mode);
         self.check.pair_begins(at, d.member.epoch, self.servers);
@@ -451,7 +451,7 @@ impl World {
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
-    /// Starts to serve without a backup, because nobody has come.
+    /// Starts to serve without a backup, because none has connected.
     fn lone_starts(&mut self, d: &mut Daemon) -> Phase {
         let at = d.at;
         self.hosts[at].address = true;
@@ -464,8 +464,8 @@ impl World {
         self.survivor_serves(d)
     }
 
-    /// Takes over a server that has outlived an earlier daemon: what the gate knows and
-    /// the kernel still has (`daemon/survivor.rs`).
+    /// Takes over a server that has outlived an earlier daemon, with the connections that
+    /// both the gate and the kernel still have (`daemon/survivor.rs`).
     fn takes_up(&mut self, d: &mut Daemon) -> Phase {
         self.say(|| format!("{}: takes its server up", NAMES[d.at]));
         d.member.speaks = true;
@@ -513,7 +513,7 @@ impl World {
         self.daemon_turn(d, Phase::Backup(Box::new(machine)))
     }
 
-    /// Its server has fallen, and is rebuilt of what was kept (`daemon/backup/rebuild.rs`).
+    /// Rebuilds its fallen server from the kept image and log (`daemon/backup/rebuild.rs`).
     fn rebuilds(&mut self, d: &mut Daemon, phase: Phase) -> Phase {
         let kept = match phase {
             Phase::Primary(mut machine) => machine.take_kept(),
@@ -526,7 +526,7 @@ impl World {
         host.backlog.clear();
         d.held.clear();
         d.owed.clear();
-        // There is nobody on the other end.
+        // There is no primary on the other end.
         (d.lost, d.takes_over, d.settles) = (true, false, false);
         (d.keeps, d.rebuilds, d.refused_full) = (false, true, 0);
         self.reached.rebuilt += 1;
@@ -534,11 +534,11 @@ impl World {
         self.after(d, turn, Phase::Backup(machine))
     }
 
-    /// It has taken over, and speaks alone.
+    /// Continues as the primary of a server that runs alone.
     fn survivor_serves(&mut self, d: &mut Daemon) -> Phase {
         (d.lost, d.takes_over, d.settles) = (false, false, false);
         (d.rebuilds, d.own, d.refused_full) = (false, false, 0);
-        // One that an earlier daemon has kept is kept no more.
+        // What an earlier daemon kept for a rebuild is lost.
         self.check.keeps_not(d.at);
         let (linger_max, limits) = (self.plan.limits.gate_slots / 2, self.plan.limits.primary);
         let conns = std::mem::take(&mut d.survivors);
@@ -547,12 +547,12 @@ impl World {
         self.daemon_turn(d, Phase::Primary(Box::new(machine)))
     }
 
-    /// The log has grown without a signal: the next tick finds it.
+    /// The log has grown without a signal: the daemon sees it at its next tick.
     pub fn log_grew(&mut self, member: usize) {
         self.wake_daemon(member, self.now + ns(TICK));
     }
 
-    /// A copy has come: wakes the member if it watches.
+    /// A copied packet has arrived: wakes the member if it watches its tap.
     pub fn tap_rings(&mut self, member: usize) {
         let watches = |daemon: &Daemon| daemon.watches_tap() || daemon.listens();
         if self.hosts[member].daemon.as_ref().is_some_and(watches) {

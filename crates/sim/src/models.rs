@@ -1,7 +1,7 @@
-//! The gate and the edges' data paths as the simulator has them, packet by packet, for
-//! whoever compares them with the programs that they model (`bpf/gate.bpf.c`,
+//! The simulator's models of the gate and of the edges' data paths, packet by packet, for
+//! tests that compare them with the programs that they model (`bpf/gate.bpf.c`,
 //! `bpf/edge.bpf.c`, `bpf/redirect.bpf.c`, `bpf/transit.bpf.c`); and the two ends of the
-//! tap: a primary's kernel, and the backup that is to hold what it holds. Packets come as
+//! tap: a primary's kernel, and the backup that must hold the same input. Packets are
 //! bytes from the IP header on.
 
 mod tap;
@@ -20,14 +20,14 @@ pub use crate::spread::model::{Became, PlaceWords, RedirectModel, Shown, State};
 pub use crate::transit::model::{StringShown, StringWords, TransitModel};
 pub use tap::{KernelModel, TapModel};
 
-/// Most flows that the edge's model follows; further ones are refused.
+/// Most flows that the edge's model tracks; further ones are refused.
 pub const FLOWS_MAX: usize = Limits::WIDE.edge_flows;
 
-/// Time of all events: none passes, and what is over leaves the tables when it
-/// is told to.
+/// Time of all events, in ns: no time passes, so entries leave the tables only when the
+/// caller removes them.
 const NOW: Ns = 0;
 
-/// What became of a packet that goes on.
+/// Fields of a packet that the gate let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     pub ack: SeqNo,
@@ -47,15 +47,14 @@ impl GateModel {
         Self(Gate::new(&Limits { gate_slots: slots_max, ..Limits::WIDE }, None))
     }
 
-    /// Takes a client's packet.
+    /// Handles a packet from a client.
     pub fn ingress(&mut self, bytes: &[u8]) {
         if let Some(packet) = packet(bytes, false, |_| None) {
             self.0.ingress(&packet);
         }
     }
 
-    /// Takes a packet that the member's kernel sends; `None` if it does not go
-    /// on.
+    /// Handles a packet that the member's kernel sends; `None` if the gate holds or drops it.
     pub fn egress(&mut self, bytes: &[u8]) -> Option<Passed> {
         let last = |key: &ConnKey| Some(self.0.view(self.0.conn_of(key)?)?.tsval);
         let packet = packet(bytes, true, last)?;
@@ -65,7 +64,7 @@ impl GateModel {
         Some(Passed { ack, window, flags, has_sack })
     }
 
-    /// The SYN-ACKs that wait since the last call, and whether they have passed.
+    /// The SYN-ACKs seen since the last call, and whether each one has passed.
     pub fn drain_held(&mut self) -> Vec<(ConnId, ConnRecord, bool)> {
         let told = |Held { id, record, passed, .. }| (id, record, passed);
         self.0.events.drain(..).map(told).collect()
@@ -112,12 +111,12 @@ impl GateModel {
         self.0.solo = solo;
     }
 
-    /// Sets whether somebody frees slots.
+    /// Sets whether a daemon is there to free slots.
     pub fn set_minded(&mut self, minded: bool) {
         self.0.minded = minded;
     }
 
-    /// Sets whether there is no room for more events.
+    /// Sets whether the ring of events is full.
     pub fn set_events_full(&mut self, full: bool) {
         self.0.events_full = full;
     }
@@ -127,7 +126,7 @@ impl GateModel {
         self.0.adopt(adopted)
     }
 
-    /// SYN-ACKs that passed alone and have no slot.
+    /// Number of SYN-ACKs that passed while the member ran alone, and that have no slot.
     #[must_use]
     pub fn unknown_alone(&self) -> u64 {
         self.0.unknown_alone
@@ -143,7 +142,7 @@ pub struct FlowWords {
     pub tsval: u32,
     pub client_ack: SeqNo,
     pub server_ack: SeqNo,
-    /// Shift of its windows; 255 if they do not scale.
+    /// Window scale; 255 without the option.
     pub wscale: u8,
     pub established: bool,
     pub client_fin: bool,
@@ -172,7 +171,7 @@ impl From<&Flow> for FlowWords {
     }
 }
 
-/// What every packet through the edge meets, except for the fence.
+/// The edge's data path, except for the fence.
 pub struct EdgeModel(Edge);
 
 impl Default for EdgeModel {
@@ -182,12 +181,12 @@ impl Default for EdgeModel {
 }
 
 impl EdgeModel {
-    /// Takes a client's packet; true if the backup gets a copy.
+    /// Handles a packet from a client; true if the backup gets a copy.
     pub fn client_sends(&mut self, bytes: &[u8]) -> bool {
         packet(bytes, false, |_| None).is_some_and(|packet| self.0.copies(NOW, &packet))
     }
 
-    /// Takes a packet of the current member; false if it does not go on.
+    /// Handles a packet of the current member; false if the edge drops it.
     pub fn member_sends(&mut self, bytes: &[u8]) -> bool {
         let last = |key: &ConnKey| self.0.flow(key).map(|flow| flow.tsval);
         packet(bytes, true, last).is_some_and(|packet| self.0.track_server(NOW, &packet))
@@ -199,8 +198,8 @@ impl EdgeModel {
     }
 }
 
-/// A packet in the simulation's form, where every host has timestamps: one without
-/// is read as if it repeated the `last` one of its sender, which says nothing new.
+/// Parses a packet into the simulator's form, where every segment carries timestamps. A
+/// segment without the option gets its sender's `last` timestamp, which changes no state.
 fn packet(bytes: &[u8], of_server: bool, last: impl Fn(&ConnKey) -> Option<u32>) -> Option<Packet> {
     let p = TcpPacket::parse(bytes, Checksum::Verify).ok()?;
     let key = p.client_to_server_key();

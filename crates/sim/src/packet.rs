@@ -1,5 +1,5 @@
-//! A packet on the wire, in either direction, with what only the simulation
-//! knows about it.
+//! A packet on the wire, in either direction, with facts about it that only the simulator
+//! knows.
 
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, SackBlocks, TcpOptions, TcpPacket};
@@ -13,13 +13,13 @@ pub const ACK: Flags = Flags::ACK;
 /// A TCP packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Always from the client to the server.
+    /// The four-tuple, always from the client to the server.
     pub key: ConnKey,
     pub seq: SeqNo,
     /// Meaningless without [`Flags::ACK`].
     pub ack: SeqNo,
     pub flags: Flags,
-    /// The window as on the wire: not shifted.
+    /// The window field as on the wire, before scaling.
     pub window: u16,
     /// Window scale of a SYN.
     pub wscale: u8,
@@ -27,7 +27,7 @@ pub struct Packet {
     pub sack_permitted: bool,
     pub sack: SackBlocks,
     pub tsval: u32,
-    /// Whether the IP header says that the path is congested (RFC 3168 §5).
+    /// Whether the IP header carries the CE mark, "congestion experienced" (RFC 3168 §5).
     pub ce: bool,
     pub payload: Rc<[u8]>,
     /// Number of a client's packet, which stands for its raw bytes.
@@ -36,7 +36,7 @@ pub struct Packet {
     pub truth: Truth,
     /// True origin of its FIN.
     pub fin_truth: Truth,
-    /// Whether its first SACK block tells of bytes that came twice (RFC 2883).
+    /// Whether its first SACK block reports bytes that arrived twice (D-SACK, RFC 2883).
     pub is_dsack: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Packet {
 pub struct Truth {
     /// The server process that wrote the payload or requested the FIN; 0: none.
     pub server: u32,
-    /// Number of records of its log on which that depends.
+    /// Number of records of that server's log on which the bytes depend.
     pub depends: u64,
 }
 
@@ -54,7 +54,7 @@ impl Packet {
         self.flags.has(flags)
     }
 
-    /// Number of sequence numbers that it takes.
+    /// Number of sequence numbers that it occupies, including SYN and FIN.
     pub fn len(&self) -> u64 {
         self.payload.len() as u64 + u64::from(self.is(Flags::SYN)) + u64::from(self.is(Flags::FIN))
     }
@@ -63,12 +63,12 @@ impl Packet {
         self.seq.plus(self.len())
     }
 
-    /// Whether nothing in it could be read as the start of a stream.
+    /// Whether it carries neither payload nor SYN, FIN or RST.
     pub fn is_pure(&self) -> bool {
         self.payload.is_empty() && self.flags.0 & (Flags::SYN | Flags::FIN | Flags::RST).0 == 0
     }
 
-    /// Shows it as the replica's machines take it.
+    /// Calls `f` with the packet in the form that the replica's machines take.
     pub fn with_view<R>(&self, f: impl FnOnce(&TcpPacket<'_>) -> R) -> R {
         let options = TcpOptions {
             timestamps: Some((self.tsval, 0)),
@@ -93,7 +93,7 @@ impl Packet {
     }
 }
 
-/// A window's shift.
+/// The number of bits by which a window with this scale is shifted.
 pub fn shift(wscale: u8) -> u8 {
     if wscale == NO_SCALING { 0 } else { wscale }
 }

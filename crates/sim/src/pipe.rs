@@ -1,6 +1,6 @@
-//! The channels between daemons, as TCP carries them: in order and whole, late
-//! when segments are lost, closed by the death of a process, silent at the
-//! death of a host, and given up when nothing is acknowledged for 3 s.
+//! The channels between daemons, as TCP carries them: in order and complete, late when
+//! segments are lost, closed when a process dies, silent when a host dies, and given up
+//! when nothing has been acknowledged for 3 s.
 
 use crate::Ns;
 use crate::plan::Mutation;
@@ -8,32 +8,34 @@ use crate::world::{EDGE, Event, World};
 use holdfast_wire::message::Message;
 use std::collections::VecDeque;
 
-/// `USER_TIMEOUT` of `channel.rs`.
+/// Time without acknowledgement after which a channel is given up, in ns: the value in
+/// `channel.rs`.
 const USER_TIMEOUT: Ns = 3_000_000_000;
-/// `KEEPALIVE` of `channel.rs`.
+/// Idle time after which TCP probes a channel, in ns: the value in `channel.rs`.
 const KEEPALIVE: Ns = 1_000_000_000;
-/// `RETRY` of `daemon/dialer.rs`.
+/// Time between two attempts to connect, in ns: the value in `daemon/dialer.rs`.
 pub const RETRY: Ns = 100_000_000;
-/// `HANDSHAKE_LIMIT` of `channel.rs`, and TCP's first repeat of a SYN.
+/// Longest time for a handshake, in ns: the value in `channel.rs`.
 const HANDSHAKE_LIMIT: Ns = 2_000_000_000;
+/// Time until a SYN is retransmitted, in ns (RFC 6298 §2.1).
 const SYN_AGAIN: Ns = 1_000_000_000;
-/// Longest pause of TCP's repeats in the model, in ns.
+/// Longest time between two retransmissions in the model, in ns.
 const REPEAT_MAX: Ns = 400_000_000;
-/// Longest delay of a message on an uneven path, in ns: far less than a
-/// heartbeat.
+/// Longest delay of a message on an uneven path, in ns: far less than the period of
+/// heartbeats.
 const LATE_MAX: Ns = 4_000_000;
 
 pub type PipeId = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A member to the edge.
+    /// From a member to the edge.
     Edge,
-    /// The backup to the primary.
+    /// From the backup to the primary.
     Pair,
 }
 
-/// A process: its host, and which of its lives.
+/// A process: its host, and how often it has been started there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     pub host: usize,
@@ -43,10 +45,10 @@ pub struct Process {
 /// What a daemon finds in a link's inbox.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The handshake of this end's attempt is complete.
+    /// This end's attempt to connect has succeeded.
     Opened(PipeId),
     Failed,
-    /// Somebody has connected.
+    /// Another process has connected to this one.
     Accepted(PipeId),
     Message(PipeId, Vec<u8>),
     Lost(PipeId),
@@ -55,7 +57,7 @@ pub enum Input {
 #[derive(Clone, Debug)]
 pub enum Item {
     Data(Vec<u8>),
-    /// TCP's own question whether the other end is there.
+    /// A keepalive probe.
     Probe,
     End,
 }
@@ -67,7 +69,7 @@ struct Flow {
     delivered: u64,
     /// Time by which earlier items have arrived.
     free_at: Ns,
-    /// Items sent into a cut link; TCP repeats them.
+    /// Items sent into a cut link, which TCP retransmits.
     stalled: VecDeque<(u64, Item)>,
     unacked: VecDeque<(u64, Ns)>,
     timer: bool,
@@ -82,8 +84,7 @@ pub struct Pipe {
     flows: [Flow; 2],
 }
 
-/// Arrival of a message in direction `dir`, or something else that happens to a
-/// pipe.
+/// An event of a pipe. Direction `dir` leads from end `dir` to the other one.
 #[derive(Clone, Debug)]
 pub enum PipeEvent {
     Arrives {
@@ -92,7 +93,7 @@ pub enum PipeEvent {
         number: u64,
         item: Item,
     },
-    /// The other end's kernel knows nothing of the connection.
+    /// The other end's kernel does not know the connection, and answers with an RST.
     Reset {
         pipe: PipeId,
         end: usize,
@@ -131,7 +132,7 @@ impl PipeEvent {
 }
 
 impl World {
-    /// Begins to connect; the outcome comes into the inbox.
+    /// Begins to connect; the outcome is put into the inbox.
     pub fn connect(&mut self, from: Process, kind: Kind) {
         let delay = self.link_delay() * 4;
         let since = self.now;
@@ -171,7 +172,7 @@ impl World {
     fn arrive_later(&mut self, id: PipeId, dir: usize, number: u64, item: Item) {
         let mut delay = self.link_delay();
         if self.pipes[id].kind == Kind::Pair && self.links.pair_slow && self.rng.one_in(6) {
-            // A lost segment holds up all that follow it until its repeat.
+            // A lost segment delays everything behind it until it is retransmitted.
             delay += 200_000_000 + self.rng.below(200_000_000);
         }
         let late = self.plan.uneven.messages_late_permille;
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Closes this end, because the other end or its own kernel did.
+    /// Closes this end, because the other end or its own kernel has given up.
     fn lose_end(&mut self, id: PipeId, end: usize) {
         if std::mem::replace(&mut self.pipes[id].open[end], false) {
             let process = self.pipes[id].ends[end];
@@ -236,14 +237,14 @@ impl World {
         }
     }
 
-    /// Lets the process release its end.
+    /// The process closes its end.
     pub fn close_pipe(&mut self, id: PipeId, end: usize) {
         self.send_item(id, end, Item::End);
         self.pipes[id].open[end] = false;
     }
 
-    /// Ends the connections of a process that has died; its kernel does that,
-    /// if it lives.
+    /// Closes the connections of a process that has died, as its kernel does if the host
+    /// lives.
     pub fn end_pipes_of(&mut self, process: Process) {
         for id in 0..self.pipes.len() {
             for end in 0..2 {
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// A link works again: TCP finds out with its next repeat.
+    /// A link works again: TCP notices with its next retransmission.
     pub fn link_is_back(&mut self, from: usize, to: usize) {
         for id in 0..self.pipes.len() {
             for dir in 0..2 {
@@ -302,8 +303,7 @@ impl World {
         self.schedule(delay, Event::Pipe(PipeEvent::Reset { pipe: id, end: 1 - dir }));
     }
 
-    /// Probes a connection on which nothing is sent: otherwise a restarted peer
-    /// would never be missed.
+    /// Probes an idle connection: otherwise the restart of its peer would go unnoticed.
     fn keeps_alive(&mut self, id: PipeId, dir: usize) {
         let pipe = &self.pipes[id];
         if pipe.open[dir] {
@@ -348,8 +348,7 @@ impl World {
         self.put_link(listener, kind, Input::Accepted(id));
     }
 
-    /// Number of messages that nobody has acknowledged, on channels that are
-    /// open.
+    /// Number of unacknowledged messages on open channels.
     pub fn unacked(&self) -> usize {
         let open = |pipe: &&Pipe| pipe.open == [true; 2];
         let flows = self.pipes.iter().filter(open).flat_map(|pipe| &pipe.flows);

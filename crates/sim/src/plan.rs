@@ -17,38 +17,38 @@ pub use joins::{ColdPlan, How, JoinPlan, Rebuild, Step};
 
 const MS: Ns = 1_000_000;
 
-/// Bad manners of a client.
+/// What a hostile client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
-    /// It acknowledges what was never sent.
+    /// It acknowledges bytes that were never sent.
     AcksUnsent,
-    /// It resets one beyond the next number, and claims to have more than was sent when
-    /// a member that takes over probes it.
+    /// Its RSTs are one beyond the expected sequence number. When a member that takes over
+    /// probes it, it acknowledges more than was sent.
     ResetsBeside,
-    /// Its segments lie outside the window, have no ACK, or begin anew.
+    /// Its segments lie outside the window, have no ACK, or carry a SYN.
     StraysOutside,
-    /// It ends its stream more than once, and in different places.
+    /// It sends several FINs with different sequence numbers.
     EndsTwice,
-    /// It completes none of many handshakes.
+    /// It sends many SYNs and completes none of the handshakes.
     FloodsSyns,
     /// Many short connections, each ended by a reset.
     Storms,
 }
 
-/// Where a client vanishes without a word.
+/// The moment at which a client vanishes without ending its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// When its SYN is answered.
+    /// When it gets its SYN-ACK.
     HalfOpen,
     /// After its FIN.
     Ended,
 }
 
-/// What may be expected of a client's streams.
+/// What the checkers may expect of a client's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
     Good,
-    /// It says two things about one byte, and nobody knows which one is read.
+    /// Its retransmissions differ from its first segments, and either may be the one read.
     Contradicts,
     /// See [`Trick`].
     Bad,
@@ -58,37 +58,37 @@ pub enum Manners {
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
     pub start: Ns,
-    /// Requests of a session, and how many may be open at a time.
+    /// Requests of a session.
     pub requests: u8,
+    /// Most requests that wait for their replies at a time.
     pub pipeline: u8,
     pub think: Ns,
     pub filler_max: u16,
     pub bulk_max: u16,
     pub wscale: u8,
-    /// Whether its first sequence numbers are about to wrap.
+    /// Whether its initial sequence numbers are about to wrap.
     pub near_wrap: bool,
-    /// Whether it ends its sending side before the answers are there.
+    /// Whether it sends its FIN before it has the replies.
     pub half_close: bool,
-    /// Whether the server ends first.
+    /// Whether the server closes first.
     pub server_ends: bool,
-    /// Whether it reports, and hears, bytes beyond a hole (RFC 2018).
+    /// Whether it uses selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Whether it and its server mark packets as able to hear of congestion (RFC
-    /// 3168).
+    /// Whether it and its server use explicit congestion notification (RFC 3168).
     pub ecn: bool,
-    /// Whether the next session has the same ports.
+    /// Whether the next session has the same port.
     pub reuse_port: bool,
-    /// Whether its repeats contradict what it sent first.
+    /// Whether its retransmissions differ from what it sent first.
     pub lies: bool,
-    /// Whether it repeats its SYN as late as most clients do (RFC 6298 §2.1).
+    /// Whether it retransmits its SYN only after 1 s, as most clients do (RFC 6298 §2.1).
     pub patient: bool,
     /// Period in which it reads nothing, so that its window closes.
     pub looks_away: Option<(Ns, Ns)>,
     pub vanishes_at: Option<Ns>,
     /// The stage of its second session at which it vanishes.
     pub vanishes_in: Option<Stage>,
-    /// Whether it leaves sessions in the middle, without a word, and comes again from
-    /// the same port at once.
+    /// Whether it abandons some sessions without ending them, and connects again from the
+    /// same port at once.
     pub comes_again: bool,
     pub trick: Option<Trick>,
 }
@@ -100,7 +100,7 @@ pub struct Path {
     pub loss_permille: u64,
     pub duplicate_permille: u64,
     pub reorder_permille: u64,
-    /// Permille of packets, whose ends can hear of it, that report a congested path.
+    /// Permille of ECN-capable packets that the path marks as having met congestion.
     pub congestion_permille: u64,
 }
 
@@ -109,11 +109,11 @@ pub struct Path {
 pub struct Limits {
     /// Most connections that the gate knows.
     pub gate_slots: usize,
-    /// Most flows that the edge follows.
+    /// Most flows that the edge tracks.
     pub edge_flows: usize,
-    /// Most SYNs that the gate remembers; the oldest gives way.
+    /// Most SYNs that the gate remembers; a new one replaces the oldest.
     pub gate_syns: usize,
-    /// Most handshakes, and connections to accept, that a listener takes.
+    /// Size of a listener's queues of handshakes and of connections to accept, each.
     pub backlog: usize,
     /// Most packets in the socket of a backup's tap; further ones are lost.
     pub tap_packets: usize,
@@ -122,7 +122,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The daemons' limits, except for the tables of the kernels.
+    /// The daemons' default limits; the tables of the kernel programs are smaller here.
     pub const WIDE: Self = Self {
         gate_slots: 256,
         edge_flows: 64,
@@ -133,7 +133,7 @@ impl Limits {
         backup: replica::Limits::DEFAULT,
     };
 
-    /// Limits that a few clients reach; `clients` is their number.
+    /// Draws limits that this many clients may reach.
     fn draw(rng: &mut Rng, clients: usize) -> Self {
         let mut limits = Self::WIDE;
         limits.edge_flows = rng.pick(&[64, 64, 64, clients + 2]);
@@ -144,16 +144,16 @@ impl Limits {
         limits
     }
 
-    /// Whether the backup may have no room for a SYN.
+    /// Whether the backup's table of SYNs may be full.
     pub(crate) fn forget_syns(&self) -> bool {
         self.backup.syns_max < Self::WIDE.backup.syns_max
     }
 
-    /// Makes everything tiny, but so that every client gets through in the end: what
-    /// clients send at a time, and a log's records, have room.
+    /// Makes all limits tiny, but large enough that every client succeeds in the end: there
+    /// is room for what clients send at a time and for a log's records.
     pub fn tighten(&mut self, rng: &mut Rng, clients: usize) {
         self.gate_syns = rng.range(2, 6) as usize;
-        // Fewer handshakes may be old than there are connections.
+        // Fewer handshakes may be pending than there are connections.
         self.backlog = 4;
         self.tap_packets = rng.pick(&[4, 16, 64]);
         let conns_max = clients + rng.range(2, 6) as usize;
@@ -185,8 +185,7 @@ impl Limits {
 pub struct DiskPlan {
     /// Permille of writes that fail.
     pub fails_permille: u64,
-    /// Whether an old image may be in its place when the edge's host is started
-    /// again.
+    /// Whether the edge's host may find an older image on its disk after a restart.
     pub rolls_back: bool,
 }
 
@@ -196,14 +195,15 @@ pub enum Ways {
     Both,
     /// Only towards the member, or from the primary to the backup.
     To,
+    /// Only the other direction.
     From,
 }
 
-/// What breaks. Members are 0, the first primary, and 1, its backup.
+/// A fault. Members are 0, the first primary, and 1, its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A whole machine stands still, as if stopped; 2 is the edge's. When it goes on,
-    /// its clock has gone on, has stood still, or leaps.
+    /// A whole machine is suspended; `member` 2 is the edge's. When it resumes, its clock
+    /// has continued, has stood still, or jumps.
     FreezeHost {
         member: usize,
         lasts: Ns,
@@ -215,17 +215,17 @@ pub enum Fault {
     Starts {
         member: usize,
     },
-    /// The member that then speaks, or the other one, dies.
+    /// The member that is current at that time (`speaks`), or the other one, dies.
     Dies {
         speaks: bool,
         how: How,
     },
-    /// The daemon alone dies, and its server with it. It may be started again.
+    /// The daemon dies, and its server with it. The daemon may be started `again`.
     KillDaemon {
         member: usize,
         again: Option<Ns>,
     },
-    /// The process of the server, or of the replica, dies alone.
+    /// Only the process of the server, or of the replica, dies.
     KillServer {
         member: usize,
     },
@@ -233,7 +233,7 @@ pub enum Fault {
         lasts: Ns,
     },
     HangReplica,
-    /// The backup thinks the primary dead, which is well and goes on.
+    /// The backup believes that the primary is dead, although it runs well.
     Mistake,
     CutPair {
         ways: Ways,
@@ -247,7 +247,7 @@ pub enum Fault {
     TapLoss {
         lasts: Ns,
     },
-    /// Messages between the members come late, as after lost segments.
+    /// Messages between the members arrive late, as after lost segments.
     SlowPair {
         lasts: Ns,
     },
@@ -257,7 +257,7 @@ pub enum Fault {
     EdgeHost {
         lasts: Ns,
     },
-    /// Servers accept nobody; clients that connect wait in the kernel.
+    /// Servers stop calling accept(); new connections wait in the kernel.
     AcceptsNobody {
         lasts: Ns,
     },
@@ -265,13 +265,13 @@ pub enum Fault {
     ShimBreaks {
         member: usize,
     },
-    /// Somebody sets the time of day of a member's host.
+    /// An administrator sets the time of day of a member's host.
     SetsClock {
         member: usize,
         /// Amount, forward or back, in ns.
         by: i64,
     },
-    /// Somebody closes the edge by hand, and opens it again.
+    /// An operator closes the edge, and opens it again.
     ClosedByHand {
         until_takeover: bool,
         lasts: Ns,
@@ -284,75 +284,75 @@ pub enum When {
     At(Ns),
     /// Right after this record of the first primary's log.
     Record(u64),
-    /// Right after this message between the members has come.
+    /// Right after this message between the members has arrived.
     Message(u64),
-    /// This long after the fault before.
+    /// This long after the previous fault.
     After(Ns),
-    /// When a join has next come so far.
+    /// When a join next reaches this step.
     Join(Step),
 }
 
-/// What a mutation breaks in the model, to prove that a checker sees it.
+/// A mutation: what is deliberately wrong in the model, to prove that a checker sees it. In
+/// parentheses, the law or the check that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// The gate lets every ACK pass (L1).
     AckBeyondStable,
-    /// The shim does not wait before it writes (L2).
+    /// The shim does not wait for the log before it writes (L2).
     NoCommit,
-    /// A SYN-ACK does not wait for its record (L2).
+    /// A SYN-ACK does not wait until the backup has its record (L2).
     SynAckAtOnce,
-    /// The edge lets every member speak (L3).
+    /// The edge lets every member send to clients (L3).
     NoFence,
-    /// The gate clamps the ACK and leaves the window as it was (L4).
+    /// The gate lowers the ACK without enlarging the window by as much (L4).
     ShrinkWindow,
     /// The replica counts one request twice (L5).
     CountTwice,
     /// The edge promotes a backup that is not in step (L5).
     PromoteAnybody,
-    /// The gate lets FINs leave with payload, though the server did not ask (L2).
+    /// The gate lets a FIN leave with payload before the server has asked for it (L2).
     LeaveFin,
-    /// The gate leaves D-SACKs above the ACK that it has rewritten (L1).
+    /// The gate keeps D-SACKs above the ACK that it has rewritten (L1).
     KeepDsack,
-    /// The gate takes more connections than it has slots (L6).
+    /// The gate tracks more connections than it has slots (L6).
     NoLimit,
     /// At its limit the gate gives a new connection the slot of an old one (L6).
     EvictOldest,
     /// An edge that was closed by hand is never opened (liveness).
     StaysClosed,
-    /// Bytes that the server has not read are told wrongly (L5).
+    /// Bytes that the server has not read yet are sent wrongly to the backup (L5).
     PeekAside,
     /// A backup that could take over does not (liveness).
     NeverPromote,
     /// A primary that goes on alone keeps the ACKs that its gate withheld (owed).
     AcksKept,
-    /// A primary that another has replaced goes on (L3).
+    /// A primary that was replaced continues (L3).
     NeverStandDown,
-    /// Idle channels are not probed, as in early daemons, so that nobody misses
-    /// an edge that was restarted (liveness).
+    /// Idle channels are not probed, so that the restart of the edge goes unnoticed
+    /// (liveness).
     NoKeepalive,
-    /// The current member does not ask a restarted edge to open the fence again,
-    /// nor who is current now, as in early daemons (liveness).
+    /// The current member does not ask a restarted edge to open the fence again, nor who is
+    /// current now (liveness).
     NobodyAsksAgain,
-    /// A restarted edge is not told in a takeover who is in step, as in early
-    /// daemons (liveness).
+    /// In a takeover, a restarted edge is not told who is in step (liveness).
     NotSaidAgain,
-    /// A member that comes back while the edge still has its old channel counts as
-    /// in step, as in early daemons (liveness).
+    /// A member that comes back while the edge still has its old channel counts as in step
+    /// (liveness).
     NotForgotten,
-    /// A backup that has asked to be current gives up when its primary sends it
-    /// away, as in early daemons (liveness).
+    /// A backup that has asked to be current gives up when its primary sends it away
+    /// (liveness).
     SentAway,
     /// Heartbeats between the members are not sent (cause).
     NoBeats,
-    /// A primary and the edge show what they showed, though the backup is gone (status).
+    /// A primary and the edge show an unchanged status when the backup is gone (status).
     StaysProtected,
-    /// The gate keeps the slots of connections that are over (rest).
+    /// The gate keeps the slots of connections that have ended (rest).
     KeepSlots,
-    /// A promoted server reads its host's clocks as they are (L5).
+    /// A promoted server sees its host's clocks unadjusted (L5).
     ClocksAnew,
-    /// The edge keeps to itself what it has kept for an outage (knock).
+    /// The edge never resends the SYNs that it has kept during an outage (knock).
     NeverResend,
-    /// A client that lies costs others their connections (one client).
+    /// A hostile client costs others their connections (one client).
     NeighbourPays,
 }
 
@@ -366,32 +366,32 @@ pub struct Plan {
     pub ring_bytes: u64,
     pub receive_buffer: u64,
     pub wscale: u8,
-    /// Permille of the copies to the backup that are lost all the time.
+    /// Permille of the copies to the backup that are lost, at any time.
     pub copy_loss_permille: u64,
-    /// Longest pause of the server, from time to time.
+    /// Longest of the server's occasional pauses.
     pub server_pause: Option<Ns>,
     /// Whether no shim ever runs in the first primary's server.
     pub unattached: bool,
     pub disk: DiskPlan,
     /// Clocks of both members, and of the edge.
     pub clocks: [ClockPlan; 3],
-    /// Time after which clients begin no session.
+    /// Time from which clients begin no new session.
     pub load_until: Ns,
     pub faults: Vec<(When, Fault)>,
     pub uneven: Uneven,
-    /// Whether the daemons' heartbeats come by datagrams, too.
+    /// Whether the daemons also send heartbeats as datagrams.
     pub pulses: bool,
     pub joins: JoinPlan,
     /// Set if the backup is cold (decision 30).
     pub cold: Option<ColdPlan>,
-    /// A server that falls while it is alone is rebuilt (decision 31).
+    /// Set if a server that falls while it runs alone is rebuilt (decision 31).
     pub rebuild: Option<Rebuild>,
-    /// What acknowledgements and output wait for (decision 32). Nothing draws another mode
-    /// than output commit: the others give up laws that are judged.
+    /// What acknowledgements and output wait for (decision 32). Seeds draw only output
+    /// commit, because the other modes give up laws that are checked.
     pub buffering: Buffering,
-    /// The case of a sweep that this is.
+    /// The case, if this is a run of a sweep.
     pub case: Option<Case>,
-    /// How long the run goes on when all clients are done.
+    /// How long the run continues when all clients are done.
     pub rest: Ns,
     pub mutation: Option<Mutation>,
 }
@@ -411,7 +411,7 @@ impl Plan {
             congestion_permille: 0,
         };
         let count = 2 + rng.below(5);
-        // A stream of its own, so that earlier draws stay the same.
+        // Generators of their own, so that earlier draws stay the same.
         let mut strain = Rng::new(seed, 3);
         let mut habits = Rng::new(seed, 4);
         let mut clients: Vec<ClientPlan> = (0..count).map(|_| ClientPlan::draw(&mut rng)).collect();
@@ -465,14 +465,14 @@ impl Plan {
 }
 
 impl ClientPlan {
-    /// Whether it does something that no other client may suffer from.
+    /// Whether it misbehaves or vanishes; no other client may suffer from that.
     #[must_use]
     pub fn is_at_fault(&self) -> bool {
         self.manners() != Manners::Good || self.vanishes_at.is_some() || self.vanishes_in.is_some()
     }
 
-    /// Whether it reads everything that it asks for. One that looks away may end its
-    /// connection with replies unread, and so may one that leaves in the middle.
+    /// Whether it reads all its replies. A client that stops reading for a while, or that
+    /// abandons sessions, may end its connection with replies unread.
     #[must_use]
     pub fn reads_all(&self) -> bool {
         !self.is_at_fault() && self.looks_away.is_none() && !self.comes_again
@@ -507,7 +507,7 @@ impl ClientPlan {
 }
 
 impl ClientPlan {
-    /// What may be expected of it.
+    /// What the checkers may expect of it.
     pub fn manners(&self) -> Manners {
         match (self.trick, self.lies) {
             (Some(_), _) => Manners::Bad,
@@ -516,7 +516,7 @@ impl ClientPlan {
         }
     }
 
-    /// Draws habits that have a stream of their own.
+    /// Draws the habits that have a random generator of their own.
     fn draw_habits(&mut self, rng: &mut Rng) {
         self.sack = rng.one_in(2);
         self.ecn = rng.one_in(3);
@@ -524,7 +524,7 @@ impl ClientPlan {
         self.comes_again = rng.one_in(8);
     }
 
-    /// A client with bad manners.
+    /// Draws a hostile client.
     fn draw_hostile(rng: &mut Rng) -> Self {
         let mut plan = Self::draw(rng);
         plan.draw_habits(rng);

@@ -1,7 +1,7 @@
-//! The datagrams beside the channels (`daemon/pulse.rs`): each daemon sends one to every
-//! other in each period, of its own accord, and notes when it last heard one. Nothing
-//! repeats them, and nothing holds them up; datagrams from a deaf host do not count.
-//! Some networks let none through.
+//! The heartbeats in datagrams (`daemon/pulse.rs`): each daemon sends one to every other
+//! daemon in each period, and notes when it last received one. Nothing retransmits or
+//! delays them. Datagrams of a host that hears nobody do not count. Some networks let none
+//! through.
 
 use crate::Ns;
 use crate::member::{Daemon, HEARTBEAT};
@@ -10,14 +10,14 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::hearing::UNHEARD_MAX;
 use holdfast_member::edge::EdgeMachine;
 
-/// Which host has heard which: the first index hears the second.
+/// Which host has heard which: the first index is the receiver.
 #[derive(Debug, Default)]
 pub struct Pulses {
-    /// When the last datagram that counted came, by the hearer's clock.
+    /// When the last datagram that counts arrived, by the receiver's clock.
     heard: [[Option<Ns>; 3]; 3],
-    /// How often each host has sent, and the last number of each other host
-    /// that it has received.
+    /// Number of periods in which each host has sent.
     sent: [u64; 3],
+    /// The number of the last datagram received.
     had: [[u64; 3]; 3],
 }
 
@@ -25,12 +25,12 @@ impl World {
     pub fn pulses_start(&mut self) {
         let hosts = if self.plan.pulses { 3 } else { 0 };
         for host in 0..hosts {
-            // No two hosts begin at the same time.
+            // No two hosts send at the same time.
             self.schedule(HEARTBEAT * (host as Ns + 1) / 4, Event::Pulse(host));
         }
     }
 
-    /// Lets a host's daemon say that it lives.
+    /// Sends the datagrams of a host's daemon, if it runs.
     pub fn pulse(&mut self, from: usize) {
         self.schedule(HEARTBEAT, Event::Pulse(from));
         if !self.has_daemon(from) {
@@ -59,10 +59,10 @@ impl World {
         runs && host.alive && host.frozen.is_none()
     }
 
-    /// A new life of a daemon has heard nobody.
+    /// A daemon that was started again has heard nobody.
     pub fn pulses_forget(&mut self, host: usize) {
         self.pulses.heard[host] = [None; 3];
-        // It begins at the numbers of now.
+        // Counting begins at the current numbers.
         self.pulses.had.iter_mut().for_each(|had| had[host] = self.pulses.sent[host]);
         self.pulses.had[host] = self.pulses.sent;
     }

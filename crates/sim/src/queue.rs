@@ -1,5 +1,5 @@
-//! Virtual time: what happens next. Events of one instant happen in the order
-//! in which they were scheduled, so that a seed names one run.
+//! The queue of events in virtual time. Events of the same time happen in the order in
+//! which they were scheduled, so that a seed determines the run.
 
 use crate::Ns;
 use std::cmp::{Ordering, Reverse};
@@ -31,7 +31,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// What is to happen.
+/// The events to come, the earliest first.
 pub struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     number: u64,

@@ -1,7 +1,7 @@
-//! The server as a process under the shim: recording on the primary, replaying
-//! on the backup, live once it runs unprotected. One step at a time, at most one
-//! record per step, so that a crash can be placed between any two. Mirrors the
-//! shim's `log.rs`, `input.rs`, `output.rs` and `live.rs`.
+//! The server as a process under the shim: it records on the primary, replays on the
+//! backup, and is live once it runs alone. A step appends or replays at most one record, so
+//! that a crash can happen between any two. Models the shim's `base/log.rs`,
+//! `base/park.rs`, `calls/input.rs` and `calls/output.rs`.
 
 mod copy;
 
@@ -15,7 +15,7 @@ use holdfast_wire::time::added;
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The group's secret.
+/// The group's secret key, the same in all runs.
 pub const KEY: HashKey = [11, 22, 33, 44, 55, 66, 77, 88];
 /// `-ECONNRESET`.
 pub const RESET: i64 = -104;
@@ -24,11 +24,12 @@ pub const RESET: i64 = -104;
 pub enum Mode {
     Record,
     Replay,
-    /// The server speaks alone: nothing is logged and nothing waits.
+    /// The server runs alone: nothing is logged, and nothing waits.
     Live,
 }
 
-/// What the process does next, with which connection.
+/// What the process does next. The first number is the connection's, in the order of
+/// accept().
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Idle,
@@ -50,15 +51,16 @@ pub struct Conn {
     pub app: PerConn,
     /// Output that the kernel has not taken.
     pub pending: Vec<u8>,
-    /// End the sending side once `pending` is out.
+    /// Whether the sending side is shut down once `pending` is written.
     pub end: bool,
     pub eof: bool,
     pub shut: bool,
     pub open: bool,
     pub in_bytes: u64,
     pub out_bytes: u64,
-    /// A replica's output from `keep_from` on.
+    /// A replica's output from `keep_from` on, which its client may lack.
     pub kept: VecDeque<u8>,
+    /// Offset of `kept` in the output stream, in bytes.
     pub keep_from: u64,
     gone: bool,
 }
@@ -66,7 +68,7 @@ pub struct Conn {
 /// The server; see the module.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Number that tells processes apart, from 1.
+    /// Unique number of this process, from 1.
     pub number: u32,
     pub alive: bool,
     pub mode: Mode,
@@ -74,17 +76,19 @@ pub struct Server {
     pub conns: BTreeMap<u32, Conn>,
     pub doing: Doing,
     pub accepts: u32,
-    /// The last clocks of the log, and what a promoted server adds to its host's.
+    /// The last clocks in the log.
     last_clocks: Option<Clocks>,
+    /// What a promoted server adds to its host's clocks, so that they never run backwards.
     added: Clocks,
     pub log: Vec<u8>,
     pub records: u64,
-    /// End of the last record that output waits for, in bytes, and of the last one on which
-    /// it depends, in records: with output commit the same.
+    /// End of the last record that output waits for, as a byte offset in the log; and the
+    /// number of records up to the last one on which it depends. With output commit both
+    /// name the same record.
     pub dirty: (u64, u64),
     pub stable: u64,
-    /// Whether output waits until what it depends on is stable: always, except while
-    /// somebody joins.
+    /// Whether output waits until the records on which it depends are stable: always, except
+    /// during a join.
     pub commits: bool,
     /// Which records output waits for.
     pub buffering: Buffering,
@@ -97,13 +101,13 @@ pub struct Server {
     pub log_ended: bool,
     pub parked: bool,
     pub diverged: Option<String>,
-    /// Whether it stands still forever, without a word.
+    /// Whether it hangs forever, without an error.
     pub hung: bool,
-    /// Whether its shim cannot go on recording.
+    /// Whether its shim cannot continue recording.
     pub broken: bool,
-    /// It falls where its log ends.
+    /// Whether it falls at the end of its log.
     pub falls_at_end: bool,
-    /// A mutation: the replica executes this request twice.
+    /// A mutation: the replica executes a request twice.
     pub twice: bool,
 }
 
@@ -185,7 +189,7 @@ impl Server {
         }
     }
 
-    /// Takes a new connection.
+    /// Adds a connection that the server has accepted.
     pub fn accepted(&mut self, key: ConnKey, accept: u32) {
         self.accepts = self.accepts.max(accept);
         let conn = Conn {
@@ -205,7 +209,8 @@ impl Server {
         self.conns.insert(accept, conn);
     }
 
-    /// Notes a read of the server: bytes, the end (nothing), or a reset.
+    /// Handles a read of the server: bytes, the end of the stream (no bytes), or a reset
+    /// (`ret` is [`RESET`]).
     pub fn took(&mut self, accept: u32, bytes: &[u8], ret: i64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         conn.in_bytes += bytes.len() as u64;
@@ -220,13 +225,13 @@ impl Server {
         }
     }
 
-    /// Its clocks, when its host's show this.
+    /// The clocks that the server sees when its host's are `own`.
     pub fn clocks(&self, own: Clocks) -> Clocks {
         [own[0] + self.added[0], own[1] + self.added[1]]
     }
 
-    /// Promotes a replica (the shim's `continue_from_log`): its host's clocks show this.
-    /// What it has kept belongs to the kernel by now.
+    /// Promotes a replica (the shim's `continue_from_log`), when its host's clocks are
+    /// `own`. The kernel already has the output that the replica has kept.
     pub fn goes_live(&mut self, own: Option<Clocks>) {
         self.mode = Mode::Live;
         self.conns.retain(|_, conn| conn.open);
@@ -235,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Executes the whole requests, now that the time is known.
+    /// Executes the complete requests, now that the time is known.
     pub fn execute(&mut self, accept: u32, clocks: Clocks) {
         let last = self.last_clocks.get_or_insert(clocks);
         *last = [0, 1].map(|clock| last[clock].max(clocks[clock]));
@@ -249,7 +254,7 @@ impl Server {
         self.doing = Doing::Intent(accept);
     }
 
-    /// Notes that the kernel took `n` bytes of what was pending.
+    /// Handles a write: the kernel has taken `n` of the pending bytes.
     pub fn wrote(&mut self, accept: u32, n: u64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         let n = (n as usize).min(conn.pending.len());
@@ -267,7 +272,7 @@ impl Server {
         };
     }
 
-    /// Notes that the sending side has ended; sets what comes next.
+    /// Handles a shutdown of the sending side; sets the next step.
     pub fn shut(&mut self, accept: u32) {
         let conn = self.conns.get_mut(&accept);
         let close = conn.is_some_and(|conn| {
@@ -287,7 +292,7 @@ impl Server {
         }
     }
 
-    /// Gives the replica's ring a record; false without room.
+    /// Adds a record to the replica's ring; false if the ring is full.
     pub fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         let payload = payload.concat();
         let len = record_len(payload.len()) as u64;
@@ -300,7 +305,7 @@ impl Server {
         true
     }
 
-    /// Notes that the client has acknowledged this much of the output.
+    /// Drops kept output: the client has acknowledged everything before offset `bytes`.
     pub fn acked(&mut self, accept: u32, bytes: u64) {
         let Some(conn) = self.conns.get_mut(&accept) else { return };
         let drop = bytes.saturating_sub(conn.keep_from).min(conn.kept.len() as u64);
@@ -376,8 +381,8 @@ impl Server {
         Ok(())
     }
 
-    /// The log has ended: lets the replica run on, keeping its output, up to
-    /// its first call that needs a live answer (`live.rs`: `draining`, `park`).
+    /// The log has ended: lets the replica run on, keeping its output, up to its first call
+    /// whose result the log does not have; there it waits (the shim's `base/park.rs`).
     fn run_on(&mut self) -> bool {
         if let Doing::Intent(accept) | Doing::Write(accept) = self.doing {
             let pending = self.conns.get(&accept).map_or(0, |conn| conn.pending.len());
@@ -388,8 +393,8 @@ impl Server {
         true
     }
 
-    /// Number of connections for which it has a descriptor, or output that a client
-    /// may lack.
+    /// Number of connections for which it has a descriptor, or (a replica) output that a
+    /// client may lack.
     pub fn conns_held(&self) -> usize {
         let replays = self.mode == Mode::Replay;
         self.conns.values().filter(|conn| conn.open || replays).count()
@@ -410,7 +415,7 @@ impl Server {
         self.conns.iter().map(entry).collect()
     }
 
-    /// Retained output `[from, to)`.
+    /// The kept output in `[from, to)`, as offsets in the output stream.
     pub fn retained(&self, accept: u32, from: u64, to: u64) -> Vec<u8> {
         let Some(conn) = self.conns.get(&accept) else { return Vec::new() };
         let at = |offset: u64| (offset - conn.keep_from) as usize;

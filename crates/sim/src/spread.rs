@@ -1,8 +1,9 @@
-//! A spread group in virtual time: clients, an edge and its host servers, with the
-//! machines of `holdfast-member` and `holdfast-edge` over a data path of maps, broken by
-//! faults that a seed draws. The simulator is the machines' host, and has no order of
-//! its own: who is heard, who gets a service's connections, when SYNs come in anew, and
-//! what a host server announces is theirs to say.
+//! A spread group in virtual time: clients, an edge and its host servers.
+//!
+//! It runs the state machines of `holdfast-member` and `holdfast-edge` over a model of the
+//! data path, and breaks them with faults that a seed draws. The simulator only hosts the
+//! machines. They alone decide who is heard, who gets a service's connections, when SYNs
+//! are re-injected, and what a host server announces.
 
 mod cache;
 mod check;
@@ -23,24 +24,27 @@ pub use plan::{ClientPlan, Fault, Lie, Limits, Mutation, Plan, ServerPlan, Trick
 
 use crate::{Ns, Violation};
 
-/// How often a run met what is rare.
+/// How far a run got, and how often it met rare events. All fields are counts, except where
+/// they name a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Connections that ended as they should, and replies that clients got.
+    /// Connections that ended normally.
     pub connections: u64,
+    /// Replies that clients got.
     pub replies: u64,
-    /// Number of tables that were made.
+    /// Tables that were built.
     pub tables: u64,
-    /// SYNs that were re-injected, and clients that need not repeat theirs
-    /// because of that.
+    /// SYNs that were re-injected.
     pub resent: u64,
+    /// Clients that did not have to retransmit their SYN because of that.
     pub repeats_spared: u64,
     pub syns_repeated: u64,
-    /// Counts of refusals at the limits.
+    /// New connections refused because the table of flows was full.
     pub refused_full: u64,
     pub evicted: u64,
     /// Connections that the edge has learnt without their handshakes.
     pub learnt: u64,
+    /// Most memory that the flows in the cache took, in bytes.
     pub kept_most: u64,
     pub drained: u64,
     pub lies: u64,
@@ -74,12 +78,13 @@ pub struct Outcome {
     pub virtual_ns: Ns,
     pub reached: Reached,
     pub violations: Vec<Violation>,
-    /// The trace; empty unless it was asked for.
+    /// The trace; empty unless the run was traced.
     pub trace: Vec<String>,
 }
 
 impl Outcome {
-    /// One line that says what was broken and how to see it again; `None` if nothing was.
+    /// One line with the first violation and the command that reproduces it; `None` without
+    /// violations.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let (first, seed) = (self.violations.first()?, self.seed);
@@ -88,7 +93,7 @@ impl Outcome {
     }
 }
 
-/// Runs a plan; `traced` keeps a readable account of it.
+/// Runs a plan; `traced` keeps a readable trace in the outcome.
 #[must_use]
 pub fn simulate(plan: Plan, traced: bool) -> Outcome {
     world::World::new(plan, traced).run()

@@ -1,6 +1,6 @@
-//! A sweep: one short run, broken right after each of its boundaries in turn. A
-//! boundary is a record of the first primary's log, or a message between the members
-//! that has just come. A case has a name by which it can be run again.
+//! A sweep: the same short run, repeated with a fault right after each of its boundaries in
+//! turn. A boundary is a record of the first primary's log, or the arrival of a message
+//! between the members. Each case has a name by which it can be run again.
 
 use crate::plan::{Fault, Plan, Ways, When};
 use crate::{Ns, Rng};
@@ -8,18 +8,18 @@ use std::fmt;
 use std::str::FromStr;
 
 const MS: Ns = 1_000_000;
-/// Clients of a short run: enough for records of different connections to mix.
+/// Number of clients in a short run: enough to mix records of different connections.
 const CLIENTS: usize = 3;
-/// Duration of passing faults, in ns: longer than the patience of the members with
-/// one witness, so that it costs somebody his place.
+/// Duration of temporary faults, in ns: longer than the time-out for a silence that has
+/// only one witness, so that a member is declared dead.
 const LASTS: Ns = 150 * MS;
-/// Time for which a run goes on when its clients are done, in ns: what is shown may be
-/// behind for a little less.
+/// Time for which a run continues when its clients are done, in ns: a little longer than
+/// the shown status may be out of date.
 const REST: Ns = 250 * MS;
-/// Like [`LASTS`], for what nobody may take for a death.
+/// Duration of brief faults, in ns: so short that nobody may be declared dead.
 const BRIEF: Ns = 15 * MS;
 
-/// Faults by their names in a case.
+/// The faults of a sweep, with their names in a case.
 const BREAKS: [(&str, Fault); 16] = [
     ("host", Fault::HostDies { member: 0 }),
     ("server", Fault::KillServer { member: 0 }),
@@ -39,25 +39,25 @@ const BREAKS: [(&str, Fault); 16] = [
     ("backup-cut", Fault::CutEdge { member: 1, ways: Ways::Both, lasts: LASTS }),
 ];
 
-/// What is uneven on the paths of the pair itself, in permille.
+/// Irregularities on the paths between the members, in permille.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uneven {
-    /// Copies that come late, behind what the log says of them.
+    /// Copies that arrive late, after the log's records about them.
     pub copies_late_permille: u64,
-    /// Messages between the members that come late, in their order.
+    /// Messages between the members that arrive late, but in order.
     pub messages_late_permille: u64,
-    /// Records for which the replica's ring has no room yet.
+    /// Records that find the replica's ring full at first.
     pub ring_full_permille: u64,
 }
 
 impl Uneven {
-    /// Copies are often behind the log, messages behind each other, and the ring is full
-    /// once in a while.
+    /// Copies are often later than the log, messages are often late, and the ring is
+    /// sometimes full.
     pub const ROUGH: Self =
         Self { copies_late_permille: 150, messages_late_permille: 120, ring_full_permille: 25 };
 }
 
-/// A fault right after a boundary.
+/// A case of a sweep: a fault right after a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     name: &'static str,
@@ -66,7 +66,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Everything that can break at a boundary.
+    /// All faults of a sweep at this boundary.
     pub fn all(when: When) -> impl Iterator<Item = Self> {
         BREAKS.into_iter().map(move |(name, fault)| Self { name, fault, when })
     }
@@ -111,8 +111,7 @@ impl FromStr for Case {
 }
 
 impl Plan {
-    /// A short run of what `seed` draws, in which nothing breaks except what is
-    /// uneven.
+    /// A short run drawn from `seed`, without faults except for irregular paths.
     #[must_use]
     pub fn short(seed: u64) -> Self {
         let mut plan = Self::draw(seed);
@@ -124,7 +123,7 @@ impl Plan {
             client.start = rng.range(15 * MS, 20 * MS);
             client.requests = rng.range(2, 4) as u8;
             client.think = MS;
-            // One client that does not wait for answers.
+            // One client sends requests without waiting for replies.
             client.pipeline = if number == 1 { 4 } else { client.pipeline };
             client.filler_max = client.filler_max.min(200);
             client.bulk_max = client.bulk_max.min(100);
@@ -141,7 +140,7 @@ impl Plan {
         plan
     }
 
-    /// Like [`Plan::short`], broken as `case` says.
+    /// Like [`Plan::short`], with the fault of `case`.
     #[must_use]
     pub fn swept(seed: u64, case: Case) -> Self {
         let mut plan = Self::short(seed);

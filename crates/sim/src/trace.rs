@@ -1,8 +1,8 @@
-//! What happened, in lines that a person can read; kept only when asked for.
+//! The trace of a run: readable lines about each event, kept only on request.
 
 use crate::Ns;
 
-/// Most lines kept; a longer trace has its beginning cut off.
+/// Most lines kept; a longer trace loses its beginning.
 const LINES_MAX: usize = 200_000;
 
 /// The trace; see the module.

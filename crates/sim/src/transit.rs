@@ -1,9 +1,10 @@
-//! A transit group in virtual time: senders and receivers, two edges and the strings
-//! between them, with the machines of `holdfast-member` and `holdfast-edge` over a data
-//! path of maps, broken by faults that a seed draws. The simulator is the machines'
-//! host, and has no order of its own: which strings are used, when packets are kept and
-//! go out again, how long acknowledgements are held and which window everybody has is
-//! theirs to say.
+//! A transit group in virtual time: senders and receivers, two edges, and the strings
+//! (chains of middleboxes) between them.
+//!
+//! It runs the state machines of `holdfast-member` and `holdfast-edge` over a model of the
+//! data path, and breaks them with faults that a seed draws. The simulator only hosts the
+//! machines. They alone decide which strings are used, when packets are kept and resent,
+//! how long acknowledgements are held, and which window each sender gets.
 
 mod check;
 mod edge;
@@ -19,24 +20,26 @@ pub use plan::{Fault, Limits, Mutation, Plan, SenderPlan, StringPlan, Ways};
 
 use crate::{Ns, Violation};
 
-/// How often a run met what is rare.
+/// How far a run got, and how often it met rare events. All fields are counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     pub connections: u64,
     pub bytes: u64,
-    /// Number of senders' timers that expired.
+    /// Retransmission timeouts of senders.
     pub timeouts: u64,
     pub declared: u64,
     pub moved: u64,
-    /// How often packets were resent, and how many.
+    /// Times that a resend began.
     pub resends: u64,
+    /// Packets resent.
     pub resent: u64,
-    /// Acknowledgements that were held and went on, and those that died with a daemon.
+    /// Held acknowledgements that were released.
     pub released: u64,
+    /// Held acknowledgements that were lost when a daemon died.
     pub dropped: u64,
     pub capped: u64,
     pub queue_drops: u64,
-    /// Number of heartbeats that were not believed.
+    /// Heartbeats that were rejected.
     pub rejected: u64,
 }
 
@@ -64,15 +67,16 @@ pub struct Outcome {
     pub events: u64,
     pub virtual_ns: Ns,
     pub reached: Reached,
-    /// Acknowledged bytes of each sender.
+    /// Number of acknowledged bytes of each sender.
     pub acked: Vec<u64>,
     pub violations: Vec<Violation>,
-    /// The trace; empty unless it was asked for.
+    /// The trace; empty unless the run was traced.
     pub trace: Vec<String>,
 }
 
 impl Outcome {
-    /// One line that says what was broken and how to see it again; `None` if nothing was.
+    /// One line with the first violation and the command that reproduces it; `None` without
+    /// violations.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let (first, seed) = (self.violations.first()?, self.seed);
@@ -81,7 +85,7 @@ impl Outcome {
     }
 }
 
-/// Runs a plan; `traced` keeps a readable account of it.
+/// Runs a plan; `traced` keeps a readable trace in the outcome.
 #[must_use]
 pub fn simulate(plan: Plan, traced: bool) -> Outcome {
     world::World::new(plan, traced).run()

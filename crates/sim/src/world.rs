@@ -1,4 +1,4 @@
-//! The world: virtual time, three hosts, the links between them, the clients.
+//! The world: virtual time, three hosts, the links between them, and the clients.
 
 use crate::Rng;
 use crate::check::Checkers;
@@ -25,15 +25,14 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of the edge's host; the members are 0 and 1.
 pub const EDGE: usize = 2;
 pub const NAMES: [&str; 3] = ["a", "b", "edge"];
-/// Time after the last fault by which every client that can be served must be
-/// done.
+/// Time after the last fault by which every client that can be served must be done, in ns.
 pub const LIVENESS: Ns = 15_000_000_000;
-/// Rest after which everything must be given back, in ns: slots are kept for a minute.
+/// Idle time after which all resources must be released, in ns: slots are kept for a minute.
 const REST_ALL: Ns = 65_000_000_000;
-/// Lead of a rebuilt connection's clock, in ns.
+/// Lead of a rebuilt connection's timestamp clock, in ns.
 const CLOCK_MARGIN: Ns = 1_000_000 * TSVAL_MARGIN_MS as Ns;
-/// Most events of a run, more than any needs: reaching it means a storm, which
-/// is a finding.
+/// Most events of a run, more than any run needs: a run that reaches it has a loop, which is
+/// reported.
 const EVENTS_MAX: u64 = 3_000_000;
 
 pub enum Event {
@@ -58,33 +57,32 @@ pub enum Event {
     EdgeWritten(u32),
     Strikes(usize),
     Ends(usize),
-    /// The judges look at what is shown.
+    /// The checkers look at the status that is shown.
     Looks,
-    /// A daemon's datagrams to the others.
+    /// A daemon sends its heartbeat datagrams.
     Pulse(usize),
 }
 
-/// A machine: what lives on in its kernel, and its processes.
+/// A machine: its kernel's state, which outlives processes, and its processes.
 pub struct Host {
     pub alive: bool,
     /// When it died: nothing that it sent arrives later.
     pub heard_until: Ns,
-    /// Since when it stands still, if it does.
+    /// Since when it is suspended, if it is.
     pub frozen: Option<Ns>,
     pub clock: Clock,
-    /// What arrives meanwhile, unless it is lost.
+    /// Events that wait until it resumes.
     deferred: Vec<Event>,
     /// Factor by which everything on it takes longer.
     pub slow: u64,
     /// Whether it owns the service address.
     pub address: bool,
-    /// Set if the tap's drop is attached; true: it lets packets through to the
-    /// stack.
+    /// Set if the tap's drop filter is attached; true: it passes packets to the stack.
     pub tap_drop: Option<bool>,
     pub gate: Option<Gate>,
     pub listening: bool,
     pub sockets: BTreeMap<ConnKey, Socket>,
-    /// Connections that are established, and accepted by nobody yet.
+    /// Established connections that the server has not accepted yet.
     pub backlog: VecDeque<ConnKey>,
     pub kernel_timer: Option<Ns>,
     /// Copies in the daemon's packet socket, if it has one.
@@ -96,7 +94,8 @@ pub struct Host {
     pub lives: u32,
 }
 
-/// Which directions are cut.
+/// The links between the hosts. `cuts` counts the faults that cut the direction from the
+/// first index to the second.
 #[derive(Default)]
 pub struct Links {
     cuts: [[u32; 3]; 3],
@@ -123,7 +122,7 @@ pub struct World {
     pub hosts: [Host; 3],
     pub edge: Edge,
     pub links: Links,
-    /// Whether no server accepts anybody from its backlog.
+    /// Whether no server accepts connections from its backlog.
     pub accepts_nobody: bool,
     pub pulses: Pulses,
     pub pipes: Vec<Pipe>,
@@ -137,11 +136,12 @@ pub struct World {
     rests: Option<Ns>,
     pub pending: usize,
     client_link_free: [Ns; 2],
-    /// Servers' first numbers, which rise with every life of a tuple.
+    /// Servers' last initial sequence numbers, which increase with each connection on a
+    /// four-tuple.
     pub last_iss: BTreeMap<ConnKey, SeqNo>,
-    /// Since when a server waits for room in a log for which nobody should wait.
+    /// Since when a server waits for room in the log during a join, when it should not.
     pub full_since: [Option<Ns>; 2],
-    /// Servers that have been copied, until they are made.
+    /// Copied servers in images, until they are started.
     pub images: BTreeMap<u64, Server>,
 }
 
@@ -248,7 +248,7 @@ impl World {
         away.fold(self.faults_over.max(self.plan.load_until), Ns::max) + LIVENESS
     }
 
-    /// A member whose server speaks to nobody, because another is current.
+    /// A member whose server runs although the other member is current.
     fn replaced(&self) -> Option<usize> {
         let speaks = |host: &Host| {
             let server = host.server.as_ref();
@@ -269,8 +269,8 @@ impl World {
         }
         for client in self.clients.iter().filter(|client| !client.is_hostile()) {
             let refused = self.is_refused(client);
-            // Without its memory, the edge lets only the last speaker speak.
             self.reached.shut_out += u64::from(refused && !client.finished && !client.vanished);
+            // With an outdated disk, the edge lets nobody send if the member that may is gone.
             if !client.finished && !client.vanished && !refused && !self.edge.is_behind() {
                 let replies = client.conn.as_ref().map_or(0, |conn| conn.replies);
                 self.check.hangs(self.now, client.number, client.session, replies);
@@ -278,9 +278,10 @@ impl World {
         }
     }
 
-    /// At their limits gate and edge refuse new connections (law L6), and so does a kernel
-    /// whose listener's queue is full. A handshake whose SYN-ACK was refused keeps its
-    /// tuple, and its place in that queue, until the kernel gives it up.
+    /// Whether a limit may be why this client has no connection. At their limits, gate and
+    /// edge refuse new connections (law L6), and so does a kernel whose listener's queue is
+    /// full. A handshake whose SYN-ACK was refused keeps its tuple, and its place in that
+    /// queue, until the kernel gives it up.
     fn is_refused(&self, client: &Client) -> bool {
         let Some(conn) = client.conn.as_ref().filter(|conn| conn.iss.is_none()) else {
             return false;
@@ -304,12 +305,12 @@ impl World {
         self.trace.add(self.now, line);
     }
 
-    /// The time by this host's clock.
+    /// The time shown by this host's clock.
     pub fn time_at(&self, host: usize) -> Ns {
         self.hosts[host].clock.shows(self.now)
     }
 
-    /// One-way time between two hosts.
+    /// Draws a one-way delay between two hosts, in ns.
     pub fn link_delay(&mut self) -> Ns {
         20_000 + self.rng.below(60_000)
     }
@@ -327,7 +328,7 @@ impl World {
             _ => None,
         };
         if let Some(host) = host.filter(|host| self.hosts[*host].frozen.is_some()) {
-            // A sleeping machine keeps little of what comes from outside.
+            // A suspended machine keeps all events except for two thirds of the packets.
             let packet = matches!(
                 event,
                 Event::AtMember { .. } | Event::AtEdge(_) | Event::FromMember { .. }
@@ -386,7 +387,7 @@ impl World {
         if matches!(pause, Pause::Leaps(_)) || self.now - since > CLOCK_MARGIN {
             self.check.falls_behind();
         }
-        // All timers are different now.
+        // Its timers depend on its clock, which has changed.
         match host {
             EDGE => self.edge_timer(),
             member => {
@@ -420,7 +421,7 @@ impl World {
         host.alive && life == Some(process.life)
     }
 
-    /// The process that would take a connection.
+    /// The process that would accept a connection.
     pub fn listener(&self, host: usize, kind: Kind) -> Option<Process> {
         match kind {
             Kind::Edge => self.edge.daemon.as_ref().map(|d| Process { host, life: d.life }),
@@ -484,7 +485,7 @@ impl World {
         }
         let (ecn, permille) = (self.clients[n].plan.ecn, self.plan.path.congestion_permille);
         for mut packet in out {
-            // RFC 3168 §6.1.4: only data may say that it can hear of congestion.
+            // Only data may be ECN-capable, pure ACKs are not (RFC 3168 §6.1.4).
             packet.ce = ecn && !packet.payload.is_empty() && self.rng.below(1000) < permille;
             self.reached.hostile += u64::from(self.clients[n].is_hostile());
             packet.id = self.packets.len() as u64;
@@ -494,12 +495,12 @@ impl World {
         self.wake_client(n);
     }
 
-    /// Sends a packet along the path between clients and edge, which loses,
-    /// repeats and reorders.
+    /// Sends a packet along the path between clients and edge, which loses, duplicates and
+    /// reorders packets.
     pub fn cross(&mut self, lane: usize, packet: Packet, event: fn(Packet) -> Event) {
         let path = self.plan.path;
-        // A SYN that comes again after its connection has ended is not modelled: the
-        // accept queue alone cannot tell its tuple's lives apart (see `Primary::bind`).
+        // A duplicate SYN that arrives after its connection has ended is not modelled: the
+        // accept queue cannot tell connections on the same tuple apart (see `Primary::bind`).
         let syn = packet.is(Flags::SYN);
         let copies = 1 + u64::from(self.rng.below(1000) < path.duplicate_permille && !syn);
         for _ in 0..copies {

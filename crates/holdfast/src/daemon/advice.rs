@@ -1,5 +1,5 @@
-//! Remedies for a replica that will not be promoted. Reasons come from the shim
-//! and from the machines; here they meet their remedy.
+//! Remedies for people: what to do when a replica cannot be promoted, or a server has ended.
+//! The reasons come from the shim and the state machines; this file adds the remedy to each.
 
 use super::member::{REJOINS, RESTART_BOTH};
 use super::said::Said;
@@ -11,14 +11,15 @@ use std::path::Path;
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
 
-/// What helps after a server that was not rebuilt.
+/// Remedy when a server that has ended was not rebuilt.
 pub const AFTER_FALL: &str = "look at the server's log, and at what that client sent; then start the \
     group again";
-/// What is said where both servers have ended, and what helps.
+/// Reason, and below it remedy, when the servers of both members have ended.
 pub const NOBODY_SERVES: &str = "nobody serves: the servers of both members have ended";
 pub const START_ANEW: &str = "look at the servers' logs, and start both members anew";
 
-/// What a member says whose server has ended, as the other's has: it waits for nobody.
+/// The state of a member whose server has ended, as the other's has. A remedy that tells the
+/// operator to wait for the other member is replaced by [`START_ANEW`].
 #[must_use]
 pub fn nobody_serves(own: &Said) -> Said {
     let waits = own.remedy.contains(REJOINS) || own.remedy.starts_with(AWAIT_BACKUP);
@@ -29,17 +30,17 @@ pub fn nobody_serves(own: &Said) -> Said {
     Said { reason, remedy: START_ANEW.to_owned(), ..own.clone() }
 }
 
-/// What helps a primary whose server has ended, if a backup follows it.
+/// Remedy for a primary whose server has ended while a backup follows it.
 pub const AWAIT_BACKUP: &str = "wait for the backup; it needs the edge's daemon to take over";
 
-/// What helps a server that has never served.
+/// Remedy for a server that ended before it ever served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
 
 /// Cause of a takeover if nothing but the server's start is known.
 pub const ENDED_AT_START: &str = "the primary's server ended at its start";
 
-/// Reason for a server that has ended before it has served anybody: `how`, if that is
-/// known, and where its output is.
+/// The reason when a server has ended before it served anybody: `how` it ended, if that is
+/// known, and the file `log` with its output.
 #[must_use]
 pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     let how = how.map_or_else(String::new, |how| format!(", {how}"));
@@ -50,12 +51,12 @@ pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     format!("the server ended at its start{how}; {log}")
 }
 
-/// Reason for a server that has forked and left.
+/// Reason, and below it remedy, for a server that forked and let its first process end.
 pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
 pub const FOREGROUND: &str = "start it in the foreground: nginx with `daemon off;`, redis without `daemonize yes`, others \
      with -f, -F, -D or -n; what ran on was ended, for nobody could have protected it";
 
-/// Parts of reasons, each with the remedy before it joins again.
+/// Texts that occur in reasons, each with what to do before the member can join again.
 const REMEDIES: [(&str, &str); 7] = [
     (
         "did Lock",
@@ -78,10 +79,12 @@ const REMEDIES: [(&str, &str); 7] = [
     ("the primary did", "look for that call in `holdfast support`"),
 ];
 
-/// Parts of reasons for which no attempt to join will ever succeed: the server's own doing.
+/// Texts that occur in reasons for which no attempt to join will ever succeed, because of what
+/// the server itself does.
 const FOR_GOOD: [&str; 2] = ["child process of the server", "it can never be copied"];
 
-/// What helps where nobody will ever join this server: its setting, and new servers.
+/// The remedy when this server can never be copied; `None` for any other reason. It is another
+/// setting of the server, and a new start.
 fn for_good(reason: &str) -> Option<String> {
     let is_child = reason.contains("child process of the server");
     let what = if is_child {
@@ -94,8 +97,8 @@ fn for_good(reason: &str) -> Option<String> {
     is_known.then(|| format!("{what}; then {RESTART_BOTH}"))
 }
 
-/// What helps a cold backup that has lost what it keeps in `spool_dir`, said on any host;
-/// `None`: the reason is another one.
+/// The remedy when a cold backup has lost what it keeps in `spool_dir`; `None` for any other
+/// reason. Every host may say it.
 fn room(reason: &str) -> Option<String> {
     let (_, rest) = reason.split_once("the spool in ")?;
     let dir = rest.split([' ', ':', ';']).next().unwrap_or_default();
@@ -105,7 +108,7 @@ fn room(reason: &str) -> Option<String> {
     ))
 }
 
-/// The remedy of a member whose server speaks alone for `reason`: `other` may join.
+/// The remedy for a member whose server runs alone for `reason`: `other` may join.
 #[must_use]
 pub fn alone(reason: &str, other: &str) -> String {
     let tries = |help: String| format!("{help}; {other} tries again by itself");
@@ -113,7 +116,8 @@ pub fn alone(reason: &str, other: &str) -> String {
     known.unwrap_or_else(|| format!("start {other}'s daemon, if it does not run: it joins"))
 }
 
-/// The remedy of a member whose server speaks alone, and that `other` has tried to join.
+/// The remedy for a member whose server runs alone because an attempt of `other` to join it
+/// has failed.
 #[must_use]
 pub fn unjoined(reason: &str, other: &str) -> String {
     let tries = |help: String| format!("{help}; {other} tries again by itself");
@@ -126,15 +130,16 @@ pub fn unjoined(reason: &str, other: &str) -> String {
     })
 }
 
-/// The remedy of a member that was not let in, or whose attempt to join has failed; `else_`
-/// where nothing better is known.
+/// The remedy for a member that was turned away, or whose attempt to join has failed; `else_`
+/// if nothing better is known.
 #[must_use]
 pub fn not_joined(reason: &str, else_: &str) -> String {
     let room = || room(reason).map(|help| format!("{help}; it tries again by itself"));
     for_good(reason).or_else(room).unwrap_or_else(|| else_.to_owned())
 }
 
-/// The remedy of a cold backup that could not build the server it was to take over from `other`.
+/// The remedy for a cold backup that could not build the server with which it was to take over
+/// from `other`.
 #[must_use]
 pub fn after_not_building(other: &str) -> String {
     format!(
@@ -144,7 +149,7 @@ pub fn after_not_building(other: &str) -> String {
     )
 }
 
-/// The remedy of a backup that gives up.
+/// The remedy for a backup that gives up in this `state`, for this `reason`.
 #[must_use]
 pub fn after_giving_up(state: State, reason: &str) -> String {
     if state == State::Ended {

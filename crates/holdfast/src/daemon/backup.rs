@@ -57,15 +57,16 @@ struct BackupDaemon<'n, 'a> {
     /// The replica; `None` until the image of a server that is joined has come.
     replica: Option<Server>,
     incoming: Option<Incoming>,
-    /// What is kept of a replica that no takeover needs yet, until that replica has
-    /// caught up with it.
+    /// A cold backup's spool, until the server that a takeover builds from it has executed
+    /// all of it.
     cold: Option<Cold>,
     /// Bytes that clients have acknowledged of connections that the replica has not
     /// reached yet; `u64::MAX` for those that are over.
     unnoted: BTreeMap<u32, u64>,
-    /// Those of them that were over when a new image was asked for.
+    /// Accept numbers in `unnoted` of connections that were over when a new image was
+    /// requested.
     over_before: Vec<u32>,
-    /// When these are looked at again.
+    /// When `unnoted` is looked at again.
     settle_at: Instant,
     /// The gate, which passes everything until this member is the primary of a
     /// backup.
@@ -82,12 +83,12 @@ struct BackupDaemon<'n, 'a> {
     is_peer_ready: bool,
     malformed: u64,
     sockets: TakeoverSockets,
-    /// The primary's latest words about itself.
+    /// The primary's latest report of its own state.
     says: Option<Said>,
     /// Whether the primary has said that its server listens at every service, or
     /// the replica's does.
     has_served: bool,
-    /// The server is rebuilt on the host on which it has fallen.
+    /// Whether the server is rebuilt on the host on which it has ended (decision 31).
     rebuilds: bool,
     /// The primary has said that it is stopped: it has not died.
     stopped: bool,
@@ -99,15 +100,15 @@ struct BackupDaemon<'n, 'a> {
     place: PacketCpu,
     ended: bool,
     watches_replica: bool,
-    /// How the replica had ended before this daemon ended it.
+    /// How the replica ended, if it did so before this daemon killed it.
     own_end: Option<Ending>,
     restorer: SocketRestorer,
     barred: Barred,
     alone: Option<(Alone, Option<Listener>)>,
 }
 
-/// The sockets by which a takeover speaks. Opened beforehand and never closed
-/// on the way: closing a packet socket waits for the kernel for milliseconds.
+/// The sockets through which a takeover sends. They are opened beforehand, and not closed
+/// during the takeover: closing a packet socket takes the kernel milliseconds.
 struct TakeoverSockets {
     raw: RawSender,
     addresses: AddressSocket,
@@ -133,8 +134,8 @@ pub enum Ended {
     Survives(Box<Survivor>),
 }
 
-/// Opens what keeps this host silent, and what listens for it. The programs take a while
-/// to load.
+/// Attaches the programs that keep this host's kernel from answering clients, and opens the
+/// tap. Loading the programs takes a while.
 fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapSocket)> {
     let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
     let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
@@ -144,8 +145,8 @@ fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapS
     Ok((drop, gate, tap))
 }
 
-/// Follows the primary until it dies, diverges, or the daemon is stopped. A primary whose
-/// server already runs is joined.
+/// Follows the primary until the primary dies, the replica diverges, or the daemon is stopped.
+/// If the primary's server already runs, this member joins it with an image of that server.
 ///
 /// # Errors
 /// What keeps the role from starting: interfaces, programs.
@@ -224,14 +225,14 @@ fn watch(node: &MemberContext<'_>, replica: &Server) -> anyhow::Result<()> {
 }
 
 impl BackupDaemon<'_, '_> {
-    /// Taps the member's interface if that was made anew.
+    /// Moves the tap to the member's interface if that was created again, with another index.
     fn follow_interface(&mut self) {
         if let Some(tap) = &mut self.tap {
             heed("the tap", tap.follow(self.node.link_index));
         }
     }
 
-    /// Makes the promoted replica a server that speaks alone.
+    /// Hands the promoted replica on as a server that runs alone.
     fn survive(self) -> anyhow::Result<Ended> {
         let server = self.replica.context("nobody takes over without a server")?;
         if !self.ended {
@@ -254,8 +255,9 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
     }
 }
 
-/// A client's packet as the machines take it. What a server's kernel without keys
-/// refuses (signed segments, malformed options) must not get past a dead one's.
+/// A client's packet as the machines take it; `None` if it is damaged or must be refused. A
+/// living server's kernel without keys drops signed segments (TCP MD5, TCP-AO) and malformed
+/// options, so they must not count after its death either.
 pub fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
     TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))

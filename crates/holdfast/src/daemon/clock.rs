@@ -1,4 +1,4 @@
-//! The kernel's clock as the machines count time.
+//! Converts between the kernel's monotonic clock and the machines' time (ns since an origin).
 
 use holdfast_cluster::Nanos;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ impl Clock {
         Self(origin)
     }
 
-    /// The time.
+    /// Nanoseconds from the origin to now.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.nanos(Instant::now())
     }
 
-    /// An instant as the machines count time.
+    /// Nanoseconds from the origin to `at`; 0 if that was before.
     #[must_use]
     pub fn nanos(&self, at: Instant) -> Nanos {
         Nanos(at.saturating_duration_since(self.0).as_nanos() as u64)

@@ -1,5 +1,5 @@
-//! A member's lasting channel to the edge: it connects, tries again, and speaks
-//! when it can. It owns one token of the caller's event loop.
+//! A member's channel to the edge: it connects, reconnects after a loss, and sends while it is
+//! open. It owns one token of the caller's event loop.
 //!
 //! The same type serves any channel that this side opens; the backup also
 //! reaches the primary with it.
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts.
+/// Pause between two attempts to connect.
 pub const RETRY: Duration = Duration::from_millis(100);
 
 /// The result of a turn of the link.
@@ -26,7 +26,7 @@ pub enum LinkEvent {
     Failed(ChannelError),
 }
 
-/// Connects to `address` for as long as it exists.
+/// Keeps a channel to `address` open: reconnects for as long as this value exists.
 pub struct Dialer {
     address: SocketAddr,
     identity: Identity,
@@ -70,7 +70,7 @@ impl Dialer {
         self.channel.as_ref().filter(|_| self.opened).map(Channel::peer)
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that are queued and not sent yet.
     #[must_use]
     pub fn backlog_bytes(&self) -> usize {
         self.channel.as_ref().map_or(0, Channel::backlog_bytes)
@@ -117,8 +117,8 @@ impl Dialer {
         }
         let newly_open = !self.opened && self.channel.as_ref().is_some_and(Channel::is_open);
         self.opened |= newly_open;
-        // What arrived with the handshake is buffered: no readiness will report
-        // it.
+        // What arrived together with the handshake is in the channel's buffer, and epoll will
+        // not report it.
         if let Some(Err(error)) = self.channel.as_mut().filter(|_| newly_open).map(|c| c.recv(each))
         {
             return self.lose(now, error);
@@ -132,7 +132,7 @@ impl Dialer {
         }
     }
 
-    /// Hands on what has come on an open channel, and does nothing else.
+    /// Passes each message that has arrived to `each`, and does nothing else.
     pub fn recv(&mut self, now: Instant, mut each: impl FnMut(Message<'_>)) -> LinkEvent {
         let Some(channel) = self.channel.as_mut().filter(|_| self.opened) else {
             return LinkEvent::Nothing;
@@ -183,7 +183,7 @@ impl Dialer {
     }
 }
 
-/// Traces the beginning of a message: the rest of a long one is payload.
+/// Writes the beginning of a message to the trace log; the rest of a long one is payload.
 fn trace_message(way: &str, message: &Message<'_>) {
     const CHARS_MAX: usize = 120;
     if tracing::enabled!(tracing::Level::TRACE) {

@@ -5,13 +5,13 @@ use super::member::{MemberContext, Tokens};
 use holdfast_member::host::{End, Hosted, Turn};
 use std::time::Instant;
 
-/// Most turns in a row that wait for nothing, when the log grows as fast as it is
+/// Most turns in a row without a look at the event loop, when the log grows as fast as it is
 /// read.
 const BUSY_TURNS: u32 = 64;
 
 /// What a role's machine works with.
 pub trait Role<'a>: Hosted<Context = MemberContext<'a>> {
-    /// Notes what has come, which is in the node's tokens.
+    /// Notes what has become ready; the tokens are in the context's `tokens`.
     fn handle_ready(&mut self) {}
 }
 

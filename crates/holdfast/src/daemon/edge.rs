@@ -49,10 +49,9 @@ use wire::Wire;
 
 /// Real-time priority: above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// Time for which a host that uses another's name counts as there after it was
-/// last seen.
+/// Time after its last attempt for which a host that uses another member's name is reported.
 const DOUBLE_LASTS: Duration = Duration::from_secs(3);
-/// Time that a host which uses another's name gets to read why it is refused.
+/// Time that a refused channel stays open, so that the host can read why it was refused.
 const TURNED_AWAY: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
@@ -70,28 +69,29 @@ struct EdgeDaemon<'a> {
     listener: Listener,
     machine: EdgeMachine,
     wire: Wire,
-    /// Hosts that connected with the name of another, by the index of that name,
-    /// and when each was last seen.
+    /// When a second host last connected with the name of a connected member, by that member's
+    /// index.
     doubles: BTreeMap<usize, Instant>,
-    /// Channel of a host that uses another's name, and until when it may read why it
-    /// is refused.
+    /// Channel of a host that was refused because it uses another member's name, and when it is
+    /// closed.
     turned_away: Option<(Channel, Instant)>,
-    /// Packets of the current member that had passed when the members were last judged.
+    /// Number of the current member's packets that had passed the fence at the last
+    /// [`Self::watch`].
     spoken: u64,
     /// Members whose handshakes fail, by index.
     distrusted: BTreeMap<usize, Distrusted>,
     ways: Ways,
     host: Host,
-    /// Tells when programs and ports are to be looked for.
+    /// Tells when the eBPF programs and the members' ports must be checked.
     changes: Changes,
     announced: Announced,
     /// The last takeover, as its survivor reports it.
     last_takeover: Option<Takeover>,
-    /// When to tell the members the edge's own state.
+    /// When to tell the edge's own state to the members.
     repetition: Repetition,
 }
 
-/// Runs the edge until a signal ends it. The programs stay in the kernel.
+/// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
@@ -130,7 +130,7 @@ impl<'a> EdgeDaemon<'a> {
             period: Nanos(config.heartbeat().as_nanos() as u64),
         };
         let machine = EdgeMachine::new(&setup, file.state().clone(), Nanos(0))?;
-        // Pins of an earlier life are its data path, which goes on.
+        // Pins of an earlier daemon belong to a data path that is in use, and stay.
         let is_fresh = !has_pins(&config.pin_dir(Role::Edge));
         let daemon = Self::begin(config, listener, file, machine);
         if daemon.is_err() && is_fresh {
@@ -241,7 +241,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Takes members whose handshake is complete.
+    /// Accepts members whose handshake is complete.
     fn accept(&mut self, now: Instant) {
         loop {
             match self.listener.accept(now) {
@@ -261,8 +261,8 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Notes a failed handshake from a member's address: it explains why that
-    /// member does not come.
+    /// Notes a failed handshake from a member's address: it explains why that member does not
+    /// connect.
     fn doubt(&mut self, error: &ChannelError, now: Instant) {
         let ChannelError::Refused { from, why, .. } = error else { return };
         let index = self.config.members.iter().position(|member| member.address.ip() == *from);
@@ -276,7 +276,7 @@ impl<'a> EdgeDaemon<'a> {
     }
 
     fn admit(&mut self, index: usize, channel: Channel, now: Instant) {
-        // The end of the member's last life comes before this one.
+        // Messages and the end of the member's previous channel come first.
         self.hear(index, now);
         if !self.machine.admits(index) {
             return self.turn_away(index, channel, now);
@@ -292,8 +292,8 @@ impl<'a> EdgeDaemon<'a> {
         self.hear(index, now);
     }
 
-    /// Turns away a host that uses the name of a member that answers: the first
-    /// one stays.
+    /// Refuses a host that uses the name of a member that is connected and answers: the first one
+    /// stays.
     fn turn_away(&mut self, index: usize, mut channel: Channel, now: Instant) {
         let reason = format!(
             "another host is connected as `{}`; stop holdfast on one of them, or give it a name of its own",
@@ -304,13 +304,13 @@ impl<'a> EdgeDaemon<'a> {
         }
         let told = channel.send(&Message::Refused { reason: &reason, again: true });
         heed("turning away", told.and_then(|()| channel.flush()));
-        // Closing the channel at once might discard these words.
+        // Closing the channel at once might discard this message.
         if self.turned_away.is_none() {
             self.turned_away = Some((channel, now + TURNED_AWAY));
         }
     }
 
-    /// Receives from a member and does what it wishes.
+    /// Receives messages from a member and handles its requests.
     fn hear(&mut self, index: usize, now: Instant) {
         let (words, result) = self.wire.links.receive(index);
         let at = self.wire.clock.nanos(now);
@@ -351,14 +351,14 @@ impl<'a> EdgeDaemon<'a> {
         self.machine.handle_closed(index, why, self.wire.clock.nanos(now), &mut self.wire);
     }
 
-    /// Sends beats, and judges who has been silent for too long.
+    /// Sends heartbeats, and decides who has been silent for too long.
     fn watch(&mut self, now: Instant) {
         let at = self.wire.clock.nanos(now);
         if self.machine.next_deadline() > at {
             return;
         }
         for index in 0..self.machine.count() {
-            // A message that has come already is not missing.
+            // A heartbeat that waits in the socket does not count as missing.
             self.hear(index, now);
             if let Some(heard) = self.wire.links.heard(index) {
                 self.machine.handle_pulse(index, heard);
@@ -370,7 +370,7 @@ impl<'a> EdgeDaemon<'a> {
         self.settle(now);
     }
 
-    /// Takes finished writes, and the grant that waited for them.
+    /// Takes the results of finished disk writes, and sends the grant that waited for one.
     fn written(&mut self, now: Instant) {
         let before = self.wire.disk.failure().map(str::to_owned);
         while let Some((number, outcome)) = self.wire.disk.take(now) {
@@ -388,7 +388,7 @@ impl<'a> EdgeDaemon<'a> {
         self.wire.disk.try_again(state, self.machine.is_calm(), now);
     }
 
-    /// Looks whether this host forwards, and its frames reach the members.
+    /// Checks, when it is due, whether this host forwards and its frames reach the members.
     fn look(&mut self, now: Instant) {
         if self.host.look_at <= now {
             self.mend();
@@ -406,7 +406,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Tells the members the edge's own state.
+    /// Tells the edge's own state to the members.
     fn say(&mut self, now: Instant) {
         let own = self.own();
         if self.repetition.is_news(&own) {

@@ -1,10 +1,9 @@
 //! The edge's memory on disk: the epoch, its current member, and whether the
 //! operator has closed the edge (decision 21).
 //!
-//! Two blocks of one file are written in turn; the one with the higher number
-//! counts. A crash in the middle of a write damages the older one only, and a
-//! promotion waits for one write in place and one `fdatasync`, never for the
-//! creation of a file.
+//! Two blocks of one file are written in turn; the one with the higher number counts. A crash
+//! in the middle of a write damages only the older block. A promotion waits for one write in
+//! place and one `fdatasync`, never for the creation of a file.
 
 use crate::lock;
 use holdfast_cluster::state::{
@@ -15,7 +14,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes that a torn write may destroy: no disk has larger physical sectors.
+/// Size of a block in bytes, the most that a torn write may destroy: no disk has larger physical
+/// sectors.
 const BLOCK_BYTES: u64 = 4096;
 
 /// Size of the file.
@@ -131,8 +131,8 @@ impl StateFile {
     }
 }
 
-/// Refuses what this program never wrote, whatever has become of it: another kind of file, or one
-/// that has another size and another beginning.
+/// Refuses a path that is not a regular file, and a file that this program cannot have written,
+/// even in part: one that has another size and another beginning.
 fn refuse_foreign(path: &Path) -> Result<(), StateFileError> {
     let failed = |error| StateFileError::Io { path: path.to_owned(), error };
     let found = std::fs::metadata(path).map_err(failed)?;
@@ -156,9 +156,8 @@ fn take_lock(path: &Path) -> Result<File, StateFileError> {
     lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })
 }
 
-/// Creates the file: all blocks appear together or not at all, and say the same.
-/// The file itself is returned, because a moment later somebody else's may be at
-/// `path`.
+/// Creates the file with `text` in every block, by a rename: all blocks appear together or not
+/// at all. Returns the file itself, because a moment later another one may be at `path`.
 fn create(path: &Path, text: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = path.with_extension("new");
@@ -233,7 +232,7 @@ mod tests {
         remove(&path);
     }
 
-    /// The device accepts every write and can put none on a disk.
+    /// `/dev/null` accepts every write and cannot be synced.
     #[test]
     fn what_is_not_synced_is_not_kept() {
         let path = path("unsynced");

@@ -1,21 +1,20 @@
-//! What a daemon has in its `run_dir`: by that verbs find it, and the next daemon what this
-//! one has put into the kernel.
+//! The files of a daemon in `run_dir`: through them commands find the daemon, and its successor
+//! finds what it has put into the kernel (pinned programs and maps).
 
 use crate::admin::{Events, Look};
 use crate::status::{State, Status};
 use std::path::Path;
 
-/// What to do where it cannot be put back.
+/// Remedy when they cannot be put back.
 pub const REMEDY: &str = "look at the file system of `run_dir`: until it takes files and mounts \
                           again, do not start this daemon anew";
 
-/// What could not be put back.
+/// Which files could not be put back, and why; `None`: all are there.
 #[derive(Debug, Default)]
 pub struct Kept(Option<String>);
 
 impl Kept {
-    /// Takes what a look has found; whether somebody had removed something, and it is there
-    /// again.
+    /// Takes the result of a check of the files; true if some had been removed and are put back.
     pub fn take(&mut self, look: Option<Look>, run_dir: &Path, events: &mut Events) -> bool {
         let Some(Look { mended, lost }) = look else { return false };
         if mended {
@@ -29,12 +28,12 @@ impl Kept {
         mended
     }
 
-    /// What a next daemon would not find, and why.
+    /// What a successor of this daemon would not find, and why.
     pub fn lost(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
-    /// Who could not be started again does not protect.
+    /// Lowers a protected status: a daemon that could not be started again does not protect.
     pub fn show(&self, status: &mut Status) {
         if let (State::Protected, Some(reason)) = (status.state, &self.0) {
             status.state = State::Unprotected;

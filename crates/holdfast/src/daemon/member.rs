@@ -52,17 +52,17 @@ pub const ROLE: u64 = 16;
 pub use crate::status::{REJOINS, RESTART_BOTH};
 pub use lives::run;
 
-/// Longest time for loading programs and starting a server on the slowest
-/// machine.
+/// Longest time for loading programs and starting a server on the slowest machine; for so long
+/// the loop is excused.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Time between two signs of life to the edge, and to anybody who asks, from a
-/// busy member.
+/// Time between two turns of the links, the admin socket and the heartbeats while the member is
+/// busy with long work.
 const ATTEND_EVERY: Duration = Duration::from_millis(5);
 /// Real-time priority of the daemon: it only ever runs for microseconds, and a
 /// late heartbeat looks like death.
 const PRIORITY: i32 = 10;
 
-/// What a member's loop works with.
+/// What the loops of all roles of a member share.
 pub struct MemberContext<'a> {
     pub config: &'a Config,
     pub me: &'a Member,
@@ -74,53 +74,53 @@ pub struct MemberContext<'a> {
     pub edge: Dialer,
     pub status: Status,
     pub events: Events,
-    /// What the member has heard.
+    /// What the member has learnt from the edge and the other member.
     pub member: MemberState,
     pulse: Pulse,
-    /// Receives the proof of the edge's path to this member; a backup's tap
-    /// brings it instead.
+    /// Receives the edge's test frames (signs), which prove that its path to this member works.
     signs: SignSocket,
-    /// Number of the interface, which has another one when it was made anew; and when that is
-    /// looked at.
+    /// Index of the member's interface; an interface that was made anew has another one.
     pub link_index: u32,
+    /// When the index is checked again.
     link_at: Instant,
+    /// Whether the tap receives the signs instead, as on a backup.
     pub signs_by_tap: bool,
     /// This member's own state; the status also tells what the others say.
     own: Said,
-    /// What the edge says about itself, once it has; and what the other member
-    /// says.
+    /// The edge's own state, as it last reported it.
     edge_says: Option<Said>,
-    /// Whether the service was served when somebody was last heard.
+    /// Whether clients were being served when the edge or the other member was last heard.
     serves: bool,
+    /// The other member's own state, as it last reported it.
     pub other_says: Option<Said>,
     /// Why the edge, or the other member, and this one do not trust each other:
     /// reason and remedy.
     distrust: Option<(String, &'static str)>,
-    /// Why the primary has not let this member join, as was said last, and the remedy.
+    /// Why the primary has not let this member join (its last answer), and the remedy.
     pub put_off: Option<(String, String)>,
-    /// When the edge is told again; of a change it is told at once.
+    /// When this member's state is repeated to the edge; a change is told at once.
     say_at: Instant,
-    /// When the edge was last there.
+    /// When the channel to the edge was last open.
     edge_at: Instant,
     mend_at: Instant,
-    /// A program that was removed and cannot be put back.
+    /// Why a program or address that was removed cannot be put back.
     torn: Option<String>,
     kept: Kept,
-    /// Clients that this host's answers do not reach: reason and remedy.
+    /// Reason and remedy if this host's answers do not reach clients.
     way_lost: Option<(String, String)>,
-    /// Tells when programs and addresses are to be looked for.
+    /// Tells when programs and addresses must be checked.
     changes: Changes,
-    /// The server's process.
+    /// The server's process id.
     pub server: Option<u32>,
-    /// Its standard input, output and error, as it was given them.
+    /// The standard input, output and error that the server was started with.
     pub standard: Standard,
-    /// Whether the server outlives this daemon, and so is noted in `run_dir`, or is
-    /// about to be.
+    /// Whether the server outlives this daemon.
     pub loose: bool,
+    /// Whether that is noted in `run_dir`, or is about to be.
     pub noted_loose: bool,
     /// Whether the daemon ends once the other member has taken over.
     leaves: bool,
-    /// What had come when the loop last waited.
+    /// Tokens that were ready when the loop last waited.
     pub tokens: Tokens,
     started: Instant,
 }
@@ -219,17 +219,17 @@ impl<'a> MemberContext<'a> {
         node.poll.add(&node.signals, SIGNALS, Interest::Read)?;
         node.poll.add(&node.signs, SIGNS, Interest::Read)?;
         if config.group.realtime {
-            // Without the right to it the daemon works, only less punctually.
+            // Without the privilege the daemon works, only less punctually.
             heed("real-time priority", priority::set_realtime(PRIORITY));
             heed("locking memory", process::lock_memory());
         }
-        // Images of servers come and go.
+        // Images of servers need large pieces of memory for a short time: they go back at once.
         process::keep_no_large_pieces();
         Ok(node)
     }
 
-    /// Turns the link to the edge: says hello when it opens, notes a new epoch,
-    /// and hands every message on. Returns whether the link has just opened.
+    /// Drives the channel to the edge: sends the hello when it opens, notes a new epoch, and
+    /// passes every message to `each`. Returns whether the channel has just opened.
     pub fn hear_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut says = None;
         let Self { edge, member, poll, .. } = self;
@@ -275,16 +275,16 @@ impl<'a> MemberContext<'a> {
         (self.member.epoch, self.status.epoch) = (epoch, epoch);
     }
 
-    /// Notes that another member has replaced this one, which is silent from
-    /// now on.
+    /// Notes that another member has replaced this one, which sends nothing to clients from now
+    /// on.
     pub fn set_replaced(&mut self, newer: &CurrentMember) {
         let reason = format!("{} is current in epoch {}", newer.current, newer.epoch);
         self.set_state(Role::None, State::Fenced, &reason, REJOINS);
         (self.status.connections, self.other_says) = (0, None);
     }
 
-    /// Waits for the role's descriptors; admin requests and signals are served
-    /// here, and the other descriptors' tokens are kept. Returns whether to
+    /// Waits until a descriptor is ready, or until `deadline`. Admin requests and signals are
+    /// served here; the tokens of the role's descriptors are kept in `tokens`. Returns whether to
     /// stop.
     ///
     /// # Errors
@@ -313,8 +313,8 @@ impl<'a> MemberContext<'a> {
         Ok(false)
     }
 
-    /// Serves what [`Self::wait`] serves, for a role that is busy with
-    /// something else.
+    /// Turns the heartbeats, the channel to the edge, signs and the admin socket, for a role that
+    /// is busy with something else. Signals wait.
     pub fn attend(&mut self) {
         self.feel_pulses();
         self.hear_edge(&mut |_| {});
@@ -322,15 +322,16 @@ impl<'a> MemberContext<'a> {
         self.serve_admin();
     }
 
-    /// Takes signs: the edge's frames reach this member.
+    /// Reports the newest sign to the edge: its frames reach this member.
     fn hear_sign(&mut self) {
         if let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap) {
             self.tell_sign(sign);
         }
     }
 
-    /// Does long `work` in a thread without this one's real-time priority, which would keep a
-    /// server on the same processor from running, and attends meanwhile.
+    /// Does long `work` in another thread, and calls [`Self::attend`] meanwhile. That thread does
+    /// not have this one's real-time priority, which would keep a server on the same processor
+    /// from running.
     pub fn attend_until<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let working = scope.spawn(work);
@@ -342,14 +343,14 @@ impl<'a> MemberContext<'a> {
         })
     }
 
-    /// Excuses the start: loading programs and starting servers takes seconds on a
-    /// busy machine, and nobody is in step with a member that has not begun.
+    /// Lets this member count as alive although its loop does not turn during a start: loading
+    /// programs and starting servers takes seconds on a busy machine. No backup follows a member
+    /// that has not begun, so nothing could be taken over from it.
     pub fn excuse_start(&self) {
         self.pulse.excuse(START_MAX);
     }
 
-    /// Takes what the heartbeats' thread has heard, and tells it that this loop
-    /// turns.
+    /// Takes what the heartbeat thread has received, and tells it that this loop turns.
     fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
@@ -371,7 +372,7 @@ impl<'a> MemberContext<'a> {
     }
 
     fn serve_admin(&mut self) {
-        // Nobody else notices silence between two reports.
+        // Between two reports nothing else notices that a peer has become silent.
         self.show();
         let (status, events) = (self.answer(), &self.events);
         let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
@@ -398,14 +399,14 @@ impl<'a> MemberContext<'a> {
         }
     }
 
-    /// Nanoseconds since this daemon started: the machines' time.
+    /// Nanoseconds since this daemon started, which is the state machines' time.
     #[must_use]
     pub fn nanos(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Begins to watch the other member anew: its channel, or the reason to
-    /// watch it, is new.
+    /// Starts to watch the other member afresh, because its channel, or the reason to watch it,
+    /// is new.
     pub fn renew_watch(&mut self) {
         self.member.watch.renew(Nanos(self.nanos()));
     }
@@ -427,7 +428,7 @@ impl<'a> MemberContext<'a> {
         }
     }
 
-    /// Addresses and ports that clients use.
+    /// Addresses and ports that clients connect to.
     #[must_use]
     pub fn services(&self) -> Vec<(IpAddr, u16)> {
         self.config.served()
@@ -505,8 +506,8 @@ impl<'a> MemberContext<'a> {
     }
 }
 
-/// Checks that the other member could reach this one, which becomes the primary sooner
-/// or later. A server that speaks alone is watched without that, too.
+/// Checks that this member can listen at its address, where the other one connects when this one
+/// is the primary. If a server from before this daemon runs alone here, it is not checked.
 fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
     if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
         return Ok(());
@@ -518,7 +519,7 @@ fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
     })
 }
 
-/// What a member knows before it has heard from anybody.
+/// The state of a member that has not heard from anybody yet.
 fn heard_of(config: &Config, me: &Member) -> MemberState {
     let period = Nanos(config.heartbeat().as_nanos() as u64);
     let other = &config.other(me).name;
@@ -531,7 +532,7 @@ fn heard_of(config: &Config, me: &Member) -> MemberState {
     state
 }
 
-/// Tokens that became ready.
+/// A set of tokens below 64, as bits: those that became ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens(u64);
 
@@ -542,14 +543,14 @@ impl Tokens {
     }
 }
 
-/// Adds counters to a status under a common name.
+/// Puts counters into a status, each named `prefix.name`.
 pub fn count(into: &mut BTreeMap<String, u64>, prefix: &str, counters: &[(&'static str, u64)]) {
     for (name, n) in counters {
         into.insert(format!("{prefix}.{name}"), *n);
     }
 }
 
-/// What the shim is told to do otherwise than usual.
+/// The shim's options, as bits of [`option`].
 fn shim_options(config: &Config) -> u32 {
     let trap_tsc = if config.server.trap_tsc { option::TRAP_TSC } else { 0 };
     let run = match config.server.run {

@@ -1,5 +1,6 @@
-//! The two hosts of pairing (`member::pairing`): a primary's door and a backup's link,
-//! and what a member says when its group runs without the other one.
+//! The hosts of the pairing machine (`member::pairing`): a primary that accepts its backup
+//! (`Door`), and a backup that connects to its primary (`Seeker`). Also what a member answers
+//! when there is nothing to join.
 
 use super::dialer::{Dialer, LinkEvent};
 use super::drive::{Role, drive};
@@ -20,8 +21,7 @@ use std::time::Instant;
 const LATER: &str =
     "it asks again and again; look at the other member's status if that does not end";
 
-/// The member that has come to a primary's door, and what it was told about
-/// this host.
+/// The member that has connected to a primary, and the fingerprint that it was sent.
 #[derive(Default)]
 pub struct Doorway {
     candidate: Option<Channel>,
@@ -36,7 +36,7 @@ struct Door<'n, 'a, 'l> {
     way: Doorway,
 }
 
-/// A backup that seeks its primary.
+/// A backup that connects to its primary.
 struct Seeker<'n, 'a, 'l> {
     node: &'n mut MemberContext<'a>,
     link: &'l mut Dialer,
@@ -44,16 +44,16 @@ struct Seeker<'n, 'a, 'l> {
     early: Vec<Vec<u8>>,
 }
 
-/// The result of a primary's waiting.
+/// The result of a primary's wait for its backup.
 pub enum Came {
     Backup(Channel),
     Nobody,
-    /// It was asked to stop.
+    /// The daemon is to stop.
     Stop,
 }
 
-/// Waits until a suitable backup has come, and answers its hello; or until it has
-/// waited long enough. `token` becomes its channel's.
+/// Waits until a suitable backup has connected, and answers its hello; gives up when it has
+/// waited long enough. `token` is the event loop's token for the channel.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own fingerprint.
@@ -72,8 +72,8 @@ pub fn wait_for_backup(
     })
 }
 
-/// Reaches a suitable primary: returns whether its server already runs, and the
-/// messages that came right behind its hello, encoded. `None`: asked to stop.
+/// Connects to a suitable primary: returns whether its server already runs, and the messages
+/// that came right behind its hello, encoded. `None`: the daemon is to stop.
 ///
 /// # Errors
 /// When the event loop fails, or this host cannot tell its own fingerprint.
@@ -87,7 +87,7 @@ pub fn reach_primary(
     let Seeker { node, early, .. } = seeker;
     node.set_epoch(node.member.epoch);
     let End::Met { runs } = end else { return Ok(None) };
-    // What comes of that is said anew.
+    // The members have met: an earlier refusal does not count any more.
     node.put_off = None;
     Ok(Some((runs, early)))
 }
@@ -107,7 +107,7 @@ impl<'a> Hosted for Door<'_, 'a, '_> {
 impl<'a> Role<'a> for Door<'_, 'a, '_> {}
 
 impl Doorway {
-    /// Takes connections; true if somebody has come in.
+    /// Accepts a connection; true if there was one, which is the candidate now.
     fn answer(
         &mut self,
         node: &mut MemberContext<'_>,
@@ -122,7 +122,7 @@ impl Doorway {
                 self.candidate = added.is_ok().then_some(channel);
                 self.candidate.is_some()
             }
-            // A connection from elsewhere is a stranger's, and no news.
+            // Failed handshakes from elsewhere are strangers', and are not reported.
             Err(ChannelError::Refused { from, why, .. }) if from == node.other.address.ip() => {
                 let distrust = why.distrust(&node.other.name);
                 node.doubt(distrust);
@@ -179,7 +179,7 @@ impl Doorway {
         self.candidate = None;
     }
 
-    /// The channel of the member that has come in, once the members have met.
+    /// Takes the channel of the member that has connected, once the members have met.
     pub fn take(&mut self) -> Option<Channel> {
         self.candidate.take()
     }
@@ -234,7 +234,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
             LinkEvent::Failed(error) => {
                 let distrust = error.distrust(&node.other.name);
                 node.doubt(distrust);
-                // Whatever the other member said when it last answered.
+                // What the other member answered last does not count any more.
                 let remedy = "start the other member's daemon, or look at the way to it";
                 let reason = "the primary does not answer";
                 node.put_off = None;
@@ -274,7 +274,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
             Apart::TurnedAway { again: false, .. } => {
                 self.node.set_state(status::Role::Backup, State::Ended, &reason, &remedy);
             }
-            // Why the last attempt has failed this member knows better.
+            // This member knows better why its last attempt has failed.
             Apart::TurnedAway { reason: AGAIN, .. } if self.node.put_off.is_some() => {
                 self.node.seek(&reason, &remedy);
             }
@@ -290,7 +290,7 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
     channel.flush()
 }
 
-/// A hello; `runs`: this host's server already runs.
+/// This member's hello; `runs`: its server already runs.
 fn greeting<'m>(
     node: &'m MemberContext<'_>,
     runs: bool,
@@ -316,7 +316,7 @@ fn difference(
 fn apart(node: &MemberContext<'_>, own: Option<&Fingerprint>, why: &Apart<'_>) -> (String, String) {
     match why {
         Apart::TurnedAway { reason, again } => {
-            // Some of its words name it already.
+            // Some of the other member's reasons begin with its name already.
             let is_named = reason.starts_with(node.other.name.as_str());
             let name = if is_named { String::new() } else { format!("{}: ", node.other.name) };
             let reason = format!("{name}{reason}");
@@ -336,7 +336,7 @@ fn apart(node: &MemberContext<'_>, own: Option<&Fingerprint>, why: &Apart<'_>) -
     }
 }
 
-/// Tells a member that connects why there is nothing to join.
+/// Accepts every member that connects, tells it the `reason` why it cannot join, and hangs up.
 pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: &str) {
     let again = node.own().state != State::Ended;
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
@@ -346,7 +346,7 @@ pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: 
     }
 }
 
-/// What a member is told that returns to a group which runs without it.
+/// The reason that a returning member is told when it cannot join.
 pub fn no_rejoin(node: &MemberContext<'_>) -> String {
     let MemberContext { me, status, .. } = node;
     match status.state {
@@ -357,9 +357,9 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
     }
 }
 
-/// Looks at this host's fingerprint anew for each attempt: files may have been repaired
-/// meanwhile. It takes longer than the edge waits for a heartbeat, or a caller for
-/// the status: both are served meanwhile. Signals wait.
+/// Gathers this host's fingerprint again for each attempt, because files may have been repaired
+/// since. That takes longer than the edge waits for a heartbeat, or a caller for the status, so
+/// both are served meanwhile. Signals wait.
 fn own_fingerprint(node: &mut MemberContext<'_>) -> Result<Fingerprint, String> {
     let (config, key) = (node.config, node.key.clone());
     let fingerprint = node.attend_until(|| Fingerprint::gather(config, &key));

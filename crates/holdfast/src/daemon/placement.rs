@@ -1,11 +1,10 @@
 //! Which processor a daemon, and on the primary its server, runs on.
 //!
-//! The commit of an output is one chain: the server, its daemon, the backup's
-//! daemon, the daemon and the server again, each waiting for the one before. On
-//! one processor every hand-over is a switch of threads. Between two processors
-//! it is an interrupt to one that may sleep, which costs more than all the work
-//! of the chain (measured in a virtual machine: 58 µs for a round trip between
-//! two processors, 15 µs on one).
+//! The commit of an output is one chain: the server, its daemon, the backup's daemon, the daemon
+//! and the server again, each waiting for the one before. On one processor every hand-over is a
+//! context switch. Between two processors it is an interrupt to a processor that may sleep,
+//! which costs more than all the work of the chain (measured in a virtual machine: 58 µs for a
+//! round trip between two processors, 15 µs on one).
 //!
 //! So the primary's daemon keeps itself and the server's main thread on one
 //! processor, the one that the scheduler has chosen for the server; and the
@@ -17,9 +16,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// Shortest time for which a choice stands.
+/// Shortest time that a chosen processor is kept.
 const STAYS: Duration = Duration::from_secs(1);
-/// Time for which the scheduler may then choose, if others crowd the processor.
+/// Time that the scheduler gets to choose another processor when this one is crowded.
 const LOOSE: Duration = Duration::from_millis(50);
 
 /// Place of the server's main thread.
@@ -43,7 +42,8 @@ pub struct ServerCpu {
 }
 
 impl ServerCpu {
-    /// `share`: whether the group wants it. With one processor there is no choice.
+    /// `share`: whether the group wants it (`share_cpu`). With one processor there is nothing to
+    /// choose, and nothing is done.
     #[must_use]
     pub fn new(share: bool, now: Instant) -> Self {
         Self {
@@ -60,8 +60,7 @@ impl ServerCpu {
         let Some(allowed) = self.allowed.filter(|_| now >= self.look_at) else { return };
         let Ok(theirs) = affinity::of(server.pid()) else { return };
         let waited = affinity::waited(server.pid()).unwrap_or_default();
-        // The server has waited for its processor for more than half of the
-        // time.
+        // The server has waited for its processor for more than half of the time since then.
         let crowded = waited.saturating_sub(self.waited) > (now - self.looked) / 2;
         (self.looked, self.waited) = (now, waited);
         self.look_at = now + STAYS;
@@ -86,8 +85,7 @@ impl ServerCpu {
     fn keep(&mut self, server: &Server) {
         let Ok(cpu) = affinity::last_cpu(server.pid()) else { return };
         let only = CpuSet::one(cpu);
-        // The word comes first, so that no new thread of the server is kept by
-        // mistake.
+        // The shim is told first: it lets the server's new threads run on all processors.
         server.memory.header().kept.0.store(1, Release);
         self.place = Place::Kept(cpu);
         if affinity::set(server.pid(), &only).is_err() || affinity::set(0, &only).is_err() {
@@ -95,7 +93,7 @@ impl ServerCpu {
         }
     }
 
-    /// Leaves both to the scheduler.
+    /// Leaves the server and the daemon to the scheduler.
     pub fn release(&mut self, server: &Server) {
         let Some(allowed) = self.allowed else { return };
         if let Place::Kept(_) = self.place {

@@ -61,37 +61,37 @@ struct PrimaryDaemon<'n, 'a> {
     /// The channel to the backup; `None` while it is being read, and while
     /// nobody has come.
     peer: Option<Channel>,
-    /// The door for a joining member, while the server speaks alone.
+    /// Accepts a joining member, while the server runs alone.
     door: Doorway,
     image: Option<Outgoing>,
     /// Whether the channel is of no use any more.
     is_peer_gone: bool,
     is_peer_ready: bool,
-    /// SYN-ACKs that the gate holds back.
+    /// SYN-ACKs that the gate holds back until the backup has their record.
     held: BTreeMap<ConnId, Vec<u8>>,
     /// A key for each service, to ask who would get a connection to it.
     service_keys: Vec<ConnKey>,
-    /// What the backup says about itself.
+    /// The backup's own state, as it last reported it.
     says: Option<Said>,
-    /// Last known percentage of the server that a joiner has, until the joiner says
-    /// that it could take over.
+    /// Percentage of the server that a joining member has, until that member reports that it
+    /// could take over.
     joins: Option<u8>,
     repetition: Repetition,
     services: Services,
     /// Whether the server has listened at every service.
     has_served: bool,
     watching_write: bool,
-    /// Whether server and gate are not watched for what they say.
+    /// Whether server, gate and listener no longer wake the loop.
     apart: bool,
     /// Whether the server's socket wakes the loop.
     hears_control: bool,
     ended: bool,
     place: ServerCpu,
-    /// Set once the server speaks alone, or another member speaks.
+    /// Set while the server runs alone.
     alone: Option<Alone>,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
-    /// What the server can be rebuilt of, where it speaks alone.
+    /// What the server can be rebuilt from while it runs alone.
     kept: Option<Kept>,
 }
 
@@ -116,7 +116,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let gate = node.attach_gate(false)?;
     node.clear_earlier_life(Own::Gate)?;
     if node.config.group.mode == Mode::Cold {
-        // Its backup has no replica that could begin with it, and so joins.
+        // A cold backup has no replica that could start together with it, so it joins.
         return start_alone(node, listener, gate);
     }
     // The programs first, because they take a while: the backup counts heartbeats
@@ -160,24 +160,24 @@ fn start_alone(
     run_alone(node, Survivor { server, gate, conns, listener, alone, barred })
 }
 
-/// A member whose server speaks alone: it has taken over, or no backup has come.
+/// A member whose server runs alone: it has taken over, or no backup has come.
 pub struct Survivor {
     pub server: Server,
     pub gate: Gate,
     /// Connections that the takeover has carried over, as the gate knows them.
     pub conns: Vec<Held>,
-    /// The listener for a joining member, once it was opened to answer one.
+    /// The listener for joining members, if it is open already.
     pub listener: Option<Listener>,
     pub alone: Alone,
     /// Listeners whose port somebody else holds.
     pub barred: Barred,
 }
 
-/// Serves alone until somebody joins, and then as a primary like any other. A server that
-/// falls while it is alone is rebuilt, where the file says so.
+/// Serves alone until a member joins, and then as a primary like any other. A server that
+/// crashes while it is alone is rebuilt if the configuration says so.
 ///
 /// # Errors
-/// When the event loop fails, or nobody could be heard.
+/// When the event loop fails, or this member cannot listen for one that joins.
 pub fn run_alone(node: &mut MemberContext<'_>, mut survivor: Survivor) -> anyhow::Result<End> {
     loop {
         let fallen = match run_once(node, survivor)? {
@@ -191,10 +191,10 @@ pub fn run_alone(node: &mut MemberContext<'_>, mut survivor: Survivor) -> anyhow
     }
 }
 
-/// How a member ends whose server spoke alone.
+/// How the role of a member whose server ran alone ends.
 enum Lone {
     Over(End),
-    /// Its server has fallen, and is rebuilt.
+    /// Its server has crashed, and is to be rebuilt.
     Fell(Box<Fallen>),
 }
 
@@ -220,7 +220,7 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
     let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;
     match (end, machine.take_kept(), this.kept.take()) {
         (End::Fallen, Some(machine), Some(kept)) => {
-            // All that it had started goes with it.
+            // Processes that the server had started end with it.
             this.kill_server();
             heed("poll", this.node.poll.remove(&kept.tap.fd()));
             Ok(Lone::Fell(Box::new(Fallen { machine, kept, gate: this.gate })))
@@ -248,8 +248,8 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             door: Doorway::default(),
             image: None,
             is_peer_gone: false,
-            // What came with the handshake is buffered: no readiness will
-            // report it.
+            // What arrived together with the handshake is in the channel's buffer, and epoll
+            // will not report it.
             is_peer_ready: true,
             held: BTreeMap::new(),
             service_keys: service_keys(&node.services()),
@@ -280,7 +280,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         Ok(())
     }
 
-    /// Hears the server's socket: a server that hangs up is about to end.
+    /// Makes the server's control socket wake the loop: a server that closes it is about to end.
     fn hear_control(&mut self) -> anyhow::Result<()> {
         if !self.hears_control {
             let Some(control) = self.server.control() else { return Ok(()) };
@@ -296,8 +296,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
         }
     }
 
-    /// Gives the server to `act`, which changes it: nobody reads its log
-    /// meanwhile.
+    /// Gives the server to `act`, which changes it. `None` if somebody still reads its log.
     fn with_server<T>(&mut self, act: impl FnOnce(&mut Server) -> T) -> Option<T> {
         // A thread that takes an image holds the server.
         self.image = None;
@@ -305,7 +304,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
     }
 }
 
-/// The key of a connection to each service, from nowhere.
+/// A connection key for each service, with an unspecified client.
 fn service_keys(services: &[(IpAddr, u16)]) -> Vec<ConnKey> {
     let nowhere = |ip: IpAddr| match ip {
         IpAddr::V4(_) => mapped(Ipv4Addr::UNSPECIFIED.into()),

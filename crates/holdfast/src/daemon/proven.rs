@@ -1,8 +1,7 @@
-//! The form of datagrams that prove who sent them: heartbeats between hosts and
-//! through strings. They have one size and are authenticated with the group's key. A
-//! number within a session, and the last number that came from the other end, let a
-//! receiver tell current datagrams from recorded ones; the receiver decides what to
-//! believe.
+//! The format of authenticated datagrams: heartbeats between hosts and through strings. They
+//! have one size and a tag (MAC) made with the group's key. Each has a number within its
+//! sender's session, and echoes the last number from the other end; with these a receiver tells
+//! current datagrams from replayed ones.
 
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -19,22 +18,22 @@ pub struct Echo {
     pub number: u64,
 }
 
-/// Content of a datagram.
+/// Content of a datagram. On the wire: 5 bytes of kind and version, the fields, and the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Head, whose meaning is the kind's: sender and receiver.
+    /// Three bytes whose meaning depends on the kind: sender, receiver and the like.
     pub head: [u8; 3],
-    /// Session of its sender's life: random, not 0.
+    /// Session of its sender, new at each start of its daemon: random, not 0.
     pub session: u64,
     /// Number in the session, from 1.
     pub number: u64,
     pub echo: Echo,
-    /// Word, whose meaning is the kind's, mostly a time.
+    /// A number whose meaning depends on the kind, mostly a time.
     pub word: u32,
 }
 
 impl Datagram {
-    /// The datagram of the kind and version `magic`.
+    /// The datagram as bytes, with `magic` as its kind and version.
     pub fn encode(&self, magic: [u8; 5], key: &[u8; 32]) -> [u8; DATAGRAM_BYTES] {
         let mut bytes = [0; DATAGRAM_BYTES];
         let mut at = 0;
@@ -53,12 +52,12 @@ impl Datagram {
         bytes
     }
 
-    /// The content of `bytes`; `None` if nobody with the key made them, or for
-    /// another purpose.
+    /// The content of `bytes`; `None` if they were not made with `key`, or are of another kind
+    /// or version than `magic`.
     pub fn decode(bytes: &[u8], magic: [u8; 5], key: &[u8; 32]) -> Option<Self> {
         let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
         let (body, claimed) = bytes.split_at(BODY_BYTES);
-        // All bytes are compared, so that the duration tells nothing.
+        // All bytes are compared, so that the time it takes tells a forger nothing.
         let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
         if differ != 0 || !body.starts_with(&magic) {
             return None;

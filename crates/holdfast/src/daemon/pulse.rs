@@ -1,17 +1,15 @@
-//! Heartbeats that a busy daemon cannot delay: a thread of its own that sends a
-//! datagram to every peer in each period, and stamps those that come.
+//! Heartbeats that a busy daemon does not delay: a thread of its own sends a UDP datagram to
+//! every peer once per period, and notes when those of the peers arrive.
 //!
-//! The messages of the channel stay signs of life too, and alone suffice where a
-//! packet filter lets no datagrams through. What the datagrams add: nothing that the
-//! loop does (a start of the server, a write to the disk or to a log, a full table)
-//! delays them; a lost datagram costs one heartbeat, whereas a lost segment holds up
-//! everything behind it; and each end sends of its own accord, so that a path that
-//! fails in one direction silences one end only.
+//! Messages on the channel count as heartbeats, too, and suffice where a packet filter drops the
+//! datagrams. The datagrams are better in three ways. Nothing that the loop does (a start of the
+//! server, a write to the disk or to a log, a full table) delays them. A lost datagram costs one
+//! heartbeat, whereas a lost TCP segment holds up everything behind it. And each end sends on
+//! its own, so that a path that fails in one direction silences only one end.
 //!
-//! A daemon whose loop hangs must be found too, so each datagram says for how long its
-//! sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life. Nor is a
-//! datagram from a host that hears nothing ([`UNHEARD_MAX`]): no client reaches that
-//! host either.
+//! A daemon whose loop hangs must be noticed, too, so each datagram says for how long its
+//! sender's loop has not turned; beyond [`STUCK_MAX`] it is no sign of life. Nor is a datagram
+//! from a host that receives nothing ([`UNHEARD_MAX`]): no client reaches that host either.
 
 mod datagram;
 
@@ -30,39 +28,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// The edge's number on the wire; members have their index in the configuration.
+/// The edge's id on the wire; a member's is its index in the configuration.
 const EDGE_ID: u8 = 254;
-/// A member's peers, by the index that [`Pulse::heard`] takes.
+/// Index of the edge among a member's peers, for [`Pulse::heard`].
 pub const EDGE: usize = 0;
+/// Index of the other member.
 pub const OTHER: usize = 1;
 /// Time without a turn after which a loop counts as hung.
 const STUCK_MAX: Duration = Duration::from_secs(1);
-/// Longest wait of a loop for its heartbeats to begin, before anybody hears of it.
+/// Longest time that a starting daemon waits for its heartbeat thread to begin.
 const BEGIN_MAX: Duration = Duration::from_secs(1);
-/// Most datagrams taken in one turn; after a full turn the thread pauses, so
-/// that a stranger who floods its port takes a few percent of a processor.
+/// Most datagrams taken from a socket in one turn.
 const BATCH_MAX: usize = 64;
+/// Pause of the thread after a full turn, so that a stranger who floods its port costs a few
+/// percent of a processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Real-time priority, above the daemons' own loops.
 const PRIORITY: i32 = 21;
 
-/// One loop's end of the heartbeats. Dropping it ends them.
+/// A daemon's handle on its heartbeat thread. Dropping it ends the thread.
 pub struct Pulse {
     shared: Arc<Shared>,
     started: Instant,
 }
 
-/// What the loop and the thread tell each other; all times are in ns since
-/// `started`.
+/// What the loop and the thread share; all times are in ns since `started`.
 struct Shared {
     /// When each peer was last heard; 0: never.
     heard: Vec<AtomicU64>,
     /// When the loop last turned, or until when it is excused.
     turned: AtomicU64,
-    /// How often the thread woke more than half a period late, and its worst.
+    /// How often the thread woke more than half a period late.
     late_count: AtomicU64,
+    /// The longest time by which it ever woke late, in ns.
     late_worst: AtomicU64,
-    /// Number of datagrams that were not believed.
+    /// Number of datagrams that were forged or replayed.
     refused: AtomicU64,
     stop: AtomicBool,
 }
@@ -72,7 +72,7 @@ struct Shared {
 enum Place {
     /// Set by the configuration; datagrams from elsewhere are ignored.
     Fixed(SocketAddr),
-    /// Learnt from the peer's last datagram: it speaks first.
+    /// Learnt from the peer's last datagram: the peer sends first.
     Learnt(Option<SocketAddr>),
 }
 
@@ -133,7 +133,7 @@ impl Pulse {
             let name = std::thread::Builder::new().name("pulse".to_owned());
             name.spawn(move || {
                 if realtime {
-                    // Without the right to it heartbeats are only less punctual.
+                    // Without the privilege heartbeats are only less punctual.
                     let _ = priority::set_realtime(PRIORITY);
                 }
                 let _ = begins.send(());
@@ -141,9 +141,9 @@ impl Pulse {
             })
         });
         match spawned {
-            // A new thread is an ordinary one among all others: on a busy machine it
-            // gets its first turn only after the time of many heartbeats. A peer that
-            // hears the loop before would miss them.
+            // A new thread begins with ordinary priority: on a busy machine its first turn may
+            // come after the time of many heartbeats. A peer that knew this daemon before then
+            // would miss them, so this waits.
             Ok(_) => heed("heartbeats", first.recv_timeout(BEGIN_MAX)),
             Err(error) => {
                 tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain")
@@ -164,14 +164,14 @@ impl Pulse {
         self.shared.turned.store(until.as_nanos() as u64, Relaxed);
     }
 
-    /// When the peer at `index` last gave a sign of life, in the loop's time.
+    /// When the last valid heartbeat of the peer at `index` came, since `started`.
     #[must_use]
     pub fn heard(&self, index: usize) -> Option<Nanos> {
         let at = self.shared.heard.get(index)?.load(Relaxed);
         (at > 0).then_some(Nanos(at))
     }
 
-    /// Counters for the status.
+    /// Counters for the status, by name.
     #[must_use]
     pub fn counters(&self) -> [(&'static str, u64); 3] {
         [
@@ -283,15 +283,15 @@ impl Thread {
         }
     }
 
-    /// Takes what has come; true if there may be more.
+    /// Takes the datagrams that have arrived; true if there may be more.
     fn take(&mut self, socket: usize) -> bool {
-        // One byte more than allowed, to notice that a datagram is too long.
+        // One byte more than a datagram has, to notice those that are too long.
         let mut buffer = [0; DATAGRAM_BYTES + 1];
         for _ in 0..BATCH_MAX {
             match self.sockets[socket].recv_from(&mut buffer) {
                 Ok((len, from)) => self.heed(socket, &buffer[..len], from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // ICMP says that an earlier datagram was refused.
+                // An ICMP error about an earlier datagram of ours.
                 Err(_) => {}
             }
         }
@@ -312,7 +312,7 @@ impl Thread {
                 }
                 self.learn(index, from);
             }
-            // It may be current, and can only prove that with an answer.
+            // The sender may be current; our answer lets it prove that.
             Err(Reject::Unproven { index }) => self.answer(index, from),
             Err(Reject::Forged | Reject::Replayed) => {
                 self.shared.refused.fetch_add(1, Relaxed);

@@ -1,6 +1,6 @@
-//! Local recovery (HALR) at any edge: the host of the machine of `crates/edge`. The
-//! packets that the edge's programs copy go into its cache, and resent packets go
-//! where they would go now.
+//! Local recovery (HALR) at an edge of any group: the host of the state machine in `crates/edge`.
+//! Packets that the edge's eBPF programs copy go into its cache. Resent packets leave by the path
+//! that such packets take now, which may not be the one on which they were lost.
 
 use super::clock::Clock;
 use crate::config::recover::{Policy, Recover, Start};
@@ -34,28 +34,28 @@ pub enum RecoverError {
     Random(getrandom::Error),
 }
 
-/// Where packets now go that were cached on their way under this number.
+/// Where packets that were cached on one path are sent now.
 pub struct Way {
-    /// The program's number for the path: the string; 0 if there is only one.
+    /// The eBPF program's number of the path: the string's, or 0 if there is only one path.
     pub way: u16,
-    /// The last moment at which packets are known to have got through.
+    /// The last moment at which packets are known to have arrived.
     pub sound: Instant,
     pub exit: Rc<Exit>,
 }
 
-/// How packets leave.
+/// How resent packets leave.
 pub enum Exit {
-    /// To this host, whatever the routes say.
+    /// In frames to this next hop, whatever the routes say.
     Host(Hop),
-    /// By the routes that lead through an interface.
+    /// By the routes through this interface.
     Routed { raw: RawSender, ifindex: u32 },
-    /// Into this host again: the program sends them where it now sends such
-    /// packets.
+    /// Back into this host, where the eBPF program handles them like any packet.
     Inlet(Inlet),
 }
 
-/// The cache of one edge and its kick-start. A component of an event loop: it
-/// is readable at [`Recoverer::fd`], and due at [`Recoverer::deadline`].
+/// The cache of one edge, and its retransmissions after an outage (HALR's kick-start). A
+/// component of an event loop: it is readable at [`Recoverer::fd`], and due at
+/// [`Recoverer::deadline`].
 pub struct Recoverer {
     machine: Halr<DataPath>,
     path: DataPath,
@@ -63,12 +63,11 @@ pub struct Recoverer {
     clock: Clock,
 }
 
-/// The programs that copy, and the sockets that send.
+/// The eBPF programs that copy packets, and the sockets that send them.
 struct DataPath {
     copies: Copies,
     policy: CopyPolicy,
-    /// Key of the hash that names flows, so that nobody can make two of them
-    /// look alike.
+    /// Key of the hash that names flows: without it nobody can make two flows collide.
     secret: [u8; 16],
     scratch: Vec<u8>,
     frames: FrameSender,
@@ -76,14 +75,13 @@ struct DataPath {
     exits: BTreeMap<u16, Rc<Exit>>,
     /// Number of packets that could not be resent.
     failed: u64,
-    /// Whether somebody watches what is resent; asked once in a turn.
+    /// Whether somebody watches what is resent; asked once per turn, then remembered.
     is_watched: Option<bool>,
 }
 
 impl Recoverer {
-    /// The cache over the copies of a loaded program. It copies at once if the
-    /// configuration says `always`; `settings` turns the configuration into the
-    /// machine's.
+    /// The cache over the copies of a loaded program. Copying begins at once if the configuration
+    /// says `always`; `settings` makes the machine's configuration.
     ///
     /// # Errors
     /// [`RecoverError`].
@@ -123,13 +121,13 @@ impl Recoverer {
         Ok(this)
     }
 
-    /// Readable when much was copied.
+    /// A descriptor that is readable when many copies wait.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.path.copies.fd()
     }
 
-    /// Keeps packets because they may be lost; `true` if it did not before.
+    /// Begins to cache packets because they may be lost; `true` if it did not before.
     ///
     /// # Errors
     /// [`RecoverError::Bpf`].
@@ -137,8 +135,8 @@ impl Recoverer {
         Ok(self.machine.handle_suspected(self.nanos(now), &mut self.path)?)
     }
 
-    /// Stops, because packets are not lost any more; `true` if none is kept
-    /// from now on.
+    /// Stops caching, because packets are not lost any more; `true` if no packet is cached from
+    /// now on.
     ///
     /// # Errors
     /// [`RecoverError::Bpf`].
@@ -146,25 +144,25 @@ impl Recoverer {
         Ok(self.machine.handle_trusted(&mut self.path)?)
     }
 
-    /// Takes a share of what was copied. The rest waits for the next turn.
+    /// Takes some of the copies into the cache. The rest waits for the next turn.
     pub fn on_readable(&mut self, now: Instant) {
         self.machine.handle_copies(self.nanos(now), &mut self.path);
     }
 
-    /// Like [`Recoverer::on_readable`], if there may be anything.
+    /// Like [`Recoverer::on_readable`], if there may be any copies.
     pub fn look(&mut self, now: Instant) {
         self.machine.look(self.nanos(now), &mut self.path);
     }
 
-    /// Sets where packets go that were cached on their way under this number,
-    /// after an outage of another one.
+    /// Sets where packets that were cached on the path `way` go, if they must be resent after an
+    /// outage of another path.
     pub fn has_way(&mut self, way: u16, exit: &Rc<Exit>) {
         self.path.exits.insert(way, Rc::clone(exit));
     }
 
-    /// The service is back behind these paths: packets cached on them are
-    /// resent with [`Recoverer::poll`], which is called here for the first
-    /// time. Returns the number of flows.
+    /// Begins to resend the packets that were cached on these paths, whose service is back.
+    /// [`Recoverer::poll`] sends them, and is called here for the first time. Returns the number
+    /// of flows.
     pub fn restored(&mut self, now: Instant, ways: &[Way]) -> usize {
         self.path.is_watched = None;
         self.path.exits.extend(ways.iter().map(|way| (way.way, Rc::clone(&way.exit))));
@@ -186,7 +184,7 @@ impl Recoverer {
         self.machine.handle_timeout(self.nanos(now), &mut self.path)
     }
 
-    /// The part `cache` of `holdfast edge show`.
+    /// The object `cache` of `holdfast edge show`.
     #[must_use]
     pub fn show(&self) -> Value {
         let cache = self.machine.cache();
@@ -273,8 +271,8 @@ impl HalrHost for DataPath {
 }
 
 impl DataPath {
-    /// Sends a packet; returns the interface it left by, or 0 if the routes
-    /// choose that.
+    /// Sends a packet; returns the index of the interface it left by, or 0 if the routes choose
+    /// that. `None` if it could not be sent.
     fn send(&mut self, direction: Direction, way: u16, packet: &[u8]) -> Option<u32> {
         let Self { exits, frames, raw, .. } = self;
         if direction == Direction::OutOfCluster {
@@ -288,7 +286,7 @@ impl DataPath {
     }
 }
 
-/// Shows a copied packet to the cache.
+/// Gives a copied packet to the cache.
 fn take(
     now: u64,
     secret: &[u8; 16],
@@ -298,7 +296,8 @@ fn take(
 ) {
     let Ok(headers) = Headers::parse(copied.headers) else { return };
     let key = key(secret, &headers, copied.into);
-    // A packet that was damaged on its way is not sent on.
+    // The program holds this packet back until it is sent on from here; not if it was damaged on
+    // its way.
     if copied.is_held && headers.cut(0, &[], (0, 0), scratch).is_ok() {
         intake.hold(scratch.as_slice().into());
     }
@@ -322,7 +321,8 @@ fn take(
     }
 }
 
-/// The name of the flow in its data's direction.
+/// A hash that names the packet's flow, the same for both directions; `into`: the packet goes
+/// into the cluster.
 fn key(secret: &[u8; 16], headers: &Headers<'_>, into: bool) -> u64 {
     let from = (headers.source, headers.source_port);
     let to = (headers.destination, headers.destination_port);

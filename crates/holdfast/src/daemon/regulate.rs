@@ -1,6 +1,6 @@
-//! Rate control after a failover (PFRC) at any edge: the host of the machine of
-//! `crates/edge`. What flows send is counted, and what is advertised to them is
-//! capped, by `bpf/regulate.h`.
+//! Rate control after a failover (PFRC) at an edge: the host of the state machine in
+//! `crates/edge`. `bpf/regulate.h` counts what flows send, and caps the windows that are
+//! advertised to them.
 
 use super::clock::Clock;
 use crate::config::recover::Regulate;
@@ -10,10 +10,10 @@ use holdfast_linux::bpf::{BpfError, Measured, REGULATE_FLOWS_DEFAULT, Regulated}
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Age of a handshake beyond which its flow is left alone, unless the flow was seen
-/// since while windows were capped (RFC 5382 REQ-5): senders are not looked at
-/// before.
+/// Silence after which a flow is forgotten: 2 h 4 min (RFC 5382 REQ-5). Where rate control is
+/// off, the programs see only handshakes and ends of flows, so this is the handshake's age.
 const FLOW_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+/// Time between two sweeps for such flows.
 const FLOW_AGE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The rate control of one edge. A component of an event loop: due at
@@ -26,18 +26,18 @@ pub struct Regulator {
     aged: Instant,
 }
 
-/// The program's maps, and what was read of them.
+/// The program's maps, and what was last read from them.
 struct DataPath {
     maps: Regulated,
     /// The strings that are left.
     strings: Vec<usize>,
     before: Measured,
-    /// Bytes that wait in front of them now, where known.
+    /// Bytes that wait in the queues in front of `strings`, if known.
     queue_bytes: Option<f64>,
 }
 
 impl Regulator {
-    /// A control that caps nothing yet, over the maps of a loaded program.
+    /// A rate control over the maps of a loaded program, which caps nothing yet.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -55,9 +55,9 @@ impl Regulator {
         })
     }
 
-    /// Caps windows because only these strings are left, which carry `capacity`
-    /// bytes per second, for this many flows. `true` if windows are capped from
-    /// now on and were not before.
+    /// Caps windows because only these `strings` are left, which together carry
+    /// `capacity_bytes_per_s`, for this many `flows`. `false`: nothing is capped, because rate
+    /// control is off or no capacity is left.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -77,8 +77,7 @@ impl Regulator {
         Ok(true)
     }
 
-    /// Stops capping because all strings are back. `true` if windows were
-    /// capped until now.
+    /// Stops capping because all strings are back. `true` if windows were capped until now.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -94,7 +93,7 @@ impl Regulator {
         interval.into_iter().chain([self.aged + FLOW_AGE_PERIOD]).min()
     }
 
-    /// Does what is due; `queue_bytes` says what waits in front of these strings.
+    /// Does what is due; `queue_bytes` gives the bytes that wait in front of these strings.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses.
@@ -115,7 +114,7 @@ impl Regulator {
         self.machine.handle_timeout(at, &mut self.path)
     }
 
-    /// The part `regulate` of `holdfast edge show`.
+    /// The object `regulate` of `holdfast edge show`.
     #[must_use]
     pub fn show(&self) -> Value {
         let (clamped, refused) = self.path.maps.counts();

@@ -1,12 +1,12 @@
-//! What a daemon tells the others about itself. Each tells only what it knows by
-//! itself, so that two of them cannot wait for each other forever, and each
-//! shows the worst of its own words and of what it has heard.
+//! The state that a daemon reports to the others. Each reports only what it knows by itself, so
+//! that two daemons cannot wait for each other forever, and shows in its status the worst of its
+//! own state and of those that it has heard.
 
 use crate::status::{Phases, Role, State, Takeover};
 use holdfast_wire::message::{Message, clip};
 use std::time::{Duration, Instant};
 
-/// Time between two repetitions of the same words.
+/// Time between two reports of an unchanged state.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// A state with its reason.
@@ -25,7 +25,7 @@ impl Said {
         Self { role, state, reason: reason.to_owned(), remedy: remedy.to_owned() }
     }
 
-    /// The words of a daemon with which nothing is wrong.
+    /// The state of a daemon with which nothing is wrong.
     #[must_use]
     pub fn fine(role: Role) -> Self {
         Self { role, state: State::Protected, ..Self::default() }
@@ -36,22 +36,22 @@ impl Said {
         self.state == State::Protected
     }
 
-    /// What a peer says about itself; `None` for any other message, and for
-    /// words that only a later release knows.
+    /// The state in a peer's message; `None` for any other message, and for states that only a
+    /// later release knows.
     #[must_use]
     pub fn of(message: &Message<'_>) -> Option<Self> {
         let Message::Says { role, state, reason, remedy } = message else { return None };
         Some(Self::new(role.parse().ok()?, state.parse().ok()?, reason, remedy))
     }
 
-    /// Sends these words.
+    /// Sends this state in a message; long texts are cut.
     pub fn tell(&self, send: impl FnOnce(&Message<'_>)) {
         let (role, state) = (self.role.to_string(), self.state.to_string());
         let (reason, remedy) = (clip(&self.reason), clip(&self.remedy));
         send(&Message::Says { role: &role, state: &state, reason, remedy });
     }
 
-    /// The same, as said by the daemon `name`.
+    /// The same state, with the reporting daemon's `name` before the reason.
     #[must_use]
     pub fn quoted(&self, name: &str) -> Self {
         Self { reason: format!("{name}: {}", self.reason), ..self.clone() }
@@ -65,7 +65,7 @@ impl std::fmt::Display for Said {
     }
 }
 
-/// When a daemon tells its state again: at every change, and after [`SAY_EVERY`].
+/// When a daemon reports its state: at every change, and every [`SAY_EVERY`].
 #[derive(Debug)]
 pub struct Repetition {
     told: Option<Said>,
@@ -78,13 +78,13 @@ impl Repetition {
         Self { told: None, again_at: now }
     }
 
-    /// Whether `own` has not been said yet.
+    /// Whether `own` differs from what was reported last.
     #[must_use]
     pub fn is_news(&self, own: &Said) -> bool {
         self.told.as_ref() != Some(own)
     }
 
-    /// Whether to say `own` now; it then counts as said.
+    /// Whether to report `own` now; it then counts as reported.
     pub fn is_due(&mut self, own: &Said, now: Instant) -> bool {
         let is_due = self.is_news(own) || now >= self.again_at;
         if is_due {
@@ -94,13 +94,13 @@ impl Repetition {
         is_due
     }
 
-    /// Somebody has come who has not heard it: says it again soon.
+    /// Makes the next report due at once, because a new peer has not heard any.
     pub fn hurry(&mut self, now: Instant) {
         self.again_at = now;
     }
 }
 
-/// Tells of a takeover.
+/// Sends the report of a takeover.
 pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
     send(&Message::TookOver {
         cause: clip(&takeover.cause),
@@ -111,7 +111,7 @@ pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
     });
 }
 
-/// The takeover that a peer reports.
+/// The takeover in a peer's message; `None` for any other message.
 #[must_use]
 pub fn takeover_of(message: &Message<'_>) -> Option<Takeover> {
     let Message::TookOver { cause, phases_us, total_us, connections, at } = message else {

@@ -1,5 +1,5 @@
-//! Whether the protected server listens where clients are told to connect, or could
-//! after a takeover, and whether it moves.
+//! Whether the protected server listens where clients connect, or could do so after a takeover,
+//! and whether it still makes progress.
 
 use super::standstill::{Look, Stands, Standstill};
 use holdfast_linux::listeners::{ListenerSocket, Listening, Place};
@@ -10,25 +10,25 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a server that does not listen yet, and at one that
-/// does.
+/// Time between two checks of a server that does not listen everywhere yet.
 const LOOK_SOON: Duration = Duration::from_millis(100);
+/// Time between two checks of one that does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Most descriptors of the server that are looked through in one turn.
+/// Most descriptors of the server that are searched in one turn, so that heartbeats are not late.
 const FDS_AT_ONCE: usize = 1024;
 
-/// Descriptors of one process after the other.
+/// Iterates over the descriptors (in /proc) of one process after the other.
 type Search = std::iter::Flatten<std::vec::IntoIter<ReadDir>>;
 
-/// The server that is looked at.
+/// The server that is checked.
 #[derive(Clone, Copy)]
 pub struct Watched {
     pub pid: u32,
-    /// Whether its children are protected as it is itself.
+    /// Whether it is a family of processes: listeners of its children count, too.
     pub is_family: bool,
-    /// How far its log has come, or what else changes with all that it does, if that can
-    /// be told.
+    /// A number that changes whenever the server does anything, such as the position of its log;
+    /// `None` if there is none.
     pub moved: Option<u64>,
 }
 
@@ -43,17 +43,17 @@ impl Watched {
     }
 }
 
-/// The findings of the last look.
+/// The checks, and their latest findings.
 pub struct Services {
     socket: ListenerSocket,
     look_at: Instant,
-    /// Path of each service's listener in the server.
+    /// Path in /proc of the server's descriptor of each service's listener, once found.
     known: BTreeMap<SocketAddr, PathBuf>,
-    /// Descriptors of the server that were not looked at yet.
+    /// Searches for such a descriptor that are not finished.
     searches: BTreeMap<SocketAddr, Search>,
-    /// Places where the replica's server listened at the last look, and the number in
-    /// its table.
+    /// Addresses at which the replica's server listened at the last check.
     places: Vec<Place>,
+    /// Number of listeners in its table then.
     listed: usize,
     missing: Option<String>,
     standstill: Standstill,
@@ -77,7 +77,7 @@ impl Services {
         })
     }
 
-    /// Why not every service is served by the server; `None`: all are.
+    /// Why the server does not serve every service; `None`: it does.
     pub fn missing(
         &mut self,
         services: &[SocketAddr],
@@ -105,19 +105,20 @@ impl Services {
         self.missing.as_deref()
     }
 
-    /// How the server stood still when [`Self::missing`] last looked.
+    /// How the server stood still at the last check by [`Self::missing`]; `None`: it did not.
     pub fn stands(&self) -> Option<Stands> {
         self.stands
     }
 
-    /// Whether it is not known yet who listens: the server has too many descriptors for
-    /// one turn.
+    /// Whether it is not known yet if the server itself listens: the search through its
+    /// descriptors takes several turns.
     pub fn is_searching(&self) -> bool {
         !self.searches.is_empty()
     }
 
-    /// Why a replica could not listen where clients connect, nor where its server
-    /// has `listeners`, of which its table lists `count`; `None`: it could.
+    /// Why a replica could not listen after a takeover, because another process holds the address
+    /// of a service, or of one of its own `listeners`; `None`: it could. The table lists `listed`
+    /// of them; a change of that number makes the check due at once.
     pub fn taken(
         &mut self,
         services: &[SocketAddr],
@@ -142,7 +143,7 @@ impl Services {
         self.missing.as_deref()
     }
 
-    /// Whether the replica's server listened anywhere when [`Self::taken`] last looked.
+    /// Whether the replica's server listened anywhere at the last check by [`Self::taken`].
     pub fn is_listening(&self) -> bool {
         !self.places.is_empty()
     }
@@ -203,7 +204,7 @@ mod tests {
             assert!(turns < 10);
         }
         drop(many);
-        // Not ours: process 1 has none of our sockets.
+        // Process 1 has none of our sockets.
         let mut others = Services::open(now).expect("a socket");
         let why = others.missing(&service, watched(1), now).map(str::to_owned);
         assert!(why.is_some_and(|why| why.contains("another process")));

@@ -12,8 +12,7 @@ mod wire;
 use crate::config::spread::SpreadConfig;
 use anyhow::{Context, Result};
 
-/// Runs the daemon with this role until a signal ends it. The programs stay in
-/// the kernel.
+/// Runs the daemon of this role until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.

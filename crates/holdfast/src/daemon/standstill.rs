@@ -1,50 +1,51 @@
-//! Whether a server stands still, though its process lives: somebody has stopped it, or it
-//! hangs while clients wait at its door. One that is only busy is never said to.
+//! Whether a server makes no progress although its process lives: somebody has stopped it, or it
+//! hangs while clients wait to be accepted. A server that is only busy is never reported.
 
 use std::time::{Duration, Instant};
 
-/// How long a server has been seen stopped before it counts: who copies one, or looks into
-/// it, stops it for less.
+/// Time that a server must have been stopped before it is reported: copying it, or a debugger's
+/// short look, stops it for less.
 const STOPPED_FOR: Duration = Duration::from_millis(900);
-/// How long clients wait at the door of a server that does nothing before it hangs. A busy one
-/// accepts, or at least reads the time, now and then.
+/// Time that clients must have waited in the accept queue of a server that does nothing, before
+/// it is reported as hung. A busy server accepts, or at least reads the time, now and then.
 const HANGS_FOR: Duration = Duration::from_secs(5);
 
-/// A look at a server.
+/// What one look at a server has found.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// Its threads are stopped by a signal, or traced.
     pub is_stopped: bool,
     /// Connections that wait to be accepted.
     pub queued: u32,
-    /// What changes with all that it does; `None` where nobody can tell.
+    /// A number that changes whenever the server does anything; `None` if there is none.
     pub moved: Option<u64>,
 }
 
-/// How it stands still.
+/// How a server stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Stopped,
-    /// So many clients wait.
+    /// It does nothing while this many clients wait to be accepted.
     Hangs(u32),
 }
 
-/// What was seen before.
+/// What earlier looks have found.
 #[derive(Debug, Default)]
 pub struct Standstill {
     stopped_since: Option<Instant>,
-    /// Since when nothing has moved, and what was seen then.
+    /// Since when nothing has changed, and the last look's `queued` and `moved`.
     still_since: Option<(Instant, u32, u64)>,
 }
 
 impl Standstill {
-    /// Looks are taken now and then; `None`: it does not stand still, as far as they tell.
+    /// Takes the next look; `None` if the server does not stand still, as far as the looks tell.
     pub fn judge(&mut self, look: Look, now: Instant) -> Option<Stands> {
         let Look { is_stopped, queued, moved } = look;
         self.stopped_since = is_stopped.then(|| self.stopped_since.unwrap_or(now));
         let fresh = moved.filter(|_| queued > 0).map(|moved| (now, queued, moved));
         self.still_since = match (self.still_since, fresh) {
-            // More may have come; that fewer wait is its doing, or theirs.
+            // More clients may have come. If fewer wait, the server has accepted some, or some
+            // have gone: then the time starts again.
             (Some((since, before, at)), Some((_, _, moved))) if at == moved && before <= queued => {
                 Some((since, queued, at))
             }
@@ -59,7 +60,7 @@ impl Standstill {
     }
 }
 
-/// Who goes on where a server is killed.
+/// Who continues the service if a server that stands still is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heir {
     Backup,
@@ -67,7 +68,7 @@ pub enum Heir {
 }
 
 impl Stands {
-    /// Reason and remedy, of the server `pid`.
+    /// Reason and remedy for the server with this process id.
     #[must_use]
     pub fn words(self, pid: u32, heir: Heir) -> (String, String) {
         let then = match heir {
@@ -100,7 +101,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What looks, one a second, are told of.
+    /// The results of looks that are taken once per second.
     fn told(looks: &[(bool, u32, Option<u64>)]) -> Vec<Option<Stands>> {
         let (mut standstill, mut now) = (Standstill::default(), Instant::now());
         let mut judge = |&(is_stopped, queued, moved): &(bool, u32, Option<u64>)| {

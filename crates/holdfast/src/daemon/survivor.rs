@@ -1,6 +1,6 @@
-//! A member whose server speaks alone: no backup, and no death of ours touches it
-//! (decision 20). That holds for a restarted daemon, too: it finds the server
-//! running, leaves it as it is, and reports its state.
+//! A member whose server runs alone (it "speaks alone"): it serves clients without a backup, and
+//! the daemon's own death does not disturb it (decision 20). A daemon that is started again finds
+//! the server running and takes it up, or at least watches it and reports its state.
 
 use super::backup::Barred;
 use super::drive::{Role, drive};
@@ -32,25 +32,25 @@ use std::time::{Duration, Instant};
 
 const LISTENER: u64 = ROLE;
 const PIDFD: u64 = ROLE + 1;
-/// Time between two answers to a returning member, and between two counts of
-/// connections: with ten thousand of them a count takes milliseconds.
+/// Time between two looks for members that connect.
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
+/// Time between two counts of connections: with ten thousand of them a count takes milliseconds.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 
-/// Remedy for a survivor whose server does not listen.
+/// Remedy if the server does not listen everywhere after a takeover.
 const LISTENS_NOT: &str = "stop who listens there (`ss -ltnp` names it): the server then listens again by itself, \
     within seconds; else restart both members when the open connections, which are served, are over";
 
-/// What the daemon does while its server speaks alone.
+/// What the daemon does while its server runs alone.
 pub struct Alone {
     diag: Option<DiagSocket>,
     answer_at: Instant,
     count_at: Instant,
-    /// The look at its services, which a takeover makes anew, and at whether it moves.
+    /// Checks whether the server listens at its services, and whether it stands still.
     services: Option<Services>,
-    /// This member's state before its server was found not to listen.
+    /// This member's state from before its server was found to serve no new client.
     served: Option<Said>,
-    /// Whether it has listened at every service.
+    /// Whether the server has ever listened at every service.
     pub has_served: bool,
 }
 
@@ -69,7 +69,8 @@ impl Alone {
         Self { has_served: false, ..Self::new() }
     }
 
-    /// Keeps what is to be said once the server serves new clients again; gives it back if it does.
+    /// If the server serves no new client now, keeps `said` until it does again; else gives it
+    /// back, to be reported now.
     pub fn put_off(&mut self, said: Said) -> Option<Said> {
         if self.served.is_none() {
             return Some(said);
@@ -78,7 +79,7 @@ impl Alone {
         None
     }
 
-    /// Makes the server of this life outlive this daemon.
+    /// Makes the server outlive this daemon.
     pub fn let_loose(node: &mut MemberContext<'_>, server: &mut Server) {
         if node.loose {
             return;
@@ -97,8 +98,8 @@ impl Alone {
         states(self.diag.as_mut()?, keys)
     }
 
-    /// Tells a returning member the state of things, and counts. The server's `memory` tells
-    /// whether it moves.
+    /// Does what is due: tells members that connect to `listener` why they cannot join, counts
+    /// connections, and checks the server, with its `memory` to see whether it makes progress.
     pub fn turn(
         &mut self,
         node: &mut MemberContext<'_>,
@@ -106,7 +107,7 @@ impl Alone {
         memory: Option<&SharedMemory>,
     ) {
         let now = Instant::now();
-        // Not with every packet of a tap.
+        // The loop may turn for every packet of a tap, which would be too often.
         if let Some(listener) = listener.filter(|_| now >= self.answer_at) {
             self.answer_at = now + ANSWER_EVERY;
             let reason = no_rejoin(node);
@@ -125,8 +126,8 @@ impl Alone {
         }
     }
 
-    /// Looks at the listeners: a server that does not listen, beside which somebody else does,
-    /// or that stands still, serves no new client.
+    /// Checks the listeners. A server serves no new client if it does not listen, if another
+    /// process listens there, too, or if it stands still.
     fn look_at_listeners(
         &mut self,
         node: &mut MemberContext<'_>,
@@ -142,7 +143,8 @@ impl Alone {
         else {
             return;
         };
-        // Without a log its books tell, and that it sleeps now and then.
+        // There is no log whose position would tell, but the shim's counters in the shared memory
+        // and the number of times that the process went to sleep.
         let books = memory.and_then(SharedMemory::moved);
         let moved = books.map(|books| books.wrapping_add(process::sleeps(pid)));
         let is_family = memory.is_some_and(SharedMemory::is_family);
@@ -167,7 +169,7 @@ impl Alone {
     }
 }
 
-/// A server that has outlived the daemon that started it.
+/// A server that has outlived its daemon, and that this daemon only watches.
 struct Found<'n, 'a, 's> {
     node: &'n mut MemberContext<'a>,
     server: &'s OwnedFd,
@@ -178,11 +180,11 @@ struct Found<'n, 'a, 's> {
     failed: Option<String>,
 }
 
-/// Takes over a server that has outlived the daemon that started it: from then on it is
-/// this daemon's, and a member that comes joins it.
+/// Takes up a server that has outlived the daemon that started it: from then on it belongs to
+/// this daemon, and another member can join it.
 ///
 /// # Errors
-/// What its gate or its memory lacks; nothing has changed then.
+/// When its gate or its shared memory cannot be used; then nothing has changed.
 pub fn take_up(
     node: &mut MemberContext<'_>,
     found: &leavings::Survivor,
@@ -192,7 +194,7 @@ pub fn take_up(
     let process = (found.pid, found.process.as_fd());
     let server = Server::found(process, &settings, found.standard.clone())?;
     match server.memory.mode() {
-        // Its joiner, or a backup that the edge has barred, has gone with the daemon.
+        // A member that was joining, or a backup that the edge has barred, went with the daemon.
         mode::RECORD => server.memory.go_solo(),
         mode::SOLO | mode::OFF | mode::BROKEN => {}
         _ => anyhow::bail!("it speaks for nobody"),
@@ -209,9 +211,9 @@ pub fn take_up(
 
 const OUTLIVED: &str = "the server has outlived an earlier daemon; running alone";
 
-/// The connections that its gate knows and its kernel still has.
+/// The connections that the server's gate knows and the kernel still has.
 fn known(node: &MemberContext<'_>, gate: &mut Gate) -> anyhow::Result<Vec<Held>> {
-    // SYN-ACKs that passed while no daemon was there to take them.
+    // Records of SYN-ACKs that passed while no daemon was there to take them.
     let mut fresh = BTreeMap::new();
     gate.drain_events(|event| {
         fresh.insert(event.conn, event.record);
@@ -232,8 +234,7 @@ fn known(node: &MemberContext<'_>, gate: &mut Gate) -> anyhow::Result<Vec<Held>>
     Ok(conns)
 }
 
-/// Watches a server that has outlived the daemon that started it, and cannot be taken
-/// over.
+/// Watches a server that has outlived the daemon that started it and cannot be taken up.
 ///
 /// # Errors
 /// When the event loop fails, or a server that must end does not.
@@ -302,7 +303,7 @@ impl MemberHost for Found<'_, '_, '_> {
     }
 
     fn send_segment(&mut self, _: &TcpSegment<'_>) {
-        // Its server speaks for itself.
+        // Nothing to send: the server is not this daemon's.
     }
 
     fn stand_by(&mut self) {
@@ -317,7 +318,7 @@ impl MemberHost for Found<'_, '_, '_> {
                 let role = status::Role::Primary;
                 self.node.set_ended(role, advice::ENDED, advice::AFTER_END);
             }
-            // MemberEvent of members whose servers are their own.
+            // The other events concern members that have started their server themselves.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The answer to `edge trace`: what the loaded program would do, as a text.
+//! The answer to `edge trace`: what the loaded program would do with a packet.
 
 use crate::admin::TraceRequest;
 use holdfast_linux::bpf::{How, Question, Traced, Verdict};
@@ -51,7 +51,7 @@ fn is_icmp(ip: &[u8]) -> bool {
     }
 }
 
-/// The differences in the frame that leaves.
+/// The differences between the packet that arrives and the frame that leaves, one a line.
 fn rewrites(traced: &Traced) -> Vec<String> {
     let mut lines = Vec::new();
     let (before, after) = (traced.before.get(14..).unwrap_or_default(), traced.ip());
@@ -83,7 +83,7 @@ fn rewrites(traced: &Traced) -> Vec<String> {
     lines
 }
 
-/// Source, target and length of the IP header.
+/// Source, destination and header length in bytes of an IP packet.
 fn ends(ip: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
     if ip.first()? >> 4 == 4 {
         let at = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
@@ -96,7 +96,8 @@ fn ends(ip: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
     Some((at(8)?, at(24)?, 40))
 }
 
-/// The hop limits before and afterwards, if the packet is otherwise the same.
+/// TTL (or hop limit) of the packet before, and of the inner packet afterwards, if it was
+/// decremented by one.
 fn inner_ttl(before: &[u8], after: &[u8]) -> Option<(u8, u8)> {
     let at = if before.first()? >> 4 == 4 { 8 } else { 7 };
     let inner = after.get(after.len().checked_sub(before.len())?..)?;

@@ -1,9 +1,9 @@
-//! The daemon of an edge of a transit group: the host of the machine that hears
-//! through every string whether the other edge is there, and puts the table of
-//! strings in force.
+//! The daemon of an edge of a transit group: the host of the state machine that tells by
+//! heartbeats through every string (path) whether the other edge is reachable, and writes the
+//! table of usable strings.
 //!
-//! The data path is eBPF and does not need this process: while it is dead, flows
-//! stay where they are, and no string is declared dead here.
+//! The data path is eBPF and does not need this process: while it is dead, flows stay where they
+//! are, and no string is declared dead here.
 
 pub mod beat;
 mod lines;
@@ -32,7 +32,7 @@ use wire::Wire;
 
 /// Real-time priority: above ordinary servers, below the kernel's own threads.
 const PRIORITY: i32 = 20;
-/// Time between two searches for flows that are over.
+/// Time between two sweeps of the flow table for flows that are over.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 const ADMIN: u64 = 0;
@@ -41,7 +41,7 @@ const RECOVER: u64 = 2;
 /// First token of the strings: string `i` has `STRINGS + i`.
 const STRINGS: u64 = 3;
 
-/// Flows on each string, as last counted.
+/// Number of flows on each string, by the last sweep.
 type FlowCounts = Arc<[AtomicU64; STRINGS_MAX]>;
 
 struct TransitDaemon<'a> {
@@ -51,7 +51,7 @@ struct TransitDaemon<'a> {
     kept: Kept,
 }
 
-/// Runs one edge until a signal ends it. The programs stay in the kernel.
+/// Runs one edge until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
@@ -61,7 +61,7 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
     // First of all: two daemons of one role must never touch the same maps.
     let admin = AdminSocket::bind(&socket).context("admin socket")?;
     let mut admin = admin.with_pins(config.pin_dir(side));
-    // Before the programs are loaded: until they are, no dead string is left.
+    // Before the programs are loaded: until they are, flows do not leave a dead string.
     if let Err(error) = priority::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
@@ -125,8 +125,8 @@ impl<'a> TransitDaemon<'a> {
         }
     }
 
-    /// Takes what has come, and then judges who is silent: what waits in a socket is
-    /// not missing.
+    /// Takes heartbeats that have arrived, and only then decides which strings are silent: a
+    /// heartbeat that waits in a socket does not count as missing.
     fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
         let Self { machine, wire, .. } = self;
         let at = wire.clock.nanos(now);
@@ -181,8 +181,7 @@ fn setup(config: &TransitConfig, side: Side) -> Setup {
     }
 }
 
-/// Sweeps the table of flows in a thread: it may be large, and heartbeats do
-/// not wait for it.
+/// Sweeps the flow table in a thread, since it may be large and heartbeats must not wait.
 fn sweep_in_background(mut sweeper: FlowSweeper, flows: FlowCounts) -> Result<()> {
     let sweep = move || {
         loop {

@@ -1,5 +1,5 @@
-//! Reading a hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6):
-//! all of it, which a takeover waits for, or part by part.
+//! Reads a BPF hash map with few system calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6): all of it at
+//! once, when a takeover waits for it, or part by part.
 
 use aya::Pod;
 use std::io;
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `BPF_MAP_LOOKUP_BATCH` of `enum bpf_cmd`.
 const LOOKUP_BATCH: libc::c_long = 24;
-/// Most entries read by one call.
+/// Most entries that one system call reads.
 const BATCH: u32 = 4096;
 
 /// The `batch` member of `union bpf_attr`.
@@ -39,8 +39,8 @@ pub(super) fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K,
     }
 }
 
-/// Appends the next entries, at most `limit`, from `place` on, which is `None` at
-/// the beginning, and again at the end of the map.
+/// Appends the next entries, at most `limit`. `place` is the cursor: `None` at the beginning of
+/// the map, and `None` again when its end is reached.
 ///
 /// # Errors
 /// As bpf(2); the next call begins anew.

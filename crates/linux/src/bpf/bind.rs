@@ -1,4 +1,4 @@
-//! Noticing binds of a spread group's addresses when they happen (`bpf/bind.bpf.c`).
+//! Notices when a process binds to a spread group's addresses (`bpf/bind.bpf.c`).
 
 use super::cgroup;
 use super::error::BpfError;
@@ -20,7 +20,7 @@ static OBJECT: Object = Object {
 
 /// `SO_NETNS_COOKIE` of `<asm-generic/socket.h>`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
-/// Number of ways to bind a service: by its address, or by all addresses of
+/// Number of addresses to which a service can be bound: its own, and the unspecified address of
 /// either family.
 const WAYS_TO_BIND: u32 = 3;
 
@@ -33,9 +33,9 @@ pub enum Watched<'a> {
     Services(&'a [SocketAddr]),
 }
 
-/// The attached programs: they see the binds of all processes, and tell of those in
-/// the network namespace of the thread that attached them. Dropping this, or the
-/// death of its process, removes them.
+/// The attached programs: they see the binds of all processes, and report those in the network
+/// namespace of the thread that attached them. They are removed when this is dropped or its
+/// process dies.
 pub struct BindWatch {
     ring: RingBuf<MapData>,
     counters: Counters,
@@ -69,7 +69,8 @@ impl BindWatch {
         Ok(Self { ring, counters, _attached: loaded })
     }
 
-    /// Whether a bind was noticed since the last call. It may not have happened yet.
+    /// Whether a bind was noticed since the last call. The program runs before the kernel binds,
+    /// so the bind may not be done yet.
     pub fn take(&mut self) -> bool {
         let mut noticed = false;
         while self.ring.next().is_some() {
@@ -105,7 +106,7 @@ fn bindings(services: &[SocketAddr]) -> Result<Vec<ServiceKey>, BpfError> {
     Ok(services.iter().flat_map(ways).collect())
 }
 
-/// Cookie of the calling thread's network namespace, by which programs know it.
+/// Cookie of the calling thread's network namespace, by which BPF programs identify it.
 fn netns_cookie() -> io::Result<u64> {
     let socket = sockopt::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     sockopt::get(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)

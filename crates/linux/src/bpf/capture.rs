@@ -1,6 +1,5 @@
-//! The packets that a daemon's programs changed, moved or dropped
-//! (`bpf/capture.h`), for anybody who wants to see them. The daemon is not
-//! asked.
+//! Captures of the packets that a daemon's programs changed, redirected or dropped
+//! (`bpf/capture.h`), read through pinned maps without the daemon's help.
 
 use super::error::BpfError;
 use super::layout::{CAPTURE_BYTES_MAX, RawCaptured};
@@ -13,16 +12,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// Number of packets that are shown before the next [`Captures::renew`].
+/// Number of packets that are captured until the next [`Captures::renew`]: a reader that dies
+/// costs no more than these.
 pub const CAPTURE_CREDIT: i64 = 1 << 16;
 
 const RING: &str = "captures";
 const CREDIT: &str = "capture_credit";
-/// Program that shows the packets that the daemon itself sends.
+/// Program that captures the packets that the daemon itself sends.
 const RESENT: &str = "recover_resent";
 const ETHERNET: usize = 14;
 
-/// Why a packet is shown: `enum capture_what`.
+/// Why a packet was captured: `enum capture_what`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Redirected,
@@ -35,23 +35,22 @@ pub enum What {
     Other(u32),
 }
 
-/// One packet, as it was when a program showed it.
+/// One packet, as it was when a program captured it.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
     /// Time of the kernel's CLOCK_BOOTTIME, which a time namespace may hide:
     /// good for intervals.
     pub at_ns: u64,
-    /// Interface where it came in.
+    /// Index of the interface where it came in.
     pub ifindex: u32,
     pub what: What,
-    /// Length of the packet; a frame of several segments counts as one.
+    /// Length of the packet in bytes; a GSO frame of several segments counts as one.
     pub wire_bytes: u32,
     /// The packet's beginning, at most 256 bytes, from the Ethernet header on.
     pub bytes: &'a [u8],
 }
 
-/// The packets that one set of programs shows. Dropping it switches the showing
-/// off.
+/// The captures of one set of programs. Dropping it stops them.
 pub struct Captures {
     credit: Array<MapData, i64>,
     ring: RingBuf<MapData>,
@@ -81,7 +80,7 @@ impl Captures {
         Ok(captures)
     }
 
-    /// Shows another [`CAPTURE_CREDIT`] packets.
+    /// Lets the programs capture another [`CAPTURE_CREDIT`] packets.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -93,7 +92,7 @@ impl Captures {
         self.credit.set(0, packets, 0).map_err(BpfError::map(CREDIT))
     }
 
-    /// Hands over what was shown since the last call.
+    /// Passes the packets that were captured since the last call to `handle`.
     pub fn drain(&mut self, mut handle: impl FnMut(Captured<'_>)) {
         while let Some(item) = self.ring.next() {
             let Ok((raw, _)) = RawCaptured::ref_from_prefix(&item) else { continue };
@@ -105,7 +104,7 @@ impl Captures {
 }
 
 impl AsFd for Captures {
-    /// Readable when packets were shown.
+    /// A descriptor that is readable when packets were captured.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
@@ -113,12 +112,12 @@ impl AsFd for Captures {
 
 impl Drop for Captures {
     fn drop(&mut self) {
-        // If this fails, the credit runs out by itself.
+        // If this fails, the programs stop when the credit is used up.
         let _ = self.set(0);
     }
 }
 
-/// Shows packets that a daemon has resent, among those that its programs show.
+/// Adds packets that a daemon has resent to the captures of its programs.
 pub(super) struct Resent {
     credit: Array<MapData, i64>,
     program: SchedClassifier,
@@ -138,8 +137,8 @@ impl Resent {
         self.credit.get(&0, 0).is_ok_and(|credit| credit > 0)
     }
 
-    /// Shows a packet, IP header first, as one of an interface; 0 if the routes
-    /// chose it. A watcher may miss a packet; nobody waits for that.
+    /// Captures a packet, given from the IP header on, as one that left by this interface; 0 if
+    /// the routes chose it. Failures are ignored: a watcher may miss a packet.
     pub(super) fn show(&mut self, ifindex: u32, l3: &[u8]) {
         let ethertype: u16 =
             if l3.first().is_some_and(|it| it >> 4 == 6) { 0x86dd } else { 0x0800 };

@@ -1,4 +1,4 @@
-//! The root of the control groups (version 2), wherever it is mounted.
+//! The root of the control groups (version 2).
 
 use super::error::BpfError;
 use crate::sockopt::{checked, checked_fd};
@@ -10,9 +10,8 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 
-/// Opens a mount of its own that no directory shows: the place of the system's
-/// mount differs between distributions, and a container or `ip netns exec` hides
-/// it.
+/// Opens the root through a detached mount of its own: the path of the system's mount differs
+/// between distributions, and a container or `ip netns exec` hides it.
 pub(super) fn root() -> Result<OwnedFd, BpfError> {
     mounted().map_err(BpfError::Cgroup)
 }

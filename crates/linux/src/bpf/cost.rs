@@ -1,4 +1,4 @@
-//! What a packet costs a program that rewrites it (`bpf/undo.bpf.c`).
+//! Measures how long a program that rewrites packets takes for one (`bpf/undo.bpf.c`).
 
 use super::error::BpfError;
 use super::loader::Object;
@@ -17,13 +17,12 @@ static OBJECT: Object = Object {
 /// Mean times of many runs on one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Time of a run with its undoing.
+    /// Time of a run, and of undoing its rewriting before the next run.
     pub whole: Duration,
-    /// Time of removing the outer header again: half of what it costs a program to
-    /// wrap a packet and to undo it, and nothing else.
+    /// Time of removing the outer header again: half the time of a program that only adds and
+    /// removes one, `nothing` not included.
     pub undoing: Duration,
-    /// Time of running a program that does nothing; all the other times include
-    /// it.
+    /// Time of running a program that does nothing: what any run costs.
     pub nothing: Duration,
 }
 
@@ -48,7 +47,7 @@ impl Cost {
         Ok(cost)
     }
 
-    /// Time of the rewriting itself, `nothing` included.
+    /// Time of the program itself, `nothing` included.
     #[must_use]
     pub fn program(&self) -> Duration {
         self.whole.saturating_sub(self.undoing)

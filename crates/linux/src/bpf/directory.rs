@@ -1,15 +1,15 @@
-//! The services of a redirector as its program finds them: by a hash under which
-//! no two services fall into one bucket, so that one look decides.
+//! The table in which a redirector's program looks services up: a perfect hash, under which no
+//! two services fall into one bucket, so that one comparison decides.
 
 use super::layout::{
     NO_SERVICE, SPREAD_BUCKETS, SPREAD_SERVICES_MAX, SpreadDirectory, SpreadService,
 };
 
-/// Most attempts to find factors. Half of all factors keep 64 services apart in
-/// 4096 buckets, and nearly all keep fewer apart.
+/// Most attempts to find factors without a collision. For 64 services in 4096 buckets about
+/// half of all attempts succeed, for fewer services nearly all.
 const TRIES_MAX: u64 = 1000;
 
-/// The directory of `services`; none if there are too many.
+/// The directory of `services`; `None` if there are too many.
 pub(super) fn build(services: &[SpreadService]) -> Option<Box<SpreadDirectory>> {
     if services.len() > SPREAD_SERVICES_MAX {
         return None;
@@ -28,8 +28,8 @@ pub(super) fn services(directory: &SpreadDirectory) -> Vec<SpreadService> {
     directory.services.iter().filter(|service| service.protocol != 0).copied().collect()
 }
 
-/// Fills the directory by the factors of this attempt; false if two services
-/// fall into one bucket.
+/// Fills the directory with the factors of this attempt; false if two services fall into one
+/// bucket.
 fn fill(directory: &mut SpreadDirectory, attempt: u64) -> bool {
     directory.factors = [0, 1, 2].map(|i| mixed(3 * attempt + i) | 1);
     directory.buckets.fill(NO_SERVICE);

@@ -1,6 +1,6 @@
-//! The edge's programs: forwarding, tap and fence, and the bounds of every flow
-//! (`bpf/edge.bpf.c`). A restarted edge takes over the maps that it finds, so
-//! fence and flows survive the daemon.
+//! The programs of a pair's edge: forwarding, tap and fence, and the sequence numbers that each
+//! flow has reached (its bounds; `bpf/edge.bpf.c`). A restarted edge takes over the maps that it
+//! finds, so fence and flows survive the daemon.
 
 use super::batch;
 use super::error::{BpfError, absent_is_fine};
@@ -49,19 +49,19 @@ static OBJECT: Object = Object {
 /// What [`Edge::mend`] has found and done.
 #[derive(Debug, Default)]
 pub struct Mended {
-    /// Programs that were missing, and have been put back.
+    /// Programs that were missing, and have been attached again.
     pub missing: Vec<Detached>,
-    /// Whether a member's interface was replaced or removed: the member has no tap
-    /// until it is set again.
+    /// Whether a member's interface was replaced or removed. That member's tap is off until
+    /// [`Edge::set_tap`].
     pub moved: bool,
-    /// The reason why something could not be put back.
+    /// The last failure, if something could not be attached or written again.
     pub failed: Option<BpfError>,
 }
 
-/// One member's place at the edge.
+/// Where one member is connected to the edge.
 #[derive(Clone, Debug)]
 pub struct MemberPort {
-    /// The edge's interface, behind which only this member stands.
+    /// The edge's interface, behind which there is only this member.
     pub interface: String,
     /// The member's Ethernet address.
     pub mac: [u8; 6],
@@ -73,7 +73,7 @@ pub struct EdgeConfig {
     pub client_interfaces: Vec<String>,
     /// Members in the order of the indices that [`Edge::set_current`] takes.
     pub members: Vec<MemberPort>,
-    /// The interface that routes for the ports, if they are ports of a bridge.
+    /// The bridge with the host's addresses, if the members' interfaces are its ports.
     pub l3_interface: Option<String>,
     pub services: Vec<(IpAddr, u16)>,
     /// Directory for pins; a BPF file system is mounted there if needed.
@@ -92,7 +92,7 @@ pub struct Edge {
     counters: Counters,
     copies: Option<Copies>,
     flows_max: u32,
-    /// Where [`Edge::age_flows`] continues in the table.
+    /// Where [`Edge::age_flows`] continues in the table; `None`: at its beginning.
     place: Option<u32>,
     silence: Silence,
     member_count: usize,
@@ -135,8 +135,8 @@ impl Edge {
         edge.seat_members(config)?;
         let ports: Vec<&str> = config.members.iter().map(|m| m.interface.as_str()).collect();
         let clients: Vec<&str> = config.client_interfaces.iter().map(String::as_str).collect();
-        // The fence goes in before the way in: no answer may pass unfenced. An
-        // absent interface gets it when it appears (see `Edge::mend`).
+        // The fence is attached before the program that lets clients' packets in: no answer may
+        // pass unfenced. An absent interface gets it when it appears (see `Edge::mend`).
         let present = |port: &&str| net::ifindex(port).is_ok();
         let here: Vec<&str> = ports.iter().copied().filter(present).collect();
         loaded.attach("edge_member", &here, Ingress)?;
@@ -145,9 +145,9 @@ impl Edge {
         Ok(edge)
     }
 
-    /// Puts back programs that somebody has removed, alone or with their interface
-    /// (as when a virtual machine boots), as far as their interfaces exist. An
-    /// absent interface costs no other member anything.
+    /// Attaches again the programs that somebody has removed, alone or with their interface (as
+    /// when a virtual machine reboots), as far as their interfaces exist. An absent interface
+    /// does not harm the other members.
     pub fn mend(&mut self, config: &EdgeConfig) -> Mended {
         let ports = config.members.iter().map(|it| ("edge_member", &it.interface));
         let clients = config.client_interfaces.iter().map(|it| ("edge_client", it));
@@ -165,8 +165,8 @@ impl Edge {
         mended
     }
 
-    /// Lets `member`, and no other, speak for the services from now on; `None`
-    /// closes the edge. One map update, in force when this returns.
+    /// Lets only `member` send from the service addresses from now on; `None` closes the edge.
+    /// This is one map update, in force when the call returns.
     ///
     /// # Errors
     /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
@@ -206,13 +206,13 @@ impl Edge {
         self.members.set(index, row, 0).map_err(BpfError::map("edge_members"))
     }
 
-    /// The copies of clients' packets, and of the headers that tell what has
-    /// arrived; `None` the second time.
+    /// The copies of clients' packets, and of the headers that acknowledge them; `None` after the
+    /// first call.
     pub fn take_copies(&mut self) -> Option<Copies> {
         self.copies.take()
     }
 
-    /// The hop by which clients' packets leave for `member`.
+    /// The next hop of clients' packets to `member`.
     ///
     /// # Errors
     /// [`BpfError::NoMember`] for an unknown member, [`BpfError::Map`] if the
@@ -225,15 +225,15 @@ impl Edge {
         Ok(Hop { ifindex: row.ifindex, from: row.port_mac, to: row.mac })
     }
 
-    /// Bounds of one flow, if the edge has seen its server speak.
+    /// Bounds of one flow, if the edge has seen a packet of its server.
     #[must_use]
     pub fn bounds(&self, key: &ConnKey) -> Option<FlowBounds> {
         let flow = self.flows.get(&RawKey::from(key), 0).ok()?;
         Some(bounds_of(*key, &flow))
     }
 
-    /// Bounds of all flows that may go on; flows added or removed meanwhile may
-    /// be missing.
+    /// Bounds of all flows that may go on (not closed by both ends); flows added or removed
+    /// meanwhile may be missing.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -243,17 +243,16 @@ impl Edge {
         Ok(wanted.map(|(key, flow)| bounds_of(ConnKey::from(key), flow)).collect())
     }
 
-    /// Looks at the next few flows. Forgets those that are over (reset, closed both
-    /// ways, or never past the handshake) and silent for a second. Returns those
-    /// that may have vanished without a word, for [`Edge::forget_vanished`]; none
-    /// unless the caller `may_ask` about them. A flow that may go on is kept however
-    /// long it is silent.
+    /// Looks at the next few flows. Forgets those that are over (reset, closed both ways, or never
+    /// established) and were silent for a second. Returns those that may have vanished without a
+    /// FIN or RST, for [`Edge::forget_vanished`]; none unless the caller `may_ask` their servers.
+    /// A flow that may go on is kept, however long it is silent.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn age_flows(&mut self, now: Instant, may_ask: bool) -> Result<Vec<ConnKey>, BpfError> {
         let mut flows = Vec::new();
-        // An entry that cannot be read now is looked at the next time.
+        // Entries that cannot be read now are looked at in the next sweep.
         let share = look_at(self.flow_count());
         let _ = batch::some(self.flows_fd.fd().as_fd(), &mut self.place, share, &mut flows);
         let crowded = self.flow_count() * 4 > self.flows_max as usize * 3;
@@ -271,9 +270,9 @@ impl Edge {
         Ok(asked)
     }
 
-    /// Forgets flows that [`Edge::age_flows`] asked about and that their server
-    /// does not know; a flow that has spoken since is another one. Returns the
-    /// number of flows.
+    /// Forgets flows that [`Edge::age_flows`] has returned and whose server does not know them.
+    /// If a packet of such a flow was seen since, it may be a new connection, and stays. Returns
+    /// the number of forgotten flows.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -343,9 +342,9 @@ impl Edge {
         OBJECT.refuse_others(interfaces, &[Ingress], &Owner::of_services(services), pin_dir)
     }
 
-    /// Removes what a failed start has made: the programs whose pins lie below
-    /// `config.pin_dir`, the pins and their file system. What an earlier life has
-    /// left elsewhere, and still works, stays.
+    /// Removes what a failed start has made: the programs that are pinned below
+    /// `config.pin_dir`, the pins and their file system. What an earlier daemon has left
+    /// elsewhere, and still works, stays.
     ///
     /// # Errors
     /// [`BpfError`] if something cannot be removed.
@@ -374,9 +373,9 @@ impl Edge {
         OBJECT.detach_all(interfaces, &[Ingress], owner, pin_dir)
     }
 
-    /// Writes the members' places. The fence knows its member by its place: a member
-    /// that has moved in the file takes the fence with it, and the fence is closed
-    /// while another one could stand there.
+    /// Writes the members' rows. The fence names the current member by its row. If that member
+    /// has another index in the configuration now, the fence follows it; meanwhile the fence is
+    /// closed, because its row may hold another member.
     fn seat_members(&mut self, config: &EdgeConfig) -> Result<(), BpfError> {
         let (epoch, current) = self.current()?;
         let Some(index) = current else { return self.write_members(config).map(drop) };
@@ -393,7 +392,7 @@ impl Edge {
         self.set_current(epoch, place)
     }
 
-    /// Writes all rows; true if any of them was elsewhere before.
+    /// Writes all rows; true if any of them has changed.
     fn write_members(&mut self, config: &EdgeConfig) -> Result<bool, BpfError> {
         let mut moved = false;
         for index in 0..MEMBERS_MAX {
@@ -416,13 +415,12 @@ impl Edge {
     }
 }
 
-/// Row of a member that is not there: nothing goes to it, and it may not speak.
+/// Row of a member without an interface: nothing is sent to it, and nothing from it passes.
 const NOWHERE: RawMember =
     RawMember { ifindex: 0, l3_ifindex: 0, mac: [0; 6], port_mac: [0; 6], tap: 0 };
 
-/// A member's row. A member that stayed in its place keeps its tap: its backup may
-/// be in step. A member whose interface is absent is found again by its hardware
-/// address.
+/// A member's row. If interface and hardware address are as before it keeps its tap, because it
+/// may be a backup in step. If the interface is absent, the row keeps the hardware address.
 fn member_row(
     old: &RawMember,
     port: &MemberPort,

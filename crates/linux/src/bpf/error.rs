@@ -83,7 +83,7 @@ impl BpfError {
     }
 }
 
-/// Removes an entry, which may have gone by itself.
+/// The result of removing a map's entry, where an entry that was missing already is no error.
 pub(crate) fn absent_is_fine(
     result: Result<(), aya::maps::MapError>,
     map: &'static str,

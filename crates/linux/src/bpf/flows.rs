@@ -1,9 +1,8 @@
-//! Which flows of an edge are over. The table is looked at in small parts, so
-//! that a full one costs next to nothing and never holds the daemon up.
+//! Decides which flows of an edge are over. The table is read in small parts, so that even a full
+//! one costs little and never delays the daemon.
 //!
-//! The programs' stamps come from the host's clock, which a time namespace may
-//! hide: they are only compared with each other, and the caller supplies the
-//! time.
+//! The programs stamp flows with the host's clock, which a time namespace may hide from this
+//! process. So stamps are only compared for equality, and the caller supplies the time.
 
 use super::layout::{
     FLOW_CLIENT_FIN, FLOW_ESTABLISHED, FLOW_RESET, FLOW_SERVER_FIN, RawFlow, RawKey,
@@ -11,26 +10,27 @@ use super::layout::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Entries looked at in one go: takes a quarter of a millisecond.
+/// Least number of entries that one step reads: takes a quarter of a millisecond.
 const LOOK_MIN: u32 = 512;
-/// Most entries of a large table looked at in one go: takes some milliseconds.
+/// Most entries that one step reads: takes some milliseconds.
 const LOOK_MAX: u32 = 4096;
-/// Number of goes in which a middle-sized table is looked at: connections that come
-/// and go all the time must be forgotten as fast as they come.
+/// Number of steps in which a middle-sized table is read: short connections must be forgotten as
+/// fast as they come.
 const GOES: u32 = 16;
-/// Silence after which a flow that has ended is forgotten (RFC 9293 §3.4.1: 2 MSL).
+/// Silence after which a flow that has ended is forgotten: far below TCP's TIME-WAIT (2 MSL), so
+/// that short connections do not fill the table.
 const OVER_AGE: Duration = Duration::from_secs(1);
-/// Silence after which the flow's server is asked about it.
+/// Silence after which a flow's server is asked whether it knows the flow.
 const IDLE_AGE: Duration = Duration::from_secs(60);
-/// The same while there is little room left, and the time until the next
-/// question.
+/// The same while the table is nearly full.
 const IDLE_AGE_CROWDED: Duration = Duration::from_secs(1);
+/// Time until such a flow's server is asked again while the table is nearly full.
 const ASK_AGAIN_CROWDED: Duration = Duration::from_secs(5);
 
 /// Flags of a flow in which both ends have sent FIN.
 pub(super) const FLOW_CLOSED: u32 = FLOW_SERVER_FIN | FLOW_CLIENT_FIN;
 
-/// How many entries to look at in one go, for a table of `flows` flows.
+/// How many entries one step reads, of a table with `flows` flows.
 pub(super) fn look_at(flows: usize) -> u32 {
     (u32::try_from(flows).unwrap_or(u32::MAX) / GOES).clamp(LOOK_MIN, LOOK_MAX)
 }
@@ -39,33 +39,34 @@ pub(super) fn look_at(flows: usize) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
-    /// Its ends have closed it.
+    /// It is over.
     Forget,
-    /// It may have vanished without a word: its server knows.
+    /// It may have vanished without a FIN or RST: its server knows.
     Ask,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
     stamp: u64,
-    /// When the stamp was first seen.
+    /// When this daemon first saw the stamp.
     since: Instant,
     asked: Option<Instant>,
 }
 
-/// How long each flow has been silent, as far as this daemon has looked.
+/// How long each flow has been silent, as far as this daemon has seen.
 #[derive(Default)]
 pub(super) struct Silence {
-    /// Stamps from the previous sweep that this sweep has not reached, and those
-    /// of this sweep.
+    /// Flows of the previous sweep that this sweep has not reached yet.
     before: BTreeMap<RawKey, Known>,
+    /// Flows that this sweep has seen.
     met: BTreeMap<RawKey, Known>,
     /// Flows that the last complete sweep found and kept.
     count: usize,
 }
 
 impl Silence {
-    /// Looks at one flow of a sweep; it is asked about only if somebody can answer.
+    /// Decides about one flow of a sweep. `crowded`: the table is nearly full; `may_ask`: its
+    /// server can be asked.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -91,7 +92,7 @@ impl Silence {
         fate
     }
 
-    /// The whole table has been looked at.
+    /// Notes that the whole table has been read.
     pub(super) fn end_sweep(&mut self) {
         self.count = self.met.len();
         self.before = std::mem::take(&mut self.met);
@@ -125,8 +126,8 @@ fn is_over(flow: &RawFlow) -> bool {
 mod tests {
     use super::*;
 
-    /// Connections that come and go at 10,000 a second never fill a table of 65,536:
-    /// each is met, and met again a second later.
+    /// Connections that come and go at 10,000 a second never fill a table of 65,536: each is
+    /// seen, and seen again a second later.
     #[test]
     fn short_connections_are_forgotten_as_fast_as_they_come() {
         let (mut silence, mut now) = (Silence::default(), Instant::now());

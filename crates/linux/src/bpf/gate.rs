@@ -1,8 +1,7 @@
-//! The gate on the primary's service interface: SYN-ACKs wait here for their
-//! replicated record, ACKs for `stable`, FIN and RST for the server's request.
-//! While the server speaks alone, the gate withholds nothing of a connection that it
-//! knows. `bpf/gate.bpf.c` does the work; this type loads it and acts for
-//! user space.
+//! The gate on the primary's service interface: it holds back SYN-ACKs until their record is
+//! replicated, ACKs until `stable` has reached them, and FIN and RST until the server has asked
+//! for them. While the server runs alone (solo), the gate holds back nothing of a connection that
+//! it knows. `bpf/gate.bpf.c` does the work; this type loads it and is its user-space half.
 
 use super::error::BpfError;
 use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
@@ -43,7 +42,7 @@ static OBJECT: Object = Object {
 };
 const DIRECTIONS: [TcAttachType; 2] = [Ingress, Egress];
 
-/// Where a gate stands and what it protects.
+/// Where a gate is attached and what it protects.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
     /// The interface through which clients are answered.
@@ -51,16 +50,14 @@ pub struct GateConfig {
     pub services: Vec<(IpAddr, u16)>,
     /// Most connections protected at once; see [`super::GATE_SLOTS_DEFAULT`].
     pub slots: u32,
-    /// Whether the server speaks alone when the gate is attached; see
-    /// [`Gate::set_solo`].
+    /// Whether the server runs alone when the gate is attached; see [`Gate::set_solo`].
     pub solo: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
 }
 
-/// A SYN-ACK that the gate withholds until [`Gate::open`]; it is then the
-/// caller's to send (a repeat by the kernel comes a second later at best). Or a
-/// SYN-ACK that has left.
+/// A SYN-ACK that the gate has caught. If it has not `passed`, the caller sends it after
+/// [`Gate::open`]: the kernel's retransmission would come a second later at best.
 #[derive(Debug)]
 pub struct SynAck<'a> {
     pub conn: ConnId,
@@ -69,13 +66,12 @@ pub struct SynAck<'a> {
     pub record: ConnRecord,
     /// The packet from the IP header on, with complete checksums.
     pub packet: &'a [u8],
-    /// Whether the server spoke alone: the packet is on its way, and the
-    /// connection open.
+    /// Whether the packet has left and the connection is open, because the server ran alone.
     pub passed: bool,
 }
 
-/// An attached gate. Dropping it leaves the gate as it stands: `stable` freezes and
-/// nothing is released, or, if the server speaks alone, everything passes.
+/// An attached gate. Dropping it leaves the gate as it is: `stable` does not advance and nothing
+/// more is released, or, if the server runs alone, everything passes.
 pub struct Gate {
     slots: Slots,
     conns: HashMap<MapData, RawKey, u32>,
@@ -90,9 +86,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Attaches a fresh gate, in place of any earlier one on the interface.
-    /// Connections that exist already have no slot until they are adopted: the gate
-    /// withholds them, unless the server speaks alone.
+    /// Attaches a fresh gate, in place of any earlier one on the interface. Connections that
+    /// exist already have no slot until they are adopted: the gate holds back their packets,
+    /// unless the server runs alone.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses, the interface does not exist, or there
@@ -124,8 +120,8 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Takes over the gate that an earlier life has left, with all that it knows. Its
-    /// programs have run all the time; if they are gone, [`Gate::mend`] puts them back.
+    /// Takes over the gate that an earlier daemon has left, with all that it knows. Its programs
+    /// have run all the time; if they are gone, [`Gate::mend`] attaches them again.
     ///
     /// # Errors
     /// [`BpfError::Map`] if it is not there, [`BpfError::OtherGate`] if it is not one of
@@ -167,8 +163,8 @@ impl Gate {
         })
     }
 
-    /// All connections that the gate knows. A record has the clock's last reading, not
-    /// the first one.
+    /// All connections that the gate knows. The timestamp in a record is the latest one, not that
+    /// of the handshake.
     #[must_use]
     pub fn known(&self) -> Vec<(ConnId, ConnRecord)> {
         let indices = self.conns.iter().filter_map(|entry| Some(entry.ok()?.1));
@@ -182,14 +178,14 @@ impl Gate {
         self.events.as_fd()
     }
 
-    /// Hands over every SYN-ACK caught since the last call.
+    /// Passes every SYN-ACK that was caught since the last call to `handle`.
     pub fn drain_events(&mut self, mut handle: impl FnMut(SynAck<'_>)) {
         while let Some(item) = self.events.next() {
             let Ok((event, _)) = GateEvent::read_from_prefix(&item) else { continue };
             let mut packet = event.packet;
             let len = usize::from(event.packet_len).min(packet.len());
-            // The device would have filled the checksum in; an odd packet goes
-            // as it is.
+            // The network card would have completed the checksum (offload). A packet where that
+            // fails goes as it is.
             let _ = complete_checksum(&mut packet[..len]);
             let conn = ConnId(u64::from(event.generation) << 32 | u64::from(event.index));
             let (socket, record) = (event.socket, record_of(&event));
@@ -198,7 +194,7 @@ impl Gate {
         }
     }
 
-    /// Lets the connection's SYN-ACK and everything after it pass. `false` if
+    /// Lets the connection's SYN-ACK and what follows pass, by the gate's other rules. `false` if
     /// the connection is gone.
     pub fn open(&self, conn: ConnId) -> bool {
         self.slots.open(conn)
@@ -211,23 +207,21 @@ impl Gate {
         self.slots.set_stable(conn, stable)
     }
 
-    /// The server has closed: its FIN (or RST) may leave. `false` if the
+    /// Lets the connection's FIN (or RST) leave, because the server has closed it. `false` if the
     /// connection is gone.
     pub fn allow_fin(&self, conn: ConnId) -> bool {
         self.slots.allow_fin(conn)
     }
 
-    /// Sets whether the server speaks alone, with one store. While it does (`solo`),
-    /// everything passes unchanged, with or without a slot, but for new connections
-    /// without one while somebody minds the slots ([`Gate::mind_slots`]); a connection that
-    /// the gate can take in still has a slot, which follows it. A connection that has passed
-    /// alone is open afterwards, and may end if a FIN has passed; what was acknowledged
-    /// stays so.
+    /// Sets whether the server runs alone, with one store. While it does (`solo`), everything
+    /// passes unchanged, with or without a slot, except for new connections without a slot while
+    /// [`Gate::mind_slots`] is in force. The gate still gives new connections a slot and keeps it
+    /// up to date. Afterwards a connection whose packets have passed is open, and may end if a
+    /// FIN has passed; what was acknowledged stays acknowledged.
     ///
-    /// Before it ends, every connection needs a slot ([`Gate::adopt`]) and its own
-    /// `stable`, because a `stable` that lags by 2^31 bytes counts as ahead. A
-    /// packet under way at that moment may still pass, so look at `last_ack`
-    /// afterwards.
+    /// Before `solo` ends, every connection needs a slot ([`Gate::adopt`]) and its own `stable`,
+    /// because a `stable` that lags by 2^31 bytes counts as ahead. A packet that is under way at
+    /// that moment may still pass, so look at `last_ack` afterwards.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
@@ -235,8 +229,8 @@ impl Gate {
         self.solo.set(0, u32::from(solo), 0).map_err(BpfError::map("gate_solo"))
     }
 
-    /// For so long somebody frees the slots of connections that are over. While a server
-    /// speaks alone, new connections for which there is no slot are refused until then.
+    /// Tells the gate that for the time `lasts` the slots of ended connections are being freed.
+    /// For that time new connections without a slot are refused even while the server runs alone.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
@@ -246,8 +240,8 @@ impl Gate {
         self.minded.set(0, until_ns, 0).map_err(BpfError::map("gate_minded"))
     }
 
-    /// As it was when it came: it knows no connection, and a server speaks alone behind it.
-    /// A fresh one would cost a system call for each of its slots.
+    /// Empties the gate: it then knows no connection, and the server behind it runs alone.
+    /// Attaching a fresh gate instead would cost a system call for each of its slots.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses a map update.
@@ -262,8 +256,8 @@ impl Gate {
         self.set_solo(true)
     }
 
-    /// Makes a slot for a connection that exists already, open, with all that it has
-    /// received stable. An earlier connection of the same tuple loses its slot.
+    /// Gives a slot to a connection that exists already: open, with `stable` at its rcv_nxt. An
+    /// earlier connection with the same four-tuple loses its slot.
     ///
     /// # Errors
     /// [`BpfError::NoSlot`] if none is free, [`BpfError::Map`] if the kernel refuses a
@@ -276,7 +270,7 @@ impl Gate {
             Err(MapError::ElementNotFound) => return Err(BpfError::NoSlot),
             popped => popped.map_err(BpfError::map("gate_free"))?,
         };
-        // No packet finds the slot before the map leads its tuple there.
+        // No packet finds the slot before its four-tuple is in the map.
         let conn = self.slots.adopt(index, adopted);
         let key = RawKey::from(&adopted.record.key);
         if let Err(error) = self.conns.insert(key, index, 0) {
@@ -286,15 +280,15 @@ impl Gate {
         Ok(conn)
     }
 
-    /// Frees the connection's slot; later packets of it are withheld, unless the
-    /// server speaks alone. `false` if it was gone already.
+    /// Frees the connection's slot; later packets of it are held back, unless the server runs
+    /// alone. `false` if it was free already.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses a map update.
     pub fn free(&mut self, conn: ConnId) -> Result<bool, BpfError> {
         let Some(key) = self.slots.release(conn) else { return Ok(false) };
         let (key, index) = (RawKey::from(&key), conn.0 as u32);
-        // A newer connection of the same tuple has its own slot there.
+        // A newer connection with the same four-tuple has a slot of its own in the map.
         if self.conns.get(&key, 0).is_ok_and(|slot| slot == index) {
             self.conns.remove(&key).map_err(BpfError::map("gate_conns"))?;
         }
@@ -314,7 +308,7 @@ impl Gate {
         self.slots.current(self.conns.get(&RawKey::from(key), 0).ok()?)
     }
 
-    /// While `dead`, no RST leaves for tuples without a slot (decision 11).
+    /// While `dead`, no RST leaves for four-tuples without a slot (decision 11).
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
@@ -322,7 +316,7 @@ impl Gate {
         self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
     }
 
-    /// Puts back programs that somebody has removed from the interface; returns what
+    /// Attaches again the programs that somebody has removed from the interface; returns which
     /// they were.
     ///
     /// # Errors
@@ -372,7 +366,7 @@ impl Gate {
     }
 }
 
-/// The gate's clock.
+/// Now, by the clock that the gate's program reads.
 fn monotonic() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.

@@ -1,5 +1,5 @@
-//! A host server's end of a spread group (`bpf/host.bpf.c`): takes packets out
-//! of the edge's tunnel and clamps the segment size of SYN-ACKs.
+//! A host server's end of a spread group (`bpf/host.bpf.c`): removes the outer header of packets
+//! from the edge's tunnel, and lowers the MSS option of SYN-ACKs so that segments fit into it.
 
 use super::error::BpfError;
 use super::layout::{HOST_COUNTERS, HostConfig};
@@ -27,15 +27,16 @@ pub struct HostEndConfig {
     pub group: String,
     /// Interface towards the edge.
     pub interface: String,
-    /// This host's tunnel endpoints.
+    /// This host's tunnel endpoints (outer destinations).
     pub tunnel4: Option<Ipv4Addr>,
     pub tunnel6: Option<Ipv6Addr>,
-    /// Outer sources that belong to the edge: prefixes and their lengths.
+    /// The edge's prefixes, as address and length: only packets with such an outer source are
+    /// taken.
     pub outer4: (Ipv4Addr, u8),
     pub outer6: (Ipv6Addr, u8),
-    /// The services' addresses; nothing else is taken out of the tunnel.
+    /// The services' addresses: only packets to these are taken out of the tunnel.
     pub addresses: Vec<IpAddr>,
-    /// MTU of the path from the edge, for outer packets; 0 clamps nothing.
+    /// MTU of the path from the edge in bytes, for outer packets; 0 leaves the MSS as it is.
     pub mtu: u32,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,

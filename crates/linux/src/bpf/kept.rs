@@ -1,6 +1,6 @@
-//! What this process has pinned stays open in it. Who empties `/run` takes names away, not
-//! programs and maps; but without names the next daemon finds none of them. So they are
-//! pinned again, as long as this process lives.
+//! Keeps the programs and maps that this process has pinned open, and pins them again if their
+//! names were removed. Somebody who empties `/run` removes names, not programs and maps; but
+//! without the names the next daemon would not find them.
 
 use super::error::BpfError;
 use super::loader::ensure_bpffs;
@@ -12,25 +12,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Of `enum bpf_cmd`.
+/// Commands of `enum bpf_cmd`.
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 
 enum Kept {
     /// A program or a map.
     Pin(OwnedFd),
-    /// A folder whose name says something.
+    /// An empty folder whose name is the information (see `qdisc.rs`).
     Folder,
 }
 
-/// By path: each belongs to one object, and each object to the one daemon of its role.
+/// What is kept, by path. Each path belongs to one object, and each object to one daemon.
 static KEPT: Mutex<BTreeMap<PathBuf, Kept>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<PathBuf, Kept>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what is pinned in this directory now, and nothing else of it.
+/// Keeps exactly what is pinned in this directory now.
 pub(super) fn keep(directory: &Path) -> Result<(), BpfError> {
     let failed = |source| BpfError::PinDir { path: directory.into(), source };
     let mut found = Vec::new();
@@ -50,13 +50,13 @@ pub(super) fn keep_folder(path: PathBuf) {
     kept().insert(path, Kept::Folder);
 }
 
-/// What was kept at or below this path is not wanted any more.
+/// Stops keeping what is at or below this path.
 pub(super) fn forget(path: &Path) {
     kept().retain(|kept, _| !kept.starts_with(path));
 }
 
-/// Pins again what this process has pinned below `pin_dir` and somebody has removed, in a
-/// BPF file system that is mounted anew if need be. Whether anything was missing.
+/// Pins again what this process had pinned below `pin_dir` and somebody has removed. The BPF file
+/// system is mounted again if necessary. Returns whether anything was missing.
 ///
 /// # Errors
 /// [`BpfError::Mount`], [`BpfError::PinDir`]; what could be pinned is.
@@ -78,7 +78,7 @@ pub fn mend_pins(pin_dir: &Path) -> Result<bool, BpfError> {
         });
         again.map_err(|source| BpfError::PinDir { path: path.clone(), source })
     });
-    // One that fails keeps no other from its place.
+    // All are tried, even if one fails.
     let failures: Vec<BpfError> = restored.filter_map(Result::err).collect();
     failures.into_iter().next().map_or(Ok(true), Err)
 }

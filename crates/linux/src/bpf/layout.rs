@@ -8,36 +8,36 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most services (address and port) of one group.
 pub const SERVICES_MAX: usize = 16;
-/// Longest name of a group that programs bear; of a longer one, the beginning.
+/// Size of the group's name in a map, in bytes; a longer name is cut.
 pub(crate) const GROUP_NAME_BYTES: usize = 32;
 /// Most members behind one edge.
 pub const MEMBERS_MAX: usize = 4;
-/// Default number of connections that a gate protects at once.
+/// Default of the most connections that a gate protects at once.
 pub const GATE_SLOTS_DEFAULT: u32 = 65_536;
-/// Default number of flows whose bounds an edge keeps.
+/// Default of the most flows whose bounds an edge keeps.
 pub const EDGE_FLOWS_DEFAULT: u32 = 65_536;
 /// Largest SYN-ACK (from the IP header on) that an event carries, in bytes.
 pub const SYN_ACK_BYTES_MAX: usize = 128;
-/// Bytes of a captured packet that are shown.
+/// Most bytes of a captured packet that are kept.
 pub(crate) const CAPTURE_BYTES_MAX: usize = 256;
 pub(crate) const CAPTURE_RING_BYTES: u32 = 1 << 20;
 
-/// Default number of flows whose window scales an edge knows.
+/// Most flows whose window scales an edge of a transit group knows, for the cap on windows.
 pub const REGULATE_FLOWS_DEFAULT: u32 = 65_536;
 /// Most strings of one transit group.
 pub const STRINGS_MAX: usize = 8;
 /// Number of parts into which a transit group's flows are hashed.
 pub const TRANSIT_SLOTS: usize = 256;
-/// Default number of flows that an edge of a transit group keeps on their strings.
+/// Default of the most flows that an edge of a transit group keeps on their strings.
 pub const TRANSIT_FLOWS_DEFAULT: u32 = 131_072;
 
 /// Most host servers behind one redirector.
 pub const SPREAD_HOSTS_MAX: usize = 255;
 /// Most services (address, port and protocol) of one redirector.
 pub const SPREAD_SERVICES_MAX: usize = 64;
-/// Default number of TCP connections that a redirector keeps where they are.
+/// Default of the most TCP connections of each family that a redirector keeps on their hosts.
 pub const SPREAD_FLOWS_DEFAULT: u32 = 262_144;
-/// Entries of a service's table, each the slot of a host server.
+/// Number of entries in a service's Maglev table, each the slot of a host server: a prime.
 pub const MAGLEV_ENTRIES: usize = 65_537;
 
 pub(crate) const SPREAD_TABLES: u32 = 2 * SPREAD_SERVICES_MAX as u32;
@@ -49,8 +49,9 @@ pub(crate) const SPREAD_FRAGMENTS_MAX: u32 = 4096;
 /// Size of `struct spread_fragment`, which only the program looks into.
 pub(crate) const SPREAD_FRAGMENT_BYTES: usize = 40;
 pub(crate) const NO_SERVICE: u8 = 255;
-/// The mark of a packet that only asks, and the top byte of its answer.
+/// The mark of a packet that only asks where it would go (see `super::trace`).
 pub(crate) const TRACE_MARK: u32 = 0x686f_6c64;
+/// The top byte of the mark in the answer.
 pub(crate) const TRACE_BYTE: u32 = 0x68;
 pub(crate) const NO_MEMBER: u32 = u32::MAX;
 pub(crate) const FLOW_SERVER_FIN: u32 = 1;
@@ -192,7 +193,7 @@ impl From<&RawKey> for ConnKey {
     }
 }
 
-/// A gate slot. Never read as a whole: the gate changes it meanwhile.
+/// A gate slot. It is never read as a whole, because the gate changes it at the same time:
 /// `super::slots` reads and writes single words at the offsets of these fields.
 #[repr(C)]
 pub(crate) struct GateSlot {
@@ -291,7 +292,7 @@ pub(crate) struct RawFlow {
     pub zero: [u8; 3],
 }
 
-/// Number that stands for no string, for packets that had none.
+/// Number of a packet's string if it went through none.
 pub const NO_STRING: u16 = 255;
 
 pub(crate) const RECOVER_RING_BYTES: u32 = 4 << 20;
@@ -315,7 +316,7 @@ pub(crate) const TRANSIT_OUTSIDE_FIN: u8 = 4;
 pub(crate) const TRANSIT_STRING_FIN: u8 = 8;
 pub(crate) const TRANSIT_RESET: u8 = 16;
 
-/// The head of a copied packet.
+/// The record in front of a copied packet (`struct recovered`).
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct Recovered {
@@ -423,10 +424,10 @@ pub(crate) struct RawTraffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct SpreadService {
-    /// Bytes of the address in their order.
+    /// The 16 bytes of the address, in network order.
     pub address: [u64; 2],
     pub port: u16,
-    /// Protocol; 0 in a row that has no service.
+    /// IP protocol number; 0 in a row without a service.
     pub protocol: u16,
     pub table: u32,
 }
@@ -557,7 +558,7 @@ unsafe impl Pod for SpreadFlow {}
 // SAFETY: as above.
 unsafe impl Pod for HostConfig {}
 
-/// The address that a map holds.
+/// The address of a map's entry, where IPv4 addresses are mapped into IPv6.
 pub(crate) fn unmapped(address: [u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(address).to_canonical()
 }

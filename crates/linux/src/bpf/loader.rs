@@ -1,7 +1,6 @@
-//! Loads one eBPF object, pins its maps and programs, and attaches programs as
-//! netlink tc filters, or to a control group for as long as the daemon lives. Filters
-//! are replaced in place: at no moment is the old program gone and the new one not
-//! yet there.
+//! Loads one eBPF object, pins its maps and programs, and attaches the programs as netlink tc
+//! filters, or to a control group for as long as the daemon lives. Filters are replaced in place:
+//! at every moment either the old or the new program is attached.
 
 use super::error::BpfError;
 use super::layout::{GROUP_NAME_BYTES, SERVICES_MAX, ServiceKey, mapped};
@@ -21,8 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Handle of the filters; each is the only one of its priority, so any handle
-/// will do.
+/// Handle of the tc filters: each is the only one of its priority, so any handle will do.
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
 /// One object of `bpf/`.
@@ -80,12 +78,12 @@ impl Object {
         Ok(Loaded { ebpf, object: self, directory, owner: Owner::default() })
     }
 
-    /// A map that an earlier life has pinned.
+    /// A map that an earlier daemon has pinned.
     pub(crate) fn pinned(&self, pin_dir: &Path, map: &'static str) -> Result<MapData, BpfError> {
         MapData::from_pin(self.directory(pin_dir).join(map)).map_err(BpfError::map(map))
     }
 
-    /// The counters that an earlier life has pinned.
+    /// The counters that an earlier daemon has pinned.
     pub(crate) fn pinned_counters(&self, pin_dir: &Path) -> Result<Counters, BpfError> {
         let map = Map::PerCpuArray(self.pinned(pin_dir, "counters")?);
         let map = PerCpuArray::try_from(map).map_err(BpfError::map("counters"))?;
@@ -104,9 +102,9 @@ impl Object {
         }
     }
 
-    /// Removes this object's filters and pins; what is not there is no error.
-    /// Returns the filters that were there. Another group's stay, if it is known whose
-    /// these are: `own`, or who has pinned them.
+    /// Removes this object's filters and pins; what is missing is no error. Returns the filters
+    /// that were there. Filters of another group than `own` (`None`: than the pinned object's)
+    /// stay.
     pub(super) fn detach_all(
         &self,
         interfaces: &[&str],
@@ -175,8 +173,8 @@ impl Object {
         Ok(filters.into_iter().find(own))
     }
 
-    /// Attaches pinned programs again whose filters somebody has removed, alone or
-    /// with their interface, or has given to another program. Returns what they were.
+    /// Attaches pinned programs again whose filters somebody has removed (alone or with their
+    /// interface) or has replaced by another program. Returns which they were.
     pub(crate) fn mend(
         &self,
         pin_dir: &Path,
@@ -187,7 +185,8 @@ impl Object {
             let found = self.filter(interface, direction)?;
             let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
             let own = pinned.as_ref().ok().and_then(|it| it.info().ok()).map(|info| info.id());
-            // Without its pin nobody can tell, nor put anything better there.
+            // Without the pin the filter's program cannot be compared, nor replaced by a better
+            // one: then it stays.
             let is_other = |(it, own): (u32, u32)| it != own;
             let stays = |it: &qdisc::Filter| !it.program.zip(own).is_some_and(is_other);
             if found.as_ref().is_some_and(stays) {
@@ -228,7 +227,7 @@ impl Detached {
         Self { program, interface: interface.to_owned(), direction: way, replaced: false }
     }
 
-    /// What others had done to it, as a text.
+    /// What had happened to it, as a text.
     #[must_use]
     pub fn fate(&self) -> &'static str {
         if self.replaced { "had been replaced by another program" } else { "had been removed" }
@@ -241,15 +240,15 @@ impl fmt::Display for Detached {
     }
 }
 
-/// Removes the qdiscs that were made for the programs of `pin_dir`, unless
-/// somebody else has a filter there. Returns the names of their interfaces.
+/// Removes the qdiscs that were made for the programs of `pin_dir`, unless another filter is
+/// attached there. Returns the names of their interfaces.
 #[must_use]
 pub fn remove_qdiscs(pin_dir: &Path) -> Vec<String> {
     let name = |index| crate::link::name_of(index).unwrap_or_else(|| format!("interface {index}"));
     qdisc::remove_made(pin_dir).into_iter().map(name).collect()
 }
 
-/// Whether a BPF file system is mounted at `pin_dir`: pins of an earlier life may be
+/// Whether a BPF file system is mounted at `pin_dir`, so that pins of an earlier daemon may be
 /// there.
 #[must_use]
 pub fn has_pins(pin_dir: &Path) -> bool {
@@ -278,7 +277,7 @@ pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
             return Err(failed(io::Error::last_os_error()));
         }
     }
-    // Files that somebody else keeps there are not ours to remove.
+    // The directory stays if it holds files of others.
     let _not_empty = std::fs::remove_dir(pin_dir);
     Ok(mounted)
 }
@@ -299,7 +298,7 @@ pub(crate) struct Loaded {
     object: &'static Object,
     /// Directory of its pins.
     directory: PathBuf,
-    /// Whose its filters are.
+    /// The group that its filters belong to.
     owner: Owner,
 }
 
@@ -320,7 +319,7 @@ impl Loaded {
         self.object.refuse_others(interfaces, &[direction], &self.owner, pin_dir)?;
         classifier.load().map_err(refused)?;
         if matches!(self.owner, Owner::Group(_)) {
-            // In the object's directory, since the object itself is lent to the program.
+            // Opened by its pin, since the object itself is borrowed by the program.
             let name = MapData::from_pin(self.directory.join(GROUP_NAME));
             let name = name.map_err(BpfError::map(GROUP_NAME))?;
             let loaded = classifier.fd().map_err(refused)?;
@@ -372,8 +371,8 @@ impl Loaded {
         attached.map(|_owned_by_the_object| ()).map_err(failed)
     }
 
-    /// Takes a map out, as the type that fits its kind. It must live until the
-    /// programs are attached: they refer to it by its descriptor.
+    /// Takes a map out of the object, as the type of its kind. It must live until the programs
+    /// are attached, because they refer to it by its descriptor.
     pub(crate) fn map<T: TryFrom<Map, Error = aya::maps::MapError>>(
         &mut self,
         map: &'static str,
@@ -387,7 +386,7 @@ impl Loaded {
         MapData::from_pin(self.directory.join(map)).map_err(BpfError::map(map))
     }
 
-    /// Takes a map out as its bare descriptor and description.
+    /// Takes an array map out of the object as descriptor and description only.
     pub(crate) fn array_data(&mut self, map: &'static str) -> Result<MapData, BpfError> {
         match self.ebpf.take_map(map) {
             Some(Map::Array(data)) => Ok(data),
@@ -407,7 +406,7 @@ impl Loaded {
         self.replace_set("addresses", &addresses)
     }
 
-    /// Says whose the programs are that are attached from now on.
+    /// Sets the name of the group that programs attached from now on belong to.
     pub(crate) fn set_group(&mut self, name: &str) -> Result<(), BpfError> {
         let map = self.ebpf.map_mut(GROUP_NAME).ok_or(BpfError::MissingMap { map: GROUP_NAME })?;
         let mut map = Array::<&mut MapData, [u8; GROUP_NAME_BYTES]>::try_from(map)
@@ -504,7 +503,7 @@ pub(super) fn ensure_bpffs(directory: &Path) -> Result<(), BpfError> {
         return Ok(());
     }
     let kind = c"bpf".as_ptr();
-    // Without it everybody may make folders and links there.
+    // Without this mode every user could make folders and links there.
     let mode = c"mode=0700".as_ptr();
     // SAFETY: all strings are NUL-terminated and outlive the call.
     let status = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, mode.cast()) };

@@ -1,9 +1,9 @@
-//! Interfaces by name, as the programs' errors speak of them.
+//! Interfaces by name, with errors that name the interface.
 
 use super::error::BpfError;
 use crate::link;
 
-/// The interface's number.
+/// The interface's index.
 pub(crate) fn ifindex(interface: &str) -> Result<u32, BpfError> {
     let failed = |source| BpfError::NoInterface { interface: interface.into(), source };
     link::index_of(interface).map_err(failed)

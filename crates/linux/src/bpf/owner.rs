@@ -1,6 +1,6 @@
-//! Whose a tc filter is. Two groups must not share an interface: their filters have the
-//! same priorities, and each would put its own into the other's place. A pair's are known
-//! by the services in their maps, all others by the group's name, which is bound to them.
+//! Which group a tc filter belongs to. Two groups must not share an interface: their filters have
+//! the same priorities, so each would replace the other's. A pair's filters are recognised by the
+//! services in their maps, all others by a map with the group's name, which is bound to them.
 
 use super::error::BpfError;
 use super::layout::{GROUP_NAME_BYTES, ServiceKey, unmapped};
@@ -14,22 +14,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-/// The kernel's name of the map of protected services.
+/// Name of the map of protected services.
 const SERVICES: &str = "services";
-/// And of the one that has the group's name.
+/// Name of the map with the group's name.
 pub(super) const GROUP_NAME: &str = "group_name";
 /// `BPF_PROG_BIND_MAP` of `enum bpf_cmd` (Linux 5.10).
 const PROG_BIND_MAP: libc::c_long = 35;
 
-/// What to do where another group has an interface.
+/// Remedy if another group uses an interface.
 pub const OTHER_GROUP_REMEDY: &str =
     "give each group interfaces of its own on every host, or end that one with `holdfast down`";
 
-/// An interface that another group has.
+/// An interface that another group uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherGroup {
     pub interface: String,
-    /// Which one, in words.
+    /// Which group, as a text.
     pub whose: String,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for OtherGroup {
     }
 }
 
-/// By what a group is known.
+/// What a group is recognised by.
 #[derive(Default)]
 pub(super) enum Owner {
     /// A pair, by its services.
@@ -57,7 +57,7 @@ impl Owner {
         Self::Services(keys.collect())
     }
 
-    /// As the maps of a program say.
+    /// The owner of a program, by its maps.
     fn of_maps(mut open: impl FnMut(&'static str) -> Option<MapData>) -> Self {
         let services = open(SERVICES).map_or_else(Vec::new, keys);
         if !services.is_empty() {
@@ -67,7 +67,7 @@ impl Owner {
         name.map_or(Self::Unknown, Self::Group)
     }
 
-    /// In words, if both are known and this is not `own`.
+    /// This owner as a text, if both are known and it is not `own`.
     fn unlike(&self, own: &Self) -> Option<String> {
         match (self, own) {
             (Self::Services(theirs), Self::Services(own)) => {
@@ -83,8 +83,8 @@ impl Owner {
 }
 
 impl Object {
-    /// Who has this place, in words, if it is another group: the program is not the one
-    /// that is pinned here, and of another owner.
+    /// The filter's group as a text, if it is another one: the filter's program is not the pinned
+    /// one, and has another owner.
     pub(super) fn other_group(
         &self,
         filter: &Filter,
@@ -100,8 +100,8 @@ impl Object {
     }
 
     /// # Errors
-    /// [`BpfError::OtherGroup`] if another group has a place of this object at one of
-    /// the interfaces; one that is not there is nobody's.
+    /// [`BpfError::OtherGroup`] if another group has a filter of this object at one of the
+    /// interfaces. A missing interface is no error.
     pub(super) fn refuse_others(
         &self,
         interfaces: &[&str],
@@ -122,13 +122,13 @@ impl Object {
         Ok(())
     }
 
-    /// Whom this object was pinned for.
+    /// The group that this object was pinned for.
     pub(super) fn pinned_owner(&self, pin_dir: &Path) -> Owner {
         Owner::of_maps(|map| self.pinned(pin_dir, map).ok())
     }
 }
 
-/// Makes a map one of a program's, though the program does not use it.
+/// Binds a map to a program that does not use it, so that it is listed with the program's maps.
 pub(super) fn bind(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
     let attr: [u32; 3] = [program.as_raw_fd() as u32, map.as_raw_fd() as u32, 0];
     // SAFETY: the attribute is what the command takes (two descriptors and flags), and
@@ -138,14 +138,14 @@ pub(super) fn bind(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<(
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The name as the map holds it.
+/// The name as the map holds it: cut, or filled with zeros.
 pub(super) fn raw_name(name: &str) -> [u8; GROUP_NAME_BYTES] {
     let mut raw = [0; GROUP_NAME_BYTES];
     raw.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
     raw
 }
 
-/// Whose a program in the kernel is.
+/// The owner of a program in the kernel, by the program's id.
 fn owner_of(program: u32) -> Owner {
     let found = aya::programs::loaded_programs().flatten().find(|info| info.id() == program);
     let ids = found.and_then(|info| info.map_ids().ok().flatten()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Pinned maps that an earlier daemon has left, and whether this version can take
-//! them over. The kernel would not mind if their layout differed.
+//! Checks whether this version can take over the pinned maps that an earlier daemon has left.
+//! The kernel does not notice if their layout differs.
 
 use super::error::BpfError;
 use super::layout::{
@@ -31,7 +31,7 @@ impl Pin {
         Self { map, shape: Shape { key, value, entries } }
     }
 
-    /// Maps that every forwarding object has and that nothing depends on.
+    /// Maps that every forwarding object has, and whose content may be lost.
     pub(crate) fn common(object: &Object) -> [Self; 3] {
         [
             Self::of::<u32, u64>("counters", object.counters.len() as u32),
@@ -40,7 +40,7 @@ impl Pin {
         ]
     }
 
-    /// Maps of the objects that copy for recovery; copies are forgotten.
+    /// Maps of the objects that copy for recovery; copies may be lost.
     pub(crate) fn recover() -> [Self; 4] {
         let [control, hold, packets, counts] = RECOVER_MAPS;
         [
@@ -51,7 +51,7 @@ impl Pin {
         ]
     }
 
-    /// Maps of the objects that look services up; they are written at each start.
+    /// Maps of the objects that look services up; they are written at each start anyway.
     pub(crate) fn services() -> [Self; 2] {
         [
             Self::of::<ServiceKey, u32>("services", SERVICES_MAX as u32),
@@ -67,17 +67,16 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Text for a [`Shape`], or for no map.
+/// A [`Shape`] as a text; `None`: there is no map.
 pub(super) fn shown(shape: Option<&Shape>) -> String {
     shape.map_or_else(|| "none there".to_owned(), ToString::to_string)
 }
 
 impl Object {
-    /// Call before [`Object::load`]: refuses maps that it would take over with
-    /// another layout. Maps that are `lasting` hold what connections need: all of
-    /// them are there with the right shape, or none is, and then nothing was there
-    /// before. Other maps that differ are unpinned, and so made anew; programs that
-    /// still use them go on.
+    /// Checks pinned maps before [`Object::load`] takes them over. The `lasting` maps hold what
+    /// connections need: either all of them must be there with the right shape, or none. Other
+    /// maps that differ are unpinned, so that new ones are created; programs that still use the
+    /// old ones continue.
     pub(crate) fn check_pins(
         &self,
         pin_dir: &Path,

@@ -1,8 +1,8 @@
-//! The `clsact` qdisc that tc filters hang from: listing its filters, and
-//! removing a qdisc that Holdfast has made and nobody else uses.
+//! The `clsact` qdisc that tc filters are attached to: lists its filters, and removes a qdisc
+//! that Holdfast has made and nobody else uses.
 //!
-//! A directory beside the pins remembers that the qdisc was made here; it lives
-//! exactly as long as the pins: until a reboot, or until somebody removes it.
+//! An empty directory beside the pins records that the qdisc was made here. It lasts exactly as
+//! long as the pins: until a reboot, or until somebody removes it.
 
 use super::{kept, net};
 use crate::netlink;
@@ -20,13 +20,14 @@ const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
-/// `TC_H_CLSACT` and the handle that the kernel gives such a qdisc.
+/// `TC_H_CLSACT` of `<linux/pkt_sched.h>`.
 const PARENT: u32 = 0xffff_fff1;
+/// The handle that the kernel gives such a qdisc.
 const HANDLE: u32 = 0xffff_0000;
 const PARENT_INGRESS: u32 = 0xffff_fff2;
 const PARENT_EGRESS: u32 = 0xffff_fff3;
-/// Beginning of the name of such a directory; the interface's number follows,
-/// because a BPF file system takes no dots.
+/// Beginning of the name of such a directory. The interface's index follows, not its name, which
+/// may have dots: a BPF file system takes none.
 const MARK: &str = "clsact-";
 /// Size of the buffer for the kernel's list, in bytes: more than one of its
 /// datagrams.
@@ -36,25 +37,25 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     pub priority: u16,
-    /// Name of an eBPF program, as it was given; else empty.
+    /// Name given to the eBPF program when it was attached; else empty.
     pub name: String,
-    /// Number of the program in the kernel, if it is known.
+    /// The program's id in the kernel, if it is known.
     pub program: Option<u32>,
 }
 
-/// Makes the qdisc where there is none, and notes that in `pin_dir`.
+/// Makes the qdisc if there is none, and records that in `pin_dir`.
 pub(super) fn ensure(interface: &str, pin_dir: &Path) {
     // Fails if the interface already has the qdisc, which is as good.
     if tc::qdisc_add_clsact(interface).is_ok()
         && let Ok(index) = net::ifindex(interface)
     {
-        // Without it, the empty qdisc stays when everything is removed.
+        // Without this record the empty qdisc stays when everything is removed.
         let _unmarked = std::fs::create_dir(pin_dir.join(format!("{MARK}{index}")));
     }
     keep_marks(pin_dir);
 }
 
-/// Keeps what is remembered in `pin_dir`, by an earlier process too.
+/// Makes [`kept`] restore the records in `pin_dir`, those of earlier processes too.
 pub(super) fn keep_marks(pin_dir: &Path) {
     marks(pin_dir).into_iter().for_each(|(path, _)| kept::keep_folder(path));
 }
@@ -84,7 +85,7 @@ pub(super) fn filters(index: u32, direction: TcAttachType) -> io::Result<Vec<Fil
 }
 
 /// Removes every qdisc that [`ensure`] has made and that is empty. Returns the
-/// numbers of their interfaces.
+/// indices of their interfaces.
 pub(super) fn remove_made(pin_dir: &Path) -> Vec<u32> {
     let is_empty = |index| {
         let of = |direction| filters(index, direction).is_ok_and(|found| found.is_empty());

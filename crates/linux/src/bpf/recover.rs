@@ -12,25 +12,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// Most packets of one [`Copies::drain`]: some ms of a loop that others wait for.
+/// Most packets of one [`Copies::drain`]: they take some ms, for which the loop does nothing else.
 const DRAIN_MAX: usize = 8192;
 /// Number of [`Copies::drain`] calls that empty the fullest ring.
 pub const DRAINS_MAX: usize = RECOVER_RING_BYTES as usize / RECORD_BYTES_MIN / DRAIN_MAX;
-/// Least bytes of a record: the kernel's head, ours, and the shortest headers.
+/// Least bytes of a record: the kernel's header, ours, and the shortest packet headers.
 const RECORD_BYTES_MIN: usize = 64;
 
 /// The maps that `recover.h` adds to an object.
 pub(crate) const RECOVER_MAPS: [&str; 4] =
     ["recover_control", "recover_hold", "recover_packets", "recover_counts"];
 
-/// What is to be copied.
+/// Which packets are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyPolicy {
-    /// Nothing; costs the load of a word per packet.
+    /// None; that costs the load of one word per packet.
     Off,
-    /// SYNs, and the headers that tell that they have arrived.
+    /// SYNs, and the headers that acknowledge them.
     Syns,
-    /// Every segment, and every acknowledgement's headers.
+    /// Every segment, and the headers of every acknowledgement.
     Segments,
 }
 
@@ -38,26 +38,24 @@ pub enum CopyPolicy {
 /// packet is longer than that, of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied<'a> {
-    /// Whether it goes into the part of the network that may fail, or else out
-    /// of it.
+    /// Whether it goes into the part of the network that may fail, or comes out of it.
     pub into: bool,
-    /// Whether what its flow sent before was answered, though no answer was
-    /// seen.
+    /// Whether it shows that the flow's earlier packets were answered, although the answers do
+    /// not pass this host.
     pub is_opened: bool,
-    /// Whether it was not forwarded: the reader sends it on ([`Copies::hold`]).
+    /// Whether it was not forwarded: the reader must send it on ([`Copies::hold`]).
     pub is_held: bool,
-    /// The program's own number, such as that of the string.
+    /// The program's number of the path, such as the string's, or the host server's slot.
     pub way: u16,
     /// The IP and the TCP header.
     pub headers: &'a [u8],
     /// Payload bytes of the whole packet.
     pub payload_bytes: u32,
-    /// The payload of the first segment. Incomplete where only headers were
-    /// copied.
+    /// The payload of the first segment; incomplete if only headers were copied.
     pub head: &'a [u8],
-    /// The payload of the last segment and where it begins in the whole.
+    /// Where the last segment's payload begins in the whole, in bytes, and that payload.
     pub tail: Option<(u32, &'a [u8])>,
-    /// Payload of one segment, if this frame has several.
+    /// Payload bytes of one segment, if this is a GSO frame of several.
     pub gso_bytes: u16,
 }
 
@@ -101,8 +99,8 @@ impl Copies {
         self.control.set(0, value, 0).map_err(BpfError::map("recover_control"))
     }
 
-    /// Stops forwarding bare acknowledgements that come out of the cluster: they are
-    /// only copied until [`Copies::release`], or for `at_most`.
+    /// Holds back pure ACKs that come out of the cluster: until [`Copies::release`], but for
+    /// `at_most` at the longest, they are copied and not forwarded.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -112,8 +110,7 @@ impl Copies {
         self.control(self.policy | RECOVER_HOLDS)
     }
 
-    /// Forwards acknowledgements again. What is still in the ring is to be
-    /// read.
+    /// Forwards ACKs again. Those that are still in the ring must be read and sent on.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -121,16 +118,16 @@ impl Copies {
         self.control(self.policy)
     }
 
-    /// Readable when much waits. Copies need not be read before, but until then
-    /// nothing is known of them.
+    /// A descriptor that is readable when many copies wait. [`Copies::drain`] may be called
+    /// before.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.packets.as_fd()
     }
 
-    /// Hands over the packets that were copied since the last call, in order, until
-    /// `take` answers false, but no more than some thousand: they come as fast as
-    /// clients send. True if none is left.
+    /// Passes the packets that were copied since the last call to `take`, in order, until that
+    /// answers false. At most some thousands, since they may come as fast as they are read. True
+    /// if none is left.
     pub fn drain(&mut self, mut take: impl FnMut(Copied<'_>) -> bool) -> bool {
         for _ in 0..DRAIN_MAX {
             let Some(record) = self.packets.next() else { return true };
@@ -141,7 +138,7 @@ impl Copies {
         false
     }
 
-    /// Discards what was copied, and copies nothing more.
+    /// Stops copying, and discards what was copied.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -161,8 +158,8 @@ impl Copies {
         self.resent.is_watched()
     }
 
-    /// Shows a watcher a resent packet, IP header first, as one of the interface
-    /// `ifindex`; 0 if the routes chose it.
+    /// Adds a resent packet, given from the IP header on, to the captures, as one that left by
+    /// the interface `ifindex`; 0 if the routes chose it.
     pub fn show_resent(&mut self, ifindex: u32, packet: &[u8]) {
         self.resent.show(ifindex, packet);
     }

@@ -57,14 +57,15 @@ static OBJECT: Object = Object {
     priority: 103,
 };
 
-/// Seconds of silence after which a flow is forgotten, for flows that were
-/// reset, closed by the client, never seen after their handshake, and all
-/// others (RFC 5382 §5 asks for more than two hours).
+/// Silence in s after which a flow that was reset is forgotten.
 const RESET_AGE: u32 = 10;
+/// The same for a flow that the client has closed.
 const CLOSED_AGE: u32 = 120;
+/// The same for a flow that was never seen after its handshake.
 const YOUNG_AGE: u32 = 600;
+/// The same for all other flows (RFC 5382 §5 asks for more than two hours).
 const IDLE_AGE: u32 = 3 * 3600;
-/// Most flows forgotten at one time, so that a tick stays short.
+/// Most flows of one family forgotten at a time, so that a tick stays short.
 const FORGET_MAX: usize = 16_384;
 
 /// Configuration of a redirector.
@@ -75,8 +76,7 @@ pub struct RedirectConfig {
     pub client_interfaces: Vec<String>,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
-    /// Most connections of each family that are kept where they are; one more is
-    /// refused.
+    /// Most connections of each family that are kept on their hosts; one more is refused.
     pub flows_max: u32,
     /// Seed of the hash that chooses: the same on all edges of a group.
     pub seed: u64,
@@ -99,8 +99,7 @@ pub struct Host {
     pub v4: Option<Way>,
     pub v6: Option<Way>,
     pub state: HostState,
-    /// Whether packets go without encapsulation: the next hop is the host
-    /// server itself.
+    /// Whether packets are sent without encapsulation: the next hop is the host server itself.
     pub layer2: bool,
 }
 
@@ -109,7 +108,7 @@ pub struct Host {
 pub struct Way {
     pub address: IpAddr,
     pub next_hop: IpAddr,
-    /// Interface; 0 if there is no route at the moment.
+    /// Index of the interface; 0 if there is no route at the moment.
     pub ifindex: u32,
     pub mtu: u32,
 }
@@ -123,9 +122,9 @@ pub enum HostState {
     Up,
     /// It keeps its flows and gets no new ones.
     Draining,
-    /// Nobody waits for it: a repeated SYN goes elsewhere.
+    /// A new or repeated SYN goes to another host server; established flows still go here.
     Dead,
-    /// The host server is dead, and when it comes back, it is still drained.
+    /// Dead, and still drained when it comes back.
     DeadDrained,
 }
 
@@ -237,8 +236,8 @@ impl Redirect {
         self.rows().iter().map(key_of).collect()
     }
 
-    /// Redirects a service by `table`, from one packet to the next: the table is
-    /// written to a place that no service uses, and then named.
+    /// Redirects a service by `table`, atomically between two packets: the table is written to a
+    /// place that no service uses, and then made the service's.
     ///
     /// # Errors
     /// [`BpfError::SpreadServices`] if there are too many, [`BpfError::Map`] if the
@@ -257,7 +256,7 @@ impl Redirect {
             .map(|i| (self.next_table + i) % SPREAD_TABLES)
             .find(|table| !used(table))
             .ok_or(BpfError::SpreadServices(rows.len()))?;
-        // Not the table that was left a moment ago: a packet may still read it.
+        // Next time another place is taken first: a packet may still read the replaced table.
         self.next_table = (spare + 1) % SPREAD_TABLES;
         self.tables.set(spare, *table, 0).map_err(BpfError::map("spread_tables"))?;
         rows.retain(|row| key_of(row) != *service);
@@ -265,7 +264,7 @@ impl Redirect {
         self.set_rows(&rows)
     }
 
-    /// Sends packets of the service the plain way again; a service that is not
+    /// Lets packets of the service take their ordinary route again; a service that is not
     /// redirected is no error.
     ///
     /// # Errors
@@ -276,8 +275,7 @@ impl Redirect {
         self.set_rows(&rows)
     }
 
-    /// Counts a second. Flows age by such ticks, so that none ages while no
-    /// daemon could forget it.
+    /// Counts one second. Flows age by these ticks, so that none ages while there is no daemon.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -287,8 +285,7 @@ impl Redirect {
         self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
     }
 
-    /// Forgets flows that are over or were silent for very long. Returns their
-    /// number.
+    /// Forgets flows that are over or were silent for too long. Returns their number.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -298,7 +295,7 @@ impl Redirect {
         Ok(forgotten + self.flows6.forget(now, FORGET_MAX - forgotten)?)
     }
 
-    /// Number and places of the current flows.
+    /// Number of the current flows, and how many each host server has.
     #[must_use]
     pub fn flows(&self) -> Flows {
         let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
@@ -324,9 +321,8 @@ impl Redirect {
         trace::ask(&pin, "redirect", self.first_ifindex, question)
     }
 
-    /// Mean time that one packet costs the program, over `repeat` runs: parsing,
-    /// looking the flow up, and rewriting, which is undone between the runs. The
-    /// flow is remembered first.
+    /// Mean time that the program takes for one packet, over `repeat` runs: parsing, looking the
+    /// flow up, and rewriting, which is undone between the runs. The flow is entered first.
     ///
     /// # Errors
     /// [`BpfError`] if the programs cannot be loaded or asked.
@@ -343,7 +339,7 @@ impl Redirect {
         })
     }
 
-    /// Removes programs and pins: everything goes the plain way.
+    /// Removes programs and pins: every packet takes its ordinary route.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
@@ -382,8 +378,8 @@ impl Redirect {
         current.map(|current| directory::services(&current)).unwrap_or_default()
     }
 
-    /// Writes the services, not into the directory that was left a moment ago: a
-    /// packet may still read it.
+    /// Writes the services into another directory than the last ones, which a packet may still
+    /// read.
     fn set_rows(&mut self, rows: &[SpreadService]) -> Result<(), BpfError> {
         let next = directory::build(rows).ok_or(BpfError::SpreadServices(rows.len()))?;
         let mut config = self.config()?;
@@ -399,7 +395,7 @@ impl Redirect {
     fn write_config(&mut self, config: &RedirectConfig) -> Result<(), BpfError> {
         let before = self.config()?;
         let mask4 = u32::MAX.checked_shr(config.outer4.1.into()).unwrap_or(0);
-        // The last word varies, as far as it lies behind the prefix.
+        // Outer sources vary in the last 32 bits, as far as these lie behind the prefix.
         let mask6 =
             u32::MAX.checked_shr(u32::from(config.outer6.1).saturating_sub(96)).unwrap_or(0);
         let base4 = u32::from(config.outer4.0) & !mask4;
@@ -535,7 +531,7 @@ fn check_pins(config: &RedirectConfig) -> Result<(), BpfError> {
         Pin::of::<SpreadKey4, SpreadFlow>(FLOWS4, config.flows_max),
         Pin::of::<RawKey, SpreadFlow>(FLOWS6, config.flows_max),
     ];
-    // If these are lost, a handshake is repeated, or a datagram goes elsewhere.
+    // If these are lost, a handshake is repeated, or a datagram goes to another host server.
     let others = [
         Pin::of::<SpreadKey4, SpreadFlow>("spread_embryos4", SPREAD_EMBRYOS_MAX),
         Pin::of::<RawKey, SpreadFlow>("spread_embryos6", SPREAD_EMBRYOS_MAX),

@@ -1,5 +1,5 @@
-//! The window cap of `bpf/regulate.h` and what it measures, for any object that
-//! includes it.
+//! The cap on advertised windows of `bpf/regulate.h`, and its measurements, for any object that
+//! includes that header.
 
 use super::batch;
 use super::error::BpfError;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) const REGULATE_MAPS: [&str; 4] =
     ["regulate_control", "regulate_flows", "regulate_strings", "regulate_counts"];
 
-/// Measurements of what went into a string since the maps were made.
+/// What went into a string since the maps were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes on the wire.
@@ -25,8 +25,8 @@ pub struct Measured {
     /// Number of flows, each counted once in every interval in which it sent
     /// something.
     pub flows: u64,
-    /// Bytes of those flows that were promised more than the cap before, and do
-    /// not feel it yet.
+    /// Bytes of flows that do not feel the cap yet, because larger windows were advertised to
+    /// them before.
     pub free_bytes: u64,
     pub free_flows: u64,
 }
@@ -52,7 +52,7 @@ pub struct Regulated {
     counts: PerCpuArray<MapData, RawRegulateCount>,
     session: u16,
     interval: u16,
-    /// Each flow's last stamp, and when it was first seen.
+    /// Each flow's last stamp, and when this process first saw that stamp.
     silent: BTreeMap<RawKey, (u64, Instant)>,
 }
 
@@ -69,7 +69,7 @@ impl Regulated {
             interval: 0,
             silent: BTreeMap::new(),
         };
-        // A daemon that died while capping has left its cap behind, with its number.
+        // A daemon that died while capping has left its cap in force, with its session number.
         let left = this.control.get(&0, 0).map_err(BpfError::map("regulate_control"))?;
         let [.., a, b] = left.to_ne_bytes();
         this.session = u16::from_ne_bytes([a, b]);
@@ -77,8 +77,8 @@ impl Regulated {
         Ok(this)
     }
 
-    /// From now on, receivers promise no more than their senders are about to
-    /// use, so that a cap is felt soon after it is set.
+    /// Begins to watch: from now on the windows advertised to senders are limited to what they
+    /// are about to use, so that a cap is felt soon after it is set.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -95,7 +95,7 @@ impl Regulated {
         self.write(REGULATE_UNCAPPED)
     }
 
-    /// Begins the next interval, with this cap on every window.
+    /// Begins the next interval, with this cap in bytes on every window.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -105,7 +105,7 @@ impl Regulated {
     }
 
     fn write(&mut self, window_bytes: u32) -> Result<(), BpfError> {
-        // `struct regulate_control` as one word, which a program reads at once.
+        // `struct regulate_control` as one word, which the program reads atomically.
         let mut word = [0; 8];
         word[..4].copy_from_slice(&window_bytes.to_ne_bytes());
         word[4..6].copy_from_slice(&self.interval.to_ne_bytes());
@@ -114,7 +114,7 @@ impl Regulated {
         self.control.set(0, word, 0).map_err(BpfError::map("regulate_control"))
     }
 
-    /// Measurements of a string; only counted while it watches.
+    /// Measurements of a string. The programs count only while they watch.
     #[must_use]
     pub fn measured(&self, string: usize) -> Measured {
         let index = u32::try_from(string.min(STRINGS_MAX)).unwrap_or(0);
@@ -133,8 +133,8 @@ impl Regulated {
         )
     }
 
-    /// Acknowledgements that were changed, and flows for which there was no
-    /// room and that are left alone.
+    /// Number of ACKs that were changed, and of flows that are never capped because there was no
+    /// room for them.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let values = self.counts.get(&0, 0);
@@ -143,8 +143,8 @@ impl Regulated {
         })
     }
 
-    /// Forgets flows that have ended, or were silent for longer than `older_than`;
-    /// such a flow is left alone if it goes on. Returns their number.
+    /// Forgets flows that have ended, or were silent for longer than `older_than`. If such a flow
+    /// goes on it is not capped any more. Returns their number.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -166,7 +166,7 @@ impl Regulated {
         }
         self.silent = silent;
         for key in &dead {
-            // A flow that is gone already is as good.
+            // It may be gone already.
             let _gone = self.flows.remove(key);
         }
         Ok(dead.len())

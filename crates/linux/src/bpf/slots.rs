@@ -1,6 +1,6 @@
-//! The gate's slots, mapped into this process. Every field is read and written
-//! as one aligned atomic word, since the gate changes slots at the same time;
-//! a slot counts only while its generation is the one asked for (decision 1).
+//! The gate's slots, mapped into this process. Every field is read and written as one aligned
+//! atomic word, since the gate changes slots at the same time. A slot belongs to a connection
+//! only while its generation is the one in the [`ConnId`] (decision 1).
 
 use super::layout::{GateSlot, RawKey};
 use holdfast_wire::gate::{Adopted, SlotView};
@@ -73,13 +73,12 @@ impl Slots {
             has_ts: slot.u8(offset_of!(GateSlot, has_ts)).load(Ordering::Relaxed) != 0,
             held_synack: seq(offset_of!(GateSlot, open_generation)).0 != generation,
         };
-        // A view that mixes two generations does not count.
+        // A view that may mix two generations is dropped.
         fence(Ordering::Acquire);
         self.live(conn).map(|_| view)
     }
 
-    /// The record that its handshake has agreed on; the clock is its last
-    /// reading.
+    /// The record of the connection's handshake, with its latest timestamps.
     pub(crate) fn record(&self, conn: ConnId) -> Option<ConnRecord> {
         let (slot, _) = self.live(conn)?;
         let word = |offset| slot.u32(offset).load(Ordering::Relaxed);
@@ -98,7 +97,7 @@ impl Slots {
             tsval: has_ts.then(|| word(offset_of!(GateSlot, tsval))),
             window: half(offset_of!(GateSlot, window)),
         };
-        // As for a view.
+        // As in `view`.
         fence(Ordering::Acquire);
         self.live(conn).map(|_| record)
     }
@@ -127,7 +126,7 @@ impl Slots {
     pub(crate) fn adopt(&self, index: u32, adopted: &Adopted) -> ConnId {
         let slot = self.slot(index).expect("the gate's queue holds numbers of slots only");
         let last = slot.u32(offset_of!(GateSlot, generation)).load(Ordering::Acquire);
-        // 0 is what user space's words hold before their first store.
+        // Never 0, which the words that user space writes hold before their first store.
         let generation = last.wrapping_add(1).max(1);
         slot.u32(offset_of!(GateSlot, generation)).store(generation, Ordering::Release);
         slot.put_numbers(adopted);
@@ -141,14 +140,14 @@ impl Slots {
         conn
     }
 
-    /// Marks the slot free; returns its key, for the caller to forget. `None` the
-    /// second time.
+    /// Marks the slot free; returns its key, which the caller removes from the map. `None` if it
+    /// was free already.
     pub(crate) fn release(&self, conn: ConnId) -> Option<ConnKey> {
         let key = self.live(conn)?.0.key();
         self.stamp(conn, offset_of!(GateSlot, free_generation)).then_some(key)
     }
 
-    /// Stores the generation into one of user space's words.
+    /// Stores the generation into one of the words that user space writes: true from then on.
     fn stamp(&self, conn: ConnId, offset: usize) -> bool {
         let Some((slot, generation)) = self.live(conn) else { return false };
         slot.u32(offset).store(generation, Ordering::Release);

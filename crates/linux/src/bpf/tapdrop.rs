@@ -1,5 +1,6 @@
-//! Keeps tap copies from the backup's IP stack until the backup is live;
-//! packet sockets see them first (decision 2). See `bpf/tapdrop.bpf.c`.
+//! Drops the edge's copies of clients' packets before they reach the backup's IP stack, until the
+//! backup is live; packet sockets (the tap) see them first (decision 2). See
+//! `bpf/tapdrop.bpf.c`.
 
 use super::error::BpfError;
 use super::layout::TAPDROP_COUNTERS;
@@ -50,7 +51,7 @@ impl TapDrop {
         })
     }
 
-    /// From now on packets to the services pass (`true`) or are dropped.
+    /// Lets packets to the services pass (`true`) or drops them from now on.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
@@ -58,7 +59,7 @@ impl TapDrop {
         self.live.set(0, u32::from(live), 0).map_err(BpfError::map("tapdrop_live"))
     }
 
-    /// Puts the program back if somebody has removed it; returns what it was.
+    /// Attaches the program again if somebody has removed it; returns it then.
     ///
     /// # Errors
     /// [`BpfError::Attach`].

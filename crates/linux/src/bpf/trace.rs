@@ -1,6 +1,6 @@
-//! Asking a loaded program where a packet would go (`BPF_PROG_TEST_RUN`). The
-//! packet carries a mark by which the program recognises a question: it counts
-//! nothing and remembers nothing, and returns the answer in the mark.
+//! Asks a loaded program where a packet would go (`BPF_PROG_TEST_RUN`). By the packet's mark the
+//! program recognises a question: it counts nothing, changes no map, and returns the answer in
+//! the mark.
 
 use super::error::BpfError;
 use super::layout::{TRACE_BYTE, TRACE_MARK};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-/// `struct __sk_buff` of Linux 6.6, and two fields of it.
+/// Size of `struct __sk_buff` of Linux 6.6 in bytes, and below it the offsets of two fields.
 const CONTEXT_BYTES: usize = 192;
 const CONTEXT_MARK: usize = 8;
 const CONTEXT_IFINDEX: usize = 40;
@@ -21,7 +21,7 @@ const UDP: u8 = 17;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 const TTL: u8 = 64;
-/// Verdicts of tc programs.
+/// Verdicts of tc programs: `TC_ACT_UNSPEC` and `TC_ACT_REDIRECT`.
 const UNSPEC: u32 = u32::MAX;
 const REDIRECT: u32 = 7;
 
@@ -37,7 +37,7 @@ pub struct Question {
     pub payload_bytes: u16,
 }
 
-/// Outcome for the packet.
+/// What the program would do with the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traced {
     pub verdict: Verdict,
@@ -52,7 +52,7 @@ pub struct Traced {
 /// The program's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not the program's business: the stack forwards it.
+    /// Left to the kernel's own forwarding.
     Plain,
     /// Sent by the program.
     Redirected,
@@ -63,13 +63,13 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Unknown,
-    /// The flow is there already.
+    /// The flow is in the table.
     Flow,
-    /// Its SYN went there.
+    /// Its SYN went there, and the handshake is not over.
     Embryo,
     /// A new flow would go there.
     New,
-    /// A later packet of a flow that is not known.
+    /// It is no SYN, and its flow is not known.
     Stray,
 }
 
@@ -167,7 +167,7 @@ pub(super) fn ask(
     Ok(Traced { verdict, how, member, before, after })
 }
 
-/// A packet's context: its mark, and the interface where it came in.
+/// The `struct __sk_buff` of a packet with this mark, from this interface.
 pub(super) fn context(mark: u32, ifindex: u32) -> [u8; CONTEXT_BYTES] {
     let mut context = [0; CONTEXT_BYTES];
     context[CONTEXT_MARK..CONTEXT_MARK + 4].copy_from_slice(&mark.to_ne_bytes());
@@ -175,8 +175,8 @@ pub(super) fn context(mark: u32, ifindex: u32) -> [u8; CONTEXT_BYTES] {
     context
 }
 
-/// The mean time of `repeat` runs of the pinned `program` on the packet, which is
-/// not marked as a question: it is counted and remembered.
+/// The mean time of `repeat` runs of the pinned `program` on the packet. It is not marked as a
+/// question, so it is counted and entered like any packet.
 pub(super) fn time(
     pin: &Path,
     program: &'static str,

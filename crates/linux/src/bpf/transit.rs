@@ -51,21 +51,20 @@ static OBJECT: Object = Object {
     priority: 106,
 };
 
-/// Silence after which a TCP flow is forgotten (RFC 5382 REQ-5).
+/// Silence after which a TCP flow is forgotten: 2 h 4 min (RFC 5382 REQ-5).
 const TCP_AGE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
-/// The same for UDP (RFC 4787 REQ-5).
+/// The same for UDP: 5 min (RFC 4787 REQ-5).
 const UDP_AGE: Duration = Duration::from_secs(300);
-/// Silence after which a flow that was closed, reset or never answered is forgotten:
-/// packets that nobody answers, sent to flood the table, take up room for no longer.
+/// Silence after which a flow that was closed, reset or never answered is forgotten, so that a
+/// flood of unanswered packets fills the table for no longer.
 const OVER_AGE: Duration = Duration::from_secs(30);
 
 /// One string, as this edge sees it.
 #[derive(Clone, Debug)]
 pub struct StringPort {
-    /// The interface behind which only this string begins.
+    /// The interface behind which this string, and nothing else, begins.
     pub interface: String,
-    /// The string's first host; packets of a family without one take the plain
-    /// route.
+    /// The string's first host; packets of a family without one take their ordinary route.
     pub next_hop4: Option<Ipv4Addr>,
     pub next_hop6: Option<Ipv6Addr>,
 }
@@ -79,9 +78,9 @@ pub struct TransitConfig {
     pub outside: Vec<String>,
     /// Strings in the order of the bits and slots of [`TransitState`].
     pub strings: Vec<StringPort>,
-    /// Whether the other edge follows this one's choices.
+    /// Whether this edge chooses the strings, and the other edge follows.
     pub leads: bool,
-    /// Whether moved flows go back to a string that returns.
+    /// Whether moved flows go back when their first string works again.
     pub return_all: bool,
     /// Seed of the hash that spreads flows: the same at both edges, and secret.
     pub seed: u32,
@@ -92,7 +91,7 @@ pub struct TransitConfig {
     pub flows_max: u32,
 }
 
-/// Which strings may be used, and for which part of the flows.
+/// Which strings may be used, and which one each part of the flows uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitState {
     /// Number that grows with every change.
@@ -101,11 +100,11 @@ pub struct TransitState {
     pub usable: u32,
     /// The string of each part of the flows.
     pub slots: [u8; TRANSIT_SLOTS],
-    /// Closed by hand, which is why no string is usable.
+    /// Whether an operator has closed the edge, which is why no string is usable.
     pub is_closed: bool,
 }
 
-/// What went through a string.
+/// Traffic through a string, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub packets: u64,
@@ -208,8 +207,8 @@ impl Transit {
         self.counters.read()
     }
 
-    /// Asks the attached program where a packet from outside would go; its member
-    /// is the string. Nothing is counted, remembered or sent.
+    /// Asks the attached program where a packet from outside would go; the answer's `member` is
+    /// the string. Nothing is counted, entered or sent.
     ///
     /// # Errors
     /// [`BpfError::Trace`] if the kernel does not run it.
@@ -246,7 +245,7 @@ impl Transit {
         Ok(FlowSweeper { flows, flows_fd: pinned()? })
     }
 
-    /// Removes programs and pins: every packet takes the plain route.
+    /// Removes programs and pins: every packet takes its ordinary route.
     ///
     /// # Errors
     /// [`BpfError::PinDir`] if pins cannot be removed.
@@ -286,8 +285,8 @@ impl FlowSweeper {
     /// Forgets flows that are over or were silent for too long. Returns the
     /// number of flows on each string now.
     ///
-    /// The programs' clock is the host's, which a time namespace may hide, so the
-    /// latest stamp counts as now: while nothing passes, nothing ages.
+    /// The programs' clock is the host's, which a time namespace may hide from this process. So
+    /// the latest stamp counts as now, and while no packet passes, no flow ages.
     #[must_use]
     pub fn sweep(&mut self) -> [u64; STRINGS_MAX] {
         let flows: Vec<(RawTransitKey, RawTransitFlow)> =
@@ -296,7 +295,7 @@ impl FlowSweeper {
         let mut counts = [0; STRINGS_MAX];
         for (key, flow) in &flows {
             if now - flow.seen_ns > age_max(key, flow).as_nanos() as u64 {
-                // A flow that has just gone by itself is as good.
+                // It may be gone already.
                 let _absent = self.flows.remove(key);
             } else if let Some(count) = counts.get_mut(usize::from(flow.string)) {
                 *count += 1;
@@ -319,7 +318,7 @@ fn age_max(key: &RawTransitKey, flow: &RawTransitFlow) -> Duration {
     }
 }
 
-/// The table in the kernel, with this configuration's strings.
+/// The table as an earlier daemon has left it, with this configuration's strings.
 fn take_over(
     table: &Array<MapData, RawTable>,
     config: &TransitConfig,

@@ -1,6 +1,6 @@
-//! What the server wants done on one signal, readable anywhere: in a handler that
-//! has interrupted the very call that changes it, and beside other threads. No lock
-//! can do that; two places do, because one of them is always complete.
+//! The server's `sigaction` for one signal, readable from everywhere: by other threads, and in a
+//! handler that has interrupted the very call that changes it. A lock would deadlock there, so
+//! there are two copies, of which one is always complete.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
@@ -20,7 +20,7 @@ struct Place {
 
 /// A `sigaction`, or none.
 pub struct ActionCell {
-    /// Number of changes; its last bit is the index of the newest place.
+    /// Number of changes; its last bit is the index of the newest copy.
     changes: AtomicU32,
     places: [Place; 2],
 }
@@ -41,25 +41,25 @@ impl ActionCell {
         }
     }
 
-    /// The action of the last change that is complete.
+    /// The action of the last complete change.
     pub fn get(&self) -> Option<libc::sigaction> {
         loop {
             let seen = self.changes.load(Acquire);
             let action = self.places[seen as usize % 2].load();
-            // A reader that has read a later change sees its number.
+            // If what was read comes from a later change, that change's number is seen below.
             fence(Acquire);
-            // The place is written again by the change after the next one.
+            // A copy is written again only by the change after the next one.
             if self.changes.load(Relaxed) == seen {
                 return action;
             }
         }
     }
 
-    /// Changes it. The server orders its own calls for a signal; if it does not,
-    /// the kernel would keep one of two, and this may mix them.
+    /// Changes the action. Two threads must not change the same signal's action at once: the
+    /// kernel would keep one of the two, and this may mix them.
     pub fn set(&self, action: Option<&libc::sigaction>) {
         let next = self.changes.load(Relaxed).wrapping_add(1);
-        // What is written from here on is newer than the change before.
+        // The writes below must not become visible before the change before.
         fence(Release);
         self.places[next as usize % 2].store(action);
         self.changes.store(next, Release);

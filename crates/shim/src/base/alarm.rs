@@ -1,5 +1,5 @@
-//! The alarm: system calls that bypass libc, and with it the shim, are caught,
-//! reported once, and end protection; the server itself runs on.
+//! The alarm: system calls that bypass libc, and so the shim, are caught. The first one is
+//! reported and ends protection; the server itself runs on.
 //!
 //! The mechanism is syscall user dispatch (`PR_SET_SYSCALL_USER_DISPATCH`, Linux
 //! 5.11), not a seccomp filter: it lets calls from one address range through and
@@ -32,13 +32,13 @@ const AT_IGNORE: usize = 1;
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 const RDTSCP: [u8; 3] = [0x0f, 0x01, 0xf9];
 
-/// Number of parts of libc outside its main object, and of the shim, whose
-/// calls are repeated silently. glibc before 2.34 has its threads in a part of
-/// their own.
+/// Most objects besides libc itself (its loader, vDSO and libraries, and the shim) whose direct
+/// system calls are made for them without an alarm. glibc before 2.34 has its threads in a
+/// library of their own.
 const QUIET_MAX: usize = 6;
 const QUIET_NAMES: [&[u8]; 4] = [b"ld-linux", b"linux-vdso", b"libpthread", b"librt.so"];
 
-/// Calls that give the server nothing that it could compute with.
+/// System calls whose results cannot change what the server computes: no alarm for these.
 const HARMLESS: [i64; 14] = [
     libc::SYS_futex,
     libc::SYS_mmap,
@@ -58,7 +58,7 @@ const HARMLESS: [i64; 14] = [
 
 type Range = (AtomicUsize, AtomicUsize);
 
-/// Range of libc's text, from the first address to the one behind the last.
+/// Address range of libc's text, its end exclusive.
 static LIBC: Range = (AtomicUsize::new(0), AtomicUsize::new(0));
 static QUIET: [Range; QUIET_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; QUIET_MAX];
@@ -78,8 +78,8 @@ fn within(range: &Range, at: usize) -> bool {
     (range.0.load(Relaxed)..range.1.load(Relaxed)).contains(&at)
 }
 
-/// Arms the process's first thread, at the end of start-up. Libraries that are
-/// loaded later are watched as well, because only libc's text is let through.
+/// Arms the process's first thread, at the end of start-up. Libraries that are loaded later are
+/// watched as well, because only calls from libc's text pass.
 pub fn arm(environment: *mut *mut u8) {
     if !matches!(mode(), Mode::Record | Mode::Replay) {
         return;
@@ -159,9 +159,9 @@ pub fn clocks_trap() -> bool {
     TRAP_TSC.load(Relaxed)
 }
 
-/// Hides the vDSO: a runtime that looks for it by itself would read clocks
-/// unseen. libc has found it already; a later search finds none and makes
-/// system calls.
+/// Removes the vDSO from the auxiliary vector: a runtime that finds it there would read clocks
+/// without a system call, past the shim. libc has found it already; whoever searches later finds
+/// none and makes system calls.
 fn hide_vdso(environment: *mut *mut u8) {
     // SAFETY: the kernel puts the auxiliary vector, pairs of words that end with
     // AT_NULL, behind the environment's null pointer, which `envp` still ends
@@ -199,7 +199,7 @@ fn note(info: &libc::dl_phdr_info) {
     }
 }
 
-/// Finds `syscall; ret` in libc's text, and makes our own calls there.
+/// Finds `syscall; ret` in libc's text, and makes the shim's own calls with it.
 fn use_gate() -> bool {
     let (lo, hi) = (LIBC.0.load(Relaxed), LIBC.1.load(Relaxed));
     // SAFETY: libc's text is mapped readable and stays for ever.
@@ -233,8 +233,8 @@ fn slot(signal: i32) -> Option<&'static ActionCell> {
     }
 }
 
-/// The server's `sigaction` for a signal whose handler is ours: remembered, not
-/// installed. False for any other signal.
+/// Handles the server's `sigaction` for a signal whose handler is the alarm's: the action is
+/// remembered, not installed. False for any other signal.
 pub fn keep_action(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> bool {
     let Some(slot) = slot(signal) else { return false };
     let before = slot.get();
@@ -249,8 +249,8 @@ pub fn keep_action(signal: i32, new: *const libc::sigaction, old: *mut libc::sig
     true
 }
 
-/// Removes the signals that the alarm needs from a mask to be blocked: a trap
-/// whose signal is blocked kills the process.
+/// Removes the alarm's signals from a mask of signals to block: a trap whose signal is blocked
+/// kills the process.
 pub fn unblockable(mask: &mut u64) {
     for signal in [libc::SIGSYS, libc::SIGSEGV] {
         if slot(signal).is_some() {
@@ -276,7 +276,7 @@ fn forward(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext
             handler(signal, info, context);
         }
         _ => {
-            // The default action, when the instruction or the signal comes again.
+            // The default action is taken when the instruction or the signal comes again.
             // SAFETY: all-zero is SIG_DFL.
             let action: libc::sigaction = unsafe { core::mem::zeroed() };
             real::sigaction(signal, &raw const action, core::ptr::null_mut());
@@ -340,7 +340,7 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         let mut digits = [0u8; 24];
         ring(&["system call ", decimal(number, &mut digits)], at);
     }
-    // Protection is over: the instruction runs again, unwatched.
+    // Protection is over: the instruction runs again, and is not caught.
     disarm_thread();
     registers.set(libc::REG_RIP, get(libc::REG_RIP) - 2);
 }
@@ -368,7 +368,7 @@ extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut 
     disarm_thread();
 }
 
-/// Reads the counter for libc and the loader; they keep it to themselves.
+/// Reads the time stamp counter for libc and the loader, which do not pass it to the server.
 fn read_counter_for(registers: Registers, at: usize) {
     let mut aux = 0;
     // SAFETY: instructions without effects on memory; `at` as in on_sigsegv.
@@ -412,7 +412,7 @@ impl Line {
     }
 }
 
-/// Reports what escaped and ends protection, once. The replica stands still.
+/// Reports what bypassed the shim and ends protection, once. A replica stops for good.
 fn ring(what: &[&str], at: usize) {
     if RUNG.swap(true, SeqCst) {
         return;

@@ -1,5 +1,5 @@
-//! An allocator that never touches the host program's: Rust needs only a
-//! handful of bytes here, at start-up, so it only ever grows.
+//! An allocator of the shim's own, so that the server's is never touched. Rust needs only a few
+//! bytes here, at start-up, so nothing is ever freed.
 
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};

@@ -1,8 +1,8 @@
-//! Memory that threads share and that is more than a number. These are the
-//! crate's only two cells; their users need no `unsafe`.
+//! Containers for values that threads share and that are more than a number. These are the
+//! crate's only two; their users need no `unsafe`.
 //!
-//! Rust's own locks and cells cannot be used here: they sleep by libc's
-//! `syscall`, which is our own export.
+//! Rust's own locks cannot be used here: they sleep through libc's `syscall`, which the shim
+//! itself exports.
 
 use crate::base::state::threaded;
 use crate::base::sys;
@@ -47,8 +47,8 @@ impl<T> SetOnce<T> {
     }
 }
 
-/// A value that one thread has at a time. As long as the server has only one
-/// thread, taking and returning it cost a store each.
+/// A value behind a lock. As long as the server has only one thread, taking and returning the
+/// lock cost one store each.
 pub struct Locked<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,

@@ -7,16 +7,17 @@ use holdfast_wire::group::let_go as let_go_of;
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
-/// Longest time for which a close waits for a daemon that looks at the
-/// connection: number of steps, and the length of one.
+/// Most steps for which a close waits for a daemon that holds a duplicate of the descriptor:
+/// 100 ms in all.
 const LOOK_STEPS_MAX: u32 = 2000;
+/// Length of a step, in ns.
 const LOOK_STEP_NS: i64 = 50_000;
 
 /// Number of this process's descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
 
-/// The next accept number: the first whose entry no connection needs any more.
-/// `None` if there is none. Call it with the log held.
+/// The next accept number: the first one after the last whose table entry is free. `None` if none
+/// is. Call it with the log held.
 pub fn next_number() -> Option<u32> {
     let last = state::group().last_conn.load(Relaxed);
     let next = (1..=CONNS_MAX as u32).map(|n| last.wrapping_add(n));
@@ -25,8 +26,8 @@ pub fn next_number() -> Option<u32> {
     Some(number)
 }
 
-/// On the replica: takes the number that the primary has given; false if no primary
-/// gives it.
+/// On the replica: takes the accept number in the primary's record; false if no primary could
+/// have given that number.
 pub fn take_number(number: u32) -> bool {
     let ahead = number.wrapping_sub(state::group().last_conn.swap(number, Relaxed));
     (1..=CONNS_MAX as u32).contains(&ahead)
@@ -61,9 +62,8 @@ fn is_free(conn: u32) -> bool {
     entry(conn).state.load(Acquire) != conn_state::OPEN
 }
 
-/// Fills the entry of a connection that was just accepted as `fd`, a socket that the
-/// kernel calls `socket`. The daemon may read it meanwhile: it has no number until the
-/// rest of it is true.
+/// Fills the entry of a connection that was just accepted as `fd`, whose kernel cookie is
+/// `socket`. The daemon may read the entry at the same time, so its number is set last.
 pub fn open(conn: u32, fd: i32, socket: u64) {
     let e = entry(conn);
     REFS[conn as usize % CONNS_MAX].store(1, Relaxed);
@@ -96,7 +96,7 @@ pub fn is_last_ref(conn: u32) -> bool {
     REFS[conn as usize % CONNS_MAX].load(Relaxed) <= 1
 }
 
-/// Another descriptor of the connection is closed.
+/// Notes that a descriptor of the connection is closed.
 pub fn drop_ref(conn: u32, fd: i32) {
     let e = entry(conn);
     if REFS[conn as usize % CONNS_MAX].fetch_sub(1, Relaxed) == 1 {
@@ -113,8 +113,8 @@ pub fn drop_ref(conn: u32, fd: i32) {
     }
 }
 
-/// In a family: a descriptor of this process is closed, while the log stands at that.
-/// Returns whether no process holds the connection any more.
+/// In a family: notes that a descriptor of this process is closed, with the log held. Returns
+/// whether no process holds the connection any more.
 pub fn let_go(conn: u32, fd: i32) -> bool {
     let e = entry(conn);
     let is_last_here = REFS[conn as usize % CONNS_MAX].fetch_sub(1, Relaxed) == 1;
@@ -129,7 +129,7 @@ pub fn let_go(conn: u32, fd: i32) -> bool {
     is_last_here && let_go_of(e, state::place())
 }
 
-/// The last process of a family has let go of a connection.
+/// Notes that no process of a family holds the connection any more.
 pub fn end(conn: u32) {
     let e = entry(conn);
     e.fd.store(-1, Relaxed);
@@ -137,7 +137,8 @@ pub fn end(conn: u32) {
     await_return(e);
 }
 
-/// Says that the connection can be had from this process, if no other one has said so.
+/// Enters this process as the one from which the daemon can take the connection, if no other is
+/// entered.
 fn claim(e: &ConnEntry, fd: i32) {
     if e.pid.load(Relaxed) == 0 {
         e.fd.store(fd, Relaxed);
@@ -145,8 +146,7 @@ fn claim(e: &ConnEntry, fd: i32) {
     }
 }
 
-/// Says of each connection that this process holds, and of which nobody has said it, that
-/// it can be had from here.
+/// The same for each connection that this process holds.
 pub fn claim_all() {
     fds::for_each(|fd, f| match f.conn.load(Relaxed) {
         NO_CONN => {}
@@ -154,9 +154,9 @@ pub fn claim_all() {
     });
 }
 
-/// Waits until the daemon holds no duplicate of the descriptor: otherwise epoll
-/// would go on to report what the server takes for closed. A daemon that stands
-/// still does not hold the server forever.
+/// Waits until the daemon holds no duplicate of the descriptor: otherwise epoll would go on to
+/// report a socket that the server considers closed. The wait is limited, so a daemon that hangs
+/// does not stop the server.
 fn await_return(e: &ConnEntry) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_STEP_NS };
     for _ in 0..LOOK_STEPS_MAX {
@@ -177,14 +177,14 @@ pub fn read(conn: u32, bytes: u64) {
     e.in_bytes.fetch_add(bytes, Relaxed);
 }
 
-/// Counts bytes that the server has written, without keeping them (primary).
+/// Counts bytes that the server has written, without retaining them (primary).
 pub fn wrote(conn: u32, bytes: u64) {
     let e = entry(conn);
     e.out_bytes.fetch_add(bytes, Relaxed);
     kept::give_up(e);
 }
 
-/// Keeps output of the replica until the client has acknowledged it.
+/// Retains output of the replica until the client has acknowledged it.
 pub fn keep(conn: u32, bytes: &[u8]) {
     kept::keep(entry(conn), bytes);
 }

@@ -1,9 +1,9 @@
-//! Copying bytes that are kept for a failure, and hence hardly ever read: past
-//! the caches, which the server and its peers need for their work.
+//! Copies bytes that are retained for a failure, and so hardly ever read, past the caches
+//! (non-temporal stores), which the server and its peers need for their work.
 
 use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-/// Length below which copies stay in the caches, where they are cheaper.
+/// Length in bytes below which an ordinary copy is cheaper.
 const PAST_CACHE_BYTES: usize = 16 << 10;
 const LINE: usize = 64;
 

@@ -1,10 +1,10 @@
-//! Output that waits for the backup without keeping the server waiting.
+//! Deferred writes: output that waits for the backup without making the server wait.
 //!
-//! A small write to a connection whose send buffer is empty is certain to be
-//! taken whole, so its result is known before it is made. Such writes are kept
-//! here and made at the server's next blocking call, all behind one wait: an
-//! event loop pays one round trip to the backup for a batch of replies instead
-//! of one for each. Only the first threads of a server defer, each for itself.
+//! A small write to a connection whose send buffer is empty is certain to be accepted whole, so
+//! its result is known before it is made. Such writes are queued here and made at the server's
+//! next blocking call, all after one wait. So an event loop pays one round trip to the backup for
+//! a batch of replies instead of one for each. Only the first threads of a server defer, each
+//! with a queue of its own.
 
 use crate::base::state::{Mode, tid};
 use crate::base::sys::{sys, syscall};
@@ -13,8 +13,7 @@ use crate::base::{conns, fds, holders, log, state};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::NO_CONN;
 
-/// Most bytes that one connection may have waiting: far below the smallest send
-/// buffer.
+/// Most bytes that may be deferred for one connection: far below the smallest send buffer.
 const FD_BYTES_MAX: usize = 8 << 10;
 const SIOCOUTQ: u64 = 0x5411;
 
@@ -22,7 +21,7 @@ fn own() -> Option<&'static Queue> {
     waiting::queue(usize::from(tid()))
 }
 
-/// Keeps a write for later if its success is certain.
+/// Defers a write if its success is certain; false if it must be made now.
 pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
     if len == 0 || len > FD_BYTES_MAX || log::is_committed() {
         return false;
@@ -50,8 +49,7 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
     is_certain
 }
 
-/// Whether another process may write to the same client, which would not see what waits
-/// here.
+/// Whether another process may write to the same client: it would not see what is deferred here.
 fn is_shared(f: &fds::Fd) -> bool {
     let conn = f.conn.load(Relaxed);
     state::is_family() && conn != NO_CONN && holders::is_shared(conns::entry(conn))
@@ -69,7 +67,7 @@ pub fn is_waiting() -> bool {
     own().is_some_and(|queue| !queue.is_empty())
 }
 
-/// Makes the calling thread's waiting writes, after one commit for all.
+/// Makes the calling thread's deferred writes, after one commit for all.
 pub fn flush() {
     if let Some(queue) = own()
         && !queue.is_empty()
@@ -97,7 +95,7 @@ pub fn flush_before_blocking(fd: i32) {
 
 fn flush_all(queue: &Queue) {
     if state::mode() == Mode::Replay {
-        // It waited in the original of which this is a copy.
+        // These writes were deferred in the original of which this is a copy, which makes them.
         return queue.hold().discard();
     }
     log::commit();

@@ -1,4 +1,4 @@
-//! Descriptors: the kind of each, and where epoll sets hold it.
+//! What the shim knows of each descriptor: its kind, its connection, and its epoll sets.
 
 use crate::base::report;
 use crate::base::state::{self, Mode};
@@ -6,8 +6,7 @@ use crate::base::sys::{sys, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// End of the descriptors that are supported; higher ones are refused:
-/// `EMFILE`.
+/// Number of descriptors that are supported; higher ones are refused with `EMFILE`.
 pub const FD_MAX: usize = holdfast_wire::shm::FDS_MAX;
 /// Most epoll sets that may hold one descriptor.
 pub const SETS_MAX: usize = 4;
@@ -16,13 +15,13 @@ pub const SETS_MAX: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// A regular file, or something opened before the shim: the member's own.
+    /// A regular file, or something that was open before the shim: each member has its own.
     Own = 0,
     /// A stream socket that is neither listening nor connected yet.
     Socket,
     /// A listener of a protected port.
     Listener,
-    /// Any other listener: its connections are logged with their payload.
+    /// Any other listener: what its connections receive is logged with the payload.
     PlainListener,
     /// A client's connection on a protected port.
     Conn,
@@ -35,7 +34,7 @@ pub enum Kind {
     Device,
 }
 
-/// One place in an epoll set.
+/// A descriptor's registration in one epoll set.
 pub struct Place {
     pub set: AtomicI32,
     pub events: AtomicU32,
@@ -47,10 +46,9 @@ pub struct Fd {
     /// Backlog; 0 if the daemon need not listen on it at promotion.
     pub backlog: AtomicI32,
     pub conn: AtomicU32,
-    /// Thread that has writes waiting for it, counted from 1; 0 is none.
+    /// Thread that has deferred writes for it, counted from 1; 0: none.
     pub deferred: AtomicU32,
-    /// Lock held over a write, so that the log has a stream's writes in their
-    /// order.
+    /// Lock held during a write, so that the log has the writes to a stream in their order.
     pub writing: AtomicU32,
     pub places: [Place; SETS_MAX],
 }
@@ -123,7 +121,7 @@ pub fn ends_at_exec(fd: i32) -> bool {
     flags < 0 || flags & libc::FD_CLOEXEC as isize != 0
 }
 
-/// What the next program must know of an open descriptor, as plain words.
+/// What the next program must know of an open descriptor (see `calls::carry`).
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 pub struct Carried {
@@ -139,7 +137,7 @@ impl Carried {
         Self { fd, kind: f.kind() as u32, conn, backlog }
     }
 
-    /// Knows in this program what the one before it knew.
+    /// Enters what the program before this one knew.
     pub fn restore(self) {
         opened(self.fd, Kind::Own);
         if let Some(f) = get(self.fd) {
@@ -150,7 +148,7 @@ impl Carried {
     }
 }
 
-/// Forgets `fd`; its places in epoll sets go with it.
+/// Forgets `fd`, and its registrations in epoll sets.
 pub fn closed(fd: i32) {
     if let Some(f) = get(fd) {
         if f.kind() == Kind::Epoll {
@@ -168,7 +166,7 @@ pub fn closed(fd: i32) {
     }
 }
 
-/// Calls `f` for every descriptor that has been in use, with its places.
+/// Calls `f` for every registration of a descriptor in an epoll set.
 pub fn for_each_place(mut f: impl FnMut(i32, &Place)) {
     for_each(|fd, entry| {
         for place in &entry.places {
@@ -187,18 +185,18 @@ pub fn for_each(mut f: impl FnMut(i32, &'static Fd)) {
     }
 }
 
-/// The place of `fd` in `set`, if it has one.
+/// The registration of `fd` in `set`, if it has one.
 pub fn place(fd: i32, set: i32) -> Option<&'static Place> {
     get(fd)?.places.iter().find(|p| p.set.load(Relaxed) == set)
 }
 
-/// A free place of `fd`.
+/// A free registration of `fd`.
 pub fn free_place(fd: i32) -> Option<&'static Place> {
     get(fd)?.places.iter().find(|p| p.set.load(Relaxed) < 0)
 }
 
-/// Gives a replica's descriptor the number that it has on the primary. The
-/// kernel's choice is nearly always right already.
+/// Moves a replica's descriptor to the number that it has on the primary. The kernel's choice is
+/// nearly always right already.
 pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     if fd < 0 || want < 0 || fd == want {
         return;
@@ -210,8 +208,7 @@ pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     sys!(SYS_close, fd);
 }
 
-/// Like [`renumber`], for two at once, each of which may have the other's
-/// number.
+/// Like [`renumber`], for two at once: each may have the number that the other needs.
 pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
     if fds == want {
         return;

@@ -1,11 +1,11 @@
-//! What the daemon hands over in the environment: the numbers of three
-//! descriptors; and one more from a program that has become this one.
+//! What the daemon hands over in an environment variable: the numbers of three descriptors. A
+//! program that has become this one by exec adds a fourth.
 
 use core::ffi::CStr;
 use holdfast_wire::shm::HANDED;
 
-/// Variable set by the daemon: descriptor numbers "control,memory,wake". A program that
-/// becomes another one in the log adds that of what it knew.
+/// Variable set by the daemon: descriptor numbers "control,memory,wake". After an exec in the log
+/// it also has the number of the file with what the program before knew.
 pub const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 
 /// What was handed over.
@@ -13,7 +13,7 @@ pub const VARIABLE: &[u8] = b"HOLDFAST_SHIM=";
 pub struct Handed {
     /// The socket to the daemon, the shared memory, and the daemon's wake-up.
     pub descriptors: [i32; HANDED],
-    /// What the program before this one knew.
+    /// The file with what the program before this one knew, if there was one.
     pub carried: Option<i32>,
 }
 

@@ -1,12 +1,11 @@
-//! The server's actions for signals: its own handlers, in front of which ours
-//! stand. The log runs them at its records; `calls::signals` marks and delivers
-//! signals.
+//! The server's own actions for signals, in whose place the shim's handler is installed. The
+//! server's handlers run at records of the log; `calls::signals` marks and delivers signals.
 
 use crate::base::actions::ActionCell;
 use crate::base::{real, token};
 use core::sync::atomic::AtomicBool;
 
-/// End of the signals, which are counted from 1.
+/// Number of the highest signal, plus 1.
 pub const SIGNALS: usize = 65;
 
 /// Whether signals have come whose handlers have not run yet.
@@ -19,7 +18,7 @@ pub fn wanted(signal: i32) -> Option<libc::sigaction> {
     WANTED.get(signal as usize)?.get()
 }
 
-/// Whether an action is a function of the server's.
+/// Whether an action is a handler function, not the default or to ignore the signal.
 pub fn has_handler(action: &libc::sigaction) -> bool {
     action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
 }
@@ -29,8 +28,7 @@ pub fn want(signal: i32, action: &libc::sigaction) {
     WANTED[signal as usize].set(Some(action));
 }
 
-/// Gives a forked child the server's own handlers: nobody delivers signals
-/// there.
+/// Installs the server's own handlers in a forked child, where the shim delivers no signals.
 pub fn restore() {
     for signal in 1..SIGNALS as i32 {
         if let Some(action) = wanted(signal) {

@@ -1,17 +1,18 @@
-//! Which processes of a family hold a connection: one bit in its entry for each place.
+//! Which processes of a family hold a connection: one bit in its table entry for each process, by
+//! the process's place in the group.
 
 use crate::base::state;
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::group::holder;
 use holdfast_wire::shm::ConnEntry;
 
-/// The process of a place holds a connection, too.
+/// Notes that the process of this place holds the connection, too.
 pub fn add(e: &ConnEntry, place: usize) {
     let (word, bit) = holder(place);
     e.holders[word].fetch_or(bit, Relaxed);
 }
 
-/// This process alone holds a connection.
+/// Notes that only this process holds the connection.
 pub fn hold_alone(e: &ConnEntry) {
     e.holders.iter().for_each(|word| word.store(0, Relaxed));
     let (word, bit) = holder(state::place());

@@ -9,30 +9,29 @@ use holdfast_wire::shm::{
     CONNS_MAX, ConnEntry, KEEP_BYTES_MAX, POOL_BYTES, POOL_PART_BYTES, conn_state,
 };
 
-/// First size of a connection's retained output, in bytes; it may grow to
+/// First size of a connection's ring of retained output, in bytes; it may grow to
 /// KEEP_BYTES_MAX.
 const KEEP_BYTES_FIRST: u64 = 64 << 10;
-/// Closed connections that each close looks at: enough that those waiting for
-/// their clients never grow in number, and few enough that a close stays short.
+/// Closed connections that each close looks at: enough that those which still wait for their
+/// clients do not accumulate, and few enough that a close stays short.
 const LOOKS_PER_CLOSE: usize = 4;
-/// Places that are tried for a ring before the replica waits, and how many of them
-/// have the same distance from each other.
+/// Most addresses that are tried for a ring.
 const PLACES_MAX: u32 = 64;
+/// Number of tries after which the distance between two addresses doubles.
 const PLACES_ALIKE: u32 = 4;
 
-/// Addresses for rings, given out in turn, round and round.
+/// An address range for rings, used from its beginning to its end and then again.
 struct Region {
     start: usize,
     end: usize,
     next: AtomicUsize,
 }
 
-/// Region far from everything that the kernel, a program or a sanitizer takes
-/// by itself.
+/// A region far from the addresses that the kernel, a program or a sanitizer uses by itself.
 static REGION: Region = Region::new(0x2000_0000_0000, 1 << 42);
 
-/// Keeps output of the replica until the client has acknowledged it. A replica
-/// that is a little behind need not even copy what the client already has.
+/// Retains output of the replica until the client has acknowledged it. What the client has
+/// acknowledged already, because the replica is behind, is not even copied.
 pub fn keep(e: &ConnEntry, bytes: &[u8]) {
     let out = e.out_bytes.load(Relaxed);
     let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
@@ -62,8 +61,8 @@ fn copy_in(e: &ConnEntry, bytes: &[u8]) {
     e.out_bytes.store(out + bytes.len() as u64, Release);
 }
 
-/// Drops acknowledged output, then grows the ring until `want` bytes fit or the
-/// limit is reached; there the replica waits: it may lag, never lose.
+/// Drops acknowledged output, then grows the ring until `want` bytes fit. At the ring's size limit
+/// the replica waits until the client has acknowledged more: it may lag, but not lose output.
 fn make_room(e: &ConnEntry, want: u64) -> u64 {
     loop {
         let out = e.out_bytes.load(Relaxed);
@@ -115,8 +114,8 @@ fn grow(e: &ConnEntry, need: u64) -> bool {
 /// Offset of a family's pool in the shared memory.
 static POOL_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps a family's pool, which lies at `offset` in the memory: all processes have it at
-/// the same place. What one writes there the others and the daemon can read.
+/// Maps a family's pool of retained output, at `offset` in the shared memory: at the same address
+/// in all processes. The other processes and the daemon read what one writes there.
 pub fn map_pool(memory: i32, offset: usize) -> bool {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
@@ -132,7 +131,7 @@ pub fn map_pool(memory: i32, offset: usize) -> bool {
     true
 }
 
-/// Where the connection's part of the pool begins, from the pool's beginning on.
+/// Offset of the connection's part in the pool.
 fn part(e: &ConnEntry) -> usize {
     // SAFETY: an entry of the table.
     let place = unsafe { core::ptr::from_ref(e).offset_from(state::table()) };
@@ -159,12 +158,11 @@ impl Region {
         Self { start, end: start + bytes, next: AtomicUsize::new(start) }
     }
 
-    /// Fresh memory, or null if there is none, or if no free place in the region is
-    /// found. If the kernel chose the place, the server's own maps would lie elsewhere
-    /// than the primary's.
+    /// Fresh memory in the region, or null if there is none or no free address was found. If the
+    /// kernel chose the address, the server's own mappings would lie elsewhere than the primary's.
     fn map(&self, bytes: usize) -> *mut u8 {
         for n in 0..PLACES_MAX {
-            // What lies there may be a ring much larger than this one.
+            // A ring much larger than this one may be in the way: the steps grow.
             let step = (bytes << (n / PLACES_ALIKE)).min(KEEP_BYTES_MAX as usize);
             match sys::map_anonymous_at(self.advance(bytes, step), bytes) {
                 Ok(fresh) => return fresh,
@@ -175,7 +173,7 @@ impl Region {
         core::ptr::null_mut()
     }
 
-    /// The next place where `bytes` fit; the one after it is `step` away.
+    /// The next address where `bytes` fit; the one after it is `step` bytes further.
     fn advance(&self, bytes: usize, step: usize) -> usize {
         let place = |next: usize| if next + bytes <= self.end { next } else { self.start };
         let before = self.next.fetch_update(Relaxed, Relaxed, |next| Some(place(next) + step));
@@ -183,8 +181,7 @@ impl Region {
     }
 }
 
-/// Frees the memory. Several threads may come at once: one of them frees it
-/// then.
+/// Frees a connection's ring. If several threads do that at once, one of them frees it.
 pub fn release(e: &ConnEntry) {
     if e.keep_addr.load(Relaxed) == 0 {
         return;
@@ -199,7 +196,7 @@ pub fn release(e: &ConnEntry) {
     free_ring(e, addr as *mut u8, cap);
 }
 
-/// Closed connections whose output is still kept, in a ring.
+/// A queue of closed connections whose output is still retained.
 struct Leaving {
     first: usize,
     len: usize,
@@ -213,7 +210,7 @@ static ANY_LEAVES: AtomicBool = AtomicBool::new(false);
 
 impl Leaving {
     fn push(&mut self, e: &'static ConnEntry) {
-        // If there is no place, the next connection of the entry frees its memory.
+        // If the queue is full, the next connection with this entry frees the memory.
         if self.len < CONNS_MAX {
             self.entries[(self.first + self.len) % CONNS_MAX] = Some(e);
             self.len += 1;
@@ -227,14 +224,13 @@ impl Leaving {
         Some(e)
     }
 
-    /// Looks at up to `many` of them. A server that is no replica keeps nothing: the
-    /// daemon has taken what it sends again.
+    /// Looks at up to `many` of them, and frees what is not needed. A server that is no replica
+    /// needs none of it: the daemon has taken what it sends again.
     fn look(&mut self, many: usize) {
         for _ in 0..many.min(self.len) {
             let Some(e) = self.pop() else { break };
             if e.state.load(Acquire) == conn_state::OPEN {
-                // The entry is another connection's by now, which closes in its
-                // time.
+                // The entry belongs to another connection by now, which is not closed.
             } else if state::mode() == Mode::Record
                 || e.acked_bytes.load(Acquire) >= e.out_bytes.load(Relaxed)
             {
@@ -247,12 +243,12 @@ impl Leaving {
     }
 }
 
-/// The server has closed a connection: its output is kept until the client has all of
-/// it, and no longer. The closing thread looks at a few connections that were closed
-/// before it.
+/// Notes that the server has closed a connection: its output is retained until the client has
+/// acknowledged all of it. The closing thread also looks at a few connections that were closed
+/// before.
 pub fn leave(e: &'static ConnEntry) {
     if state::is_family() {
-        // The daemon frees it: which process would come by is not known.
+        // The daemon frees it, since no process of the family is certain to.
         return;
     }
     let keeps = e.keep_addr.load(Relaxed) != 0;
@@ -266,8 +262,8 @@ pub fn leave(e: &'static ConnEntry) {
     leaving.look(LOOKS_PER_CLOSE);
 }
 
-/// Called when a server that keeps nothing has written: frees what it kept as a
-/// replica, of this connection and, little by little, of those that were closed.
+/// Called when a server that is no replica any more has written: frees the output that it retained
+/// as one, of this connection and, little by little, of closed ones.
 pub fn give_up(e: &ConnEntry) {
     release(e);
     if ANY_LEAVES.load(Relaxed) {
@@ -275,8 +271,8 @@ pub fn give_up(e: &ConnEntry) {
     }
 }
 
-/// Frees an entry's memory and has `fill` turn it into another connection's.
-/// Meanwhile nobody takes it for the one that has left.
+/// Frees an entry's memory and lets `fill` turn it into another connection's, while the queue of
+/// closed connections is locked.
 pub fn reuse(e: &ConnEntry, fill: impl FnOnce()) {
     let _leaving = LEAVING.hold();
     release(e);

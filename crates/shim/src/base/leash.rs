@@ -1,8 +1,7 @@
-//! The server dies with its daemon as long as a backup could take over: nobody
-//! would confirm what it does. Once it speaks alone, no death of the daemon
-//! touches it. The kernel kills it at the order of the server's first thread,
-//! which only that thread can take back: the daemon asks it by a signal, wherever
-//! it sleeps.
+//! As long as a backup could take over, the server dies with its daemon, without which nothing
+//! that it does could be confirmed (`PR_SET_PDEATHSIG`). Once it runs alone, the daemon's death
+//! does not harm it. Only the server's first thread, for which this setting was made, can undo
+//! it, so the daemon interrupts that thread by a signal, wherever it sleeps.
 
 use crate::base::state::{header, tid};
 use crate::base::sys::syscall;
@@ -17,8 +16,7 @@ pub fn hold() {
     header().leash.store(leash::HELD, SeqCst);
 }
 
-/// If the server speaks alone, stops it from dying with its daemon. Returns
-/// whether it does.
+/// If the server runs alone, stops it from dying with its daemon. Returns whether it runs alone.
 pub fn slip() -> bool {
     let h = header();
     if !mode::is_alone(h.mode.0.load(SeqCst)) {

@@ -14,16 +14,14 @@ use holdfast_wire::group::TURN_WORDS;
 use holdfast_wire::log::{HEADER_LEN, Header, LAZY, NO_CONN, Op, record_len};
 use holdfast_wire::shm::{OPEN, mode};
 
-/// Time after which a thread that nobody could wake looks for itself, in ns:
-/// the one that consumed last may be blocked in a call that is not in the log.
+/// Time in ns after which a waiting thread looks at the log by itself: the thread that should wake
+/// it may be blocked in a call that is not in the log.
 const TURN_WAIT_NS: u64 = 10_000_000;
-/// Size up to which a record grows, in bytes: one of half a kilobyte is sent as
-/// it is.
+/// Size in bytes up to which a record may grow (see [`extend`]).
 const OPEN_BYTES_MAX: u64 = 512;
-/// Longest time that a server is held up for a joining member, in ns, if that has not moved
-/// meanwhile.
+/// Longest time in ns that a server waits for a joining member which does not advance.
 const JOINER_WAIT_NS: u64 = 50_000_000;
-/// Turns of the loop that waits for the backup before it sleeps.
+/// Number of polls for the backup's confirmation before the thread sleeps.
 const SPIN: u32 = 200;
 
 /// Holds the log, so that a call and its record are one step for other threads.
@@ -46,7 +44,7 @@ impl Held {
     }
 }
 
-/// Gives back what [`Held::keep`] has kept.
+/// Releases the log lock after [`Held::keep`].
 pub fn release() {
     unlock(&group().lock.0);
 }
@@ -84,8 +82,8 @@ impl Entry {
         Self { op, flags: 0, fd, conn: 0, ret: ret as i64, hash: call as u64 }
     }
 
-    /// Output does not wait for a lazy record: where the log ends before it, the replica knows the
-    /// outcome by itself, and runs on.
+    /// Marks the record as lazy if `lazy`: output does not wait for it, because a replica whose
+    /// log ends before it knows the outcome by itself and runs on.
     pub fn lazy_if(mut self, lazy: bool) -> Self {
         if lazy {
             self.flags |= LAZY;
@@ -94,15 +92,14 @@ impl Entry {
     }
 }
 
-/// Whether anybody reads the log. A server that speaks alone does what a primary
-/// does, so that its books are right when a log begins, but writes none.
+/// Whether anybody reads the log. A server that runs alone does what a primary does, so that its
+/// state is right when a log begins, but it writes none.
 #[inline]
 pub fn is_on() -> bool {
     matches!(header().mode.0.load(Acquire), mode::RECORD | mode::BROKEN)
 }
 
-/// Number of the current log among those that this server has had; 0 if none is
-/// on.
+/// Number of the current log among those that this server has written, from 1; 0 if none is on.
 pub fn which() -> u32 {
     if is_on() { header().logs.load(Relaxed) + 1 } else { 0 }
 }
@@ -153,7 +150,7 @@ pub fn extend(_: &Held, word: u64) -> bool {
         }
         ring::at(end).cast::<u64>().write(word.to_le());
     }
-    // It fails if the daemon has ended the record meanwhile.
+    // This fails if the daemon has ended the record meanwhile.
     let added = h.tail.0.compare_exchange(tail, tail + WORD, Release, Relaxed).is_ok();
     if added && buffering().waits_for(Op::Clock, 0) {
         group().dirty.0.store(end + WORD, Relaxed);
@@ -161,8 +158,8 @@ pub fn extend(_: &Held, word: u64) -> bool {
     added
 }
 
-/// Writes a record behind the last one; returns the tail that makes it part of
-/// the log.
+/// Writes a record behind the last one; returns the tail that the caller must store to make it
+/// part of the log.
 fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
     let payload_len: usize = parts.iter().map(|p| p.1).sum();
     let len = record_len(payload_len) as u64;
@@ -193,8 +190,8 @@ fn put(entry: Entry, parts: &[(*const u8, usize)]) -> u64 {
     tail + len
 }
 
-/// Ends a record that may still grow; returns the log's tail. The daemon may do
-/// the same at the same time: both write what both know.
+/// Ends a record that may still grow; returns the log's tail. The daemon may do the same at the
+/// same time: both then write the same values.
 fn end_open() -> u64 {
     let h = header();
     let tail = h.tail.0.load(Relaxed);
@@ -225,8 +222,8 @@ fn wait_for_space(until: u64) {
             return;
         }
         if h.stable.0.load(Acquire) == u64::MAX {
-            // Only a joining member follows: nobody waits for it, nor for a daemon that
-            // has died meanwhile.
+            // Only a joining member reads the log. The server does not wait for it (nor for a
+            // daemon that has died meanwhile), but ends the log.
             let _ = h.mode.0.compare_exchange(mode::RECORD, mode::SOLO, AcqRel, Acquire);
             continue;
         }
@@ -234,8 +231,8 @@ fn wait_for_space(until: u64) {
     }
 }
 
-/// Slows the server down to a joining member which half of the ring lies before: its pace is
-/// that of the pair that the two are about to be. Nobody waits for one that does not move.
+/// Slows the server down to the pace of a joining member that is half the ring behind, as it will
+/// be when the two are a pair. It does not wait for a member that does not advance.
 #[cold]
 fn keep_pace(until: u64) {
     let h = header();
@@ -259,8 +256,8 @@ fn buffering() -> Buffering {
     Buffering::of_options(state::OPTIONS.load(Relaxed))
 }
 
-/// Output commit (decision 7): waits until the backup holds every event that
-/// the output could depend on, as far as it waits for such.
+/// Output commit (decision 7): waits until the backup holds every event that the output could
+/// depend on, of those that the group's `buffering` waits for.
 pub fn commit() {
     commit_to(group().dirty.0.load(Relaxed));
 }
@@ -270,8 +267,7 @@ pub fn is_committed() -> bool {
     holds(group().dirty.0.load(Relaxed))
 }
 
-/// Whether nobody waits for the backup to hold everything before `need`, or it
-/// does.
+/// Whether the backup holds everything before `need`, or nothing waits for that.
 fn holds(need: u64) -> bool {
     header().stable.0.load(Acquire) >= need || !is_on() || buffering() == Buffering::Immediate
 }
@@ -320,7 +316,7 @@ impl Taken {
             group().last.0.store(state::own_name(), Relaxed);
         }
         if threads && token::is_chosen() {
-            // Whose record is next goes on when this thread has come to its next call.
+            // The thread of the next record goes on when this one has come to its next call.
             token::go_on();
             return h.head.0.store(next, SeqCst);
         }
@@ -337,7 +333,7 @@ impl Taken {
     /// [`Self::done`].
     pub fn payload(&self) -> &[u8] {
         let len = self.header.payload_len as usize;
-        // SAFETY: so many bytes lie behind the header, and stay until then.
+        // SAFETY: this many bytes lie behind the header, and stay until then.
         unsafe { core::slice::from_raw_parts(self.payload, len) }
     }
 
@@ -406,15 +402,15 @@ pub fn take_any() -> Option<Taken> {
     }
 }
 
-/// Whether a record concerns no thread, but all: a process has died, or with it a
-/// connection has ended.
+/// Whether a record is no thread's, so that any may consume it: a process has died, or a
+/// connection has ended with it.
 fn is_for_anybody(record: &Header) -> bool {
     let op = Op::from_u8(record.op);
     op == Some(Op::Death) || op == Some(Op::Close) && record.fd < 0
 }
 
-/// Settles the record at the head that nobody takes, or that is for anybody, and lets the
-/// log go on behind it: one thread does, whichever comes first.
+/// Consumes the record at the head if it is no thread's, or that of a thread which is gone. The
+/// first thread that comes does it.
 fn settle(head: u64) {
     let _held = hold();
     if header().head.0.load(Acquire) != head {
@@ -425,21 +421,21 @@ fn settle(head: u64) {
     match Op::from_u8(op) {
         Some(Op::Death) => processes::end_twin(fd as usize),
         Some(Op::Close) if is_for_anybody(&taken.header) => conns::end(conn),
-        // The next one must count on.
+        // The next connection's number must follow this one's.
         Some(Op::Accept) if conn != NO_CONN => drop(conns::take_number(conn)),
         _ => {}
     }
     taken.done();
 }
 
-/// Whether the calling thread is the one that waits for more log.
+/// Whether the calling thread is the one that waits for the daemon to append more.
 fn waits_for_more() -> bool {
     let (last, me) = (&group().last.0, state::own_name());
     last.load(Relaxed) == me || last.compare_exchange(0, me, SeqCst, Relaxed).is_ok()
 }
 
-/// The replica's calling thread makes a call that is not in the log, perhaps
-/// forever: another thread must wait for more.
+/// Called before the replica's thread makes a call that is not in the log and may block: another
+/// thread must then wait for more log.
 pub fn leave() {
     if token::is_chosen() {
         token::give();
@@ -465,8 +461,8 @@ fn wake_next() {
     }
 }
 
-/// One at a time, the record at the head is the calling thread's, or anybody's: waits until the
-/// thread that runs has come to its next call.
+/// Where threads run one at a time, waits until the thread that runs has come to its next call:
+/// only then may the calling thread consume the record at the head.
 fn wait_for_other() {
     if !token::is_chosen() {
         return;
@@ -493,7 +489,7 @@ pub fn wake(tid: u16) {
     sys::futex_wake(turn_word(tid), state::is_family());
 }
 
-/// Sleeps until somebody finds this thread's record at the head.
+/// Sleeps until another thread or the daemon finds this thread's record at the head.
 fn wait_for_turn(head: u64, empty: bool) {
     let h = header();
     let word = turn_word(state::tid());

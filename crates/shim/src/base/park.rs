@@ -1,5 +1,6 @@
-//! The end of the log: threads drain it, and stop here until the sockets are
-//! real. What the first of them does meanwhile belongs to the promotion.
+//! The end of the log at a takeover: the replica's threads execute what is left of it, and stop
+//! here until the daemon has made the sockets real (repaired them). One of them, normally the
+//! first thread, meanwhile runs the promotion.
 
 use crate::base::cells::SetOnce;
 use crate::base::log::Entry;
@@ -10,16 +11,15 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Time between the others' looks at whether one of them must promote in its
-/// stead, in ns.
+/// Time in ns between two checks of a parked thread whether it must run the promotion itself.
 const LEADER_WAIT_NS: u64 = 5_000_000;
 
-/// Number of promotions made: a copy of a survivor may make another.
+/// Number of promotions that are done: a copy of a survivor may be promoted once more.
 static DONE: AtomicU32 = AtomicU32::new(0);
-/// Number of promotions that a thread has undertaken.
+/// Number of promotions that a thread has begun.
 static LED: AtomicU32 = AtomicU32::new(0);
-/// The function that this thread runs. The promotion depends on the calls, which
-/// park here: so this module is told at start-up.
+/// The function that runs the promotion. It depends on the calls, which depend on this module, so
+/// it is handed down at start-up.
 static LEAD: SetOnce<fn()> = SetOnce::new();
 
 /// Sets the function that the promoting thread runs; once, at start-up.
@@ -27,14 +27,14 @@ pub fn set_lead(lead: fn()) {
     LEAD.set(lead);
 }
 
-/// The sockets are real: threads that stopped here go on.
+/// Lets the threads that stopped here go on, because the sockets are real.
 pub fn release() {
     DONE.fetch_add(1, SeqCst);
     sys::futex_wake(&DONE, false);
 }
 
-/// Whether the log has ended and the replica still runs on alone: its output is
-/// kept, and its first call that needs a live answer parks it (decision 8).
+/// Whether the log has ended and the replica still runs on without it: its output is retained,
+/// and its first call that needs an answer from the world parks it (decision 8).
 pub fn draining() -> bool {
     let h = header();
     mode() == Mode::Replay
@@ -42,9 +42,9 @@ pub fn draining() -> bool {
         && h.head.0.load(Acquire) >= h.end.0.load(Acquire)
 }
 
-/// Stops here until the sockets are real; the call that reached the log's end then
-/// starts over. The process's first thread leads; another one does if that one waits
-/// for it to end, or has ended.
+/// Stops here until the sockets are real; the call that reached the log's end then starts over.
+/// The process's first thread runs the promotion; another one does if the first waits for that
+/// one's end, or has ended itself.
 pub fn start_over<T>() -> Option<T> {
     park();
     None
@@ -90,8 +90,8 @@ pub fn outside<T>(f: impl Fn() -> T) -> T {
     result
 }
 
-/// A thread begins, or goes on behind a wait that is in no other record: where threads run
-/// one at a time, both members must know where.
+/// Logs that a thread begins, or goes on after a wait that is in no other record. Only where
+/// threads run one at a time: both members must agree on that place.
 pub fn go_on() {
     if !token::is_chosen() || !state::threaded() {
         return;

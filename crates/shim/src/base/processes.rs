@@ -1,6 +1,6 @@
-//! The processes of a family: their places in what they share, what each holds, and
-//! what becomes of that when one ends. All of it changes only while the log stands at
-//! the record that says so, so that both members agree.
+//! The processes of a family: the place of each in the shared group state, the connections that
+//! it holds, and what becomes of them when it ends. All of this changes only with the log held,
+//! at the record that says so, so that both members agree.
 
 use crate::base::state::{self, group};
 use crate::base::sys::{sys, syscall};
@@ -10,22 +10,22 @@ use core::sync::atomic::Ordering::*;
 use holdfast_wire::group::Process;
 use holdfast_wire::log::NO_CONN;
 
-/// Longest time for which the replica waits for a process that it has killed, in looks,
-/// and the time between them, in ns.
+/// Most looks for which the replica waits for a process that it has killed: one second.
 const LOOKS_MAX: u32 = 20_000;
+/// Time between two looks, in ns.
 const LOOK_NS: i64 = 50_000;
 
-/// A free place; it is the caller's, who has the log.
+/// A free place. The caller holds the log, so no other thread takes it.
 pub fn free_place() -> Option<usize> {
     group().processes.iter().position(|it| it.pid.load(Relaxed) == 0)
 }
 
-/// The place of a process, by its number.
+/// The place of a process, by its id.
 pub fn place_of(pid: i32) -> Option<usize> {
     (pid > 0).then(|| group().processes.iter().position(|it| it.pid.load(Relaxed) == pid))?
 }
 
-/// A process begins, which inherits what the calling one holds.
+/// Enters a new process, which inherits the connections that the calling one holds.
 pub fn begin(place: usize, first: u16, pid: i32) {
     let Process { pid: number, first: thread, threads, at_end } = &group().processes[place];
     group().sent[place].store(0, Relaxed);
@@ -41,18 +41,18 @@ pub fn begin(place: usize, first: u16, pid: i32) {
     });
 }
 
-/// A thread number belongs to the process of a place.
+/// Notes that a thread number belongs to the process of this place.
 pub fn own_thread(number: u16, place: usize) {
     group().owners[usize::from(number)].store(place as u32 + 1, Release);
 }
 
-/// A thread number is free again.
+/// Notes that a thread number is free again.
 pub fn free_thread(number: u16) {
     group().owners[usize::from(number)].store(0, Release);
 }
 
-/// The calling thread is the only one of its process, which becomes another program, and
-/// its first one there.
+/// Notes that the calling thread is the only one of its process from now on, and its first:
+/// the process becomes another program.
 pub fn alone() {
     let (place, number) = (state::place(), state::tid());
     let others = |(n, owner): &(usize, &AtomicU32)| {
@@ -66,14 +66,14 @@ pub fn alone() {
     threads.store(1, SeqCst);
 }
 
-/// The process of a place is no more, or is about to end: its place is free, and its
-/// threads' numbers. `each` gets the connections that nobody holds any more.
+/// Frees the place of a process that has ended or is about to, and its threads' numbers. `each`
+/// gets the connections that no process holds any more.
 pub fn end(place: usize, mut each: impl FnMut(u32)) {
     group().end(place, conns::entry, |e| each(e.conn.load(Relaxed)));
 }
 
-/// On the replica: ends the process whose twin has died here in the log, and waits until
-/// it is gone, with its locks and its ends of pipes.
+/// On the replica: kills the process whose counterpart on the primary has died at this place in
+/// the log, and waits until it is gone, with its locks and its ends of pipes.
 pub fn end_twin(place: usize) {
     let Some(process) = group().processes.get(place) else {
         report::diverged("a process died that never was");
@@ -94,7 +94,7 @@ pub fn end_twin(place: usize) {
     end(place, |_| {});
 }
 
-/// Whether all threads of the family need nothing of the log any more.
+/// Whether all threads of the family have reached the log's end.
 pub fn all_at_end() -> bool {
     let lives = |it: &&Process| it.pid.load(SeqCst) != 0;
     group().processes.iter().filter(lives).all(|it| is_at_end(it) || has_died(it))
@@ -108,16 +108,16 @@ fn has_died(it: &Process) -> bool {
     u32::try_from(it.pid.load(SeqCst)).is_ok_and(|pid| pid != 0 && robust::has_ended(pid))
 }
 
-/// On the replica, at the log's end: processes that were killed here, of which the log
-/// knows nothing, let go of their connections. Those that nobody else holds have ended.
+/// On the replica, at the log's end: frees the places of processes that were killed on this host
+/// only, which is not in the log. Connections that no other process holds have ended.
 pub fn bury() {
     for (place, _) in group().processes.iter().enumerate().filter(|(_, it)| has_died(it)) {
         end(place, conns::end);
     }
 }
 
-/// On the replica: whether the thread of this number was in a process that was killed
-/// here, or was never made because of that. Its records will be taken by nobody.
+/// On the replica: whether the thread of this number was in a process that was killed on this
+/// host, or was never made because of that. Then no thread will consume its records.
 pub fn is_lost(thread: u16) -> bool {
     match group().owners[usize::from(thread)].load(Acquire) as usize {
         // The server's first thread needs no mark.
@@ -126,8 +126,8 @@ pub fn is_lost(thread: u16) -> bool {
     }
 }
 
-/// On the replica: by the log, a process of the family has sent another one a signal. It
-/// arrives with what the log says that it has done there.
+/// On the replica: notes that, by the log, a process of the family has sent a signal to another
+/// one. The log also says when that one handles it.
 pub fn sent(pid: i32, signal: i32) {
     let Some((bit, place)) = bit_of(signal).zip(place_of(pid)) else { return };
     if group().early[place].fetch_and(!bit, Relaxed) & bit == 0 {
@@ -135,7 +135,7 @@ pub fn sent(pid: i32, signal: i32) {
     }
 }
 
-/// On the replica: by the log, this process has handled a signal.
+/// On the replica: notes that, by the log, this process has handled a signal.
 pub fn handled(signal: i32) {
     let (Some(bit), place) = (bit_of(signal), state::place()) else { return };
     if group().sent[place].fetch_and(!bit, Relaxed) & bit == 0 {
@@ -143,13 +143,14 @@ pub fn handled(signal: i32) {
     }
 }
 
-/// Real-time signals, which the kernel counts, are not remembered.
+/// The bit of a signal. `None` for real-time signals, which the kernel queues, and which are not
+/// noted.
 fn bit_of(signal: i32) -> Option<u32> {
     (1..32).contains(&signal).then(|| 1 << signal)
 }
 
-/// The replica has become the server: what was sent and has not arrived by the log's end
-/// does now.
+/// Called when the replica has become the server: sends the signals that, by the log, were sent
+/// and not handled.
 pub fn deliver_sent() {
     for (process, sent) in group().processes.iter().zip(&group().sent) {
         let (pid, sent) = (process.pid.load(Relaxed), sent.swap(0, Relaxed));

@@ -1,13 +1,12 @@
-//! Where each thread stands with respect to the log, and how threads stand still. The
-//! daemon may copy the server at a moment at which no thread is between a logged
-//! call's effect and its record; in the copy the mode is another one. So every logged
-//! call is run by [`call`]: it says by one word that the thread is in one, has no
-//! effect while threads shall stand still, and starts over in the new mode if it had
-//! not happened.
+//! The state of each thread with respect to the log, and how threads are made to stand still. The
+//! daemon may copy the server only at a moment at which no thread is between a logged call's
+//! effect and its record; and the copy continues in another mode. So every logged call is run by
+//! [`call`]. It marks the thread as being in a call, has no effect while threads have to stand
+//! still, and starts over in the new mode if it has not happened yet.
 //!
-//! The word is read while its thread is stopped (`holdfast_wire::quiet` has the
-//! rule), so only its order among the thread's own instructions counts: it costs no
-//! fence.
+//! The mark is a word that is read only while its thread is stopped (`holdfast_wire::quiet` has
+//! the rule), so only its order among the thread's own instructions matters, and it needs no
+//! memory fence.
 
 use crate::base::state::{self, Mode, header, mode};
 use crate::base::{handlers, sys, token};
@@ -15,11 +14,11 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
 use holdfast_wire::quiet::{Thread, state as at};
 
-/// Longest time for which a thread stands still, in ns: its daemon may have died. A
-/// daemon that copies the server has stopped it by then, and need not ask.
+/// Longest time for which a thread waits at the daemon's request, in ns: the daemon may have
+/// died. A daemon that copies the server has frozen it by then.
 const STILL_MAX_NS: u64 = 1_000_000_000;
 
-/// Place of threads that the shim has not made: they log nothing that counts.
+/// State word of threads that the shim has not made: they log nothing that counts.
 static NOBODY: Thread = Thread::new();
 
 std::thread_local! {
@@ -29,13 +28,12 @@ std::thread_local! {
 /// A logged call of the calling thread.
 pub struct Call {
     place: &'static Thread,
-    /// State of the thread before. It was in a call already if a signal's
-    /// handler, or a routine that libc runs, makes this one: then the outer call
-    /// decides.
+    /// The thread's state before this call. If it was in a call already, a signal handler or a
+    /// routine run by libc has made this one, and the outer call decides.
     before: u32,
     /// Value of `Header::park` at the beginning.
     seen: u32,
-    /// Whether the thread holds the token for this call; it may get it in the outermost one only.
+    /// Whether the thread has taken the token for this call, which only the outermost call does.
     holds: bool,
 }
 
@@ -62,7 +60,7 @@ fn enter() -> Call {
     Call { place, before, seen, holds: token::enter() }
 }
 
-/// Says where the thread is from here on; returns what [`park_word`] says then.
+/// Sets the thread's state; returns [`park_word`] as it is after that.
 #[inline]
 fn go(place: &Thread, state: u32) -> u32 {
     compiler_fence(SeqCst);
@@ -76,7 +74,7 @@ fn park_word() -> u32 {
     if state::is_attached() { header().park.0.load(Relaxed) } else { 0 }
 }
 
-/// Waits here while threads shall stand still. A child of the server need not.
+/// Waits while threads have to stand still. A child of the server does not wait.
 #[cold]
 fn stand_still(place: &Thread) -> u32 {
     let word = &header().park.0;
@@ -125,8 +123,8 @@ impl Call {
         go(self.place, at::SLEEPS);
         let r = raw();
         let was_stopped = go(self.place, at::BUSY) != self.seen;
-        // Stopping a thread interrupts its call: the server must not see that, unless
-        // there is a signal whose handler waits.
+        // Stopping a thread interrupts its system call with EINTR. The server must not see that,
+        // unless a signal has come whose handler has to run.
         let in_vain = || r == -(libc::EINTR as isize) && !handlers::ANY.load(Relaxed);
         if self.is_over() || was_stopped && in_vain() { None } else { Some(r) }
     }
@@ -153,7 +151,8 @@ impl Call {
         result
     }
 
-    /// Takes a lock of the shim's own that is held over calls that may take long.
+    /// Takes a lock of the shim's own that other threads may hold for long. `None`: the server's
+    /// call must start over.
     pub fn lock(&self, word: &AtomicU32) -> Option<()> {
         if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
             return Some(());
@@ -164,15 +163,14 @@ impl Call {
         Some(())
     }
 
-    /// Whether a call that the primary had begun goes on in a copy that follows the
-    /// log: what it did there is undone, and it starts over.
+    /// Whether this call was begun on the primary and now continues in a copy that follows the
+    /// log: there it is undone, and starts over.
     pub fn is_over(&self) -> bool {
         mode() == Mode::Replay
     }
 }
 
-/// Gives the calling thread a place of its own; one of the first things that it
-/// does.
+/// Gives the calling thread a state word of its own; called at the thread's beginning.
 pub fn join() {
     let shim = state::shim();
     let tid = sys::sys!(SYS_gettid) as i32;
@@ -186,7 +184,7 @@ pub fn join() {
     PLACE.set(place);
 }
 
-/// Frees the place of the calling thread, which ends.
+/// Frees the state word of the calling thread, which ends.
 pub fn part() {
     let place = PLACE.replace(&NOBODY);
     if place.tid.swap(0, Relaxed) == 0 {

@@ -1,5 +1,5 @@
-//! What the shim reports as text, to the daemon and in the server's log: how
-//! the members differ, that protection has ended, what is refused.
+//! Texts that the shim reports to the daemon and on the server's standard error: how the members
+//! differ, why protection has ended, what is refused.
 
 use crate::base::ring;
 use crate::base::state::{self, Mode, header, header_ptr, mode, tid};
@@ -11,12 +11,12 @@ use core::sync::atomic::Ordering::*;
 use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::mode as shared_mode;
 
-/// The replica differs from the primary: it says why and stands still forever.
+/// Reports that the replica differs from the primary, and why; it stops for good.
 pub fn diverged(reason: &str) -> ! {
     report(&[reason])
 }
 
-/// The replica makes another call than the primary at this place of the log.
+/// Reports that the replica makes another call than the primary at this place of the log.
 pub fn diverged_at(record: &Header, op: Op, call: Call, fd: i32) -> ! {
     let mut n = [[0u8; 24]; 4];
     let [a, b, c, d] = &mut n;
@@ -82,8 +82,7 @@ fn place_of(op: Op) -> &'static str {
     }
 }
 
-/// What a person can do about a difference: the place where two members differ
-/// tells why they may.
+/// What an operator can do about a difference: the calls that differ tell the likely cause.
 fn hint(there: Option<Op>, here: Op) -> &'static str {
     let either = |op: Op| here == op || there == Some(op);
     if either(Op::Fork) {
@@ -104,7 +103,7 @@ fn hint(there: Option<Op>, here: Op) -> &'static str {
     }
 }
 
-/// The replica writes other bytes than the primary.
+/// Reports that the replica writes other bytes than the primary.
 pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
     let mut n = [[0u8; 24]; 3];
     let [a, b, c] = &mut n;
@@ -126,8 +125,8 @@ pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
     ])
 }
 
-/// A descriptor number that the primary gave out is in use here: libc, or a
-/// thread that did not ask us, has opened or closed something at another time.
+/// Reports that a descriptor number of the primary is in use here: libc, or a thread past the
+/// shim, has opened or closed something at another time.
 pub fn diverged_fd(fd: i32) -> ! {
     let mut n = [0u8; 24];
     let number = decimal(i64::from(fd), &mut n);
@@ -144,7 +143,7 @@ pub fn diverged_fd(fd: i32) -> ! {
     report(&["descriptor ", number, " is free on the primary, and ", name, " on the replica"])
 }
 
-/// A process that the replica has made has another number than the primary's.
+/// Reports that a process made by the replica has another id than the primary's.
 pub fn diverged_number(there: i32, here: i32) -> ! {
     let mut n = [[0u8; 24]; 2];
     let [a, b] = &mut n;
@@ -160,7 +159,7 @@ pub fn diverged_number(there: i32, here: i32) -> ! {
 /// Most bytes of a path in a reason.
 const PATH_SHOWN_BYTES: usize = 300;
 
-/// The end of a path that may be long, and a sign for its beginning.
+/// An ellipsis if the path is too long, and its end.
 fn shown(path: *const u8) -> (&'static str, &'static str) {
     // SAFETY: the server's path string, which lasts for the call that reports it.
     let path = unsafe { CStr::from_ptr(path.cast()) }.to_str().unwrap_or("?");
@@ -171,13 +170,13 @@ fn shown(path: *const u8) -> (&'static str, &'static str) {
     (if from == 0 { "" } else { "..." }, &path[from..])
 }
 
-/// A file is not what it is on the primary: `how` ends with the remedy.
+/// Reports that a file is not what it is on the primary; `how` ends with the remedy.
 pub fn diverged_file(what: &str, path: *const u8, how: &str) -> ! {
     let (cut, path) = shown(path);
     report(&["the ", what, " ", cut, path, " ", how])
 }
 
-/// A file could be opened on one member only.
+/// Reports that a file could be opened on one member only.
 pub fn diverged_open(path: *const u8, here: isize, there: isize) -> ! {
     let (cut, path) = shown(path);
     let mut n = [[0u8; 24]; 2];
@@ -206,8 +205,8 @@ fn report(parts: &[&str]) -> ! {
     }
 }
 
-/// Writes the reason that the daemon shall read, and returns its length. The
-/// reason is the caller's until its length is published.
+/// Writes the reason for the daemon into the header, and returns its length. Nobody else writes
+/// there until the caller has published the length.
 fn write_reason(parts: &[&str]) -> u32 {
     // SAFETY: the header is mapped. No reference is made to what is written.
     let (reason, room) = unsafe {
@@ -216,15 +215,15 @@ fn write_reason(parts: &[&str]) -> u32 {
     };
     let mut len = 0;
     for byte in parts.iter().flat_map(|part| part.bytes()).take(room) {
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for this many.
         unsafe { reason.add(len).write(byte) };
         len += 1;
     }
     len as u32
 }
 
-/// Not everything that the server does is in the log any more: the daemon is
-/// told why, and the server runs on. The replica stands still.
+/// Ends protection, because the log is not complete any more: the daemon is told why, and the
+/// server runs on. A replica stops for good.
 pub fn end_protection(why: &str) {
     if mode() == Mode::Replay {
         diverged(why);
@@ -232,8 +231,7 @@ pub fn end_protection(why: &str) {
     end_protection_by(&[why]);
 }
 
-/// Like [`end_protection`], for the server or a child of it: several may come at
-/// once.
+/// Like [`end_protection`], for the server or a child of it; several may call it at once.
 pub fn end_protection_by(why: &[&str]) {
     sys::say(why);
     let h = header();
@@ -243,7 +241,7 @@ pub fn end_protection_by(why: &[&str]) {
     // The thread that has changed the length from 0 writes alone.
     h.reason_len.store(write_reason(why), Release);
     let change = |from, to| h.mode.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
-    // For a server that speaks alone: no backup can join it any more.
+    // For a server that runs alone it means that no backup can join any more.
     if change(shared_mode::RECORD, shared_mode::BROKEN)
         || change(shared_mode::SOLO, shared_mode::OFF)
     {

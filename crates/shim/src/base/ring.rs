@@ -1,12 +1,12 @@
-//! The ring in shared memory that holds the log: the place of a position, the
-//! end of the log, and how the two processes wake each other.
+//! The ring in shared memory that holds the log: where a position of the log lies in it, where
+//! the log ends, and how server and daemon wake each other.
 
 use crate::base::state::{self, WAKE_FD, header};
 use crate::base::sys::{self, syscall};
 use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::shm::OPEN;
 
-/// Bytes in the ring at which the daemon is woken early.
+/// Bytes of log since the daemon was last woken at which it is woken before a blocking call.
 const KICK_BYTES: u64 = 256 << 10;
 
 /// Address of a position in the ring.
@@ -35,15 +35,15 @@ pub fn kick() {
     }
 }
 
-/// Before a call that may block: nothing has to be confirmed, but the backup
-/// should not fall far behind.
+/// Called before a call that may block. Nothing has to be confirmed then, but the backup should
+/// not fall far behind.
 pub fn before_block() {
     if tail().saturating_sub(state::group().kicked_at.0.load(Relaxed)) > KICK_BYTES {
         kick();
     }
 }
 
-/// Sleeps until the daemon changes `word`, which was `seen` before, or for so long; 0 = for good.
+/// Sleeps until the daemon changes `word` from `seen`, for at most `timeout_ns` (0: no limit).
 pub fn sleep_shared(word: &AtomicU32, seen: u32, timeout_ns: u64) {
     let h = header();
     h.shim_waiting.0.fetch_add(1, SeqCst);

@@ -1,22 +1,23 @@
-//! Locks that processes share. A process that is killed holds what it held; so the
-//! word is the owner's number, and who waits looks now and then whether that process
-//! still runs, and takes the lock over if not. What such a lock guards must be valid
-//! at every instruction of its owner.
+//! Locks that processes share. A process that is killed never unlocks, so the lock's word is the
+//! owner's process id: a waiting thread checks from time to time whether that process still runs,
+//! and takes the lock over if not. What such a lock guards must therefore be valid at every
+//! instruction of its owner.
 
 use crate::base::sys::{self, sys, syscall};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::group::{DAEMON, HAS_SLEEPERS};
 
-/// Time after which a waiting thread looks at the owner, in ns.
+/// Time in ns after which a waiting thread checks the owner.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Looks after which the daemon, which is none of the processes, counts as dead.
+/// Number of waits after which a lock held by the daemon, whose process cannot be checked from
+/// here, counts as given up.
 const DAEMON_LOOKS_MAX: u32 = 100;
 
-/// This process's own number, by which it owns locks.
+/// This process's id, by which it owns locks.
 static OWN: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the process's number; the first thing that a process of a family does.
+/// Notes the process's id; called first of all in a process of a family.
 pub fn note_process() {
     OWN.store(sys!(SYS_getpid) as u32, Relaxed);
 }
@@ -28,7 +29,7 @@ pub fn lock(word: &AtomicU32) {
     }
 }
 
-/// Takes a lock that nobody has.
+/// Takes the lock if it is free.
 #[inline]
 pub fn try_lock(word: &AtomicU32) -> bool {
     word.compare_exchange(0, OWN.load(Relaxed), Acquire, Relaxed).is_ok()
@@ -40,7 +41,7 @@ fn wait(word: &AtomicU32, own: u32) {
     loop {
         let seen = word.load(Relaxed);
         let marked = seen | HAS_SLEEPERS;
-        // Who has waited may have others behind it.
+        // Other threads may wait behind one that has waited.
         let want = if seen == 0 { own | HAS_SLEEPERS } else { marked };
         if seen != want && word.compare_exchange(seen, want, Acquire, Relaxed).is_err() {
             continue;
@@ -62,7 +63,7 @@ fn wait(word: &AtomicU32, own: u32) {
 /// Whether the owner of a lock will never give it back.
 fn is_given_up(owner: u32, looks: u32) -> bool {
     match owner {
-        // It holds one for moments only, unless it has died.
+        // The daemon holds a lock for moments only, unless it has died.
         DAEMON => looks > DAEMON_LOOKS_MAX,
         process => has_ended(process),
     }
@@ -75,8 +76,7 @@ pub fn unlock(word: &AtomicU32) {
     }
 }
 
-/// Whether a process of the family runs no more, even if nobody has asked yet how it
-/// ended.
+/// Whether a process of the family has ended; a zombie has.
 pub fn has_ended(process: u32) -> bool {
     let fd = sys!(SYS_pidfd_open, process, 0);
     if fd < 0 {

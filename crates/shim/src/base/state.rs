@@ -7,46 +7,47 @@ use core::sync::atomic::{
 use holdfast_wire::quiet::shim_mode;
 use holdfast_wire::shm::{self, Group, Process, ShimState, option};
 
-/// How calls are treated. A cached copy of the shared mode, read on every call.
+/// How calls are treated: a cached form of the shared mode, read on every call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mode {
-    /// Straight to the kernel: the process is not ours, or protection has
-    /// ended.
+    /// Calls go straight to the kernel: the process is not protected, or protection has ended.
     Pass = shim_mode::PASS,
-    /// The kernel answers; its answers are logged, if anybody reads the log.
+    /// The kernel answers, and its answers are logged if anybody reads the log.
     Record = shim_mode::RECORD,
     Replay = shim_mode::REPLAY,
 }
 
-/// State that the daemon may look at, and changes in a copy of the server.
+/// State that the daemon may read, and that it changes in a copy of the server.
 static SHIM: ShimState = ShimState::new();
 /// The memory shared with the daemon, in parts; null until it is mapped.
 static HEADER: AtomicPtr<shm::Header> = AtomicPtr::new(core::ptr::null_mut());
 static TABLE: AtomicPtr<shm::ConnEntry> = AtomicPtr::new(core::ptr::null_mut());
 static RING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// `Header::takes_turns`, wherever that is.
+/// Address of `Header::takes_turns`.
 static TAKES_TURNS: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NO_TURNS).cast_mut());
-/// What is there before the memory is mapped.
+/// Stands for it until the memory is mapped.
 static NO_TURNS: AtomicU32 = AtomicU32::new(0);
 /// Size of the ring, a power of two. It is mapped a second time behind itself.
 static RING_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What a server that is one process keeps in its own memory, and so in an image.
+/// The group state of a server that is a single process: it lies in the server's own memory, and
+/// so in an image of it.
 static OWN_GROUP: Group = Group::new();
-/// Where it is kept.
+/// The group state in use: `OWN_GROUP`, or that of a family in the shared memory.
 static GROUP: AtomicPtr<Group> = AtomicPtr::new((&raw const OWN_GROUP).cast_mut());
-/// This process's place in the group, and the number of its first thread.
+/// This process's place in the group.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
+/// The number of its first thread.
 static FIRST: AtomicU32 = AtomicU32::new(0);
-/// Whether the log has, or has had, several writers: threads, or processes of a family.
-/// Never reset: members would not agree on when.
+/// Whether the log has, or has had, several writers: threads, or processes of a family. It is
+/// never reset, because the members could not agree on when.
 pub static THREADED: AtomicBool = AtomicBool::new(false);
-/// Whether the process's first thread is in a place where it neither delivers signals nor
-/// leads: it waits for another thread to end, or has ended itself.
+/// Whether the process's first thread can neither deliver signals nor run a promotion: it waits
+/// for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
-/// Whether this process has left the log, or becomes another program there: the thread that
-/// still may log, and one; [`NO_THREAD`] for none. 0 if it has not.
+/// If this process has left the log, or is becoming another program in it: the number of the only
+/// thread that may still log, plus 1, or [`NO_THREAD`]. 0 if all may.
 static LEAVING: AtomicU32 = AtomicU32::new(0);
 pub const NO_THREAD: u32 = u32::MAX;
 /// Descriptors of the socket to the daemon, of the memory shared with it, and of its
@@ -57,7 +58,7 @@ pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 pub static FAULT_FD: AtomicI32 = AtomicI32::new(-1);
 /// `Header::options`, cached.
 pub static OPTIONS: AtomicU32 = AtomicU32::new(0);
-/// Address ranges of allocator libraries, which stay outside (`lo`, `hi`).
+/// Address ranges (`lo`, `hi`) of allocator libraries, whose calls are not logged.
 pub static EXCLUDED: [(AtomicUsize, AtomicUsize); 8] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 8];
 pub static HAS_EXCLUDED: AtomicBool = AtomicBool::new(false);
@@ -83,7 +84,7 @@ pub fn set_mode(mode: Mode) {
     SHIM.mode.store(mode as u32, SeqCst);
 }
 
-/// What the shim shows of itself.
+/// The state that the daemon may read.
 #[inline]
 pub fn shim() -> &'static ShimState {
     &SHIM
@@ -95,7 +96,7 @@ pub fn tid() -> u16 {
     TID.get()
 }
 
-/// The calling thread, as words that threads share name it: 0 there is nobody.
+/// The calling thread's number plus 1, for shared words in which 0 means no thread.
 #[inline]
 pub fn own_name() -> u32 {
     u32::from(tid()) + 1
@@ -111,13 +112,13 @@ pub fn threaded() -> bool {
     THREADED.load(Relaxed)
 }
 
-/// Whether the server's processes are all in one log.
+/// Whether the server is a family of processes, all in one log.
 #[inline]
 pub fn is_family() -> bool {
     OPTIONS.load(Relaxed) & option::FAMILY != 0
 }
 
-/// Whether one of the server's threads runs at a time. It may begin with a log, while all
+/// Whether the server's threads run one at a time. This may begin together with a log, while all
 /// threads stand still.
 #[inline]
 pub fn takes_turns() -> bool {
@@ -125,7 +126,7 @@ pub fn takes_turns() -> bool {
     unsafe { (*TAKES_TURNS.load(Relaxed)).load(Relaxed) != 0 }
 }
 
-/// What the server's processes share.
+/// The state that the server's processes share.
 #[inline]
 pub fn group() -> &'static Group {
     // SAFETY: a static, or memory that stays mapped; all of it is atomics.
@@ -138,13 +139,13 @@ pub fn place() -> usize {
     PLACE.load(Relaxed)
 }
 
-/// What the group knows of this process.
+/// This process's entry in the group.
 #[inline]
 pub fn process() -> &'static Process {
     &group().processes[place()]
 }
 
-/// Gives this process its place, and its first thread, which calls, that one's number.
+/// Sets this process's place, and the number of its first thread, which must be the caller.
 pub fn set_process(place: usize, first: u16) {
     PLACE.store(place, Relaxed);
     FIRST.store(u32::from(first), Relaxed);
@@ -163,14 +164,14 @@ pub fn first() -> u16 {
     FIRST.load(Relaxed) as u16
 }
 
-/// Only this thread of the process, counted from 1, logs from here on, or [`NO_THREAD`]; 0:
-/// all do. Call it with the log held.
+/// Sets the only thread of the process that logs from here on, as its number plus 1, or
+/// [`NO_THREAD`]; 0: all do. Call it with the log held.
 pub fn set_leaving(thread: u32) {
     LEAVING.store(thread, Relaxed);
 }
 
-/// Whether what the calling thread does is in no log any more: the process ends in a moment.
-/// Ask it with the log held.
+/// Whether the calling thread does not log any more, because its process is about to end. Call it
+/// with the log held.
 #[inline]
 pub fn has_left() -> bool {
     let thread = LEAVING.load(Relaxed);
@@ -181,7 +182,7 @@ pub fn inside() -> bool {
     INSIDE.get()
 }
 
-/// Whether the calling thread is making another process of the family: it has the log.
+/// Whether the calling thread is making another process of the family, and so holds the log.
 pub fn is_forking() -> bool {
     FORKING.get()
 }
@@ -199,8 +200,8 @@ pub fn uninterrupted<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether calls from this return address stay outside the replicated domain:
-/// an allocator's locks and clocks depend on real contention.
+/// Whether calls from this return address are not logged: an allocator's locks and clock readings
+/// depend on real contention.
 #[inline]
 pub fn excluded(caller: usize) -> bool {
     HAS_EXCLUDED.load(Relaxed)

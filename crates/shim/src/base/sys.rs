@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Address of our `syscall` instruction: at first [`own_gate`], later in libc,
-/// whose text is the only range that the alarm does not watch.
+/// Address of the `syscall` instruction that the shim uses: at first [`own_gate`], later one in
+/// libc, whose text is the only range that the alarm does not watch.
 static GATE: AtomicPtr<()> = AtomicPtr::new(own_gate as *const () as *mut ());
 
 /// Machine code of `syscall; ret`.
@@ -72,7 +72,7 @@ macro_rules! numbers {
     )+ };
 }
 
-// Not `usize`, which carries addresses.
+// Not for `usize`, which carries addresses.
 numbers! { i32 u32 i64 isize }
 
 /// Whether a call takes nothing but numbers: whatever they are, it touches none of
@@ -207,7 +207,7 @@ pub fn lock(word: &AtomicU32) {
     if word.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
         return;
     }
-    // 2 says that there may be sleepers, as there may be behind this thread.
+    // 2 means that threads may be waiting: others may wait behind this one.
     while word.swap(2, Acquire) != 0 {
         futex_wait(word, 2, false, 0);
     }
@@ -228,14 +228,14 @@ pub fn map_anonymous(bytes: usize) -> *mut u8 {
     if at < 0 { core::ptr::null_mut() } else { at as *mut u8 }
 }
 
-/// Fresh zeroed memory at an address of our choice, or the error's number:
-/// `EEXIST` if something lies there, which stays as it is.
+/// Fresh zeroed memory at the address `at`, or an errno: `EEXIST` if something is mapped there,
+/// which stays as it is.
 pub fn map_anonymous_at(at: usize, bytes: usize) -> Result<*mut u8, i32> {
     let mapped = map(at, bytes, libc::MAP_FIXED_NOREPLACE);
     if mapped < 0 { Err(-mapped as i32) } else { Ok(mapped as *mut u8) }
 }
 
-/// Makes a hole in a file in memory: these bytes are zero, and take no memory.
+/// Punches a hole in a memory file: these bytes become zero and take no memory.
 pub fn punch(file: i32, at: u64, bytes: u64) {
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: numbers only; what a mapping shows there is the caller's.
@@ -254,8 +254,8 @@ pub fn unmap(at: *mut u8, bytes: usize) {
     unsafe { syscall!(SYS_munmap, at, bytes) };
 }
 
-/// Whether standard error is a socket of the network: servers that serve one client in a
-/// process may put the client there.
+/// Whether standard error is a network socket: servers with one process per client may put the
+/// client's connection there.
 fn has_stranger() -> bool {
     let (mut domain, mut len) = (0i32, size_of::<i32>() as u32);
     let at = (&raw mut domain, &raw mut len);
@@ -264,7 +264,7 @@ fn has_stranger() -> bool {
     r == 0 && matches!(domain, libc::AF_INET | libc::AF_INET6)
 }
 
-/// Writes a line to standard error, without libc, unless somebody else would get it.
+/// Writes a line to standard error, without libc, unless a client would get it.
 pub fn say(parts: &[&str]) {
     if has_stranger() {
         return;

@@ -1,13 +1,13 @@
-//! One at a time (decision 34): a thread of the server, in whichever process, runs the
-//! server's code only while it holds the token. On the primary it takes it before it
-//! appends a record, and gives it away before a call that may block. So the log is a
-//! sequence of runs, and the replica, where a thread goes on only when the one before has
-//! come to its next call, repeats them in the same order: what threads share in memory is
-//! in the log's order, with locks or without.
+//! Threads one at a time (decision 34): a thread of the server, in any of its processes, runs the
+//! server's code only while it holds the token. On the primary it takes the token before it
+//! appends a record, and gives it away before a call that may block. So the log is a sequence of
+//! runs. On the replica a thread goes on only when the one before has come to its next call, so
+//! the runs are repeated in the same order: what threads share in memory changes in the log's
+//! order, with locks or without.
 //!
-//! A holder that does not run keeps nobody waiting: `watch` looks at it, and who waits takes
-//! the token. It takes it back at its next call. Once nothing is logged any more nobody
-//! needs the token.
+//! A holder that does not run does not keep others waiting: `watch` checks it, and a waiting
+//! thread takes the token from it. The former holder takes the token back at its next call. While
+//! nothing is logged no thread needs the token.
 
 use crate::base::state::{self, Mode, group, header, mode, threaded};
 use crate::base::sys::{self, sys, syscall};
@@ -17,12 +17,12 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::shm::mode as shared_mode;
 use holdfast_wire::token::{CALL, CALLS, HOLDER, IN_CALL, WAITED_FOR};
 
-/// Time after which who waits looks at the holder, in ns.
+/// Time in ns after which a waiting thread checks the holder.
 const LOOK_NS: u64 = 2_000_000;
-/// Calls after which a holder that never blocks lets those run who wait: tens of
+/// Number of calls after which a holder that never blocks lets waiting threads run: tens of
 /// microseconds of its time.
 const CALLS_MAX: u32 = 100;
-/// Times that such a holder lets others have its processor before it queues again.
+/// Most times that such a holder yields its processor before it takes the token again.
 const YIELDS_MAX: u32 = 64;
 
 std::thread_local! {
@@ -53,8 +53,8 @@ fn is_held() -> bool {
     word().load(Relaxed) & HOLDER == state::own_name()
 }
 
-/// A logged call begins, which nobody takes the token from. True if [`exit`] must follow:
-/// it is no part of another call.
+/// Begins a logged call, during which no thread takes the token from this one. True if [`exit`]
+/// must follow: the call is no part of another one.
 #[inline]
 pub fn enter() -> bool {
     is_chosen() && is_on() && begin_call()
@@ -82,7 +82,7 @@ fn begin_call() -> bool {
     true
 }
 
-/// The call that [`enter`] has begun ends: the server's code goes on.
+/// Ends the call that [`enter`] has begun: the server's code goes on.
 pub fn exit() {
     if is_held() {
         word().fetch_and(!IN_CALL, Release);
@@ -109,7 +109,7 @@ pub fn take() {
         if seen != marked && word().compare_exchange(seen, marked, Relaxed, Relaxed).is_err() {
             continue;
         }
-        // Who has waited may have others behind it.
+        // Other threads may wait behind one that has waited.
         others = WAITED_FOR;
         let r = sys::futex_wait(word(), marked, true, LOOK_NS);
         if r != -(libc::ETIMEDOUT as isize) {
@@ -139,7 +139,7 @@ fn note_holder(me: u32) {
     }
 }
 
-/// Gives the token away, if the calling thread has it. On the replica: the calling thread
+/// Gives the token away, if the calling thread has it. On the replica this notes that the thread
 /// has come to its next call.
 pub fn give() {
     let (me, mut seen) = (state::own_name(), word().load(Relaxed));
@@ -152,7 +152,7 @@ pub fn give() {
     }
 }
 
-/// Lets those who wait run first: a holder that makes call after call and never blocks.
+/// Lets waiting threads run before this one, which makes call after call and never blocks.
 fn let_others() {
     let passes = &group().token.passes;
     let before = passes.load(Relaxed);
@@ -167,8 +167,8 @@ fn let_others() {
     MADE.set(0);
 }
 
-/// Runs a part of a call that waits for others, without the token. A log that needs it may
-/// begin meanwhile.
+/// Runs a part of a call that waits for others, without the token. Meanwhile a log may begin in
+/// which threads need the token.
 pub fn apart<T>(f: impl FnOnce() -> T) -> T {
     if mode() != Mode::Record {
         return f();
@@ -189,8 +189,8 @@ pub fn apart_if<T>(may_block: bool, f: impl FnOnce() -> T) -> T {
     if may_block { apart(f) } else { f() }
 }
 
-/// Runs a part of a call that will hardly block, or the server's own code, with the token,
-/// which others may take if it sleeps there after all.
+/// Runs a part of a call that will hardly block, or the server's own code, with the token. Others
+/// may take it if this thread sleeps there after all.
 pub fn lend<T>(f: impl FnOnce() -> T) -> T {
     if !is_on() {
         return apart(f);
@@ -221,7 +221,7 @@ pub fn may_block(fd: i32) -> bool {
     is_chosen() && is_on() && sys!(SYS_fcntl, fd, libc::F_GETFL) & libc::O_NONBLOCK as isize == 0
 }
 
-/// Like [`may_block`], for a call that takes what has come.
+/// Like [`may_block`], for a call that reads input: it does not block if there is some.
 pub fn may_wait_for_input(fd: i32) -> bool {
     let has_come = || {
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -231,14 +231,14 @@ pub fn may_wait_for_input(fd: i32) -> bool {
     may_block(fd) && !has_come()
 }
 
-/// The calling thread is the only one so far, and runs.
+/// Gives the token to the calling thread, which is the only one so far.
 pub fn begin() {
     if is_chosen() {
         go_on();
     }
 }
 
-/// On the replica: the calling thread has consumed a record, and runs.
+/// On the replica: gives the token to the calling thread, which has consumed a record and runs.
 pub fn go_on() {
     let token = &group().token;
     token.task.store(watch::own_task(), Relaxed);
@@ -251,9 +251,9 @@ pub fn another_runs() -> bool {
     holder != 0 && holder != state::own_name()
 }
 
-/// On the replica: the calling thread, whose turn it is, has waited for another one to come
-/// to its next call. It waits no longer if that one sleeps in a call that the shim does not
-/// see, or is gone, or computes as one of the primary has.
+/// On the replica: called when the calling thread, whose record is next, has waited for another
+/// one to come to its next call. Frees the token if that thread sleeps in a call which the shim
+/// does not see, has ended, or computes for long, as a thread of the primary has.
 pub fn look_at_other(watch: &mut Watch) {
     let seen = word().load(SeqCst);
     if seen & HOLDER == 0 {
@@ -265,7 +265,7 @@ pub fn look_at_other(watch: &mut Watch) {
     }
 }
 
-/// Time after which a replica's thread looks at the one that it waits for, in ns.
+/// Time in ns after which a replica's thread checks the one that it waits for.
 pub const REPLICA_LOOK_NS: u64 = LOOK_NS;
 
 #[cfg(all(test, not(miri)))]

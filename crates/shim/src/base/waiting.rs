@@ -1,18 +1,19 @@
-//! Writes that wait for the backup, in a queue for each thread. `defer` decides
-//! which writes wait, and when they are made.
+//! Deferred writes, which wait for the backup, in one queue per thread. `defer` decides which
+//! writes are deferred, and when they are made.
 
 use crate::base::cells::{Guard, Locked};
 use crate::base::fds;
 use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Number of threads that defer: event loops are made first.
+/// Number of threads that defer writes, the first ones: servers start event loops first.
 const QUEUES: usize = 16;
-/// Most writes, and most bytes, that may wait in one queue.
+/// Most writes in one queue.
 const ENTRIES_MAX: usize = 256;
+/// Most bytes in one queue.
 const ARENA_BYTES: usize = 256 << 10;
-/// Time for which a full send buffer, which the rules of `defer` exclude, is
-/// waited for in one go, in milliseconds.
+/// Time in ms of one wait for room in a full send buffer, which the rules of `defer` should
+/// exclude.
 const FULL_WAIT_MS: i32 = 1000;
 
 #[derive(Clone, Copy)]
@@ -28,8 +29,8 @@ struct Writes {
     used: usize,
 }
 
-/// One thread's writes. Another thread empties the queue before it uses a
-/// descriptor that has a write waiting here.
+/// One thread's deferred writes. Another thread empties the queue before it uses a descriptor
+/// that has a write in it.
 pub struct Queue {
     /// Entries in use; changed only by the holder of the writes.
     count: AtomicUsize,
@@ -52,20 +53,20 @@ pub fn queue(number: usize) -> Option<&'static Queue> {
     QUEUE.get(number)
 }
 
-/// In a child: what waits is its parent's to write. No thread of the parent holds a queue
-/// that the child could need.
+/// Empties the queues in a forked child: their writes are its parent's. No thread of the parent
+/// holds the lock of a queue that the child could need.
 pub fn forget() {
     QUEUE.iter().for_each(|queue| queue.count.store(0, Relaxed));
 }
 
-/// Before a replica becomes the server: what an original had waiting when it was copied is that
-/// one's to write. A replica has nothing of its own here.
+/// Empties the queues before a replica becomes the server: writes that were deferred when the
+/// server was copied are the original's. A replica defers nothing itself.
 pub fn drop_all() {
     QUEUE.iter().for_each(|queue| queue.hold().discard());
 }
 
 impl Queue {
-    /// Whether nothing waits here: the queue's own thread can rely on that.
+    /// Whether the queue is empty. Only the queue's own thread can rely on the answer.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -136,8 +137,8 @@ impl Held<'_> {
     }
 }
 
-/// Sends bytes. An error is the connection's end; the server learns of it by
-/// its next call.
+/// Sends bytes. An error means that the connection has ended, which the server learns by its next
+/// call.
 fn send(fd: i32, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {

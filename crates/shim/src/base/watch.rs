@@ -1,5 +1,5 @@
-//! What a thread does that keeps others waiting, as the kernel tells by its file in /proc:
-//! whether it sleeps, how long it has computed, whether it is there at all.
+//! Checks a thread that keeps others waiting, by its file in /proc: whether it sleeps, how long it
+//! has computed, and whether it still exists.
 
 use crate::base::robust;
 use crate::base::state::{self, group, header};
@@ -8,36 +8,37 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::token::{HOLDER, IN_CALL};
 
-/// Time on a processor after which a holder that makes no call is taken for one that waits
-/// for others to change something, in ticks of the kernel's clock of such times (10 ms).
+/// Processor time, in ticks of 10 ms, after which a holder that makes no call is assumed to spin
+/// until another thread changes something.
 const COMPUTES_TICKS: u64 = 10;
-/// Looks after which a holder of which nothing can be seen is taken for such a one: a second.
+/// Number of looks after which the same is assumed of a holder that cannot be seen in /proc: one
+/// second.
 const BLIND_LOOKS: u32 = 500;
-/// Most bytes of a thread's line that are read; its command is 15 bytes at most.
+/// Most bytes of a thread's `stat` line that are read; the name in it has at most 15.
 const LINE_BYTES: usize = 512;
-/// Places of the times in user and kernel mode behind a thread's state.
+/// Indices of the times in user and kernel mode, counted from the thread's state.
 const USER_TIME: usize = 11;
 const KERNEL_TIME: usize = 12;
 
 std::thread_local! {
-    /// The calling thread as /proc names it: its process, and itself; 0 if not known yet. And the
-    /// log in which it was: a copy's threads have other names.
+    /// The calling thread's process and thread ids in /proc (0: not known yet), and the log in
+    /// which they were read: a copy's threads have other ids.
     static TASK: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Why nobody has to wait for a holder.
+/// Why others need not wait for a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
     /// It has ended.
     Gone,
-    /// It sleeps in a call of libc's: it runs no code of the server.
+    /// It sleeps inside libc, and so runs no code of the server.
     Sleeps,
-    /// It has computed for long, without a call.
+    /// It has computed for long without a call.
     Computes,
 }
 
-/// The calling thread as /proc names it, which is the number that it has outside of the
-/// server's own namespace; 0 where there is no /proc.
+/// The calling thread's ids in /proc, which are those of the namespace of that /proc and not of
+/// the server's own; 0 if there is no /proc.
 pub fn own_task() -> u64 {
     let (task, log) = TASK.get();
     let this = header().logs.load(Relaxed);
@@ -49,7 +50,7 @@ pub fn own_task() -> u64 {
     task
 }
 
-/// In a child, whose thread is another one.
+/// Forgets the ids in a forked child, whose thread is another one.
 pub fn forget_task() {
     TASK.set((0, 0));
 }
@@ -73,12 +74,12 @@ fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// What one who waits knows of the holder so far.
+/// What a waiting thread has seen of the holder so far.
 pub struct Watch {
-    /// The holder and its latest call.
+    /// The token's word: the holder and its latest call.
     seen: u32,
     passes: u32,
-    /// Its time on processors when it was first seen there.
+    /// The holder's processor time at the first look, in ticks.
     from_ticks: Option<u64>,
     looks: u32,
 }
@@ -88,7 +89,7 @@ impl Watch {
         Self { seen: 0, passes: 0, from_ticks: None, looks: 0 }
     }
 
-    /// Looks at the holder that a word names; says why it need not be waited for.
+    /// Looks at the holder in the token's `word`; returns why others need not wait for it.
     #[cold]
     pub fn look(&mut self, word: u32) -> Option<Why> {
         let passes = group().token.passes.load(Relaxed);
@@ -128,7 +129,7 @@ fn has_ended(holder: u32) -> bool {
     pid == 0 || pid > 0 && robust::has_ended(pid as u32)
 }
 
-/// State and processor time of a task; `None` if they cannot be read.
+/// State and processor time, in ticks, of a task; `None` if they cannot be read.
 fn stat(task: u64, line: &mut [u8; LINE_BYTES]) -> Option<(u8, u64)> {
     if task == 0 {
         return None;
@@ -155,8 +156,8 @@ fn stat(task: u64, line: &mut [u8; LINE_BYTES]) -> Option<(u8, u64)> {
     parse(&line[..n.max(0) as usize])
 }
 
-/// What follows a thread's name, which may have anything in it but ends with the last
-/// parenthesis.
+/// Reads state and processor time from a `stat` line. They follow the thread's name, which may
+/// contain anything and ends with the last parenthesis.
 fn parse(line: &[u8]) -> Option<(u8, u64)> {
     let name_end = line.iter().rposition(|c| *c == b')')?;
     let mut fields = line.get(name_end + 2..)?.split(|c| *c == b' ');

@@ -1,15 +1,14 @@
-//! Processes that the server did not make and yet is told of: it is the first one of its pid
-//! namespace, to which the kernel gives processes whose parents have ended. Without Holdfast
-//! they would be another process's affair, and servers do not expect them (vsftpd looks up
-//! every child that ends). So the server's own children are known, and the others are asked
-//! for here.
+//! Adopted processes. In a family the server is process 1 of its pid namespace, to which the
+//! kernel gives processes whose parents have ended. Without Holdfast they would go to another
+//! process, and servers do not expect them (vsftpd looks up every child that ends). So the
+//! server's own children are remembered, and the others are waited for here.
 
 use crate::base::state;
 use crate::base::sys::syscall;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 use holdfast_wire::group::PROCESSES_MAX;
 
-/// Most children that are known. Beyond it every process counts as the server's own.
+/// Most children that are remembered. Beyond that every process counts as the server's own.
 const CHILDREN_MAX: usize = 4 * PROCESSES_MAX;
 /// Offset of the process's number in `siginfo_t`.
 const SI_PID: usize = 16;
@@ -17,12 +16,12 @@ const SI_PID: usize = 16;
 static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
-/// Whether other processes' children come to this one.
+/// Whether the kernel gives orphaned processes to this one.
 fn adopts() -> bool {
     state::is_family() && state::place() == 0
 }
 
-/// This process has made a child.
+/// Remembers a child that this process has made.
 pub fn made(pid: i32) {
     if pid <= 0 || !adopts() {
         return;
@@ -33,20 +32,20 @@ pub fn made(pid: i32) {
     }
 }
 
-/// A child of this process begins without children.
+/// Forgets all children, in a forked child.
 pub fn forget() {
     CHILDREN.iter().for_each(|it| it.store(0, Relaxed));
     IS_FULL.store(false, Relaxed);
 }
 
-/// A child of this process has ended, and has been asked for.
+/// Forgets a child that has ended and was waited for.
 pub fn gone(pid: i32) {
     if let Some(child) = CHILDREN.iter().find(|it| pid > 0 && it.load(Relaxed) == pid) {
         child.store(0, Release);
     }
 }
 
-/// Whether a process that has ended here was not the server's own child.
+/// Whether an ended process was adopted, not the server's own child.
 pub fn is_adopted(pid: i32) -> bool {
     let is_own = || CHILDREN.iter().any(|it| it.load(Acquire) == pid);
     adopts() && !IS_FULL.load(Relaxed) && !is_own()
@@ -58,8 +57,8 @@ pub fn for_each(mut f: impl FnMut(i32)) {
     all.filter(|pid| *pid != 0).for_each(&mut f);
 }
 
-/// On the replica, which asks the kernel for no child unless the log says so: asks for those
-/// that are not its own, so that their numbers are free.
+/// On the replica, which waits for its own children only when the log says so: waits for adopted
+/// ones that have ended, so that their process ids become free.
 pub fn reap() {
     while adopts() {
         let mut info = [0u64; 16];

@@ -1,8 +1,8 @@
-//! The processes of a family (decision 33): how they are made, and how they end. A fork
-//! is one record, which the parent writes while it has the log, with the number of the
-//! child's first thread and the child's place; so the child's own records come behind
-//! it. The kernel gives processes their numbers in the order in which they are made,
-//! in a namespace of the server's own, so the replica's have the same numbers.
+//! How the processes of a family begin and end (decision 33). A fork is one record, which the
+//! parent writes while it holds the log, with the number of the child's first thread and the
+//! child's place; so the child's own records come after it. The kernel numbers processes in the
+//! order in which they are made, in a pid namespace of the server's own, so the replica's have the
+//! same ids.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -20,25 +20,27 @@ use holdfast_wire::log::{NO_CONN, Op};
 
 /// Exit status of a child for which there is no place.
 const EXIT_NO_PLACE: i32 = 71;
-/// Time for which a parent waits for its child to say its number, in looks, and the time
-/// between them, in ns. Only `daemon` and its kin need that.
+/// Most looks for which a parent waits until its child has told its process id: one second. Only
+/// `daemon` and its like need that.
 const LOOKS_MAX: u32 = 20_000;
+/// Time between two looks, in ns.
 const LOOK_NS: i64 = 50_000;
-/// Number of a process that has none yet.
+/// Id of a process that is not known yet.
 const UNKNOWN: i32 = -1;
 
-/// Number and place of the child that is being made. There is one at a time: its parent
-/// has the log.
+/// Number of the first thread of the child that is being made. There is one child at a time, since
+/// its parent holds the log.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
+/// The child's place.
 static PLACE: AtomicU32 = AtomicU32::new(NOWHERE);
 const NOWHERE: u32 = u32::MAX;
-/// Whether our own function makes it, which is told the outcome.
+/// Whether the shim's own `fork` makes the child; it is told the outcome.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
-/// Number that the kernel gave the last process here.
+/// Highest process id that the kernel has given a child on this host.
 static LAST_PID: AtomicI32 = AtomicI32::new(0);
 
 std::thread_local! {
-    /// The replica's record, held until the child is there.
+    /// The replica's record of the fork, held until the child exists.
     static RECORD: Cell<Option<log::Taken>> = const { Cell::new(None) };
 }
 
@@ -58,7 +60,7 @@ pub fn fork() -> i32 {
     finish(if pid < 0 { -sys::errno() } else { pid })
 }
 
-/// Runs in the parent before a fork, behind the handlers of libraries.
+/// Runs in the parent before a fork, after the handlers of libraries.
 pub fn before() {
     if inside() {
         return;
@@ -70,7 +72,7 @@ pub fn before() {
             Mode::Record => break begin_record(),
             Mode::Replay => match log::take_any() {
                 Some(taken) => break begin_replay(taken),
-                // It goes on as the server, and forks as that.
+                // The log has ended: this process goes on as the server, and forks as that.
                 None => park::park(),
             },
         }
@@ -115,9 +117,9 @@ fn note_child(number: u16, place: Option<usize>, pid: i32) {
     }
 }
 
-/// Asks the kernel to give the next process this number, which may be out of turn: the
-/// primary has started programs that the replica does not. Without the right to that
-/// the number must be right by itself.
+/// Asks the kernel to give the next process this id. It may not be the next one in turn, because
+/// the primary has started programs that the replica does not start. Without the privilege the
+/// next id must be right by itself.
 fn want_number(pid: i32) {
     let path = c"/proc/sys/kernel/ns_last_pid";
     let flags = libc::O_WRONLY | libc::O_CLOEXEC;
@@ -152,8 +154,8 @@ pub fn after() {
     finish(child().max(0));
 }
 
-/// The child is there, or could not be made: the log goes on. Returns what the server's
-/// call answers, `-1` with its error.
+/// Completes a fork, whose child exists or could not be made, and releases the log. Returns what
+/// the server's call returns: the child's id, or `-1` and errno.
 fn finish(pid: i32) -> i32 {
     LAST_PID.fetch_max(pid, Relaxed);
     adopted::made(pid);
@@ -234,9 +236,9 @@ pub fn born() {
     park::go_on();
 }
 
-/// A process of the family that is not its first one ends by its own will, or becomes
-/// another program: it closes its connections in the log's order, and its place is free.
-/// From there on its calls are in no log. False for any other process.
+/// Called when a process of the family, not its first one, exits or becomes a program outside
+/// the log: closes its connections in the log's order and frees its place. From then on its calls
+/// are not logged. False for any other process.
 pub fn leave() -> bool {
     if !state::is_family() || state::place() == 0 || mode() == Mode::Pass || inside() {
         return false;
@@ -254,7 +256,8 @@ pub fn leave() -> bool {
                 token::enter();
                 let held = log::hold();
                 log::append_held(&held, Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
-                // The replica's has no other threads any more.
+                // At this record the replica's process has no other threads any more, so none
+                // of this one may log after it.
                 state::set_leaving(state::NO_THREAD);
                 processes::end(place, |_| {});
                 break;
@@ -276,8 +279,8 @@ pub fn leave() -> bool {
     true
 }
 
-/// A child of the calling process has ended, as the kernel says. If it did not say so
-/// itself, the log does.
+/// Called when the kernel has reported the end of a child. If the child did not log its end
+/// itself, because it was killed, it is logged here.
 pub fn ended(pid: i32) {
     if !state::is_family() || mode() != Mode::Record || processes::place_of(pid).is_none() {
         return;
@@ -292,8 +295,8 @@ pub fn ended(pid: i32) {
     });
 }
 
-/// On the replica: the server has been told that a child has ended. Its twin here ends by
-/// now, and is asked for, so that its number is free.
+/// On the replica: called when the log has told the server that a child has ended. The child here
+/// is ending, too; it is waited for, so that its id becomes free.
 pub fn reap(pid: i32) {
     if state::is_family() && pid > 0 {
         let forever = || {

@@ -1,6 +1,6 @@
-//! What a process of a family tells the program that it becomes (decision 33): which
-//! process of the family it is, and what its descriptors are. It lies in a memory file,
-//! whose number is handed on with those of the daemon's.
+//! What a process of a family passes on to the program that it becomes by exec (decision 33):
+//! which process of the family it is, and what its descriptors are. It lies in a memory file,
+//! whose descriptor number is passed on together with those from the daemon.
 
 use crate::base::binds::{self, CARRIED_BYTES};
 use crate::base::fds::{self, Carried};
@@ -13,8 +13,8 @@ use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::mode as shared_mode;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What the file begins with; the descriptors follow, then the addresses of sockets, and
-/// the numbers of children.
+/// The beginning of the file; the descriptors follow, then the addresses of sockets, and the ids
+/// of children.
 #[repr(C)]
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 struct Head {
@@ -26,8 +26,8 @@ struct Head {
     children: u32,
 }
 
-/// An empty file, which outlives the program, out of the server's way. `-errno` if there
-/// is none.
+/// An empty file that survives exec, under a descriptor number that is out of the server's way.
+/// `-errno` if it cannot be made.
 pub fn file() -> isize {
     let name = c"holdfast-exec";
     // SAFETY: a string of ours.
@@ -81,7 +81,7 @@ fn get<const N: usize>(file: i32) -> [u8; N] {
     bytes
 }
 
-/// At start-up: this program is one that a process of a family has become.
+/// At start-up of a program that a process of a family has become: reads the file.
 pub fn load(file: i32) {
     let head: Head = zerocopy::transmute!(get::<{ size_of::<Head>() }>(file));
     state::set_process(head.place as usize, head.thread as u16);
@@ -105,8 +105,8 @@ pub fn load(file: i32) {
     }
 }
 
-/// The record of the change stands: other threads are no more, and descriptors that the
-/// next program does not get are gone.
+/// Called when the exec's record is in the log: forgets the other threads, and descriptors that
+/// the next program does not get.
 pub fn settle() {
     processes::alone();
     fds::for_each(|fd, f| {

@@ -1,10 +1,9 @@
-//! Children on the replica. A child that only works on files (redis' BGSAVE, a
-//! rewritten log) must leave its files on both members, so the replica forks too.
-//! Its child is a shadow: it runs as the primary's does, with that child's
-//! number, until it would touch anything but files and pipes. There it ends,
-//! because the primary's child does that, and nobody may do it twice. The server
-//! learns from the log what became of a child; before it looks at files it waits
-//! for the shadow's end. After promotion shadows are ordinary children of the
+//! Children on the replica. A child that only works on files (redis' BGSAVE, a rewritten log) must
+//! leave its files on both members, so the replica forks too. Its child is a shadow: it runs as
+//! the primary's child does, and has that child's process id in the server's eyes, until it would
+//! touch anything but files and pipes. Then it ends, because the primary's child does that, and it
+//! must not be done twice. The server learns from the log what became of a child; before it looks
+//! at files it waits for the shadow's end. After promotion shadows are ordinary children of the
 //! server.
 
 use crate::base::real::{Real, real};
@@ -19,19 +18,18 @@ use holdfast_wire::shm::mode as shared_mode;
 
 /// Most children at a time; the replica makes no more.
 const CHILDREN_MAX: usize = 256;
-/// Longest time for which the server waits, before it looks at files, for a
-/// child that has ended on the primary, in ms: less than the second after which
-/// a replica counts as hung.
+/// Longest time in ms that the server, before it looks at files, waits for the shadow of a child
+/// that has ended on the primary: less than the second after which a replica counts as hung.
 const END_WAIT_MS: u32 = 900;
-/// Time between its looks meanwhile, in ns.
+/// Time between two looks meanwhile, in ns.
 const LOOK_NS: i64 = 500_000;
 const LOOKS_PER_MS: u32 = 2;
-/// Offsets of a child's number and status in `siginfo_t`.
+/// Offsets of a child's id and status in `siginfo_t`, in bytes.
 const SI_PID: usize = 16;
 const SI_CODE: usize = 8;
 
-/// A child of the server: its number on the primary, by which the server knows it,
-/// and its number here.
+/// A child of the server: its id on the primary (`there`), by which the server knows it, and its
+/// id on this host (`own`).
 struct Child {
     there: AtomicI32,
     own: AtomicI32,
@@ -44,7 +42,7 @@ mod told {
     pub const NO: u32 = 0;
     /// The server knows, and has not looked at files since.
     pub const OWED: u32 = 1;
-    /// The server has waited long enough.
+    /// The server has waited for its shadow for too long, and does not wait again.
     pub const GIVEN_UP: u32 = 2;
 }
 
@@ -54,7 +52,7 @@ static CHILDREN: [Child; CHILDREN_MAX] = [const {
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Number of children in the state [`told::OWED`].
 static OWED: AtomicU32 = AtomicU32::new(0);
-/// In a shadow, its twin's number on the primary.
+/// In a shadow, the id of the primary's child; else 0.
 static SHADOW: AtomicI32 = AtomicI32::new(0);
 
 fn locked<T>(f: impl FnOnce() -> T) -> T {
@@ -102,19 +100,19 @@ fn become_shadow(there: i32) {
     }
 }
 
-/// Forgets all children: in a child, they are its parent's.
+/// Forgets all children, in a forked child: they are its parent's.
 pub fn none() {
     CHILDREN.iter().for_each(|child| child.own.store(0, Relaxed));
     OWED.store(0, Relaxed);
 }
 
-/// The number that a shadow has for itself; 0 in every other process.
+/// The id that a shadow has in its own eyes; 0 in every other process.
 pub fn shadow() -> i32 {
     SHADOW.load(Relaxed)
 }
 
-/// Called before a call that the world would notice: a shadow ends here, unless
-/// its server has been promoted.
+/// Called before a call with an effect outside the family: a shadow ends here, unless its server
+/// has been promoted.
 #[inline]
 pub fn leave() {
     if shadow() != 0 && !shared_mode::is_alone(header().mode.0.load(SeqCst)) {
@@ -131,8 +129,8 @@ pub fn touch(fd: i32) {
     }
 }
 
-/// Whether `fd` is a socket, but none of a pair: the replica's other sockets
-/// are not connected.
+/// Whether `fd` is a socket but none of a socketpair. The replica's other sockets are not
+/// connected.
 fn is_outside(fd: i32) -> bool {
     let (mut name, mut len) = ([0u8; 128], 128u32);
     // SAFETY: memory of ours, of the sizes that are said.
@@ -159,7 +157,7 @@ pub fn ended(there: i32, killed: bool) {
         OWED.fetch_add(1, SeqCst);
     }
     sweep();
-    // It still runs, or its number would be free by now.
+    // The shadow still runs, else its entry would be free by now.
     if killed && child.there.load(Relaxed) == there && child.told.load(SeqCst) == told::OWED {
         sys!(SYS_kill, child.own.load(Relaxed), libc::SIGKILL);
     }
@@ -187,8 +185,7 @@ fn forget(child: &Child) {
     child.own.store(0, Release);
 }
 
-/// Called before the server looks at files: what ended children have written
-/// must be there.
+/// Called before the server looks at files: what ended children have written must be there.
 #[inline]
 pub fn settle() {
     if OWED.load(Relaxed) != 0 {
@@ -298,8 +295,7 @@ pub fn kill(pid: i32, signal: i32) -> isize {
     }
 }
 
-/// The primary's server has sent its child a signal: sends it to the shadow,
-/// too.
+/// Sends a signal, which the primary's server has sent to its child, to the shadow, too.
 pub fn signalled(pid: i32, signal: i32) {
     if let Some(child) = find(pid) {
         sys!(SYS_kill, child.own.load(Relaxed), signal);

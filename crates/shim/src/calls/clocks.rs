@@ -15,8 +15,8 @@ use holdfast_wire::log::Op;
 use holdfast_wire::time;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// The clock whose offset this one shares: clocks that show the same time at
-/// different resolution share one.
+/// The clock whose offset this one shares: clocks that show the same time in different
+/// resolutions share one.
 fn base(clock: i32) -> Option<usize> {
     match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => Some(libc::CLOCK_REALTIME as usize),
@@ -28,8 +28,7 @@ fn base(clock: i32) -> Option<usize> {
     }
 }
 
-/// Reads libc's clock, or the kernel's if the vDSO, which libc asks, would
-/// fault.
+/// Reads a clock through libc, or by a system call if the vDSO, which libc uses, would fault.
 fn real_clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
     if alarm::clocks_trap() {
         // SAFETY: the caller's own timespec.
@@ -52,7 +51,8 @@ fn own(clock: i32) -> i64 {
     t.tv_sec * SECOND_NS + t.tv_nsec
 }
 
-/// Called when the replica goes live.
+/// Sets the clocks' offsets when the replica becomes the server: each clock continues from the
+/// last value in the log.
 pub fn continue_from_log() {
     let mut monotonic = 0;
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME] {
@@ -71,13 +71,13 @@ pub fn continue_from_log() {
     }
 }
 
-/// Seconds above which a time belongs to the real-time clock: the monotonic one
-/// begins near zero.
+/// Time in s above which a point in time belongs to the real-time clock: the monotonic one begins
+/// near zero.
 const REALTIME_FROM_S: i64 = 1_000_000_000;
 
-/// A moment that the server has computed from the clocks it sees, as the kernel
-/// must be told: after promotion their clocks differ. Without a `clock` the
-/// time itself tells which one is meant. Null stays null.
+/// Converts a point in time, which the server has computed from the clocks that it sees, to the
+/// kernel's clock: after promotion the two differ. Without a `clock` the time itself tells which
+/// one is meant. Null stays null.
 pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     // SAFETY: the caller's timespec, or null.
     let mut t = unsafe { (time as *const libc::timespec).as_ref() }.copied()?;
@@ -87,7 +87,7 @@ pub fn until(clock: Option<i32>, time: usize) -> Option<libc::timespec> {
     let offset = if mode() == Mode::Replay { 0 } else { offset(clock) };
     if offset != 0 && (0..SECOND_NS).contains(&t.tv_nsec) {
         let sum = t.tv_nsec - offset.rem_euclid(SECOND_NS);
-        // A moment before the kernel's clock began has passed, just as 0 has.
+        // A point in time before the kernel's clock began has passed, as 0 has.
         t.tv_sec = (t.tv_sec.saturating_sub(offset.div_euclid(SECOND_NS))
             + sum.div_euclid(SECOND_NS))
         .max(0);
@@ -101,8 +101,8 @@ pub fn address(time: &Option<libc::timespec>) -> usize {
     time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize)
 }
 
-/// Like [`until`], for a timer that is set to a moment; `None` for one that is
-/// set to a span of time, or stopped.
+/// Like [`until`], for a timer that is set to a point in time; `None` for one that is set to a
+/// time span, or stopped.
 pub fn timer(spec: *const libc::itimerspec, is_moment: bool) -> Option<libc::itimerspec> {
     // SAFETY: the caller's timer specification, or null.
     let mut own = unsafe { spec.as_ref() }.copied().filter(|_| is_moment)?;
@@ -113,20 +113,20 @@ pub fn timer(spec: *const libc::itimerspec, is_moment: bool) -> Option<libc::iti
     Some(own)
 }
 
-/// A clock's number as records carry it. The clock of another thread or process
-/// has a different number on each member: only its kind counts.
+/// A clock's id as records carry it. The clock of another thread or process has a different id on
+/// each member, so only its kind is used.
 pub fn in_log(clock: i32) -> i32 {
     const KIND: i32 = 7;
     const OF_DESCRIPTOR: i32 = 3;
     if clock >= 0 || clock & KIND == OF_DESCRIPTOR { clock } else { clock & KIND | !KIND }
 }
 
-/// This host's clock, continued from the server's first host.
+/// This host's clock in ns, plus the offset that makes it continue the earlier host's.
 fn continued(clock: i32) -> i64 {
     own(clock).saturating_add(offset(clock))
 }
 
-/// Nanoseconds of `clock` as the server shall see them.
+/// The time of `clock` in ns, as the server sees it.
 fn now(call: Call, clock: i32) -> i64 {
     quiet::call(|_| match mode() {
         Mode::Pass => Some(continued(clock)),
@@ -167,8 +167,8 @@ pub unsafe extern "C" fn clock_gettime_from(
     0
 }
 
-/// `clock_gettime`: passes on the return address, which distinguishes calls
-/// from allocator libraries from the server's.
+/// `clock_gettime`: passes on the return address, by which calls from allocator libraries are
+/// told apart from the server's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn clock_gettime(clock: i32, t: *mut libc::timespec) -> i32 {
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn getrusage(who: i32, out: *mut u8) -> i32 {
     })) as i32
 }
 
-/// Sleeps on the primary; the replica only notes it.
+/// Sleeps on the primary. The replica does not sleep, but takes the record.
 fn sleep_for(
     clock: i32,
     flags: i32,
@@ -274,9 +274,9 @@ fn sleep_for(
     })
 }
 
-/// Logs where a thread begins to sleep, if there are several: it has looked at what
-/// they share, often without a lock, and while it sleeps that changes. The replica's
-/// thread, which does not sleep, must have looked by then too.
+/// The record of a thread that begins to sleep, if there are several threads. Before it sleeps it
+/// has often looked at shared memory without a lock, and while it sleeps that memory changes. The
+/// replica's thread, which does not sleep, must have looked by then, too.
 fn begin_of_sleep() -> Entry {
     Entry::new(Op::Lock, Call::sleep, 0, 0)
 }

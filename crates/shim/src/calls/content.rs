@@ -1,7 +1,6 @@
-//! The content of files that decide what the server computes: its config with
-//! everything that it includes, scripts, data, modules. Each member has its own
-//! copy, and the copies must be alike (decision 25): the primary logs a keyed
-//! hash, and the replica compares it with its own.
+//! The content of files that influence what the server computes: its configuration with everything
+//! that it includes, scripts, data, modules. Each member has its own copy, and the copies must be
+//! equal (decision 25): the primary logs a keyed hash, and the replica compares it with its own.
 
 use crate::base::state::{Mode, header, mode};
 use crate::base::sys::{self, syscall};
@@ -9,12 +8,12 @@ use crate::base::{conns, report};
 use core::ffi::CStr;
 use holdfast_wire::hash::{Secrets, StreamHash};
 
-/// Bytes of a file that are compared; of a longer file only these bytes and its
-/// length count.
+/// Most bytes of a file that are compared; of a longer file only these first bytes and its length
+/// are.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Paths whose content belongs to the machine by nature, not to the server.
+/// Paths whose content differs between machines by nature, so that it is not compared.
 const OF_THE_MACHINE: [&[u8]; 9] = [
     b"/etc/hostname",
     b"/etc/hosts",
@@ -27,9 +26,8 @@ const OF_THE_MACHINE: [&[u8]; 9] = [
     b"/var/run/utmp",
 ];
 const FOLDERS_OF_THE_MACHINE: [&[u8]; 3] = [b"/dev/", b"/run/systemd/", b"/var/run/systemd/"];
-/// Endings of files that a server writes for others, and may look at when it
-/// starts; and of Python's compiled modules, which contain the time at which
-/// each member's source was made.
+/// Endings of files that are not compared: those that a server writes for others and may read when
+/// it starts, and Python's compiled modules, which contain their source's modification time.
 const WRITTEN: [&[u8]; 3] = [b".log", b".pid", b".pyc"];
 
 /// A file's hash as a record carries it; `None` if the file is not compared.
@@ -40,10 +38,9 @@ pub fn payload(content: &Content) -> &[u8] {
     content.as_ref().map_or(&[], |hash| hash)
 }
 
-/// Whether the members compare a file that is opened now and in this way: the
-/// server is starting, and reads its own files. What it reads after its first
-/// client may be large and many: documents, and data that it has written
-/// itself.
+/// Whether the members compare a file that is opened now and in this way: only while the server is
+/// starting and reads its own files. What it reads after its first client has come may be large
+/// and many: documents, and data that it has written itself.
 pub fn is_compared(path: *const u8, flags: i32) -> bool {
     const NOT_READ: i32 = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY | libc::O_PATH;
     matches!(mode(), Mode::Record | Mode::Replay)
@@ -78,7 +75,7 @@ pub fn of(fd: i32) -> Content {
     Some(hash.finish().to_le_bytes())
 }
 
-/// Gives the first `len` bytes of a file to `take`. Returns 0, or read's error.
+/// Passes the first `len` bytes of a file to `take`. Returns 0, or `-errno` of a failed read.
 fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
     let chunk = sys::map_anonymous(CHUNK_BYTES);
     if chunk.is_null() {
@@ -106,8 +103,8 @@ fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
     end
 }
 
-/// On the replica: checks that the file is what the primary's record says.
-/// `what` is the kind of thing that the file is.
+/// On the replica: checks that the file's content is what the primary's record says. `what` names
+/// the kind of file in the report.
 pub fn compare(what: &str, path: *const u8, here: &Content, there: &[u8]) {
     if payload(here) == there {
         return;

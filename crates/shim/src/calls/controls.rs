@@ -1,4 +1,4 @@
-//! `ioctl`: how much each request fills in, which is what the log must carry.
+//! `ioctl`: how many bytes each request writes, which the log must carry.
 
 use crate::base::fds;
 use crate::base::state::{Mode, mode};
@@ -28,7 +28,7 @@ enum Fills {
     Interfaces,
     /// Nothing: it sets what both members have.
     OnBoth,
-    /// Memory behind a pointer that we do not know, or a new descriptor.
+    /// Memory behind a pointer in the argument, or a new descriptor: such requests are refused.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ fn fills(request: u32) -> Fills {
         0x540f | 0x5411 | 0x541b | 0x5429 => Fills::Bytes(4),
         // Owner of a socket and SIOCATMARK, SIOCOUTQNSD.
         0x8901..=0x8905 | 0x894b => Fills::Bytes(4),
-        // When the last packet came.
+        // SIOCGSTAMP and SIOCGSTAMPNS: when the last packet came.
         0x8906 | 0x8907 => Fills::Bytes(16),
         SIOCGIFCONF => Fills::Interfaces,
         // Interfaces by name or number: a struct ifreq without pointers.
@@ -63,7 +63,7 @@ fn fills(request: u32) -> Fills {
     }
 }
 
-/// `struct ifconf`: the room, later its used part, and its address.
+/// `struct ifconf`: the buffer's size, afterwards its used part, and its address.
 #[repr(C)]
 struct Interfaces {
     len: i32,

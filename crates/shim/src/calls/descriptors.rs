@@ -1,5 +1,5 @@
-//! Calls on descriptors as such: closing, duplicating, flags, and the kinds
-//! that are real on both members (pipes, eventfds, timers).
+//! Calls on descriptors as such: closing, duplicating, flags, and the kinds of descriptors that
+//! are real on both members (pipes, eventfds, timers).
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -28,15 +28,14 @@ pub fn close_raw(fd: i32) -> isize {
     if conn != NO_CONN && state::is_family() {
         return close_of_family(fd, conn, raw);
     }
-    // Nothing may be known of the number any more when it is free for another
-    // thread.
+    // The number must be forgotten before another thread can get it from the kernel.
     let forget = || {
         if conn != NO_CONN {
             conns::drop_ref(conn, fd);
         }
         fds::closed(fd);
         if kind == Kind::Listener && state::is_family() && mode() == Mode::Replay {
-            // Another process that has it tells of it from now on.
+            // Another process that holds the listener lists it from now on.
             binds::publish();
         }
     };
@@ -46,8 +45,8 @@ pub fn close_raw(fd: i32) -> isize {
     close_plain(fd, forget, &raw)
 }
 
-/// Closes a descriptor; several threads free numbers in the same order on both
-/// members.
+/// Closes a descriptor. If there are several threads, numbers become free in the same order on
+/// both members.
 pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isize {
     quiet::call(|_| {
         signals::deliver();
@@ -72,8 +71,8 @@ pub fn close_plain(fd: i32, forget: impl Fn(), raw: &impl Fn() -> isize) -> isiz
     })
 }
 
-/// Closes a descriptor of a connection in a family: whether that is the connection's end
-/// is known only while the log stands.
+/// Closes a descriptor of a connection in a family: whether that ends the connection is known only
+/// with the log held.
 fn close_of_family(fd: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
     let record = |is_end: bool| match is_end {
         true => Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 },
@@ -152,7 +151,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
     if mode() == Mode::Pass {
         return libc_result(sys!(SYS_close_range, first, last, flags)) as i32;
     }
-    // Our descriptors stay as they are, whatever is asked for.
+    // The shim's own descriptors are never closed.
     let flags = flags as u32;
     if flags & !(libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) != 0 || first > last {
         return libc_result(-(libc::EINVAL as isize)) as i32;
@@ -243,7 +242,7 @@ fn fcntl_raw(fd: i32, command: i32, arg: usize) -> isize {
         return raw();
     }
     match command {
-        // Flags live in the descriptors, which are real on both members.
+        // Flags belong to the descriptors, which are real on both members.
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => raw(),
         _ => simple(Call::fcntl, fd, false, raw),
     }

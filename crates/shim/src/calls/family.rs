@@ -1,8 +1,8 @@
-//! The server's children, where not all of its processes are in one log. They run beside the server, outside protection: a child
-//! that writes files, or becomes another program, concerns nobody. A child that
-//! serves clients does, since the replica has no such child: what clients get from
-//! it is in no log, and could not be continued. Protection ends as soon as a child
-//! touches a client's socket, and the report says by which call of which program.
+//! The server's children, where its processes are not a family in one log. They run beside the
+//! server, outside protection: a child that writes files, or becomes another program, does no
+//! harm. A child that serves clients does, since the replica has no such child: what clients get
+//! from it is in no log, and could not be continued. So protection ends as soon as a child touches
+//! a client's socket, and the report says by which call of which program.
 
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, FAULT_FD, Mode, header, mode};
@@ -39,7 +39,7 @@ pub fn note() {
     unsafe { __register_atfork(Some(before), Some(after), Some(born), core::ptr::null_mut()) };
 }
 
-/// Runs in the parent, which may be gone before its child runs at all.
+/// Runs in the parent before a fork: the child counts from now on, even if the parent ends first.
 extern "C" fn before() {
     if mode() == Mode::Record {
         header().forks.fetch_add(1, Relaxed);
@@ -79,7 +79,7 @@ fn is_watched() -> bool {
     CHILD.load(Relaxed) && matches!(shared(), shared_mode::RECORD | shared_mode::SOLO)
 }
 
-/// A child makes a call on a descriptor.
+/// Called before a child makes a call on a descriptor: ends protection if it is a client's.
 #[inline]
 pub fn touch(fd: i32, call: &str) {
     if is_watched() {
@@ -114,8 +114,8 @@ fn look(fd: i32, call: &str) {
     }
 }
 
-/// A process of a family becomes a program that cannot be in the log: it leaves that,
-/// unless it takes a client's socket along.
+/// Called before a process of a family becomes a program that cannot be in the log: it leaves the
+/// log, or ends protection if it takes a client's socket along.
 pub fn leave_for_another() {
     if !state::is_family() || mode() == Mode::Pass {
         return;
@@ -134,13 +134,13 @@ pub fn leave_for_another() {
     let is_replica = mode() == Mode::Replay;
     births::leave();
     if is_replica && !shared_mode::is_alone(header().mode.0.load(SeqCst)) {
-        // The primary's runs the program, and nobody may do that twice.
+        // The primary's process runs the program, which must not be done twice.
         sys::die(0);
     }
 }
 
-/// A child becomes another program, which nobody watches. That program serves a
-/// client if it gets a client's socket.
+/// Called before a child becomes another program, whose calls the shim does not see: ends
+/// protection if that program gets a client's socket.
 pub fn before_exec(program: usize) {
     if !is_watched() {
         return;
@@ -157,7 +157,7 @@ pub fn before_exec(program: usize) {
     }
 }
 
-/// A child ends protection.
+/// Ends protection because a child serves clients.
 fn serves(call: &str, what: &str) {
     let mut buffer = [0; NAME_BYTES];
     let name = own_name(&mut buffer);
@@ -172,7 +172,7 @@ fn serves(call: &str, what: &str) {
     ]);
 }
 
-/// The directives that make known programs one process.
+/// Remedies: for known programs, the settings that make them a single process.
 const DIRECTIVES: [(&str, &str); 12] = [
     (
         "nginx",
@@ -205,8 +205,8 @@ fn own_name(buffer: &mut [u8; NAME_BYTES]) -> &str {
     core::str::from_utf8(&buffer[..n.max(0) as usize]).unwrap_or("?")
 }
 
-/// Whether a descriptor is a socket of a protected port: asked of the kernel,
-/// because the child may have opened and closed anything.
+/// Whether a descriptor is a socket of a protected port. The kernel is asked, because the child
+/// may have opened and closed anything.
 fn is_protected(fd: i32) -> bool {
     let mut address = [0u8; 32];
     let mut len = address.len() as u32;

@@ -1,5 +1,5 @@
-//! Locks on files, which the processes of a family take in the log's order, as threads
-//! take locks in memory. What they guard, files and shared memory, then needs no log.
+//! Locks on files. The processes of a family take them in the log's order, as threads take locks
+//! in memory. So what they guard, files and shared memory, needs no record of its own.
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, inside, mode, threaded};
@@ -14,8 +14,8 @@ fn are_ordered() -> bool {
     state::is_family() && threaded() && mode() != Mode::Pass && !inside()
 }
 
-/// Takes a lock by `raw`, which `may_block`, and on the replica, where the primary got it,
-/// by `wait`.
+/// Takes a lock by `raw`, which blocks only if `may_block`; on the replica by `wait`, if the
+/// primary got the lock.
 fn take(fd: i32, may_block: bool, raw: impl Fn() -> isize, wait: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -38,7 +38,7 @@ fn take(fd: i32, may_block: bool, raw: impl Fn() -> isize, wait: impl Fn() -> is
     })
 }
 
-/// A lock by `fcntl`; `None` if the command is none, or locks have no order.
+/// A lock by `fcntl`; `None` if the command takes none, or locks need no order.
 pub fn of_fcntl(fd: i32, command: i32, arg: usize) -> Option<isize> {
     // SAFETY: the server's own call, with its own arguments.
     let call = |command: i32| unsafe { syscall!(SYS_fcntl, fd, command, arg) };

@@ -1,6 +1,6 @@
-//! Files: each member has its own, opened on both and compared. What differs
-//! between machines by nature (devices, /proc, inode numbers, times of change)
-//! comes from the log.
+//! Files: each member has its own; they are opened on both members and compared. What differs
+//! between machines by nature (devices, /proc, inode numbers, modification times) comes from the
+//! log.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -25,8 +25,7 @@ pub fn is_device(path: *const u8) -> bool {
     })
 }
 
-/// The open descriptor that a path means, such as `/dev/stdin` and
-/// `/proc/self/fd/0`.
+/// The open descriptor that a path stands for, as `/dev/stdin` and `/proc/self/fd/0` do.
 fn descriptor_of(path: *const u8) -> Option<i32> {
     const STANDARD: [(&[u8], i32); 3] =
         [(b"/dev/stdin", 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)];
@@ -41,8 +40,8 @@ fn descriptor_of(path: *const u8) -> Option<i32> {
     })
 }
 
-/// The kind of what is opened by a path: content of the machine, a pipe that both
-/// members have, or a file of the member's own.
+/// The kind of what a path opens: content of the machine, a pipe that both members have, or each
+/// member's own file.
 pub fn kind_behind(path: *const u8) -> Kind {
     match descriptor_of(path).map(fds::kind) {
         Some(kind @ (Kind::Own | Kind::Local)) => kind,
@@ -84,8 +83,7 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
 
 /// Opens a file of which each member has its own; `flags` are those of `raw`.
 pub fn open_own(path: *const u8, flags: i32, raw: impl Fn() -> isize) -> isize {
-    // Asked while the log stands still: whether there was a client is then in the
-    // log's order.
+    // Called with the log held: whether a client has come is then known in the log's order.
     let look = |fd: isize| {
         let told = mode() == Mode::Replay || log::is_on();
         let compared = fd >= 0 && told && content::is_compared(path, flags);

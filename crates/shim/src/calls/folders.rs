@@ -1,6 +1,6 @@
-//! What a folder contains, while several processes of a family change it: they do so in the
-//! log's order, and look in the log's order. Each member has its own folder. A single
-//! process, and what is not a family, needs no record for it.
+//! The entries of folders that several processes of a family may change: they change and read
+//! them in the log's order. Each member has its own folder. A server that is a single process
+//! needs no record for this.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real6};
@@ -16,8 +16,8 @@ fn are_ordered() -> bool {
     state::is_family() && threaded() && mode() != Mode::Pass && !inside()
 }
 
-/// Makes a call on both members, in the log's order. `told` says of its outcome what must be
-/// alike.
+/// Makes a call on both members, in the log's order. `told` gives the part of its outcome that
+/// must be equal.
 fn ordered<T>(raw: impl Fn() -> T, told: impl Fn(&T) -> i64, what: &str) -> T {
     if !are_ordered() {
         return raw();
@@ -46,7 +46,7 @@ fn ordered<T>(raw: impl Fn() -> T, told: impl Fn(&T) -> i64, what: &str) -> T {
     })
 }
 
-/// A call by which a folder changes.
+/// A call that changes a folder.
 pub fn change(raw: impl Fn() -> isize) -> isize {
     ordered(raw, |r| *r as i64, "a file that was made, moved or removed on the primary is not here")
 }

@@ -1,5 +1,5 @@
-//! jemalloc's statistics: what is resident, how long locks were waited for and where arenas lie
-//! depends on the machine. Without jemalloc no such functions exist.
+//! jemalloc's statistics: resident memory, waits for locks and addresses of arenas depend on the
+//! machine, so they come from the log. Without jemalloc these functions do not exist.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real6};
@@ -24,7 +24,7 @@ struct Text {
     len: usize,
 }
 
-/// For values below `stats.`; all others are alike on both members.
+/// `mallctl`: values below `stats.` come from the log; all others are the same on both members.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mallctl(
     name: *const u8,
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn mallctl(
     with_data(Call::mallctl, -1, &[(old_len.cast(), 8), (old, room)], raw) as i32
 }
 
-/// The whole report. It is given in one piece.
+/// `malloc_stats_print`: the whole report, passed to `write` in one piece.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc_stats_print(
     write: Option<Write>,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn malloc_stats_print(
 ) {
     let print = |write: usize, opaque: usize| {
         if real::address(Real::MallocStatsPrint) != 0 {
-            // It asks `mallctl` for all that it tells.
+            // It calls `mallctl` for every value that it prints.
             let all = [write, opaque, options as usize, 0, 0, 0];
             uninterrupted(|| real6(Real::MallocStatsPrint, all));
         }
@@ -88,10 +88,10 @@ pub unsafe extern "C" fn malloc_stats_print(
         }
         Mode::Replay => match log::take(Op::Data, Call::mallctl, -1) {
             Some(taken) => {
-                // It looks at all arenas here, too, as on the primary.
+                // It is run here, too, because on the primary it has touched all arenas.
                 print(discard as Write as usize, 0);
                 let len = taken.payload().len().min(TEXT_MAX);
-                // SAFETY: there is room for so much.
+                // SAFETY: there is room for this much.
                 unsafe { core::ptr::copy_nonoverlapping(taken.payload().as_ptr(), at, len) };
                 taken.done();
                 Some(len)
@@ -110,7 +110,7 @@ unsafe extern "C" fn collect(text: *mut c_void, piece: *const c_char) {
     let (text, piece) = unsafe { (&mut *text.cast::<Text>(), CStr::from_ptr(piece)) };
     let piece = piece.to_bytes();
     let n = piece.len().min(TEXT_MAX - text.len);
-    // SAFETY: there is room for so much behind what has been collected.
+    // SAFETY: there is room for this much behind what has been collected.
     unsafe { core::ptr::copy_nonoverlapping(piece.as_ptr(), text.at.add(text.len), n) };
     text.len += n;
 }

@@ -9,7 +9,7 @@ use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, processors};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// The primary's process number, once it is known.
+/// The process's id on the primary, once it is known.
 static PID: AtomicI32 = AtomicI32::new(0);
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn getpid() -> i32 {
     }
 }
 
-/// A child of the family has a number of its own.
+/// Forgets the id, in a forked child, which has its own.
 pub fn forget() {
     PID.store(0, Relaxed);
 }
@@ -38,7 +38,7 @@ pub fn forget() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getppid() -> i32 {
     if children::shadow() != 0 {
-        // While the server lives, its number for this process is the primary's.
+        // A child of the server is told the server's id on the primary.
         let parent = sys!(SYS_getppid) as i32;
         let server = PID.load(Relaxed);
         let is_server = parent == header().pid.load(Relaxed) && server != 0;
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn setitimer(which: i32, new: *const u8, old: *mut u8) -> 
     })) as i32
 }
 
-/// Whether filters of system calls are refused: in a family the shim makes calls of its own
-/// that a server's filter would end the process for.
+/// Whether seccomp filters are refused: in a family the shim makes system calls of its own, for
+/// which a server's filter would kill the process.
 pub fn refuses_filters() -> bool {
     let refuses = state::is_family() && mode() != Mode::Pass && !state::inside();
     if refuses {
@@ -156,8 +156,8 @@ pub fn refuses_filters() -> bool {
     refuses
 }
 
-/// `prctl`: what a process sets of itself is real on both members. A filter is refused as
-/// by a kernel that has none.
+/// `prctl`: what a process sets for itself is real on both members. A seccomp filter is refused
+/// with `EINVAL`, as by a kernel without them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(option: i32, b: usize, c: usize, d: usize, e: usize) -> i32 {
     if option == libc::PR_SET_SECCOMP && refuses_filters() {

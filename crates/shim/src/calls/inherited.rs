@@ -1,5 +1,5 @@
-//! What a promoted server inherits from the dead primary: connections that
-//! waited in its accept queue, and its connections to others, which are dead.
+//! What a promoted server inherits from the dead primary: connections that waited in its accept
+//! queue, and its connections to other hosts, which are dead.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log;
@@ -9,19 +9,19 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 /// Most connections taken over from the accept queue.
 const QUEUE_MAX: usize = 4096;
-/// Mark of a socket whose peer was talking to the dead primary.
+/// Value of `backlog` that marks a socket whose peer was connected to the dead primary.
 const DEAD: i32 = -2;
 
-/// (listener, connection) pairs that `accept` hands out first: written while the
-/// replica becomes the server, and never again.
+/// (listener, connection) pairs that `accept` returns first: written while the replica becomes the
+/// server, and never again.
 static QUEUE: [(AtomicI32, AtomicI32); QUEUE_MAX] =
     [const { (AtomicI32::new(-1), AtomicI32::new(-1)) }; QUEUE_MAX];
-/// Whether the family's queue may have connections.
+/// Whether the family's queue may hold connections.
 static MAY_WAIT: AtomicBool = AtomicBool::new(false);
 static QUEUE_HEAD: AtomicUsize = AtomicUsize::new(0);
 static QUEUE_TAIL: AtomicUsize = AtomicUsize::new(0);
 
-/// Forgets what an earlier promotion has left in the queue: it was the dead
+/// Empties the queue of what an earlier promotion has left: those connections were the dead
 /// survivor's.
 pub fn forget() {
     QUEUE_TAIL.store(0, Relaxed);
@@ -29,9 +29,8 @@ pub fn forget() {
     MAY_WAIT.store(state::is_family(), Relaxed);
 }
 
-/// In a family the queue is the socket to the daemon, of which all processes have an
-/// end: the listener of its next connection. `None`: there is none, and there will be
-/// none.
+/// In a family the queue is the socket to the daemon, which all processes share. Returns the
+/// listener of its next connection; `None` if it is empty, and will stay so.
 fn next_of_family() -> Option<i32> {
     if !MAY_WAIT.load(Relaxed) {
         return None;
@@ -60,7 +59,7 @@ pub fn add(listener: i32, fd: i32) {
     QUEUE_TAIL.store(tail + 1, Relaxed);
 }
 
-/// A listener with connections that wait to be accepted.
+/// A listener for which connections wait in the queue.
 pub fn queued_listener() -> Option<i32> {
     if state::is_family() {
         return next_of_family();
@@ -72,7 +71,7 @@ pub fn queued_listener() -> Option<i32> {
     Some(QUEUE[head].0.load(Relaxed))
 }
 
-/// The next connection of the queue, if it is `listener`'s: each goes to one thread.
+/// Takes the next connection from the queue if it is `listener`'s. Each goes to one thread.
 fn take_queued(listener: i32) -> Option<i32> {
     if state::is_family() {
         // Another process may look for the same connection.
@@ -115,11 +114,10 @@ pub fn accept(fd: i32, flags: i32, addr: &mut [u8; 128], len: &mut u32) -> isize
     r
 }
 
-/// Ends a connection that the dead primary had to another host: whatever the
-/// server waits by must report it, or the server waits forever. The replica's
-/// socket was never connected; shut down in both directions, the kernel calls it
-/// readable and hung up. Sockets of messages have no end, and nothing arrives at
-/// them.
+/// Ends a connection that the dead primary had to another host. However the server waits for it,
+/// the end must be reported, else the server waits forever. The replica's socket was never
+/// connected; once it is shut down in both directions, the kernel reports it as readable and hung
+/// up. Datagram sockets have no such end, and nothing arrives at them.
 pub fn bury(fd: i32, f: &fds::Fd) {
     f.backlog.store(DEAD, Relaxed);
     if fds::socket_option(fd, libc::SO_TYPE) == libc::SOCK_STREAM {
@@ -139,10 +137,10 @@ pub fn duplicated(from: i32, to: i32) {
     }
 }
 
-/// The server uses the socket of a dead connection for another one.
+/// Called when the server connects the socket of a dead connection again.
 pub fn connect_again(fd: i32) {
     if let (true, Some(f)) = (is_dead(fd), fds::get(fd)) {
-        // The socket forgets that it was shut down.
+        // Connecting to AF_UNSPEC makes the socket forget that it was shut down.
         let nobody = [0u8; 16];
         // SAFETY: memory of ours, of the sizes that are said.
         unsafe { syscall!(SYS_connect, fd, nobody.as_ptr(), nobody.len()) };
@@ -150,7 +148,7 @@ pub fn connect_again(fd: i32) {
     }
 }
 
-/// Resets connections that the dead primary had to others (decision 5).
+/// The result of a read or write on a connection of the dead primary: `-ECONNRESET` (decision 5).
 pub fn outside_reset(fd: i32) -> Option<isize> {
     is_dead(fd).then_some(-(libc::ECONNRESET as isize))
 }

@@ -1,5 +1,5 @@
-//! Input: reads of every kind. On the primary the bytes go into the log (the
-//! daemon leaves tapped ones out when it sends); on the backup they come from it.
+//! Input: reads of every kind. On the primary the bytes go into the log (the daemon leaves out
+//! those that the backup has from its tap); on the backup they come from the log.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -14,17 +14,17 @@ use holdfast_wire::log::{NO_CONN, Op, PAYLOAD_MAX, PEEKED, TAPPED};
 
 type Iov = libc::iovec;
 
-/// Most buffers of one read that are used; the log limits a record's payload.
+/// Most buffers of one vectored read that are filled; a shorter read is always legal.
 const PARTS_MAX: usize = 64;
-/// Most bytes of one `recv` and the like.
+/// Most bytes of one `recv` and the like: a record's payload is limited.
 const RECV_BYTES_MAX: usize = PAYLOAD_MAX / 2;
 /// Most bytes of one read that drops them (`MSG_TRUNC` on TCP).
 const DROP_BYTES_MAX: usize = 64 << 10;
-/// Room for a sender's address, and for control data, of one message.
+/// Room for the sender's address of one message, in bytes, and below it for its control data.
 const NAME_MAX: usize = 128;
 const CONTROL_MAX: usize = 512;
 
-/// A read that the replica answers with bytes alone.
+/// A read that returns bytes and nothing else.
 fn input(fd: i32, parts: &[Iov], peek: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|call| input_by_mode(call, fd, parts, peek, &raw))
 }
@@ -46,8 +46,8 @@ fn input_by_mode(
     }
 }
 
-/// Runs a call that may block until something comes, handling signals as the kernel would
-/// have. `None`: the server's call starts over.
+/// Runs a call that may block until something comes, and handles signals as the kernel would.
+/// `None`: the server's call starts over.
 pub fn interruptible(call: &quiet::Call, fd: i32, mut raw: impl FnMut() -> isize) -> Option<isize> {
     signals::deliver();
     ring::before_block();
@@ -105,7 +105,7 @@ fn log_read(fd: i32, conn: u32, parts: &[Iov], peek: bool, r: isize) {
     log::append(entry, &pieces[..n]);
 }
 
-/// The pieces of `parts` that hold the first `r` bytes.
+/// Sets `pieces` to the parts of the buffers that hold the first `r` bytes; returns their number.
 fn fill(pieces: &mut [(*const u8, usize); PARTS_MAX], parts: &[Iov], r: isize) -> usize {
     let (mut left, mut n) = (r.max(0) as usize, 0);
     for part in parts {
@@ -136,7 +136,7 @@ fn replay(fd: i32, parts: &[Iov], taken: log::Taken) -> isize {
     r
 }
 
-/// Copies bytes of the log into the caller's buffers.
+/// Copies bytes from the log into the caller's buffers.
 pub fn scatter(parts: &[Iov], bytes: &[u8]) {
     let mut bytes = bytes;
     for part in parts {
@@ -149,9 +149,9 @@ pub fn scatter(parts: &[Iov], bytes: &[u8]) {
     }
 }
 
-/// Removes what the primary read (`r` bytes of it, or one message) from the
-/// replica's pipe, socketpair or eventfd, which is real on both members; no more
-/// than that, so that its content is right when the replica goes live.
+/// Removes what the primary has read (`r` bytes, or one message) from the replica's pipe,
+/// socketpair or eventfd, which is real on both members. Exactly that much, so that its content is
+/// right when the replica becomes the server.
 fn drain_local(fd: i32, r: isize) {
     if fds::kind(fd) != Kind::Local || r < 0 {
         return;
@@ -175,22 +175,21 @@ fn drain_local(fd: i32, r: isize) {
     }
 }
 
-/// Whether one read takes one whole message of `fd`, however long.
+/// Whether each read of `fd` takes one whole message, however long.
 fn keeps_messages(fd: i32) -> bool {
     matches!(fds::socket_option(fd, libc::SO_TYPE), libc::SOCK_DGRAM | libc::SOCK_SEQPACKET)
 }
 
-/// Whether a read drops its bytes: TCP does with `MSG_TRUNC`, and leaves the
-/// caller's buffers, which may be null, as they are (tcp(7)). Other sockets fill
-/// them, and tell how long the message was.
+/// Whether a read drops its bytes: with `MSG_TRUNC` TCP does, and does not touch the caller's
+/// buffers, which may be null (tcp(7)). Other sockets fill them, and return the message's length.
 fn drops(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_TRUNC != 0
         && (fds::kind(fd) == Kind::Conn
             || fds::socket_option(fd, libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
 }
 
-/// Makes a read of TCP that drops its bytes: they are part of the stream, so
-/// the log has them like any others. `raw` is the caller's own call.
+/// Makes a TCP read that drops its bytes. They are part of the stream, so the log has them like
+/// any others. `raw` is the caller's own call.
 fn drop_bytes(fd: i32, len: usize, flags: i32, raw: impl Fn() -> isize) -> isize {
     let peek = flags & libc::MSG_PEEK != 0;
     quiet::call(|call| match mode() {
@@ -254,8 +253,7 @@ pub unsafe extern "C" fn readv(fd: i32, parts: *const Iov, count: i32) -> isize 
     }))
 }
 
-/// The caller's buffers, cut to what one record can carry. A shorter read is
-/// always a legal answer.
+/// The caller's buffers, cut to what one record can carry: a shorter read is always legal.
 fn clip(parts: *const Iov, count: usize) -> ([Iov; PARTS_MAX], usize) {
     let mut clipped = [Iov { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
     let (mut left, mut n) = (PAYLOAD_MAX, 0);
@@ -314,9 +312,8 @@ pub unsafe extern "C" fn recvfrom(
     libc_result(r)
 }
 
-/// Repeats a read that shall wait for all of `len` bytes (`MSG_WAITALL`) and must be
-/// cut to what a record carries; `part` reads from an offset on, at most the given
-/// number of bytes.
+/// Repeats a read that has to wait for all of `len` bytes (`MSG_WAITALL`), because one record
+/// cannot carry that many. `part` reads from an offset on, at most the given number of bytes.
 fn whole(len: usize, flags: i32, part: impl Fn(usize, usize) -> isize) -> isize {
     let repeats = flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL;
     let mut done = 0;
@@ -333,7 +330,7 @@ fn whole(len: usize, flags: i32, part: impl Fn(usize, usize) -> isize) -> isize 
     }
 }
 
-/// Receives a message whose sender is asked for.
+/// Receives a message together with its sender's address.
 fn receive_from(fd: i32, parts: &[Iov; 1], flags: i32, from: *mut u8, from_len: *mut u32) -> isize {
     let mut iov = *parts;
     // SAFETY: all-zero is a valid msghdr; the pointers are the caller's.
@@ -395,7 +392,7 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32
     libc_result(receive_message(fd, unsafe { &mut *message }, flags))
 }
 
-/// What a message has besides its bytes, as logged.
+/// What a message has besides its bytes, as in the log.
 #[repr(C)]
 struct MessageHead {
     flags: i32,
@@ -405,8 +402,8 @@ struct MessageHead {
     control: [u8; CONTROL_MAX],
 }
 
-/// Whether a call asks for the queue of errors. A client's connection has none
-/// while it is protected: what fills one (`SO_ZEROCOPY`) is refused.
+/// Whether a call reads a client connection's error queue. It is empty while the connection is
+/// protected, since what fills it (`SO_ZEROCOPY`) is refused.
 fn asks_for_errors(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_ERRQUEUE != 0 && fds::kind(fd) == Kind::Conn
 }
@@ -458,7 +455,7 @@ fn receive_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> isize {
     })
 }
 
-/// Whether processes may pass descriptors to each other by `fd`.
+/// Whether processes may pass descriptors to each other over `fd`.
 fn passes(fd: i32) -> bool {
     state::is_family() && fds::kind(fd) == Kind::Local
 }
@@ -468,11 +465,11 @@ fn control_of(message: &libc::msghdr) -> &[u8] {
     if message.msg_control.is_null() {
         return &[];
     }
-    // SAFETY: the caller's buffer, of which so many bytes were filled.
+    // SAFETY: the caller's buffer, of which the kernel has filled this many bytes.
     unsafe { core::slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen) }
 }
 
-/// Receives from TCP: there is no sender's address and no control data.
+/// Receives from TCP, where messages have no sender's address and no control data.
 fn receive_stream(
     fd: i32,
     message: &mut libc::msghdr,
@@ -490,7 +487,7 @@ fn receive_stream(
         input(fd, parts, flags & libc::MSG_PEEK != 0, || raw((&raw const cut).cast_mut()))
     };
     if r >= 0 {
-        // The kernel reports this flag again.
+        // The kernel returns this flag to the caller.
         message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         message.msg_controllen = 0;
         message.msg_namelen = 0;

@@ -1,6 +1,6 @@
-//! `getifaddrs`: the addresses of a machine. Members never have the same ones,
-//! least of all the service's: the list comes from the log. It lies in memory of
-//! its own, so that the server's heap is the same on both members.
+//! `getifaddrs`: the addresses of a machine. The members never have the same ones (the service's
+//! address, for example, is on one of them only), so the list comes from the log. It lies in
+//! memory of its own, so that the server's heap is the same on both members.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -14,14 +14,14 @@ use holdfast_wire::log::{Op, PAYLOAD_MAX};
 
 type Item = libc::ifaddrs;
 
-/// Bytes of an interface's name, of an address (a link layer's is the longest),
-/// and of a link's counters.
+/// Sizes in bytes of an interface's name, of an address (a link-layer address is the longest), and
+/// of a link's counters.
 const NAME_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 40;
 const COUNTERS_BYTES: usize = 92;
-/// Most addresses of one list: as many as one record carries.
+/// Most addresses in one list: as many as one record carries.
 const ITEMS_MAX: usize = PAYLOAD_MAX / size_of::<Logged>();
-/// Mark in front of every list that is ours.
+/// Mark in front of every list that the shim has made.
 const OURS: u64 = u64::from_le_bytes(*b"hf-ifadd");
 
 /// One address of an interface, as logged.
@@ -70,8 +70,8 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
         }
         Mode::Replay => match log::take(Op::Data, Call::getifaddrs, -1) {
             Some(taken) => {
-                // libc's own list is made and freed: that moves the heap as on the
-                // primary.
+                // libc's own list is made and freed here, too, so that the server's heap changes as
+                // on the primary.
                 if ask() == 0 {
                     // SAFETY: the list that was just made.
                     unsafe { freeifaddrs(*out) };
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
 /// The records of a payload, which lies at a multiple of eight bytes.
 fn items(payload: &[u8]) -> &[Logged] {
     let n = payload.len() / size_of::<Logged>();
-    // SAFETY: plain numbers, and so many of them are there.
+    // SAFETY: plain numbers, and this many of them are there.
     unsafe { core::slice::from_raw_parts(payload.as_ptr().cast(), n) }
 }
 

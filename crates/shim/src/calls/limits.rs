@@ -1,6 +1,6 @@
-//! Limits of resources. They are set on both members; what they were comes from the log. A
-//! limit of the address space is the server's: what the shim maps in a family, which is
-//! nearly all a hole, comes on top.
+//! Resource limits. They are set on both members; what they were before comes from the log. A
+//! limit of the address space counts only the server's own memory: what the shim maps, which for a
+//! family is large and nearly empty, comes on top.
 
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{libc_result, syscall};

@@ -1,5 +1,5 @@
-//! What only the machine knows: interfaces, load, file systems, links in
-//! `/proc`, random names. On the backup it comes from the log.
+//! Properties of the machine: interfaces, load, file systems, links in `/proc`, random names. On
+//! the backup they come from the log.
 
 use crate::base::fds::{self, Kind};
 use crate::base::real::{Real, real, real6};
@@ -16,7 +16,7 @@ use core::ffi::CStr;
 /// Sizes of libc's struct statvfs, and of a timer's two intervals, in bytes.
 const STATVFS_BYTES: usize = size_of::<libc::statvfs>();
 const INTERVALS_BYTES: usize = size_of::<libc::itimerspec>();
-/// Most names that are tried, as many as libc tries.
+/// Most random names that are tried.
 const NAMES_MAX: usize = 1000;
 
 /// Runs a libc function with interception off; failure (`bad`) becomes `-errno`.
@@ -79,8 +79,7 @@ pub unsafe extern "C" fn clock_getres(clock: i32, out: *mut u8) -> i32 {
     libc_result(with_data(Call::clock_getres, number, &[(out, 16)], raw)) as i32
 }
 
-/// `clock_getcpuclockid`: libc would ask the kernel for a process that has
-/// another number here.
+/// `clock_getcpuclockid`: libc would ask the kernel about a process that has another id here.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_getcpuclockid(pid: i32, out: *mut i32) -> i32 {
     let raw = || real(Real::ClockGetcpuclockid)(pid as usize, out as usize, 0, 0) as isize;
@@ -153,7 +152,7 @@ pub unsafe extern "C" fn readlinkat(dir: i32, path: *const u8, out: *mut u8, len
     libc_result(with_data(Call::readlink, -1, &[(out, len.min(libc::PATH_MAX as usize))], raw))
 }
 
-/// Fills the name's six X from the logged source of randomness and tries it.
+/// Replaces the six X in the name by logged random letters, and tries that name.
 fn with_name(template: *mut u8, suffix: i32, attempt: impl Fn() -> isize) -> isize {
     const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     // SAFETY: the caller's writable, terminated template.

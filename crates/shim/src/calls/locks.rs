@@ -1,6 +1,6 @@
-//! The order in which threads take locks: one global order serves all objects. A
-//! lock's record says where in the program it was taken, so that a replica that
-//! takes another lock is noticed at once.
+//! The order in which threads take locks: one global order for all locks. A lock's record says
+//! where in the program it was taken, so that a replica that takes another lock is noticed at
+//! once.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -12,8 +12,8 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// Mask for a place in the program, which is known by its offset in a page:
-/// libraries lie at other addresses on the other member.
+/// Mask of the return address that identifies a place in the program: only the offset in its page,
+/// because libraries may be loaded at other addresses on the other member.
 const PLACE_MASK: usize = 0xfff;
 
 fn place(caller: usize) -> i32 {
@@ -49,10 +49,10 @@ enum Wait {
     Timed,
 }
 
-/// A lock that may be refused. On the replica it is taken in the log's order by
-/// `wait`, if the primary got it, and the log stands still until it is. A lock that
-/// the primary's `attempt` got is given back in a copy of the primary that follows the
-/// log: another thread's turn may come first. `first` may make the attempt needless.
+/// Takes a lock that may be refused. On the replica it is taken in the log's order by `wait`, if
+/// the primary got it; meanwhile the log does not advance. If the server was copied after the
+/// primary's `attempt` got the lock, the copy gives it back, because in the log another thread may
+/// take it first. `first` is tried before, and may make the attempt unnecessary.
 fn acquire(
     kind: Wait,
     (call, caller): (Call, usize),
@@ -92,7 +92,7 @@ fn acquire(
     })
 }
 
-/// A lock that waits. The server's earlier writes do not wait with it.
+/// Takes a lock, and waits for it. Deferred writes are made before it waits.
 fn acquire_waiting(
     named: (Call, usize),
     attempt: impl Fn() -> i32,
@@ -100,7 +100,7 @@ fn acquire_waiting(
     give_back: impl Fn() -> i32,
 ) -> i32 {
     let first = || {
-        // Who gets it at once keeps the token.
+        // A thread that gets the lock at once keeps the token.
         if !defer::is_waiting() && !token::is_chosen() {
             return None;
         }
@@ -115,16 +115,16 @@ fn acquire_waiting(
     acquire(Wait::Open, named, first, &wait, &wait, give_back)
 }
 
-/// Waits for the end of a thread until a point in time: what has happened is not
-/// undone, and in a copy it happens only in the log's order.
+/// Waits for a thread's end until a point in time. A join cannot be undone, so in a copy the wait
+/// times out, and is repeated in the log's order.
 pub fn acquire_end(call: Call, attempt: impl Fn() -> i32, wait: impl Fn() -> i32) -> i32 {
     acquire(Wait::Timed, (call, 0), || None, attempt, wait, || 0)
 }
 
-/// Locks that wait, that do not, that give up at a moment of the real-time clock,
-/// and at one of a clock that is named. Each row: the export, its inner function,
-/// the call, libc's function, the one that tries (or, of the others, waits), and the
-/// one that undoes it.
+/// Functions that take a lock: those that wait, that only try, that give up at a point in time of
+/// the real-time clock, and at one of a clock in their arguments. Each row: the export, its inner
+/// function, the call, libc's function, the one that tries (for those that try: the one that
+/// waits), and the one that unlocks.
 macro_rules! locks {
     (wait { $($waits:ident $w_from:ident $w_call:ident $w_real:ident $w_try:ident $w_undo:ident;)+ }
      try { $($tries:ident $t_from:ident $t_call:ident $t_real:ident $t_wait:ident $t_undo:ident;)+ }
@@ -252,8 +252,7 @@ unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
     acquire_waiting((Call::mtx, caller), attempt, wait, || real(Real::MtxUnlock)(mutex, 0, 0, 0))
 }
 
-/// `sem_wait` and its kin, which report by errno; the log carries it as the
-/// result.
+/// `sem_wait` and its like, which report errors by errno; in the log errno is the result.
 fn sem(object: usize, caller: usize, kind: Wait, attempt: impl Fn() -> i32) -> i32 {
     defer::flush();
     let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
@@ -298,7 +297,7 @@ unsafe extern "C" fn sem_waits_by(object: usize, clock: usize, time: usize, call
     })
 }
 
-/// Exports that pass on their caller's address, as one more argument.
+/// Exports that pass on their return address as one more argument.
 macro_rules! with_caller {
     ($($name:ident ($($arg:ident),*) $to:ident $set_caller:literal;)+) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -321,8 +320,8 @@ with_caller! {
     cnd_timedwait(condition, mutex, time) c11_cond_timedwait "mov rcx, [rsp]";
 }
 
-/// Waits on a condition. The replica does not: it releases the mutex, waits for
-/// its turn in the log, and takes the mutex back there.
+/// Waits on a condition variable. The replica does not wait on it: it releases the mutex, waits
+/// for its turn in the log, and takes the mutex back there.
 fn wait_on_condition(
     call: Call,
     (condition, mutex): (usize, usize),
@@ -355,8 +354,8 @@ fn wait_on_condition(
         taken.done();
         Some(Some(r))
     });
-    // Waking for no reason is a legal answer once the log has ended. Another thread may
-    // have the mutex and stand still: this one waits for it as for any other.
+    // Once the log has ended, a spurious wake-up is a legal result. Another thread may hold the
+    // mutex and stand still, so this one takes it like any lock.
     result.unwrap_or_else(|| acquire(Wait::Open, (call, caller), || None, lock, lock, unlock))
 }
 
@@ -410,8 +409,8 @@ unsafe extern "C" fn c11_cond_timedwait(
     })
 }
 
-/// What the shim keeps in a barrier, behind the five words that glibc uses of a
-/// `pthread_barrier_t`'s 32 bytes.
+/// What the shim keeps in a `pthread_barrier_t`, whose 32 bytes glibc does not all use: it uses
+/// the first five words.
 #[repr(C)]
 struct Barrier {
     glibc: [u32; 6],
@@ -441,8 +440,8 @@ pub unsafe extern "C" fn pthread_barrier_wait(barrier: *mut u8) -> i32 {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {f}", f = sym barrier_wait)
 }
 
-/// `pthread_barrier_wait`: the last thread to arrive in the log's order is the
-/// one that is told so, whichever the kernel saw last.
+/// `pthread_barrier_wait`: `PTHREAD_BARRIER_SERIAL_THREAD` is returned to the thread that arrives
+/// last in the log's order, whichever the kernel saw last.
 unsafe extern "C" fn barrier_wait(barrier: *mut u8, caller: usize) -> i32 {
     let raw = || real(Real::BarrierWait)(barrier as usize, 0, 0, 0);
     if mode() == Mode::Pass || !threaded() {
@@ -513,11 +512,11 @@ unsafe extern "C" fn once(control: usize, function: extern "C" fn(), caller: usi
     if !ordered(caller) {
         return raw(function);
     }
-    // No copy is made while the routine runs: its calls are part of this call.
+    // The server is not copied while the routine runs: its calls are part of this call.
     quiet::call(|_| {
         if mode() != Mode::Replay {
             ROUTINE.set(Some(Routine { function, caller, taken: None }));
-            // It runs the server's code, or waits for another thread that does.
+            // This runs the server's code, or waits for another thread that does.
             let r = token::lend(|| raw(chosen));
             if ROUTINE.take().is_some() {
                 log_lock(Call::pthread_once, caller, 0);

@@ -49,9 +49,9 @@ fn about_to_wait() {
     ring::kick();
 }
 
-/// A call during which signals come: their handlers run before its own record, so
-/// that they run before it returns on both members. If the call `waits` for a
-/// handler, one may have run before: then it need not wait.
+/// A call during which signals may come: their handlers run before its own record, so that on both
+/// members they run before it returns. If the call `waits` for a handler and one has run just
+/// before, it does not wait.
 fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> isize {
     with_handlers_noting(call, fd, waits, raw, |_| {})
 }
@@ -91,9 +91,8 @@ fn with_handlers_noting(
     })
 }
 
-/// Waits for a handler to run. A handler whose signal came earlier runs only
-/// now, and the server, which has not seen its effect yet, must not sleep over
-/// it.
+/// Waits for a handler to run. The handler of a signal that came earlier may run only now, after
+/// the server has looked for its effect; then the call must not sleep.
 fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
     signals::take_delivered();
     with_handlers(Call::sigsuspend, -1, true, raw)

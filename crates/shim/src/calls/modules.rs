@@ -1,6 +1,6 @@
-//! Modules that the server loads itself. Each member loads its own, and they
-//! must be alike (decision 25). The libraries that a module needs in turn, and
-//! a name without a slash, are found by the loader's search and not compared.
+//! Modules that the server loads itself (`dlopen`). Each member loads its own file, and the files
+//! must be equal (decision 25). Libraries that a module needs in turn, and names without a slash,
+//! are found by the loader's search and not compared.
 
 use crate::base::log::{self, Entry};
 use crate::base::quiet;
@@ -13,9 +13,9 @@ use crate::calls::signals;
 use core::ffi::CStr;
 use holdfast_wire::log::Op;
 
-/// `dlopen`: libc's function learns from its return address whose search path
-/// and namespace to use. So it is jumped to, with the caller's registers and
-/// stack unchanged; three pushes also align the stack for the call.
+/// `dlopen`: libc's function uses its return address to choose search path and namespace. So it is
+/// jumped to, with the caller's registers and stack unchanged; the three pushes also align the
+/// stack for the call in between.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(path: *const u8, flags: i32) -> *mut u8 {
@@ -72,7 +72,7 @@ fn announce(path: *const u8, caller: usize) {
         match mode() {
             Mode::Record if log::is_on() => {
                 signals::deliver();
-                // Held: no other thread may see the number that the file has meanwhile.
+                // Held, because no other thread may notice the descriptor that is open meanwhile.
                 let held = log::hold();
                 let (r, content) = look(path);
                 let payload = content::payload(&content);

@@ -158,7 +158,7 @@ impl Answer {
         if self.at.is_null() {
             return &[];
         }
-        // SAFETY: so many were written there.
+        // SAFETY: `bytes()` bytes were written there.
         unsafe { core::slice::from_raw_parts(self.at, self.bytes()) }
     }
 }
@@ -198,7 +198,7 @@ fn replace(own: i32, out: *mut *mut Item, logged: &[u8]) -> i32 {
     let Some((head, rest)) = logged.split_at_checked(size_of::<Head>()) else {
         return libc::EAI_MEMORY;
     };
-    // SAFETY: plain numbers, and so many bytes are there.
+    // SAFETY: plain numbers, and `head` has the size of a `Head`.
     let head = unsafe { head.as_ptr().cast::<Head>().read_unaligned() };
     if head.code != 0 {
         set_errno(head.errno);
@@ -208,7 +208,7 @@ fn replace(own: i32, out: *mut *mut Item, logged: &[u8]) -> i32 {
     let mut link: *mut *mut Item = &raw mut first;
     let (items, rest) = rest.split_at(rest.len().min(head.items as usize * size_of::<Logged>()));
     for bytes in items.chunks_exact(size_of::<Logged>()) {
-        // SAFETY: plain numbers, and so many bytes are there.
+        // SAFETY: plain numbers, and `bytes` has the size of a `Logged`.
         let item = made(&unsafe { bytes.as_ptr().cast::<Logged>().read_unaligned() });
         if item.is_null() {
             return libc::EAI_MEMORY;

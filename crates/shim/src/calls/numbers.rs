@@ -1,4 +1,4 @@
-//! Calls by number, and calls that are refused on sockets and pipes.
+//! System calls by number (libc's `syscall`), and calls that are refused on sockets and pipes.
 
 use crate::base::fds;
 use crate::base::report::refused;
@@ -9,7 +9,7 @@ use crate::calls::{
     replace, sockets, turns,
 };
 
-/// Calls by number: those of the table go to their functions.
+/// `syscall`: calls that the shim intercepts go to their functions.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall(
@@ -94,13 +94,13 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_execve => replace::execve(a, b, c) as isize,
             libc::SYS_tgkill if b as i32 == myself() => masks::raise(c as i32) as isize,
             libc::SYS_fork | libc::SYS_vfork => processes::fork() as isize,
-            // A child on a copy of this stack is a fork; any other starts a thread
-            // or a namespace that we would not know of.
+            // A child on a copy of this stack is a fork. Any other is a thread, or is in a
+            // namespace of its own, and the shim would not know it.
             libc::SYS_clone if b == 0 && a as i32 & !0xff & !CLONE_IDS == 0 => {
                 processes::fork() as isize
             }
-            // As a kernel without namespaces says it: servers that would like some (vsftpd)
-            // fork then, and give nobody up.
+            // The error of a kernel without namespaces: servers that would like some (vsftpd)
+            // then fork without, and go on serving.
             libc::SYS_clone if a as i32 & CLONE_NAMESPACES != 0 => {
                 refused("clone", "with namespaces; a fork without is replicated");
                 libc_result(-(libc::EINVAL as isize))

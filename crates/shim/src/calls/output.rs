@@ -1,4 +1,5 @@
-//! Output: intents, output commit, and the replica's side of a write.
+//! Output: the record of a write before it is made (its intent), output commit, and the replica's
+//! side of a write.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -11,10 +12,9 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{LAZY, NO_CONN, Op};
 
-/// Most bytes of one `sendfile`, because its content is read to be hashed.
+/// Most bytes of one `sendfile`: its content is read into memory to be hashed.
 const SENDFILE_MAX: usize = 512 << 10;
-/// Most pieces of one vectored write that are looked at; more are left to the
-/// caller.
+/// Most pieces of one vectored write; the kernel takes no more.
 const IOV_MAX: usize = 1024;
 
 /// Flags of a send that do not change what is sent.
@@ -34,8 +34,8 @@ fn hash_of(parts: &[Iov]) -> u64 {
     hash_pieces(&header().hash_key, pieces)
 }
 
-/// Makes a write; every write passes here. `raw` performs it on the kernel. A
-/// `plain` one consists of nothing but bytes, and may be made later.
+/// Makes a write; every write passes here. `raw` is the system call. A `plain` write consists of
+/// nothing but bytes, and may be deferred.
 fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|call| match mode() {
         Mode::Pass => {
@@ -48,8 +48,8 @@ fn output(fd: i32, parts: &[Iov], plain: bool, raw: impl Fn() -> isize) -> isize
     })
 }
 
-/// Decision 8: the intent is in the log before the effect. The wait is for
-/// every event the output could depend on; an intent depends only on those.
+/// A write on the primary. Its intent is in the log before its effect (decision 8). It waits for
+/// every event that the output could depend on; the intent itself need not be confirmed.
 fn record(
     call: &quiet::Call,
     fd: i32,
@@ -73,7 +73,7 @@ fn record(
     let r = match inherited::outside_reset(fd) {
         Some(r) => r,
         None => loop {
-            // What the log already has of the write is not logged again.
+            // An intent that is in the log already is not logged again.
             let r = token::apart_if(token::may_block(fd), || match intent {
                 0 => call.sleep(&raw),
                 _ => Some(token::lend(&raw)),
@@ -83,7 +83,7 @@ fn record(
             }
         },
     };
-    // A log that has begun meanwhile has no intent of this write.
+    // If a log has begun meanwhile, it has no intent of this write yet.
     if log::which() != intent {
         write.intend(|| hash_of(parts));
     }
@@ -91,14 +91,13 @@ fn record(
     Some(r)
 }
 
-/// Holds a stream while several threads may write to one client: what the log
-/// has in one order must not reach the client in another. `None`: the server's
-/// call starts over.
+/// Locks a stream to which several threads may write: the writes must reach the client in the
+/// log's order. `None`: the server's call starts over.
 fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
     if state::is_family() && conn != NO_CONN && threaded() {
         let word = &conns::entry(conn).writer;
         if !robust::try_lock(word) {
-            // Who has it may wait for the token.
+            // The lock's holder may be waiting for the token.
             token::apart(|| robust::lock(word));
         }
         return Some(Writing::Family(word));
@@ -109,9 +108,9 @@ fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
     Some(Writing::Process(word))
 }
 
-/// A stream's lock, which this process's threads share, or all of a family.
+/// A stream's lock, shared by this process's threads, or by all threads of a family.
 enum Writing {
-    /// Nobody else writes.
+    /// No lock is needed: no other thread writes.
     Free,
     Process(&'static AtomicU32),
     Family(&'static AtomicU32),
@@ -180,9 +179,9 @@ fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> Option<isize> {
     Some(accepted)
 }
 
-/// Makes the replica's write early, if it cannot block: another thread may read
-/// from a pipe before the primary has logged that the write was made, but its
-/// intent is always earlier. The log stands still meanwhile.
+/// Makes the replica's write to a pipe at its intent, if it cannot block. On the primary another
+/// thread may have read the bytes before the write's result was logged, but never before its
+/// intent. The log does not advance meanwhile.
 fn make_early(fd: i32, len: usize, raw: &impl Fn() -> isize) -> bool {
     threaded() && fds::kind(fd) == Kind::Local && has_room(fd, len) && raw() >= 0
 }
@@ -195,9 +194,9 @@ fn has_room(fd: i32, len: usize) -> bool {
         && unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
 }
 
-/// The primary's kernel's answer, after comparing what was to be written.
-/// `intended` and `accept` run while the log stands at the intent and at the
-/// result. `None`: the log ended before the result.
+/// The answer of the primary's kernel, after what was to be written has been compared. `intended`
+/// and `accept` run while the log stands at the intent and at the result. `None`: the log ended
+/// before the result.
 fn replay_result(
     fd: i32,
     len: usize,
@@ -218,10 +217,9 @@ fn replay_result(
     Some(r)
 }
 
-/// The log ended before the result of this write. On a connection the replica runs
-/// on, keeping its output, up to its first call that needs a live answer; the same
-/// if a pipe has room. Any other write is such a call. `None`: this write starts
-/// over.
+/// Called when the log ended before the result of this write. On a connection the replica runs on
+/// and retains its output, until its first call that needs an answer from the world; also on a
+/// pipe that has room. Any other write is such a call. `None`: this write starts over.
 fn at_end(fd: i32, len: usize) -> Option<isize> {
     let runs_on = match fds::kind(fd) {
         Kind::Conn => park::draining(),
@@ -319,14 +317,14 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
     libc_result(output(fd, parts, PLAIN & flags == flags, raw))
 }
 
-/// Flags of a send: the replica's to another process of the family must not wait for that
-/// one to read, which needs the log.
+/// The flags of a send. On the replica a send to another process of the family must not block
+/// until that one reads, since reading needs the log to advance.
 fn at_once(fd: i32, flags: i32) -> i32 {
     let waits_not = mode() == Mode::Replay && fds::kind(fd) == Kind::Local;
     if waits_not { flags | libc::MSG_DONTWAIT } else { flags }
 }
 
-/// Whether urgent data is sent to a client: a survivor could not send it again.
+/// Whether urgent data is sent to a client: it is refused, since a survivor could not resend it.
 fn is_urgent(fd: i32, flags: i32) -> bool {
     flags & libc::MSG_OOB != 0 && fds::kind(fd) == Kind::Conn && mode() != Mode::Pass
 }
@@ -336,8 +334,8 @@ fn refuse_urgent() -> isize {
     -(libc::EOPNOTSUPP as isize)
 }
 
-/// A file's bytes, read for hashing (primary) or keeping (replica). The buffer
-/// is reused: mapping half a megabyte for each call would cost more than reading it.
+/// A part of a file, read to be hashed (primary) or retained (replica). The buffer is reused:
+/// mapping half a megabyte for each call would cost more than reading it.
 struct Chunk {
     at: *mut u8,
     len: usize,
@@ -419,7 +417,7 @@ pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: 
     }))
 }
 
-/// Without a log nobody needs the file's content.
+/// `sendfile` on the primary. Without a log the file's content is not read.
 fn sendfile_record(
     call: &quiet::Call,
     (out, file, offset): (i32, i32, *mut i64),

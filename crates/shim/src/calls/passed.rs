@@ -1,6 +1,6 @@
-//! Descriptors that processes of a family pass each other over pairs of sockets, which
-//! are real on both members. The record has the numbers that they got on the primary; the
-//! replica receives its own, and gives them those numbers.
+//! Descriptors that processes of a family pass to each other over socketpairs, which are real on
+//! both members (SCM_RIGHTS). The record has the numbers that they got on the primary; the replica
+//! receives its own descriptors and moves them to those numbers.
 
 use crate::base::fds::{self, Kind};
 use crate::base::sys::{sys, syscall};
@@ -8,7 +8,7 @@ use crate::base::{binds, conns, report};
 
 /// Most descriptors of one message.
 const PASSED_MAX: usize = 16;
-/// Sizes of a message's head in control data, and of a descriptor, in bytes.
+/// Sizes of a message's header in control data, and of a descriptor, in bytes.
 const HEAD_BYTES: usize = size_of::<libc::cmsghdr>();
 const NUMBER_BYTES: usize = size_of::<i32>();
 
@@ -44,15 +44,15 @@ impl Passed {
     }
 }
 
-/// The calling process has got these descriptors from another one.
+/// Notes descriptors that the calling process has received from another one.
 pub fn note(passed: &Passed) {
     for fd in passed.numbers() {
         fds::opened(*fd, kind_of(*fd));
     }
 }
 
-/// What a descriptor is that came from another process. A client's connection that process
-/// knows by its number, and this one does not.
+/// The kind of a descriptor that came from another process. If it is a client's connection, that
+/// process knows its accept number, and this one does not.
 fn kind_of(fd: i32) -> Kind {
     if fds::is_unix(fd) {
         return Kind::Local;
@@ -81,11 +81,12 @@ pub fn receive(fd: i32, bytes: usize, wanted: &Passed, flags: i32) {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
-    // Its sender has sent it by now, or is about to: the primary's was received here.
+    // On the primary it was received at this place in the log, so the replica's sender has sent it
+    // or is about to.
     // SAFETY: memory of ours, of the sizes that are said.
     let r = unsafe { syscall!(SYS_recvmsg, fd, &raw mut message, flags & libc::MSG_CMSG_CLOEXEC) };
     let len = message.msg_controllen.min(size_of_val(&control));
-    // SAFETY: so many bytes of it were filled.
+    // SAFETY: this many bytes of it were filled.
     let filled = unsafe { core::slice::from_raw_parts(control.as_ptr().cast::<u8>(), len) };
     let here = Passed::of(filled);
     if r != bytes as isize || here.numbers().len() != wanted.numbers().len() {

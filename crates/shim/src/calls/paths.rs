@@ -1,5 +1,5 @@
-//! Files by name, without opening them: each member has its own, and the calls are
-//! made on both. Files written by children must be there before.
+//! Calls on files by name: each member has its own files, and the calls are made on both. Files
+//! that children write must exist before.
 
 use crate::base::sys::{libc_result, syscall};
 use crate::calls::{children, folders};

@@ -1,6 +1,6 @@
-//! Processes: forking, waiting, ending. In a family all are in one log (see `births`);
-//! otherwise children run outside protection (see `family`), and the replica learns from
-//! the log what became of them; its own children are their shadows (see `children`).
+//! `fork`, `wait` and their like. In a family all processes are in one log (see `births`);
+//! otherwise children run outside protection (see `family`), and the replica learns from the log
+//! what became of them; its own children are their shadows (see `children`).
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn fork() -> i32 {
         Mode::Record => {
             defer::flush();
             let pid = real(Real::Fork)(0, 0, 0, 0);
-            // The child is another process by now, in which this mode has ended.
+            // In the child the mode is another one by now (see `family::born`).
             if pid == 0 {
                 children::none();
             } else {

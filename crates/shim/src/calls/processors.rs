@@ -1,6 +1,6 @@
-//! The daemon may keep the server's main thread on the processor that it runs
-//! on itself. That concerns only those two: for other threads, children, and
-//! answers about processors it is as if nobody did.
+//! The daemon may bind the server's main thread to the processor on which it runs itself. That
+//! concerns only those two threads: other threads and children are not bound, and calls about
+//! affinity answer as if the main thread were not either.
 
 use crate::base::cells::SetOnce;
 use crate::base::state::{self, Mode, header, mode};
@@ -32,14 +32,14 @@ fn restore() {
     }
 }
 
-/// Frees a thread that the main one has made: it is not kept with it.
+/// Lets a thread that the main one has made run on all permitted processors.
 pub fn free_thread() {
     if is_kept() {
         restore();
     }
 }
 
-/// Runs `f`, which makes a child that shall run on all permitted processors.
+/// Runs `f`, which makes a child, so that the child may run on all permitted processors.
 pub fn freed<T>(f: impl FnOnce() -> T) -> T {
     if !is_kept() || state::tid() != 0 {
         return f();
@@ -54,7 +54,7 @@ pub fn freed<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// `sched_getaffinity`; for the main thread it answers as if it were not kept.
+/// `sched_getaffinity`; for the main thread it answers as if that were not bound.
 pub fn affinity(pid: i32, len: usize, out: *mut u8) -> isize {
     // SAFETY: the caller's own pointer and size.
     let r = unsafe { syscall!(SYS_sched_getaffinity, pid, len, out) };

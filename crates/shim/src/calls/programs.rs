@@ -1,33 +1,33 @@
-//! The programs that processes of a family become (decision 33): which of them can be in
-//! the log. That needs the shim in them, which the loader brings: so they are dynamic, and
-//! gain no rights by being run.
+//! Which programs can be in the log when a process of a family becomes one (decision 33). The
+//! loader must load the shim into them, so they must be dynamically linked and gain no privileges
+//! by being run.
 
 use crate::base::sys::{sys, syscall};
 
-/// Most programs one of which runs the other: a script and its interpreter, which may be
-/// a script.
+/// Longest chain of interpreters that is followed: a script's interpreter may be a script itself.
 const INTERPRETERS_MAX: u32 = 4;
-/// Longest path, in bytes, with its end.
+/// Longest path in bytes, with the terminating null.
 const PATH_BYTES: usize = libc::PATH_MAX as usize;
-/// Bytes of a file that are looked at: the kernel takes no longer first line of a script.
+/// Bytes of a file that are read: the kernel reads no more of a script's first line.
 const HEAD_BYTES: usize = 256;
-/// Where an ELF file says its class, machine, and where its program headers are and how many.
+/// Offsets in an ELF header of its class, its machine, and place and number of program headers.
 const CLASS_AT: usize = 4;
 const MACHINE_AT: usize = 18;
 const HEADERS_AT: usize = 32;
 const HEADERS_LEN_AT: usize = 56;
 const CLASS_64: u8 = 2;
 const MACHINE_X86_64: u16 = 62;
-/// Size of a program header, in bytes, and most of them that are looked at.
+/// Size of a program header, in bytes.
 const HEADER_BYTES: usize = 56;
+/// Most program headers that are read.
 const HEADERS_MAX: usize = 64;
-/// Where a shell looks for programs if nothing says so.
+/// Folders in which programs are searched if `PATH` is not set.
 const USUAL_PLACES: &[u8] = b"/bin:/usr/bin";
 
-/// What becomes of a process that becomes a program.
+/// What happens to a process that is to become a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// It does not: there is no such program.
+    /// Nothing: there is no such program.
     Nothing,
     /// It stays in the log.
     Followed,
@@ -46,11 +46,11 @@ fn path_of(parts: &[&[u8]]) -> Option<Path> {
     (len < PATH_BYTES).then_some(path)
 }
 
-/// What a process would become that runs the program of this name, looked for in `places`
-/// if those are given, with `shim` in it.
+/// What happens to a process that runs the program of this name, searched in `places` if those are
+/// given, with the library `shim` loaded into it.
 pub fn look(name: &[u8], places: Option<&[u8]>, shim: &[u8]) -> Next {
     let gains = || {
-        // Where real and effective users differ the loader trusts no variable.
+        // If real and effective ids differ, the loader ignores `LD_PRELOAD`.
         let ids = ids();
         ids[0] != ids[1] || ids[2] != ids[3]
     };
@@ -106,7 +106,7 @@ fn look_at(path: &Path, interpreters: u32) -> Next {
     // SAFETY: a string of ours.
     let fd = unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     if fd < 0 {
-        // It may be run, not read.
+        // It may be executed but not read.
         return Next::Apart;
     }
     let next = look_into(fd as i32, interpreters);
@@ -125,7 +125,7 @@ fn look_into(fd: i32, interpreters: u32) -> Next {
         return interpreter.map_or(Next::Nothing, |path| look_at(&path, interpreters - 1));
     }
     if !head.starts_with(b"\x7fELF") {
-        // A folder, or what only a shell takes for a script.
+        // A folder or an empty file; or a text that only a shell would run as a script.
         return if n == 0 { Next::Nothing } else { Next::Apart };
     }
     if is_dynamic(fd, head) && !gains_rights(fd) { Next::Followed } else { Next::Apart }
@@ -137,7 +137,7 @@ fn read_at(fd: i32, into: &mut [u8], at: u64) -> usize {
     n.max(0) as usize
 }
 
-/// Whether the loader runs an ELF file of this machine.
+/// Whether this is an ELF file for this machine that the dynamic loader runs.
 fn is_dynamic(fd: i32, head: &[u8]) -> bool {
     let word = |at: usize| head.get(at..)?.first_chunk().copied().map(u16::from_le_bytes);
     let long = |at: usize| head.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
@@ -152,7 +152,7 @@ fn is_dynamic(fd: i32, head: &[u8]) -> bool {
     all.filter_map(kind).any(|kind| kind == libc::PT_INTERP)
 }
 
-/// Whether who runs it gets another user's rights, or the machine's.
+/// Whether running the file gives another user's rights, or capabilities.
 fn gains_rights(fd: i32) -> bool {
     // SAFETY: all-zero is a valid stat.
     let mut found: libc::stat = unsafe { core::mem::zeroed() };

@@ -4,7 +4,7 @@ use crate::base::sys::{libc_result, syscall};
 use crate::base::table::Call;
 use crate::calls::shapes::with_data;
 
-/// Most bytes of one record.
+/// Most random bytes in one record.
 const CHUNK: usize = 64 << 10;
 
 pub fn getrandom_raw(buffer: *mut u8, len: usize, flags: u32) -> isize {

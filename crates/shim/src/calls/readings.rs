@@ -1,5 +1,5 @@
-//! Clock readings in the log. A server reads clocks several times for each
-//! request; readings with nothing in between share one record.
+//! Clock readings in the log. A server reads clocks several times for each request; readings with
+//! no other record in between share one record.
 
 use crate::base::log::{self, Entry};
 use crate::base::table::Call;
@@ -8,8 +8,7 @@ use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use holdfast_wire::group::CLOCKS;
 use holdfast_wire::log::{Header, Op, Reading};
 
-/// Last reading of each clock in the log, where both members have the same
-/// ones.
+/// Last reading of each clock in the log, in ns; on both members the same.
 static LOGGED: [AtomicI64; CLOCKS] = [const { AtomicI64::new(i64::MIN) }; CLOCKS];
 /// Number of readings that the replica has taken from the record at the head of
 /// its log.
@@ -38,8 +37,8 @@ fn note_latest(clock: i32, value_ns: i64) {
     }
 }
 
-/// Logs a reading (primary). Without a log it is remembered nevertheless: a copy of
-/// the server may have to continue from it.
+/// Logs a reading (primary). It is also remembered without a log, because a copy of the server may
+/// have to continue from it.
 pub fn note(call: Call, clock: i32, value_ns: i64) {
     note_latest(clock, value_ns);
     if log::is_on() {
@@ -85,7 +84,7 @@ pub fn take(call: Call, clock: i32) -> Option<i64> {
     Some(there.ret)
 }
 
-/// Reading `at` of a record, as if it had a record of its own.
+/// Reading number `at` of a shared record, as if it had a record of its own.
 fn reading(record: &log::Taken, at: usize) -> Header {
     let word = at.checked_sub(1).and_then(|n| record.payload().as_chunks().0.get(n));
     let Some(word) = word else { return record.header };

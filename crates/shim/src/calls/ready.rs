@@ -1,6 +1,5 @@
-//! Readiness: epoll, poll and select. The kernel's epoll data is the descriptor
-//! and the server's own data stays in a table, so that the log carries
-//! descriptors and never addresses.
+//! Readiness: epoll, poll and select. The kernel gets the descriptor as epoll data, and the
+//! server's own data stays in a table, so that the log carries descriptors and never addresses.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -63,8 +62,8 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     let r = quiet::call(|_| match mode() {
         Mode::Record => {
             signals::deliver();
-            // Another thread may wait on the set: it sees the event, and looks up
-            // its owner, only behind this record.
+            // Held, so that another thread that waits on the set looks the new descriptor up, and
+            // logs its event, only after this record.
             let held = log::hold();
             let r = known(raw());
             let entry = Entry::new(Op::Result, Call::epoll_ctl, fd, r);
@@ -77,8 +76,7 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
                 taken.done();
                 Some(r)
             }
-            // Registrations are armed when the sockets are real; until then
-            // they only need to be remembered.
+            // Registrations are only remembered until the sockets are real, and armed then.
             None if park::draining() => Some(known(0)),
             None => park::start_over(),
         },
@@ -87,8 +85,8 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     libc_result(r) as i32
 }
 
-/// A wait with a signal mask: the server has looked at the handlers' effects
-/// before it came here. A handler that runs only now must end the wait.
+/// A wait with a signal mask. The server has looked for the effects of handlers before this call,
+/// so a handler that runs only now must end the wait.
 fn wait_with_mask(
     call: &quiet::Call,
     mask: *const u8,
@@ -126,7 +124,8 @@ fn remember(set: i32, op: i32, fd: i32, event: &Event) {
     }
 }
 
-/// Descriptors of no special kind (stdin) can be in epoll sets too.
+/// Enters a descriptor that the shim has not seen opened (such as stdin): it can be in epoll sets,
+/// too.
 fn note_use(fd: i32) {
     if fds::kind(fd) == Kind::Own {
         fds::opened(fd, Kind::Own);
@@ -194,9 +193,9 @@ pub unsafe extern "C" fn epoll_pwait2(
     unsafe { epoll_pwait(set, events, max, timeout_ms.min(i64::from(i32::MAX)) as i32, mask) }
 }
 
-/// Waits for the kernel's events, and those that a promoted server has from the
-/// dead primary: connections that wait in its accept queue make their listener
-/// readable until the server has taken them (decision 14).
+/// Waits for the kernel's events, and adds those that a promoted server inherits from the dead
+/// primary: connections from its accept queue make their listener readable until the server has
+/// accepted them (decision 14).
 fn wait_for_events(
     call: &quiet::Call,
     (set, events, max): (i32, *mut Event, i32),
@@ -207,7 +206,7 @@ fn wait_for_events(
     let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
     let Some(listener) = queued.filter(|_| max > 0) else {
         let r = wait_with_mask(call, mask, timeout_ms != 0, || raw(max, timeout_ms))?;
-        // SAFETY: the kernel filled so many events of the caller's array.
+        // SAFETY: the kernel has filled `r` events of the caller's array.
         mark_dead(unsafe { slice_mut(events, r.max(0) as usize) });
         return Some(r);
     };
@@ -224,7 +223,7 @@ fn wait_for_events(
     Some(n as isize + 1)
 }
 
-/// Marks events of dead connections, as the kernel does for a connection that
+/// Adds the error event to events of dead connections, as the kernel does for a connection that
 /// was reset.
 fn mark_dead(events: &mut [Event]) {
     for event in events {
@@ -234,10 +233,10 @@ fn mark_dead(events: &mut [Event]) {
     }
 }
 
-/// Logs (events, descriptor) pairs and returns the server's own data to it.
+/// Logs the events as (events, descriptor) pairs, and puts the server's own data into them.
 fn log_events(set: i32, events: *mut Event, r: isize) {
     let held = log::hold();
-    // SAFETY: the kernel filled so many events of the caller's array.
+    // SAFETY: the kernel has filled `r` events of the caller's array.
     let events = unsafe { slice_mut(events, r.max(0) as usize) };
     if log::is_on() {
         let mut packed = [[0u32; 2]; EVENTS_MAX];
@@ -369,7 +368,7 @@ unsafe fn slice_mut<'a, T>(at: *mut T, n: usize) -> &'a mut [T] {
     unsafe { core::slice::from_raw_parts_mut(at, n) }
 }
 
-/// Whether a wait has a limit other than none at all.
+/// Whether a wait may block: its time limit is not zero.
 fn may_block(time: *const libc::timespec) -> bool {
     // SAFETY: a non-null timeout is the caller's.
     unsafe { time.as_ref() }.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0)
@@ -504,8 +503,8 @@ fn select_world(
     wait_with_mask(call, mask, may_block, raw)
 }
 
-/// Registers every remembered place anew: a fresh `EPOLL_CTL_ADD` reports
-/// readiness that is already there, for level and edge triggering alike.
+/// Registers every remembered descriptor again: a fresh `EPOLL_CTL_ADD` reports readiness that
+/// exists already, with level and with edge triggering.
 pub fn rearm() {
     fds::for_each_place(|fd, place| {
         let mut event = Event { events: place.events.load(Relaxed), u64: fd as u64 };

@@ -1,8 +1,8 @@
-//! The server becomes another program. Launchers do (`env`, `nice`, a shell
-//! script that ends with `exec`), before they have opened any socket: protection
-//! goes on, since the log lies in shared memory and the shim is loaded again. A
-//! server that replaces itself while it serves ends protection, and says so; in a
-//! family every process may, and stays in the log.
+//! `exec`: the server becomes another program. Launchers do that (`env`, `nice`, a shell script
+//! that ends with `exec`), before they have opened any socket: protection goes on, since the log
+//! lies in shared memory and the shim is loaded again. A server that replaces itself while it
+//! serves ends protection, which is reported; in a family every process may exec, and stays in the
+//! log.
 
 use crate::base::cells::SetOnce;
 use crate::base::log::{self, Entry};
@@ -22,23 +22,23 @@ use holdfast_wire::log::{NO_CONN, Op};
 use holdfast_wire::shm::leash as shared_leash;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Longest value of `LD_PRELOAD` that is handed on, in bytes.
+/// Longest value of `LD_PRELOAD` that is passed on, in bytes.
 const PRELOAD_MAX: usize = 4096;
-/// Variable by which programs are looked for.
+/// Variable with the folders in which programs are searched.
 const PLACES: &[u8] = b"PATH=";
-/// Bytes of the variable with the numbers.
+/// Room for the variable with the descriptor numbers, in bytes.
 const NUMBERS_MAX: usize = 64;
 /// Digits of each number.
 const NUMBER_CHARS: usize = 10;
 
-/// Descriptor of what this program tells the next one; -1 if there is none.
+/// Descriptor of the file with what the next program must know; -1 if there is none.
 static CARRIED_FD: AtomicI32 = AtomicI32::new(-1);
 
 unsafe extern "C" {
     static environ: *const usize;
 }
 
-/// Path of the shim, from the daemon's `LD_PRELOAD`: programs may clean or
+/// Path of the shim, from the daemon's `LD_PRELOAD`. It is kept because programs may clear or
 /// overwrite their environment.
 static SHIM: SetOnce<([u8; PRELOAD_MAX], usize)> = SetOnce::new();
 
@@ -71,8 +71,8 @@ pub fn note_preload(environment: *mut *mut u8) {
     SHIM.set((path, value.len()));
 }
 
-/// The environment of the next program: the caller's, with what brings the shim
-/// to the same memory.
+/// The environment of the next program: the caller's, with the variables that load the shim and
+/// lead it to the same shared memory.
 struct Environment {
     at: *mut u8,
     len: usize,
@@ -97,7 +97,7 @@ impl Environment {
         };
         let (numbers, preload) = bytes.split_at_mut(NUMBERS_MAX);
         put_numbers(numbers);
-        // Libraries that the caller preloads come behind the shim, once.
+        // Libraries that the caller preloads come after the shim, which is named once.
         let others = if own.windows(shim.len().max(1)).any(|it| it == shim) { b"" } else { own };
         let between: &[u8] = if others.is_empty() { b"" } else { b":" };
         put(preload, &[PRELOAD, shim, between, others]);
@@ -133,8 +133,8 @@ fn put_numbers(to: &mut [u8]) {
     put(to, &[handed::VARIABLE, &control, b",", &memory, b",", &wake, comma, carried]);
 }
 
-/// A descriptor's number, always of the same length: what lies on the stack of
-/// the next program decides its addresses.
+/// A descriptor's number with leading zeros, always of the same length: the length of the
+/// environment on the next program's stack decides its addresses.
 fn padded(fd: i32) -> [u8; NUMBER_CHARS] {
     let mut out = [b'0'; NUMBER_CHARS];
     let mut rest = fd.unsigned_abs();
@@ -145,7 +145,7 @@ fn padded(fd: i32) -> [u8; NUMBER_CHARS] {
     out
 }
 
-/// Whether the shim's descriptors outlive this program.
+/// Sets whether the shim's descriptors survive exec.
 fn hand_over(yes: bool) {
     let flags = if yes { 0 } else { libc::FD_CLOEXEC };
     for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD] {
@@ -153,7 +153,7 @@ fn hand_over(yes: bool) {
     }
 }
 
-/// Hash of what both members must agree on.
+/// Hash of program and arguments, on which both members must agree.
 fn fingerprint(program: usize, arguments: usize) -> i64 {
     let all = [program].into_iter().chain(words(arguments as *const usize));
     hash_pieces(&header().hash_key, all.flat_map(|it| [text(it), b"\0"])) as i64
@@ -204,18 +204,18 @@ fn prepare(program: usize, arguments: usize) -> Option<bool> {
     }
 }
 
-/// What a process of a family becomes.
+/// Whether the program that a process of a family becomes can be in the log.
 fn next(which: Real, program: usize) -> Next {
     let value = || words(inherited() as *const usize).find_map(|it| text(it).strip_prefix(PLACES));
     let places = matches!(which, Real::Execvpe).then(|| programs::places(value()));
-    // Libraries that others preload may stand behind it.
+    // The first library of the variable is the shim; others may follow.
     let all = SHIM.get().map_or(&[][..], |(path, len)| &path[..*len]);
     let shim = all.split(|c| *c == b':').next().unwrap_or_default();
     programs::look(text(program), places, shim)
 }
 
-/// A process of a family is about to become another program in the log: the connections
-/// that this one does not get end here. Returns whether it is in the log.
+/// Called before a process of a family becomes another program in the log: connections whose
+/// descriptors the new program does not get are closed. Returns whether the exec is in the log.
 fn prepare_of_family(program: usize, arguments: usize) -> bool {
     defer::flush();
     fds::for_each(|fd, f| {
@@ -230,7 +230,8 @@ fn prepare_of_family(program: usize, arguments: usize) -> bool {
             let held = log::hold();
             let entry = Entry::new(Op::Result, Call::exec, -1, same() as isize);
             log::append_held(&held, entry, &[]);
-            // The replica's has no other threads any more.
+            // At this record the replica's process has no other threads any more, so none of
+            // this one may log after it.
             state::set_leaving(u32::from(state::tid()) + 1);
             drop(held);
             carry::settle();
@@ -268,7 +269,7 @@ fn replace_of_family(which: Real, program: usize, arguments: usize, environment:
     result
 }
 
-/// Runs a program with the shim, if it is to be protected; else as the server has asked.
+/// Runs a program with the shim if it is to be protected, else as the server has asked.
 fn run_with_shim(which: Real, program: usize, arguments: usize, environment: usize) -> i32 {
     let ours = (mode() != Mode::Pass).then(|| Environment::of(environment as *const usize));
     let at = ours.as_ref().and_then(Option::as_ref).map_or(environment, |it| it.at as usize);
@@ -279,7 +280,8 @@ fn run_with_shim(which: Real, program: usize, arguments: usize, environment: usi
     result
 }
 
-/// Runs `f`, in which the server becomes another program: meanwhile there is no shim in it.
+/// Runs `f`, in which the server becomes another program. Until that program has started, the
+/// server has no shim, and the daemon is told so.
 fn as_the_server(f: impl FnOnce() -> i32) -> i32 {
     header().pid.store(0, SeqCst);
     let before = header().leash.swap(shared_leash::FIXED, SeqCst);
@@ -309,7 +311,7 @@ fn replace(which: Real, program: usize, arguments: usize, environment: usize) ->
     }
     match quiet::call(|_| prepare(program, arguments)) {
         true => run_with_shim(which, program, arguments, environment),
-        // The daemon takes the end of its socket for the end of the server.
+        // The socket to the daemon must stay open: its end means the end of the server.
         false => {
             hand_over(true);
             let result = as_the_server(plain);
@@ -352,8 +354,8 @@ pub unsafe extern "C" fn fexecve(fd: i32, arguments: usize, environment: usize) 
     replace(Real::Execve, path.as_ptr() as usize, arguments, environment)
 }
 
-/// The arguments of a call that lists them: six in registers, the first of which
-/// is the program, and the others on the stack, up to a null.
+/// The arguments of a variadic call (`execl`): six in registers, of which the first is the
+/// program, and the others on the stack, up to a null.
 struct Listed {
     at: *mut u8,
     len: usize,

@@ -1,5 +1,5 @@
-//! The shapes of most calls: those whose outcome is a number, those that fill in
-//! the caller's memory, those that make a descriptor.
+//! Common forms of calls: those whose outcome is a number, those that fill the caller's memory,
+//! and those that make a descriptor.
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -10,8 +10,8 @@ use crate::base::{defer, park, quiet};
 use crate::calls::signals;
 use holdfast_wire::log::Op;
 
-/// A call whose outcome is just a number. On the replica, `repeat` says whether
-/// the kernel is called too (its answer is not used).
+/// A call whose outcome is just a number. With `repeat` the replica makes it, too, and does not
+/// use the kernel's answer.
 pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
@@ -110,7 +110,8 @@ pub fn new_fd(
     })
 }
 
-/// Refuses numbers that the table or the shim's own descriptors need.
+/// Closes and refuses a descriptor whose number is too high for the shim's table, or is one of the
+/// shim's own.
 pub fn refuse_high(r: isize) -> isize {
     if r >= fds::FD_MAX as isize || r >= 0 && fds::is_shim(r as i32) {
         sys!(SYS_close, r);

@@ -1,5 +1,5 @@
-//! Signals: a handler of ours only marks; the server's handler runs at the next
-//! call boundary, which both members can name.
+//! Signals: the shim's handler only marks them; the server's handler runs at the next logged call,
+//! a place that both members can name.
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, MAIN_AWAY, Mode, mode};
@@ -7,7 +7,7 @@ use crate::base::{alarm, handlers, leash, real};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
-/// Signals that concern the instruction that runs now.
+/// Signals caused by the instruction that runs, whose handlers cannot be deferred.
 const SYNCHRONOUS: [i32; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -24,15 +24,15 @@ static DELIVERED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
     if mode() == Mode::Pass {
-        // Nobody delivers any more: protection has ended.
+        // Protection has ended, so no logged call will deliver it.
         return handlers::run(signal);
     }
     PENDING.fetch_or(1 << (signal - 1), SeqCst);
     handlers::ANY.store(true, SeqCst);
 }
 
-/// Runs the handlers of signals that have come. Called before every logged
-/// call; only the process's first thread delivers, or any thread while that one is away.
+/// Runs the handlers of signals that have come. Called before every logged call; only the
+/// process's first thread delivers, or any thread while that one is away ([`MAIN_AWAY`]).
 #[inline]
 pub fn deliver() {
     if handlers::ANY.load(Relaxed) && (state::is_first() || MAIN_AWAY.load(Relaxed)) {
@@ -65,22 +65,22 @@ fn deliver_all() {
     }
 }
 
-/// A child of the family has none of its parent's signals.
+/// Forgets pending signals, in a forked child: they are its parent's.
 pub fn forget() {
     PENDING.store(0, SeqCst);
     DELIVERED.store(false, SeqCst);
     handlers::ANY.store(false, SeqCst);
 }
 
-/// After EINTR: delivers, and says whether the call must be made again
-/// (`SA_RESTART` of every signal that came).
+/// After EINTR: delivers signals, and returns whether the call must be made again (all signals
+/// that came have `SA_RESTART`).
 pub fn deliver_and_restart() -> bool {
     let pending = PENDING.load(SeqCst);
     let restart = (1..=64)
         .filter(|s| pending & (1 << (s - 1)) != 0)
         .all(|s| handlers::wanted(s).is_some_and(|a| a.sa_flags & libc::SA_RESTART != 0));
     deliver();
-    // The server knows nothing about the daemon's own signal.
+    // The server must not notice the daemon's own signal.
     restart && pending != 0 || pending == 0 && leash::take_asked()
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn sigaction(
         alarm::unblockable(unsafe { &mut *(&raw mut ours.sa_mask).cast() });
         if handlers::has_handler(&action) {
             ours.sa_sigaction = mark as *const () as usize;
-            // A call must come back with EINTR for the handler to run in order.
+            // System calls must return EINTR, so that the handler can run at a record.
             ours.sa_flags =
                 (action.sa_flags | libc::SA_SIGINFO) & !(libc::SA_RESTART | libc::SA_RESETHAND);
         }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     }
 }
 
-/// Whether a handler has run at the last chance; asking resets this.
+/// Whether a handler has run since the last call of this.
 pub fn take_delivered() -> bool {
     DELIVERED.swap(false, Relaxed)
 }

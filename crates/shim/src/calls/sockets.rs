@@ -1,5 +1,6 @@
-//! Sockets: making, naming, accepting, ending. The replica's TCP sockets are
-//! real and unconnected; promotion repairs those very sockets (decision 13).
+//! Sockets: making, binding, accepting, ending. The replica's TCP sockets are real and
+//! unconnected; a promotion turns these very sockets into the clients' connections, by TCP_REPAIR
+//! (decision 13).
 
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     let stream =
         kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
     let make = || sys!(SYS_socket, domain, kind, protocol);
-    // By messages to paths processes of a family talk with each other.
+    // Processes of a family talk to each other by UNIX datagrams.
     let is_inside = state::is_family() && domain == libc::AF_UNIX && kind & 0xf == libc::SOCK_DGRAM;
     let ours = match (stream, is_inside) {
         (true, _) => Kind::Socket,
@@ -33,10 +34,10 @@ pub unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     libc_result(new_fd(Call::socket, -1, ours, kind & libc::SOCK_CLOEXEC != 0, make, make)) as i32
 }
 
-/// `bind`: for a TCP socket it is kept for promotion, when a listener is bound
-/// there. A UNIX socket's name is the member's own, and servers change its owner
-/// and mode at once. The replica's other sockets stay unbound: their addresses
-/// belong to the primary.
+/// `bind`: the address of a TCP socket is remembered for promotion, when listeners are bound. A
+/// UNIX socket is bound on both members: its name is a file of the member's own, whose owner and
+/// mode servers often change at once. The replica's other sockets stay unbound, since their
+/// addresses belong to the primary.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(fd: i32, addr: *const u8, len: u32) -> i32 {
     children::touch(fd);
@@ -170,8 +171,7 @@ fn log_accept(held: &log::Held, fd: i32, (conn, socket): (u32, u64), peer: &Peer
     log::append_held(held, entry, &payload);
 }
 
-/// Enters a connection into the books. Returns its socket's [`binds::cookie`], if it is
-/// protected.
+/// Enters a connection into the tables. Returns its socket's [`binds::cookie`] if it is protected.
 fn accepted(fd: i32, conn: u32) -> u64 {
     fds::opened(fd, if conn == NO_CONN { Kind::Outside } else { Kind::Conn });
     if conn == NO_CONN {
@@ -206,8 +206,8 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     Some(r)
 }
 
-/// Options that a connection inherits from its listener, by level, name and bytes: on
-/// the primary the kernel does that.
+/// Options that a connection inherits from its listener: level, name, and size in bytes. On the
+/// primary the kernel copies them; on the replica the shim does.
 const INHERITED: [(i32, i32, usize); 11] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
@@ -253,9 +253,9 @@ pub unsafe extern "C" fn shutdown(fd: i32, how: i32) -> i32 {
     libc_result(end_of_stream(fd, how, raw)) as i32
 }
 
-/// Ends a stream; the gate lets a FIN out only after the backup knows of it
-/// (decision 11). The outcome has a record of its own: the client may have been
-/// faster.
+/// Ends a stream (`shutdown`). The gate lets a FIN out only after the backup knows of it
+/// (decision 11). The outcome has a record of its own, since the client may have ended the
+/// connection before.
 fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
     let conn = conns::of_fd(fd);
     quiet::call(|_| match mode() {
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn setsockopt(
     }
     let protected = matches!(mode(), Mode::Record | Mode::Replay);
     if (level, option) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && protected {
-        // The kernel would report what it has sent in a queue that is not logged.
+        // Refused: the kernel would report sent data in the error queue, which is not logged.
         return libc_result(-(libc::EOPNOTSUPP as isize)) as i32;
     }
     libc_result(simple(Call::setsockopt, fd, true, raw)) as i32

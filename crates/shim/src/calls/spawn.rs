@@ -1,5 +1,5 @@
-//! Programs that the server starts through libc. They run once, beside the
-//! primary; the replica learns their numbers and results.
+//! Programs that the server starts through libc (`posix_spawn`, `system`, `popen`). They run only
+//! on the primary's host; the replica learns their process ids and results from the log.
 
 use crate::base::real::{self, Real, real, real6};
 use crate::base::report::refused;
@@ -9,8 +9,8 @@ use crate::base::{alarm, defer, log, quiet, sys, token};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{adopted, births, children, processors};
 
-/// Called before a program starts, because the world sees what it does: the
-/// backup must know what led to it.
+/// Called before a program starts: its effects cannot be taken back, so the backup must first hold
+/// what led to them.
 fn before_effect() {
     children::leave();
     if mode() == Mode::Record {
@@ -19,13 +19,14 @@ fn before_effect() {
     }
 }
 
-/// Runs a libc function that makes system calls past the shim: it is one call as a
-/// whole, and no copy is made meanwhile.
+/// Runs a libc function that makes system calls past the shim: it counts as one call, and the
+/// server is not copied meanwhile.
 fn inside_libc(f: impl Fn() -> isize) -> isize {
     quiet::call(|_| Some(f()))
 }
 
-/// Starts a program that is free of the server's restrictions.
+/// Runs `f`, which starts a program, so that the program may read the time stamp counter and run
+/// on all processors.
 pub fn elsewhere<T>(f: impl FnOnce() -> T) -> T {
     alarm::with_tsc(|| processors::freed(f))
 }
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn posix_spawnp(
     spawn(Real::PosixSpawnp, pid, [path, actions, attributes, arguments, environment])
 }
 
-/// `popen`: libc would read the pipe behind our back.
+/// `popen`: libc itself would read the pipe, past the shim.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
     children::leave();
@@ -89,8 +90,7 @@ pub unsafe extern "C" fn popen(command: usize, how: usize) -> usize {
     0
 }
 
-/// Called before the program ends: output that still waits would be lost with
-/// it.
+/// Called before the process ends: deferred writes would be lost with it.
 fn before_leaving() {
     if mode() == Mode::Record {
         defer::flush();
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn _Exit(code: i32) -> ! {
     unsafe { _exit(code) }
 }
 
-/// Destination of `clone`: libc's, or null if a child would share the shim's
-/// memory and write into the log beside the server.
+/// Where `clone` jumps to: libc's function, or null if the child would share the shim's memory and
+/// write into the log at the same time as the server.
 extern "C" fn clone_target() -> usize {
     if mode() == Mode::Pass {
         return real::address(Real::Clone);

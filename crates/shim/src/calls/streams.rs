@@ -1,5 +1,5 @@
-//! Streams and directories, whose descriptors libc opens, reads and closes behind
-//! our back.
+//! Streams (`FILE`) and directories, whose descriptors libc opens, reads and closes itself, past
+//! the shim.
 
 use crate::base::fds::{self, Kind};
 use crate::base::real::{self, Real, real, real6};
@@ -18,8 +18,8 @@ unsafe extern "C" {
     fn dirfd(directory: *mut u8) -> i32;
 }
 
-/// Whether libc's own opening and closing must be in the log: several threads
-/// compete for the lowest free number.
+/// Whether opening and closing by libc must be in the log, because several threads compete for the
+/// lowest free descriptor number.
 fn compete() -> bool {
     threaded() && matches!(mode(), Mode::Record | Mode::Replay) && !inside()
 }
@@ -41,8 +41,8 @@ unsafe extern "C" fn cookie_close(cookie: *mut u8) -> i32 {
     libc_result(descriptors::close_raw(cookie as usize as i32)) as i32
 }
 
-/// Opens a stream. libc reads its file behind our back, so a device's stream is
-/// given functions that do not.
+/// Opens a stream. libc would read its file past the shim, so a device's stream gets functions
+/// that go through the shim.
 fn open_stream(
     path: *const u8,
     how: *const u8,
@@ -76,8 +76,8 @@ fn letters(how: *const u8) -> &'static [u8] {
     unsafe { CStr::from_ptr(how.cast()) }.to_bytes()
 }
 
-/// Whether the members compare the stream's file. A mode that names a character
-/// set, or is unknown to us, is for libc alone.
+/// Whether the members compare the stream's file. Not if the mode names a character set, or is not
+/// known here: then libc opens it alone.
 fn is_compared(path: *const u8, how: *const u8, flags: i32) -> bool {
     let letters = letters(how);
     letters.starts_with(b"r") && !letters.contains(&b',') && content::is_compared(path, flags)
@@ -102,7 +102,7 @@ fn flags_of(how: *const u8) -> i32 {
     access | make | exclusive | cloexec
 }
 
-/// A stream whose descriptor has the primary's number.
+/// Opens a stream whose descriptor has the primary's number.
 fn open_plain_stream(path: *const u8, how: *const u8, flags: i32) -> *mut u8 {
     let fd = open_raw(libc::AT_FDCWD, path, flags, 0o666);
     if libc_result(fd) < 0 {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn fclose(stream: *mut u8) -> i32 {
     if fd < 0 { close() } else { close_in_order(fd, close) }
 }
 
-/// Has `close` free `fd` behind our back. Returns libc's answer.
+/// Lets libc's `close` free `fd`, in the log's order. Returns libc's answer.
 fn close_in_order(fd: i32, close: impl Fn() -> i32) -> i32 {
     close_plain(fd, || fds::closed(fd), &|| close() as isize) as i32
 }

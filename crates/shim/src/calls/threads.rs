@@ -1,5 +1,6 @@
-//! Threads: their numbers, their beginning and their end. `locks.rs` has the
-//! order in which they take locks; races without a lock are not covered.
+//! Threads: their numbers, their beginning and their end. The order in which they take locks is in
+//! `locks.rs`. Races without a lock are covered only if threads run one at a time
+//! (`base/token.rs`).
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{self, Real, real};
@@ -12,10 +13,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use holdfast_wire::group::THREAD_NUMBERS;
 use holdfast_wire::log::Op;
 
-/// Time for which a Python thread may keep the interpreter, in microseconds.
+/// Time in µs for which a Python thread may keep the interpreter: practically without limit.
 const PYTHON_SWITCH_US: u64 = 1_000_000_000;
 
-/// Start of a thread: two words, returned in registers.
+/// Function and argument of a thread: two words, returned in registers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Start {
@@ -33,8 +34,8 @@ unsafe extern "C" {
     fn pthread_setspecific(key: u32, value: usize) -> i32;
 }
 
-/// At start-up: the process's first thread begins, and libc reports every thread's end,
-/// however it comes.
+/// At start-up: enters the process's first thread, and makes libc report every thread's end,
+/// however it comes (a key with a destructor).
 pub fn note_main() {
     let process = state::process();
     process.threads.store(1, Relaxed);
@@ -69,9 +70,8 @@ extern "C" fn ended(number_and_one: usize) {
     quiet::part();
 }
 
-/// The number of a new thread. Numbers are used in turn: one is reused long
-/// after its last thread has ended, when nothing of that thread is still under
-/// way.
+/// The number of a new thread. Numbers are used in turn, so that one is reused only long after its
+/// last thread has ended.
 pub fn draw() -> Option<usize> {
     let (last, mark) = (&state::group().last_thread, state::place() as u32 + 1);
     let take =
@@ -81,8 +81,8 @@ pub fn draw() -> Option<usize> {
         .find(|n| *n != 0 && take(*n))
 }
 
-/// The first function of every thread. It leaves no frame of ours on the stack:
-/// libc unwinds a thread that ends in the middle, which Rust would not allow.
+/// The first function of every thread. It leaves no Rust frame on the stack: libc unwinds the
+/// stack of a thread that calls `pthread_exit` or is cancelled, which Rust does not allow.
 #[unsafe(naked)]
 unsafe extern "C" fn run(number: *mut u8) -> *mut u8 {
     core::arch::naked_asm!(
@@ -163,12 +163,14 @@ fn create_as(number: usize, start: Start, make: &impl Fn(usize, usize) -> i32) -
     r
 }
 
-/// Settles what must be settled while the log has only one writer.
+/// Called before the second thread or process: does what must be done while the log has only one
+/// writer.
 pub fn before_first() {
     if state::threaded() {
         return;
     }
-    // Two threads that asked for it first at the same time would both log it.
+    // The first `getpid` is logged. Two threads that called it first at the same time would both
+    // log it.
     // SAFETY: no arguments.
     unsafe { identity::getpid() };
     never_interrupt_python();
@@ -176,9 +178,9 @@ pub fn before_first() {
     token::begin();
 }
 
-/// A Python thread that waits for the interpreter makes the running one give it
-/// up after 5 ms, in the middle of anything, at a place that no other member can
-/// name. So threads switch only where they wait for something.
+/// Makes Python's threads switch only where they wait for something. Normally a thread that waits
+/// for the interpreter makes the running one give it up after 5 ms, at a place that the other
+/// member cannot know.
 fn never_interrupt_python() {
     let set = real::find(c"_PyEval_SetSwitchInterval");
     if set != 0 {
@@ -210,8 +212,8 @@ pub unsafe extern "C" fn pthread_create(
     core::arch::naked_asm!("mov r8, [rsp]", "jmp {f}", f = sym create_posix)
 }
 
-/// C11's `thrd_create` and its kin, whose functions return an `int`, in the low
-/// half of a pointer's place.
+/// C11's `thrd_create`: its functions return an `int`, which is in the low half of a pointer's
+/// register.
 unsafe extern "C" fn create_c11(thread: usize, function: usize, arg: usize, caller: usize) -> i32 {
     const THRD_ERROR: i32 = 2;
     let r = create(Start { function, arg }, caller, |run, arg| {
@@ -240,8 +242,7 @@ pub unsafe extern "C" fn thrd_join(thread: usize, result: usize) -> i32 {
     park::outside(|| real(Real::ThrdJoin)(thread, result, 0, 0))
 }
 
-/// A join with a time limit: where the primary's did not give up, the replica
-/// waits.
+/// A join with a time limit. If the primary's did not time out, the replica waits.
 fn join_until(thread: usize, result: usize, attempt: impl Fn() -> i32) -> i32 {
     let wait = || real(Real::PthreadJoin)(thread, result, 0, 0);
     locks::acquire_end(Call::pthread_join, attempt, wait)
@@ -273,8 +274,8 @@ pub unsafe extern "C" fn pthread_tryjoin_np(thread: usize, result: usize) -> i32
     join_until(thread, result, || real(Real::PthreadTryjoin)(thread, result, 0, 0))
 }
 
-/// `pthread_cancel`: a thread that waits in a call of ours cannot be ended there;
-/// on the replica it does not even wait in that call.
+/// `pthread_cancel` is refused: a thread that waits inside the shim cannot be ended there, and on
+/// the replica it does not even wait in that call.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: usize) -> i32 {
     if mode() == Mode::Pass {

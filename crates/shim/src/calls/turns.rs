@@ -1,6 +1,6 @@
-//! Calls by which threads let each other run, or wait for each other by a word in memory.
-//! Where threads run one at a time they are places of the log (decision 34); else they are
-//! libc's and the kernel's own.
+//! `sched_yield` and the raw `futex`, by which threads let each other run or wait for a word in
+//! memory. Where threads run one at a time these calls are in the log (decision 34); else they go
+//! to the kernel as they are.
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode, threaded};
@@ -10,14 +10,14 @@ use crate::base::{defer, park, quiet, ring, token};
 use crate::calls::clocks;
 use holdfast_wire::log::Op;
 
-/// What a futex call does, without its flags.
+/// Mask of a futex call's operation, without its flags.
 const OPERATION: i32 = 127;
 
 fn are_ordered() -> bool {
     token::is_chosen() && threaded() && mode() != Mode::Pass && !inside()
 }
 
-/// Another thread may run here.
+/// `sched_yield`: another thread may run here.
 pub fn yield_turn() -> isize {
     if are_ordered() {
         token::apart(|| sys!(SYS_sched_yield));
@@ -40,9 +40,9 @@ pub unsafe extern "C" fn thrd_yield() {
 /// How a futex call goes into the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The replica does not wait: its outcome is in the log.
+    /// The replica does not wait: the outcome is in the log.
     Waits,
-    /// The same, until a moment.
+    /// The same, with a point in time as limit.
     WaitsUntil,
     /// It may change memory: the replica makes it, too.
     Wakes,

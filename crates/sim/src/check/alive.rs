@@ -1,19 +1,19 @@
-//! Which members still have what the clients were told. As long as one member
-//! has it, and the faults have ended, clients must be served.
+//! Which members still have the state that clients were told of. As long as one member has it, and
+//! the faults have ended, clients must be served (liveness).
 
 use crate::world::NAMES;
 
-/// A member's knowledge of the service's state.
+/// How much of the service's state a member has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Nothing.
     #[default]
     Nothing,
-    /// The state of the time when the other member was let speak.
+    /// The state from the time when the other member became current.
     Older,
-    /// Only a part: it joins, and is not in step.
+    /// A part: it is joining.
     Joins,
-    /// The same, and it is being told where it has everything.
+    /// A part: it is joining, and is being told at which position it is complete.
     Closes,
     Complete,
 }
@@ -67,15 +67,14 @@ impl Alive {
         self.note();
     }
 
-    /// Notes that the member which is not current falls behind from now on. Returns
-    /// whether the current one knows less than the other about what clients were
-    /// told.
+    /// Notes that `member` has become current, and that the other one's state is older from now
+    /// on. Returns whether the current one knows less of what clients were told than the other.
     pub fn granted(&mut self, member: usize, epoch: u64) -> bool {
         let is_new = epoch > self.epoch;
         self.epoch = self.epoch.max(epoch);
         let [own, others] = [self.members[member], self.members[1 - member]];
         let is_stale = is_new && own == State::Older && others == State::Complete;
-        // A member that speaks anew in the same epoch has lost nobody.
+        // A member that becomes current again in the same epoch has lost no state.
         if is_new && epoch > 1 && self.begun {
             if !self.is_joining(1 - member) {
                 self.members[1 - member] = State::Older;
@@ -91,7 +90,7 @@ impl Alive {
     }
 
     fn note(&mut self) {
-        // What is lost does not come back with a server that starts anew.
+        // Lost state does not come back with a new server.
         let goes_on = [State::Complete, State::Closes];
         self.gone |= !self.members.iter().any(|state| goes_on.contains(state));
     }

@@ -1,9 +1,9 @@
-//! No takeover without a cause: a member is taken for dead, given up or replaced only
-//! after a fault has struck that can be held against it.
+//! No takeover without a cause: a member may be declared dead, given up or replaced only after a
+//! fault has struck that it can be blamed for.
 //!
-//! No cause are: loss, repeats and reordering on clients' paths and of copies, a server
-//! that pauses, a disk that fails, clients of any kind, a slow backup, an edge's daemon
-//! that is away, and a member that stands still for less than the shipped patience.
+//! These are no causes: loss, duplication and reordering on clients' paths and of copies, a server
+//! that pauses, a disk that fails, clients of any kind, a slow backup, an edge's daemon that is
+//! away, and a member that is suspended for less than the shipped time-out.
 
 use crate::member::HEARTBEAT;
 use crate::plan::Fault;
@@ -11,8 +11,8 @@ use crate::world::NAMES;
 use crate::{Ns, ns};
 use holdfast_cluster::detector::DECLARE_AFTER;
 
-/// Longest standstill for which a member may not be taken for dead, in ns: the last
-/// heartbeat may have come a period before; the rest is for timers and links.
+/// Longest standstill in ns that is no cause: the last heartbeat may have come a period before
+/// it, and 2 ms are for timers and links.
 const BRIEF: Ns = (DECLARE_AFTER - 1) * HEARTBEAT - ns(std::time::Duration::from_millis(2));
 /// Time after its end for which a fault still counts, in ns: channels that it has broken
 /// are given up after 3 s, opened again after 2 s, and trusted after 1 s.
@@ -21,13 +21,12 @@ const AFTERMATH: Ns = 6_000_000_000;
 /// The causes; see the module.
 #[derive(Debug, Default)]
 pub struct Causes {
-    /// Until when something may be held against each member.
+    /// Until when there is a cause against each member.
     until: [Ns; 2],
     struck: u32,
-    /// A pair parts without anybody's fault.
+    /// Whether pairs part without a fault.
     parts_by_itself: bool,
-    /// Whether the pair has been parted for a cause: each member may then give
-    /// up the other.
+    /// Whether the pair is parted: each member may then give up the other without a new cause.
     parted: bool,
 }
 
@@ -38,7 +37,7 @@ impl Causes {
         (self.parts_by_itself, self.until) = (true, [Ns::MAX; 2]);
     }
 
-    /// Notes that a fault strikes, which can be held against `whom`.
+    /// Notes that a fault strikes; it is a cause against the members in `whom`.
     pub fn strikes(&mut self, now: Ns, fault: &Fault, whom: [bool; 2]) {
         self.struck += 1;
         let stands = matches!(fault, Fault::FreezeHost { .. });
@@ -57,12 +56,12 @@ impl Causes {
         self.struck
     }
 
-    /// Notes that members pair anew.
+    /// The members form a pair again.
     pub fn pair_begins(&mut self) {
         self.parted = false;
     }
 
-    /// Notes that a member has joined: what was dead is alive again.
+    /// Notes that a member has joined, so that faults without an end are over.
     pub fn joined(&mut self, now: Ns) {
         self.parted = false;
         if self.parts_by_itself {
@@ -73,14 +72,14 @@ impl Causes {
         }
     }
 
-    /// Judges that the edge misses a member.
+    /// Judges whether there is a cause for the edge to declare a member dead.
     pub fn missed(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = now > self.until[member];
         wrong.then(|| format!("the edge takes {} for dead, for no cause", NAMES[member]))
     }
 
-    /// Judges that a member is given up, by itself or by the other one: the
-    /// pair is parted.
+    /// Judges whether there is a cause to give up a member, by itself or by the other one. The
+    /// pair is parted then.
     pub fn given_up(&mut self, now: Ns, member: usize, why: &str) -> Option<String> {
         if self.parted {
             return None;
@@ -90,7 +89,7 @@ impl Causes {
         wrong.then(|| format!("{} is given up, for no cause: {why}", NAMES[member]))
     }
 
-    /// Judges that a member is let speak in an epoch that is not the first.
+    /// Judges whether there is a cause for a grant in an epoch that is not the first.
     pub fn granted(&self, now: Ns, member: usize) -> Option<String> {
         let wrong = self.until.iter().all(|until| now > *until);
         wrong.then(|| format!("{} is let speak anew, for no cause", NAMES[member]))

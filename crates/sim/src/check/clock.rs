@@ -1,5 +1,5 @@
-//! The clock that a server shows to a client never goes back: the client would drop
-//! its packets (RFC 7323 §5.3), as if they had not been sent.
+//! TCP timestamps that a client sees from its server never go back: the client would drop such
+//! packets (PAWS, RFC 7323 §5.3).
 
 use crate::packet::Packet;
 use holdfast_wire::message::ConnKey;
@@ -7,29 +7,29 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
-/// Distance below which numbers belong to one life of a tuple.
+/// Distance of sequence numbers below which they belong to one connection of a four-tuple.
 const LIFE: i32 = 1 << 19;
 
-/// Window of a probe that asks a client where it stands.
+/// Window field of a probe with which a takeover asks a client for its rcv_nxt.
 const PROBE_WINDOW: u16 = 1000;
 
-/// The shown clocks; see the module.
+/// The newest timestamps; see the module.
 #[derive(Debug, Default)]
 pub struct Clocks {
     newest: BTreeMap<ConnKey, u32>,
-    /// Whether a member may know only an older clock than the other one's.
+    /// Whether a member may know only an older timestamp than the other one has sent.
     is_behind: bool,
 }
 
 impl Clocks {
-    /// A member's clock has leapt ahead, or one has stood still for longer than the margin
-    /// of decision 18. Before the edge's bounds come, it may probe clients with an older
-    /// clock than they have seen: they answer nevertheless (RFC 7323 §5.3).
+    /// Notes that a member's clock has leapt ahead, or has stood still for longer than the margin
+    /// of decision 18. Before the edge's bounds come, the member may probe clients with an older
+    /// timestamp than they have seen; they answer nevertheless (RFC 7323 §5.3).
     pub fn falls_behind(&mut self) {
         self.is_behind = true;
     }
 
-    /// Judges a packet that passes, to a client that expects `expected` next.
+    /// Judges a packet to a client whose rcv_nxt is `expected`.
     pub fn passed(&mut self, p: &Packet, expected: Option<SeqNo>) -> Option<String> {
         let is_of_this_life = |expected: SeqNo| p.seq_end().since(expected).abs() < LIFE;
         if p.is(Flags::RST) || !(p.is(Flags::SYN) || expected.is_some_and(is_of_this_life)) {
@@ -37,7 +37,7 @@ impl Clocks {
         }
         let newest = self.newest.entry(p.key).or_insert(p.tsval);
         if p.is(Flags::SYN) {
-            // Perhaps it is another life of the tuple.
+            // It may begin another connection of the four-tuple.
             *newest = p.tsval;
         }
         let back = newest.wrapping_sub(p.tsval) as i32;

@@ -1,5 +1,5 @@
-//! Laws L1 and L2: what reached the backup before a packet of its primary left, or what is
-//! kept beside a lone server that is to be rebuilt if it falls (decision 31).
+//! Laws L1 and L2: what must have reached the backup before a packet of its primary leaves, or
+//! must be kept beside a server that runs alone and is to be rebuilt after a crash (decision 31).
 
 use crate::packet::{ACK, Packet, Truth};
 use holdfast_wire::log::{AcceptInfo, Header, Op, TAPPED};
@@ -35,7 +35,7 @@ impl Ranges {
     }
 }
 
-/// One client's stream, as far as its bytes reached the backup.
+/// The part of one client's stream that has reached the backup.
 #[derive(Debug, Default)]
 struct Arrived {
     iss: Option<SeqNo>,
@@ -43,12 +43,12 @@ struct Arrived {
     read: u64,
 }
 
-/// Whose log it is that records and copies reach.
+/// Who receives records and copies.
 #[derive(Clone, Copy, Debug)]
 pub enum Holder {
-    /// The backup's, of the other member's server.
+    /// The backup, from the other member's server.
     Backup,
-    /// A member's, of its own server.
+    /// This member, from its own server.
     Itself(usize),
 }
 
@@ -58,22 +58,20 @@ pub struct Held {
     /// The protected member, its epoch, and the process that writes the log.
     pair: Option<(usize, u64, u32)>,
     streams: BTreeMap<(ConnKey, u32), Arrived>,
-    /// First numbers of connections that the backup was told of.
+    /// Connections that the backup was told of: four-tuple and ISS.
     told: BTreeSet<(ConnKey, u32)>,
     accepts: BTreeMap<u32, (ConnKey, u32)>,
     newest: BTreeMap<ConnKey, (u32, u32)>,
     ids: BTreeMap<ConnId, (ConnKey, u32)>,
-    /// Ends of clients, as they say; a client with bad manners says it more than once.
+    /// Sequence numbers after clients' FINs; a hostile client sends several.
     ends: BTreeSet<(ConnKey, u32)>,
-    /// First numbers of servers whose end was acknowledged.
+    /// Connections, by the server's ISS, whose server's FIN was acknowledged.
     has_all: BTreeSet<(ConnKey, u32)>,
     records: u64,
-    /// Streams whose clients were told before a join that they had come up to an offset,
-    /// though nobody had accepted them: nobody could be asked for the bytes from before the
-    /// joiner's tap.
+    /// Offsets up to which streams were acknowledged before a join although no server had
+    /// accepted them: nobody could be asked for the bytes from before the joining member's tap.
     told_before: BTreeMap<(ConnKey, u32), u64>,
-    /// While somebody joins: copies of connections of which it has not heard
-    /// yet.
+    /// While a member joins: copies that belong to connections of which it was not told yet.
     early: Option<Vec<Packet>>,
 }
 
@@ -94,7 +92,7 @@ impl Held {
         self.pair = None;
     }
 
-    /// Connections of which the joiner lacked something when it was in step.
+    /// Connections of which the new backup lacked bytes at the end of its join.
     pub fn left_out(&self) -> Vec<ConnKey> {
         self.told_before.keys().map(|(key, _)| *key).collect()
     }
@@ -104,23 +102,23 @@ impl Held {
         *self = Self { pair, ..Self::default() };
     }
 
-    /// A connection's tuple and its client's first number.
+    /// A connection's four-tuple and its client's initial sequence number (irs).
     pub fn life_of(&self, conn: ConnId) -> Option<(ConnKey, SeqNo)> {
         self.ids.get(&conn).map(|(key, irs)| (*key, SeqNo(*irs)))
     }
 
-    /// Begins anew for a joiner; what clients have said about themselves stays.
+    /// Starts afresh for a joining member; what clients themselves have ended stays known.
     pub fn joiner_begins(&mut self) {
         let (ends, has_all) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.has_all));
         *self = Self { ends, has_all, early: Some(Vec::new()), ..Self::default() };
     }
 
-    /// The server that was copied had logged so many records.
+    /// Notes that the copied server had logged this many records.
     pub fn copy_made(&mut self, records: u64) {
         self.records += records;
     }
 
-    /// What the server had read of a connection is in its image.
+    /// Notes that what the server had read of a connection is in its image.
     pub fn adopted(&mut self, adopted: &Adopted) {
         let Some((id, record)) = adopted.conn else { return };
         self.conn_taken(id, &record);
@@ -135,12 +133,12 @@ impl Held {
         self.pair.is_some_and(|(m, e, _)| (m, e) == (member, epoch))
     }
 
-    /// A client says FIN.
+    /// Notes a client's FIN.
     pub fn client_ends(&mut self, p: &Packet) {
         self.ends.insert((p.key, p.seq_end().0));
     }
 
-    /// A client has acknowledged its server's FIN.
+    /// Notes that a client has acknowledged its server's FIN.
     pub fn client_has_all(&mut self, key: ConnKey, iss: SeqNo) {
         self.has_all.insert((key, iss.0));
     }
@@ -155,7 +153,8 @@ impl Held {
         if let Some(early) = self.early.as_mut().filter(|_| self.pair.is_none()) {
             early.push(p.clone());
         }
-        // A tuple's lives lie far apart: the copy belongs to the nearest below.
+        // Sequence numbers of successive connections of one four-tuple lie far apart: the copy
+        // belongs to the connection with the nearest irs below.
         let lives = self.streams.range_mut((p.key, 0)..=(p.key, u32::MAX));
         let near = |irs: u32| p.seq.since(SeqNo(irs).plus(1));
         let life = lives.filter(|((_, irs), _)| near(*irs) > -1000);
@@ -207,7 +206,7 @@ impl Held {
             Some(Op::Read) if header.flags & TAPPED != 0 => {
                 let stream = self.accepts.get(&header.conn);
                 if let Some(arrived) = stream.and_then(|life| self.streams.get_mut(life)) {
-                    // A read of nothing is the client's FIN.
+                    // A read of 0 bytes is the client's FIN.
                     let until = arrived.read + payload.len() as u64;
                     let end = until + u64::from(header.ret == 0);
                     arrived.ranges.insert(arrived.read, end);
@@ -226,7 +225,7 @@ impl Held {
         let (iss, irs) = self.newest.get(&p.key)?;
         let acked = u64::try_from(p.ack.since(SeqNo(*irs).plus(1))).ok()?;
         let arrived = self.streams.get(&(p.key, *irs))?;
-        // A FIN is no byte: once both have ended, its ACK harms nobody.
+        // A FIN is no byte of the stream: once both ends are closed, its ACK may leave early.
         let ended = self.ends.contains(&(p.key, p.ack.0));
         let over = ended && self.has_all.contains(&(p.key, *iss));
         let acked = acked.saturating_sub(u64::from(over));
@@ -235,9 +234,8 @@ impl Held {
             .then(|| format!("{acked} bytes are acknowledged, and not all of them are held"))
     }
 
-    /// Judges a SACK. Above the ACK it tells of bytes that are missing before it:
-    /// one that only repeats must not look like that, or it tells of bytes that
-    /// nobody holds (L1).
+    /// Judges a D-SACK (a first SACK block for duplicates). Above the ACK it would read as a SACK
+    /// of received bytes, which nobody but the kernel may hold (L1).
     pub fn misreports(p: &Packet) -> Option<String> {
         let (_, right) = p.sack.as_slice().first().filter(|_| p.is_dsack)?;
         right.after(p.ack).then(|| "a D-SACK looks like a SACK of bytes that are not held".into())
@@ -250,13 +248,13 @@ impl Held {
             return (!told).then(|| "a SYN-ACK left before its record".to_owned());
         }
         if p.is(Flags::RST) && !self.newest.contains_key(&p.key) {
-            // Not a connection of the pair.
+            // Not a connection of the protected pair.
             return None;
         }
         let (_, _, server) = self.pair?;
         let payload = (!p.payload.is_empty() || p.is(Flags::RST)).then_some(p.truth);
         let fin = p.is(Flags::FIN).then_some(p.fin_truth);
-        // What is left of an earlier server, whose state is lost, ends as its kernel sees fit.
+        // Connections of an earlier server, whose state is lost, may end as its kernel likes.
         let known = |truth: &Truth| truth.server == server;
         let truths = payload.into_iter().chain(fin).filter(known);
         let depends = truths.map(|truth| truth.depends).max()?;

@@ -1,7 +1,7 @@
-//! Nothing grows without end: when clients have ended and time has passed, every
-//! table has given back what connections took.
+//! Nothing grows forever: some time after all clients have ended, every table must have freed what
+//! their connections took.
 
-/// A complaint about what is left over beyond `most`.
+/// The violation if more than `most` are left over.
 pub fn exceeds(what: &str, count: usize, most: usize) -> Option<String> {
     (count > most).then(|| format!("{count} {what} are left over at rest, {most} may be"))
 }

@@ -1,10 +1,10 @@
-//! Whether what members and edge say about themselves is true. `protected` is shown only
-//! while primary and backup serve and follow each other, or so shortly after that nobody
-//! can know better; it is shown while they do; and only the speaking member shows that
-//! it speaks. Each daemon tells the others what it knows by itself, and shows the worst
-//! of what it knows and hears: so a pair is shown as protected when both say so.
+//! Whether the status that members and edge show is true. `protected` must be shown while the
+//! primary serves and the backup follows it, and at no other time, except so shortly afterwards
+//! that nobody can know better. Only the current member may show that it serves. Each daemon tells
+//! the others what it knows by itself, and shows the worst of what it knows and hears; so a pair is
+//! shown as protected when all say so.
 //!
-//! A replica that hangs counts as following: that is another judge's (`liveness`).
+//! A replica that hangs counts as following: it is the matter of another check (`liveness`).
 
 use crate::member::HEARTBEAT;
 use crate::world::NAMES;
@@ -15,29 +15,28 @@ use holdfast_member::timing::{primary, takeover};
 
 /// Time between two looks, in ns.
 pub const LOOK_EVERY: Ns = 25_000_000;
-/// Longest time for which `protected` may be shown after it is over, in ns, before
-/// anything has come late: one witness alone has to miss the other that long, and
-/// words are that old.
+/// Longest time in ns for which `protected` may still be shown after it is over, while no
+/// heartbeat has ever come late: the time in which a single witness misses the other member, and
+/// the age of the last report.
 pub const OVER_MAX: Ns =
     (DECLARE_AFTER + ALONE_PERIODS + 1) * HEARTBEAT + ns(primary::REPORT_EVERY) + LOOK_EVERY;
 /// Like [`OVER_MAX`], in ns, once members have seen that heartbeats come late.
 pub const OVER_LATE_MAX: Ns = OVER_MAX + (PATIENCE_MAX - DECLARE_AFTER) * HEARTBEAT;
-/// Longest time that a pair may stand before all hosts show it, in ns, and that a
-/// replaced member, or one whose server has ended, may show that it speaks: an edge that
-/// was restarted is found within a second, and a lone member looks at its server that
-/// seldom.
+/// Longest time in ns until all hosts show that a pair is protected, and for which a replaced
+/// member, or one whose server has ended, may still show that it serves: a restarted edge is found
+/// within a second, and a member that runs alone looks at its server every `IDLE_LOOK`.
 pub const UNSAID_MAX: Ns = 1_000_000_000 + ns(takeover::IDLE_LOOK) + LOOK_EVERY;
 
-/// What a member says about itself.
+/// The state that a member reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing that could be wrong: it waits, has given up, or has just begun.
+    /// It waits, has given up, or has just begun: nothing that could be wrong.
     #[default]
     Waits,
     Protected {
         speaks: bool,
     },
-    /// It speaks, unprotected.
+    /// It serves, unprotected.
     Alone,
 }
 
@@ -51,16 +50,16 @@ impl Said {
     }
 }
 
-/// The truth for one that shows something.
+/// The truth for a host that shows its status.
 #[derive(Clone, Copy, Debug)]
 pub struct Truth {
     /// The hosts that it hears.
     pub hears: [bool; 3],
-    /// Whether it can know: it runs, and its paths to all others are whole.
+    /// Whether it can know the truth: it runs, and its paths to all others work.
     pub can_know: bool,
-    /// Whether the pair stands.
+    /// Whether the pair is protected.
     pub protected: bool,
-    /// Whether it is the speaking member, and its server lives.
+    /// Whether it is the current member, and its server lives.
     pub speaks: bool,
 }
 
@@ -72,16 +71,16 @@ struct Wrong {
     voice: Option<Ns>,
 }
 
-/// What each host shows; see the module. The edge comes after the members.
+/// What each host shows; see the module. The edge is the last one, after the members.
 #[derive(Debug, Default)]
 pub struct Shown {
     said: [Said; 3],
-    /// What each has last heard from each.
+    /// What each host has last heard from each other.
     heard: [[Said; 3]; 3],
     wrong: [Wrong; 3],
 }
 
-/// Notes since when something is so; returns for how long.
+/// Notes since when `is` holds; returns for how long, in ns.
 fn lasts(since: &mut Option<Ns>, is: bool, now: Ns) -> Ns {
     *since = is.then(|| since.unwrap_or(now));
     since.map_or(0, |since| now - since)

@@ -1,5 +1,6 @@
-//! Law L3: in an epoch at most one member speaks, and epochs never go back to another
-//! one: an edge whose disk was rolled back may number the same speaker anew.
+//! Law L3: in an epoch at most one member's packets pass the edge, and the epoch never goes back
+//! to one of another member. (An edge whose disk was rolled back may use older numbers for the
+//! same member.)
 
 use crate::world::NAMES;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ pub struct Speakers {
 }
 
 impl Speakers {
-    /// The newest epoch in which anybody has spoken.
+    /// The newest epoch in which a member's packets have passed.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }

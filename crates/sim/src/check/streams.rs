@@ -1,7 +1,6 @@
-//! Law L5: every client reads the stream of one server that never crashed.
-//! Bytes that a client could have read never change, replies are right and in
-//! order, and together they come from one counter that counts each request
-//! once.
+//! Law L5: every client reads the stream of one server that never crashed. Bytes that a client
+//! could have read never change, replies are correct and in order, and all of them together come
+//! from one counter that counts each request once.
 
 use crate::app::{Clocks, Reply, digest};
 use crate::client::Notice;
@@ -12,7 +11,7 @@ use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that were let out on one connection.
+/// Bytes that were released to the client on one connection.
 #[derive(Debug)]
 struct Released {
     iss: SeqNo,
@@ -33,14 +32,14 @@ struct Reader {
 pub struct Streams {
     released: BTreeMap<ConnKey, Released>,
     readers: Vec<Reader>,
-    /// Client that got each value of the counter, and when, by the server's clocks.
+    /// For each value of the counter, the client that got it, and the server's clocks then.
     counters: BTreeMap<u64, (usize, Clocks)>,
-    /// How far people have set the time of day back.
+    /// By how much the time of day was ever set back, in ns.
     set_back: i64,
-    /// Handshakes that the primary of a full listener has ended, or a kernel that got no
+    /// Handshakes that were ended by a primary whose listener is full, or by a kernel that got no
     /// answer.
     unanswered: BTreeSet<ConnKey>,
-    /// Connections of clients that had not taken what they were sent before a join.
+    /// Connections whose clients had not acknowledged what they were sent before a join.
     not_kept: BTreeSet<ConnKey>,
     replies: u64,
     begun: u32,
@@ -81,8 +80,7 @@ impl Streams {
         self.begun += 1;
     }
 
-    /// The connection whose server's end the client's packet acknowledges, by the
-    /// server's first number.
+    /// The ISS of the connection whose server's FIN the client's packet acknowledges.
     pub fn has_all(&self, p: &Packet) -> Option<SeqNo> {
         let released = self.released.get(&p.key).filter(|_| p.is(ACK))?;
         let end = released.iss.plus(2 + released.fin?);
@@ -108,14 +106,14 @@ impl Streams {
         let released = self.released.get_mut(&p.key)?;
         let from = u64::try_from(p.seq.since(released.iss.plus(1))).ok()?;
         let Some(expected) = expected else {
-            // The end is known even for a client whose reading nobody follows.
+            // The FIN is noted even for a client whose reading is not checked.
             if p.is(Flags::FIN) {
                 released.fin.get_or_insert(from + p.payload.len() as u64);
             }
             return None;
         };
         for (byte, offset) in p.payload.iter().zip(from..) {
-            // Bytes that the client has are not looked at again.
+            // Bytes that the client has already are not checked again.
             if expected.after(released.iss.plus(1 + offset)) {
                 continue;
             }
@@ -150,11 +148,11 @@ impl Streams {
     ) -> Option<String> {
         match notice {
             Notice::Finished => None,
-            // A service whose state is gone may say so. What a client sent that says
-            // two things about one byte is not known: it may be dropped. A client with
-            // bad manners may find that it has asked for something else than it meant.
+            // A service whose state is lost may reset. So may the stream of a client that sent
+            // two values for one byte, since it is not known which one counts. And a hostile
+            // client may have requested something else than it meant.
             Notice::Reset { key, heard } => {
-                // A handshake that was given up may be told so, even late.
+                // A handshake that was given up may be reset, even late.
                 let too_late = !heard && self.unanswered.contains(key);
                 let wrong = !gone && manners == Manners::Good && !too_late;
                 let wrong = wrong && !self.not_kept.contains(key);
@@ -183,15 +181,15 @@ impl Streams {
         }
     }
 
-    /// At the end of a run in which every client has read all that it asked for: each
-    /// request was executed once.
+    /// At the end of a run in which every client has read all that it requested: judges whether
+    /// each request was executed once.
     pub fn unread_counts(&self) -> Option<String> {
         let highest = self.counters.last_key_value().map_or(0, |(counter, _)| *counter);
         let replies = self.counters.len() as u64;
         (highest != replies).then(|| format!("{replies} replies were read, {highest} counted"))
     }
 
-    /// Judges a counter's value: each occurs once, and they rise with time.
+    /// Judges a value of the counter: each occurs once, and values rise with time.
     fn count(&mut self, client: usize, reply: &Reply) -> Option<String> {
         let now = (client, reply.clocks);
         if let Some((other, _)) = self.counters.insert(reply.counter, now) {

@@ -1,6 +1,6 @@
-//! A client that connects during an outage is let in: a SYN that comes while the
-//! primary is dead waits at the edge and at the backup, and is answered soon after
-//! the takeover, long before its client would repeat it.
+//! A client that connects during an outage is answered: a SYN that comes while the primary is dead
+//! waits at the edge and at the backup, and is answered soon after the takeover, long before its
+//! client would retransmit it.
 
 use crate::Ns;
 use crate::member::HEARTBEAT;
@@ -12,21 +12,23 @@ use std::collections::BTreeMap;
 /// Longest time after a takeover until a SYN is answered, in ns: the edge tries eight
 /// times, 12 ms apart.
 pub const ANSWER_MAX: Ns = 100_000_000;
-/// Longest time after its last heartbeat until a primary is suspected, in ns: from then
-/// on the edge keeps SYNs by itself. A primary that has just begun is not suspected for
-/// a while.
+/// Longest time in ns after its last heartbeat until a primary is suspected: from then on the edge
+/// caches SYNs.
 const SUSPECTED: Ns = SUSPECT_AFTER * HEARTBEAT + LATE;
+/// Time in ns after it has become current for which a primary is not suspected.
 const BEGUN: Ns = FIRST_PATIENCE.0 + LATE;
+/// Margin for timers and links, in ns.
 const LATE: Ns = 5_000_000;
 
-/// The SYNs of an outage; see the module. Judges only one outage, without anything else
-/// that breaks.
+/// The SYNs of an outage; see the module. Only one outage is judged, and only if nothing else
+/// breaks.
 #[derive(Debug, Default)]
 pub struct Syns {
-    /// When the primary was let speak, and when it died.
+    /// When the primary became current.
     granted_at: Ns,
+    /// When it died.
     since: Option<Ns>,
-    /// Whether its primary falls silent, and has to be missed.
+    /// Whether its death is noticed only by missing heartbeats.
     silent: bool,
     copies_lost: bool,
     spoilt: bool,
@@ -35,7 +37,7 @@ pub struct Syns {
 }
 
 impl Syns {
-    /// Copies may be lost from the beginning if `copies_lost`.
+    /// `copies_lost`: copies to the backup may be lost from the beginning.
     pub fn new(copies_lost: bool) -> Self {
         Self { copies_lost, ..Self::default() }
     }
@@ -58,7 +60,7 @@ impl Syns {
         (self.since, self.silent) = (Some(now), silent);
     }
 
-    /// Notes that a member may speak.
+    /// Notes that a member has become current.
     pub fn granted(&mut self, now: Ns) {
         if self.since.is_none() {
             self.granted_at = now;

@@ -1,5 +1,5 @@
-//! Law L4: the right edge that a client was shown never moves left by a unit of
-//! its scale or more.
+//! Law L4: the right edge of the window that a client was shown never moves left by a unit of its
+//! window scale (2^wscale bytes) or more.
 
 use crate::packet::{ACK, Packet, shift};
 use holdfast_wire::message::ConnKey;
@@ -18,20 +18,19 @@ struct Promised {
     known: bool,
 }
 
-/// The shown windows; see the module.
+/// The right edges that were shown; see the module.
 #[derive(Debug, Default)]
 pub struct Windows {
     conns: BTreeMap<ConnKey, Promised>,
 }
 
 impl Windows {
-    /// The newest connection of the tuple.
+    /// The ISS of the newest connection on the packet's four-tuple.
     pub fn iss_of(&self, p: &Packet) -> Option<SeqNo> {
         self.conns.get(&p.key).map(|promised| promised.iss)
     }
 
-    /// Forgets what was promised on the existing connections, which nobody
-    /// knows any more.
+    /// Forgets the right edges of the existing connections, because no member knows them any more.
     pub fn forget(&mut self) {
         self.conns.values_mut().for_each(|promised| promised.known = false);
     }

@@ -1,5 +1,5 @@
-//! A client's end of one connection: one timer that backs off, overlapping repeats,
-//! and what the server reports to have beyond a hole.
+//! A client's end of one connection: one retransmission timer that backs off, retransmissions that
+//! overlap in other cuts, and the SACK blocks of the server.
 
 use crate::Ns;
 use crate::Rng;
@@ -14,7 +14,7 @@ use holdfast_wire::seq::SeqNo;
 const SEGMENT_MAX: u64 = 120;
 const RTO_MIN: Ns = 40_000_000;
 const RTO_MAX: Ns = 1_000_000_000;
-/// Number of timeouts in a row after which the pause grows no more.
+/// Number of timeouts in a row up to which the back-off grows.
 const RETRIES_MAX: u32 = 8;
 /// Most segments resent at a time.
 const BURST: usize = 8;
@@ -33,17 +33,18 @@ pub struct Conn {
     pub replies: usize,
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// Whether there are no more requests: the FIN follows the last byte.
+    /// Whether there are no more requests, so that a FIN follows the last byte.
     pub(super) finishing: bool,
-    /// Right edge that the server promised, as an offset.
+    /// Right edge of the server's window, as an offset.
     pub(super) edge: u64,
     pub(super) rcv_wscale: u8,
     pub(super) snd_wscale: u8,
     /// Whether its program reads nothing.
     pub(super) away: bool,
     pub(super) wl1: SeqNo,
-    /// Bytes received in order, and those that the program has not looked at.
+    /// Number of bytes received in order.
     pub(super) rx: u64,
+    /// Those that the program has not read yet.
     pub(super) unparsed: Vec<u8>,
     pub(super) server_fin: bool,
     pub(super) rto_at: Option<Ns>,
@@ -51,18 +52,15 @@ pub struct Conn {
     /// Offset up to which data is resent after a timeout.
     pub(super) recover: u64,
     pub(super) quiet_until: Ns,
-    /// Whether both sides report bytes beyond a hole.
+    /// Whether both sides have permitted SACK.
     pub(super) sack: bool,
-    /// Ranges that the server has reported since the last timeout, as `[left,
-    /// right)`.
+    /// Ranges `[left, right)` that the server has SACKed since the last timeout.
     pub(super) sacked: Vec<(u64, u64)>,
-    /// The hole in front of those that was filled once.
+    /// Beginning of the hole before those that was already retransmitted.
     pub(super) filled: Option<u64>,
-    /// Whether the next data reports that congestion was heard of (RFC 3168
-    /// §6.1.2).
+    /// Whether the next data segment carries CWR (RFC 3168 §6.1.2).
     pub(super) reduced: bool,
-    /// Whether it ended first: TIME-WAIT answers then; otherwise nothing is
-    /// remembered.
+    /// Whether this side closed first, and so stays in TIME-WAIT; otherwise nothing is remembered.
     pub(super) ended_first: bool,
 }
 
@@ -127,7 +125,7 @@ impl Conn {
         self.server_fin && self.nxt == self.end() + 1
     }
 
-    /// The window: bytes that it can take now.
+    /// The receive window in bytes.
     fn window(&self) -> u64 {
         BUFFER.saturating_sub(if self.away { self.unparsed.len() as u64 } else { 0 })
     }
@@ -164,8 +162,7 @@ impl Conn {
         }
     }
 
-    /// A segment with the bytes `[from, until)`; one beyond the last is the
-    /// FIN.
+    /// A segment with the bytes `[from, until)`; the offset after the last byte is the FIN's.
     pub(super) fn data(&mut self, now: Ns, from: u64, until: u64) -> Packet {
         let end = self.end();
         let reduced = from < end && std::mem::take(&mut self.reduced);
@@ -203,7 +200,7 @@ impl Conn {
         out: &mut Vec<Packet>,
     ) {
         if self.backoff == RETRIES_MAX && self.is_last_ack() && self.una == self.end() {
-            // As with `tcp_orphan_retries`: a program that has closed waits no
+            // As with `tcp_orphan_retries`: a connection whose program has closed it waits no
             // longer.
             self.una = self.nxt;
             self.rto_at = None;
@@ -216,20 +213,20 @@ impl Conn {
         if self.iss.is_none() {
             out.push(self.syn(now, plan));
         } else if self.una < self.nxt {
-            // What was reported may have been given up since (RFC 2018 §8).
+            // The receiver may have discarded SACKed data since (RFC 2018 §8).
             self.sacked.clear();
             self.recover = self.nxt;
             self.repeat(now, plan, rng, out);
         } else if self.nxt < self.end() {
-            // A zero-window probe: an old number, which must be answered.
+            // A zero-window probe: an old sequence number, which must be answered.
             out.push(Packet { seq: self.irs.plus(self.una), ..self.ack(now) });
         } else {
             self.rto_at = None;
         }
     }
 
-    /// Repeats data in other cuts than the first time, so that copies overlap; a
-    /// liar sends other bytes than before.
+    /// Retransmits data in other cuts than the first time, so that segments overlap; a liar sends
+    /// other bytes than before.
     fn repeat(&mut self, now: Ns, plan: &ClientPlan, rng: &mut Rng, out: &mut Vec<Packet>) {
         let mut at = self.una;
         for _ in 0..BURST {
@@ -245,7 +242,7 @@ impl Conn {
         }
     }
 
-    /// Flips filler bytes; the requests' framing stays intact.
+    /// Flips filler bytes; the framing of requests stays intact.
     fn change_filler(&self, from: u64, p: &mut Packet) {
         let mut payload = p.payload.to_vec();
         let mut start = 0;
@@ -264,7 +261,7 @@ impl Conn {
     pub(super) fn receive(&mut self, now: Ns, p: &Packet, out: &mut Vec<Packet>) -> Took {
         let Some(iss) = self.iss else { return self.receive_first(now, p, out) };
         if p.is(Flags::RST) {
-            // RFC 5961 §3.2; in LAST-ACK a reset only says that the other end is done.
+            // RFC 5961 §3.2. In LAST-ACK a reset only means that the other end is done.
             let last_ack = self.is_last_ack();
             if last_ack {
                 self.una = self.nxt;
@@ -314,7 +311,7 @@ impl Conn {
             return if refused { Took::Reset } else { Took::Nothing };
         }
         if !p.is(Flags::SYN) || p.ack != self.irs.plus(1) {
-            // RFC 9293 §3.10.7.3: not for this connection.
+            // RFC 9293 §3.10.7.3: an ACK of something else is answered with a reset.
             if p.is(ACK) && !p.is(Flags::RST) && p.ack != self.irs.plus(1) {
                 out.push(Packet { seq: p.ack, flags: Flags::RST, ..self.ack(now) });
             }
@@ -351,13 +348,13 @@ impl Conn {
         if acked == self.una && !self.wl1.after(p.seq) {
             self.wl1 = p.seq;
             let window = u64::from(p.window) << shift(self.snd_wscale);
-            // Within reason; a server's edge does not move left.
+            // A server's right edge does not move left (within less than a unit of its scale).
             self.edge = self.edge.max(acked + window);
         }
     }
 
-    /// Notes what the server has beyond a hole. A block below the ACK, or within
-    /// the next one, only says that something came twice (RFC 2883 §4).
+    /// Notes the server's SACK blocks above the ACK. A block below the ACK, or inside the next
+    /// block, only reports a duplicate (RFC 2883 §4).
     fn note_sack(&mut self, p: &Packet, acked: u64) {
         let offset = |seq: SeqNo| seq.offset_near(self.irs.plus(1), acked);
         let blocks = p.sack.as_slice().iter().map(|(left, right)| (offset(*left), offset(*right)));
@@ -370,7 +367,7 @@ impl Conn {
         self.sacked.retain(|(_, right)| *right > una);
     }
 
-    /// Repeats, once, what lies before the first reported range.
+    /// Retransmits, once, the hole before the first SACKed range.
     fn fill_hole(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let Some(left) = self.sacked.iter().map(|(left, _)| *left).min() else { return };
         if left > self.una && self.filled != Some(self.una) {
@@ -384,8 +381,7 @@ impl Conn {
         self.sacked.iter().any(|(left, right)| (*left..*right).contains(&at))
     }
 
-    /// After a timeout, sends the rest with the ACKs, except for what was reported
-    /// since.
+    /// After a timeout, retransmits more with each ACK, except what was SACKed since.
     fn repeat_if_recovering(&mut self, now: Ns, out: &mut Vec<Packet>) {
         let mut at = self.una;
         for _ in 0..2 {

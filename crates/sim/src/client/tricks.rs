@@ -1,5 +1,5 @@
-//! Bad manners: what a client sends in addition to, or instead of, what its TCP
-//! would. Its own connections may end because of it, but nobody else's.
+//! Hostile clients: what a client sends in addition to, or instead of, what its TCP would. Its own
+//! connections may end because of that, but nobody else's.
 
 use super::{Client, FIRST_PORT, PORTS};
 use crate::Ns;
@@ -11,25 +11,24 @@ use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::Flags;
 use holdfast_wire::seq::SeqNo;
 
-/// SYNs that a flood sends in one go, and the longest time between two goes.
+/// Most SYNs that a flood sends at a time.
 const FLOOD_BURST: u64 = 8;
+/// Longest time between two such bursts, in ns.
 const FLOOD_PAUSE: Ns = 20_000_000;
-/// Time after which a session with bad manners is given up: nobody waits for its
-/// end.
+/// Time in ns after which a hostile client gives a session up, since nobody owes it an end.
 const PATIENCE: Ns = 1_500_000_000;
 /// Most bytes beyond what was sent that a liar acknowledges.
 const LIE_MAX: u64 = 50_000;
-/// Most bytes of a segment that belongs nowhere.
+/// Most payload bytes of a stray segment.
 const STRAY_MAX: u64 = 200;
 
 impl Client {
-    /// Whether it plays tricks, so that nobody owes it the end of its sessions.
+    /// Whether it is hostile, so that nobody owes it the end of its sessions.
     pub fn is_hostile(&self) -> bool {
         self.plan.manners() == Manners::Bad
     }
 
-    /// Adds what its manners demand to `out`; it has just heard `heard`, or acts by
-    /// itself.
+    /// Adds what its trick demands to `out`; it has just received `heard`, or acts by itself.
     pub(super) fn misbehave(&mut self, now: Ns, heard: Option<&Packet>, out: &mut Vec<Packet>) {
         let Some(trick) = self.plan.trick else { return };
         if now >= self.load_until {
@@ -58,7 +57,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection at once, in a way that its server can believe.
+    /// Ends the connection at once by a reset that its server accepts.
     fn hang_up(&mut self, now: Ns, out: &mut Vec<Packet>) {
         if let Some(conn) = &self.conn {
             out.push(Packet { flags: Flags::RST | ACK, ..conn.ack(now) });
@@ -71,7 +70,7 @@ impl Client {
         self.plan.trick == Some(Trick::FloodsSyns) && now < self.load_until
     }
 
-    /// Sends SYNs that nobody will complete.
+    /// Sends SYNs whose handshakes it will not complete.
     fn flood(&mut self, now: Ns, out: &mut Vec<Packet>) {
         for _ in 0..1 + self.rng.below(FLOOD_BURST) {
             self.session = self.session.wrapping_add(1);
@@ -82,7 +81,7 @@ impl Client {
         self.act_at = Some(now + self.rng.below(FLOOD_PAUSE));
     }
 
-    /// The tuple of one of its ports.
+    /// The four-tuple of one of its ports.
     pub(super) fn key_of(&self, port: u16) -> ConnKey {
         ConnKey {
             server: [1; 16],
@@ -101,9 +100,8 @@ fn acks_unsent(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
     }
 }
 
-/// Sends a RST that RFC 5961 §3.2 answers with a challenge, because only the next
-/// number would end the connection. To a probe (an old byte) it claims to have more.
-/// Returns how often it lied.
+/// Sends a RST one beyond rcv_nxt, which RFC 5961 §3.2 answers with a challenge ACK. A probe (one
+/// old byte) it answers with an ACK of more than was sent. Returns the number of such lies.
 fn resets_beside(
     conn: &Conn,
     now: Ns,
@@ -124,8 +122,8 @@ fn resets_beside(
     u64::from(asked)
 }
 
-/// Sends segments behind the window, long before it, nowhere, without an ACK, or a SYN
-/// in the middle.
+/// Sends stray segments: beyond the window, far before it, at random numbers, without an ACK, or a
+/// SYN in the middle of the stream.
 fn strays(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
     if !rng.one_in(3) {
         return;
@@ -144,10 +142,10 @@ fn strays(conn: &Conn, now: Ns, rng: &mut Rng, out: &mut Vec<Packet>) {
         2 => Flags::FIN | ACK,
         _ => ACK,
     };
-    // Like another life of the tuple, and unlike this one.
+    // A SYN as of another connection on the four-tuple.
     let seq = if flags.has(Flags::SYN) { own.seq.plus(1 << 30) } else { seq };
     let len = if flags.has(Flags::SYN) { 0 } else { rng.below(STRAY_MAX) as usize };
-    // Bytes sent in place are final.
+    // No payload at the right place: those bytes would be part of the stream.
     let payload = if seq == own.seq { [].into() } else { vec![0xaa; len].into() };
     out.push(Packet { seq, flags, payload, ..own });
 }

@@ -1,5 +1,5 @@
-//! The edge's disk: two blocks (`daemon/edge_state.rs`), which may tear and be rolled
-//! back.
+//! The edge's disk: two blocks (`daemon/edge_state.rs`). A write may be torn, and the disk may be
+//! rolled back.
 
 use holdfast_cluster::state::{BLOCKS, StateBlock, StateBlocks, StateWrite};
 
@@ -28,7 +28,7 @@ impl Disk {
         self.blocks[write.block] = bytes;
     }
 
-    /// Puts back an image of an earlier day.
+    /// Puts back the content from before the last `writes` writes.
     pub fn roll_back(&mut self, writes: usize) {
         let at = self.history.len().saturating_sub(writes);
         if let Some(blocks) = self.history.get(at) {

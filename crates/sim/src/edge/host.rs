@@ -75,7 +75,7 @@ impl EdgeHost for World {
         let silent = if crowded { QUIET_CROWDED } else { QUIET };
         let flows = self.edge.flows.iter_mut().filter(|_| can_ask);
         let quiet = flows.filter(|(_, flow)| now - flow.seen > silent);
-        // They are asked about again after as long a time.
+        // They are asked about again after the same time.
         quiet
             .map(|(key, flow)| {
                 (flow.seen, flow.asked) = (now, Some(now));

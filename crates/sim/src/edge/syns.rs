@@ -1,6 +1,6 @@
-//! What the edge keeps for an outage (HALR), as a pair does by default: SYNs, from
-//! the time when its current member is suspected. This is the host of the machine
-//! that ships; the programs that copy (`bpf/recover.h`) live on without the daemon.
+//! What the edge caches for an outage (HALR), by default of a pair: SYNs, from the time when its
+//! current member is suspected. This is the host of the shipped machine; the programs that copy
+//! (`bpf/recover.h`) go on without the daemon.
 
 use super::EdgeDaemon;
 use crate::packet::{ACK, Packet};
@@ -16,7 +16,7 @@ use std::convert::Infallible;
 
 /// Most copies that wait for the daemon; further ones are lost.
 const RING_MAX: usize = 1024;
-/// Bytes that keeping a SYN takes.
+/// Bytes that a cached SYN takes.
 const PLACE: u32 = 128;
 
 /// The programs, and what they have copied.
@@ -48,7 +48,7 @@ pub fn cache() -> Halr<World> {
 }
 
 impl World {
-    /// Lets the daemon's cache act upon the world at the edge's time.
+    /// Lets the daemon's cache act upon the world, at the time of the edge's clock.
     pub fn at_cache<R>(
         &mut self,
         act: impl FnOnce(&mut Halr<Self>, u64, &mut Self) -> R,
@@ -72,7 +72,7 @@ impl EdgeDaemon {
 
 impl HalrHost for World {
     type Key = ConnKey;
-    /// Every client's packet has a number.
+    /// A packet is stored as its number: every client's packet has one.
     type PacketStore = Inline<u64>;
     type Held = Infallible;
     type Error = Infallible;

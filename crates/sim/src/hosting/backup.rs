@@ -1,4 +1,4 @@
-//! The backup's part: tap, replica, and what a takeover does to the host.
+//! The host of a backup's machine: tap, replica, and what a takeover does to the host.
 
 use super::AtHost;
 use crate::check::{Holder, Said};
@@ -19,31 +19,31 @@ use holdfast_wire::message::{ConnKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
-/// Longest time until a server made from a whole image runs.
+/// Longest time until a server that is made from a complete image runs.
 const MAKING_MAX: Nanos = Nanos::from_ms(100);
 
-/// A socket that was rebuilt, and what has to be played into it.
+/// A socket that was rebuilt, and the packets that must be injected into it.
 pub struct RestoredSocket {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
 }
 
-/// What does not fit together in a socket's verdict.
+/// What is inconsistent in the description of a socket to rebuild; `None`: nothing.
 fn misfit(r: &Restore<'_>) -> Option<&'static str> {
     let unread = r.unread.iter().map(|piece| piece.len() as u64).sum();
     match () {
         () if r.snd_una_offset > r.in_flight_end => Some("beyond what was sent"),
         () if r.in_flight_end > r.out_end => Some("beyond what was written"),
         () if r.rcv_nxt != r.recv_start.plus(unread) => Some("with a hole in what is unread"),
-        // The lowest bit tells Linux the resolution of its clock.
+        // On Linux the lowest bit means a clock in µs instead of ms.
         () if r.tsval.is_some_and(|tsval| tsval & 1 != 0) => Some("with another clock"),
         () => None,
     }
 }
 
 impl AtHost<'_> {
-    /// Shows the judges what the primary says.
+    /// Passes a message from the primary to the checkers.
     pub(super) fn judge(&mut self, message: &Message<'_>) {
         let (holder, check) = (self.holder(), &mut self.world.check);
         match message {
@@ -55,7 +55,7 @@ impl AtHost<'_> {
                 let len = bytes.len() as u64 + u64::from(*last);
                 check.unread_taken(holder, *conn, *offset, len);
             }
-            // Its state was complete, but it believes its primary.
+            // Its state was complete, but it obeys its primary.
             Message::Refused { .. } if !self.d.takes_over => check.state_lost(self.d.at),
             Message::Refused { .. } => {
                 self.d.sent_away = self.world.plan.mutation == Some(Mutation::SentAway);
@@ -66,7 +66,7 @@ impl AtHost<'_> {
 }
 
 impl AtHost<'_> {
-    /// Makes the survivor's gate know a connection that is older.
+    /// Makes the survivor's gate know a connection from before the takeover.
     fn adopt(&mut self, r: &Restore<'_>) {
         let origin = r.record.iss.plus(1);
         let acked = u64::from(r.closing.server_fin_acked);
@@ -113,7 +113,7 @@ impl AtHost<'_> {
         }
     }
 
-    /// Everything is there that the server could be built from.
+    /// Notes that everything has arrived from which the server could be built.
     fn keep_image(&mut self) -> Result<(), String> {
         self.can_be_made()?;
         let bytes = self.d.copy.as_ref().map(|copy| copy.bytes.clone()).unwrap_or_default();
@@ -125,13 +125,13 @@ impl AtHost<'_> {
         Ok(())
     }
 
-    /// Bytes of the log that is kept, if it is kept.
+    /// Bytes of the log in the spool; 0 without one.
     fn log_kept(&self) -> u64 {
         let copy = self.d.copy.as_ref().filter(|copy| copy.is_kept());
         copy.map_or(0, |copy| copy.spool_bytes)
     }
 
-    /// Whether what is kept can go on.
+    /// Why the spool cannot go on; `None`: it can.
     pub(super) fn spool(&self) -> Option<Replica> {
         if self.is_full() {
             return Some(Replica::Unkept("the spool is full".to_owned()));
@@ -139,12 +139,12 @@ impl AtHost<'_> {
         self.is_outgrown().then(|| Replica::Outgrown("a new image is due".to_owned()))
     }
 
-    /// The spool has no room for more.
+    /// Whether the spool has no room for more.
     fn is_full(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max)
     }
 
-    /// Whether half of it is used.
+    /// Whether more than half of the spool is used.
     fn is_outgrown(&self) -> bool {
         self.world.plan.cold.is_some_and(|cold| self.log_kept() > cold.log_max / 2)
     }
@@ -307,7 +307,7 @@ impl FollowHost for AtHost<'_> {
 
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if self.d.lost {
-            // An attempt of the link is of no use any more.
+            // The result of an attempt to connect is of no use any more.
             self.d.pair.inbox.clear();
             return false;
         }
@@ -415,7 +415,7 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn find_interface(&mut self) -> Result<(), String> {
-        // A simulated host has its wires for ever.
+        // A simulated host's interface is never removed.
         Ok(())
     }
 
@@ -452,7 +452,7 @@ impl BackupHost for AtHost<'_> {
         if why == Why::NeverWritten && lies {
             return;
         }
-        // What its mode does not wait for, a client may know and the backup not (decision 32).
+        // What `buffering` does not wait for, a client may know and the backup not (decision 32).
         let buffering = self.world.plan.buffering;
         let given_up = match why {
             Why::BeyondLog => buffering.may_lose(),
@@ -462,8 +462,8 @@ impl BackupHost for AtHost<'_> {
         if given_up {
             return;
         }
-        // Its client had not taken all that it was sent before the join, or nobody had
-        // accepted what it had sent, or it is gone.
+        // Its client had not acknowledged all that it was sent before the join, or the server had
+        // not accepted it, or the client is gone.
         let joined = matches!(why, Why::OutputNotRetained | Why::InputNotHeld);
         let holder = self.holder();
         if joined && self.world.check.may_be_lost(holder, conn, &self.world.clients) {
@@ -483,7 +483,7 @@ impl BackupHost for AtHost<'_> {
     }
 
     fn show_clocks(&mut self) {
-        // The modelled kernel has the client's clock from `Socket::restore`.
+        // `Socket::restore` gives the client's timestamp to the modelled kernel.
     }
 
     fn hear_clients(&mut self) -> Result<(), String> {

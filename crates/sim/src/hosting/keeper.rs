@@ -1,5 +1,5 @@
-//! What a server that speaks alone is rebuilt of on its own host (decision 31). Its spool has
-//! room, but where that of a cold backup has none.
+//! The host of the keeper: what a server that runs alone is rebuilt from on its own host
+//! (decision 31). Its spool has room, except where a cold backup's has none.
 
 use super::AtHost;
 use crate::check::Holder;
@@ -42,7 +42,7 @@ impl KeeperHost for AtHost<'_> {
     }
 
     fn watch_own_tap(&mut self, _: bool) {
-        // `World::tap_rings` wakes who keeps.
+        // `World::tap_rings` wakes the daemon.
     }
 
     fn handed(&mut self, message: &Message<'_>) {
@@ -56,7 +56,7 @@ impl KeeperHost for AtHost<'_> {
     }
 
     fn keep_record(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
-        // Before its image begins there is no room for it.
+        // There is no spool before its image begins.
         self.d.copy.is_some() && self.replay(header, payload)
     }
 

@@ -1,4 +1,4 @@
-//! What pairing asks of a simulated host, where worlds are always alike.
+//! The host of the pairing machine. The fingerprints of simulated hosts never differ.
 
 use super::AtHost;
 use crate::edge::GROUP;
@@ -10,7 +10,7 @@ use holdfast_member::standing::hello;
 use holdfast_wire::message::{FingerprintPart, Message};
 
 impl AtHost<'_> {
-    /// Turns a primary's door.
+    /// `turn_peer` of a primary, which accepts its backup.
     fn turn_door(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut opened = false;
         let pair = &mut self.d.pair;
@@ -27,7 +27,7 @@ impl AtHost<'_> {
         opened
     }
 
-    /// Turns a backup's link.
+    /// `turn_peer` of a backup, which connects to its primary.
     fn turn_seeker(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut opened = false;
         for input in self.world.turn_link(self.d, Kind::Pair) {

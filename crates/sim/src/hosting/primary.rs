@@ -1,4 +1,4 @@
-//! The primary's part: gate, log, and the channel to the backup.
+//! The host of a primary's machine: gate, log, and the channel to the backup.
 
 use super::AtHost;
 use crate::check::Said;
@@ -21,9 +21,9 @@ use std::time::Duration;
 
 /// Longest time until an image is taken.
 const TAKING_MAX: Nanos = Nanos::from_ms(50);
-/// Longest time that the daemon's loop then lets it wait.
+/// Longest time until the daemon's loop then sees it.
 const SEEN_MAX: Nanos = Nanos::from_ms(5);
-/// Reason given by a broken shim.
+/// Reason that a broken shim gives.
 pub const BROKEN: &str = "the shim cannot go on";
 
 impl AtHost<'_> {
@@ -35,7 +35,7 @@ impl AtHost<'_> {
         self.host_mut().gate.as_mut()
     }
 
-    /// Takes the image: its moment has come.
+    /// Takes the image now.
     fn take_it(&mut self) -> Result<Image, String> {
         let plan = self.world.plan.joins;
         if self.world.rng.below(1000) < plan.untaken_permille {
@@ -54,8 +54,8 @@ impl AtHost<'_> {
             server.begins_log();
         }
         self.d.accepts = server.accepts;
-        // Only a holder of its descriptor can look, until the server has ended its sending
-        // side.
+        // Only sockets of which the server has a descriptor can be read, and only until it has
+        // ended its sending side.
         let open = books.iter().filter(|(_, book)| !book.closed && !book.shut);
         let open = open.filter_map(|(key, _)| host.sockets.get(key));
         let is_slow = |socket: &&Socket| self.d.slow.contains(&cookie(socket.iss, socket.irs));
@@ -66,7 +66,7 @@ impl AtHost<'_> {
             !goes_over && host.sockets.get(key).filter(lacks).is_some()
         });
         self.d.unacked = unacked.map(|(key, book)| (*key, book.out_bytes)).collect();
-        // Places of released connections have been given to others, or not.
+        // The table entries of released connections may belong to others by now.
         let (books, let_go): (Vec<_>, Vec<_>) = books.into_iter().partition(|(_, book)| {
             server.conns.contains_key(&book.accept) || self.world.rng.below(2) == 0
         });
@@ -77,7 +77,7 @@ impl AtHost<'_> {
         let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
         (self.d.image, self.d.image_at) = (Some(image), 0);
         if !renews {
-            // Nobody knows the previous image any more.
+            // The previous image is not needed any more.
             self.world.images.clear();
         }
         self.world.images.insert(image.id, copy);
@@ -203,7 +203,7 @@ impl PrimaryHost for AtHost<'_> {
     }
 
     fn resume_server(&mut self) {
-        // Nor does it stand still.
+        // Nor is it resumed.
     }
 
     fn strike_server(&mut self) {
@@ -213,7 +213,7 @@ impl PrimaryHost for AtHost<'_> {
     fn go_alone(&mut self) -> Result<(), String> {
         let mut owed = self.gate().map(Gate::withheld).unwrap_or_default();
         let sockets = &self.host().sockets;
-        // For an unfinished handshake, its SYN-ACK is all that there is to send.
+        // For an unfinished handshake there is nothing to send but its SYN-ACK.
         let lives = |socket: &Socket| socket.established && !socket.is_over();
         owed.retain(|(key, _)| sockets.get(key).is_some_and(lives));
         self.d.owed = owed;
@@ -255,7 +255,7 @@ impl PrimaryHost for AtHost<'_> {
                         Err(bad) => self.violation("message", bad.to_string()),
                     }
                 }
-                // Anybody else who connects is turned away.
+                // Any other connection is refused.
                 Input::Accepted(pipe) => self.world.close_pipe(pipe, 1),
                 _ => {}
             }
@@ -322,7 +322,7 @@ impl PrimaryHost for AtHost<'_> {
     fn image_taken(&mut self) -> Option<Result<Image, String>> {
         let now = self.now();
         if self.d.image_due.take_if(|due| *due <= now).is_some() {
-            // Its server runs on until the loop looks.
+            // The server runs on until the loop sees the image.
             let seen_at = now.plus(Nanos(self.world.rng.below(SEEN_MAX.0)));
             self.d.image_seen = Some((seen_at, self.take_it()));
         }
@@ -368,7 +368,7 @@ impl PrimaryHost for AtHost<'_> {
 
     fn end_log(&mut self) {
         if let Some(server) = self.server_mut() {
-            // Whatever its shim could not go on with is not needed any more.
+            // Alone it needs no log, so a broken shim does not matter any more.
             (server.mode, server.hung) = (Mode::Live, false);
         }
         self.world.wake_server(self.d.at);

@@ -1,4 +1,4 @@
-//! The two ends of the tap, of one connection.
+//! The two ends of the tap, for one connection.
 
 use super::{NOW, packet};
 use crate::kernel::Socket;
@@ -11,10 +11,10 @@ use holdfast_wire::packet::{TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::time::Nanos;
 
-/// Shift of the server's windows.
+/// Window scale of the server.
 const WSCALE: u8 = 7;
-/// Bytes that the kernel takes before the server reads: a few windows' units, so
-/// that segments often begin beyond it.
+/// Size of the receive buffer, in bytes: a few units of the scaled window, so that segments
+/// often lie beyond the window.
 const BUFFER: u64 = 4_096;
 const CONN: ConnId = ConnId(1);
 
@@ -23,7 +23,7 @@ const CONN: ConnId = ConnId(1);
 pub struct KernelModel(Socket);
 
 impl KernelModel {
-    /// The connection of a client's SYN.
+    /// Opens the connection that a client's SYN asks for; `None` if `syn` is not a packet.
     #[must_use]
     pub fn accept(syn: &[u8], iss: SeqNo) -> Option<Self> {
         let syn = packet(syn, false, |_| None)?;
@@ -35,7 +35,7 @@ impl KernelModel {
         bytes_of(&syn_ack, Some(WSCALE))
     }
 
-    /// Takes a packet; then the kernel acknowledges what it has.
+    /// Handles a packet; returns the kernel's acknowledgement.
     pub fn receive(&mut self, bytes: &[u8]) -> Vec<u8> {
         if let Some(packet) = packet(bytes, false, |_| None) {
             self.0.receive(NOW, &packet);
@@ -44,7 +44,7 @@ impl KernelModel {
         bytes_of(&self.0.ack(NOW), None)
     }
 
-    /// Writes for the server; returns what the kernel sends of it.
+    /// Writes for the server; returns the segments that the kernel then sends.
     pub fn write(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         self.0.write(bytes, Truth::default());
@@ -52,8 +52,7 @@ impl KernelModel {
         out.iter().map(|packet| bytes_of(packet, None)).collect()
     }
 
-    /// The number that it expects next from the client: behind its last byte,
-    /// or its FIN.
+    /// The next sequence number expected from the client (rcv_nxt).
     #[must_use]
     pub fn rcv_nxt(&self) -> SeqNo {
         self.0.irs.plus(1 + self.0.received())
@@ -64,7 +63,7 @@ impl KernelModel {
         self.0.reset
     }
 
-    /// What the gate tells the backup about it.
+    /// The connection's record, as the gate passes it to the backup.
     #[must_use]
     pub fn record(&self, syn_ack_window: u16) -> ConnRecord {
         ConnRecord {
@@ -111,7 +110,7 @@ pub struct TapModel {
 struct Said(SeqNo);
 
 impl TapModel {
-    /// The tap of a connection that has been announced.
+    /// The tap of a connection whose record has arrived.
     #[must_use]
     pub fn new(record: ConnRecord) -> Self {
         let said = Said(record.irs.plus(1));
@@ -121,7 +120,7 @@ impl TapModel {
         tap
     }
 
-    /// Takes a copy.
+    /// Handles a copied packet.
     pub fn take(&mut self, bytes: &[u8]) {
         let Some(packet) = packet(bytes, false, |_| None) else { return };
         let Self { backup, said } = self;
@@ -129,7 +128,7 @@ impl TapModel {
         backup.flush(Nanos(NOW), said);
     }
 
-    /// Number up to which it has reported to hold the client's stream.
+    /// The sequence number up to which it has confirmed the client's stream.
     #[must_use]
     pub fn held(&self) -> SeqNo {
         self.said.0

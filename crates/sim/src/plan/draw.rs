@@ -1,10 +1,10 @@
-//! Faults, as a seed draws them.
+//! Draws faults from a seed.
 
 use super::{Fault, MS, Ways, When};
 use crate::world::EDGE;
 use crate::{Ns, Rng};
 
-/// Farthest that people set a clock, in ns.
+/// Largest change of a host's clock by hand, in ns: three days.
 const DAYS: Ns = 3 * 86_400_000 * MS;
 
 pub(super) fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
@@ -24,7 +24,7 @@ pub(super) fn draw_faults(rng: &mut Rng) -> Vec<(When, Fault)> {
     }
 }
 
-/// What hosts and their clocks do without costing anybody its place, `alone` or after
+/// Draws a fault of a host or its clock that must not cause a takeover, `alone` or after
 /// other faults.
 pub(super) fn draw_clock(rng: &mut Rng, alone: bool) -> (When, Fault) {
     let after = rng.spread(MS, 600 * MS);
@@ -41,7 +41,7 @@ pub(super) fn draw_clock(rng: &mut Rng, alone: bool) -> (When, Fault) {
     (when, fault)
 }
 
-/// What people and shims do, `alone` or after other faults.
+/// Draws a fault caused by an operator or a shim, `alone` or after other faults.
 pub(super) fn draw_rare(rng: &mut Rng, alone: bool) -> (When, Fault) {
     let after = rng.spread(MS, 600 * MS);
     let when = if alone { When::At(100 * MS + after) } else { When::After(after) };

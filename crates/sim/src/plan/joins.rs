@@ -1,29 +1,33 @@
-//! Members that come back, and faults while they join.
+//! Plans of joins: members that come back, and faults while they join.
 
 use super::{Fault, MS, Ways, When};
 use crate::{Ns, Rng};
 
-/// How far a join has come.
+/// A step of a join, or of the renewal of a cold backup's image, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The members have met.
     Prepares,
-    /// The image was taken, and half of it is there.
+    /// The image was taken.
     Image,
+    /// Half of the image has arrived.
     Half,
     /// The copy runs.
     Runs,
-    /// Output waits, and the joiner was told.
+    /// Output waits for the joiner, and the joiner was told.
     Commits,
     Closes,
-    /// The joiner says that it is in step, and the primary has heard it.
+    /// The joiner says that it is in step.
     InStep,
+    /// The primary has heard it.
     Joined,
-    /// A cold backup asks for a new image, it was taken, half of it is there, and it has
-    /// replaced the old one.
+    /// A cold backup asks for a new image.
     Renews,
+    /// The new image was taken.
     RenewedImage,
+    /// Half of the new image has arrived.
     HalfRenewed,
+    /// The new image has replaced the old one.
     Renewed,
 }
 
@@ -56,9 +60,9 @@ pub enum How {
 pub struct JoinPlan {
     /// Size of a server's image, at least the eight bytes of its name.
     pub image_bytes: u64,
-    /// Permille of images that cannot be taken, and of copies that cannot be
-    /// made.
+    /// Permille of images that cannot be taken.
     pub untaken_permille: u64,
+    /// Permille of images of which no copy can be made.
     pub unmade_permille: u64,
 }
 
@@ -77,18 +81,18 @@ impl JoinPlan {
 /// What a cold backup keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColdPlan {
-    /// Most bytes of log; then it gives up, and joins anew.
+    /// Most bytes of log that it keeps; beyond that it gives up, and joins again.
     pub log_max: u64,
-    /// Permille of takeovers that find it damaged.
+    /// Permille of takeovers that find the image or the log damaged.
     pub damaged_permille: u64,
-    /// Shortest time that building the server takes.
+    /// Shortest time that building the server takes, in ns.
     pub build_min: Ns,
 }
 
 impl ColdPlan {
     pub const ROOMY: Self = Self { log_max: u64::MAX, damaged_permille: 0, build_min: 0 };
 
-    /// One seed in six has a cold backup.
+    /// Draws a cold backup for one seed in six.
     pub(super) fn draw(rng: &mut Rng) -> Option<Self> {
         let log_max = rng.pick(&[u64::MAX, u64::MAX, 1 << 20, 64 << 10]);
         let is_cold = rng.one_in(6);
@@ -98,16 +102,16 @@ impl ColdPlan {
     }
 }
 
-/// What becomes of a server that is rebuilt on its own host.
+/// What happens to a server that is rebuilt on its own host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuild {
     GoesOn,
-    /// It falls again where it had fallen, at the end of its log.
+    /// It falls again at the same place, the end of its log.
     FallsAgain,
 }
 
-/// Of a good share of the runs, what was dead is started again, now and then, and breaks
-/// anew; by how much longer clients have to go on for that.
+/// In half of the runs, starts dead members again, a few times, and adds faults in between.
+/// Returns by how much longer clients must continue for that, in ns.
 pub(super) fn draw_joins(rng: &mut Rng, faults: &mut Vec<(When, Fault)>) -> Ns {
     if rng.one_in(2) {
         return 0;

@@ -1,5 +1,5 @@
-//! A server that is copied while it runs, as `crates/linux` copies one: its log begins,
-//! and the copy follows it from the very next record.
+//! Copies a running server, as `crates/linux` does: its log begins at the image, and the
+//! copy replays from the first record on.
 
 use super::{Conn, Doing, Mode, Server};
 use crate::app::PerConn;
@@ -9,14 +9,14 @@ use holdfast_wire::message::ConnKey;
 use std::collections::{BTreeMap, VecDeque};
 
 impl Server {
-    /// From here on it logs, and waits for nobody.
+    /// Starts to log; output does not wait yet.
     pub fn begins_log(&mut self) {
         let tail = self.tail();
         (self.mode, self.commits) = (Mode::Record, false);
         (self.stable, self.dirty) = (tail, (tail, self.records));
     }
 
-    /// Another process that goes on from here with the log.
+    /// A copy of the process that replays the log from here.
     pub fn copied(&self, books: &[(ConnKey, Book)]) -> Self {
         let mut copy = Self {
             mode: Mode::Replay,
@@ -32,16 +32,16 @@ impl Server {
             ..self.clone()
         };
         for conn in copy.conns.values_mut() {
-            // What was written before belongs to the original.
+            // Output written before the image belongs to the original.
             (conn.kept, conn.keep_from) = (VecDeque::new(), conn.out_bytes);
         }
         let closed = books.iter().filter(|(_, book)| book.closed);
         let closed = closed.map(|(key, book)| (book.accept, Conn::closed(*key, book)));
         copy.conns.extend(closed);
         match copy.doing {
-            // Its record comes, though its effect came before.
+            // Its record follows the image, although the write itself is already done.
             Doing::Written(accept, _) => copy.doing = Doing::Write(accept),
-            // Their records came before.
+            // Their records came before the image.
             Doing::EndSending(accept, _) => copy.shut(accept),
             Doing::LetGo(accept, _) => copy.closed(accept),
             _ => {}
@@ -49,7 +49,7 @@ impl Server {
         copy
     }
 
-    /// The connections that it has accepted, and which tuple each has.
+    /// The connections that it has accepted, with their four-tuples.
     pub fn books(&self, sockets: &BTreeMap<ConnKey, Socket>) -> Vec<(ConnKey, Book)> {
         let of = |key: &ConnKey, accept: u32| {
             sockets.get(key).filter(|socket| socket.accept == Some(accept))

@@ -12,11 +12,10 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// Most copies that are taken at a time.
+/// Most copies that are handled in one call.
 const SHARE: usize = 64;
 
-/// What the machine acts upon: its requests to the redirector, and the redirector's
-/// copies.
+/// The machine's host: its requests to the redirector, and the redirector's copies.
 #[derive(Default)]
 pub struct Copies {
     pub copying: bool,

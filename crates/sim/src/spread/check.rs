@@ -1,6 +1,6 @@
-//! The judges of a spread group. They see packets that pass and know when each host
-//! was broken; they never see what the machines believe, and compare what those
-//! show with the truth.
+//! The checkers of a spread group. They see the packets and know when each host was
+//! broken. They never see the machines' internal state; they compare what the machines show
+//! with the truth.
 
 mod truth;
 
@@ -18,27 +18,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most violations of one law that are kept.
 const VIOLATIONS_MAX: usize = 5;
-/// Most that a table's shares may differ from the weights, in permille of the
-/// entries.
+/// Largest difference between a server's share of a table and its weight, in permille of
+/// the entries.
 const SHARE_PERMILLE: i64 = 10;
 
-/// Place of a connection, as its packets have shown.
+/// The host server of a connection, as its packets have shown.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     server: usize,
     boots: u32,
 }
 
-/// A SYN that came to the edge.
+/// A client's first SYN at the edge, which waits for an answer.
 #[derive(Clone, Copy, Debug)]
 struct Knock {
     came: Ns,
     service: u8,
-    /// What would excuse that nobody answers.
+    /// Whether it may remain unanswered.
     excused: bool,
 }
 
-/// All judges.
+/// All checkers.
 pub struct Checkers {
     pub violations: Vec<Violation>,
     pub truth: Truth,
@@ -46,9 +46,9 @@ pub struct Checkers {
     knocks: BTreeMap<Conn, Knock>,
     /// Connections that the edge does not know because of its limits.
     unknown: BTreeSet<Conn>,
-    /// What arrives until then, the edge has sent before it booted.
+    /// Time until which arriving packets may have left the edge before its last boot.
     sent_before: Ns,
-    /// Who has bad manners is there, and nothing else is wrong.
+    /// Whether the group has hostile clients, and no other fault.
     pub hostile: bool,
     pub struck: u64,
     pub moved_none: u64,
@@ -61,7 +61,7 @@ pub struct Look {
     /// For each redirected service, the servers that get new connections by the
     /// machine, and by the redirector's table.
     pub services: Vec<(u8, Vec<usize>, Vec<usize>)>,
-    /// For each server that has a place, the word for it.
+    /// For each server that has a slot, the word shown for its state.
     pub notes: Vec<(usize, &'static str)>,
 }
 
@@ -90,9 +90,8 @@ impl Checkers {
 
     // Established connections.
 
-    /// Notes that a packet of a connection reaches a host server that is up, and that
-    /// the edge has seen the connection established. `has`: whether that server holds
-    /// it.
+    /// A packet of a connection reaches a host server that is up, and the edge has seen the
+    /// connection established. `has`: whether that server has the connection.
     pub fn arrives(&mut self, at: Ns, conn: Conn, server: usize, boots: u32, has: bool) {
         let here = Home { server, boots };
         if self.unknown.contains(&conn) {
@@ -112,14 +111,14 @@ impl Checkers {
         }
     }
 
-    /// The edge has forgotten everything: a connection is where it is seen next, but for
-    /// what arrives until then.
+    /// The edge has lost its state. A connection then belongs to the server that its packets
+    /// reach next, except for packets that arrive before `until`: they left the edge earlier.
     pub fn boots(&mut self, until: Ns) {
         self.homes.clear();
         self.sent_before = until;
     }
 
-    /// The edge has forgotten it by a limit, or refuses to know it.
+    /// Because of a limit, the edge has forgotten the connection or refuses to track it.
     pub fn unknown(&mut self, conn: Conn) {
         self.unknown.insert(conn);
         self.homes.remove(&conn);
@@ -129,15 +128,15 @@ impl Checkers {
         self.homes.contains_key(&conn)
     }
 
-    /// Notes that its server's process has ended it, or its client has.
+    /// The server's process or the client has ended the connection.
     pub fn over(&mut self, conn: Conn) {
         self.homes.remove(&conn);
         self.knocks.remove(&conn);
         self.unknown.remove(&conn);
     }
 
-    /// Notes that a client is at the end of a connection. One that was lost must
-    /// have been at a server that has died, or that is out of reach.
+    /// A connection has ended at its client. A connection that was lost or reset must have
+    /// been at a server that has died or that cannot be reached.
     pub fn ended(&mut self, at: Ns, conn: Conn, end: End, began: Ns) {
         if matches!(end, End::Reset | End::Lost)
             && let Some(home) = self.homes.get(&conn).copied()
@@ -157,7 +156,7 @@ impl Checkers {
 
     // New connections.
 
-    /// Notes that a SYN was given to a server, or to nobody.
+    /// A SYN was given to a server, or to nobody.
     pub fn chosen(&mut self, at: Ns, conn: Conn, server: Option<usize>) {
         let service = conn.tuple.service;
         if let Some(server) = server {
@@ -171,22 +170,20 @@ impl Checkers {
         }
     }
 
-    /// Notes that a SYN comes for the first time. `excused`: it need not be
-    /// answered.
+    /// A client's first SYN arrives at the edge. `excused`: it may remain unanswered.
     pub fn knocks(&mut self, at: Ns, conn: Conn, excused: bool) {
         let knock = Knock { came: at, service: conn.tuple.service, excused };
         self.knocks.entry(conn).or_insert(knock);
     }
 
-    /// Notes that its cache, or the edge, had no room for it.
+    /// The cache or the edge had no room for the SYN, so it may remain unanswered.
     pub fn excuse(&mut self, conn: Conn) {
         if let Some(knock) = self.knocks.get_mut(&conn) {
             knock.excused = true;
         }
     }
 
-    /// Notes that a client has to repeat its SYN. `excused`: because of the
-    /// time in between.
+    /// A client has to retransmit its SYN. `excused`: because of what happened in between.
     pub fn repeats(&mut self, at: Ns, conn: Conn, excused: bool) {
         let Some(knock) = self.knocks.remove(&conn).filter(|knock| !knock.excused) else { return };
         if excused || !self.truth.would_answer(knock.came, at, knock.service) {
@@ -199,7 +196,7 @@ impl Checkers {
         self.violation(at, "knock", what);
     }
 
-    /// Notes that it is answered.
+    /// The SYN was answered; `late`: long after it first reached the edge.
     pub fn answered(&mut self, conn: Conn, late: bool) {
         if self.knocks.remove(&conn).is_some() && late {
             self.knocks_kept += 1;
@@ -208,7 +205,8 @@ impl Checkers {
 
     // Tables.
 
-    /// Judges a service's new table: the weight and the entries of each server.
+    /// Checks a service's new table. `shares`: for each server, its number, its weight and
+    /// its number of entries.
     pub fn table(&mut self, at: Ns, service: u8, shares: &[(usize, u32, usize)]) {
         let weights: u64 = shares.iter().map(|(_, weight, _)| u64::from(*weight)).sum();
         for (server, weight, entries) in shares {
@@ -224,15 +222,14 @@ impl Checkers {
         }
     }
 
-    /// Judges that `used` is in use of what may be at most `most`.
+    /// Checks that `used` is at most `most`.
     pub fn limit(&mut self, at: Ns, name: &str, used: usize, most: usize) {
         if used > most {
             self.violation(at, "limit", format!("{name}: {used} of {most}"));
         }
     }
 
-    /// Notes that a server's announcement has led to something that the file
-    /// does not allow.
+    /// A server's announcement has led to something that the edge's file does not allow.
     pub fn not_allowed(&mut self, at: Ns, what: String) {
         self.violation(at, "file", what);
     }
@@ -257,7 +254,7 @@ impl Checkers {
             self.truth.serving(at, *service).count() >= 2
         };
         let weak = look.services.iter().find(few).map(|it| it.0);
-        // Services for which nobody has found room yet are another matter.
+        // While the edge does not know an offered service yet, it need not show protection.
         let is_there = |service: &u8| look.services.iter().any(|it| it.0 == *service);
         let all = look.services.iter().all(enough)
             && (0..SERVICES).all(|it| is_there(&it) || !self.truth.is_offered(it))

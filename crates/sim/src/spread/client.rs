@@ -1,29 +1,31 @@
-//! Clients: each opens one connection after the other, asks in each for some answers,
-//! and repeats what is not answered, like a TCP.
+//! Clients: each opens one connection after the other, sends some requests on each, and
+//! retransmits what is not answered.
 
 use super::packet::{Answer, Conn, Packet, Said, Tuple};
 use super::plan::{ClientPlan, MS, Trick};
 use crate::{Ns, Rng};
 
-/// Time until a SYN is repeated (RFC 6298 §2.1), and first time until any other
-/// packet is.
+/// Time until a SYN is retransmitted, in ns (RFC 6298 §2.1).
 pub const SYN_AGAIN: Ns = 1000 * MS;
+/// Time until any other packet is first retransmitted, in ns.
 const AGAIN: Ns = 250 * MS;
+/// Longest time between two retransmissions, in ns.
 const AGAIN_MAX: Ns = 1000 * MS;
-/// Number of repeats after which a connection is given up.
+/// Number of retransmissions after which a connection is given up.
 const TRIES_MAX: u32 = 6;
-/// Time between two SYNs of a flooding client, and connections of a hoarding one.
+/// Time between two SYNs of a flooding client, in ns.
 const FLOOD_EVERY: Ns = 2 * MS;
+/// Time between two connections of a hoarding client, in ns.
 const HOARD_EVERY: Ns = 20 * MS;
 
 /// Stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its SYN is out.
+    /// It waits for the answer to its SYN.
     Opens,
-    /// A request is out, or the next one is thought about.
+    /// It waits for a reply, or (not `waits`) pauses before the next request.
     Asks { number: u32, waits: bool },
-    /// Its FIN is out.
+    /// It waits for the answer to its FIN.
     Ends,
 }
 
@@ -31,15 +33,15 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Done,
-    /// Because nobody listened.
+    /// The SYN was answered by an RST.
     Refused,
-    /// By a reset after it had been answered.
+    /// It was reset after the handshake.
     Reset,
-    /// Because nobody answers any more.
+    /// It was given up without an answer.
     Lost,
 }
 
-/// A connection, as its client has it.
+/// A connection's state at its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     pub conn: Conn,
@@ -51,14 +53,14 @@ pub struct Open {
     tries: u32,
 }
 
-/// A client's wishes.
+/// What a client wants done.
 #[derive(Default)]
 pub struct Wants {
     pub says: Vec<Packet>,
     /// Connection whose SYN was not answered in time.
     pub repeats_syn: Option<Conn>,
     pub ended: Option<(Open, End)>,
-    /// When to ask it again.
+    /// When to wake it.
     pub wake: Option<Ns>,
 }
 
@@ -86,7 +88,7 @@ impl Client {
         self.plan.trick.is_some()
     }
 
-    /// Whether nothing is open, and nothing will be.
+    /// Whether no connection is open, and none will be opened.
     pub fn is_done(&self, now: Ns) -> bool {
         self.open.is_none() && now >= self.until
     }
@@ -99,7 +101,7 @@ impl Client {
         Conn { tuple, isn: self.rng.draw() as u32 }
     }
 
-    /// Wakes the client, because its time has come.
+    /// Wakes the client at the time that it asked for.
     pub fn wake(&mut self, now: Ns) -> Wants {
         let mut wants = Wants::default();
         if let Some(trick) = self.plan.trick {
@@ -178,7 +180,7 @@ impl Client {
         wants.wake = Some(self.next.max(now + 1)).filter(|next| *next < self.until);
     }
 
-    /// Takes a host server's answer.
+    /// Handles an answer from a host server.
     pub fn hear(&mut self, now: Ns, conn: Conn, answer: Answer) -> Wants {
         let mut wants = Wants::default();
         if self.plan.trick == Some(Trick::Hoards) && answer == Answer::SynAck {
@@ -186,7 +188,7 @@ impl Client {
             return wants;
         }
         let Some(open) = self.open.as_mut().filter(|open| open.conn == conn) else {
-            // Somebody answers a connection that is over.
+            // An answer to a connection that has ended.
             if !self.is_hostile() && answer != Answer::Rst && answer != Answer::FinAck {
                 wants.says.push(Packet { conn, said: Said::Rst });
             }

@@ -1,5 +1,5 @@
-//! The edge: the host of the machine that hears host servers, with everything that
-//! lives on in its kernel. It has no order of its own.
+//! The edge: the host of the machine that hears host servers, with the state that outlives
+//! the daemon in the kernel. It makes no decisions.
 
 use super::cache::{self, Copies};
 use super::packet::Packet;
@@ -19,13 +19,13 @@ use std::convert::Infallible;
 
 pub const GROUP: &str = "web";
 
-/// What a table was made from, for the judge of shares.
+/// What a table was built from, for the check of shares.
 pub struct Made {
     pub service: Service,
     pub shares: Vec<(u8, usize)>,
 }
 
-/// What the machine acts upon.
+/// The machine's host interface: the data path, the cache and the channels.
 pub struct Wire {
     /// Time by the edge's clock.
     pub now: Nanos,
@@ -70,7 +70,7 @@ impl Wire {
         self.redirector.copying = self.copies.copying;
     }
 
-    /// Takes copies, because much may have been copied.
+    /// Handles copies early, because many may have accumulated.
     fn handle_copies(&mut self) {
         self.share();
         let Self { cache, copies, now, .. } = self;
@@ -185,10 +185,9 @@ fn equal(slots: &[u8]) -> Vec<u8> {
 /// The daemon, while it runs.
 pub struct Daemon {
     pub machine: SpreadMachine,
-    /// For each link, the channel, if it is open, and what has come through it.
+    /// One for each host server's channel.
     pub links: Vec<Link>,
-    /// Channels whose handshake is complete: the name that comes, and the
-    /// channel.
+    /// Channels whose handshake is complete: the host server's name, and the channel.
     pub comes: Vec<(String, u32)>,
     /// Channels for which there was no link.
     pub turned_away: Vec<u32>,
@@ -198,7 +197,7 @@ pub struct Daemon {
 pub struct Link {
     pub name: String,
     pub channel: Option<u32>,
-    /// Whether it has spoken since the channel opened.
+    /// Whether it has sent a message since the channel opened.
     spoke: bool,
     inbox: VecDeque<Vec<u8>>,
 }
@@ -225,7 +224,7 @@ impl Edge {
         }
     }
 
-    /// Starts the daemon with this file; programs and maps are there already.
+    /// Starts the daemon with this file; programs and maps are loaded already.
     pub fn starts(
         &mut self,
         now: Ns,
@@ -260,7 +259,7 @@ impl Edge {
         self.wakes = None;
     }
 
-    /// Ends the daemon; what it had queued goes with it.
+    /// Ends the daemon; its queues are lost.
     pub fn dies(&mut self) {
         self.daemon = None;
         self.wire.cache = None;
@@ -268,12 +267,12 @@ impl Edge {
         self.wire.closed.clear();
     }
 
-    /// Its host comes back with nothing but its files.
+    /// Restarts the host: only its files are left.
     pub fn boots(&mut self, plan: &Plan) {
         self.wire = Wire::new(plan);
     }
 
-    /// A message has come to its host.
+    /// Handles a message that has arrived at its host.
     pub fn take(&mut self, channel: u32, bytes: Vec<u8>) {
         let Some(daemon) = &mut self.daemon else { return };
         if let Some(link) = daemon.links.iter_mut().find(|link| link.channel == Some(channel)) {
@@ -281,8 +280,8 @@ impl Edge {
         }
     }
 
-    /// Does a turn, as the daemon on the wire does it: what has come, new channels,
-    /// what is due, and what the machine then sends.
+    /// Does a turn, in the order of the real daemon: input, new channels, what is due, and
+    /// what the machine then sends.
     pub fn turn(&mut self, now: Ns) {
         let Self { wire, daemon: Some(daemon), clock, .. } = self else { return };
         wire.now = Nanos(clock.shows(now));
@@ -308,7 +307,7 @@ impl Edge {
         Some(self.clock.when(due.0))
     }
 
-    /// Takes packets to be re-injected.
+    /// Takes the packets to be re-injected.
     pub fn take_inlet(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.wire.copies.inlet)
     }
@@ -347,7 +346,7 @@ impl Daemon {
         }
     }
 
-    /// Notes that a channel is gone.
+    /// A channel was closed.
     pub fn lose(&mut self, channel: u32, why: &str, wire: &mut Wire) {
         let Some(index) = self.links.iter().position(|it| it.channel == Some(channel)) else {
             return;

@@ -1,4 +1,4 @@
-//! Faults, and how they are mended.
+//! Faults, and how they end.
 
 use super::check::Cause;
 use super::plan::{Fault, Lie, MS, Ways};
@@ -22,7 +22,7 @@ impl World {
         self.faults_over = self.now;
     }
 
-    /// Strikes; returns how long the fault lasts, if it ends.
+    /// Begins a fault; returns how long it lasts, in ns, if it ends.
     fn strike(&mut self, fault: &Fault) -> Option<u64> {
         let now = self.now;
         match *fault {
@@ -141,7 +141,7 @@ impl World {
         self.check.truth.accepts(self.now, server, true);
     }
 
-    /// Lets it come back with nothing but its files.
+    /// Restarts the host server's machine: only its files are left.
     fn boots(&mut self, server: usize) {
         if self.servers[server].alive {
             return;
@@ -176,7 +176,7 @@ impl World {
         self.check.truth.edge_freezes(self.now, false);
         (0..self.servers.len()).for_each(|server| self.loosens(server));
         self.edge.wakes = None;
-        // What waits in sockets is read first.
+        // Data that waits in sockets is read first.
         for event in std::mem::take(&mut self.wires.edge_waits) {
             self.hand_over(event);
         }
@@ -240,7 +240,7 @@ impl World {
             (Some(Lie::Strangers), None) => self.strangers_go(),
             _ => {}
         }
-        // Its earlier announcement stays, except for what nobody may announce.
+        // Its earlier announcement stays, unless the lie was an invalid message.
         let nonsense = [before, lie].map(|lie| lie == Some(Lie::Nonsense));
         if nonsense[0] != nonsense[1] {
             self.check.truth.says_nonsense(self.now, server, nonsense[1]);

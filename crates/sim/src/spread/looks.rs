@@ -1,4 +1,4 @@
-//! What the judges are shown of the edge.
+//! What the checkers are shown of the edge.
 
 use super::check::Look;
 use super::packet::Tuple;
@@ -9,13 +9,12 @@ use holdfast_edge::{Recovery, Slabs};
 use holdfast_member::spread::Service;
 use std::net::IpAddr;
 
-/// Most that a cache may take beside its memory, in bytes: a chunk of the shelf,
-/// and of the lists.
+/// Memory that a cache may take beyond its limit, in bytes: one chunk of the packet store
+/// (`Slabs`), and one of the lists.
 const SLACK_BYTES: u64 = 192 << 10;
 
 impl World {
-    /// Judges after every turn: tables as they were given, limits, and the
-    /// file.
+    /// Checks after every turn: the tables, the limits, and what the edge's file allows.
     pub fn check_edge(&mut self) {
         self.check_tables();
         self.check_limits();
@@ -35,7 +34,7 @@ impl World {
                 Some((server, self.servers[server].plan.weight, *entries))
             };
             let shares: Vec<_> = made.shares.iter().filter_map(share).collect();
-            // A server that may announce another weight is judged by that.
+            // A server that announces a false weight has another share.
             let lies = shares.iter().any(|(server, ..)| {
                 matches!(self.servers[*server].desk.lie, Some(super::plan::Lie::Weight(_)))
             });
@@ -72,8 +71,7 @@ impl World {
         self.reached.kept_most = self.reached.kept_most.max((kept * each) as u64);
     }
 
-    /// Judges that no server has more than the file gives it, whatever it
-    /// announces.
+    /// Checks that no server has more than the file allows, whatever it announces.
     fn check_file(&mut self) {
         let Some(daemon) = &self.edge.daemon else { return };
         let mut wrong = Vec::new();
@@ -110,7 +108,7 @@ impl World {
         }
     }
 
-    /// Judges what `status` and `edge show` say.
+    /// Checks what `status` and `edge show` report.
     pub fn check_shown(&mut self) {
         let Some(daemon) = self.edge.daemon.as_ref().filter(|_| self.edge.frozen.is_none()) else {
             return;
@@ -123,7 +121,7 @@ impl World {
             let redirected = self.edge.wire.redirector.members(service)?;
             Some((Self::number_of(service)?, servers_at(&slots), servers_at(redirected)))
         };
-        // Until all have come back, services are unchanged.
+        // Until all servers have come back, services are unchanged.
         let settled = daemon.machine.is_settled();
         let shown: Vec<(&Service, Vec<u8>)> = roster.services().collect();
         let missing = shown.iter().find(|(service, slots)| {

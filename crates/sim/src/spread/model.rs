@@ -1,6 +1,6 @@
-//! The redirector of one family of addresses, packet by packet, for whoever compares it
-//! with the program that it models (`bpf/redirect.bpf.c`). A service's table names one
-//! host server, for the two hash differently.
+//! The redirector of one address family, packet by packet, for tests that compare it with
+//! the program that it models (`bpf/redirect.bpf.c`). A service's table names only one host
+//! server, because model and program use different hashes.
 
 use super::packet::{Conn, Packet, Said, Tuple};
 use super::plan::Limits;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 pub use holdfast_member::spread::State;
 
-/// What is remembered of a connection.
+/// What the redirector remembers about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceWords {
     pub tick: u32,
@@ -24,7 +24,7 @@ pub struct PlaceWords {
     pub learnt: bool,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
     Sent { slot: u8 },
@@ -39,14 +39,14 @@ pub enum Shown {
     Opened,
 }
 
-/// See the module.
+/// The model; see the module.
 pub struct RedirectModel {
     redirector: Redirector,
     service: Service,
 }
 
 impl RedirectModel {
-    /// Follows so many connections to a service.
+    /// A redirector for the service at `address` that tracks at most `flows_max` connections.
     #[must_use]
     pub fn new(address: SocketAddr, flows_max: usize) -> Self {
         let limits = Limits { flows_max, ..Limits::WIDE };
@@ -60,7 +60,7 @@ impl RedirectModel {
         self.redirector.hosts.insert(slot, host);
     }
 
-    /// Who gets new connections; `None`: nobody.
+    /// Sets which slot gets new connections; `None`: nobody.
     ///
     /// # Panics
     /// Never: there is room for one service.
@@ -85,10 +85,10 @@ impl RedirectModel {
         self.redirector.copying = on;
     }
 
-    /// A client's packet, from its IP header on.
+    /// Handles a packet from a client, as bytes from its IP header on.
     ///
     /// # Panics
-    /// If it is no whole segment.
+    /// If it is not a complete TCP segment.
     pub fn client_sends(&mut self, bytes: &[u8]) -> (Became, Option<Shown>) {
         let p = TcpPacket::parse(bytes, Checksum::Verify).expect("a segment");
         let said = match p.flags {
@@ -112,7 +112,7 @@ impl RedirectModel {
         (became, shown)
     }
 
-    /// What is remembered of the connection from this port: once it is one, and before.
+    /// What is remembered about the connection from this port: its flow, and its embryo.
     #[must_use]
     pub fn words(&self, port: u16) -> [Option<PlaceWords>; 2] {
         self.redirector.words(&tuple(port))

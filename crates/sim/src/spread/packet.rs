@@ -2,7 +2,8 @@
 
 use crate::Ns;
 
-/// A connection's ends: the client's address is its number.
+/// A connection's four-tuple: the client's number stands for its address, and the service's
+/// number for the address and port of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tuple {
     pub client: u16,
@@ -11,11 +12,11 @@ pub struct Tuple {
     pub service: u8,
 }
 
-/// One life of a tuple.
+/// A connection: there may be several, one after the other, on the same tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conn {
     pub tuple: Tuple,
-    /// The client's first number.
+    /// The client's initial sequence number.
     pub isn: u32,
 }
 
@@ -52,7 +53,7 @@ pub struct Packet {
 const SYN_BYTES: usize = 60;
 
 impl Packet {
-    /// A SYN as the cache keeps it.
+    /// The bytes of the SYN, as the cache keeps it.
     pub fn encode(&self) -> [u8; SYN_BYTES] {
         let Conn { tuple, isn } = self.conn;
         let mut bytes = [0; SYN_BYTES];
@@ -71,15 +72,15 @@ impl Packet {
     }
 }
 
-/// A SplitMix64 step, for hashes of tuples and of times.
+/// The finalizer of SplitMix64, as a hash of tuples and of times.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// Time of one way to a client or back: the same for a client every time, so that
-/// packets of a connection keep their order.
+/// One-way delay to or from a client, in ns: constant for each client, so that packets of a
+/// connection keep their order.
 pub fn way_of(client: u16, base: Ns) -> Ns {
     base + mix(u64::from(client) + 1) % base.max(1)
 }

@@ -8,34 +8,35 @@ use std::fmt;
 
 pub(super) const MS: Ns = 1_000_000;
 
-/// Most services that a group has.
+/// Most services of a group.
 pub(super) const SERVICES: u8 = 4;
 
 /// A host server.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
-    /// Its share, and the largest share that the edge's file allows.
+    /// The weight that it announces.
     pub weight: u32,
+    /// The largest weight that the edge's file allows.
     pub weight_max: u32,
     /// Numbers of the services that its processes listen for.
     pub serves: Vec<u8>,
-    /// Services that the file names; otherwise everything bound to the group's
-    /// addresses.
+    /// Services that the file names; `None`: everything bound to the group's addresses.
     pub named: Option<Vec<u8>>,
-    /// When its daemon begins, and when its servers do.
+    /// When its daemon starts.
     pub starts: Ns,
+    /// When its processes bind.
     pub binds: Ns,
-    /// Duration of a look at its listeners.
+    /// Time that a check of its listeners takes.
     pub look: Ns,
     pub clock: ClockPlan,
 }
 
-/// Bad manners of a client.
+/// What a hostile client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
-    /// It completes none of very many handshakes.
+    /// It sends very many SYNs and completes none of the handshakes.
     FloodsSyns,
-    /// It opens many connections and leaves them.
+    /// It opens many connections and abandons them.
     Hoards,
 }
 
@@ -48,7 +49,7 @@ pub struct ClientPlan {
     pub think: Ns,
     /// Whether the next connection has the same port.
     pub reuses_port: bool,
-    /// Whether it leaves connections without a word, and comes again.
+    /// Whether it abandons connections without ending them, and connects again.
     pub vanishes: bool,
     pub trick: Option<Trick>,
 }
@@ -110,7 +111,7 @@ pub enum Ways {
     ToEdge,
 }
 
-/// What a host server says that is untrue, or not allowed.
+/// What a host server announces that is false or not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Another host server's address as the end of its tunnel.
@@ -118,7 +119,7 @@ pub enum Lie {
     /// An address that is in no file as the end of its tunnel.
     StrangeTunnel,
     Weight(u32),
-    /// A service that the file does not give it.
+    /// A service that the file does not allow it.
     Service,
     Method,
     /// A message that no host server sends.
@@ -136,12 +137,12 @@ pub enum Fault {
         server: usize,
         again: Option<Ns>,
     },
-    /// The machine stands still; its clock goes on, stands still or leaps.
+    /// The machine is suspended; meanwhile its clock continues, stands still or jumps.
     Freeze {
         server: usize,
         lasts: Ns,
     },
-    /// The daemon alone dies.
+    /// Only the daemon dies.
     KillDaemon {
         server: usize,
         again: Ns,
@@ -151,7 +152,7 @@ pub enum Fault {
         server: usize,
         again: Ns,
     },
-    /// The process accepts nobody.
+    /// The process stops calling accept().
     Hangs {
         server: usize,
         lasts: Ns,
@@ -161,13 +162,12 @@ pub enum Fault {
         ways: Ways,
         lasts: Ns,
     },
-    /// The host server is drained by hand.
+    /// An operator drains the host server.
     Drained {
         server: usize,
         lasts: Ns,
     },
-    /// The file gives it another name now, on both hosts, whose daemons are started
-    /// again.
+    /// The host server gets another name in the files of both hosts, whose daemons restart.
     Renamed {
         server: usize,
     },
@@ -179,7 +179,8 @@ pub enum Fault {
     EdgeDaemon {
         lasts: Ns,
     },
-    /// With it all that its kernel knows, also of what was drained. Seeds draw none.
+    /// The edge's host restarts and loses all its kernel state, also which servers are
+    /// drained. Seeds draw none.
     EdgeBoots {
         lasts: Ns,
     },
@@ -188,27 +189,26 @@ pub enum Fault {
     },
 }
 
-/// What a mutation breaks in the model, to prove that a judge sees it.
+/// A mutation: what is deliberately wrong in the model, to prove that a checker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// The redirector forgets where connections are.
     ForgetsFlows,
-    /// The redirector never hears that a host server is dead, or is not any
-    /// more.
+    /// The redirector is never told that a host server is dead or alive again.
     TablesStay,
     /// The redirector gives drained host servers new connections.
     DrainIgnored,
-    /// The redirector's tables have other shares.
+    /// The redirector's tables give all servers the same share.
     SharesEqual,
     /// Nothing is re-injected.
     NothingResent,
-    /// The edge hears host servers that are silent.
+    /// Host servers that are silent count as heard.
     HearsTheDead,
     /// Announcements are not checked against the file.
     FileIgnored,
     /// The tables have no limit.
     NoLimit,
-    /// A new flow takes the place of another one that is in its way.
+    /// In a full table, a new flow takes the place of an existing one.
     EvictsFlows,
 }
 
@@ -220,22 +220,22 @@ pub struct Plan {
     pub servers: Vec<ServerPlan>,
     pub clients: Vec<ClientPlan>,
     pub limits: Limits,
-    /// Whether SYNs are kept always, and not only while they may be lost.
+    /// Whether SYNs are always kept, not only while they may be lost.
     pub always: bool,
-    /// One-way time between clients and edge, and between edge and host
-    /// servers.
+    /// One-way delay between clients and edge.
     pub client_way: Ns,
+    /// One-way delay between edge and host servers.
     pub server_way: Ns,
     pub loss_permille: u64,
     pub edge_clock: ClockPlan,
     pub load_until: Ns,
-    /// Faults in their order.
+    /// Faults, in the order of their times.
     pub faults: Vec<(Ns, Fault)>,
     pub mutation: Option<Mutation>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 51);
@@ -274,7 +274,7 @@ impl Plan {
 
 impl ServerPlan {
     fn draw(rng: &mut Rng, number: usize, services: u8) -> Self {
-        // The first ones have all services, so that most are served twice.
+        // The first two serve everything, so that every service has two servers.
         let all: Vec<u8> = (0..services).collect();
         let serves = if number < 2 || rng.one_in(2) {
             all.clone()

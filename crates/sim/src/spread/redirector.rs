@@ -1,6 +1,6 @@
-//! The edge's data path, as `bpf/redirect.bpf.c` has it: maps that live on when the
-//! daemon dies. `bpf/spread.h` decides which host server gets a packet, and what is
-//! remembered of it; this is the same for one address family.
+//! A model of the edge's data path, `bpf/redirect.bpf.c`, whose maps outlive the daemon.
+//! `bpf/spread.h` decides which host server gets a packet, and what is remembered about it;
+//! this does the same for one address family.
 
 use super::model::PlaceWords;
 use super::packet::{Conn, Packet, Said, Tuple, mix};
@@ -9,15 +9,17 @@ use holdfast_edge::maglev::{ENTRIES, NOBODY};
 use holdfast_member::spread::{Placed, Service, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Seconds of silence after which a flow is forgotten, for flows that were reset,
-/// closed by the client, never seen after their handshake, and all others
-/// (`crates/linux/src/bpf/redirect.rs`).
+/// Idle time after which a flow that was reset is forgotten, in s (this and the next ones
+/// as in `crates/linux/src/bpf/redirect.rs`).
 const RESET_AGE: u32 = 10;
+/// Idle time after which a flow that its client has closed is forgotten, in s.
 const CLOSED_AGE: u32 = 120;
+/// Idle time after which a flow without packets after its handshake is forgotten, in s.
 const YOUNG_AGE: u32 = 600;
+/// Idle time after which any other flow is forgotten, in s.
 const IDLE_AGE: u32 = 3 * 3600;
 
-/// Place of a connection.
+/// An entry for a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     host: u8,
@@ -26,22 +28,22 @@ struct Flow {
     opened: bool,
     client_fin: bool,
     reset: bool,
-    /// Its handshake was not seen.
+    /// Whether it was learnt from a later packet, because its handshake was not seen.
     learnt: bool,
 }
 
-/// What became of a packet.
+/// Where a packet goes, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
-    /// The slot; `None` if it went the plain way.
+    /// The host server's slot; `None` if the packet took the ordinary route.
     pub slot: Option<u8>,
-    /// Whether it was chosen now, for a new connection.
+    /// Whether the slot was chosen now, for a new connection.
     pub is_new: bool,
-    /// Whether the table is full.
+    /// Whether it was refused because the table is full.
     pub refused: bool,
     /// Whether it is the first packet after a handshake.
     pub opened: bool,
-    /// Embryo that made room for it.
+    /// The embryo that was evicted to make room for it.
     pub evicted: Option<Tuple>,
 }
 
@@ -61,11 +63,11 @@ pub enum Copied {
         packet: Packet,
         slot: u8,
     },
-    /// The client's SYN was answered.
+    /// The client has completed the handshake, so its SYN was answered.
     Opened(Conn),
 }
 
-/// A service's table, and its members.
+/// A service's table, and the slots in it.
 pub struct Row {
     pub service: Service,
     table: Vec<u8>,
@@ -80,17 +82,17 @@ pub struct Redirector {
     pub hosts: BTreeMap<u8, Placed>,
     flows: BTreeMap<Tuple, Flow>,
     embryos: BTreeMap<Tuple, Flow>,
-    /// Embryos, the oldest first; some that are gone may still be named.
+    /// Tuples of the embryos, the oldest first; some may have been removed already.
     order: VecDeque<Tuple>,
     tick: u32,
     full: Option<u32>,
     pub copying: bool,
     pub ring: VecDeque<Copied>,
-    /// Number of copies that found no room.
+    /// Number of copies dropped because the ring was full.
     pub lost: u64,
     pub refused: u64,
     pub learnt: u64,
-    /// For a test of the judges: a flow's host server is chosen anew each time.
+    /// Mutation: a flow's host server is chosen again for each packet.
     pub forgets_flows: bool,
     /// Mutation: a full table gives a new connection the place of an old one.
     pub evicts_flows: bool,
@@ -124,11 +126,13 @@ impl Redirector {
         self.services.iter()
     }
 
-    /// The slots that get new flows of a service.
+    /// The slots that get new connections to a service.
     pub fn members(&self, service: &Service) -> Option<&[u8]> {
         self.services.iter().find(|it| it.service == *service).map(|it| &it.members[..])
     }
 
+    /// Sets a service's table.
+    ///
     /// # Errors
     /// If there is no room for another service.
     pub fn set_service(&mut self, service: &Service, table: &[u8]) -> Result<(), String> {
@@ -167,7 +171,7 @@ impl Redirector {
         self.embryos.len()
     }
 
-    /// What is remembered of a tuple: of its connection, and of its SYN.
+    /// What is remembered about a tuple: its flow, and its embryo.
     pub fn words(&self, tuple: &Tuple) -> [Option<PlaceWords>; 2] {
         [&self.flows, &self.embryos].map(|table| table.get(tuple).map(Flow::words))
     }
@@ -176,7 +180,7 @@ impl Redirector {
         self.flows.len() >= self.limits.flows_max
     }
 
-    /// Handles a client's packet that comes in.
+    /// Handles a packet from a client; `service` is its destination.
     pub fn handle(&mut self, packet: &Packet, service: &Service) -> Placing {
         let Some(at) = self.services.iter().position(|it| it.service == *service) else {
             return Placing::NOWHERE;
@@ -221,8 +225,7 @@ impl Redirector {
         !matches!(self.state(slot), Some(State::Up | State::Draining))
     }
 
-    /// Whether another life of this flow's tuple may begin at the same host
-    /// server.
+    /// Whether the next connection on this flow's tuple may go to the same host server.
     fn stays(&self, flow: &Flow) -> bool {
         match self.state(flow.host) {
             Some(State::Up) => true,
@@ -315,8 +318,8 @@ impl Redirector {
         Placing { opened: !embryo.learnt, ..Placing::at(embryo.host) }
     }
 
-    /// A packet of a connection that is not known goes by its hash; the next one finds
-    /// an embryo.
+    /// Places a packet of an unknown connection by its hash, and adds an embryo, which its
+    /// next packet finds.
     fn place_stray(&mut self, tuple: Tuple, said: Said, at: usize) -> Placing {
         let host = self.choose(tuple, at);
         let mut placing = Placing::at(host);
@@ -328,7 +331,7 @@ impl Redirector {
         placing
     }
 
-    /// Whether the table was full a moment ago.
+    /// Whether the table was full at this or the previous tick.
     fn found_full(&self) -> bool {
         self.full.is_some_and(|full| self.tick - full <= 1)
     }

@@ -1,5 +1,5 @@
-//! A host server: its kernel, the server's process, and the daemon that announces it,
-//! whose machine's host is here.
+//! A host server: its kernel, the server's process, and the host of its daemon's machine,
+//! which announces its services.
 
 use super::edge::GROUP;
 use super::packet::{Answer, Conn, Packet, Said, Tuple};
@@ -18,7 +18,7 @@ use holdfast_wire::packet::mapped;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// The address that clients use.
+/// The group's service address.
 pub const ADDRESS: [u8; 4] = [10, 9, 0, 100];
 
 /// The service with this number.
@@ -26,7 +26,7 @@ pub fn service_of(number: u8) -> Service {
     Service { address: SocketAddr::new(ADDRESS.into(), 80 + u16::from(number)), udp: false }
 }
 
-/// Address of the tunnel's end at a host server.
+/// The address of a host server's end of the tunnel.
 pub fn tunnel_of(server: usize) -> IpAddr {
     IpAddr::from([10, 9, 0, 10 + server as u8])
 }
@@ -38,17 +38,19 @@ pub struct Socket {
     pub established: bool,
 }
 
-/// What a host server's machine acts upon.
+/// The host interface of a host server's machine.
 pub struct Desk {
-    /// Time by its clock, and duration of a look.
+    /// Time by its clock.
     now: Nanos,
+    /// Time that a check of its listeners takes.
     look: Ns,
     address: IpAddr,
-    /// Services that the process listens for, and whether it accepts anybody.
+    /// Services that the process listens for.
     pub listens: Vec<u8>,
+    /// Whether the process has stopped calling accept().
     pub hangs: bool,
     bound: bool,
-    /// Services asked about, until the answer comes.
+    /// Services whose listeners are being checked.
     asked: Option<Vec<Service>>,
     answers: Option<Vec<(Service, Answered)>>,
     is_open: bool,
@@ -80,11 +82,12 @@ pub struct Server {
     pub machine: Option<HostServer>,
     pub channel: Channel,
     pub retry: Option<Ns>,
-    /// Number of its daemon's life, and of its machine's.
+    /// How often its daemon has been started.
     pub life: u32,
+    /// How often the machine has been started.
     pub boots: u32,
     pub wakes: Option<Ns>,
-    /// Whether the process runs, and whether it shall listen.
+    /// Whether the process runs, and is to listen.
     pub serves: bool,
 }
 
@@ -155,7 +158,7 @@ impl Server {
         self.desk.out.clear();
     }
 
-    /// The machine dies, with all that it held.
+    /// The machine dies, with all its state.
     pub fn dies(&mut self) {
         self.daemon_dies();
         self.alive = false;
@@ -164,7 +167,7 @@ impl Server {
         self.process_ends();
     }
 
-    /// The process ends, and its connections with it.
+    /// The process ends, and so do its connections.
     pub fn process_ends(&mut self) {
         self.serves = false;
         self.desk.listens.clear();
@@ -184,7 +187,7 @@ impl Server {
         machine.handle_bind(desk.now, desk);
     }
 
-    /// Notes that its channel is open.
+    /// Its channel to the edge is open.
     pub fn opened(&mut self, channel: u32) {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         self.channel = Channel::Open(channel);
@@ -192,7 +195,7 @@ impl Server {
         machine.handle_opened(desk);
     }
 
-    /// Notes that its channel is gone.
+    /// Its channel was closed; it connects again after `retry`.
     pub fn closed(&mut self, now: Ns, why: &str, retry: Ns) {
         let Self { machine: Some(machine), desk, channel, .. } = self else { return };
         let was = std::mem::replace(channel, Channel::Closed);
@@ -203,7 +206,7 @@ impl Server {
         self.retry = Some(now + retry);
     }
 
-    /// Takes a message from the edge.
+    /// Handles a message from the edge.
     pub fn hears(&mut self, bytes: &[u8]) {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         let Ok(message) = Message::decode(bytes) else { return };
@@ -226,7 +229,8 @@ impl Server {
         Some(self.retry.map_or(due, |retry| retry.min(due)))
     }
 
-    /// What has been asked, if nobody answers yet, and how long that takes.
+    /// Begins a check of listeners that was asked for: its results, and how long it takes.
+    /// `None` if none was asked for, or one is under way.
     pub fn asks(&mut self) -> Option<(Vec<(Service, Answered)>, Ns)> {
         let asked = self.desk.asked.as_ref()?;
         if self.desk.answers.is_some() {
@@ -251,8 +255,8 @@ impl Server {
         }
     }
 
-    /// Handles a client's packet from the tunnel; returns the answer of the kernel, or
-    /// of the process.
+    /// Handles a client's packet from the tunnel; returns the answer of the kernel or of the
+    /// process.
     pub fn receive(&mut self, packet: &Packet) -> Option<Answer> {
         let Conn { tuple, isn } = packet.conn;
         let known = self.sockets.get(&tuple).copied().filter(|socket| socket.isn == isn);
@@ -292,7 +296,7 @@ impl Server {
         }
     }
 
-    /// Whether it holds this connection.
+    /// Whether its kernel has this connection.
     pub fn has(&self, conn: Conn) -> bool {
         self.sockets.get(&conn.tuple).is_some_and(|it| it.isn == conn.isn)
     }
@@ -361,12 +365,12 @@ impl ListenerHost for Desk {
     }
 }
 
-/// Address of a neighbour's end of the tunnel.
+/// The address of another host server's end of the tunnel.
 fn other_of(address: IpAddr) -> IpAddr {
     tunnel_of(usize::from(address == tunnel_of(0)))
 }
 
-/// Messages of a stranger whose name is in no file: who it is, and what it wants.
+/// Messages of a stranger whose name is in no file: a hello and an announcement.
 pub fn strangers_words(name: &str) -> [Vec<u8>; 2] {
     let hello = Message::Hello {
         version: VERSION,

@@ -1,5 +1,5 @@
-//! Channels between the edge and host servers: TCP connections whose messages wait
-//! while a path is cut, and which are given up when that lasts.
+//! Channels between the edge and host servers: TCP connections whose messages wait while a
+//! path is cut, and which are given up when that lasts too long.
 
 use super::plan::{MS, Mutation};
 use super::server::{Channel, strangers_words};
@@ -7,22 +7,23 @@ use super::world::{Event, World};
 use crate::Ns;
 use std::collections::BTreeMap;
 
-/// Time without acknowledgement that ends a channel, in ns; also that of a handshake
+/// Time without acknowledgement after which a channel is given up, in ns
 /// (`crates/holdfast/src/channel.rs`).
 const USER_TIMEOUT: Ns = 3000 * MS;
+/// Longest time for a handshake, in ns (`crates/holdfast/src/channel.rs`).
 const HANDSHAKE_LIMIT: Ns = 2000 * MS;
-/// Time between two attempts.
+/// Time between two attempts to connect, in ns (`crates/holdfast/src/daemon/dialer.rs`).
 const RETRY: Ns = 100 * MS;
-/// Time after which lost data is resent when the path is whole again.
+/// Time until lost data is retransmitted when the path works again, in ns.
 const AGAIN: Ns = 60 * MS;
-/// Duration of the handshake beside the paths.
+/// Time that a handshake takes besides the delay of the path, in ns.
 const HANDSHAKE: Ns = MS;
 
 /// One direction of the path to a host server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     cuts: u32,
-    /// Time before which nothing arrives, because something earlier did.
+    /// When the previous event arrived: later ones do not overtake it.
     arrived: Ns,
 }
 
@@ -30,9 +31,9 @@ struct Way {
 struct Line {
     to_server: Way,
     to_edge: Way,
-    /// Events that wait for the path to be whole.
+    /// Events that wait until the path works again.
     held: Vec<Event>,
-    /// Counts how often it was stuck, odd while it is.
+    /// Counts the changes between working and stuck; odd while it is stuck.
     stuck: u32,
 }
 
@@ -42,7 +43,7 @@ pub struct Wires {
     /// Host server of each channel.
     owners: BTreeMap<u32, usize>,
     next: u32,
-    /// Events that came while somebody stood still.
+    /// Events that arrived while the edge was suspended; next, while a host server was.
     pub edge_waits: Vec<Event>,
     pub server_waits: Vec<Vec<Event>>,
 }
@@ -62,7 +63,7 @@ impl Wires {
         self.owners.get(&channel).copied()
     }
 
-    /// Makes a channel; `None`: a stranger's.
+    /// Creates a channel of a host server; `None`: of a stranger.
     pub fn channel(&mut self, server: Option<usize>) -> u32 {
         self.next += 1;
         if let Some(server) = server {
@@ -82,7 +83,7 @@ impl Wires {
 }
 
 impl World {
-    /// Carries what the machine has sent, and closes the channels that it closed.
+    /// Delivers the edge machine's messages, and closes the channels that it has closed.
     pub fn carry_from_edge(&mut self) {
         let notes = std::mem::take(&mut self.edge.wire.notes);
         for (what, words) in notes {
@@ -121,7 +122,7 @@ impl World {
         }
     }
 
-    /// Sends something along a channel, in its order.
+    /// Sends an event along a channel; events stay in order.
     fn send(&mut self, channel: u32, to_server: bool, event: Event) {
         let Some(number) = self.wires.server_of(channel) else { return };
         let jitter = self.rng.below(MS / 4);
@@ -166,7 +167,7 @@ impl World {
             }
             return;
         };
-        // An earlier channel of it is replaced.
+        // It replaces an earlier channel of the same host server.
         let old = daemon.links.iter().find(|link| link.name == name);
         let old = old.and_then(|link| link.channel);
         daemon.comes.push((name, channel));
@@ -207,7 +208,8 @@ impl World {
         }
     }
 
-    /// Closes a host server's end of its channel: the edge learns it as soon as it can.
+    /// Closes a host server's end of its channel. The edge notices it `at_once`, or else when
+    /// its own TCP gives up.
     pub fn server_end_closes(&mut self, number: usize, at_once: bool) {
         let (Channel::Open(channel) | Channel::Opens(channel)) = self.servers[number].channel
         else {
@@ -220,7 +222,7 @@ impl World {
         }
     }
 
-    /// Ends the edge's daemon: everybody learns it.
+    /// Closes the edge's ends of all channels, as its kernel does when the daemon ends.
     pub fn edge_ends_close(&mut self) {
         let Some(daemon) = &self.edge.daemon else { return };
         let open: Vec<u32> = daemon.links.iter().filter_map(|link| link.channel).collect();
@@ -254,7 +256,7 @@ impl World {
         }
     }
 
-    /// From now on nothing sent is acknowledged.
+    /// From now on nothing sent on this path is acknowledged.
     pub fn sticks(&mut self, number: usize) {
         let line = &mut self.wires.lines[number];
         if line.stuck.is_multiple_of(2) {
@@ -274,12 +276,12 @@ impl World {
         }
     }
 
-    /// Both ends give it up, if it has been stuck since then.
+    /// Both ends give up the channel, if the path has been stuck since count `stuck`.
     pub fn stuck(&mut self, number: usize, stuck: u32) {
         if self.wires.lines[number].stuck != stuck {
             return;
         }
-        // What was under way never comes.
+        // What was in flight never arrives.
         self.wires.lines[number].held.clear();
         if let Channel::Open(channel) | Channel::Opens(channel) = self.servers[number].channel {
             self.schedule(0, Event::GoneAtEdge(channel));
@@ -287,8 +289,8 @@ impl World {
         }
     }
 
-    /// Strangers with the key open channels under names that no file has, and
-    /// announce another host server's tunnel.
+    /// Strangers that have the group's key open channels under names that are in no file,
+    /// and announce another host server's tunnel.
     pub fn strangers_come(&mut self) {
         let count = self.plan.limits.hosts_max + 3;
         for number in 0..count {
@@ -312,7 +314,7 @@ impl World {
         }
     }
 
-    /// Whether a mutation keeps the machine from being told by hand.
+    /// Whether a mutation makes the machine ignore an operator's drain.
     pub fn ignores_drain(&self) -> bool {
         self.plan.mutation == Some(Mutation::DrainIgnored)
     }

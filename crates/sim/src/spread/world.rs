@@ -1,5 +1,5 @@
-//! The world of a spread group: virtual time, the edge, its host servers, the ways
-//! between them, and clients.
+//! The world of a spread group: virtual time, the edge, its host servers, the paths
+//! between them, and the clients.
 
 use super::check::{Cause, Checkers, Truth};
 use super::client::{Client, Wants};
@@ -17,10 +17,10 @@ use holdfast_member::spread::{Given, Service};
 use holdfast_wire::message::Message;
 use std::net::IpAddr;
 
-/// Time after the last fault by which everything has come to an end.
+/// Time after the last fault by which all connections must have ended, in ns.
 const REST: Ns = 12_000 * MS;
 const LOOK_EVERY: Ns = 25 * MS;
-/// Most events of a run: more than any needs.
+/// Most events of a run, more than any run needs.
 const EVENTS_MAX: u64 = 2_000_000;
 
 pub enum Event {
@@ -35,15 +35,15 @@ pub enum Event {
     Listens(usize, u32),
     DaemonStarts(usize),
     Answers(usize, u32, Vec<(Service, Answered)>),
-    /// A handshake is over at the edge, and then at the host server.
+    /// The handshake of a channel is complete at the edge, and then at the host server.
     OpensAtEdge(u32),
     OpensAtServer(u32),
     ToEdge(u32, Vec<u8>),
     ToServer(u32, Vec<u8>),
-    /// One end learns that a channel is gone.
+    /// One end notices that a channel was closed.
     GoneAtEdge(u32),
     GoneAtServer(u32),
-    /// A channel stuck for that long is given up.
+    /// A channel is given up, if its path has been stuck since this count.
     Stuck(usize, u32),
     Strikes(usize),
     Ends(usize),
@@ -62,7 +62,7 @@ pub struct World {
     pub clients: Vec<Client>,
     client_wakes: Vec<Option<Ns>>,
     pub wires: Wires,
-    /// Channels of strangers, who are not in the file.
+    /// Channels of strangers, whose names are not in the file.
     pub strangers: Vec<u32>,
     pub pending: usize,
     pub faults_over: Ns,
@@ -204,8 +204,8 @@ impl World {
         self.edge.take(channel, bytes);
     }
 
-    /// Keeps an event for a machine that stands still, until it goes on. Packets are
-    /// lost.
+    /// Keeps an event for a suspended machine until it resumes; packets are lost. Returns
+    /// the event if no machine of it is suspended.
     fn defer(&mut self, event: Event) -> Option<Event> {
         let edge = self.edge.frozen.is_some();
         let is_frozen = |number: usize| self.servers[number].frozen.is_some();
@@ -239,7 +239,7 @@ impl World {
 
     // The edge.
 
-    /// What the edge's file grants.
+    /// What the edge's file allows each host server.
     fn given(&self) -> Vec<Given> {
         let lax = self.plan.mutation == Some(Mutation::FileIgnored);
         let all: Vec<IpAddr> = (0..self.servers.len()).map(tunnel_of).collect();
@@ -289,7 +289,7 @@ impl World {
 
     fn at_edge(&mut self, packet: Packet) {
         if packet.said == Said::Syn {
-            // A packet that is not redirected goes the plain way.
+            // A packet that is not redirected takes the ordinary route.
             let service = service_of(packet.conn.tuple.service);
             let redirector = &self.edge.wire.redirector;
             let excused = redirector.is_full()
@@ -394,7 +394,7 @@ impl World {
         }
         server.serves = true;
         server.note_bind(self.now);
-        // In servers that prepare themselves, listen() follows much later.
+        // Some servers initialise between bind() and listen().
         let later = self.rng.spread(1000, 40 * MS);
         self.schedule(later, Event::Listens(number, boots));
         self.server_turns(number);
@@ -485,7 +485,7 @@ impl World {
         }
     }
 
-    /// Whether the cache of SYNs has had no room for one.
+    /// Whether the cache has refused a SYN for lack of room.
     fn cache_refuses(&self) -> bool {
         let cache = self.edge.wire.cache.as_ref();
         cache.is_none_or(|cache| cache.cache().counts().refused > 0)

@@ -1,5 +1,5 @@
-//! The judges of a transit group. They see packets that pass and know what was broken
-//! when; they never see what the machines believe, and compare what those show with
+//! The checkers of a transit group. They see the packets and know what was broken when.
+//! They never see the machines' internal state; they compare what the machines show with
 //! the truth.
 
 mod truth;
@@ -16,43 +16,43 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most violations of one law that are kept.
 const VIOLATIONS_MAX: usize = 5;
-/// Time longer than any acknowledgement may be held, in ns.
+/// Longest time for which an acknowledgement may be held, in ns, with a margin.
 const HELD_MAX: Ns = 15 * MS;
-/// Age of an acknowledgement from which its bytes must not be resent.
+/// Age of an acknowledgement from which its bytes must not be resent, in ns.
 const ACKED_MAX: Ns = 5 * MS;
-/// Time for which a sender's repeats may be taken for new.
+/// Time for which the cache may keep a sender's retransmissions as new, in ns.
 const REPEATED: Ns = 500 * MS;
-/// Time after a restore in which a flow's lowest segment comes first.
+/// Time after a restore within which a flow's lowest segment is resent first, in ns.
 const HEADS: Ns = MS / 2;
 
 /// What is known about one flow at an edge.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// The highest acknowledgement that went to its sender, when it did, and the
-    /// right edge.
+    /// The highest acknowledgement that reached its sender, and when.
     acked: Option<(SeqNo, Ns)>,
+    /// The furthest right edge of the window that reached its sender.
     edge: Option<SeqNo>,
-    /// The string that it is on, and the one that it began on.
+    /// The string that it uses.
     string: Option<usize>,
+    /// The string that it first used.
     home: Option<usize>,
-    /// Whether its handshake was not seen on its way, so that nobody caps its
-    /// windows.
+    /// Whether its SYN found no usable string, so that the edge does not cap its window.
     left_alone: bool,
-    /// Whether promises from before its last SYN are forgotten: one acknowledgement
-    /// passes.
+    /// Whether no acknowledgement has passed since its last SYN, at which the edge forgets
+    /// the window: the first one is not capped.
     fresh: bool,
-    /// When its sender last repeated what was acknowledged.
+    /// When its sender last retransmitted bytes that had been acknowledged.
     repeated: Option<Ns>,
-    /// What was resent first after the last restore.
+    /// Sequence number of the first packet resent after the last restore.
     first: Option<SeqNo>,
 }
 
-/// All judges.
+/// All checkers.
 pub struct Checkers {
     pub violations: Vec<Violation>,
     pub truth: Truth,
     flows: BTreeMap<Tuple, Flow>,
-    /// For each edge, acknowledgements that are held, and when they came.
+    /// For each edge, the held acknowledgements, and when they arrived.
     held: [VecDeque<(Ns, Packet)>; 2],
     pub released: u64,
     pub dropped: u64,
@@ -80,15 +80,15 @@ impl Checkers {
         }
     }
 
-    /// Notes that a sender begins a connection.
+    /// A sender begins a connection.
     pub fn begins(&mut self, tuple: Tuple) {
-        // Its place is that of the tuple.
+        // It keeps the string of the connection before on the same tuple.
         let Flow { string, home, .. } = self.flows.get(&tuple).copied().unwrap_or_default();
         self.flows.insert(tuple, Flow { string, home, ..Flow::default() });
     }
 
-    /// Judges a flow's packet that goes into a string at the leading edge. `stays`: its
-    /// string before is in use, and the edge knows the flow.
+    /// Checks a flow's packet that the near edge sends into a string. `returns`: flows go
+    /// back to their first string when it works again.
     pub fn goes_into(
         &mut self,
         at: Ns,
@@ -112,8 +112,8 @@ impl Checkers {
         }
     }
 
-    /// Notes a packet that comes back through a string: a flow that has lost
-    /// its own string follows.
+    /// A packet comes back through a string: a flow whose own string is not usable then
+    /// follows it.
     pub fn comes_back(&mut self, tuple: Tuple, string: usize, is_usable: impl Fn(usize) -> bool) {
         let Some(flow) = self.flows.get_mut(&tuple) else { return };
         if is_usable(string) && flow.string.is_some_and(|before| !is_usable(before)) {
@@ -121,8 +121,7 @@ impl Checkers {
         }
     }
 
-    /// Notes a sender's packet that comes to the edge beside it. `has_way`: a string was
-    /// left for it.
+    /// A sender's packet arrives at the near edge. `has_way`: a usable string was found.
     pub fn comes(&mut self, at: Ns, packet: &Packet, has_way: bool) {
         let flow = self.flows.entry(packet.tuple).or_default();
         if packet.syn {
@@ -133,8 +132,8 @@ impl Checkers {
         }
     }
 
-    /// Judges an acknowledgement that goes to its sender. `cap`: the largest window,
-    /// unless more was promised; `offered` is the receiver's window.
+    /// Checks an acknowledgement that goes to its sender. `cap`: the largest window, unless
+    /// more was advertised before; `offered`: the receiver's window.
     pub fn acknowledges(&mut self, at: Ns, packet: &Packet, offered: u32, cap: Option<u32>) {
         if packet.syn {
             return;
@@ -173,8 +172,7 @@ impl Checkers {
         self.held[edge].push_back((at, *packet));
     }
 
-    /// Notes that an acknowledgement is released. `late`: the edge has stood
-    /// still meanwhile.
+    /// A held acknowledgement is released. `late`: the edge was suspended meanwhile.
     pub fn releases(&mut self, at: Ns, edge: usize, packet: &Packet, late: bool) {
         let known = self.held[edge].iter().position(|(_, held)| held == packet);
         let Some((since, _)) = known.and_then(|index| self.held[edge].remove(index)) else {
@@ -187,7 +185,7 @@ impl Checkers {
         }
     }
 
-    /// Notes that an edge's daemon dies, and what it held with it.
+    /// An edge's daemon dies, and loses the acknowledgements that it held.
     pub fn drops_held(&mut self, edge: usize) {
         self.dropped += self.held[edge].len() as u64;
         self.held[edge].clear();
@@ -198,12 +196,11 @@ impl Checkers {
         self.flows.values_mut().for_each(|flow| flow.first = None);
     }
 
-    /// Judges a resent packet. `knows`: the cache has seen all
-    /// acknowledgements.
+    /// Checks a resent packet. `knows`: the cache has seen all acknowledgements.
     pub fn resends(&mut self, at: Ns, packet: &Packet, knows: bool) {
         let (restored, flow) = (self.restored, self.flows.entry(packet.tuple).or_default());
         let first = *flow.first.get_or_insert(packet.seq);
-        // For a flow that it did not know yet, the cache keeps such repeats.
+        // The cache keeps such retransmissions of a flow that it did not know yet.
         let repeated = flow.repeated.is_some_and(|since| at < since + REPEATED);
         let over = flow.acked.filter(|(acked, _)| !packet.end().after(*acked));
         let over = over.is_some_and(|(_, since)| at > since + ACKED_MAX);
@@ -218,7 +215,7 @@ impl Checkers {
         }
     }
 
-    /// Judges that `used` is in use of what may be at most `most`.
+    /// Checks that `used` is at most `most`.
     pub fn limit(&mut self, at: Ns, name: &str, used: usize, most: usize) {
         if used > most {
             self.violation(at, "limit", format!("{name}: {used} of {most}"));
@@ -227,7 +224,7 @@ impl Checkers {
 
     // What edges decide and show.
 
-    /// Judges that an edge which misses its heartbeats declares a string dead.
+    /// An edge declares a string dead; checks that its heartbeats could be missing.
     pub fn declared(&mut self, at: Ns, edge: usize, string: usize) {
         if self.truth.is_blameless(at, string) {
             let what = format!("edge {edge} declares string {string} dead, which is well");
@@ -235,7 +232,8 @@ impl Checkers {
         }
     }
 
-    /// What an operator has closed, only an operator opens: no daemon that starts.
+    /// Checks that an edge is closed by hand exactly if an operator has closed it: a daemon
+    /// that starts does not open it.
     pub fn by_hand(&mut self, at: Ns, edge: usize, ordered: bool, is_closed: bool) {
         if ordered != is_closed {
             let what =
@@ -273,7 +271,7 @@ impl Checkers {
         }
     }
 
-    /// Judges the end: everything that was held has gone on.
+    /// Checks at the end that no acknowledgement is still held.
     pub fn ends(&mut self, at: Ns) {
         for edge in 0..2 {
             if let Some((since, packet)) = self.held[edge].front().copied()

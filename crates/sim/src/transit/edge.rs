@@ -1,5 +1,5 @@
-//! One edge of strings: the host of its machine, with the caches' and the windows'
-//! machines that it uses. It has no order of its own.
+//! One edge of the strings: the host of its machine, and of the machines for caching and
+//! for rate control that it uses. It makes no decisions.
 
 use super::path::{Copies, DataPath, NO_STRING};
 use super::plan::{Mutation, Plan};
@@ -14,23 +14,24 @@ use std::convert::Infallible;
 
 pub const NAMES: [&str; 2] = ["near", "far"];
 
-/// What the machine acts upon.
+/// The machine's host interface: the data path, the cache and the heartbeats.
 pub struct Wire {
     pub now: Nanos,
     pub path: DataPath,
     pub halr: Option<Halr<Copies>>,
     pub pfrc: Pfrc,
     enabled: bool,
-    /// The maker of heartbeats, and what they have to tell.
+    /// Creates and checks heartbeats.
     beats: Beats,
+    /// Heartbeats to be sent, each with its string.
     pub beating: Vec<(usize, Beat)>,
     capped: Vec<usize>,
     pub notes: Vec<(&'static str, String)>,
     pub resends: Vec<(Vec<Way>, usize)>,
     pub rejected: u64,
-    /// The epoch of the table.
+    /// The epoch in the table.
     epoch: u32,
-    /// The table says that the edge was closed by hand.
+    /// Whether the table says that the edge was closed by hand.
     is_closed: bool,
 }
 
@@ -42,7 +43,7 @@ pub struct Edge {
     inbox: Vec<(usize, Beat)>,
     pub clock: Clock,
     pub frozen: Option<Ns>,
-    /// The last order of an operator that its daemon has taken: to be closed.
+    /// Whether the last order of an operator that its daemon has received was to close.
     pub is_ordered_closed: bool,
     pub was_frozen: bool,
     pub life: u32,
@@ -103,7 +104,7 @@ impl Edge {
         }
     }
 
-    /// Starts the daemon; programs and maps are there already.
+    /// Starts the daemon; programs and maps are loaded already.
     pub fn starts(&mut self, now: Ns) {
         self.life += 1;
         self.wakes = None;
@@ -115,7 +116,7 @@ impl Edge {
         let mut halr = Halr::new(self.cache, Slabs::new(self.cache.slabs_bytes()));
         let Ok(()) = halr.handle_start(wire.now.0, &mut wire.path.copies);
         wire.halr = Some(halr);
-        // Nothing is capped before the machine says so again.
+        // No window is capped until the machine asks for it again.
         wire.pfrc = Pfrc::new(self.pfrc);
         let Ok(()) = wire.path.regulated.uncap();
         let left = match &wire.path.table {
@@ -137,14 +138,14 @@ impl Edge {
         self.wire.path.copies.daemon_dies()
     }
 
-    /// Takes a heartbeat that has come through a string.
+    /// Handles a heartbeat that has arrived through a string.
     pub fn take(&mut self, string: usize, beat: Beat) {
         if self.machine.is_some() {
             self.inbox.push((string, beat));
         }
     }
 
-    /// Does a turn, as the daemon on the wire does it.
+    /// Does a turn, in the order of the real daemon.
     pub fn turn(&mut self, now: Ns) {
         let Self { wire, machine: Some(machine), clock, inbox, .. } = self else { return };
         wire.now = Nanos(clock.shows(now));

@@ -1,5 +1,5 @@
-//! Senders and receivers: TCPs that repeat what is lost (NewReno, RFC 6582), and check
-//! what arrives.
+//! Senders that retransmit lost segments (NewReno, RFC 6582), and receivers that check what
+//! arrives.
 
 use super::packet::{Packet, Tuple, sum_of};
 use super::plan::{MS, SenderPlan};
@@ -8,28 +8,30 @@ use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeMap;
 
 const MSS: u64 = 1000;
-/// Distance between the numbers of two lives of a tuple: more than one life
-/// sends.
+/// Smallest distance between the initial sequence numbers of two connections on the same
+/// tuple, in bytes: more than one connection sends.
 const LIFE_BYTES: u64 = 100_000_000;
 const RTO_FIRST: Ns = 1000 * MS;
 const RTO_MIN: Ns = 200 * MS;
 const RTO_MAX: Ns = 3000 * MS;
 
-/// One connection, in bytes of its stream: 0 is its SYN, and its FIN comes last.
+/// A sender's connection. Offsets are in bytes of its stream: the SYN is at 0, and the FIN
+/// comes last.
 struct Conn {
     tuple: Tuple,
     iss: SeqNo,
     bytes: u64,
     una: u64,
     next: u64,
-    /// The furthest right edge that was ever promised.
+    /// The furthest right edge of the window that was ever advertised.
     edge: u64,
     cwnd: f64,
     ssthresh: f64,
     duplicates: u32,
-    /// Offset up to which it repairs what it has lost.
+    /// The highest offset sent when fast recovery began; `None` outside recovery (RFC 6582:
+    /// `recover`).
     repairs: Option<u64>,
-    /// Offset below which everything has been sent once.
+    /// Offset below which everything has been sent at least once.
     sent: u64,
     rto: Ns,
     srtt: Option<(f64, f64)>,
@@ -48,7 +50,7 @@ pub struct Sender {
     iss: SeqNo,
     rng: Rng,
     pub done: u64,
-    /// Bytes that were acknowledged, on all connections.
+    /// Number of bytes acknowledged on all connections.
     pub acked: u64,
     pub timeouts: u64,
     vanished: bool,
@@ -98,13 +100,13 @@ impl Sender {
         }
         let Some(conn) = self.conn.as_mut().filter(|conn| now >= conn.due) else { return out };
         self.timeouts += 1;
-        // Nothing was answered: everything is resent, slowly (RFC 5681 §3.1).
+        // Retransmission timeout: everything is sent again, in slow start (RFC 5681 §3.1).
         conn.ssthresh = ((conn.next - conn.una) as f64 / 2.0).max(2.0 * MSS as f64);
         conn.cwnd = MSS as f64;
         (conn.next, conn.repairs, conn.duplicates, conn.timed) = (conn.una, None, 0, None);
         conn.rto = (conn.rto * 2).min(RTO_MAX);
         conn.due = now + conn.rto;
-        // What is left to send after the load's end need not be sent.
+        // After the end of the load, bytes that were never sent are left out.
         if now >= self.until {
             conn.bytes = conn.bytes.min(conn.sent.saturating_sub(1));
         }
@@ -138,7 +140,7 @@ impl Sender {
         self.conn = Some(conn);
     }
 
-    /// Takes an acknowledgement.
+    /// Handles an acknowledgement; returns the segments to be sent.
     pub fn hear(&mut self, now: Ns, packet: &Packet) -> Vec<Packet> {
         let mut out = Vec::new();
         let Some(conn) = self.conn.as_mut().filter(|conn| conn.tuple == packet.tuple) else {
@@ -228,7 +230,7 @@ impl Conn {
         out.extend(self.segment(at).map(|it| it.0));
     }
 
-    /// The segment from there on, and where the next one begins.
+    /// The segment at this offset, and the offset of the next one.
     fn segment(&self, at: u64) -> Option<(Packet, u64)> {
         let end = self.bytes + 2;
         if at >= end {
@@ -269,11 +271,11 @@ impl Conn {
     }
 }
 
-/// What a receiver has of one connection.
+/// A receiver's state of one connection.
 struct Stream {
     irs: SeqNo,
     next: u64,
-    /// Ranges beyond a hole: from, until.
+    /// Ranges received out of order, as start and end offsets.
     beyond: BTreeMap<u64, u64>,
     window: u32,
 }
@@ -286,17 +288,17 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Takes a packet; returns its acknowledgement.
+    /// Handles a packet; returns its acknowledgement, if it gets one.
     ///
     /// # Errors
-    /// If it is not what was sent.
+    /// If the payload differs from what was sent, or lies beyond the advertised window.
     pub fn hear(&mut self, packet: &Packet, window: u32) -> Result<Option<Packet>, String> {
         if packet.sum != sum_of(packet.tuple, packet.seq, packet.len) {
             return Err(format!("{packet:?} is not what was sent"));
         }
         if packet.syn {
-            // First numbers rise with every life of a tuple (RFC 6528): an older one's SYN
-            // begins nothing.
+            // Initial sequence numbers increase with each connection on a tuple (RFC 6528): a
+            // late SYN of an older connection opens nothing.
             let is_new = |it: &Stream| packet.seq.after(it.irs);
             if self.streams.get(&packet.tuple).is_none_or(is_new) {
                 let fresh = Stream { irs: packet.seq, next: 1, beyond: BTreeMap::new(), window };
@@ -305,8 +307,7 @@ impl Receivers {
         }
         let Some(stream) = self.streams.get_mut(&packet.tuple) else { return Ok(None) };
         let at = i64::from(packet.seq.since(stream.irs.plus(stream.next))) + stream.next as i64;
-        // It belongs to an older life of the tuple, or lies beyond everything
-        // promised.
+        // It belongs to an older connection on the tuple, or begins beyond the window.
         let promised = stream.next + u64::from(stream.window);
         if at < 0 || at as u64 > promised {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Faults, and how they are mended.
+//! Faults, and how they end.
 
 use super::plan::{Fault, MS, Ways};
 use super::world::{Event, World};
@@ -26,7 +26,7 @@ impl World {
         if let Fault::ClosedByHand { edge, .. } = fault
             && (self.edges[edge].frozen.is_some() || self.edges[edge].machine.is_none())
         {
-            // Nobody is there who could be asked.
+            // No daemon is there that could take the operator's order.
             return self.schedule(10 * MS, Event::Ends(number));
         }
         self.say(|| format!("over: {fault:?}"));

@@ -1,6 +1,6 @@
-//! The data path of one edge, packet by packet, for whoever compares it with the program
-//! that it models (`bpf/transit.bpf.c`). All slots of a table name one string, for the
-//! two hash differently; no acknowledgement is held, and no window capped.
+//! The data path of one edge, packet by packet, for tests that compare it with the program
+//! that it models (`bpf/transit.bpf.c`). All slots of a table name one string, because model
+//! and program use different hashes. No acknowledgement is held, and no window is capped.
 
 use super::packet::{Packet, Tuple};
 use super::path::{DataPath, NO_STRING};
@@ -8,11 +8,11 @@ use super::plan::{Limits, Plan};
 use holdfast_edge::strings::{SLOTS, Table};
 use holdfast_wire::packet::{Checksum, Flags, TcpPacket};
 
-/// What is remembered of a flow.
+/// What the data path remembers about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StringWords {
     pub string: usize,
-    /// Its first one.
+    /// The flow's first string.
     pub home: usize,
 }
 
@@ -24,11 +24,12 @@ pub struct StringShown {
     pub string: Option<usize>,
 }
 
-/// See the module.
+/// The model; see the module.
 pub struct TransitModel(DataPath);
 
 impl TransitModel {
-    /// An edge with so many strings that follows so many flows.
+    /// An edge with this many strings, all the same, that tracks at most `flows_max` flows.
+    /// `leads`: it is the near edge; `return_all`: flows return to their first strings.
     #[must_use]
     pub fn new(strings: usize, flows_max: usize, leads: bool, return_all: bool) -> Self {
         let mut plan = Plan {
@@ -51,13 +52,17 @@ impl TransitModel {
         self.0.copies.copying = on;
     }
 
-    /// A packet from outside; the string that it goes into.
+    /// Handles a packet from outside; returns the string that it goes into, and what the
+    /// cache is shown.
     pub fn goes_in(&mut self, bytes: &[u8]) -> (Option<usize>, Option<StringShown>) {
         let string = self.0.goes_in(0, &packet(bytes, true));
         (string, self.shown())
     }
 
-    /// A packet comes out of a string.
+    /// Handles a packet out of a string; returns what the cache is shown.
+    ///
+    /// # Panics
+    /// If it is held: the model holds no packets.
     pub fn comes_out(&mut self, bytes: &[u8], string: usize) -> Option<StringShown> {
         let went_on = self.0.comes_out(0, &packet(bytes, false), string);
         assert!(went_on.is_some(), "nothing is held");
@@ -69,19 +74,19 @@ impl TransitModel {
         Some(StringShown { into, string: (way != NO_STRING).then_some(way.into()) })
     }
 
-    /// What is remembered of the flow of this client's port.
+    /// What is remembered about the flow of this client's port.
     #[must_use]
     pub fn words(&self, port: u16) -> Option<StringWords> {
         self.0.words(&tuple(port))
     }
 
-    /// Packets that came out of a string.
+    /// Number of packets that came out of a string.
     #[must_use]
     pub fn traffic(&self, string: usize) -> u64 {
         self.0.traffic[string]
     }
 
-    /// Flows that were given another string, or their first one again.
+    /// Number of flows that were moved to another string, or back to their first one.
     #[must_use]
     pub fn moved(&self) -> u64 {
         self.0.moved

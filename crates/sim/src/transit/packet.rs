@@ -1,21 +1,21 @@
-//! The packets in the strings: segments of senders beside the near edge, and
-//! acknowledgements of receivers beside the far one.
+//! The packets in the strings: segments of senders near one edge, and acknowledgements of
+//! receivers near the other one.
 
 use crate::spread::mix;
 use holdfast_edge::{Direction, Passing, Recovery, Slabs};
 use holdfast_wire::seq::SeqNo;
 
-/// Size of the headers, in bytes.
+/// Size of the IPv4 and TCP headers with timestamps, in bytes.
 pub const HEADER: usize = 52;
 
-/// A connection's ends: the sender's number, and its port.
+/// A connection's four-tuple: the sender's number, and its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tuple {
     pub sender: u16,
     pub port: u16,
 }
 
-/// A packet; its payload is named by its place in the stream.
+/// A packet. It has no payload, only a sum that is computed from its place in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub tuple: Tuple,
@@ -36,7 +36,7 @@ impl Packet {
         (HEADER + usize::from(self.len)) as u64
     }
 
-    /// The number after its last one.
+    /// The sequence number after its last one.
     pub fn end(&self) -> SeqNo {
         self.seq.plus(u64::from(self.len) + u64::from(self.syn) + u64::from(self.fin))
     }
@@ -83,7 +83,7 @@ impl Packet {
             direction: if into { Direction::IntoCluster } else { Direction::OutOfCluster },
             seq: self.seq,
             end: self.end(),
-            // The first packet of a handshake acknowledges nothing.
+            // A sender's SYN acknowledges nothing.
             ack: (!self.syn || !self.is_data).then_some(self.ack),
             is_syn: self.syn,
             is_end: false,
@@ -93,7 +93,7 @@ impl Packet {
         }
     }
 
-    /// The flow's name at an edge: that of its data's direction.
+    /// The flow's key at an edge; each direction of its data has a key of its own.
     pub fn key(&self, into: bool) -> u64 {
         let tuple = u64::from(self.tuple.sender) << 16 | u64::from(self.tuple.port);
         tuple << 1 | u64::from(self.is_data != into)

@@ -1,6 +1,6 @@
-//! An edge's data path, as `bpf/transit.bpf.c`, `bpf/recover.h` and `bpf/regulate.h`
-//! have it: which string a packet goes into, what is copied of it, and which window it
-//! may advertise. Its maps live on when the daemon dies.
+//! A model of an edge's data path, `bpf/transit.bpf.c`, `bpf/recover.h` and
+//! `bpf/regulate.h`: which string a packet goes into, what is copied of it, and which window
+//! it may advertise. Its maps outlive the daemon.
 
 use super::model::StringWords;
 use super::packet::{Packet, Tuple};
@@ -16,10 +16,10 @@ use std::convert::Infallible;
 
 /// Number that stands for no string.
 pub const NO_STRING: u16 = 255;
-/// Most copies that are taken at a time.
+/// Most copies that are handled in one call.
 const SHARE: usize = 64;
 
-/// Place of a flow.
+/// The strings of a flow: the one that it uses, and its first one.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     string: usize,
@@ -34,33 +34,34 @@ pub struct Copied {
     held: bool,
 }
 
-/// A packet that the edge's daemon sends by itself.
+/// A packet that the edge's daemon sends itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Sent {
-    /// Resent, into a string.
+    /// Resent into a string.
     Into(usize, Packet),
-    /// Resent, or released, out of the strings.
+    /// Resent to outside.
     Out(Packet),
+    /// A held acknowledgement, sent on to outside.
     Released(Packet),
 }
 
-/// Copies, and what becomes of them.
+/// The ring of copies, and the packets that the cache sends.
 pub struct Copies {
     pub copying: bool,
     ring: VecDeque<Copied>,
     ring_max: usize,
     pub lost: u64,
-    /// Until when bare acknowledgements wait; `None`: they do not.
+    /// Until when bare acknowledgements are held; `None`: they are not.
     hold: Option<Ns>,
     pub holds: u64,
     now: Ns,
-    /// The current string for each number of a path.
+    /// For each string that cached packets went into, the string into which they are resent.
     pub exits: BTreeMap<u16, usize>,
     pub sent: Vec<Sent>,
     /// Number of packets that could not be resent.
     pub failed: u64,
     sack: BTreeMap<Tuple, bool>,
-    /// For a test of the judges: packets that come late.
+    /// Mutation: packets that are resent in reverse order.
     behind: Vec<Packet>,
     mutation: Option<Mutation>,
 }
@@ -134,7 +135,7 @@ impl DataPath {
         self.flows.len()
     }
 
-    /// What is remembered of a flow.
+    /// What is remembered about a flow.
     pub fn words(&self, tuple: &Tuple) -> Option<StringWords> {
         self.flows.get(tuple).map(|&Flow { string, home }| StringWords { string, home })
     }
@@ -181,8 +182,7 @@ impl DataPath {
         Some(string)
     }
 
-    /// Learns from a packet out of a string where the other edge has put its
-    /// flow.
+    /// Learns from a packet out of a string which string the other edge uses for its flow.
     fn learn(&mut self, tuple: Tuple, string: usize) {
         if !self.is_usable(string) {
             return;
@@ -195,7 +195,7 @@ impl DataPath {
         }
     }
 
-    /// Takes a packet from outside; returns the string that it goes into.
+    /// Handles a packet from outside; returns the string that it goes into.
     pub fn goes_in(&mut self, now: Ns, packet: &Packet) -> Option<usize> {
         let string = match self.mutation {
             Some(Mutation::Sprays) => {
@@ -216,8 +216,7 @@ impl DataPath {
         string
     }
 
-    /// Takes a packet out of a string; returns it as it goes on, unless it is
-    /// held.
+    /// Handles a packet out of a string; returns the packet to be sent on, unless it is held.
     pub fn comes_out(&mut self, now: Ns, packet: &Packet, string: usize) -> Option<Packet> {
         let mut packet = *packet;
         self.learn(packet.tuple, string);
@@ -229,12 +228,12 @@ impl DataPath {
         (!held).then_some(packet)
     }
 
-    /// For a test of the judges: whether tables stay unchanged.
+    /// Whether a mutation keeps the tables unchanged.
     pub fn is_stubborn(&self) -> bool {
         self.mutation == Some(Mutation::TablesStay)
     }
 
-    /// For a test of the judges: the table does not keep that it was closed by hand.
+    /// Whether a mutation makes the table forget that the edge was closed by hand.
     pub fn is_forgetful(&self) -> bool {
         self.mutation == Some(Mutation::ForgetsClosed)
     }
@@ -290,7 +289,7 @@ impl Copies {
         held
     }
 
-    /// The oldest copy: whether it went in, and which way.
+    /// Removes the oldest copy; returns whether it went into a string, and which one.
     pub fn take_shown(&mut self) -> Option<(bool, u16)> {
         self.ring.pop_front().map(|copied| (copied.into, copied.way))
     }
@@ -303,8 +302,7 @@ impl Copies {
         self.now = now;
     }
 
-    /// The window of the last held acknowledgement, which may be less than its
-    /// receiver's.
+    /// The window of the newest copy, which may be less than its receiver has `offered`.
     pub fn last_window(&self, offered: u32) -> u32 {
         self.ring.back().map_or(offered, |it| it.packet.window)
     }
@@ -313,8 +311,7 @@ impl Copies {
         self.ring.len()
     }
 
-    /// Notes that the daemon dies: what it held is lost, and nothing is held for
-    /// longer than planned. Returns the number of acknowledgements.
+    /// The daemon dies: held acknowledgements in the ring are lost. Returns their number.
     pub fn daemon_dies(&mut self) -> u64 {
         self.sent.clear();
         let held = self.ring.iter().filter(|it| it.held).count() as u64;
@@ -337,7 +334,7 @@ impl HalrHost for Copies {
     fn set_copying(&mut self, on: bool) -> Result<(), Infallible> {
         self.copying = on;
         if !on {
-            // Held packets are not discarded with the rest: nobody would send them.
+            // This also loses held acknowledgements that were not drained, as in reality.
             self.ring.clear();
         }
         Ok(())
@@ -388,7 +385,7 @@ impl HalrHost for Copies {
             packet.sum ^= 1;
         }
         if self.mutation == Some(Mutation::ResendsLast) {
-            // The head comes behind the tail.
+            // Everything so far is sent again, the last packet first.
             self.behind.push(packet);
             let Some(string) = self.exits.get(&resend.packet.tag) else { return };
             self.sent.clear();

@@ -9,7 +9,7 @@ use std::fmt;
 
 pub(super) const MS: Ns = 1_000_000;
 
-/// One chain of middleboxes.
+/// A string: a chain of middleboxes, with the same properties in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct StringPlan {
     pub bytes_per_s: u64,
@@ -22,15 +22,15 @@ pub struct StringPlan {
 #[derive(Clone, Copy, Debug)]
 pub struct SenderPlan {
     pub start: Ns,
-    /// Bytes of one connection.
+    /// Number of bytes sent on one connection.
     pub bytes: u64,
     /// Time until the next connection.
     pub think: Ns,
     pub reuses_port: bool,
-    /// Whether it leaves without a word in the middle of its first connection.
+    /// Whether it stops in the middle of its first connection, without ending it.
     pub vanishes: bool,
     pub sack: bool,
-    /// What its receiver promises at a time.
+    /// The window that its receiver advertises, in bytes.
     pub window: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct SenderPlan {
 pub struct Limits {
     /// Most flows that have a string of their own, at each edge.
     pub flows_max: usize,
-    /// Most flows that are counted and capped.
+    /// Most flows that are measured and capped.
     pub regulated_max: usize,
     /// Most copies on their way to the cache.
     pub ring_max: usize,
@@ -103,8 +103,7 @@ pub enum Fault {
         edge: usize,
         lasts: Ns,
     },
-    /// The edge's machine stands still; its clock goes on, stands still or
-    /// leaps.
+    /// The edge's machine is suspended; meanwhile its clock continues, stands still or jumps.
     Freeze {
         edge: usize,
         lasts: Ns,
@@ -120,7 +119,7 @@ pub enum Fault {
     },
 }
 
-/// What a mutation breaks in the model, to prove that a judge sees it.
+/// A mutation: what is deliberately wrong in the model, to prove that a checker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// Dead strings are used like others.
@@ -129,21 +128,21 @@ pub enum Mutation {
     ResendsOther,
     /// The last packet of a flow is resent, again and again.
     ResendsLast,
-    /// Windows are cut to the cap, whatever was promised.
+    /// Windows are cut to the cap, even below what was advertised before.
     ShrinkWindow,
     /// Windows are not capped.
     NeverCapped,
-    /// Every other sender has another window.
+    /// Every other sender gets another window.
     CapsUnfairly,
-    /// Acknowledgements that are held are not sent on.
+    /// Held acknowledgements are never sent on.
     KeepsHeld,
     /// The cache has no limit.
     NoLimit,
-    /// Everything is shown as unchanged.
+    /// The status always says that the group is protected.
     ShowsProtected,
     /// Packets of flows go through all strings in turn.
     Sprays,
-    /// A table does not keep that its edge was closed by hand.
+    /// A table forgets that its edge was closed by hand.
     ForgetsClosed,
 }
 
@@ -161,20 +160,20 @@ pub struct Plan {
     pub always: bool,
     /// Rate control; `None`: windows are never capped.
     pub regulate: Option<PfrcSettings>,
-    /// Time between senders and the near edge, and between receivers and the
-    /// far one.
+    /// One-way delay between senders and the near edge, and between receivers and the far
+    /// one.
     pub access: Ns,
     pub clocks: [ClockPlan; 2],
     pub load_until: Ns,
-    /// When the run ends, whatever is under way.
+    /// When the run ends, even if connections are open.
     pub stops_at: Option<Ns>,
-    /// Faults in their order.
+    /// Faults, in the order of their times.
     pub faults: Vec<(Ns, Fault)>,
     pub mutation: Option<Mutation>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 61);
@@ -183,7 +182,7 @@ impl Plan {
         let mut at = rng.range(1500 * MS, 3000 * MS);
         for _ in 0..rng.pick(&[0, 1, 1, 2, 3, 4]) {
             faults.push((at, draw_fault(&mut rng, count)));
-            // Sometimes at the same time.
+            // Some faults begin at the same time.
             at += if rng.one_in(4) { 0 } else { rng.spread(MS, 3000 * MS) };
         }
         Self {

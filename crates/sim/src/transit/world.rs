@@ -15,16 +15,16 @@ use holdfast_edge::Halr;
 use holdfast_member::shown::Protection;
 use holdfast_member::transit::beat::Beat;
 
-/// Time after the last fault by which everything has come to an end.
+/// Time after the last fault by which all connections must have ended, in ns.
 const REST: Ns = 25_000 * MS;
 const LOOK_EVERY: Ns = 25 * MS;
-/// Most events of a run: more than any needs.
+/// Most events of a run, more than any run needs.
 const EVENTS_MAX: u64 = 3_000_000;
 const BEAT_BYTES: u64 = 88;
-/// Copies in the ring at which the daemon is woken.
+/// Number of copies in the ring at which the daemon is woken.
 const WAKE_AT: usize = 512;
-/// Most that a cache may take beside its memory, in bytes: chunks of the shelf,
-/// and of the lists.
+/// Memory that a cache may take beyond its limit, in bytes: chunks of the packet store
+/// (`Slabs`), and of the lists.
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// What goes through a string.
@@ -36,9 +36,9 @@ pub enum Thing {
 
 pub enum Event {
     Sender(u16),
-    /// A packet from outside, to this edge.
+    /// A packet from outside arrives at this edge.
     AtEdge(usize, Packet),
-    /// Something out of a string, at this edge.
+    /// Something arrives at this edge, out of this string.
     Out(usize, usize, Thing),
     AtSender(Packet),
     AtReceiver(Packet),
@@ -54,7 +54,7 @@ pub struct Way {
     pub cuts: u32,
     pub loss: u64,
     free_at: Ns,
-    /// The last heartbeat that passed, for a middlebox that resends it.
+    /// The last heartbeat that passed, which a middlebox may resend.
     recorded: Option<Beat>,
 }
 
@@ -68,7 +68,7 @@ pub struct World {
     pub edges: [Edge; 2],
     /// For each string, the direction to the far edge, and the one back.
     pub ways: Vec<[Way; 2]>,
-    /// For each string, how often a middlebox resends what it has recorded.
+    /// For each string, the number of faults that make a middlebox resend its heartbeats.
     pub replays: Vec<u32>,
     senders: Vec<Sender>,
     wakes: Vec<Option<Ns>>,
@@ -246,7 +246,7 @@ impl World {
 
     // Edges.
 
-    /// Takes a packet that comes to an edge from outside.
+    /// Handles a packet that arrives at an edge from outside.
     fn at_edge(&mut self, edge: usize, packet: &Packet) {
         if self.edges[edge].frozen.is_some() {
             return;
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Takes something that comes out of a string at an edge.
+    /// Handles a packet or a heartbeat that arrives at an edge out of a string.
     fn out_of_string(&mut self, edge: usize, string: usize, thing: Thing) {
         if self.edges[edge].frozen.is_some() {
             return;
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// Carries out what the machines want.
+    /// Carries out the requests of an edge's machines.
     fn carry(&mut self, edge: usize) {
         for (what, words) in std::mem::take(&mut self.edges[edge].wire.notes) {
             self.say(|| format!("{}: {what}: {words}", NAMES[edge]));

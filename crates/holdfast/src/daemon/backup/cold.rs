@@ -15,19 +15,20 @@ use holdfast_wire::log::{Header, record_len};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Why there is no second spool.
+/// Error when there is no second spool.
 const NOTHING: &str = "the log was not kept for it";
 
-/// Bytes of the log that come while the server is being built, and are kept in memory.
+/// Most bytes of the log that are kept in memory while the server is being built.
 const LATE_BYTES_MAX: usize = 64 << 20;
 
-/// See the module.
+/// A cold backup's spool, and then the server that is built from it.
 pub struct Cold {
+    /// Position in the primary's log at which the log behind the image begins, in bytes.
     log_from: u64,
     stage: Stage,
     trouble: Option<String>,
     settings: Settings,
-    /// After so much log a new image is due.
+    /// Bytes of log after which a new image is due.
     renew_after: u64,
 }
 
@@ -43,17 +44,18 @@ struct Keeping {
     /// Bytes of the spool's log that are older than its image.
     skipped: u64,
     image_is_whole: bool,
-    /// The machine knows that the server can be built.
+    /// Whether the machine was told that the server can be built.
     is_told: bool,
-    /// What is to take the spool's place.
+    /// The second spool, which is to take this one's place.
     next: Option<Next>,
 }
 
 /// A second spool, whose log begins before its image.
 struct Next {
     spool: Spool,
-    /// Position of its log's beginning, and of its image once that is taken.
+    /// Position in the primary's log at which this spool's log begins, in bytes.
     from: u64,
+    /// Position of its image; `None` until that is taken.
     log_from: Option<u64>,
     image_is_whole: bool,
     /// Why it cannot be kept.
@@ -79,12 +81,12 @@ struct Building {
     reading: Reading,
     /// `None` once the server runs.
     making: Option<Making>,
-    /// What has come since.
+    /// Records that have come since, in order.
     late: VecDeque<(Header, Vec<u8>)>,
     late_bytes: usize,
 }
 
-/// Refuses an image whose server a takeover could not build here.
+/// Refuses an image of a server that would not fit into this host's free memory.
 fn has_memory_for(image_bytes: u64) -> Result<(), String> {
     let free = process::memory_available().map_err(|error| error.to_string())?;
     if image_bytes > free {
@@ -96,14 +98,15 @@ fn has_memory_for(image_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// How a server was built.
+/// The result of building a server.
 pub type Made = Result<Server, SnapshotError>;
 
 impl Cold {
-    /// An image of at most so many bytes comes, of a server whose log begins at `log_from`.
+    /// Begins a spool for an image of at most `image_bytes` bytes, of a server whose log begins
+    /// at `log_from`.
     ///
     /// # Errors
-    /// In words: there is no room for it, or would be none for its server.
+    /// A text: no room on the disk for the image, or no memory for its server.
     pub fn begin(config: &Config, log_from: u64, image_bytes: u64) -> Result<Self, String> {
         has_memory_for(image_bytes)?;
         let settings = Settings {
@@ -120,7 +123,7 @@ impl Cold {
         Ok(Self { log_from, stage, trouble: None, settings, renew_after })
     }
 
-    /// The spool to which an image comes.
+    /// The spool that an image is being written to, and its mark that the image is whole.
     fn arriving(&mut self) -> Option<(&mut Spool, &mut bool)> {
         let Stage::Keeping(keeping) = &mut self.stage else { return None };
         Some(match &mut keeping.next {
@@ -151,10 +154,11 @@ impl Cold {
         }
     }
 
-    /// From here on the log is kept a second time.
+    /// Begins a second spool: from here on every record is kept twice, until
+    /// [`Self::end_renewal`].
     ///
     /// # Errors
-    /// In words.
+    /// A text: there is no first spool, or the second cannot be made.
     pub fn begin_renewal(&mut self) -> Result<(), String> {
         let (from, _) = self.progress(None);
         let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
@@ -164,10 +168,11 @@ impl Cold {
         Ok(())
     }
 
-    /// An image comes that belongs to this position of the log.
+    /// Accepts an image of at most `image_bytes` bytes, taken at position `log_from` of the log,
+    /// for the second spool.
     ///
     /// # Errors
-    /// In words.
+    /// A text: there is no second spool, or its log begins later, or room or memory is lacking.
     pub fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
         has_memory_for(image_bytes)?;
         let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
@@ -177,10 +182,10 @@ impl Cold {
         Ok(())
     }
 
-    /// Whether all that has come of it is on the disk, and the log has come to its position.
+    /// Whether the new image is whole and on the disk, and the log has reached its position.
     ///
     /// # Errors
-    /// It cannot be kept, in words.
+    /// A text: why the second spool cannot be kept.
     pub fn is_renewal_kept(&mut self, now: Instant) -> Result<bool, String> {
         let (at, _) = self.progress(None);
         let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
@@ -193,7 +198,7 @@ impl Cold {
         Ok(*image_is_whole && is_written && log_from.is_some_and(|log_from| log_from <= at))
     }
 
-    /// The new one takes the place of what was kept, or is dropped.
+    /// Puts the second spool in the first one's place if it `replaces` that; else drops it.
     pub fn end_renewal(&mut self, replaces: bool) {
         let Stage::Keeping(keeping) = &mut self.stage else { return };
         let Some(next) = keeping.next.take().filter(|_| replaces) else { return };
@@ -203,7 +208,8 @@ impl Cold {
         self.log_from = log_from;
     }
 
-    /// What is newly made: the server, or (`Some(None)`) all that one can be built of.
+    /// What has been completed since the last call: the server, or (`Some(None)`) the spool,
+    /// from which a server can be built.
     pub fn made(&mut self) -> Option<Option<Made>> {
         match &mut self.stage {
             Stage::Keeping(keeping) => {
@@ -220,7 +226,7 @@ impl Cold {
         }
     }
 
-    /// Keeps a record; whether there was room.
+    /// Keeps a record of the log; false if there was no room.
     pub fn keep(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         match &mut self.stage {
             Stage::Keeping(keeping) => {
@@ -252,8 +258,8 @@ impl Cold {
         }
     }
 
-    /// Bytes of the log: those that have come, and those that count as executed. What is kept
-    /// does, for nobody waits for it.
+    /// Positions in the log, in bytes: up to where it has come, and up to where it counts as
+    /// executed. What is in the spool counts as executed, since nobody waits for it.
     pub fn progress(&self, replica: Option<&Server>) -> (u64, u64) {
         let left = match &self.stage {
             Stage::Keeping(keeping) => {
@@ -279,19 +285,19 @@ impl Cold {
         }
     }
 
-    /// Looks whether it can go on.
+    /// Checks whether the spool still works, and notes why if it does not.
     pub fn look(&mut self, now: Instant) {
         if let (Stage::Keeping(keeping), None) = (&mut self.stage, &self.trouble) {
             self.trouble = keeping.spool.trouble(now);
         }
     }
 
-    /// Why no server can be built of it.
+    /// Why no server can be built from the spool; `None`: one can.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// Why a new image is due.
+    /// Why a new image is due; `None`: none is.
     pub fn outgrown(&self) -> Option<String> {
         let Stage::Keeping(keeping) = &self.stage else { return None };
         let max = self.renew_after;
@@ -299,7 +305,7 @@ impl Cold {
         is_long.then(|| format!("a new image is due: it has {} MB of log", max >> 20))
     }
 
-    /// What lies on the disk, and may, in bytes.
+    /// Bytes on the disk, and the most that there may be.
     pub fn used(&self) -> Option<(u64, u64)> {
         match &self.stage {
             Stage::Keeping(keeping) => {
@@ -311,7 +317,7 @@ impl Cold {
         }
     }
 
-    /// Hundredths of what is kept that the server is built of by now.
+    /// Percentage of the spool that has been read to build the server.
     pub fn percent(&self) -> Option<u64> {
         match &self.stage {
             Stage::Building(building) => {
@@ -326,7 +332,7 @@ impl Cold {
         (self.stage, self.trouble) = (Stage::Nothing, Some(why));
     }
 
-    /// Whether nothing is left of it: the server has all of the log.
+    /// Whether the spool is used up: the server is built and has been given all of the log.
     pub fn is_over(&self) -> bool {
         match &self.stage {
             Stage::Building(building) => {
@@ -337,8 +343,8 @@ impl Cold {
         }
     }
 
-    /// The log goes to the server, as far as that has room; whether nothing is left that one
-    /// could take.
+    /// Gives the log to the server, as far as that has room; true if nothing is left that a
+    /// server could take now.
     pub fn feed(&mut self, replica: Option<&Server>) -> bool {
         self.look(Instant::now());
         let Stage::Building(building) = &mut self.stage else {
@@ -375,7 +381,7 @@ impl Building {
 }
 
 impl BackupDaemon<'_, '_> {
-    /// A takeover needs the server: it is built of what is kept.
+    /// Begins to build the server from the spool, because a takeover needs it.
     pub(super) fn build(&mut self) {
         let copying = self.copying();
         let Some(cold) = &mut self.cold else { return };

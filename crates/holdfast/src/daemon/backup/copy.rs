@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Instant;
 
-/// Part of the free memory that an image may take, as a divisor: the server made from it
-/// needs as much, and arrived pieces and the log come on top.
+/// Divisor of the free memory that gives an image's largest size: the server made from it
+/// needs as much again, and arrived pieces and the log come on top.
 const FREE_PART: u64 = 3;
 /// Most bytes of the log that are kept until the server can take them.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
-/// The arriving image and log; see the module.
+/// The image that is arriving, and the log that follows it.
 pub struct Incoming {
     /// `None` once the server runs.
     making: Option<Making>,
@@ -46,8 +46,8 @@ impl Incoming {
     }
 }
 
-/// A reason for the other member to repeat, which could not say where `here`
-/// is.
+/// The reason why no server could be made from the image, with the name of this host (`here`)
+/// in it, because the other member repeats it.
 fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
     let why = why.strip_prefix("it cannot be rebuilt: ").unwrap_or(&why);
@@ -135,7 +135,7 @@ impl BackupDaemon<'_, '_> {
         };
         let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
         if self.cold.is_some() {
-            // The replica's clients wait.
+            // A takeover waits for this server, and clients with it.
             self.hurry();
         }
         Some(made.map_err(|error| cannot_be_made(&self.node.me.name, &error)))
@@ -173,8 +173,9 @@ impl BackupDaemon<'_, '_> {
         is_empty
     }
 
-    /// Writes what is known about connections that the replica has reached into its table.
-    /// With very many of them it takes no more than a fifth of the time.
+    /// Writes what clients have acknowledged into the replica's table, for connections that the
+    /// replica has reached. With very many of them it uses no more than a fifth of this
+    /// thread's time: it pauses for four times as long as it took.
     fn settle_notes(&mut self) {
         let Some(replica) = &self.replica else { return };
         let now = Instant::now();
@@ -209,7 +210,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// The log is kept a second time from here on, for a new image.
+    /// Begins to keep the log a second time, for a new image.
     pub(super) fn begin_second(&mut self) -> Result<(), String> {
         self.cold.as_mut().ok_or("there is no spool")?.begin_renewal()?;
         let is_over = |(accept, bytes): (&u32, &u64)| (*bytes == u64::MAX).then_some(*accept);
@@ -217,8 +218,8 @@ impl BackupDaemon<'_, '_> {
         Ok(())
     }
 
-    /// See [`BackupHost::end_renewal`](holdfast_member::backup::BackupHost::end_renewal). In the new
-    /// image nothing is to be noted of connections that were over before it.
+    /// See [`BackupHost::end_renewal`](holdfast_member::backup::BackupHost::end_renewal). In the
+    /// new image, connections that were over before it need no note.
     pub(super) fn end_second(&mut self, replaces: bool) {
         self.cold.iter_mut().for_each(|cold| cold.end_renewal(replaces));
         for accept in std::mem::take(&mut self.over_before) {
@@ -228,7 +229,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Notes that the client has acknowledged this much; `u64::MAX`: the
+    /// Notes that the client has acknowledged `bytes` bytes of output; `u64::MAX`: the
     /// connection is over.
     pub(super) fn note(&mut self, accept: u32, bytes: u64) {
         if waits(self.replica.as_ref(), accept, bytes) {
@@ -260,14 +261,15 @@ pub(super) fn feed_kept(
     records.is_empty()
 }
 
-/// Writes it into the replica's table; true if the replica has not reached that connection
-/// yet.
+/// Writes the acknowledged `bytes` into the replica's table; true if the replica has not
+/// reached that connection yet.
 fn waits(replica: Option<&Server>, accept: u32, bytes: u64) -> bool {
     let Some(replica) = replica else { return true };
     let entry = replica.memory.entry(accept);
     let conn = entry.conn.load(Relaxed);
     if conn != accept {
-        // Accept numbers of one place follow each other.
+        // One entry serves many connections in turn, with growing accept numbers: a smaller
+        // one than ours means that the replica has not come to ours yet.
         return conn == NO_CONN || accept.wrapping_sub(conn) as i32 > 0;
     }
     entry.acked_bytes.fetch_max(bytes, Release);

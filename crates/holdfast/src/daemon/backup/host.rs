@@ -27,13 +27,13 @@ use holdfast_wire::shm::mode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// Why a hot backup has no new image.
+/// Error when a hot backup is asked for a new image.
 const NO_SPOOL: &str = "there is no spool";
 
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 pub(super) const REPLICA_PRIORITY: i32 = 5;
 
-/// The server's processes, as far as they are in its log.
+/// The server's processes whose calls are in its log: all of a family, else the main one.
 fn processes(replica: &Server) -> Vec<u32> {
     match replica.memory.is_family() {
         true => process::family(replica.pid()),
@@ -73,8 +73,8 @@ impl BackupDaemon<'_, '_> {
         self.replica.as_ref().map(|replica| &replica.memory)
     }
 
-    /// Lets the gate take over a connection that the takeover carries over, for a
-    /// member that joins later.
+    /// Makes the gate know a connection that the takeover carries over, which a member that
+    /// joins later needs.
     fn adopt(&mut self, restore: &Restore<'_>, socket: u64) {
         let Restore { record, closing, .. } = *restore;
         let fin_seen = u64::from(closing.client_fin);
@@ -146,7 +146,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
 
     fn stand_by(&mut self) {
         let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
-            // Only to tell a returning member the state of things.
+            // Only to tell a returning member why it cannot join.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
             (Alone::new(), listener)
         });
@@ -158,7 +158,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         let memory = self.replica.as_ref().map(|replica| &replica.memory);
         alone.turn(self.node, listener.as_mut(), memory);
         self.alone = Some((alone, listener));
-        // Slots are freed as soon as the takeover is over, which is soon.
+        // Slots of ended connections are freed when the takeover is over, which is soon.
         heed("the gate's limit", self.gate.mind_slots(MINDED));
     }
 
@@ -227,7 +227,7 @@ impl FollowHost for BackupDaemon<'_, '_> {
     }
 
     fn acked(&mut self, accept: u32, bytes: u64) {
-        // Everything has been noted about a connection that is over.
+        // `u64::MAX` would say that the connection is over; that is noted elsewhere.
         self.note(accept, bytes.min(u64::MAX - 1));
     }
 
@@ -292,7 +292,7 @@ impl FollowHost for BackupDaemon<'_, '_> {
         let event = link.recv(Instant::now(), take);
         self.link = Some(link);
         let LinkEvent::Lost(error) = event else { return false };
-        // What it said before it went is not true of it any more.
+        // What the primary said before its channel broke may not be true any more.
         self.says = None;
         self.node.events.add("channel", format!("to the primary: {error}"));
         true
@@ -392,7 +392,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
             taken.map_err(|error| format!("the service address {ip}: {error}"))?;
         }
         for ip in self.node.config.service_ips() {
-            // Without its route the server still gets what clients send.
+            // Even without that route the server gets what clients send.
             if let Err(error) = self.sockets.addresses.wait_local(&mapped(ip)) {
                 self.node.events.add("address", format!("{ip}: {error}"));
             }

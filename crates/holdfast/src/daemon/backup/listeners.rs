@@ -1,5 +1,5 @@
-//! The replica's listeners in a takeover: made to listen, and once more after somebody
-//! else has released their port.
+//! The replica's listeners in a takeover: they are made to listen, and those whose port
+//! another process holds are tried again until it has released that port.
 
 use super::sockets;
 use crate::daemon::member::MemberContext;
@@ -16,8 +16,8 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 /// Listeners whose port somebody else holds.
 #[derive(Default)]
 pub struct Barred {
-    /// Each listener with the cookie of its socket: the server may have reused its
-    /// number since.
+    /// Each listener with the kernel's cookie of its socket: the server may have reused its
+    /// descriptor number since.
     listeners: Vec<(Listener, u64)>,
     again_at: Option<Instant>,
 }
@@ -52,7 +52,7 @@ impl Barred {
         self.again_at = Some(now + AGAIN_EVERY);
         for (l, cookie) in std::mem::take(&mut self.listeners) {
             let same = socket_of(node, server, &l).ok().filter(|(_, found)| *found == cookie);
-            // The server has closed it: it wants no clients there.
+            // The server has closed this listener in the meantime.
             let Some((fd, _)) = same else { continue };
             match revive(&fd, &l) {
                 Ok(()) => {

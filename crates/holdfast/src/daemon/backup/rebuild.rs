@@ -1,6 +1,6 @@
-//! A server that has fallen while it spoke alone is rebuilt on its own host (decision 31):
-//! a takeover from oneself. What the dead one's kernel still has of its connections goes
-//! first, without a word to their clients.
+//! Rebuilds a server on its own host after it has crashed while it ran alone (decision 31): a
+//! takeover from itself. First the sockets that the dead server has left in the kernel are
+//! destroyed, without a packet to their clients.
 
 use super::{BackupDaemon, Barred, Ended, SocketRestorer, TAP, TakeoverSockets};
 use crate::daemon::drive::drive;
@@ -21,22 +21,22 @@ use holdfast_wire::packet::mapped;
 use std::path::Path;
 use std::time::Instant;
 
-/// What is left of a server that has fallen.
+/// What is left of a server that has crashed, and is to be rebuilt.
 pub struct Fallen {
     pub machine: BackupMachine,
     pub kept: Kept,
-    /// It holds back what its kernel has still to say.
+    /// Holds back what the dead server's sockets would still send.
     pub gate: Gate,
 }
 
-/// Rebuilds it, and speaks again.
+/// Rebuilds the server, which then serves its clients again.
 ///
 /// # Errors
-/// What keeps it from that: interfaces, programs.
+/// When the interface is gone, or a program cannot be attached.
 pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<Ended> {
     let Fallen { mut machine, kept: Kept { tap, cold, unnoted, .. }, mut gate } = fallen;
     let (interface, services, pins) = (&node.me.interface, node.services(), node.pin_dir());
-    // From here on its kernel gets nothing that it could answer, and has nothing to say.
+    // From here on the dead server's sockets receive nothing, and soon are gone.
     let drop = node.attend_until(|| TapDrop::attach(interface, &services, &pins))?;
     let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
     DiagSocket::open()?.destroy_own(&ips, &node.config.service_ports())?;
@@ -90,16 +90,18 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
     }
 }
 
-/// What becomes of the files that a dead server has left in a state folder of that user's.
+/// What is done with the files that a dead server has left in a state folder, for the server's
+/// user and group ids.
 type Settles = fn(&Path, Option<(u32, u32)>) -> Result<(), SnapshotError>;
 
 impl BackupDaemon<'_, '_> {
-    /// The server is not rebuilt: its state folders are as it has left them.
+    /// Restores the state folders as the dead server has left them, because it is not rebuilt.
     pub(super) fn put_back(&self) -> anyhow::Result<()> {
         self.each_state_folder(settle)
     }
 
-    /// It has all of its log, and its state folders with it.
+    /// Removes the dead server's files, which were set aside: the rebuilt server has executed
+    /// all of the log, and has its own files.
     pub(super) fn forget_old(&self) {
         heed("state_dirs", self.each_state_folder(forget));
     }

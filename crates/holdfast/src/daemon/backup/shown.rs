@@ -1,4 +1,4 @@
-//! What the backup says about itself.
+//! What the backup reports about itself: its events, its state, and its counters.
 
 use super::{BackupDaemon, Cold, sockets};
 use crate::daemon::advice;
@@ -15,19 +15,19 @@ use holdfast_member::host::{Fault, MemberEvent};
 use holdfast_wire::message::{ConnKey, clip};
 use std::time::{Instant, SystemTime};
 
-/// Cause of a planned switchover, however it was learnt.
+/// Cause of a planned switchover, whichever way this member has learnt of it.
 const STOPPED: &str = "the primary was stopped";
 
-/// Remedy for a cold backup that has lost what it keeps.
+/// Remedy for a cold backup that has lost its spool.
 const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
 
-/// Why a server is left down that was killed while it was being rebuilt: what it was built of has
-/// been used up.
+/// Reason why a server that was killed while it was being rebuilt stays down: the spool that it
+/// was built from has been used up.
 const KILLED: &str = "it was killed while it was being rebuilt";
 
 fn state(fault: Fault) -> State {
     match fault {
-        // It will join again.
+        // These members join again by themselves.
         Fault::Unkept | Fault::Outgrown | Fault::Unreachable | Fault::Cut => State::Waiting,
         Fault::Diverged => State::Diverged,
         Fault::Hung => State::Hung,
@@ -53,7 +53,7 @@ impl BackupDaemon<'_, '_> {
         self.node.status.epoch = self.node.member.epoch;
         match *news {
             MemberEvent::Promotes { cause, stopped } => {
-                // Whatever the primary says from now on is said again.
+                // From now on only what the primary says next counts.
                 (self.refused, self.says, self.stopped) = (None, None, stopped);
                 let why = self.why(cause);
                 let what = if cause == Cause::Fallen { "rebuild" } else { "promote" };
@@ -98,7 +98,7 @@ impl BackupDaemon<'_, '_> {
             }
             MemberEvent::RenewedNot { reason } => self.node.events.add("not renewed", reason),
             MemberEvent::NotRebuilt { reason, input } => self.tell_not_rebuilt(reason, input),
-            // A primary's.
+            // Events of a primary only.
             MemberEvent::Keeps { .. } | MemberEvent::KeepsNot { .. } | MemberEvent::Fell { .. } => {
             }
             MemberEvent::HandsOver
@@ -111,7 +111,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Tells that this host's own server stays down.
+    /// Reports that this host's own server is not rebuilt and stays down.
     fn tell_not_rebuilt(&mut self, reason: &str, input: Option<ConnKey>) {
         let how = self.own_end;
         let is_killed = how == Some(Ending::Killed(libc::SIGKILL));
@@ -121,8 +121,8 @@ impl BackupDaemon<'_, '_> {
         self.node.set_fallen(how, &reason, input);
     }
 
-    /// Tells that the server was not built that a takeover needed, or would not be reached; the
-    /// edge was not asked, so that a primary which lives may go on.
+    /// Reports that the server which a takeover needed could not be built, or could not be
+    /// reached by clients. The edge was not asked, so a primary that still lives may go on.
     fn tell_unbuilt(&mut self, fault: Fault, reason: &str) {
         let node = &mut *self.node;
         node.other_says = None;
@@ -131,7 +131,7 @@ impl BackupDaemon<'_, '_> {
         node.set_state(Role::Backup, state(fault), &reason, &remedy);
     }
 
-    /// Tells that this is no backup any more.
+    /// Reports that this member is no backup any more.
     fn tell_given_up(&mut self, fault: Fault, reason: &str) {
         let has_ended = fault == Fault::Ended;
         if has_ended && self.replica.as_mut().is_some_and(Server::is_in_background) {
@@ -158,7 +158,7 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Tells that the replica has ended by itself.
+    /// Reports that the replica has ended by itself.
     fn tell_replicas_end(&mut self, reason: &str) {
         self.node.other_says = None;
         let (reason, remedy) = match self.own_end {
@@ -174,14 +174,14 @@ impl BackupDaemon<'_, '_> {
         self.node.set_state(Role::Backup, State::Ended, &reason, &remedy);
     }
 
-    /// Tells that a cold backup's server is built, and has its log to run.
+    /// Reports that a cold backup's server is built, and now has to execute the log.
     fn tell_built(&mut self, took: Nanos) {
         let ms = took.0 / 1_000_000;
         self.node.events.add("built", format!("the server, of its image, after {ms} ms"));
         self.node.status.counters.insert("spool.built_us".to_owned(), took.0 / 1000);
     }
 
-    /// Counts what a cold backup keeps.
+    /// Puts the size of a cold backup's spool into the status.
     fn count_spool(&mut self) {
         let Some(cold) = &self.cold else { return };
         let Some((bytes, bytes_max)) = cold.used() else { return };
@@ -204,8 +204,8 @@ impl BackupDaemon<'_, '_> {
         }
     }
 
-    /// Tells of a takeover. Until it is over, it protects nobody, and without the
-    /// edge it cannot succeed.
+    /// Reports a takeover that is under way. Until it is over this member protects nobody, and
+    /// without the edge it cannot succeed.
     fn tell_takeover(&mut self, cause: Cause, builds: bool) {
         let why = self.why(cause);
         if builds {
@@ -233,7 +233,7 @@ impl BackupDaemon<'_, '_> {
         self.node.set_state(role, State::Waiting, &reason, remedy);
     }
 
-    /// Tells how far the server is that a takeover needs.
+    /// Reports how much of the server that a takeover needs is built.
     fn tell_building(&mut self, why: &str) {
         let percent = self.cold.as_ref().and_then(Cold::percent).unwrap_or(100);
         let other = &self.node.other.name;
@@ -275,7 +275,7 @@ impl BackupDaemon<'_, '_> {
         node.set_alone(&reason);
     }
 
-    /// Judges this member by itself, and tells the primary, too.
+    /// Sets this member's own state, and tells it to the primary, too.
     fn judge(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
         self.has_served |= self.ports.is_listening();
@@ -286,7 +286,7 @@ impl BackupDaemon<'_, '_> {
                 format!("joins {}: {percent} % of the server is here", self.node.other.name);
             self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
-            // The member has said so.
+            // `is_whole` has set the state.
         } else {
             self.judge_replica();
         }
@@ -302,8 +302,8 @@ impl BackupDaemon<'_, '_> {
     /// Judges whether the replica could listen where its server does.
     fn judge_replica(&mut self) {
         let services = &self.node.config.group.services;
-        // Each look takes the server's sockets for a moment, so not at every report. If there
-        // is no replica, its services are looked at.
+        // Each look duplicates the server's sockets for a moment, so `taken` does not look at
+        // every report. Without a replica only the group's services are looked at.
         let replica = self.replica.as_ref();
         if replica.is_none() && self.cold.is_none() {
             return;
@@ -320,7 +320,7 @@ impl BackupDaemon<'_, '_> {
         let Some(replica) = &self.replica else {
             return node.set_state(Role::Backup, State::Protected, "", "");
         };
-        // Before the replica listens, nobody knows what would be in its way.
+        // Before the replica listens, nobody knows which ports it will need.
         let missing = match (replica.memory.is_attached(), self.ports.is_listening()) {
             (false, _) => "the replica has not started yet",
             (true, false) => "the replica does not listen yet",
@@ -358,8 +358,8 @@ impl BackupDaemon<'_, '_> {
         self.count_spool();
         let status = &mut self.node.status;
         count(&mut status.counters, "tapdrop", &self.drop.counters());
-        // Not while a server is being made from an image: its maker would be kept on
-        // that processor, too.
+        // Not while a server is being made from an image: the thread that makes it would be
+        // kept on that processor, too.
         let link = self.link.as_ref().filter(|_| self.incoming.is_none());
         if let Some(socket) = link.and_then(|link| link.socket()) {
             self.place.turn(socket);

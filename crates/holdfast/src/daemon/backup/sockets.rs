@@ -1,5 +1,6 @@
-//! The sockets of a takeover: the replica's table in the machine's form, and
-//! each verdict carried out on the very socket that the replica holds.
+//! The sockets of a takeover: reads the replica's table of connections for the state machine,
+//! and rebuilds each connection, as the machine decides, in the socket that the replica holds
+//! for it (TCP_REPAIR).
 
 use crate::daemon::heed;
 use holdfast_linux::listeners::Place;
@@ -22,27 +23,26 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-/// Size of a rebuilt socket's first buffers, in bytes; the kernel tunes them
-/// further.
+/// Size of each buffer of a rebuilt socket, in bytes, to begin with; the kernel tunes it later.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Lowest port that every user may listen at.
+/// Lowest port on which an unprivileged process may listen.
 const PRIVILEGED_PORTS: u16 = 1024;
 
-/// Time without a new acknowledgement after which a client is sent the rest again.
+/// Time without a new acknowledgement after which the rest is sent again to a client.
 const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 
-/// Time without progress after which a client is left to the kernel's own timer: it is gone, or
-/// reads nothing, and nobody may join before the last one is through.
+/// Time without progress after which a client is left to the kernel's own retransmission timer:
+/// it is gone or does not read, and no member may join while clients are still being nudged.
 const NUDGE_IDLE: Duration = Duration::from_secs(1);
 
-/// Time until a SYN-ACK is repeated for the first time (RFC 6298 §2).
+/// Time until a SYN-ACK is repeated for the first time: TCP's initial timeout (RFC 6298 §2).
 const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
 
-/// One connection that was carried over.
+/// One connection that a takeover has carried over.
 pub struct RestoredSocket {
-    /// The socket, held only until it lives: the server's close must be the
-    /// last one.
+    /// The socket; `None` once the takeover is done with it: from then on the server must be its
+    /// only holder, so that the server's close ends the connection.
     fd: Option<OwnedFd>,
     key: ConnKey,
     record: ConnRecord,
@@ -60,11 +60,11 @@ pub struct RestoredSocket {
     /// Whether the replica's next `accept` returns it.
     queued: bool,
     reinject: Vec<Vec<u8>>,
-    /// SYN-ACK to resend with every SYN of the client, until the client is heard otherwise;
-    /// and the time to resend it without one.
+    /// SYN-ACK to resend with every SYN of the client, until the client sends anything else.
     syn_ack: Option<Vec<u8>>,
+    /// When to resend it without a SYN.
     syn_ack_at: Instant,
-    /// Resends what may be lost until the client has all of it.
+    /// Resends what may be lost, until the client has acknowledged all of it.
     nudge: Option<Nudge>,
     acked: SeqNo,
     nudged_at: Instant,
@@ -78,16 +78,17 @@ pub struct RestoredSocket {
 pub struct SocketRestorer {
     pub sockets: Vec<RestoredSocket>,
     pub errors: Vec<String>,
-    /// Bytes of output that the replica may still keep.
+    /// Bytes of retained output that may still be copied from the replica, over all connections.
     room: Option<u64>,
 }
 
-/// Checks that a listener may be bound with the daemon's rights: those of the
-/// group's services, and what an unprivileged server could bind by itself. The
-/// table is only the server's word.
+/// Checks that a listener at `address`, a raw `sockaddr`, may be bound with the daemon's rights:
+/// at one of the group's services, or where the server could bind by itself. This is checked
+/// because the table is in memory that the server can write.
 ///
-/// If it may not.
-/// If not.
+/// # Errors
+/// `PermissionDenied`: `address` is no TCP address, or its port is privileged, the server does not
+/// run as root, and no service of the group is there.
 pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io::Result<()> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     let Some((ip, port)) = endpoint(address) else {
@@ -100,7 +101,7 @@ pub fn may_listen(address: &[u8], services: &[SocketAddr], as_root: bool) -> io:
     refused("it is no service of the group, and its port is a privileged one")
 }
 
-/// Places where the replica's server listens, as far as its table says so.
+/// Addresses and ports at which the replica's server listens, according to its table.
 pub fn listeners(replica: &Server) -> Vec<Place> {
     let place = |l: &Listener| {
         let (address, port) = endpoint(&l.addr[..(l.addr_len as usize).min(l.addr.len())])?;
@@ -125,10 +126,10 @@ fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
     Some((ip, port))
 }
 
-/// Those of the connections `accepts` that the parked replica has. Only their places are looked at:
-/// all of the table is 2 MB, which cost clients up to 14 ms.
+/// Those of the connections `accepts` that the parked replica has. Only their entries are read:
+/// reading all of the table, 2 MB, would delay clients by up to 14 ms.
 pub fn manifest(memory: &SharedMemory, accepts: &[u32]) -> Vec<ManifestConn> {
-    // A place may have gone to another connection, or be on its way to one.
+    // An entry may belong to another connection by now, or be about to.
     let of = |accept: &u32| {
         Some(memory.entry(*accept)).filter(|e| e.conn.load(Acquire) == *accept).and_then(entry)
     };
@@ -150,9 +151,10 @@ fn entry(e: &ConnEntry) -> Option<ManifestConn> {
     })
 }
 
-/// Retained output `[from, to)` of an accept number, from the replica's memory. Only
-/// the server says how much there is, so it is limited to what its shim can keep,
-/// and for all connections together to the replica's memory.
+/// Retained output `[from, to)` of the connection with this accept number, in stream offsets,
+/// read from the replica's memory. How much there is only the server says, so it is limited:
+/// per connection to what a shim can keep, over all connections to `room`, the size of the
+/// replica's memory.
 fn retained(
     replica: &Server,
     room: &mut u64,
@@ -216,8 +218,9 @@ fn is_ipv6(l: &Listener) -> bool {
 }
 
 impl SocketRestorer {
-    /// Rebuilds a connection in the replica's own socket, which does not speak yet.
-    /// Returns the kernel's cookie of the socket.
+    /// Rebuilds a connection in the replica's own socket, which sends nothing yet. Returns the
+    /// kernel's cookie of the socket; `None` if there is none, or the rebuild failed (see
+    /// `errors`).
     pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) -> Option<u64> {
         let done = self.carry(restore, replica).and_then(|carried| {
             let unread = [carried.unread.as_slice()];
@@ -241,8 +244,8 @@ impl SocketRestorer {
         }
     }
 
-    /// Shows each socket how far its client's clock had come, before the
-    /// sockets hear anybody.
+    /// Tells each socket the last timestamp of its client (RFC 7323 `TS.Recent`), before the
+    /// sockets receive anything from clients.
     pub fn show_clocks(&mut self, raw: &RawSender) {
         let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
         for c in &self.sockets {
@@ -253,8 +256,8 @@ impl SocketRestorer {
         }
     }
 
-    /// Sends output that no client has, and the ends of streams, and fills the
-    /// accept queue: all before the server writes again.
+    /// Writes retained output that no client has yet into the sockets, and fills the accept
+    /// queue: both before the server writes again.
     pub fn send_retained(&mut self, replica: &Server) {
         for c in &self.sockets {
             let Some(fd) = &c.fd else { continue };
@@ -275,10 +278,10 @@ impl SocketRestorer {
         }
     }
 
-    /// Tells every client what has arrived, plays the ends of streams, resends
-    /// what may be lost, and delivers what lay beyond holes. Then the
-    /// descriptors are closed: for a connection that the server has closed this
-    /// is the last one, and the kernel ends it.
+    /// Sends every client an ACK of what has arrived, brings half-closed connections into their
+    /// states, delivers segments that lay beyond holes, and resends what may be lost. Then the
+    /// descriptors are closed: for a connection that the server has closed this is the last
+    /// descriptor, and the kernel ends the connection.
     pub fn kick(&mut self, raw: &RawSender) {
         for c in &mut self.sockets {
             let _ = c.ack().map(|packet| raw.send(&packet));
@@ -327,13 +330,13 @@ impl SocketRestorer {
         }
     }
 
-    /// Begins again for clients that have made no progress: without timestamps
-    /// the kernel has no sample of the round trip, and its timer stands at
-    /// seconds.
+    /// Resends once more to clients that have made no progress. Without timestamps the kernel
+    /// has no sample of the round-trip time, and its retransmission timer stands at seconds.
     pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
         for c in self.sockets.iter_mut().filter(|c| now >= c.syn_ack_at) {
             let Some(packet) = &c.syn_ack else { continue };
-            // The same back-off as a kernel's (RFC 6298 §5.5).
+            // Exponential back-off, steeper than a kernel's (RFC 6298 §5.5: 1, 3, 7, 15 s):
+            // 1, 3, 9, 27 s after the takeover.
             c.syn_ack_at = now + 2 * (c.syn_ack_at - c.born);
             heed("a packet to a client", raw.send(packet));
         }
@@ -375,8 +378,8 @@ impl RestoredSocket {
         self.rcv_nxt.plus(self.unread.len() as u64)
     }
 
-    /// The clock that the rebuilt socket shows by now (RFC 7323 §5: an older value
-    /// would be dropped).
+    /// Timestamps (TSval and TSecr) for a segment to the client: the value that the rebuilt
+    /// socket's clock shows by now, in ms (RFC 7323 §5: an older one would be dropped).
     fn timestamps(&self) -> Option<(u32, u32)> {
         let elapsed_ms = self.born.elapsed().as_millis() as u32;
         self.tsval.map(|v| (v.wrapping_add(elapsed_ms), 0))
@@ -406,8 +409,8 @@ impl RestoredSocket {
         let unread = [self.unread.as_slice()];
         let Some(fd) = &self.fd else { return };
         let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
-        // Without a timestamp of its own the played packet cannot make the
-        // client's next one look old.
+        // The injected packet has no timestamp of its own, so it cannot make the client's next
+        // one look old (PAWS, RFC 7323 §5).
         if let Err(error) =
             repair::finish_closing(fd.as_fd(), &self.spec(&unread), None, &mut inject)
         {
@@ -459,7 +462,7 @@ impl SocketRestorer {
         }
         let under_way = (r.in_flight_end - r.snd_una_offset).min(in_flight.len() as u64);
         let rest = in_flight.split_off(under_way as usize);
-        // An acknowledged FIN lies behind the output.
+        // A FIN occupies one sequence number after the output.
         let behind_fin = u64::from(r.closing.server_fin_acked);
         Ok(RestoredSocket {
             fd: Some(fd),
@@ -489,7 +492,7 @@ impl SocketRestorer {
     }
 }
 
-/// A duplicate of the descriptor by which the server holds a connection.
+/// A duplicate of the server's descriptor of a connection.
 fn taken(replica: &Server, accept: Option<u32>, fd: RawFd) -> io::Result<OwnedFd> {
     match accept {
         Some(accept) => replica.take_connection(accept, fd),
@@ -497,7 +500,8 @@ fn taken(replica: &Server, accept: Option<u32>, fd: RawFd) -> io::Result<OwnedFd
     }
 }
 
-/// Memory that the server uses, in bytes; of a family with what its processes share.
+/// Memory that retained output may lie in, in bytes: all of the server's, or for a family of
+/// processes the memory that they share with this daemon.
 fn memory_bytes(replica: &Server) -> u64 {
     match replica.memory.is_family() {
         true => replica.memory.used_bytes(),

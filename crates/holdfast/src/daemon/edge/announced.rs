@@ -1,7 +1,7 @@
-//! Telling the neighbours where the edge is, when its daemon starts and when an interface of the
-//! edge has another hardware address: a host that was replaced, a driver or a bridge that was made
-//! anew. Whoever sends to the old one, members and clients' routers alike, would go on for as long
-//! as the entry lasts, which is a minute and more.
+//! Announces the edge's addresses to its neighbours (gratuitous ARP and its like) when its daemon
+//! starts, and when an interface of the edge has another hardware address: the host was replaced,
+//! or a driver or bridge was made anew. Without that, members and clients' routers would send to
+//! the old hardware address until their neighbour entry expires, after a minute or more.
 
 use crate::config::Config;
 use holdfast_linux::link::{Link, master_of};
@@ -9,10 +9,10 @@ use holdfast_linux::neighbour::{Announcer, own_addresses};
 use holdfast_wire::packet::mapped;
 use std::io;
 
-/// How often each change is announced, at one look after the other: nobody confirms.
+/// Number of announcements of each change, one per [`Announced::turn`]: nobody confirms them.
 const TIMES: u8 = 3;
 
-/// Where the neighbours were told that the edge is.
+/// The addresses that were last announced to the neighbours.
 #[derive(Debug)]
 pub(super) struct Announced {
     announcer: Announcer,
@@ -25,9 +25,9 @@ impl Announced {
         Self { announcer, places: Vec::new(), left: 0 }
     }
 
-    /// Looks where the edge is, and begins to tell it if that is news; true then.
+    /// Reads the edge's addresses, and begins to announce them if one is new; true then.
     pub fn look(&mut self, config: &Config) -> bool {
-        // What cannot be read now is not known to have changed.
+        // If they cannot be read now, nothing is known to have changed.
         let Ok(places) = places(config) else { return false };
         let is_news = places.iter().any(|place| !self.places.contains(place));
         self.places = places;
@@ -37,7 +37,7 @@ impl Announced {
         is_news
     }
 
-    /// Tells what is still to be told.
+    /// Sends one announcement of each address, if any is still due.
     pub fn turn(&mut self) {
         let Some(left) = self.left.checked_sub(1) else { return };
         self.left = left;
@@ -48,8 +48,8 @@ impl Announced {
     }
 }
 
-/// The edge's own addresses, at the interfaces of its file, their bridges, and the one that the
-/// members call.
+/// The edge's own addresses: at the interfaces in its file, at their bridges, and the address
+/// that members connect to.
 fn places(config: &Config) -> io::Result<Vec<(Link, [u8; 16])>> {
     let named = config.edge.clients.iter().chain(config.edge.l3.iter());
     let mut names: Vec<String> =

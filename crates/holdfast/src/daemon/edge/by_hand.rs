@@ -1,18 +1,17 @@
-//! `edge fence` and `edge unfence`: neither a member nor a restart opens what an
-//! operator closes.
+//! `edge fence` and `edge unfence`: what an operator has closed is opened neither by a member
+//! nor by a restart.
 
 use super::EdgeDaemon;
 use crate::admin::refusal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a fence by hand waits for the disk before it is
-/// answered.
+/// Longest time that `edge fence` waits for the disk before it answers.
 const BY_HAND_MAX: Duration = Duration::from_millis(500);
 
 impl EdgeDaemon<'_> {
-    /// Closes the edge at once, and remembers it. With `until_takeover` it is not
-    /// remembered.
+    /// Closes the edge at once, and keeps that on disk. With `until_takeover` it is not kept, and
+    /// the next grant opens the edge again.
     pub(super) fn fence(&mut self, until_takeover: bool) -> Value {
         let write = match self.machine.handle_close(until_takeover, &mut self.wire) {
             Ok(write) => write,
@@ -42,7 +41,7 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// Waits a little for everything that is being written.
+    /// Waits, for at most [`BY_HAND_MAX`], until everything is written.
     fn wait_for_disk(&mut self) -> Result<(), String> {
         let begun = Instant::now();
         while self.wire.disk.is_busy() {

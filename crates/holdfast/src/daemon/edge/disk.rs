@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Time between two trials of the disk.
+/// Time between two test writes to the disk.
 const TRY_EVERY: Duration = Duration::from_secs(2);
-/// The same after a failure.
+/// Time until the next test write after a failure, or when a takeover may be near.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
-/// Time after which a write counts as failed for everybody who waits.
+/// Time after which an unfinished write is reported as a failure of the disk.
 const SLOW: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), StateFileError>;
@@ -30,8 +30,7 @@ pub(super) struct Disk {
     jobs: Sender<EdgeState>,
     outcomes: Receiver<Outcome>,
     bell: Arc<EventFd>,
-    /// The writes that are not done yet, oldest first: their numbers, and when each
-    /// was requested.
+    /// Unfinished writes, oldest first: number, and when it was requested.
     under_way: VecDeque<(u64, Instant)>,
     writes: u64,
     try_at: Instant,
@@ -46,7 +45,7 @@ impl Disk {
         let bell = Arc::new(EventFd::new()?);
         let ringer = Arc::clone(&bell);
         let work = move || {
-            // Without the right to a priority, the write waits its turn.
+            // Without the privilege the thread has an ordinary priority.
             let _ = priority.map(priority::set_realtime);
             write(file, &todo, &done, &ringer);
         };
@@ -55,8 +54,8 @@ impl Disk {
         Ok(Self { jobs, outcomes, bell, under_way, writes: 0, try_at, failure: None })
     }
 
-    /// Has `state` written after everything that was requested before; returns
-    /// the number of the write.
+    /// Queues a write of `state` behind those that were requested before; returns the number of
+    /// the write.
     pub fn keep(&mut self, state: EdgeState, now: Instant) -> u64 {
         self.writes += 1;
         if self.jobs.send(state).is_ok() {
@@ -66,8 +65,8 @@ impl Disk {
         self.writes
     }
 
-    /// Has `state`, which is on disk, written once more if the disk was not tried
-    /// for long, but not at a moment when somebody may soon need it.
+    /// Writes `state`, which is on disk already, once more if the last write was long ago. This
+    /// tests the disk. Unless `is_calm` it is put off, so that a takeover need not wait for it.
     pub fn try_again(&mut self, state: &EdgeState, is_calm: bool, now: Instant) {
         if self.try_at > now || self.is_busy() {
         } else if is_calm {
@@ -111,12 +110,12 @@ impl Disk {
         let _ = process::poll_in(self.bell.as_fd(), limit_ms);
     }
 
-    /// Whether anything is not written yet.
+    /// Whether a write is unfinished.
     pub fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Why nothing could be granted now.
+    /// The disk's failure, if any: as long as it lasts, no epoch can be granted.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -128,7 +127,7 @@ impl AsFd for Disk {
     }
 }
 
-/// Writes states until the daemon is gone.
+/// The thread: writes states until the daemon drops its end of the queue.
 fn write(mut file: StateFile, todo: &Receiver<EdgeState>, done: &Sender<Outcome>, bell: &EventFd) {
     while let Ok(state) = todo.recv() {
         let outcome = file.keep(state);

@@ -1,4 +1,4 @@
-//! The host that the edge runs on: whether it forwards, and still has the programs.
+//! The host that the edge runs on: whether it forwards packets, and still has the programs.
 
 use super::{EdgeDaemon, edge_config};
 use crate::check;
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 /// Time between two looks at the edge's own host.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the edge's host must do by itself, looked at from time to time.
+/// What is found wrong with the edge's host, checked every [`LOOK_EVERY`].
 #[derive(Debug)]
 pub(super) struct Host {
     /// When [`Host::look`] is due.
     pub look_at: Instant,
     /// Reason and remedy of what is wrong, if anything.
     pub trouble: Option<(String, String)>,
-    /// A program that was removed and cannot be put back.
+    /// Why a program that was removed cannot be attached again.
     pub torn: Option<String>,
     pub kept: Kept,
-    /// The clients' interfaces that carry nothing.
+    /// Names of the clients' interfaces that have no carrier.
     pub deaf: Vec<String>,
 }
 
@@ -39,7 +39,8 @@ impl Host {
     }
 }
 
-/// Reason and remedy where no client can come; one interface of many is only a loss.
+/// Reason and remedy if no clients' interface works. Clients can still come while one of several
+/// does, so that alone is no trouble.
 fn unreached(clients: &[String], deaf: &[String]) -> Option<(String, String)> {
     let named = deaf.join(", ");
     (clients.len() == deaf.len()).then(|| {
@@ -54,7 +55,7 @@ fn unreached(clients: &[String], deaf: &[String]) -> Option<(String, String)> {
 }
 
 impl EdgeDaemon<'_> {
-    /// Puts back programs that somebody has removed, perhaps with their
+    /// Attaches again the programs that somebody has removed, perhaps together with their
     /// interface.
     pub(super) fn mend(&mut self) {
         let has_changed = self.changes.take();

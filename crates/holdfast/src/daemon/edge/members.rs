@@ -12,13 +12,13 @@ use holdfast_cluster::Nanos;
 use holdfast_member::edge::MemberRequest;
 use holdfast_wire::message::{FingerprintKind, FingerprintPart, Message};
 
-/// Most messages taken from a member at a time.
+/// Most messages taken from a member in one turn: the other members have theirs, too.
 const WORDS_MAX: usize = 1024;
 
 /// One slot per member of the configuration.
 pub(super) struct Links {
     group: String,
-    /// What the edge's file says that the members' must say, too.
+    /// Settings of the edge's file that must be the same in the members' files.
     file: Vec<String>,
     slots: Vec<Slot>,
     pulse: Pulse,
@@ -27,13 +27,13 @@ pub(super) struct Links {
 struct Slot {
     name: String,
     channel: Option<Channel>,
-    /// Its latest words about itself, since it came.
+    /// Its latest report of its own state, since it connected.
     says: Option<Said>,
     /// How its file differs from the edge's.
     differs: Option<String>,
 }
 
-/// A member's message: what the machine makes of it, and what the daemon does.
+/// A member's message: the request for the machine, and the report for this daemon.
 pub(super) struct Word {
     pub wish: MemberRequest,
     pub report: Option<Report>,
@@ -41,13 +41,13 @@ pub(super) struct Word {
 
 /// Reports of members that no grant depends on.
 pub(super) enum Report {
-    /// What its file says that the edge's must say, too.
+    /// Settings of its file that must be the same in the edge's.
     File(Vec<String>),
-    /// What it says about itself.
+    /// Its own state.
     Says(Said),
-    /// The edge's path to it has proved itself.
+    /// A test frame (`way.rs`: sign) of the edge has reached it, at this hardware address.
     SignSeen { number: u64, mac: [u8; 6] },
-    /// Its takeover.
+    /// The takeover that it has carried out.
     TookOver(Takeover),
 }
 
@@ -108,7 +108,7 @@ impl Links {
         }
     }
 
-    /// When a heartbeat last came beside the channel.
+    /// When a heartbeat datagram of the member last came.
     pub fn heard(&self, index: usize) -> Option<Nanos> {
         self.pulse.heard(index)
     }
@@ -165,8 +165,8 @@ impl Links {
     }
 }
 
-/// Writes what is queued. `before`: it wanted to write before anything was
-/// sent.
+/// Writes what is queued, and watches for writability if the socket is full. `before`: whether
+/// the channel already waited to write before the last message was queued.
 fn flush(
     channel: &mut Channel,
     before: bool,

@@ -1,4 +1,5 @@
-//! What the edge says about itself.
+//! What the edge reports: its own state, the group's as seen from here, and the answers to
+//! `edge show` and `edge trace`.
 
 use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
@@ -13,15 +14,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Silence after which a failed handshake no longer counts: members try again all
-/// the time.
+/// Time after which a failed handshake is forgotten: a member that still fails tries again
+/// all the time.
 const DISTRUST_LASTS: Duration = Duration::from_secs(10);
 
-/// Time after its start for which the edge explains a member's absence with it: members
-/// look for the edge all the time, even on a busy machine.
+/// Time after the edge's start for which a missing member is explained by that start: even on a
+/// busy machine members reconnect within it.
 const START_LASTS: Nanos = Nanos::from_ms(2000);
 
-/// Advice for that time.
+/// Remedy for that time.
 const COMES_BACK: &str = "wait a moment: members look for their edge";
 
 impl EdgeDaemon<'_> {
@@ -133,7 +134,7 @@ impl EdgeDaemon<'_> {
             .unwrap_or_else(|| Said::fine(Role::Edge))
     }
 
-    /// Both servers have ended, and their daemons say so.
+    /// The state if the servers of all members have ended, and all their daemons say so.
     fn nobody_serves(&self) -> Option<Said> {
         let all = (0..self.machine.count())
             .map(|index| self.wire.links.says(index).filter(|_| self.machine.is_here(index)));
@@ -141,7 +142,7 @@ impl EdgeDaemon<'_> {
         all_ended(all, first.and_then(|name| self.machine.index(name)))
     }
 
-    /// Why a member cannot come; that is no news about a pair that stands.
+    /// Why a member that is not connected fails to connect: its handshakes fail.
     fn distrust(&self, now: Instant) -> Option<Said> {
         let fresh = |(index, it): &(&usize, &Distrusted)| {
             !self.machine.is_here(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
@@ -150,9 +151,8 @@ impl EdgeDaemon<'_> {
         Some(says(State::Unprotected, &it.reason, it.remedy))
     }
 
-    /// What the member's file says differently: a service that the edge does not know
-    /// is neither fenced nor copied, and everything else in the file is meant for all
-    /// hosts.
+    /// How the member's file differs from the edge's. A service that the edge does not know is
+    /// neither fenced nor copied, and the rest of the file is meant for all hosts, too.
     fn file_trouble(&self, index: usize) -> Option<Said> {
         let differs = self.wire.links.differs(index)?;
         let remedy = "copy one file to all hosts, and start the daemon anew where it was another";
@@ -166,8 +166,8 @@ impl EdgeDaemon<'_> {
         Some(says(State::Unprotected, &format!("nobody could take over: {failure}"), remedy))
     }
 
-    /// The disk's failure instead of `said`, if a takeover waits for the disk:
-    /// anything else that is missing then helps nobody.
+    /// `said`, for a moment at which a takeover is needed; with a failing disk its remedy is the
+    /// disk's, since without the disk no epoch can be granted.
     fn unless_disk(&self, said: Said) -> Said {
         match self.disk_trouble() {
             None => said,
@@ -181,7 +181,7 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// Why a member does not get what the edge sends.
+    /// Why the edge's frames do not reach a member.
     fn way_trouble(&self, index: usize, now: Instant) -> Option<Said> {
         let member = self.config.members.get(index)?;
         let (name, mac) = (&member.name, member.mac);
@@ -281,7 +281,7 @@ impl EdgeDaemon<'_> {
             State::Ended if backup.state == State::Waiting && self.may_take_over(current) => {
                 return self.unless_disk(backup);
             }
-            // The edge may know why its backup does not come.
+            // The edge may know why the current member's backup does not connect.
             State::Waiting if !own.is_fine() => {
                 let reason = format!("{}; `{current}`: {}", own.reason, theirs.reason);
                 return Said { state: State::Waiting, reason, ..own };
@@ -291,7 +291,7 @@ impl EdgeDaemon<'_> {
                 return self.explained(&theirs).unwrap_or(theirs);
             }
             State::Unprotected => {}
-            // The service is closed, whatever else is wrong.
+            // The current member does not serve, whatever else is wrong.
             _ => return theirs.quoted(&format!("`{current}`")),
         }
         if !own.is_fine() {
@@ -309,15 +309,15 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// What is said of a member that nobody comes to, or that does not come itself, with the reason,
-    /// if the edge knows it.
+    /// `theirs`, the state of a member that is alone or missing, with the reason why the other
+    /// side does not connect; `None` if the edge knows no reason.
     fn explained(&self, theirs: &Said) -> Option<Said> {
         let distrust = self.distrust(Instant::now())?;
         let reason = format!("{}; {}", theirs.reason, distrust.reason);
         Some(Said { reason, remedy: distrust.remedy, ..theirs.clone() })
     }
 
-    /// The state if the current member cannot be asked.
+    /// The state if the current member's daemon does not answer.
     fn away(&self, current: &str) -> Said {
         let reason = format!("`{current}` is current, and its daemon does not answer");
         if let Some(explained) = self.explained(&says(State::Waiting, &reason, "")) {
@@ -345,7 +345,7 @@ impl EdgeDaemon<'_> {
         self.wire.clock.now() < START_LASTS
     }
 
-    /// The state if nobody may speak until this member has asked.
+    /// The state if the edge is closed until this member asks to be current.
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
         let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
@@ -369,13 +369,13 @@ impl EdgeDaemon<'_> {
         }
     }
 
-    /// Whether a member beside the current one follows it in this epoch.
+    /// Whether another member follows the current one in this epoch, and so may take over.
     fn may_take_over(&self, current: &str) -> bool {
         let mut others = self.config.members.iter().filter(|member| member.name != current);
         others.any(|member| self.machine.membership().is_in_step(&member.name))
     }
 
-    /// The state of the group according to the members beside the current one.
+    /// The state of the group according to the other members.
     fn backup(&self, current: &str) -> Said {
         let mut others = self.config.members.iter().filter(|m| m.name != current);
         let Some(other) = others.next() else {
@@ -414,7 +414,7 @@ impl EdgeDaemon<'_> {
         self.machine.index(member).and_then(|index| self.wire.links.says(index))
     }
 
-    /// A complaint if two hosts use the name.
+    /// A note for the operator if two hosts use the member's name.
     fn double(&self, index: usize) -> Option<String> {
         let seen = self.doubles.get(&index)?;
         let note = format!("two hosts are called `{}`", self.machine.name(index));
@@ -452,7 +452,8 @@ impl EdgeDaemon<'_> {
     }
 }
 
-/// What is said if each member has said that its server has ended: what the current one has.
+/// The state if every member (`said`) reports that its server has ended: that of the `current`
+/// one.
 fn all_ended<'s>(
     said: impl Iterator<Item = Option<&'s Said>>,
     current: Option<usize>,

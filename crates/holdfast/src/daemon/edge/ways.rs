@@ -1,24 +1,25 @@
-//! Whether the edge's frames reach its members: signs are sent to the hardware addresses
-//! that the file names, and the members report which have come; the backup reports what
-//! its tap has brought. Through the port of a member that answers no sign, calls are
-//! sent to everybody: they tell whether the port leads to another member.
+//! Whether the edge's frames reach its members. The edge sends numbered test frames (signs) to
+//! the hardware address of each member in the file, and the members report which have arrived; a
+//! backup reports those that its tap has seen. Through the port of a member that answers no
+//! sign, broadcast frames (calls) are sent, too: they tell whether that port leads to another
+//! member.
 
 use holdfast_linux::frame::{FrameError, FrameSender, Hop};
 use holdfast_linux::way;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Pause between two signs: to a member that has not answered any yet, and
-/// later.
+/// Pause between two signs to a member that does not answer them.
 const SIGN_SOON: Duration = Duration::from_millis(50);
+/// Pause between two signs to a member that does.
 const SIGN_EVERY: Duration = Duration::from_millis(500);
 /// Silence after which a path counts as not leading to the member.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Number of signs, or calls, by which an answer may be late.
+/// How many signs (or calls) may have been sent since the one that an answer names.
 const LATE_MAX: u64 = 16;
-/// One in this many frames to a member that has not answered is a call.
+/// One frame in this many to a member that does not answer is a call.
 const CALL_EVERY: u64 = 4;
-/// The address of all hosts of an Ethernet.
+/// The broadcast address of Ethernet.
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
 /// The paths to all members.
@@ -31,17 +32,18 @@ pub(super) struct Ways {
 #[derive(Clone, Debug)]
 struct Way {
     hop: Hop,
-    /// Number of the last sign, from a random start: nobody else can answer.
+    /// Number of the last sign. It starts at random, so that only a host that has received a
+    /// sign can answer it.
     number: u64,
     sign_at: Instant,
-    /// When the member came, or was last known to have seen a sign.
+    /// When the member connected, or last answered a sign.
     since: Instant,
     proved: bool,
-    /// The address that the member has, if it is another one.
+    /// The member's real hardware address, if the file has another one.
     other: Option<[u8; 6]>,
     /// Number of the last call through its port, from a random start.
     call: u64,
-    /// Members that have answered a call, and when each last did.
+    /// Members that have answered a call through this port, and when each last did.
     answered: BTreeMap<usize, Instant>,
 }
 
@@ -53,7 +55,7 @@ pub(super) enum Verdict {
     Trying,
     /// The member has this hardware address instead.
     OtherAddress([u8; 6]),
-    /// Its port leads to this member instead of to it.
+    /// Its port leads to the member of this index instead.
     LeadsTo(usize),
     Silent,
 }
@@ -73,7 +75,7 @@ impl Ways {
         Ok(Self { sender: FrameSender::open()?, slots: hops.into_iter().map(way).collect() })
     }
 
-    /// Notes that a member has come: its path has to prove itself anew.
+    /// Notes that a member has connected: its path has to prove itself again.
     pub fn joined(&mut self, index: usize, now: Instant) {
         if let Some(way) = self.slots.get_mut(index) {
             (way.sign_at, way.since, way.proved, way.other) = (now, now, false, None);
@@ -88,7 +90,7 @@ impl Ways {
         }
     }
 
-    /// Sends what is due to a member, if it is here.
+    /// Sends the sign or call that is due to a member, if it is connected.
     pub fn turn(&mut self, index: usize, is_here: bool, now: Instant) {
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.sign_at <= now) else {
             return;
@@ -100,7 +102,7 @@ impl Ways {
         let is_proved = slot.is_proved(now);
         slot.sign_at = now + if is_proved { SIGN_EVERY } else { SIGN_SOON };
         slot.number = slot.number.wrapping_add(1);
-        // A frame that cannot leave will be missed.
+        // If the frame cannot be sent, its answer is missing, and that is noticed.
         let _ = if is_proved || !slot.number.is_multiple_of(CALL_EVERY) {
             way::send(slot.number, &slot.hop, &mut self.sender)
         } else {
@@ -115,7 +117,8 @@ impl Ways {
         self.slots.iter().map(|way| way.sign_at).min().unwrap_or(now + SIGN_EVERY)
     }
 
-    /// Notes that the member has seen a sign, and which address it has there.
+    /// Notes that the member has received the sign or call `number`, at an interface with the
+    /// hardware address `mac`.
     pub fn seen(&mut self, index: usize, number: u64, mac: [u8; 6], now: Instant) {
         let called = |way: &Way| way.call.wrapping_sub(number) <= LATE_MAX;
         if let Some(at) = self.slots.iter().position(called) {
@@ -136,7 +139,7 @@ impl Ways {
     fn heard_call(&mut self, port: usize, (index, mac): (usize, [u8; 6]), now: Instant) {
         let Some(way) = self.slots.get_mut(port) else { return };
         way.answered.insert(index, now);
-        // A card takes nothing that is sent to another address, except calls.
+        // A network card drops signs to another address than its own, but takes broadcasts.
         if port == index && mac != way.hop.to {
             way.other = Some(mac);
         }
@@ -154,8 +157,8 @@ impl Ways {
 }
 
 impl Way {
-    /// The only member that answers calls through the port of the member `index`. One
-    /// wire to all members tells nothing.
+    /// The only member that answers calls through the port of the member `index`, if it is
+    /// another one. If several answer, all are on one Ethernet, and that tells nothing.
     fn leads_to(&self, index: usize, now: Instant) -> Option<usize> {
         let fresh = |at: &Instant| now.saturating_duration_since(*at) < PATIENCE;
         let mut answer = self.answered.iter().filter(|(_, at)| fresh(at)).map(|(who, _)| *who);
@@ -169,7 +172,7 @@ impl Way {
 }
 
 fn start() -> u64 {
-    // A host without random numbers cannot open a channel either.
+    // 0 is good enough: a host without random numbers cannot open a channel anyway.
     getrandom::u64().unwrap_or_default()
 }
 
@@ -204,7 +207,7 @@ mod tests {
             (&[1], Verdict::LeadsTo(1)),
             (&[], Verdict::Silent),
             (&[0], Verdict::Silent),
-            // A wire that leads to both.
+            // An Ethernet that leads to both.
             (&[0, 1], Verdict::Silent),
         ];
         for (who, verdict) in cases {

@@ -1,4 +1,4 @@
-//! What the edge's machine needs of this host's kernel, disk and channels.
+//! The edge's machine acts through this: the host's kernel, its disk, and the channels.
 
 use super::disk::Disk;
 use super::members::Links;
@@ -22,7 +22,7 @@ pub(super) struct Wire {
     pub links: Links,
     pub events: Events,
     pub clock: Clock,
-    /// Number of flows whose clients had vanished.
+    /// Number of flows that were removed because their clients had vanished.
     pub vanished: u64,
     /// Channels that broke while something was sent, and why.
     pub failed: Vec<(usize, String)>,
@@ -61,7 +61,7 @@ impl EdgeHost for Wire {
     }
 
     fn bounds(&mut self) -> Result<Vec<FlowBounds>, String> {
-        // Once more, because the kernel may lack memory for a moment.
+        // A second attempt, because the kernel may lack memory for a moment.
         let flows = self.bpf.all_bounds().or_else(|_| self.bpf.all_bounds());
         flows.map_err(|error| error.to_string())
     }
@@ -81,7 +81,8 @@ impl EdgeHost for Wire {
         }
     }
 
-    /// Resends for a while: the server may not listen yet.
+    /// Begins to resend what the cache holds, which goes on for a while: the server may not
+    /// listen yet.
     fn resend(&mut self, member: usize) {
         let name = self.links.name(member);
         let exit = match self.bpf.hop(member) {

@@ -1,4 +1,4 @@
-//! What a member says of a server that can be rebuilt on its own host, or was
+//! What a member reports about rebuilding its server on its own host after a crash
 //! (decision 31).
 
 use super::MemberContext;
@@ -8,7 +8,7 @@ use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
 use holdfast_wire::message::ConnKey;
 
-/// It would be, or not before it has served for a moment.
+/// Values of the status field `rebuild`: the server could be rebuilt; not until all is kept.
 const YES: &str = "yes";
 const NOT_YET: &str = "no: not yet";
 
@@ -17,21 +17,21 @@ fn in_words(how: Option<Ending>) -> String {
 }
 
 impl MemberContext<'_> {
-    /// A server begins to speak alone.
+    /// Notes that a server begins to run alone.
     pub fn begin_alone(&mut self) {
         let wanted = self.config.group.rebuild;
         self.status.rebuild = if wanted { NOT_YET.to_owned() } else { String::new() };
-        // A move that was asked for is taken back.
+        // A handover that the operator asked for is cancelled.
         self.leaves = false;
     }
 
-    /// All is kept that it could be rebuilt of.
+    /// Whether all is kept that the server can be rebuilt from.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.status.rebuild == YES
     }
 
-    /// All is kept of the server.
+    /// Notes that after `took` all is kept that the server can be rebuilt from.
     pub fn note_kept(&mut self, took: Nanos) {
         self.status.rebuild = YES.to_owned();
         let what =
@@ -39,7 +39,7 @@ impl MemberContext<'_> {
         self.events.add("kept", what);
     }
 
-    /// It is not, or not any more.
+    /// Notes why the server could not be rebuilt now.
     pub fn note_unkept(&mut self, reason: &str) {
         let said = format!("no: {reason}");
         if self.status.rebuild != said {
@@ -48,7 +48,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// The server has fallen, with so much log, and is rebuilt.
+    /// Notes that the server has crashed and is being rebuilt: `how` it ended, and the position
+    /// in bytes at which its log ends.
     pub fn note_fall(&mut self, how: Option<Ending>, log_at: u64) {
         let what = format!("the server{}; its log ends at {log_at}", in_words(how));
         self.events.add("fell", what);
@@ -57,7 +58,8 @@ impl MemberContext<'_> {
         self.set_state(Role::Primary, State::Waiting, &reason, "wait");
     }
 
-    /// It is not rebuilt; whose bytes it was given last.
+    /// Notes that the crashed server is not rebuilt: `how` it ended, `why` it stays down, and the
+    /// connection whose `input` it was given last.
     pub fn set_fallen(&mut self, how: Option<Ending>, why: &str, input: Option<ConnKey>) {
         let last = input.map_or_else(
             || "nobody had sent it anything".to_owned(),

@@ -1,5 +1,5 @@
-//! A member's life: it asks the edge for its role, has that role until it ends or
-//! must begin again, and goes.
+//! A member's daemon from start to end: it asks the edge for its role, runs that role until it
+//! ends or must begin again, and leaves.
 
 use super::MemberContext;
 use crate::config::{Config, Member, Server};
@@ -51,7 +51,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         };
         node.set_epoch(epoch);
         node.events.add("epoch", format!("{epoch}, current member {current}"));
-        // The server has told its clients more than any other could.
+        // A server that outlived its daemon has told its clients more than any other could know.
         let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
         let end = match survivor().filter(|_| current) {
             Some(found) => go_on(&mut node, &found)?,
@@ -67,8 +67,8 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     }
 }
 
-/// Goes on with a server that speaks alone and has outlived its daemon. A server that
-/// cannot be taken over is left as it is.
+/// Goes on with a server that ran alone and has outlived its daemon. A server that this daemon
+/// cannot take up is left running, and is only watched.
 fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
     match survivor::take_up(node, found) {
         Ok(survivor) => primary::run_alone(node, survivor),
@@ -76,13 +76,13 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
     }
 }
 
-/// Remedy if an earlier life's exchange of state folders cannot be completed.
+/// Remedy if an exchange of state folders, begun by an earlier daemon, cannot be completed.
 const UNSETTLED: &str = "remove or unmount what it names, or give it to the server's user; this \
     member tries it again by itself";
-/// Time after which it is tried again.
+/// Time in ms after which it is tried again.
 const UNSETTLED_PAUSE_MS: u64 = 5000;
 
-/// Begins with a server of its own, and nothing left of an earlier life.
+/// Begins with a new server, after everything that an earlier daemon has left is removed.
 fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     let orphan = {
         let user = leavings::server_user(&node.config.server);
@@ -95,13 +95,13 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     if current { primary::run(node) } else { run_backup(node) }
 }
 
-/// Completes an earlier life's exchange of state folders.
+/// Completes an exchange of state folders that an earlier daemon has begun.
 fn settle_folders(server: &Server) -> anyhow::Result<()> {
     let user = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
     server.state_dirs.iter().try_for_each(|folder| Ok(settle(folder, user)?))
 }
 
-/// Runs as a backup, and as what it becomes when it has taken over.
+/// Runs as a backup, and after a takeover as the server that runs alone.
 fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     match backup::run(node)? {
         Ended::Over(end) => Ok(end),
@@ -110,7 +110,7 @@ fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
 }
 
 impl MemberContext<'_> {
-    /// Waits for people to mend the state folders: without them no server can begin here.
+    /// Waits for somebody to repair the state folders, without which no server can begin here.
     fn wait_unsettled(&mut self, reason: &str) -> anyhow::Result<End> {
         self.set_state(Role::None, State::Waiting, reason, UNSETTLED);
         let until = Nanos(self.nanos()).plus(Nanos::from_ms(UNSETTLED_PAUSE_MS));
@@ -124,8 +124,8 @@ impl MemberContext<'_> {
         })
     }
 
-    /// Asks the edge: every member starts silent (decision 21). Returns the
-    /// epoch and whether this member is current in it; `None`: asked to stop.
+    /// Asks the edge who is current: every member starts silent (decision 21). Returns the epoch
+    /// and whether this member is current in it; `None` if the daemon is to stop.
     fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);

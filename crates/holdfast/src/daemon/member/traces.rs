@@ -1,5 +1,5 @@
-//! What a member has put into its host: kept there while it is needed, and removed
-//! when it is not.
+//! What a member has put into its host (programs, addresses, files): it is restored while it is
+//! needed, and removed when it is not.
 
 use super::MemberContext;
 use crate::check;
@@ -15,12 +15,12 @@ use holdfast_wire::packet::mapped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for the programs.
+/// Time between two checks of the programs, the addresses and the interface.
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
 impl MemberContext<'_> {
-    /// Attaches this member's gate; `solo`: it passes everything until it is told to
-    /// hold back.
+    /// Attaches this member's gate. With `solo` it lets everything pass until it is told
+    /// otherwise.
     ///
     /// # Errors
     /// When the interface is gone, or the kernel refuses.
@@ -41,8 +41,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Removes what an earlier life of this member has left and its new role
-    /// does not need: a former primary's gate would hold back every answer.
+    /// Removes what an earlier daemon of this member has left and its new role does not need: a
+    /// former primary's gate would hold back every answer.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -66,25 +66,25 @@ impl MemberContext<'_> {
             return false;
         }
         let Some((reason, remedy)) = self.way_lost.clone() else { return true };
-        // A primary's clients get no answers now; a backup's would get none.
+        // A primary's clients get no answers now; a backup's would get none after a takeover.
         let state = if role == Role::Primary { State::Waiting } else { State::Unprotected };
         self.set_state(role, state, &reason, &remedy);
         false
     }
 
-    /// Looks from time to time whether the interface was made anew.
+    /// Checks, every [`MEND_EVERY`], whether the interface was created again.
     pub(super) fn look_at_interface(&mut self) {
         let now = Instant::now();
         if now < self.link_at {
             return;
         }
         self.link_at = now + MEND_EVERY;
-        // What is missing is said where programs and routes are looked for.
+        // A missing interface is reported where programs and routes are checked.
         let _found = self.find_interface();
     }
 
-    /// Finds the interface, and listens for the edge at it if it was made anew: a driver that is
-    /// loaded again, or a bond, gives the same name to another one.
+    /// Finds the interface, and moves the socket for the edge's signs to it if it is another one:
+    /// a driver that is loaded again, or a bond, gives the same name to another interface.
     ///
     /// # Errors
     /// When there is none of that name.
@@ -105,9 +105,9 @@ impl MemberContext<'_> {
         Ok(link)
     }
 
-    /// Puts the role's programs back, from time to time, if somebody has removed
-    /// them. Without them nothing is held back, or the kernel answers for another
-    /// member.
+    /// Attaches the role's programs again, every [`MEND_EVERY`], if somebody has removed them.
+    /// Without a primary's gate nothing is held back; without a backup's program its kernel
+    /// answers clients.
     fn mend(&mut self, own: Own) {
         let now = Instant::now();
         if now < self.mend_at {
@@ -138,8 +138,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Makes the service addresses this member's; returns those that it did not
-    /// have.
+    /// Adds the service addresses to this member's interface; returns those that were missing
+    /// there.
     ///
     /// # Errors
     /// When the interface is gone, or the kernel refuses.
@@ -156,13 +156,13 @@ impl MemberContext<'_> {
         Ok(taken)
     }
 
-    /// Restores what a server that speaks alone needs of its host.
+    /// Restores the gate and the addresses for a server that runs alone.
     pub fn mend_alone(&mut self) {
         if !self.changes.take() && self.torn.is_none() {
             return;
         }
         let was_torn = self.torn.take().is_some();
-        // Without the gate nobody can join: it knows the connections.
+        // Without the gate, which knows the connections, nobody can join.
         match Gate::mend(&self.me.interface, &self.pin_dir()) {
             Ok(missing) => self.note_mended(&missing),
             Err(error) => tracing::warn!("the gate is gone, and nobody can join: {error}"),
@@ -178,8 +178,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Puts back service addresses that somebody has removed, without which no
-    /// client would be served. True if that is impossible.
+    /// Adds service addresses again that somebody has removed: without them no client is served.
+    /// True if that fails; the reason is then in `torn`.
     fn mend_addresses(&mut self) -> bool {
         match self.take_addresses() {
             Ok(taken) => {
@@ -196,8 +196,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Writes again, after somebody has removed files of `run_dir`, by which process
-    /// the server is found if this daemon dies.
+    /// Writes into `run_dir` again, after somebody has removed files there, which process is the
+    /// server: a later daemon needs it if this one dies.
     pub(super) fn note_again(&mut self) {
         let folder = &self.config.group.run_dir;
         let name = &self.me.name;
@@ -209,8 +209,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Notes that the server was killed, and that this daemon waits for it no
-    /// longer.
+    /// Notes that the server was killed but has not ended, and that this daemon no longer waits
+    /// for it.
     pub fn note_lingering(&mut self, pid: u32) {
         let what = format!(
             "process {pid} was killed and is not gone: a disk that does not answer, or who traces it, holds it up"
@@ -218,8 +218,8 @@ impl MemberContext<'_> {
         self.events.add("lingers", what);
     }
 
-    /// What a server has left in the background goes with it: nobody protects it, and it
-    /// would serve clients beside a group that says that its server has ended.
+    /// Ends the processes that a server has left in the background: nobody protects them, and
+    /// they would serve clients while the group reports that its server has ended.
     pub fn end_background(&mut self) {
         if self.own.reason.starts_with(advice::IN_BACKGROUND) {
             return;
@@ -231,7 +231,8 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Ends in order: a plain server may use the service address here from now on.
+    /// Removes what this member has put into its host, so that an unprotected server may use the
+    /// service address here. After [`End::Silent`] gate and address stay.
     pub(super) fn leave(&mut self, end: End) -> anyhow::Result<()> {
         leavings::forget_server(&self.config.group.run_dir, &self.me.name);
         if end == End::Silent {

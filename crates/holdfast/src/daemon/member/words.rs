@@ -1,5 +1,5 @@
-//! What a member says about itself, and what its status makes of that and of
-//! what the others say.
+//! A member's own state, which it tells to the others, and its status, which combines that with
+//! what the others report.
 
 use super::MemberContext;
 use crate::daemon::advice;
@@ -11,10 +11,11 @@ use holdfast_linux::link::Link;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time that an edge's daemon needs to be back when it is restarted at once.
+/// Time without a channel to the edge that is not reported: a daemon that is restarted at once
+/// is back within it.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 
-/// A daemon that was heard so lately runs.
+/// Age of the last heartbeat up to which the other member's daemon counts as running.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 impl MemberContext<'_> {
@@ -32,21 +33,19 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Judges the pair: this member does its part, and the pair is protected if
-    /// the others do theirs.
+    /// Notes that this member does its part: the pair is protected if the others do theirs.
     pub fn judge_pair(&mut self) {
         self.set_state(self.status.role, State::Protected, "", "");
     }
 
-    /// Notes that this member's server speaks alone: a member that is started
-    /// can join.
+    /// Notes that this member's server runs alone for `reason`: the other member can join.
     pub fn set_alone(&mut self, reason: &str) {
         let remedy = advice::alone(reason, &self.other.name);
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 
-    /// What is to be said of a server that speaks alone if the other member has tried to join, and
-    /// tries again.
+    /// The state of a member whose server runs alone because the other member's attempt to join
+    /// has failed for `reason`; it tries again.
     #[must_use]
     pub fn unjoined(&self, reason: &str) -> Said {
         let other = &self.other.name;
@@ -55,20 +54,20 @@ impl MemberContext<'_> {
         Said::new(Role::Primary, State::Unprotected, &reason, &remedy)
     }
 
-    /// Sets this member's own state to what is said.
+    /// Sets this member's own state to `said`.
     pub fn set_said(&mut self, said: &Said) {
         self.set_state(said.role, said.state, &said.reason, &said.remedy);
     }
 
-    /// This member seeks its primary, and `reason` is what it waits for. What the primary has
-    /// said last stands until it says something else.
+    /// Notes that this member looks for its primary, and that it waits for `reason`. What the
+    /// primary has answered last stands until it answers something else.
     pub fn seek(&mut self, reason: &str, remedy: &str) {
         let said = (reason.to_owned(), remedy.to_owned());
         let (reason, remedy) = self.put_off.clone().unwrap_or(said);
         self.set_state(Role::Backup, State::Waiting, &reason, &remedy);
     }
 
-    /// The primary has not answered; whether its daemon runs its heartbeats tell.
+    /// Notes that the primary has not answered. Its heartbeats tell whether its daemon runs.
     pub fn seek_primary(&mut self) {
         let heard = self.pulse.heard(pulse::OTHER).map(|at| self.nanos().saturating_sub(at.0));
         if heard.is_some_and(|ago| ago < HEARD_LATELY.as_nanos() as u64) {
@@ -78,13 +77,13 @@ impl MemberContext<'_> {
         self.seek("the primary has not answered yet", remedy);
     }
 
-    /// The other member is there, and says nothing yet.
+    /// Notes that the other member's daemon runs and has not answered yet.
     pub fn seek_prepared(&mut self) {
         let reason = format!("{} is there and has not answered yet: it prepares", self.other.name);
         self.seek(&reason, "wait");
     }
 
-    /// The primary, or this member itself, says why nothing comes of it for now.
+    /// Notes why this member cannot join for now: the primary's answer, or a reason of its own.
     pub fn set_put_off(&mut self, reason: &str, remedy: &str) {
         self.put_off = Some((reason.to_owned(), remedy.to_owned()));
         self.set_state(Role::Backup, State::Waiting, reason, remedy);
@@ -96,15 +95,15 @@ impl MemberContext<'_> {
         self.events.add("joins", what);
     }
 
-    /// Notes that the joiner is a backup in step.
+    /// Notes that the joining member has become the backup, after `took`.
     pub fn note_joined(&mut self, took: Nanos) {
         self.put_off = None;
         let what = format!("{} after {} ms", self.other.name, took.0 / 1_000_000);
         self.events.add("joined", what);
     }
 
-    /// Notes that the server has ended by itself; one that another member has
-    /// replaced was ended by this daemon, which stays fenced.
+    /// Notes that the server has ended by itself. If this member is fenced, another one has
+    /// replaced it and this daemon has ended the server, so the state stays.
     pub fn set_ended(&mut self, role: Role, reason: &str, remedy: &str) {
         if self.own.state != State::Fenced {
             self.status.connections = 0;
@@ -129,7 +128,7 @@ impl MemberContext<'_> {
         &self.own
     }
 
-    /// Tells the edge this member's state.
+    /// Tells this member's state to the edge.
     pub(super) fn say(&mut self, now: Instant) {
         let Self { edge, own, status, poll, .. } = self;
         let mut taken = false;
@@ -145,9 +144,10 @@ impl MemberContext<'_> {
         }
     }
 
-    /// Proves to the edge that its frames come here.
+    /// Tells the edge that its sign `number` has arrived here.
     pub fn tell_sign(&mut self, number: u64) {
-        // Frames sent to another address come too if a switch does not know it.
+        // A switch that does not know an address sends the frame to all ports. So frames to
+        // another address may arrive here, and the answer has this interface's own address.
         if let Ok(Link { mac, .. }) = Link::by_name(&self.me.interface) {
             self.edge.send(&Message::SignSeen { number, mac });
             self.edge.flush(Instant::now(), &self.poll);
@@ -207,7 +207,7 @@ impl MemberContext<'_> {
         Status { peers, at: rfc3339(SystemTime::now()), ..self.status.clone() }
     }
 
-    /// The worst of what this member knows by itself and of what it has heard.
+    /// The worse of this member's own state and of what it has heard from the others.
     fn together(&self) -> Said {
         let own = &self.own;
         let edge = self.edge_says.as_ref().filter(|edge| !edge.is_fine() && self.hears_edge());
@@ -221,7 +221,7 @@ impl MemberContext<'_> {
             }
             // Both servers have ended, and nobody can be waited for.
             (State::Ended, Some(edge)) if edge.state == State::Ended => advice::nobody_serves(own),
-            // It may know why the other member does not come.
+            // The edge may know why the other member does not connect.
             (State::Waiting, Some(edge)) => Said {
                 reason: format!("{}; edge: {}", own.reason, edge.reason),
                 remedy: edge.remedy.clone(),
@@ -246,8 +246,7 @@ impl MemberContext<'_> {
         self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE
     }
 
-    /// What keeps the pair from being protected, as seen from a member that is
-    /// fine.
+    /// What keeps the pair from being protected, as seen from a member that does its part.
     fn lacks(&self) -> Option<Said> {
         let (role, other) = (self.own.role, self.other.name.as_str());
         let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
@@ -255,7 +254,7 @@ impl MemberContext<'_> {
             let reason = format!("neither the edge nor {other} is heard: the service waits");
             return says(State::Waiting, &reason, "look at this host's links");
         }
-        // What the edge and the other member said may be of before.
+        // What the edge and the other member reported may be older than that silence.
         if !self.member.watch.is_proven() {
             let reason = format!("{other} has not answered yet since nobody was heard for a while");
             return says(State::Waiting, &reason, "wait: who is current is about to be known");
@@ -267,7 +266,7 @@ impl MemberContext<'_> {
         }
         let Some(edge) = &self.edge_says else {
             let reason = "the edge has not said yet whether the service could be taken over";
-            // A server that has served goes on serving while its edge is met anew.
+            // A server that has served goes on serving while its edge reconnects.
             let state = if self.serves { State::Unprotected } else { State::Waiting };
             return says(state, reason, "look at the edge's status");
         };

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const NO_CONTROL: &str = "the server has closed the socket to its daemon, or speaks there what nobody \
     understands: nothing could be handed to its copy";
 const NO_IMAGE: &str = "no image is taken";
-/// Longer than the gate's program runs for a packet.
+/// Time after which no run of the gate's program that began before is still under way.
 const GATE_RUNS: Duration = Duration::from_micros(200);
 
 /// A part of the log, in the memory that the server shares.
@@ -47,7 +47,8 @@ impl Deref for LogBytes {
     }
 }
 
-/// As the machines want to know it.
+/// The kernel's states of these connections, in the machines' terms; `None` if it does not
+/// answer.
 pub fn states(diag: &mut DiagSocket, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
     let state = |state| match state {
         None | Some(TcpState::TimeWait) => ConnState::Over,
@@ -76,7 +77,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
         let hangs_up = says && self.server.has_hung_up();
         self.ended |= is_over || hangs_up;
         if self.ended || says && self.apart {
-            // Nothing that is said there matters now.
+            // Nothing that comes by the control socket matters now.
             self.ignore_control();
         }
         if is_over {
@@ -86,7 +87,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn kill_server(&mut self) {
-        // Nobody may have to wait for who takes its image.
+        // Killed at once: `with_server` first waits for the thread that takes an image.
         self.strike_server();
         if self.with_server(Server::kill) == Some(false) {
             self.node.note_lingering(self.server.pid());
@@ -106,7 +107,7 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     fn stand_by(&mut self) {
         self.server.note_deaths();
         let Some(mut alone) = self.alone.take() else {
-            // Strangers who were at the door have a time limit there as well.
+            // Everybody who connects is told; the listener limits how long a handshake takes.
             return self.turn_away_for_good();
         };
         alone.turn(self.node, Some(&mut self.listener), Some(&self.server.memory));
@@ -119,8 +120,9 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
 }
 
 impl PrimaryDaemon<'_, '_> {
-    /// Whether the server's threads may be made to run one at a time: who has several, and leaves
-    /// it to us. An image of a server whose threads take turns in a log cannot be renewed.
+    /// Whether the server's threads may be made to run one at a time: it has several, and the
+    /// configuration leaves that to us. Not if a spool keeps the log, since the image of such a
+    /// server cannot be renewed.
     fn may_take_turns(&self) -> bool {
         let (server, group) = (&self.node.config.server, &self.node.config.group);
         let is_hot = group.mode == Mode::Hot && !group.rebuild;
@@ -212,7 +214,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let memory = &self.server.memory;
         match memory.mode() {
             mode::BROKEN | mode::OFF => Some(memory.reason()),
-            // Its shim waits for nobody who only joins.
+            // The shim does not wait for a member that only joins.
             mode::SOLO => Some("the server wrote its log faster than it was taken".to_owned()),
             _ => None,
         }
@@ -223,7 +225,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn pause_server(&mut self) {
-        // One that has ended already is handed over all the same.
+        // A server that has ended already is handed over all the same.
         let _ended = process::signal(self.server.pidfd(), libc::SIGSTOP);
     }
 
@@ -239,7 +241,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn go_alone(&mut self) -> Result<(), String> {
         self.gate.set_solo(true).map_err(|error| error.to_string())?;
         self.place.release(&self.server);
-        // A server that speaks alone may close what it likes.
+        // A server that runs alone needs no control socket, and may close it.
         self.ignore_control();
         self.server.memory.go_solo();
         for conn in self.held.keys().copied().collect::<Vec<_>>() {
@@ -303,7 +305,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn drop_peer(&mut self) {
-        // What is still to be sent goes; a reset would take it away.
+        // The channel stays open: closing it could reset the connection, and lose what is queued.
         self.is_peer_gone = true;
         self.node.other_says = None;
         if let Some(peer) = &self.peer {
@@ -313,7 +315,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn stand_beside(&mut self) {
         let Some(mut alone) = self.alone.take() else { return };
-        // While an image is taken there is nothing to be done with it.
+        // Not while a thread takes an image and holds the server.
         if let Some(server) = Arc::get_mut(&mut self.server) {
             Alone::let_loose(self.node, server);
             self.barred.revive(self.node, server, Instant::now());
@@ -420,12 +422,14 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
 
     fn clamp(&mut self) -> Result<(), String> {
         self.gate.set_solo(false).map_err(|error| error.to_string())?;
-        // One that can be rebuilt here is alone still, and how it ends its parent is told.
+        // A server that can be rebuilt here still runs alone, and its parent, this daemon, learns
+        // how it ends.
         if self.kept.is_none() {
             self.alone = None;
             self.hear_control().map_err(|error| error.to_string())?;
         }
-        // A packet that met the open gate is out by then: what it acknowledged is told.
+        // After this pause every packet that found the gate open has left, and what it has
+        // acknowledged is known.
         std::thread::sleep(GATE_RUNS);
         Ok(())
     }

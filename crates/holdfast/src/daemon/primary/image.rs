@@ -1,6 +1,5 @@
-//! The image of a server that speaks alone, for the member that joins it: a thread of its
-//! own takes it, and writes it piece by piece. The daemon has other things to do, and
-//! the server is to have the processor.
+//! The image of a server that runs alone, for a member that joins it. A thread of its own takes
+//! it and writes it piece by piece, with low priority, so that daemon and server go on meanwhile.
 
 use holdfast_linux::priority;
 use holdfast_linux::process;
@@ -20,46 +19,48 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a server may stand still for its image; its clients wait.
+/// Longest time that a server may be frozen for its image; its clients wait meanwhile.
 const FREEZE_MAX: Duration = Duration::from_millis(100);
-/// Rounds in which what has changed is copied while it runs, and how few pages end them.
+/// Most rounds in which what has changed is copied while the server runs (pre-copy).
 const ROUNDS_MAX: usize = 6;
+/// Number of changed pages below which no further round is worth it: 1 MiB.
 const FEW_PAGES: u64 = 256;
+/// The same for changed bytes of the state folders' files.
 const FEW_STATE_BYTES: u64 = 1 << 20;
-/// Of the memory that is free, the part that an image may take.
+/// Divisor of the free memory that gives an image's largest size.
 const FREE_PART: u64 = 3;
-/// A quarter of the processor's time beside a server that wants all of it.
+/// Nice value of the thread: a quarter of a processor beside a server that wants all of it.
 const NICE: i32 = 5;
-/// Pieces that are written and not sent yet.
+/// Most pieces that are written and not sent yet: a bound on memory.
 const PIECES_MAX: usize = 16;
 
-/// An image that is taken, and on its way.
+/// An image that is being taken and sent.
 pub struct Outgoing {
     /// `None` only when this is dropped.
     steps: Option<Receiver<Step>>,
-    /// Once it is taken.
+    /// What the shim knew of the server's connections at the freeze; `None` before it.
     books: Option<Books>,
     pub stop: Option<Stop>,
     pub unacked: Vec<Unacked>,
-    /// Nobody wants it any more.
+    /// Set when nobody wants the image any more: the thread then gives up.
     is_off: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How the server stood still for an image.
+/// How the server was frozen for an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop {
     pub pause: Duration,
-    /// Of that, until its threads were quiet.
+    /// The part of `pause` until all threads were quiet.
     pub until_quiet: Duration,
-    /// Pages that were copied meanwhile.
+    /// Pages that were copied during the freeze.
     pub pages: u64,
-    /// Bytes of its state folders' files.
+    /// Bytes of the files in its state folders.
     pub state_bytes: u64,
 }
 
 enum Step {
-    /// The server's log begins, and with it the image, of at most so many bytes.
+    /// The image is taken, and the server's log begins there.
     Begun(Box<Begun>),
     Piece(Vec<u8>),
     End,
@@ -77,17 +78,17 @@ struct Begun {
 pub struct Request {
     pub key: HashKey,
     pub state_dirs: Vec<PathBuf>,
-    /// Sockets of clients that have not acknowledged all.
+    /// Sockets, by the kernel's cookies, whose clients have not acknowledged all output.
     pub slow: Vec<u64>,
-    /// One of the server's threads is to run at a time from there on.
+    /// Whether the server's threads are to run one at a time from the image on.
     pub takes_turns: bool,
 }
 
 impl Outgoing {
-    /// Begins to take it.
+    /// Begins to take an image of `server`.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If no thread can be started.
     pub fn begin(server: Arc<Server>, request: Request) -> io::Result<Self> {
         let (to, steps) = sync_channel(PIECES_MAX);
         let is_off = Arc::new(AtomicBool::new(false));
@@ -95,7 +96,7 @@ impl Outgoing {
         let work = move || {
             priority::give_way(NICE);
             let last = taking.take(server, request).map_or_else(Step::Failed, |()| Step::End);
-            // Nobody waits for what nobody wants.
+            // It fails only if the image is not wanted any more.
             let _off = taking.to.send(last);
         };
         let thread = std::thread::Builder::new().name("image".to_owned()).spawn(work)?;
@@ -112,8 +113,8 @@ impl Outgoing {
         }
     }
 
-    /// Whether it is taken by now: the server's log begins there. Or why it is not, and the
-    /// server runs on as before.
+    /// The image's beginning, once it is taken: the server's log begins there. An error says why
+    /// it could not be taken; the server then runs on as before. `None`: not yet.
     pub fn taken(&mut self) -> Option<Result<Image, String>> {
         Some(match self.step()? {
             Step::Begun(begun) => {
@@ -127,10 +128,10 @@ impl Outgoing {
         })
     }
 
-    /// Its next bytes, `None` if they are not there yet; none at all behind the last ones.
+    /// The image's next bytes, `None` if they are not there yet. An empty piece is the end.
     ///
     /// # Errors
-    /// In words.
+    /// A text: why the image could not be written.
     pub fn piece(&self) -> Result<Option<Vec<u8>>, String> {
         match self.step() {
             None => Ok(None),
@@ -145,7 +146,7 @@ impl Outgoing {
         let book = |it: &holdfast_wire::snapshot::Connection| {
             let entry = memory.entry(it.conn);
             let socket = entry.socket.load(Relaxed);
-            // Its place may have got another connection since, and with it its name.
+            // The table's entry, and the socket in it, may belong to another connection by now.
             (entry.conn.load(Relaxed) == it.conn).then_some(Book {
                 accept: it.conn,
                 socket,
@@ -161,22 +162,23 @@ impl Outgoing {
 }
 
 impl Drop for Outgoing {
-    /// From here on nobody has a hold of the server. It takes as long as a piece of its memory
-    /// takes to be copied, or as a freeze that has begun.
+    /// Ends the thread, which then holds the server no longer. That may take as long as copying
+    /// a piece of the server's memory, or as a freeze that has begun.
     fn drop(&mut self) {
         self.is_off.store(true, Relaxed);
         self.steps = None;
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was reported when it happened.
             let _panicked = thread.join();
         }
     }
 }
 
-/// Who takes an image.
+/// The thread that takes an image.
 struct Taking {
     is_off: Arc<AtomicBool>,
-    /// The daemon's real-time priority: the server's clients wait for the freeze.
+    /// The daemon's real-time priority, which the thread has during the freeze, because clients
+    /// wait for its end.
     urgency: Option<i32>,
     to: SyncSender<Step>,
 }
@@ -203,7 +205,7 @@ impl Taking {
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
         self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
-            // Nobody follows a log that has begun with it.
+            // The log that begins with this image has no reader: it is ended again.
             still.call_off();
         })?;
         drop(server);
@@ -212,12 +214,13 @@ impl Taking {
         pieces.flush().map_err(|error| error.to_string())
     }
 
-    /// What a freeze begins with: most of the memory is copied.
+    /// Copies most of the memory and files while the server runs, so that the freeze is short.
     fn prepare<'a>(&self, pid: u32, options: &'a Options) -> Result<Preparation<'a>, String> {
         let said = |error: SnapshotError| error.to_string();
         let mut preparation = Preparation::begin(pid, options).map_err(said)?;
         for _ in 0..ROUNDS_MAX {
-            // Files first: what their copies take of the time goes to the server's memory.
+            // Files first: what the server changes in its memory meanwhile, the round of pages
+            // copies afterwards.
             let bytes = preparation.state_round().map_err(said)?;
             let pages = preparation.round().map_err(said)?;
             if bytes < FEW_STATE_BYTES && pages.is_none_or(|pages| pages < FEW_PAGES) {
@@ -241,7 +244,7 @@ impl Taking {
     }
 }
 
-/// Hands on what is written, piece by piece.
+/// A writer that passes on what is written, piece by piece.
 struct Pieces<'a> {
     to: &'a SyncSender<Step>,
     piece: Vec<u8>,
@@ -259,7 +262,7 @@ impl Write for Pieces<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.piece.is_empty() {
-            // Nothing at all would mean the end.
+            // An empty piece would mean the end.
             return Ok(());
         }
         let next = Vec::with_capacity(IMAGE_BYTES_MAX);

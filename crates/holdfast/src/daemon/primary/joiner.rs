@@ -1,4 +1,4 @@
-//! Who comes to the door of a primary whose server speaks alone.
+//! The pairing of a primary whose server runs alone with a member that joins it.
 
 use super::{PEER, PrimaryDaemon};
 use crate::status::{Role, State};
@@ -27,7 +27,7 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
     }
 
     fn show_apart(&mut self, why: &Apart<'_>) {
-        // It serves, whoever may not join it.
+        // This member serves, even if the other one cannot join it.
         let (reason, remedy) = self.door.apart(self.node, why);
         let other = &self.node.other.name;
         let what = format!("{other}: {reason}; remedy: {remedy}");

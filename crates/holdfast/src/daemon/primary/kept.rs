@@ -1,5 +1,5 @@
-//! What a server that speaks alone can be rebuilt of on this host (decision 31): what its
-//! clients send, its image and its log.
+//! What a server that runs alone can be rebuilt from on this host (decision 31): its image, its
+//! log, and what its clients send.
 
 use super::{PrimaryDaemon, TAP};
 use crate::daemon::backup::{Cold, segment};
@@ -20,27 +20,29 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Signals by which a server is asked to end.
+/// Signals that ask a server to end: a server that they end has not crashed.
 const ASKED_BY: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
-/// Time between two looks at the room in its state folders.
+/// Time between two checks of the free space in the server's state folders.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
 const NOT_OURS: &str = "its daemon was started after it: nobody would be told how it ends";
 
-/// See the module.
+/// What the server can be rebuilt from; see the module.
 pub struct Kept {
     pub tap: TapSocket,
-    /// `None` until its image begins to come.
+    /// Spool of image and log; `None` until the image begins to come.
     pub cold: Option<Cold>,
     /// See `BackupDaemon::unnoted`.
     pub unnoted: BTreeMap<u32, u64>,
-    /// Bytes of the files that go into the state folders if it is rebuilt.
+    /// Bytes of the files that a rebuild puts into the state folders.
     pub state_bytes: u64,
-    /// When their room is looked at next, and what was found lacking.
+    /// When the free space there is checked next.
     room_at: Instant,
+    /// Why a rebuild would not fit there, if so.
     no_room: Option<String>,
 }
 
-/// It was not asked to, and says itself that something is wrong, or cannot say anything.
+/// How a server has crashed; `None` if it ended as it was asked to, or with exit code 0, or if
+/// nobody knows.
 fn fall_of(ending: Ending) -> Option<Fall> {
     match ending {
         Ending::Exited(0) | Ending::Unknown => None,
@@ -59,8 +61,8 @@ impl PrimaryDaemon<'_, '_> {
         self.kept.as_ref()?.cold.as_ref()
     }
 
-    /// Looks whether the state folders have room for the files of a server that is rebuilt, beside
-    /// those that this one has left.
+    /// Checks whether the state folders have room for a rebuilt server's files beside the old
+    /// ones.
     fn look_at_room(&mut self, now: Instant) {
         let state_dirs = &self.node.config.server.state_dirs;
         let Some(kept) = self.kept.as_mut().filter(|kept| now >= kept.room_at) else { return };
@@ -108,7 +110,7 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
 
     fn drain_own_tap(&mut self, most: usize, each: &mut dyn FnMut(&TcpPacket<'_>)) {
         let Some(kept) = &mut self.kept else { return };
-        // What is nobody's segment is the kernel's to refuse.
+        // Packets that are no valid segments are left to the kernel, which drops them.
         let take = |l3: &[u8], checksum| segment(l3, checksum).iter().for_each(&mut *each);
         heed("the tap", kept.tap.drain(most, take));
     }
@@ -178,7 +180,7 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
     }
 
     fn is_image_kept(&mut self) -> bool {
-        // Nothing is built of it before the server has fallen.
+        // Nothing is built before the server has crashed, so this means that all is kept.
         self.cold().is_some_and(|cold| cold.made().is_some())
     }
 }

@@ -1,4 +1,4 @@
-//! What the primary says of itself, and to whom comes too late.
+//! What the primary reports about itself, and what it tells members that cannot join.
 
 use super::PrimaryDaemon;
 use crate::daemon::advice;
@@ -17,16 +17,16 @@ use holdfast_member::standing::CurrentMember;
 use holdfast_wire::message::clip;
 use std::time::Instant;
 
-/// What a third member is told.
+/// The reason for refusing a member while there is a backup.
 const PAIR_STANDS: &str = "the pair stands already";
 
 impl PrimaryDaemon<'_, '_> {
-    /// Strangers that say nothing have their time, and no more.
+    /// Refuses members that connect while there is a backup.
     pub(super) fn turn_away(&mut self) {
         turn_away(self.node, &mut self.listener, PAIR_STANDS);
     }
 
-    /// There is nothing to join, and will not be.
+    /// Refuses members that connect when nothing can be joined any more.
     pub(super) fn turn_away_for_good(&mut self) {
         let reason = no_rejoin(self.node);
         turn_away(self.node, &mut self.listener, &reason);
@@ -90,7 +90,7 @@ impl PrimaryDaemon<'_, '_> {
                 let how = self.with_server(Server::ending).flatten();
                 self.node.set_fallen(how, reason, input);
             }
-            // A backup's.
+            // Events of a backup only.
             MemberEvent::Renewed { .. }
             | MemberEvent::RenewedNot { .. }
             | MemberEvent::Promotes { .. }
@@ -103,7 +103,8 @@ impl PrimaryDaemon<'_, '_> {
         }
     }
 
-    /// Says it of a server that speaks alone, unless no new client is served: then that stands.
+    /// Sets the state of a server that runs alone. While it serves no new client, that is
+    /// reported instead.
     fn say_alone(&mut self, said: Said) {
         let said = match &mut self.alone {
             Some(alone) => alone.put_off(said),
@@ -114,7 +115,8 @@ impl PrimaryDaemon<'_, '_> {
         }
     }
 
-    /// The server has ended: who goes on?
+    /// Reports that the server has ended, and who goes on: nobody (`gone` says why), the member
+    /// in `newer`, or the backup.
     fn tell_end(&mut self, gone: Option<&str>, newer: Option<&CurrentMember>) {
         let (role, then, remedy) = match (gone, newer) {
             (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
@@ -128,9 +130,10 @@ impl PrimaryDaemon<'_, '_> {
         self.say_ended(role, &then, remedy);
     }
 
-    /// The server has ended, and `then`.
+    /// Sets the state to ended, with the reason why the server ended, and `then` behind it.
     fn say_ended(&mut self, role: Role, then: &str, remedy: &str) {
-        // Later nobody could tell: that is known of a server's start only.
+        // Whether it went into the background can be told only soon after its start, so the
+        // reason that was found first stays.
         let was_known = self.node.own().reason.starts_with(advice::IN_BACKGROUND);
         if was_known || self.with_server(Server::is_in_background) == Some(true) {
             self.node.end_background();
@@ -140,7 +143,7 @@ impl PrimaryDaemon<'_, '_> {
         }
         let how = self.with_server(Server::ending).flatten();
         if !self.has_served {
-            // Whatever the replica made of it: it did the same.
+            // The replica executes the same, so it ends at its start, too.
             let log = self.node.config.server.log.as_deref();
             let reason = advice::ended_at_start(how, log);
             return self.node.set_ended(role, &reason, advice::AFTER_BAD_START);
@@ -149,7 +152,7 @@ impl PrimaryDaemon<'_, '_> {
         self.node.set_ended(role, &format!("{}{how}{then}", advice::ENDED), remedy);
     }
 
-    /// Why no new client is served, as far as it is the server.
+    /// Why the server serves no new client; `None`: it does.
     fn missing(&mut self, report: &Report<'_>) -> Option<String> {
         if !report.is_attached {
             return Some("the server has not started yet".to_owned());
@@ -160,7 +163,7 @@ impl PrimaryDaemon<'_, '_> {
         self.services.missing(services, watched, Instant::now()).map(str::to_owned)
     }
 
-    /// What this member is by itself.
+    /// Sets this member's own state.
     fn judge(&mut self, report: &Report<'_>) {
         let pid = self.server.pid();
         let missing = self.missing(report);
@@ -190,7 +193,7 @@ impl PrimaryDaemon<'_, '_> {
         }
     }
 
-    /// Tells the backup what this member is by itself.
+    /// Tells this member's own state to the backup.
     fn say(&mut self) {
         if self.repetition.is_due(self.node.own(), Instant::now())
             && let Some(peer) = &mut self.peer
@@ -205,7 +208,7 @@ impl PrimaryDaemon<'_, '_> {
             (None, Some(_)) if self.says.as_ref().is_some_and(Said::is_fine) => None,
             (now, before) => now.or(before),
         };
-        // Its own word would be `waiting`, which the service is not.
+        // The joining member's state is `waiting`, but the service is served.
         let serves =
             self.joins.is_some() && (self.alone.is_some() || self.missing(report).is_none());
         if let Some(percent) = self.joins.filter(|_| serves) {
@@ -238,12 +241,12 @@ impl PrimaryDaemon<'_, '_> {
             ("handshakes_ended", report.handshakes_ended),
         ];
         count(&mut status.counters, "log", &of);
-        // A server that speaks alone needs no daemon beside it, and one that is joined has one
-        // that moves its image.
+        // A server that runs alone does not wait for its daemon, so they need not share a
+        // processor; and while a member joins, the daemon is busy with the image.
         if (self.alone.is_none() || self.node.is_kept()) && self.image.is_none() {
             self.place.turn(&self.server, Instant::now());
         }
-        // Who comes to a lone server is its machine's to let in.
+        // While the log is kept here, the machine decides about members that connect.
         if !report.keeps {
             self.turn_away();
         }

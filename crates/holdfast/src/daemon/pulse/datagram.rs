@@ -1,18 +1,16 @@
-//! The datagrams of [`super`]: they have one size and are authenticated with the
-//! group's key. A machine without sockets makes them, and says which of those
-//! that arrive count.
+//! The datagrams of [`super`]: a state machine without sockets makes them, and decides which of
+//! those that arrive count. The format is in `proven.rs`.
 //!
-//! Every life of a daemon has a random session number and counts what it sends. A
-//! datagram counts if its number is higher than any before in its sender's session;
-//! and a session is believed only after it has echoed a number of ours that no
-//! session of that sender has echoed before. A recording from an earlier life of
-//! either end proves nothing, and changes nothing in what a believed peer is told.
+//! Every start of a daemon draws a random session number, and every datagram is numbered within
+//! its session. A datagram counts if its number is higher than any before in its sender's
+//! session. A session is believed only after it has echoed a number of ours that no session of
+//! that sender has echoed before. So datagrams recorded from an earlier session of either end
+//! prove nothing, and do not change what a believed peer is told.
 
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_cluster::hearing::UNHEARD_MAX;
 
-/// Number of the latest heartbeats among which those that a peer has not heard
-/// are counted.
+/// How many of the latest heartbeats to a peer are looked at to count those that it has missed.
 const LATEST: usize = UNHEARD_MAX as usize + 1;
 
 /// Name and version of the format.
@@ -21,9 +19,9 @@ const MAGIC: [u8; 5] = *b"HFPU\x01";
 /// Why a datagram does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// It was not made with the group's key, for this host, by a peer of it.
+    /// It was not made with the group's key, by a peer of this host, for this host.
     Forged,
-    /// It was, but it has been here before or belongs to an older life.
+    /// It was, but it has arrived before, or belongs to an older session.
     Replayed,
     /// It belongs to a session of the peer at `index` that has not proven yet
     /// that it is current.
@@ -37,11 +35,11 @@ pub struct Received {
     pub index: usize,
     /// Time for which its sender's loop had not turned, in ms.
     pub stuck_ms: u32,
-    /// How many of the latest [`LATEST`] heartbeats its sender had not heard.
+    /// How many of the latest [`LATEST`] heartbeats its sender had not received.
     pub unheard: u64,
 }
 
-/// The datagrams of one life; see the module.
+/// The datagrams of one session of a host; see the module.
 pub struct Datagrams {
     key: [u8; 32],
     me: u8,
@@ -57,29 +55,28 @@ struct Peer {
     session: u64,
     /// Highest number in that session.
     number: u64,
-    /// What the peer is told was heard from it.
+    /// The last datagram that was received in that session, which is echoed to the peer.
     echo: Echo,
-    /// The same for a session that may be current, and can only prove that with an
-    /// answer.
+    /// The same for a session that is not believed yet, to which an answer is sent.
     asked: Echo,
-    /// Highest number of ours that it ever echoed.
+    /// Highest number of ours that the peer has ever echoed.
     proven: u64,
-    /// Numbers of the latest heartbeats to it, and the place of the next one.
+    /// Numbers of the latest heartbeats to the peer (a ring), and the index of the next one.
     latest: [u64; LATEST],
     next: usize,
 }
 
 impl Datagrams {
-    /// The datagrams of one life of host `me` to and from `peers`. `session` is
-    /// random and not 0.
+    /// The datagrams of one session of host `me` to and from `peers`. `session` is random and
+    /// not 0.
     #[must_use]
     pub fn new(key: [u8; 32], me: u8, peers: &[u8], session: u64) -> Self {
         let peers = peers.iter().map(|&id| Peer { id, ..Peer::default() }).collect();
         Self { key, me, session, number: 0, peers }
     }
 
-    /// The next datagram for the peer at `index`, from a host whose loop has not
-    /// turned for `stuck_ms`. `None`: there is no such peer.
+    /// The next heartbeat for the peer at `index`, from a host whose loop has not turned for
+    /// `stuck_ms` ms. `None` if there is no such peer.
     pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
         let peer = self.peers.get_mut(index)?;
         self.number += 1;
@@ -89,8 +86,7 @@ impl Datagrams {
         Some(self.made(id, echo, stuck_ms))
     }
 
-    /// The answer to a datagram that was [`Reject::Unproven`]; it is no
-    /// heartbeat.
+    /// The answer to a datagram that was [`Reject::Unproven`]. It does not count as a heartbeat.
     pub fn answer(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
         let Peer { id, asked, .. } = *self.peers.get(index)?;
         self.number += 1;
@@ -106,7 +102,7 @@ impl Datagrams {
     /// Takes a datagram that has arrived.
     ///
     /// # Errors
-    /// [`Reject`]; nothing has changed then but what is echoed.
+    /// [`Reject`]; then nothing has changed except what an answer echoes.
     pub fn receive(&mut self, datagram: &[u8]) -> Result<Received, Reject> {
         let pulse = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
         let [from, to, _] = pulse.head;
@@ -114,7 +110,7 @@ impl Datagrams {
         let index = index.filter(|_| to == self.me).ok_or(Reject::Forged)?;
         let peer = &mut self.peers[index];
         let proof = if pulse.echo.session == self.session { pulse.echo.number } else { 0 };
-        // Nobody can have heard a datagram that was not sent yet.
+        // An echo cannot be of a datagram that was not sent yet.
         let proof = proof.min(self.number);
         let echo = Echo { session: pulse.session, number: pulse.number };
         if pulse.session != peer.session {
@@ -142,8 +138,8 @@ mod tests {
     const KEY: [u8; 32] = [7; 32];
     const EDGE: u8 = 254;
 
-    /// The peer of a received datagram, and how long its sender's loop was stuck; the
-    /// sender hears us.
+    /// The expected result for a datagram of the peer `index`, whose loop was stuck for
+    /// `stuck_ms` and which has missed none of ours.
     fn heard((index, stuck_ms): (usize, u32)) -> Result<Received, Reject> {
         Ok(Received { index, stuck_ms, unheard: 0 })
     }
@@ -152,7 +148,7 @@ mod tests {
         (Datagrams::new(KEY, 0, &[1, EDGE], 11), Datagrams::new(KEY, EDGE, &[0, 1], 22))
     }
 
-    /// Two ends that have proved themselves to each other.
+    /// Two hosts that believe each other's session.
     fn acquainted() -> (Datagrams, Datagrams) {
         let (mut member, mut edge) = hosts();
         for _ in 0..3 {
@@ -166,7 +162,7 @@ mod tests {
     fn a_session_counts_once_it_has_echoed() {
         let (mut member, mut edge) = hosts();
         let unproven = |index| Err(Reject::Unproven { index });
-        // Nobody has heard the edge yet; its answers echo the member already.
+        // The member has received nothing from the edge yet; the edge's answer echoes the member.
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), unproven(0));
         assert_eq!(member.receive(&edge.answer(0, 5).unwrap()), heard((1, 5)));
         assert_eq!(edge.receive(&member.send(1, 5).unwrap()), heard((0, 5)));
@@ -187,7 +183,7 @@ mod tests {
         assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
     }
 
-    /// Datagrams recorded in an earlier life, and sent again by the thousand.
+    /// Datagrams recorded in an earlier session, and replayed by the thousand.
     #[test]
     fn who_repeats_what_is_old_makes_nobody_deaf() {
         let (mut member, mut edge) = acquainted();

@@ -1,6 +1,6 @@
-//! The edge's daemon of a spread group: the host of the machine that hears host
-//! servers and tells the redirector in the kernel who serves what. The data path does
-//! not need it: while it is dead, everything stays as it was.
+//! The daemon of a spread group's edge: the host of the state machine that listens to host
+//! servers and tells the redirector in the kernel which host serves what. The data path does not
+//! need this process: while it is dead, every flow goes where it went.
 
 use super::links::Link;
 use super::syns::Syns;
@@ -37,7 +37,7 @@ pub(super) struct SpreadEdge<'a> {
     pub kept: Kept,
 }
 
-/// Runs the edge until a signal ends it. The programs stay in the kernel.
+/// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
@@ -66,8 +66,8 @@ impl<'a> SpreadEdge<'a> {
         let mut listener = Listener::bind(listen, identity)
             .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
         listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()));
-        // Not before this: another edge's daemon may run here, with this
-        // address.
+        // Only after the listener is bound: another edge's daemon may run here, and its programs
+        // must not be touched.
         let mut events = Events::default();
         let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
         let poll = Poll::new()?;
@@ -111,7 +111,7 @@ impl<'a> SpreadEdge<'a> {
 
     fn turn(&mut self, now: Instant, is_readable: bool) -> Result<()> {
         let at = self.wire.clock.nanos(now);
-        // A message that has come already is not missing.
+        // A heartbeat that waits in the socket does not count as missing.
         for index in self.machine.due(at) {
             self.hear(index, now);
         }
@@ -128,8 +128,8 @@ impl<'a> SpreadEdge<'a> {
         Ok(())
     }
 
-    /// Takes host servers whose handshake is complete. The file says what each may
-    /// announce.
+    /// Accepts host servers whose handshake is complete. The configuration says which services
+    /// each may announce.
     fn accept(&mut self, now: Instant) {
         loop {
             let channel = match self.listener.accept(now) {
@@ -230,9 +230,8 @@ fn setup(config: &SpreadConfig) -> Setup {
     }
 }
 
-/// Attaches the redirector, and the cache of SYNs with an interface by which
-/// they are re-injected. Without a cache the edge works, and clients repeat
-/// their SYNs.
+/// Attaches the redirector, and makes the cache of SYNs with the interface through which they
+/// are re-injected. If there can be no cache the edge works without: clients repeat their SYNs.
 fn attach(
     config: &SpreadConfig,
     seed: u64,
@@ -269,7 +268,7 @@ fn redirect_config(config: &SpreadConfig, seed: u64) -> RedirectConfig {
     }
 }
 
-/// Both prefixes; the configuration has ensured their families.
+/// Both prefixes as address and length; the configuration has checked their families.
 pub(super) fn outers(v4: &Prefix, v6: &Prefix) -> ((Ipv4Addr, u8), (Ipv6Addr, u8)) {
     let four = match v4.address {
         IpAddr::V4(address) => address,

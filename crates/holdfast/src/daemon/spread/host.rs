@@ -1,6 +1,5 @@
-//! A host server's daemon: it has the service addresses, takes packets out of the
-//! edge's tunnel, and is the host of the machine that announces what its servers
-//! serve.
+//! A host server's daemon: it takes the service addresses, unpacks packets from the edge's
+//! tunnel, and is the host of the state machine that announces the services of its servers.
 
 use super::edge::outers;
 use super::prober::Prober;
@@ -48,16 +47,15 @@ struct Wire {
     clock: Clock,
     bpf: HostEnd,
     link: Dialer,
-    /// The watch for binds; `None` if the kernel refuses: listeners are then
-    /// only looked up.
+    /// Reports binds of servers at once; `None` if the kernel refuses: listeners are then found
+    /// by polling only.
     binds: Option<BindWatch>,
     listeners: ListenerSocket,
     prober: Prober,
     events: Events,
 }
 
-/// Runs the host server's daemon until a signal ends it. The programs stay in
-/// the kernel.
+/// Runs the host server's daemon until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
@@ -225,9 +223,8 @@ fn setup(config: &SpreadConfig, me: &SpreadHost) -> Setup {
     }
 }
 
-/// Gives the service addresses to the loopback: packets to them end here, and
-/// neighbours are not told (otherwise two host servers would claim the same
-/// address).
+/// Adds the service addresses to the loopback interface: packets to them are for this host, and
+/// neighbours do not learn of it (otherwise two host servers would claim the same address).
 fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     let lo = Link::by_name("lo")?;
     let mut socket = AddressSocket::open()?;
@@ -243,7 +240,7 @@ fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
     Ok(())
 }
 
-/// Watches for binds of what this host server may announce.
+/// Watches for binds to the addresses or services that this host server may announce.
 fn watch_binds(config: &SpreadConfig, me: &SpreadHost) -> Result<BindWatch> {
     let watch = match &me.services {
         None => BindWatch::attach(Watched::Addresses(&config.group.addresses)),

@@ -5,7 +5,7 @@ use crate::poll::{Interest, Poll};
 use holdfast_member::spread::Word;
 use holdfast_wire::message::Message;
 
-/// Most announcements and beats taken from one host server at a time.
+/// Most messages taken from one host server in one turn: the others have theirs, too.
 const WORDS_MAX: usize = 256;
 
 /// The channel of one host server, while it is connected.

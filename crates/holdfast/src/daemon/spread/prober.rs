@@ -1,9 +1,9 @@
-//! Whether the services of this host answer: a TCP connection to each, made by a thread of
-//! its own so that a server that hangs delays no heartbeat.
+//! Health checks of this host's services: a TCP connection to each, made by a thread of its own,
+//! so that a server that hangs delays no heartbeat.
 //!
-//! The connection is closed at once, and where it is then tells whether the server accepts:
-//! the next one follows only when it has left the listener's queue, which questions alone
-//! therefore never fill.
+//! The connection is closed at once. If it then still waits in the listener's accept queue, the
+//! server has not accepted it, and no further connection is made until it has. So health checks
+//! alone never fill that queue.
 
 use holdfast_linux::diag::DiagSocket;
 use holdfast_member::host_server::Answer;
@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// Asks one list of services at a time.
+/// The handle on the thread; it checks one list of services at a time.
 pub(super) struct Prober {
     questions: Sender<Vec<Service>>,
     answers: Receiver<Vec<(Service, Answer)>>,
@@ -39,14 +39,14 @@ impl Prober {
         Self { questions, answers, asked: false }
     }
 
-    /// Starts a round unless one is under way.
+    /// Starts a round of checks unless one is under way.
     pub fn ask(&mut self, services: &[Service]) {
         if !self.asked {
             self.asked = self.questions.send(services.to_vec()).is_ok();
         }
     }
 
-    /// The verdicts of a round that has ended.
+    /// The results of a round that has ended since the last call.
     pub fn take(&mut self) -> Option<Vec<(Service, Answer)>> {
         let verdicts = self.answers.try_recv().ok()?;
         self.asked = false;
@@ -54,16 +54,16 @@ impl Prober {
     }
 }
 
-/// The last client of each service.
+/// The last health-check connection to each service.
 struct Clients {
-    /// None where the kernel refuses: then to be connected is all.
+    /// `None` if the kernel refuses: then a connection that is established is good enough.
     diag: Option<DiagSocket>,
     last: BTreeMap<Service, Client>,
 }
 
 struct Client {
     address: SocketAddr,
-    /// Who waited beside it when that was last looked at.
+    /// The connections in the accept queue when it was last read.
     queue: BTreeSet<ConnKey>,
 }
 
@@ -78,7 +78,8 @@ impl Clients {
         services.into_iter().map(|service| (service, self.ask(&service))).collect()
     }
 
-    /// Nobody knows what a UDP server would answer to: being bound is enough.
+    /// Checks one service. A UDP server counts as serving when it is bound, since nobody knows
+    /// what it would answer to.
     fn ask(&mut self, service: &Service) -> Answer {
         if service.udp {
             return Answer::Served;
@@ -94,7 +95,8 @@ impl Clients {
         Answer::Served
     }
 
-    /// Of a service whose last client is not accepted yet.
+    /// The result for a service that has not accepted the last connection yet; `None`: it has,
+    /// or there was none. `moved`: the server has accepted others since the last round.
     fn queued(&mut self, service: &Service) -> Option<Answer> {
         let (client, diag) = (self.last.get_mut(service)?, self.diag.as_mut()?);
         let (address, port) = (mapped(service.address.ip()), service.address.port());
@@ -104,7 +106,7 @@ impl Clients {
             server_port: port,
             client_port: client.address.port(),
         };
-        // What the kernel does not say accuses nobody.
+        // If the kernel does not answer, the connection counts as accepted.
         if !diag.is_queued(&key).unwrap_or(false) {
             self.last.remove(service);
             return None;

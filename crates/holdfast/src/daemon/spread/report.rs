@@ -1,4 +1,4 @@
-//! What a spread group's edge says about itself and about packets.
+//! The answers of a spread group's edge to `edge show` and `edge trace`.
 
 use super::edge::SpreadEdge;
 use crate::admin::EDGE_SCHEMA;
@@ -15,7 +15,7 @@ impl SpreadEdge<'_> {
         let services = self.machine.roster().services().map(|(service, slots)| {
             let mut members: Vec<&str> =
                 slots.iter().map(|&slot| self.machine.name_of(slot)).collect();
-            // Slots are in the order of joining, which means nothing.
+            // Slots are numbered in the order of joining, so names are sorted.
             members.sort_unstable();
             json!({ "address": service.to_string(), "members": members })
         });

@@ -1,8 +1,7 @@
-//! SYNs on their way to a host server that died (HALR in front of a spread group):
-//! they are re-injected, and the redirector gives them to another host server, or
-//! to the same one if it was only away. Nothing else is kept: answers do not pass
-//! the edge, so it never learns what has arrived, and an established connection
-//! ends with its host server.
+//! The cache of SYNs on their way to host servers (HALR in front of a spread group). If a host
+//! server dies, they are re-injected, and the redirector sends them to another one, or to the
+//! same one if it was only away. Nothing else is cached: answers do not pass the edge, so it
+//! never learns what has arrived, and an established connection ends with its host server.
 
 use crate::config::recover::Recover;
 use crate::daemon::recover::{Exit, Recoverer, Way};
@@ -45,13 +44,13 @@ impl Syns {
         self.recoverer.show()
     }
 
-    /// Takes copies, because much was copied.
+    /// Takes some of the copies into the cache.
     pub fn on_readable(&mut self, now: Instant) {
         self.recoverer.on_readable(now);
     }
 
-    /// Re-injects the SYNs that were on their way to these slots. Returns the
-    /// number of connections.
+    /// Re-injects the SYNs that were on their way to the host servers in these slots. Returns
+    /// the number of connections.
     pub fn resend(&mut self, now: Instant, slots: &[u8]) -> usize {
         let way =
             |slot: &u8| Way { way: u16::from(*slot), sound: now, exit: Rc::clone(&self.exit) };
@@ -59,7 +58,7 @@ impl Syns {
         self.recoverer.restored(now, &ways)
     }
 
-    /// Does what is due. `is_in_doubt`: SYNs that pass may be lost.
+    /// Does what is due. `is_in_doubt`: SYNs that pass now may be lost, and are cached.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,5 +1,4 @@
-//! What the machine of a spread group's edge needs of this host's kernel and
-//! channels.
+//! The machine of a spread group's edge acts through this: the kernel and the channels.
 
 use super::edge::HOSTS;
 use super::links::Link;
@@ -27,7 +26,7 @@ pub(super) struct Wire<'a> {
     pub syns: Option<Syns>,
     pub poll: Poll,
     routes: RouteSocket,
-    /// Paths by tunnel address.
+    /// The path to each tunnel address (interface and hardware address).
     ways: BTreeMap<IpAddr, Way>,
     pub events: Events,
     pub clock: Clock,
@@ -56,7 +55,7 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// Takes the channel of a host server.
+    /// Takes a new channel of a host server.
     pub fn adopt(&mut self, index: usize, channel: Channel) -> Result<(), ChannelError> {
         self.links[index].adopt(channel, &self.poll, HOSTS + index as u64)
     }
@@ -66,7 +65,7 @@ impl<'a> Wire<'a> {
         self.links[index].flush(&self.poll, HOSTS + index as u64)
     }
 
-    /// A host server as the redirector must know it.
+    /// The redirector's entry for a host server.
     pub fn host_of(&self, placed: &Placed) -> Host {
         let way = |is_v4: bool| {
             let address = placed.tunnels.iter().find(|address| address.is_ipv4() == is_v4)?;
@@ -90,7 +89,7 @@ impl SpreadHost for Wire<'_> {
     }
 
     fn close(&mut self, link: usize) {
-        // The peer that is told why may be gone already.
+        // The peer may be gone already.
         let _gone = self.flush(link);
         self.links[link].close();
     }
@@ -163,7 +162,7 @@ impl SpreadHost for Wire<'_> {
     }
 }
 
-/// A host server that an earlier life has left in the kernel.
+/// A host server that an earlier daemon has left in the redirector's table.
 pub(super) fn placed_of((slot, host): &(u8, Host)) -> Placed {
     let tunnels: Vec<IpAddr> = host.v4.iter().chain(&host.v6).map(|way| way.address).collect();
     let state = match host.state {
@@ -172,11 +171,11 @@ pub(super) fn placed_of((slot, host): &(u8, Host)) -> Placed {
         HostState::Dead => State::Dead,
         HostState::DeadDrained => State::DeadDrained,
     };
-    // The machine knows its name.
+    // The name is not in the table; the machine finds it by the tunnel addresses.
     Placed { slot: *slot, name: String::new(), tunnels, layer2: host.layer2, state }
 }
 
-/// A service of the redirector.
+/// The machine's name for a service in the redirector's table.
 pub(super) fn key_of(key: &ServiceKey) -> Service {
     Service { address: SocketAddr::new(key.address, key.port), udp: key.udp }
 }

@@ -1,6 +1,5 @@
-//! Heartbeats through strings as datagrams of one size, authenticated with the group's
-//! key. The machine, [`Beats`](holdfast_member::transit::beat::Beats), decides which
-//! of them are fresh.
+//! Encodes heartbeats through strings as authenticated datagrams (`proven.rs`). The state
+//! machine [`Beats`](holdfast_member::transit::beat::Beats) decides which of them are fresh.
 
 use crate::daemon::proven::{DATAGRAM_BYTES, Datagram, Echo};
 use holdfast_member::transit::beat::{self, Beat};
@@ -15,8 +14,8 @@ pub(super) fn encode(beat: &Beat, key: &[u8; 32]) -> [u8; DATAGRAM_BYTES] {
         .encode(MAGIC, key)
 }
 
-/// The heartbeat in `bytes`; `None` if nobody with the key made it, or for
-/// another purpose.
+/// The heartbeat in `bytes`; `None` if it was not made with `key`, or is another kind of
+/// datagram.
 pub(super) fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Beat> {
     let Datagram { head, session, number, echo, word } = Datagram::decode(bytes, MAGIC, key)?;
     let [side, string, lost] = head;

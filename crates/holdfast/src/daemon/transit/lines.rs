@@ -1,4 +1,4 @@
-//! The sockets, one per string, and the heartbeats that come and go through them.
+//! The UDP sockets, one per string, and the heartbeats that go through them.
 
 use super::beat;
 use crate::config::transit::{Side, StringEnd, TransitConfig};
@@ -10,13 +10,13 @@ use holdfast_member::transit::beat::{Beats, Reject};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Most datagrams taken from one string before the others have their turn:
-/// somebody who floods a string delays no other, and not for long.
+/// Most datagrams taken from one string in one turn, so that a flood on one string does not delay
+/// the others.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Class selector 6, network control (RFC 4594 §3.1).
+/// Traffic class of heartbeats: DSCP CS6, network control (RFC 4594 §3.1).
 const TRAFFIC_CLASS: u32 = 0xc0;
 
-/// Numbers of datagrams that did not count.
+/// Counters of datagrams that were not accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rejected {
     pub forged: u64,
@@ -68,8 +68,7 @@ impl Lines {
         self.rejected
     }
 
-    /// Sends one heartbeat through every string. One that cannot be sent is as
-    /// good as lost.
+    /// Sends one heartbeat through every string. One that cannot be sent counts as lost.
     pub(super) fn send(&mut self, now: Nanos, lost: u32) {
         for (string, line) in self.lines.iter().enumerate() {
             let beat = self.beats.send(now.0, string, lost);
@@ -77,10 +76,10 @@ impl Lines {
         }
     }
 
-    /// Takes what has come through the strings.
+    /// Takes the heartbeats that have arrived through the strings.
     pub(super) fn receive(&mut self, now: Nanos, machine: &mut TransitMachine) {
         for (string, line) in self.lines.iter_mut().enumerate() {
-            // One byte more, so that a longer datagram is not taken for a whole one.
+            // One byte more than a datagram has, to notice those that are too long.
             let mut bytes = [0; DATAGRAM_BYTES + 1];
             for _ in 0..DATAGRAMS_PER_TURN {
                 let Ok((len, from)) = line.socket.recv_from(&mut bytes) else { break };
@@ -103,7 +102,7 @@ impl Lines {
     }
 }
 
-/// A socket that sends and receives only through this string.
+/// A socket that sends and receives only through this string's interface.
 fn socket(end: &StringEnd) -> std::io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(end.address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;

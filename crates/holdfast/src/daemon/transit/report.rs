@@ -1,4 +1,4 @@
-//! What an edge of a transit group says about itself.
+//! The answer of a transit group's edge to `edge show`.
 
 use super::TransitDaemon;
 use crate::admin::EDGE_SCHEMA;
@@ -43,7 +43,7 @@ impl TransitDaemon<'_> {
         counters
     }
 
-    /// One object of the schema [`EDGE_SCHEMA`].
+    /// The answer to `edge show`, one object of the schema [`EDGE_SCHEMA`].
     pub(super) fn show(&self) -> Value {
         let flows = self.wire.flow_counts();
         let traffic = self.wire.bpf.traffic();

@@ -1,5 +1,5 @@
-//! What the machine of an edge needs of this host's kernel: the programs' table,
-//! the cache that resends (HALR), and the cap on windows (PFRC).
+//! The machine of a transit group's edge acts through this: the programs' table, the cache that
+//! resends (HALR), and the cap on windows (PFRC).
 
 use super::FlowCounts;
 use super::lines::Lines;
@@ -28,7 +28,7 @@ pub(super) struct Wire<'a> {
     pub recoverer: Recoverer,
     pub regulator: Regulator,
     pub lines: Lines,
-    /// Exits by string.
+    /// How resent packets leave, by string.
     pub exits: Vec<Rc<Exit>>,
     pub flows: FlowCounts,
     pub events: Events,
@@ -46,13 +46,13 @@ pub(super) fn components(
     Ok((recoverer, Regulator::new(&config.regulate, regulated, now)?))
 }
 
-/// What an earlier life has left in the kernel.
+/// The state that an earlier daemon has left in the programs' table.
 pub(super) fn left(bpf: &Transit) -> Result<Left> {
     let left = |TransitState { epoch, usable, is_closed, .. }| Left { epoch, usable, is_closed };
     Ok(bpf.state()?.map_or(Left::NOTHING, left))
 }
 
-/// A way out for each string, by the routes that lead into it.
+/// How resent packets leave by each string: by the routes through its interface.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
     let exit = |string: &crate::config::transit::TransitString| {
         let interface = &string.end(side).interface;
@@ -63,7 +63,7 @@ pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>>
 }
 
 impl Wire<'_> {
-    /// When the cache and the cap have something to do.
+    /// When the cache and the cap on windows are next due.
     pub fn deadlines(&self) -> (Option<Instant>, Option<Instant>) {
         (self.recoverer.deadline(), self.regulator.deadline())
     }
@@ -73,7 +73,7 @@ impl Wire<'_> {
         counts.map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
-    /// Ends an interval of the cap, if it is over.
+    /// Ends a measuring interval of the cap on windows, if it is over.
     pub fn poll_regulator(&mut self, now: Instant, machine: &mut TransitMachine) -> Result<()> {
         Ok(self.regulator.poll(now, |strings| machine.queue_bytes(strings))?)
     }

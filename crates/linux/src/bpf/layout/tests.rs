@@ -1,5 +1,5 @@
-//! The mirror against `bpf/layout.h`: a C compiler is asked whether every field,
-//! every constant and every counter is where the mirror says.
+//! Compares `layout.rs` with `bpf/layout.h`: a C compiler checks the place of every field, and
+//! the value of every constant and counter.
 
 use super::super::capture::What;
 use super::super::redirect::{HostState, host_of};
@@ -36,7 +36,7 @@ fn claim(c: &mut String, what: &str) {
     let _ = writeln!(c, "_Static_assert({what}, \"layout.rs\");");
 }
 
-/// Counters stand in the order of their names.
+/// Asserts that each counter's number in C is its name's index.
 fn counters(c: &mut String, prefix: &str, names: &[&str]) {
     for (index, name) in names.iter().enumerate() {
         claim(c, &format!("{prefix}_{} == {index}", name.to_uppercase()));
@@ -127,7 +127,7 @@ fn spread(c: &mut String) {
     claim(c, &format!("sizeof(struct spread_fragment) == {SPREAD_FRAGMENT_BYTES}"));
 }
 
-/// Numbers by which programs tell kinds, and the name of each in C.
+/// Asserts the numbers of the kinds that programs report, by their names in C.
 fn kinds(c: &mut String) {
     let mut named = |name: &str, is_it: &dyn Fn(u32) -> bool| {
         let number = (0..10).find(|number| is_it(*number)).expect("a number that is read so");
@@ -164,7 +164,7 @@ fn kinds(c: &mut String) {
     }
 }
 
-/// What the C compiler of the programs says about a source.
+/// The messages of the programs' C compiler about a source.
 fn compile(source: &str) -> String {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut clang = Command::new("clang");

@@ -20,7 +20,7 @@ fn a_lock_of_a_dead_process_is_taken_over() {
         }
         assert!(!has_ended(owner.id()) && !is_taken.load(SeqCst), "its owner runs");
         owner.kill().expect("it runs");
-        // Nobody has asked how it ended: it is a zombie.
+        // It was not waited for: it is a zombie.
         while !has_ended(owner.id()) {
             std::thread::yield_now();
         }

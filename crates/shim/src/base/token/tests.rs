@@ -51,7 +51,8 @@ fn a_call_has_the_token_and_keeps_it() {
     assert_eq!(word().load(SeqCst), 0);
 }
 
-/// Who stood in a call then has not got it from the call's beginning.
+/// A thread that was inside a call when the log began has not taken the token at that call's
+/// beginning.
 #[test]
 fn who_waits_while_a_log_begins_comes_back_with_the_token() {
     let _member = member(Mode::Record);
@@ -68,7 +69,7 @@ fn who_waits_while_a_log_begins_comes_back_with_the_token() {
     }
 }
 
-/// Whose record is next waits until the thread has come to its next call.
+/// The thread of the next record waits until the running thread has come to its next call.
 #[test]
 fn a_replicas_thread_is_named_until_its_next_call() {
     let _member = member(Mode::Replay);

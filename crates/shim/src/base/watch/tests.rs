@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A thread number that no other test uses, and the place of the process that owns it.
 const NUMBER: usize = 900;
 
-/// Looks again and again, for at most so long.
+/// Looks again and again, for at most `limit`.
 fn look(watch: &mut Watch, word: u32, limit: Duration) -> Option<Why> {
     let end = Instant::now() + limit;
     while Instant::now() < end {

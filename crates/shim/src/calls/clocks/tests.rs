@@ -65,7 +65,7 @@ fn among_threads_it_is_logged_where_a_sleep_begins() {
     THREADED.store(false, SeqCst);
 }
 
-/// In a copy the call starts over, and the log begins behind its beginning.
+/// In a copy the call starts over, and the log begins after the sleep's first record.
 #[test]
 fn a_sleep_that_starts_over_has_begun_already() {
     let attached = attach(Mode::Record);

@@ -1,5 +1,5 @@
-//! The truth: which servers are up, in reach, and serve, since when; and how long the
-//! edge may take to know it.
+//! The truth: which servers are up, reachable and serving, and since when; and how long
+//! the edge may take to notice a change.
 
 use crate::spread::plan::{MS, Plan};
 use crate::{Ns, ns};
@@ -7,15 +7,15 @@ use holdfast_cluster::detector::{DECLARE_AFTER, FIRST_PATIENCE, PATIENCE_MAX};
 use holdfast_member::timing::host_server::{ASK_EVERY, FAILURES_MAX, LOOK_EVERY};
 use holdfast_member::timing::spread::GRACE;
 
-/// Longest time until the edge finds a healthy server: channels are tried anew after
-/// a failed handshake of 2 s, and listeners are asked every second.
+/// Longest time until the edge finds a healthy server, in ns: channels are retried after a
+/// handshake has failed for 2 s, and listeners are checked every second.
 const FOUND_MAX: Ns = 4500 * MS;
-/// Longest time for which a service that nobody listens for any more stays
-/// announced.
+/// Longest time for which a service stays announced after its listener has closed, in ns.
 const WITHDRAWN_MAX: Ns = ns(LOOK_EVERY) + 400 * MS;
-/// And one that accepts nobody, by a clock that may be slow.
+/// Longest time for which a service stays announced after its process has stopped accepting,
+/// in ns, by a clock that may be slow.
 const HANGS_MAX: Ns = (FAILURES_MAX as Ns + 1) * (ns(ASK_EVERY) + 2000 * MS) + WITHDRAWN_MAX;
-/// Margin for the time between two turns, and for the paths.
+/// Margin for the time between two turns and for the delay of the paths, in ns.
 const MARGIN: Ns = 60 * MS;
 
 /// Why a server is out of service.
@@ -31,7 +31,7 @@ pub enum Cause {
 
 const CAUSES: usize = 5;
 
-/// A condition that holds, or does not, since then.
+/// A condition, and since when it has held or not held.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     yes: bool,
@@ -47,12 +47,12 @@ impl Since {
         }
     }
 
-    /// Whether it has held for this long.
+    /// Whether it has held for at least `long`.
     fn for_long(&self, at: Ns, long: Ns) -> bool {
         self.yes && at >= self.since + long
     }
 
-    /// Whether it has not held for this long, nor since the other time.
+    /// Whether it has not held for more than `long`, counted from `after` at the earliest.
     fn not_for_long(&self, at: Ns, after: Ns, long: Ns) -> bool {
         !self.yes && at > self.since.max(after) + long
     }
@@ -62,29 +62,27 @@ impl Since {
 #[derive(Clone, Debug)]
 struct Server {
     causes: [u32; CAUSES],
-    /// Whether the edge hears it, as far as the two and the path between them are
-    /// concerned.
+    /// Whether the edge can hear it: the host, its daemon and the path work.
     heard: Since,
-    /// Whether clients that are at it are answered.
+    /// Whether clients connected to it are answered.
     fit: Since,
     listens: Since,
     accepts: Since,
     services: Vec<u8>,
-    /// Whether it sends what no host server sends, and is shut out again and
-    /// again.
+    /// Whether it sends invalid messages, so that its channel is closed again and again.
     nonsense: Since,
     /// Whether it is drained by hand.
     drained: Since,
     boots: u32,
     /// Number of silences so far.
     silences: u32,
-    /// When the edge got anything but a heartbeat from it last: a path that is cut one way
-    /// still carries what a daemon announces.
+    /// When the edge last got a message other than a heartbeat from it: a path that is cut in
+    /// one direction still carries announcements in the other.
     said: Ns,
 }
 
 impl Server {
-    /// Whether it lives, and may be heard or not.
+    /// Whether the edge may or may not hear it, because its messages are or were invalid.
     fn is_vague(&self, at: Ns) -> bool {
         self.nonsense.yes || (self.nonsense.since > 0 && at < self.nonsense.since + FOUND_MAX)
     }
@@ -99,7 +97,7 @@ pub struct Truth {
     sees: Since,
     /// Whether the edge's machine does not stand still.
     edge_runs: Since,
-    /// Whether it was frozen once: it then hears late what it hears.
+    /// Whether it was ever frozen: the edge may then have seen heartbeats late.
     edge_was_late: bool,
 }
 
@@ -143,7 +141,7 @@ impl Truth {
         self.all(at);
     }
 
-    /// Notes that a cause begins, or ends.
+    /// A cause begins or ends.
     pub fn cause(&mut self, at: Ns, server: usize, cause: Cause, begins: bool) {
         let count = &mut self.servers[server].causes[cause as usize];
         *count = if begins { *count + 1 } else { count.saturating_sub(1) };
@@ -193,9 +191,9 @@ impl Truth {
         self.servers[server].boots
     }
 
-    /// Time from which the edge could act.
+    /// Time from which the edge can act.
     fn acts(&self) -> Ns {
-        // A daemon that was started waits for the servers that were there.
+        // A restarted daemon first waits for the servers that it had before.
         let started = if self.sees.since > 0 { self.sees.since + ns(GRACE) } else { 0 };
         started.max(self.edge_runs.since)
     }
@@ -204,7 +202,7 @@ impl Truth {
         !self.sees.yes || !self.edge_runs.yes
     }
 
-    /// Longest time for which a silent server may be taken for alive.
+    /// Longest time for which a silent server may count as alive.
     fn silent_max(&self, server: &Server) -> Ns {
         let is_late = server.silences > 1 || self.edge_was_late;
         let periods = if is_late { PATIENCE_MAX } else { DECLARE_AFTER + 1 };
@@ -216,7 +214,7 @@ impl Truth {
         periods * self.period + first + MARGIN
     }
 
-    /// Why a server must not get a new connection of this service, by now.
+    /// Why a server must not get a new connection to this service any more; `None` if it may.
     pub fn is_out(&self, at: Ns, number: usize, service: u8) -> Option<&'static str> {
         let (server, acts) = (&self.servers[number], self.acts());
         if !server.services.contains(&service) {
@@ -257,7 +255,7 @@ impl Truth {
         })
     }
 
-    /// Whether somebody listens for it.
+    /// Whether any server listens for it.
     pub fn is_offered(&self, service: u8) -> bool {
         self.servers.iter().any(|it| it.listens.yes && it.services.contains(&service))
     }
@@ -266,22 +264,21 @@ impl Truth {
         self.serving(at, service).next()
     }
 
-    /// Whether it answers its clients, and has done so since then.
+    /// Whether the server has answered its clients at least since then.
     pub fn is_well_since(&self, server: usize, service: u8, since: Ns) -> bool {
         let server = &self.servers[server];
         server.services.contains(&service) && server.fit.yes && server.fit.since <= since
     }
 
-    /// Whether a SYN that came then would be answered by now: a server has served the
-    /// service for long, and every server that has been silent meanwhile is known to
-    /// be silent by now.
+    /// Whether a SYN that arrived at `came` must have been answered by `at`: a server has
+    /// served the service for long, and the edge has noticed by now every server that has
+    /// become silent meanwhile.
     pub fn would_answer(&self, came: Ns, at: Ns, service: u8) -> bool {
         let is_sure = |server: &Server| {
             let recent = server.heard.since + 1000 * MS > came;
             let is_silent = !server.heard.yes || recent;
             let serves = server.services.contains(&service);
-            // A server that has just stopped listening, or accepts nobody, may answer
-            // otherwise.
+            // A server that has just started or stopped listening may refuse or drop it.
             let changes = server.heard.yes && server.listens.since + FOUND_MAX > came;
             !serves || ((!is_silent || self.silent_max(server) < 700 * MS) && !changes)
         };
@@ -294,12 +291,12 @@ impl Truth {
             && self.servers.iter().all(is_sure)
     }
 
-    /// The edge gets a word of a server that is no heartbeat.
+    /// The edge gets a message other than a heartbeat from a server.
     pub fn says(&mut self, at: Ns, number: usize) {
         self.servers[number].said = at;
     }
 
-    /// The truth about a server, if it is shown as something else.
+    /// The true state of a server, if the edge shows another one.
     pub fn contradicts(&self, at: Ns, number: usize, word: &str) -> Option<&'static str> {
         let server = &self.servers[number];
         if self.is_blind() {

@@ -1,12 +1,12 @@
-//! The truth: which strings carry what, since when, and how long edges may take to
-//! know it.
+//! The truth: which strings work and which do not, since when, and how long the edges may
+//! take to notice a change.
 
 use crate::transit::plan::{Plan, StringPlan};
 use crate::{Ns, ns};
 use holdfast_cluster::detector::{FIRST_PATIENCE, PATIENCE_MAX};
 use std::time::Duration;
 
-/// Longest delay of heartbeats in a string's full queue.
+/// Longest delay of heartbeats in a string's full queue, in ns.
 const QUEUE_MAX: Ns = ns(Duration::from_millis(400));
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +18,9 @@ struct Direction {
 #[derive(Clone, Debug)]
 struct String {
     ways: [Direction; 2],
-    /// Since when both directions lose nothing; `None` if they do.
+    /// Since when neither direction loses packets; `None` if one does.
     well: Option<Ns>,
-    /// Since when one of them carries nothing.
+    /// Since when at least one direction is cut; `None` if none is.
     dead: Option<Ns>,
 }
 
@@ -29,9 +29,9 @@ struct String {
 pub struct Truth {
     strings: Vec<String>,
     period: Ns,
-    /// Since when both daemons run, nobody stands still and none is closed.
+    /// Since when both daemons run, and neither edge is suspended or closed.
     watched: Option<Ns>,
-    /// Number of things that prevent that.
+    /// Number of faults that prevent this.
     blind: u32,
 }
 
@@ -53,13 +53,13 @@ impl Truth {
         self.strings.len()
     }
 
-    /// Notes that somebody cannot know, or can again.
+    /// A fault begins or ends that keeps an edge from noticing changes.
     pub fn blind(&mut self, at: Ns, begins: bool) {
         self.blind = if begins { self.blind + 1 } else { self.blind - 1 };
         self.watched = (self.blind == 0).then_some(at);
     }
 
-    /// Notes that a direction is cut, or whole again; 0 leads to the far edge.
+    /// A direction is cut, or works again; direction 0 leads to the far edge.
     pub fn cut(&mut self, at: Ns, string: usize, way: usize, begins: bool) {
         let way = &mut self.strings[string].ways[way];
         way.cuts = if begins { way.cuts + 1 } else { way.cuts - 1 };
@@ -81,7 +81,7 @@ impl Truth {
         string.dead = is_dead.then(|| string.dead.unwrap_or(at));
     }
 
-    /// How long edges may take.
+    /// Longest time until both edges have noticed a change, in ns.
     fn known_after(&self) -> Ns {
         (PATIENCE_MAX + 4) * self.period + 2 * FIRST_PATIENCE.0 + 2 * QUEUE_MAX
     }
@@ -94,8 +94,8 @@ impl Truth {
         self.watched.is_some_and(|since| at > since + long)
     }
 
-    /// Whether another string carries everything all the while: silence on all
-    /// says nothing.
+    /// Whether another string has worked all the time: edges draw no conclusion from silence
+    /// on all strings.
     fn has_other(&self, at: Ns, string: usize) -> bool {
         let mut others = self.strings.iter().enumerate().filter(|(other, _)| *other != string);
         others.any(|(_, it)| it.well.is_some_and(|since| at > since + self.returns_after()))
@@ -108,14 +108,14 @@ impl Truth {
         is_dead && self.is_watched(at, self.returns_after()) && self.has_other(at, string)
     }
 
-    /// Whether it has been well for so long that both edges must use it.
+    /// Whether it has worked for so long that both edges must use it.
     pub fn must_be_in(&self, at: Ns, string: usize) -> bool {
         let long = self.returns_after();
         let is_well = self.strings[string].well.is_some_and(|since| at > since + long);
         is_well && self.is_watched(at, long)
     }
 
-    /// Whether nothing is wrong with it that could make its heartbeats miss.
+    /// Whether no fault explains missing heartbeats on it.
     pub fn is_blameless(&self, at: Ns, string: usize) -> bool {
         let long = self.period * 4 + QUEUE_MAX;
         let is_well =
@@ -123,7 +123,7 @@ impl Truth {
         is_well && self.watched.is_some_and(|since| since == 0 || at > since + long)
     }
 
-    /// Since when anybody gets through.
+    /// Since when packets can get through, on at least one string.
     pub fn carries_since(&self) -> Option<Ns> {
         let well = self.strings.iter().filter_map(|string| string.well).min()?;
         Some(well.max(self.watched?))

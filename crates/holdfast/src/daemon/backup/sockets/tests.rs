@@ -42,7 +42,7 @@ fn only_services_get_the_daemons_rights() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// A table of noise gives no connection but those that were asked for.
+    /// A table with random content gives no connection that was not asked for.
     #[test]
     fn a_table_of_noise_is_read(words in prop::collection::vec(any::<[u64; 8]>(), 1..64)) {
         let memory = memory();
