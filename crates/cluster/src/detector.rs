@@ -198,6 +198,12 @@ impl Detector {
         self.excused = self.excused.max(until);
     }
 
+    /// Notes that a part of this host stood still at `at`, where what the peer has sent may wait:
+    /// the peer has a period more from then on.
+    pub fn handle_standstill(&mut self, at: Nanos) {
+        self.excuse(at.plus(self.period));
+    }
+
     /// Whether the peer is still starting, as far as is known: it then has
     /// [`FIRST_PATIENCE`] for every sign of life.
     pub fn set_starting(&mut self, yes: bool) {

@@ -12,6 +12,7 @@ pub mod member;
 pub mod pairing;
 mod placement;
 pub mod primary;
+mod processors;
 mod proven;
 mod pulse;
 pub mod recover;

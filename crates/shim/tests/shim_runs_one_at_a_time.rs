@@ -167,6 +167,19 @@ fn a_holder_that_sleeps_in_libc_holds_up_nobody() {
 }
 
 #[test]
+fn who_waits_for_the_disk_holds_up_nobody() {
+    let Some(program) = compiled("shared.c") else { return };
+    const OWN: u16 = PORT + 8;
+    let load = || {
+        wait_for(OWN);
+        ask_all(OWN, b's');
+    };
+    let overlaps = follow(&program, OWN, "one-syncs", load, || ask_all(OWN, b's'));
+    assert_eq!(overlaps, [0, 0]);
+    let _ = std::fs::remove_file(program);
+}
+
+#[test]
 fn a_holder_that_computes_until_another_runs_is_counted() {
     let Some(program) = compiled("shared.c") else { return };
     const OWN: u16 = PORT + 6;

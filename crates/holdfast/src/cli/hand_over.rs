@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::watch::{LOOK_PERIOD, ask, fetch};
 use super::{load, print};
 use crate::admin::{Event, Request};
-use crate::status::{Role, State, exit};
+use crate::status::{Role, State, Status, exit};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -35,10 +35,15 @@ impl Pair {
     }
 }
 
+/// Longest time for which a primary that waits for something is not asked yet: most waits are
+/// over in a moment.
+const MOMENT: Duration = Duration::from_secs(3);
+
 /// Asks the primary of this host to hand over, and waits until the group is protected again.
 pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
     let Pair { role, other, path } = Pair::of(&args.group, args.to.as_deref())?;
     let begun = Instant::now();
+    wait_moment(&path);
     ask(&path, Request::Switchover { leaves: false })?;
     let until = begun + Duration::from_secs(args.timeout);
     loop {
@@ -61,6 +66,14 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
         format!("{other} is the primary, and {role} its backup: protected again after {ms} ms");
     print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
     Ok(exit::OK)
+}
+
+fn wait_moment(path: &Path) {
+    let until = Instant::now() + MOMENT;
+    let waits = |status: Status| status.role == Role::Primary && status.state == State::Waiting;
+    while fetch(path).is_ok_and(waits) && Instant::now() < until {
+        sleep(LOOK_PERIOD);
+    }
 }
 
 /// Waits until the other member has joined, has it take over, and waits until the daemon of

@@ -16,6 +16,7 @@ mod wire;
 
 use super::edge_state::StateFile;
 use super::heed;
+use super::processors::Processors;
 use super::pulse::Pulse;
 use super::recover::Recoverer;
 use super::said::Repetition;
@@ -81,6 +82,7 @@ struct EdgeDaemon<'a> {
     /// Members whose handshakes fail, by index.
     distrusted: BTreeMap<usize, Distrusted>,
     ways: Ways,
+    processors: Processors,
     host: Host,
     /// Tells when the eBPF programs and the members' ports must be checked.
     changes: Changes,
@@ -177,6 +179,7 @@ impl<'a> EdgeDaemon<'a> {
             spoken: 0,
             distrusted: BTreeMap::new(),
             ways: Ways::new(hops, Instant::now())?,
+            processors: Processors::watch(config.heartbeat(), started, config.group.realtime),
             host: Host::new(started),
             changes: Changes::open().context("a netlink socket")?,
             announced: Announced::new(Announcer::open()?),
@@ -363,6 +366,9 @@ impl<'a> EdgeDaemon<'a> {
             if let Some(heard) = self.wire.links.heard(index) {
                 self.machine.handle_pulse(index, heard);
             }
+        }
+        if let Some(at) = self.processors.stood_still() {
+            self.machine.handle_standstill(at);
         }
         let spoken = self.wire.bpf.spoken();
         let passing = spoken != std::mem::replace(&mut self.spoken, spoken);

@@ -20,6 +20,7 @@ mod sim;
 pub(crate) mod takeover;
 mod throughput;
 
+use crate::servers::heavy;
 use crate::simulate;
 use anyhow::Result;
 use clap::Subcommand;
@@ -49,6 +50,8 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Clients of 50 KB/s are added until the link is full.
     Concurrency(concurrency::ConcurrencyArgs),
+    /// Servers of several processes under their own tools' load, protected and clean.
+    Families(heavy::FamiliesArgs),
     /// One load without a fault: is every byte right?
     Check(check::CheckArgs),
     /// How many seeds of the cluster simulation a CPU-second runs.
@@ -116,6 +119,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Concurrency(args) => {
             let report = concurrency::run(&args)?;
             show(args.json, &report, concurrency::ConcurrencyReport::print)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Families(args) => {
+            let report = heavy::run(&args)?;
+            show(args.json, &report, heavy::FamiliesReport::print)?;
             Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Check(args) => {

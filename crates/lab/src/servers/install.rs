@@ -33,19 +33,23 @@ impl Drop for Policy {
     }
 }
 
-/// Installs the packages of those rows whose programs are missing.
+/// The packages of those rows whose programs are missing.
+pub fn lacking(rows: &[Row]) -> BTreeSet<&'static str> {
+    let lacking = rows.iter().filter(|row| !row.missing().is_empty());
+    lacking.flat_map(|row| row.packages).copied().collect()
+}
+
+/// Installs packages.
 ///
 /// # Errors
 /// When apt-get fails.
-pub fn packages(rows: &[Row]) -> Result<()> {
-    let lacking = rows.iter().filter(|row| !row.missing().is_empty());
-    let names: BTreeSet<&str> = lacking.flat_map(|row| row.packages).copied().collect();
+pub fn packages(names: &BTreeSet<&str>) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
     let _policy = Policy::forbid()?;
     let install = ["install", "-y", "-qq", "--no-install-recommends"];
-    let install = install.into_iter().chain(names).collect::<Vec<_>>();
+    let install = install.into_iter().chain(names.iter().copied()).collect::<Vec<_>>();
     for words in [&["update", "-qq"][..], &install] {
         let mut command = Command::new("apt-get");
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdout(std::io::stderr());

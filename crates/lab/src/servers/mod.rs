@@ -3,6 +3,7 @@
 //! The page `docs/SERVERS.md` is made of it.
 
 mod crowd;
+pub(crate) mod heavy;
 mod install;
 mod report;
 mod row;
@@ -71,7 +72,7 @@ pub fn run(args: &ServersArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.install {
-        install::packages(&rows)?;
+        install::packages(&install::lacking(&rows))?;
     }
     let report = try_all(&rows, args, known)?;
     if args.json {

@@ -1,6 +1,8 @@
 //! A protected group on a testbed: the three daemons, run as a user would run
 //! them, and what the lab must know about their processes.
 
+mod told;
+
 use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
 use super::server::{Recipe, listens};
 use super::{Role, SETUP_LIMIT, Testbed};
@@ -19,6 +21,9 @@ pub use rustix::process::Signal;
 
 /// Longest time until a group is protected: on a busy machine servers and programs start slowly.
 const PROTECTED_MAX: Duration = Duration::from_secs(120);
+/// Longest wait for clients that have yet to take what they were sent before a join: some of a
+/// test's clients never do.
+const AT_RISK_MAX: Duration = Duration::from_secs(5);
 
 /// Longest time for a daemon to end after it was told to: what it gives its backup, its edge and
 /// its server at most, and what the kernel of a busy machine needs besides.
@@ -309,20 +314,25 @@ impl<'a> Group<'a> {
         command.spawn().context("cannot start a daemon")
     }
 
-    /// Waits until a primary says that it is protected, whichever member it is.
+    /// Waits until a primary says that it is protected, whichever member it is, and that a
+    /// takeover would end nobody's connection.
     ///
     /// # Errors
     /// When a daemon ends, or the time is over.
     pub fn wait_protected(&mut self) -> Result<()> {
         let start = Instant::now();
+        let mut protected_since = None;
         loop {
             for (role, child) in &mut self.daemons {
                 let ended = child.try_wait()?;
                 ensure!(ended.is_none(), "the {} daemon ended: {ended:?}", role.name());
             }
             let statuses = MEMBERS.map(|role| self.status(role).unwrap_or_default());
-            if statuses.iter().any(is_protected) {
-                return Ok(());
+            if let Some(status) = statuses.iter().find(|status| is_protected(status)) {
+                let since = protected_since.get_or_insert_with(Instant::now);
+                if status["at_risk"] == 0 || since.elapsed() > AT_RISK_MAX {
+                    return Ok(());
+                }
             }
             ensure!(start.elapsed() < PROTECTED_MAX, "{}", unprotected_yet(&statuses, load()));
             std::thread::sleep(STATUS_INTERVAL);
@@ -356,44 +366,6 @@ impl<'a> Group<'a> {
             (stands || has_ended).then_some(stands)
         })
         .with_context(|| self.log_tails())
-    }
-
-    /// What `holdfast status --json` says on a host.
-    ///
-    /// # Errors
-    /// When the daemon does not answer or its answer is not JSON.
-    pub fn status(&self, role: Role) -> Result<Value> {
-        let done = self
-            .cli(role, &["status"])?
-            .arg("--json")
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()?;
-        serde_json::from_slice(&done.stdout).context("status is not JSON")
-    }
-
-    /// The events that `holdfast events --json` shows on a host, oldest first: the time of day, and
-    /// the kind.
-    #[must_use]
-    pub fn events(&self, role: Role) -> Vec<(String, String)> {
-        let word = |event: &Value, name| event[name].as_str().unwrap_or_default().to_owned();
-        self.all_events(role).iter().map(|event| (word(event, "at"), word(event, "what"))).collect()
-    }
-
-    /// The details of a host's events of one kind, oldest first.
-    #[must_use]
-    pub fn details(&self, role: Role, what: &str) -> Vec<String> {
-        let events = self.all_events(role).into_iter().filter(|event| event["what"] == what);
-        events.filter_map(|event| event["detail"].as_str().map(str::to_owned)).collect()
-    }
-
-    fn all_events(&self, role: Role) -> Vec<Value> {
-        let asked = self.cli(role, &["events"]).and_then(|mut command| {
-            Ok(command.arg("--json").stdin(Stdio::null()).stderr(Stdio::null()).output()?)
-        });
-        let text = asked.map(|done| done.stdout).unwrap_or_default();
-        let lines = text.split(|byte| *byte == b'\n');
-        lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
     }
 
     /// The member for which the edge's fence is open, whatever the member says.

@@ -473,3 +473,19 @@ fn the_silence_of_a_backup_that_starts_means_nothing() {
     bed.pass(45, &[A], false);
     assert_eq!(bed.take(), ["to 0: Reach"]);
 }
+
+#[test]
+fn nobody_is_accused_while_a_part_of_the_edges_host_stands_still() {
+    let declared = |bed: &Bed| bed.book.notes.iter().any(|note| note == "declare: a");
+    let mut bed = Bed::pair();
+    for _ in 0..200 {
+        bed.machine.handle_standstill(bed.book.now);
+        bed.pass(1, &[B], false);
+    }
+    assert!(!declared(&bed) && !bed.machine.is_suspected(A));
+    let ended = bed.book.now;
+    bed.pass(8, &[B], false);
+    assert!(!declared(&bed), "what waited may still be on its way");
+    bed.pass(40, &[B], false);
+    assert!(declared(&bed), "it has been silent since {ended:?}");
+}

@@ -46,6 +46,14 @@ impl EdgeMachine {
         }
     }
 
+    /// Takes note that one of this host's processors stood still at `at`: what members have sent
+    /// may wait there. They have a heartbeat's time more from then on.
+    pub fn handle_standstill(&mut self, at: Nanos) {
+        for slot in &mut self.slots {
+            slot.detector.handle_standstill(at);
+        }
+    }
+
     /// Sends a member a heartbeat when it is time, and judges its silence.
     pub(super) fn watch(
         &mut self,

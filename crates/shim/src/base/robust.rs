@@ -10,8 +10,8 @@ use holdfast_wire::group::{DAEMON, HAS_SLEEPERS};
 /// Time in ns after which a waiting thread checks the owner.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Number of waits after which a lock held by the daemon, whose process cannot be checked from
-/// here, counts as given up.
+/// Number of time-outs in a row after which a lock held by the daemon, whose process cannot be
+/// checked from here, counts as given up.
 const DAEMON_LOOKS_MAX: u32 = 100;
 
 /// This process's id, by which it owns locks.
@@ -49,10 +49,13 @@ fn wait(word: &AtomicU32, own: u32) {
         if seen == 0 {
             return;
         }
-        let r = sys::futex_wait(word, marked, true, LOOK_NS);
+        if sys::futex_wait(word, marked, true, LOOK_NS) != -(libc::ETIMEDOUT as isize) {
+            // Somebody has had the lock and given it back.
+            looks = 0;
+            continue;
+        }
         looks += 1;
-        if r == -(libc::ETIMEDOUT as isize)
-            && is_given_up(marked & !HAS_SLEEPERS, looks)
+        if is_given_up(marked & !HAS_SLEEPERS, looks)
             && word.compare_exchange(marked, own | HAS_SLEEPERS, Acquire, Relaxed).is_ok()
         {
             return;

@@ -112,6 +112,8 @@ pub const fn takes_numbers(call: i64) -> bool {
             | libc::SYS_flock
             | libc::SYS_pidfd_open
             | libc::SYS_sched_yield
+            | libc::SYS_fsync
+            | libc::SYS_fdatasync
     )
 }
 

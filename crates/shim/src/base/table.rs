@@ -129,6 +129,7 @@ calls! {
     syscall Replayed "the calls above by number; others pass";
     sched_yield Replayed "also thrd_yield: with `[server] run` set to `one-at-a-time` another thread may run here; else passed";
     futex Replayed "by number: with `[server] run` set to `one-at-a-time` waits and wake-ups are in the log, but for those of priority inheritance; else passed";
+    fsync Replayed "fsync, fdatasync: each member waits for its own disk; with `[server] run` set to `one-at-a-time` other threads run meanwhile, and the primary's outcome counts; else passed";
 }
 
 #[cfg(test)]

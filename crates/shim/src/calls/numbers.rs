@@ -116,6 +116,8 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             }
             libc::SYS_futex => return turns::futex(x),
             libc::SYS_sched_yield => libc_result(turns::yield_turn()),
+            libc::SYS_fsync => turns::fsync(fd) as isize,
+            libc::SYS_fdatasync => turns::fdatasync(fd) as isize,
             libc::SYS_io_uring_setup => {
                 no_such_call("io_uring", "start the server without io_uring")
             }

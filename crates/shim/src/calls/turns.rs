@@ -1,13 +1,13 @@
 //! `sched_yield` and the raw `futex`, by which threads let each other run or wait for a word in
-//! memory. Where threads run one at a time these calls are in the log (decision 34); else they go
-//! to the kernel as they are.
+//! memory, and `fsync`, which waits for a disk. Where threads run one at a time these calls are in
+//! the log (decision 34); else they go to the kernel as they are.
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{Mode, inside, mode, threaded};
 use crate::base::sys::{self, libc_result, sys};
 use crate::base::table::Call;
 use crate::base::{defer, park, quiet, ring, token};
-use crate::calls::clocks;
+use crate::calls::{clocks, signals};
 use holdfast_wire::log::Op;
 
 /// Mask of a futex call's operation, without its flags.
@@ -35,6 +35,47 @@ pub unsafe extern "C" fn sched_yield() -> i32 {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn thrd_yield() {
     yield_turn();
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fsync(fd: i32) -> i32 {
+    libc_result(sync(fd, || sys!(SYS_fsync, fd))) as i32
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fdatasync(fd: i32) -> i32 {
+    libc_result(sync(fd, || sys!(SYS_fdatasync, fd))) as i32
+}
+
+/// Waits for a disk while other threads run. Each member waits for its own.
+pub fn sync(fd: i32, raw: impl Fn() -> isize) -> isize {
+    if !are_ordered() {
+        return raw();
+    }
+    quiet::call(|this| match mode() {
+        Mode::Pass => Some(raw()),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush();
+            ring::before_block();
+            let r = token::apart(|| this.sleep(&raw))?;
+            log::append(Entry::new(Op::Result, Call::fsync, fd, r), &[]);
+            Some(r)
+        }
+        Mode::Replay => {
+            // The threads run meanwhile that did so on the primary.
+            token::give();
+            raw();
+            match log::take(Op::Result, Call::fsync, fd) {
+                Some(taken) => {
+                    let r = taken.ret();
+                    taken.done();
+                    Some(r)
+                }
+                None => park::start_over(),
+            }
+        }
+    })
 }
 
 /// How a futex call goes into the log.

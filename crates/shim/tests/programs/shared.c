@@ -3,8 +3,9 @@
  * that memory, under a lock of its own make and without one. One letter a question: n a
  * number, k the worker kills itself, t it dies in the middle of its work, w it computes
  * until the other one has been told g, f it waits in libc for what the other one writes
- * when it is told p. */
+ * when it is told p, s it races around waits for the disk. */
 #include "listen.h"
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #define WORKERS 2
 #define STEPS 200
 #define RACES 10000
+#define SYNCS 30
 
 static struct {
     int lock;
@@ -50,6 +52,19 @@ static void count(int own) {
     }
 }
 
+static void sync_often(int own) {
+    int file = open("shared.sync", O_RDWR | O_CREAT, 0600);
+    for (int i = 0; i < SYNCS; i++) {
+        long seen = shared->count;
+        pwrite(file, &seen, sizeof seen, 0);
+        if (i % 2 ? fsync(file) : fdatasync(file))
+            own = -1;
+        shared->count = seen + 1;
+        shared->mixed = shared->mixed * 31 + own;
+    }
+    close(file);
+}
+
 static void serve(int fd, int own) {
     char question = 0, line[64];
     while (read(fd, &question, 1) == 1) {
@@ -63,6 +78,9 @@ static void serve(int fd, int own) {
             break;
         case 't':
             __builtin_trap();
+        case 's':
+            sync_often(own);
+            break;
         case 'w':
             shared->waits = 1;
             while (!shared->go)

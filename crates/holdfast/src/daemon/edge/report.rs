@@ -47,6 +47,7 @@ impl EdgeDaemon<'_> {
         status.counters.insert("edge.channels_refused".to_owned(), self.listener.refused());
         status.counters.insert("loop.overslept".to_owned(), self.machine.overslept());
         status.counters.insert("loop.deafened".to_owned(), self.machine.deafened());
+        status.counters.insert("loop.stalls".to_owned(), self.processors.stalls());
         status.counters.extend(self.wire.links.lateness());
         status
     }

@@ -257,7 +257,7 @@ fn samba() -> Row {
                  disable netbios = yes\nload printers = no\nprinting = bsd\nprintcap name = /dev/null\nnetbios name = test\nlog file = {}/smbd.log\n\
                  private dir = {}/private\nlock directory = {}/lock\nstate directory = {}/state\n\
                  cache directory = {}/cache\npid directory = {}/pid\nncalrpc dir = {}/rpc\n\
-                 [share]\npath = {}/www\nguest ok = yes\nread only = yes\n",
+                 [share]\npath = {}/www\nguest ok = yes\nread only = no\nforce user = root\n",
             )
         },
         arguments: |place| words(place, "--foreground --no-process-group -s {}/smb.conf"),

@@ -109,6 +109,7 @@ const CALLS: &[&str] = &[
     "syscall",
     "sched_yield",
     "futex",
+    "fsync",
 ];
 
 const OPS: [&str; 19] = [
