@@ -184,8 +184,7 @@ fn measure(row: &Row, load: &Load, is_ours: bool, link_mbit: Option<u64>) -> Res
     let options = GroupOptions { run: row.run, ..GroupOptions::default() };
     let group = Group::start(&testbed, &recipe, &options)?;
     let driven = drive(&testbed, load, &at)?;
-    let status = group.status(Role::Primary)?;
-    ensure!(status["state"] == "protected", "protection is lost: {}", status["reason"]);
+    group.ensure_protected()?;
     Ok(driven)
 }
 

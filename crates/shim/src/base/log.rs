@@ -262,6 +262,12 @@ pub fn commit() {
     commit_to(group().dirty.0.load(Relaxed));
 }
 
+/// Like [`commit`]. Where threads run one at a time another one runs meanwhile, so the caller must
+/// not hold the log.
+pub fn commit_apart() {
+    token::apart_if(token::is_chosen() && !is_committed(), commit);
+}
+
 /// Whether output could leave now without waiting.
 pub fn is_committed() -> bool {
     holds(group().dirty.0.load(Relaxed))
