@@ -19,6 +19,7 @@ pub mod inherited;
 pub mod input;
 pub mod interfaces;
 pub mod limits;
+pub mod listings;
 pub mod local;
 pub mod locks;
 pub mod masks;

@@ -3,7 +3,9 @@
 
 mod shim_harness;
 
-use shim_harness::{ask, compiled, eventually, run_and_promote_family, wait_for};
+use shim_harness::{
+    ask, compiled, eventually, run_and_promote_family, run_and_promote_family_anew, wait_for,
+};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 
@@ -155,5 +157,36 @@ fn a_number_that_was_a_listeners_is_none_in_a_child_that_uses_it_anew() {
         several(port);
     };
     run_and_promote_family(&[path.as_str(), &at], port, "kin-number", load, || several(port));
+    let _ = std::fs::remove_file(program);
+}
+
+/// A file system in memory gives the names in the order in which files were made.
+#[test]
+fn names_of_a_folder_come_in_one_order_whatever_the_file_systems_is() {
+    const FOLDER: &str = "/dev/shm/hf-kin-names";
+    let port = PORT + 9;
+    let Some(program) = compiled("kin.c") else { return };
+    let (path, at) = (program.display().to_string(), port.to_string());
+    let make = |names: [&str; 4]| {
+        let _ = std::fs::remove_dir_all(FOLDER);
+        std::fs::create_dir(FOLDER).expect("a folder");
+        for name in names {
+            std::fs::write(format!("{FOLDER}/{name}"), "").expect("a file");
+        }
+    };
+    let is_sorted = || {
+        let wanted = "names . .. four one three two again four one three two .";
+        assert_eq!(ask(port, "dd"), [wanted, wanted]);
+    };
+    make(["one", "two", "three", "four"]);
+    let load = || {
+        wait_for(port);
+        is_sorted();
+        several(port);
+    };
+    let anew = || make(["three", "four", "two", "one"]);
+    let argv = [path.as_str(), &at];
+    run_and_promote_family_anew(&argv, port, "kin-names", load, anew, is_sorted);
+    std::fs::remove_dir_all(FOLDER).expect("its folder");
     let _ = std::fs::remove_file(program);
 }

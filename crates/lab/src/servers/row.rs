@@ -48,6 +48,9 @@ pub struct Row {
     pub arguments: fn(&Place<'_>) -> Vec<String>,
     /// Variables of its environment.
     pub env: &'static [(&'static str, &'static str)],
+    /// Whether the survivor's files must be copied to the other host before both are started
+    /// again.
+    pub is_copied: bool,
     /// Folders of its own, below its place, which a member that joins gets.
     pub state: &'static [&'static str],
     /// What its established connections say.
@@ -78,6 +81,7 @@ impl Row {
             prepare: |_| Ok(()),
             arguments: |_| Vec::new(),
             env: &[],
+            is_copied: false,
             state: &[],
             talk: Talk::new(Carrier::Tcp, |_, _| Step::default()),
             clients: |_| Vec::new(),

@@ -274,8 +274,9 @@ impl Trial<'_> {
         }
         crowd.finish()?;
         let survivor = group.primary().context("nobody is the primary")?;
-        // Its files are the ones that are right.
-        group.repair_with(|| copy_files(testbed.host(survivor), testbed.host(survivor.other())))?;
+        let [from, to] = [survivor, survivor.other()].map(|role| testbed.host(role));
+        // The survivor's files are the ones that are right.
+        group.repair_with(|| if self.row.is_copied { copy_files(from, to) } else { Ok(()) })?;
         self.ask_first(testbed)?;
         let crowd = self.crowd(testbed);
         crowd.progress(SOME_TURNS).context("after the repair")?;

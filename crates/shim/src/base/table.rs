@@ -79,7 +79,7 @@ calls! {
     tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";
     stat Replayed "stat, lstat, fstat, fstatat, statx";
     fstatfs Replayed "statfs, fstatfs, statvfs, fstatvfs";
-    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close; with `[server] run` set to `parallel` in the log's order, as are mkdir, rename, unlink, link, symlink and rmdir, and compared";
+    readdir Passed "the order of entries must not matter, or be alike on both members; opendir, closedir: as open and close; with `[server] run` set to `parallel` all names at once, sorted and compared, in the log's order, as are mkdir, rename, unlink, link, symlink and rmdir";
     lseek Passed "both members";
     dlopen Passed "dlopen, dlmopen: both members load; a module named by a path is compared, one that the loader searches for, and libraries that a module needs, are not";
     mmap Passed "shared mappings of files that other programs change are not covered";

@@ -4,13 +4,15 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real6};
-use crate::base::state::{self, Mode, header, inside, mode, threaded};
+use crate::base::state::{self, Mode, header, inside, mode, threaded, uninterrupted};
 use crate::base::table::Call;
 use crate::base::{park, quiet, report};
-use crate::calls::signals;
+use crate::calls::{listings, signals};
 use core::ffi::CStr;
 use holdfast_wire::hash::hash_pieces;
 use holdfast_wire::log::Op;
+
+type Item = libc::dirent64;
 
 fn are_ordered() -> bool {
     state::is_family() && threaded() && mode() != Mode::Pass && !inside()
@@ -51,30 +53,60 @@ pub fn change(raw: impl Fn() -> isize) -> isize {
     ordered(raw, |r| *r as i64, "a file that was made, moved or removed on the primary is not here")
 }
 
-/// Reads an entry; null behind the last one.
-fn read(folder: usize) -> *mut libc::dirent64 {
+/// Reads an entry; null behind the last one. In a family they come sorted by name.
+fn read(folder: usize) -> *mut Item {
+    if !state::is_family() || mode() == Mode::Pass || inside() {
+        return next(folder);
+    }
+    if let Some(item) = listings::next(folder) {
+        return item;
+    }
+    let what = "a folder has other files than on the primary";
+    let made = ordered(|| uninterrupted(|| listings::make(folder)), |hash| *hash, what);
+    match listings::next(folder).filter(|_| made != 0) {
+        Some(item) => item,
+        None => ordered(|| next(folder), hash_of_name, "a folder is read in another order"),
+    }
+}
+
+fn next(folder: usize) -> *mut Item {
+    real6(Real::Readdir, [folder, 0, 0, 0, 0, 0]) as *mut Item
+}
+
+fn hash_of_name(item: &*mut Item) -> i64 {
     // SAFETY: null, or libc's own entry.
-    let name = |entry: &*mut libc::dirent64| match unsafe { entry.as_ref() } {
-        None => 0,
-        Some(entry) => {
-            // SAFETY: libc ends it.
-            let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes();
-            hash_pieces(&header().hash_key, [name]) as i64
-        }
-    };
-    ordered(
-        || real6(Real::Readdir, [folder, 0, 0, 0, 0, 0]) as *mut libc::dirent64,
-        name,
-        "a folder has other files than on the primary, or in another order",
-    )
+    unsafe { item.as_ref() }.map_or(0, |item| {
+        // SAFETY: libc ends it.
+        let name = unsafe { CStr::from_ptr(item.d_name.as_ptr()) }.to_bytes();
+        hash_pieces(&header().hash_key, [name]) as i64
+    })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn readdir(folder: usize) -> *mut libc::dirent64 {
+pub unsafe extern "C" fn readdir(folder: usize) -> *mut Item {
     read(folder)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn readdir64(folder: usize) -> *mut libc::dirent64 {
+pub unsafe extern "C" fn readdir64(folder: usize) -> *mut Item {
     read(folder)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn rewinddir(folder: usize) {
+    listings::forget(folder);
+    real6(Real::Rewinddir, [folder, 0, 0, 0, 0, 0]);
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn telldir(folder: usize) -> i64 {
+    let real = || real6(Real::Telldir, [folder, 0, 0, 0, 0, 0]);
+    listings::position(folder).unwrap_or_else(real) as i64
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn seekdir(folder: usize, at: i64) {
+    if !listings::go_to(folder, at as usize) {
+        real6(Real::Seekdir, [folder, at as usize, 0, 0, 0, 0]);
+    }
 }

@@ -7,7 +7,7 @@ use crate::base::state::{Mode, inside, mode, threaded};
 use crate::base::sys::{libc_result, syscall};
 use crate::calls::descriptors::{self, close_plain};
 use crate::calls::files::{kind_behind, open_own, open_raw};
-use crate::calls::{children, content, input};
+use crate::calls::{children, content, input, listings};
 use core::ffi::CStr;
 
 unsafe extern "C" {
@@ -144,6 +144,7 @@ pub unsafe extern "C" fn opendir(path: *const u8) -> *mut u8 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closedir(directory: *mut u8) -> i32 {
+    listings::forget(directory as usize);
     let close = || real(Real::Closedir)(directory as usize, 0, 0, 0);
     if !compete() {
         return close();

@@ -3,10 +3,11 @@
  * One letter a question: n a number from a file, e the process becomes this program anew
  * with the connection open, c a shell says its number, s a signal by signalfd, k the
  * process kills itself, o a child of a child that has ended serves on, b it forks until it
- * is refused. */
+ * is refused, d the names in a folder, and once more from the third one on. */
 #define _GNU_SOURCE
 #include "listen.h"
 #include "numbers.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -105,6 +106,26 @@ static int bomb(void) {
     return refused ? count : -1;
 }
 
+static void list(int fd) {
+    char line[1024] = "names";
+    DIR *folder = opendir("/dev/shm/hf-kin-names");
+    struct dirent *entry;
+    long third = 0;
+    for (int n = 0; folder && (entry = readdir(folder)); n++) {
+        strcat(strcat(line, " "), entry->d_name);
+        if (n == 1)
+            third = telldir(folder);
+    }
+    strcat(line, " again");
+    for (seekdir(folder, third); folder && (entry = readdir(folder));)
+        strcat(strcat(line, " "), entry->d_name);
+    rewinddir(folder);
+    strcat(strcat(line, " "), readdir(folder)->d_name);
+    closedir(folder);
+    strcat(line, "\n");
+    write(fd, line, strlen(line));
+}
+
 static void serve(int fd) {
     char question = 0, number[16];
     while (read(fd, &question, 1) == 1) {
@@ -119,6 +140,9 @@ static void serve(int fd) {
             break;
         case 'c':
             say(fd, "shell", shell());
+            break;
+        case 'd':
+            list(fd);
             break;
         case 'm':
             say(fd, "message", message());

@@ -277,6 +277,7 @@ fn samba() -> Row {
             vec![Client::shell(at, line, document(LARGE))]
         },
         run: ServerRun::Parallel,
+        is_copied: true,
         ..Row::new("samba", &["samba", "smbclient"], "/usr/sbin/smbd")
     }
 }
