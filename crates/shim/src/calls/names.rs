@@ -6,7 +6,7 @@ use crate::base::real::{self, Real, real};
 use crate::base::state::{Mode, inside, mode, uninterrupted};
 use crate::base::sys::{self, errno, set_errno};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
+use crate::base::{defer, park, quiet, token};
 use crate::calls::signals;
 use core::ffi::{CStr, c_char, c_void};
 use holdfast_wire::log::{Op, PAYLOAD_MAX};
@@ -88,15 +88,20 @@ fn look_up(
             }
             Some(code)
         }
-        Mode::Replay => match log::take(Op::Data, Call::getaddrinfo, -1) {
-            Some(taken) => {
-                // libc answers here, too: that moves the heap as on the primary.
-                let code = give(ask(), taken.ret() as i32, taken.payload());
-                taken.done();
-                Some(code)
+        Mode::Replay => {
+            // libc answers here, too: that moves the heap as on the primary. It may wait for a
+            // name server that does not answer here, while other threads go on.
+            token::give();
+            let own = ask();
+            match log::take(Op::Data, Call::getaddrinfo, -1) {
+                Some(taken) => {
+                    let code = give(own, taken.ret() as i32, taken.payload());
+                    taken.done();
+                    Some(code)
+                }
+                None => park::start_over(),
             }
-            None => park::start_over(),
-        },
+        }
     })
 }
 
