@@ -354,6 +354,7 @@ mod tests {
             edge_events: Vec::new(),
             wrong_end: None,
             fenced_packets: 0,
+            last_words: String::new(),
             may_stop: false,
         };
         let chapter = Chapter {

@@ -78,7 +78,7 @@ pub fn outcome(words: &str, seed: u64) -> Result<Outcome, String> {
 /// What went wrong in a takeover, as one line that replays it.
 pub fn complaint(words: &str, seed: u64) -> Option<String> {
     let why = match outcome(words, seed) {
-        Ok(outcome) => failure(&outcome)?,
+        Ok(outcome) => format!("{}\n{}", failure(&outcome)?, outcome.last_words),
         Err(error) => error,
     };
     // The daemons' words are long.

@@ -188,6 +188,8 @@ pub struct Outcome {
     pub fenced_packets: u64,
     /// Whether both members were hit, so that the service may have stopped.
     pub may_stop: bool,
+    /// What the daemons logged last, if something went wrong.
+    pub last_words: String,
 }
 
 impl TakeoverArgs {
@@ -324,6 +326,9 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
             let way_s = if args.client_path == ClientPath::Wan { WAN_WAY_S } else { 0.0 };
             outcome.count_fenced(&overheard.finish(), way_s);
         }
+        if failure(&outcome).is_some() {
+            outcome.last_words = group.log_tails();
+        }
         if failure(&outcome).is_some() || args.keep_all_logs {
             keep_logs(args, testbed, seed)?;
         }
@@ -343,6 +348,7 @@ impl Outcome {
             edge_events: group.events(Role::Edge),
             wrong_end: wrong_end(survivor, group),
             fenced_packets: 0,
+            last_words: String::new(),
             may_stop: survivor.is_none(),
         }
     }
