@@ -190,3 +190,18 @@ fn names_of_a_folder_come_in_one_order_whatever_the_file_systems_is() {
     std::fs::remove_dir_all(FOLDER).expect("its folder");
     let _ = std::fs::remove_file(program);
 }
+
+/// More than are sorted at once: the rest come as their file system gives them.
+#[test]
+fn every_name_comes_once_however_many_folders_are_read_at_once() {
+    const FOLDER: &str = "/dev/shm/hf-kin-many";
+    std::fs::create_dir(FOLDER).expect("a folder");
+    for name in ["one", "two", "three", "four"] {
+        std::fs::write(format!("{FOLDER}/{name}"), "").expect("a file");
+    }
+    follow(PORT + 10, "kin-many", &[], || {
+        assert_eq!(words(PORT + 10, "f"), [("many".to_owned(), 70 * 6)]);
+        several(PORT + 10);
+    });
+    std::fs::remove_dir_all(FOLDER).expect("its folder");
+}

@@ -62,11 +62,10 @@ fn read(folder: usize) -> *mut Item {
         return item;
     }
     let what = "a folder has other files than on the primary";
-    let made = ordered(|| uninterrupted(|| listings::make(folder)), |hash| *hash, what);
-    match listings::next(folder).filter(|_| made != 0) {
-        Some(item) => item,
-        None => ordered(|| next(folder), hash_of_name, "a folder is read in another order"),
-    }
+    ordered(|| uninterrupted(|| listings::make(folder)), |hash| *hash, what);
+    listings::next(folder).unwrap_or_else(|| {
+        ordered(|| next(folder), hash_of_name, "a folder is read in another order")
+    })
 }
 
 fn next(folder: usize) -> *mut Item {

@@ -4,18 +4,18 @@
 use crate::base::cells::Locked;
 use crate::base::real::{Real, real6};
 use crate::base::state::header;
-use crate::base::sys;
+use crate::base::sys::{self, set_errno};
 use core::ffi::CStr;
 use core::mem::offset_of;
 use holdfast_wire::hash::hash_pieces;
 
 type Item = libc::dirent64;
 
-/// Most folders that a process reads at once in this way; of a further one the entries come in
-/// its file system's order.
+/// Most folders that a process reads at once in this way; of a further one the entries come one by
+/// one, in its file system's order.
 const LISTINGS_MAX: usize = 64;
-/// Most bytes of a folder's entries.
-const BYTES_MAX: usize = 64 << 20;
+/// Most bytes of a folder's entries: millions of them. Their offsets fit into 4 bytes.
+const BYTES_MAX: usize = 1 << 30;
 /// Room for entries at first, in bytes.
 const ROOM: usize = 32 << 10;
 /// What entries lie at multiples of, in bytes.
@@ -67,22 +67,17 @@ pub fn forget(folder: usize) {
     }
 }
 
-/// Reads and sorts the entries of a folder. Returns a hash of their names, or 0 if there is no
-/// room for them.
+/// Reads and sorts the entries of a folder; without the memory for them, it has none, and the
+/// caller gets `ENOMEM`. Returns a hash of their names. With 0 nothing was read: too many folders
+/// are being read.
 pub fn make(folder: usize) -> i64 {
-    let Some(mut listing) = collected(folder) else { return 0 };
-    let hash = listing.sort();
     let mut listings = LISTINGS.hold();
-    match listings.iter_mut().find(|listing| listing.folder == 0) {
-        Some(free) => *free = listing,
-        None => {
-            listing.unmap();
-            real6(Real::Rewinddir, [folder, 0, 0, 0, 0, 0]);
-            return 0;
-        }
-    }
-    // 0 stands for nothing.
-    if hash == 0 { 1 } else { hash }
+    let Some(free) = listings.iter_mut().find(|listing| listing.folder == 0) else { return 0 };
+    *free = collected(folder).unwrap_or_else(|| {
+        set_errno(libc::ENOMEM);
+        Listing { folder, ..FREE }
+    });
+    free.sort()
 }
 
 fn with<T>(folder: usize, act: impl FnOnce(&mut Listing) -> T) -> Option<T> {
@@ -96,17 +91,13 @@ fn collected(folder: usize) -> Option<Listing> {
         let item = real6(Real::Readdir, [folder, 0, 0, 0, 0, 0]) as *const Item;
         // SAFETY: null, or libc's own entry.
         let Some(item) = (unsafe { item.as_ref() }) else {
-            let order = sys::map_anonymous((count * size_of::<u32>()).max(1));
-            let at = at as usize;
-            return Some(Listing {
-                folder,
-                at,
-                bytes: room,
-                order: order as usize,
-                count,
-                next: 0,
-            })
-            .filter(|_| !order.is_null());
+            let order = sys::map_anonymous(order_bytes(count)) as usize;
+            let listing = Listing { folder, at: at as usize, bytes: room, order, count, next: 0 };
+            if order == 0 {
+                listing.unmap();
+                return None;
+            }
+            return Some(listing);
         };
         let len = usize::from(item.d_reclen).next_multiple_of(ALIGN);
         if bytes + len > room {
@@ -123,7 +114,6 @@ fn collected(folder: usize) -> Option<Listing> {
             (bytes, count) = (bytes + len, count + 1);
         }
     }
-    real6(Real::Rewinddir, [folder, 0, 0, 0, 0, 0]);
     None
 }
 
@@ -138,8 +128,16 @@ fn grown(at: *mut u8, room: usize) -> *mut u8 {
     more
 }
 
+/// Memory for the offsets of so many entries, in bytes; some in any case.
+fn order_bytes(count: usize) -> usize {
+    count.max(1) * size_of::<u32>()
+}
+
 impl Listing {
     fn order(&mut self) -> &mut [u32] {
+        if self.count == 0 {
+            return &mut [];
+        }
         // SAFETY: so many were mapped, for this listing alone.
         unsafe { core::slice::from_raw_parts_mut(self.order as *mut u32, self.count) }
     }
@@ -172,6 +170,6 @@ impl Listing {
 
     fn unmap(self) {
         sys::unmap(self.at as *mut u8, self.bytes);
-        sys::unmap(self.order as *mut u8, (self.count * size_of::<u32>()).max(1));
+        sys::unmap(self.order as *mut u8, order_bytes(self.count));
     }
 }
