@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// Longest time for which a primary that waits for something is not asked yet: most waits are
+/// over in a moment.
+const MOMENT: Duration = Duration::from_secs(3);
+
 /// The two members, and the socket of this host's one.
 struct Pair {
     role: String,
@@ -34,10 +38,6 @@ impl Pair {
         Ok(Self { role, other, path })
     }
 }
-
-/// Longest time for which a primary that waits for something is not asked yet: most waits are
-/// over in a moment.
-const MOMENT: Duration = Duration::from_secs(3);
 
 /// Asks the primary of this host to hand over, and waits until the group is protected again.
 pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {

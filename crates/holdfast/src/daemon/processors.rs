@@ -3,7 +3,9 @@
 //! daemon runs on another processor and notices nothing. So a thread is bound to each processor
 //! and wakes at short intervals; while one of them does not, no peer's silence means anything.
 
+use super::pulse::PRIORITY;
 use holdfast_cluster::Nanos;
+use holdfast_cluster::detector::PATIENCE_MAX;
 use holdfast_linux::affinity::{self, CpuSet};
 use holdfast_linux::priority;
 use std::sync::Arc;
@@ -18,9 +20,7 @@ const TICKS: u32 = 2;
 const LATE_TICKS: u64 = 2;
 /// Longest time, in intervals, for which such a processor is believed to go on some day: one that
 /// was switched off must not keep a dead peer alive.
-const STALL_TICKS_MAX: u64 = 50;
-/// Real-time priority, the heartbeats' own.
-const PRIORITY: i32 = 21;
+const STALL_TICKS_MAX: u64 = PATIENCE_MAX * TICKS as u64;
 
 /// The threads. Dropping it ends them.
 pub struct Processors {
@@ -104,16 +104,15 @@ impl Shared {
     fn run(&self, index: usize, started: Instant) {
         let now = || started.elapsed().as_nanos() as u64;
         let limit = LATE_TICKS * self.tick.as_nanos() as u64;
-        let mut before = now();
+        self.woke[index].store(now(), Relaxed);
         while !self.stop.load(Relaxed) {
-            self.woke[index].store(now(), Relaxed);
             std::thread::sleep(self.tick);
             let woke = now();
+            let before = self.woke[index].swap(woke, Relaxed);
             if woke - before > limit {
                 self.ended.fetch_max(woke, Relaxed);
                 self.stalls.fetch_add(1, Relaxed);
             }
-            before = woke;
         }
     }
 }

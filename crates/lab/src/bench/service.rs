@@ -5,7 +5,7 @@ use crate::command::cpu_seconds;
 use crate::load::Workload;
 use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::{PlainServer, Program, Recipe};
-use crate::testbed::{Plan, Role, Testbed, addresses};
+use crate::testbed::{Host, Plan, Role, Testbed, addresses};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use std::net::IpAddr;
@@ -55,16 +55,36 @@ pub fn with_service<T>(
     documents: u64,
     work: impl FnOnce(&mut Service<'_>) -> Result<T>,
 ) -> Result<T> {
+    let install = |first: &Host, others: &[&Host]| {
+        others.iter().try_for_each(|host| Recipe::prepare(program, host, documents).map(drop))?;
+        Recipe::prepare(program, first, documents)
+    };
+    with_recipe(variant, plan, options, install, work)
+}
+
+/// Like [`with_service`]; `install` prepares the server on the first of these hosts, and the same
+/// on the others.
+///
+/// # Errors
+/// Those of the building, those of `install` and those of `work`.
+pub fn with_recipe<T>(
+    variant: Variant,
+    plan: &Plan,
+    options: &GroupOptions,
+    install: impl FnOnce(&Host, &[&Host]) -> Result<Recipe>,
+    work: impl FnOnce(&mut Service<'_>) -> Result<T>,
+) -> Result<T> {
     let testbed = Testbed::build(plan)?;
-    let recipe = Recipe::prepare(program, testbed.host(Role::Primary), documents)?;
+    let [primary, backup] = [Role::Primary, Role::Backup].map(|role| testbed.host(role));
     let mut service = match variant {
         Variant::Clean => {
+            let recipe = install(primary, &[])?;
             testbed.own_service_addresses(Role::Primary)?;
-            let plain = recipe.start_plain(testbed.host(Role::Primary))?;
+            let plain = recipe.start_plain(primary)?;
             Service { testbed: &testbed, group: None, plain: Some(plain) }
         }
         Variant::Ours => {
-            Recipe::prepare(program, testbed.host(Role::Backup), documents)?;
+            let recipe = install(primary, &[backup])?;
             let group = Group::start(&testbed, &recipe, options)?;
             Service { testbed: &testbed, group: Some(group), plain: None }
         }

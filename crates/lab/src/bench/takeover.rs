@@ -326,10 +326,11 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
             let way_s = if args.client_path == ClientPath::Wan { WAN_WAY_S } else { 0.0 };
             outcome.count_fenced(&overheard.finish(), way_s);
         }
-        if failure(&outcome).is_some() {
+        let failed = failure(&outcome).is_some();
+        if failed {
             outcome.last_words = group.log_tails();
         }
-        if failure(&outcome).is_some() || args.keep_all_logs {
+        if failed || args.keep_all_logs {
             keep_logs(args, testbed, seed)?;
         }
         Ok(outcome)

@@ -43,15 +43,11 @@ const PROCESSES_MARGIN: u64 = 3;
 /// that were ending when a member died, about which the edge asks after a minute.
 const FLOWS_MARGIN: u64 = 256;
 
-/// Time within which the edge has forgotten every connection that is over.
+/// Time within which the edge and the primary have forgotten every connection that is over.
 const FLOWS_LIMIT: Duration = Duration::from_secs(8);
 
 /// Margin of slots in the primary's gate and in its books, of connections that are just ending.
 const SLOTS_MARGIN: u64 = 64;
-
-/// Time after which a primary must have given back the slots of what is over: what its kernel kept
-/// of closed connections while it ran alone, for a minute, is protected once a member has joined.
-const SLOTS_LIMIT: Duration = Duration::from_secs(75);
 
 /// Time after which an edge whose host was restarted knows which connections are over: it learns
 /// them from their last packets, and then has to ask.
@@ -144,7 +140,7 @@ fn slots_left(group: &Group<'_>, primary: Role, living: u64) -> Option<String> {
         let status = group.status(primary).unwrap_or_default();
         match status["connections"].as_u64() {
             Some(count) if count <= living + SLOTS_MARGIN => return None,
-            count if start.elapsed() > SLOTS_LIMIT => {
+            count if start.elapsed() > FLOWS_LIMIT => {
                 return Some(format!("the primary keeps {count:?} slots of {living} connections"));
             }
             _ => std::thread::sleep(Duration::from_millis(100)),

@@ -1,19 +1,17 @@
 //! `holdfast-lab bench families`: servers of several processes under the load that their own
 //! tools make: how much of it is kept under Holdfast.
 
-use super::row::{At, Row, copy_files};
-use super::{install, table};
+use super::row::{At, Row};
+use super::{at_last, install, table};
+use crate::bench::service::{Variant, with_recipe};
 use crate::testbed::ours::{Group, GroupOptions};
-use crate::testbed::{Host, Plan, Role, Shape, Testbed, addresses};
+use crate::testbed::{Host, Plan, Role, Shape, Testbed};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use holdfast_report::{Summary, progress};
 use serde::Serialize;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
-
-/// How long a server that listens may take until it answers as it should.
-const READY_LIMIT: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 /// Options of the bench.
 #[derive(Args, Clone, Debug)]
@@ -144,8 +142,8 @@ pub fn run(args: &FamiliesArgs) -> Result<FamiliesReport> {
         let row = rows.iter().find(|row| row.name == load.row).context("a load of no row")?;
         let (mut clean, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..args.rounds {
-            for (is_ours, rates) in [(false, &mut clean), (true, &mut ours)] {
-                let rate = measure(row, load, is_ours, args.link_mbit);
+            for (variant, rates) in [(Variant::Clean, &mut clean), (Variant::Ours, &mut ours)] {
+                let rate = measure(row, load, variant, args.link_mbit);
                 rates.push(rate.with_context(|| load.name.to_owned())?);
                 bar.inc(1);
             }
@@ -163,41 +161,23 @@ fn names() -> String {
     LOADS.map(|load| load.name).join(", ")
 }
 
-fn measure(row: &Row, load: &Load, is_ours: bool, link_mbit: Option<u64>) -> Result<f64> {
+fn measure(row: &Row, load: &Load, variant: Variant, link_mbit: Option<u64>) -> Result<f64> {
     let rate = |mbit| Shape::Tbf { bits_per_second: mbit * 1_000_000 };
     let shape = link_mbit.map_or_else(|| Plan::default().shape, rate);
-    let testbed = Testbed::build(&Plan { shape, ..Plan::default() })?;
-    let [primary, backup] = [Role::Primary, Role::Backup].map(|role| testbed.host(role));
-    let at = At {
-        host: addresses::SERVICE_V4.to_owned(),
-        port: row.port,
-        files: primary.outside().join("server").display().to_string(),
-    };
-    if !is_ours {
-        let recipe = row.install(primary, &[])?;
-        testbed.own_service_addresses(Role::Primary)?;
-        let _server = recipe.start_plain(primary)?;
-        return drive(&testbed, load, &at);
-    }
-    let recipe = row.install(primary, &[])?;
-    copy_files(primary, backup)?;
+    let plan = Plan { shape, ..Plan::default() };
     let options = GroupOptions { run: row.run, ..GroupOptions::default() };
-    let group = Group::start(&testbed, &recipe, &options)?;
-    let driven = drive(&testbed, load, &at)?;
-    group.ensure_protected()?;
-    Ok(driven)
+    let install = |first: &Host, others: &[&Host]| row.install(first, others);
+    with_recipe(variant, &plan, &options, install, |service| {
+        let driven = drive(service.testbed, load, &At::of(row, service.testbed))?;
+        service.group.as_ref().map_or(Ok(()), Group::ensure_protected)?;
+        Ok(driven)
+    })
 }
 
 /// Runs the load's tool on the clients' host.
 fn drive(testbed: &Testbed, load: &Load, at: &At) -> Result<f64> {
     let client = testbed.host(Role::Client);
-    let begun = Instant::now();
-    while let Err(error) = output(client, load.before, at) {
-        if begun.elapsed() > READY_LIMIT {
-            return Err(error);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    at_last(|| output(client, load.before, at))?;
     let begun = Instant::now();
     let text = output(client, load.line, at)?;
     match load.figure {

@@ -19,7 +19,14 @@ use row::Row;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 use trial::Options;
+
+/// How long a server that listens may take until it answers as it should.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often something is asked that takes a while.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Options of the trials.
 #[derive(Args, Clone, Debug)]
@@ -131,6 +138,18 @@ fn chosen(all: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
     }
     let is_chosen = |row: &Row| names.is_empty() || names.iter().any(|name| name == row.name);
     Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+/// Asks a server that has just begun to listen, again and again: some answer properly only later.
+fn at_last<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        let asked = ask();
+        if asked.is_ok() || begun.elapsed() > READY_LIMIT {
+            return asked;
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What a row of the table says of a server: how Debian installs it, how it is set up
 //! in a folder of its own and started, what its clients say, and what they must hear.
 
-use crate::testbed::Host;
 use crate::testbed::config::ServerRun;
 use crate::testbed::server::Recipe;
+use crate::testbed::{Host, Role, Testbed, addresses};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -233,6 +233,13 @@ pub struct At {
 }
 
 impl At {
+    /// Where clients on a testbed find a row's server.
+    pub fn of(row: &Row, testbed: &Testbed) -> Self {
+        let files = testbed.host(Role::Primary).outside().join("server");
+        let files = files.display().to_string();
+        Self { host: addresses::SERVICE_V4.to_owned(), port: row.port, files }
+    }
+
     /// A word of a command line, with what stands in it for host, port and place.
     pub fn fill(&self, word: &str) -> String {
         let Self { host, port, files } = self;

@@ -4,10 +4,10 @@
 use super::crowd::Crowd;
 use super::report::{Found, Verdict};
 use super::row::{At, ORIGIN_PORT, Row, copy_files};
-use super::session;
+use super::{ASK_EVERY, at_last, session};
 use crate::testbed::ours::{Group, GroupOptions, MEMBERS};
 use crate::testbed::server::{Recipe, listens};
-use crate::testbed::{Host, Plan, Role, Testbed, addresses};
+use crate::testbed::{Host, Plan, Role, Testbed};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use holdfast_chance::Rng;
 use holdfast_linux::netns;
@@ -33,9 +33,6 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 /// How long a group must have said that it is not protected before that is its answer.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// How long a server that listens may take until it answers as it should.
-const READY_LIMIT: Duration = Duration::from_secs(20);
-
 /// How long a takeover may take until somebody says that he serves.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(20);
 
@@ -43,9 +40,6 @@ const TAKEOVER_LIMIT: Duration = Duration::from_secs(20);
 /// take.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 const JOIN_MAX: Duration = Duration::from_secs(90);
-
-/// How often `status` is asked.
-const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// The latest moment of a kill after the last takeover was over, ms.
 const KILL_WITHIN_MS: u64 = 500;
@@ -323,20 +317,11 @@ impl Trial<'_> {
 
     /// The same of a server that has just begun to listen: some answer properly only later.
     fn ask_first(&self, testbed: &Testbed) -> Result<()> {
-        let begun = Instant::now();
-        loop {
-            let asked = self.ask(testbed);
-            if asked.is_ok() || begun.elapsed() > READY_LIMIT {
-                return asked;
-            }
-            thread::sleep(ASK_EVERY);
-        }
+        at_last(|| self.ask(testbed))
     }
 
     fn at(&self, testbed: &Testbed) -> At {
-        let files = testbed.host(Role::Primary).outside().join("server");
-        let files = files.display().to_string();
-        At { host: addresses::SERVICE_V4.to_owned(), port: self.row.port, files }
+        At::of(self.row, testbed)
     }
 
     /// The web server that a proxy fetches from.

@@ -229,30 +229,33 @@ impl<'a> Preparation<'a> {
     /// Stops the process. One that is in the middle of something, like a look into /proc, runs
     /// on for a moment first.
     fn stand_in_a_good_moment(&mut self, quiet: &mut dyn Quiescence) -> Result<Seen> {
-        for further in 0..STOPS - 1 {
-            if let Ok(seen) = self.stand(quiet)? {
-                return Ok(seen);
+        let mut stops = 0;
+        loop {
+            let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
+            let until_quiet = stand.began.elapsed();
+            let books = quiet.reached(&Frozen { pid: self.pid })?;
+            let patience = Patience::until(stand.began + self.options.freeze_max);
+            let insides = self.insides.read()?;
+            stops += 1;
+            match self.look_again(&insides, books.as_ref(), patience) {
+                Ok((found, opened)) => {
+                    return Ok(Seen {
+                        stand,
+                        until_quiet,
+                        patience,
+                        books,
+                        insides,
+                        found,
+                        opened,
+                    });
+                }
+                Err(SnapshotError::Refused(_)) if stops < STOPS => {}
+                Err(error) => return Err(error),
             }
+            drop(stand);
             quiet.end();
             quiet.failed();
-            std::thread::sleep(BETWEEN_LOOKS * (1 << further));
-        }
-        self.stand(quiet)?
-    }
-
-    /// Stops the process once; the inner result tells what it cannot be copied with.
-    fn stand(&mut self, quiet: &mut dyn Quiescence) -> Result<Result<Seen>> {
-        let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
-        let until_quiet = stand.began.elapsed();
-        let books = quiet.reached(&Frozen { pid: self.pid })?;
-        let patience = Patience::until(stand.began + self.options.freeze_max);
-        let insides = self.insides.read()?;
-        match self.look_again(&insides, books.as_ref(), patience) {
-            Ok((found, opened)) => {
-                Ok(Ok(Seen { stand, until_quiet, patience, books, insides, found, opened }))
-            }
-            Err(error @ SnapshotError::Refused(_)) => Ok(Err(error)),
-            Err(error) => Err(error),
+            std::thread::sleep(BETWEEN_LOOKS * stops);
         }
     }
 

@@ -98,6 +98,6 @@ fn flush_all(queue: &Queue) {
         // These writes were deferred in the original of which this is a copy, which makes them.
         return queue.hold().discard();
     }
-    log::commit_apart();
+    log::commit();
     queue.hold().drain();
 }

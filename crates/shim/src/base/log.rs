@@ -257,15 +257,11 @@ fn buffering() -> Buffering {
 }
 
 /// Output commit (decision 7): waits until the backup holds every event that the output could
-/// depend on, of those that the group's `buffering` waits for.
+/// depend on, of those that the group's `buffering` waits for. Where threads run one at a time
+/// another one runs meanwhile, so the caller must not hold the log.
 pub fn commit() {
-    commit_to(group().dirty.0.load(Relaxed));
-}
-
-/// Like [`commit`]. Where threads run one at a time another one runs meanwhile, so the caller must
-/// not hold the log.
-pub fn commit_apart() {
-    token::apart_if(token::is_chosen() && !is_committed(), commit);
+    let waits_in_turns = token::is_chosen() && !is_committed();
+    token::apart_if(waits_in_turns, || commit_to(group().dirty.0.load(Relaxed)));
 }
 
 /// Whether output could leave now without waiting.

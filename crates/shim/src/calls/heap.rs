@@ -1,14 +1,12 @@
 //! jemalloc's statistics: resident memory, waits for locks and addresses of arenas depend on the
 //! machine, so they come from the log. Without jemalloc these functions do not exist.
 
-use crate::base::log::{self, Entry};
+use crate::base::log::{self, Entry, Taken};
 use crate::base::real::{self, Real, real6};
-use crate::base::state::{Mode, inside, mode, uninterrupted};
+use crate::base::state::{inside, uninterrupted};
 use crate::base::sys;
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
-use crate::calls::shapes::with_data;
-use crate::calls::signals;
+use crate::calls::shapes::{question, with_data};
 use core::ffi::{CStr, c_char, c_void};
 use holdfast_wire::log::Op;
 
@@ -77,28 +75,18 @@ pub unsafe extern "C" fn malloc_stats_print(
         print(collect as Write as usize, (&raw mut text) as usize);
         text.len
     };
-    quiet::call(|_| match mode() {
-        Mode::Pass => Some(collected()),
-        Mode::Record => {
-            signals::deliver();
-            defer::flush();
-            let len = collected();
-            log::append(Entry::new(Op::Data, Call::mallctl, -1, 0), &[(at.cast_const(), len)]);
-            Some(len)
-        }
-        Mode::Replay => match log::take(Op::Data, Call::mallctl, -1) {
-            Some(taken) => {
-                // It is run here, too, because on the primary it has touched all arenas.
-                print(discard as Write as usize, 0);
-                let len = taken.payload().len().min(TEXT_MAX);
-                // SAFETY: there is room for this much.
-                unsafe { core::ptr::copy_nonoverlapping(taken.payload().as_ptr(), at, len) };
-                taken.done();
-                Some(len)
-            }
-            None => park::start_over(),
-        },
-    });
+    let tell = |len: &usize| {
+        log::append(Entry::new(Op::Data, Call::mallctl, -1, 0), &[(at.cast_const(), *len)]);
+    };
+    let copy = |(), taken: &Taken| {
+        // It is run here, too, because on the primary it has touched all arenas.
+        print(discard as Write as usize, 0);
+        let len = taken.payload().len().min(TEXT_MAX);
+        // SAFETY: there is room for this much.
+        unsafe { core::ptr::copy_nonoverlapping(taken.payload().as_ptr(), at, len) };
+        len
+    };
+    question(Call::mallctl, collected, tell, || (), copy);
     // SAFETY: the caller's function; the text ends with a NUL of fresh memory.
     unsafe { give(opaque, at.cast_const().cast()) };
     sys::unmap(at, TEXT_MAX + 1);

@@ -2,13 +2,12 @@
 //! address, for example, is on one of them only), so the list comes from the log. It lies in
 //! memory of its own, so that the server's heap is the same on both members.
 
-use crate::base::log::{self, Entry};
+use crate::base::log::{self, Entry, Taken};
 use crate::base::real::{Real, real};
-use crate::base::state::{Mode, inside, mode, uninterrupted};
+use crate::base::state::{inside, uninterrupted};
 use crate::base::sys::{self, errno, libc_result};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet};
-use crate::calls::signals;
+use crate::calls::shapes::question;
 use core::ffi::CStr;
 use holdfast_wire::log::{Op, PAYLOAD_MAX};
 
@@ -57,33 +56,17 @@ pub unsafe extern "C" fn getifaddrs(out: *mut *mut Item) -> i32 {
     if inside() {
         return ask();
     }
-    quiet::call(|_| match mode() {
-        Mode::Pass => Some(ask()),
-        Mode::Record => {
-            signals::deliver();
-            defer::flush();
-            let r = ask();
-            if log::is_on() {
-                record(r, out);
-            }
-            Some(r)
+    let from_log = |(), taken: &Taken| {
+        // libc's own list is made and freed here, too, which moves the heap as on the
+        // primary.
+        if ask() == 0 {
+            // SAFETY: the list that was just made.
+            unsafe { freeifaddrs(*out) };
         }
-        Mode::Replay => match log::take(Op::Data, Call::getifaddrs, -1) {
-            Some(taken) => {
-                // libc's own list is made and freed here, too, so that the server's heap changes as
-                // on the primary.
-                if ask() == 0 {
-                    // SAFETY: the list that was just made.
-                    unsafe { freeifaddrs(*out) };
-                }
-                let items: &[Logged] = items(taken.payload());
-                let r = if taken.ret() == 0 { give(items, out) } else { taken.ret() };
-                taken.done();
-                Some(libc_result(r) as i32)
-            }
-            None => park::start_over(),
-        },
-    })
+        let items: &[Logged] = items(taken.payload());
+        libc_result(if taken.ret() == 0 { give(items, out) } else { taken.ret() }) as i32
+    };
+    question(Call::getifaddrs, ask, |r| record(*r, out), || (), from_log)
 }
 
 /// The records of a payload, which lies at a multiple of eight bytes.

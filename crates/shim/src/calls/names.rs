@@ -1,13 +1,13 @@
 //! Names of hosts: each machine has its own /etc/hosts, in which often only its own name is, and
 //! its own view of the DNS. The answers come from the log.
 
-use crate::base::log::{self, Entry};
+use crate::base::log::{self, Entry, Taken};
 use crate::base::real::{self, Real, real};
-use crate::base::state::{Mode, inside, mode, uninterrupted};
+use crate::base::state::{inside, uninterrupted};
 use crate::base::sys::{self, errno, set_errno};
 use crate::base::table::Call;
-use crate::base::{defer, park, quiet, token};
-use crate::calls::signals;
+use crate::base::token;
+use crate::calls::shapes::question;
 use core::ffi::{CStr, c_char, c_void};
 use holdfast_wire::log::{Op, PAYLOAD_MAX};
 
@@ -77,32 +77,14 @@ fn look_up(
     tell: impl Fn(i32),
     give: impl Fn(i32, i32, &[u8]) -> i32,
 ) -> i32 {
-    quiet::call(|_| match mode() {
-        Mode::Pass => Some(ask()),
-        Mode::Record => {
-            signals::deliver();
-            defer::flush();
-            let code = ask();
-            if log::is_on() {
-                tell(code);
-            }
-            Some(code)
-        }
-        Mode::Replay => {
-            // libc answers here, too: that moves the heap as on the primary. It may wait for a
-            // name server that does not answer here, while other threads go on.
-            token::give();
-            let own = ask();
-            match log::take(Op::Data, Call::getaddrinfo, -1) {
-                Some(taken) => {
-                    let code = give(own, taken.ret() as i32, taken.payload());
-                    taken.done();
-                    Some(code)
-                }
-                None => park::start_over(),
-            }
-        }
-    })
+    // libc answers on the replica, too: that moves the heap as on the primary. It may wait for a
+    // name server that does not answer there, while other threads go on.
+    let begin = || {
+        token::give();
+        ask()
+    };
+    let from_log = |own, taken: &Taken| give(own, taken.ret() as i32, taken.payload());
+    question(Call::getaddrinfo, ask, |code| tell(*code), begin, from_log)
 }
 
 fn append(code: i32, parts: &[(*const u8, usize)]) {

@@ -68,7 +68,7 @@ fn record(
     }
     if fds::kind(fd) != Kind::Local {
         defer::flush_fd(fd);
-        log::commit_apart();
+        log::commit();
     }
     let r = match inherited::outside_reset(fd) {
         Some(r) => r,
@@ -444,7 +444,7 @@ fn sendfile_record(
         }
     }
     defer::flush_fd(out);
-    log::commit_apart();
+    log::commit();
     let r = match inherited::outside_reset(out) {
         Some(r) => r,
         None => token::apart_if(token::may_block(out), || match intent {

@@ -2,7 +2,7 @@
 //! and those that make a descriptor.
 
 use crate::base::fds::{self, Kind};
-use crate::base::log::{self, Entry};
+use crate::base::log::{self, Entry, Taken};
 use crate::base::state::{Mode, mode};
 use crate::base::sys::sys;
 use crate::base::table::Call;
@@ -61,6 +61,40 @@ pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() 
             }
             None => park::start_over(),
         },
+    })
+}
+
+/// A question to libc whose answer is more than a number. `tell` logs it. On the replica `begin`
+/// runs before the record is there, and `give` makes the primary's answer of it.
+pub fn question<A, P>(
+    call: Call,
+    ask: impl Fn() -> A,
+    tell: impl Fn(&A),
+    begin: impl Fn() -> P,
+    give: impl Fn(P, &Taken) -> A,
+) -> A {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(ask()),
+        Mode::Record => {
+            signals::deliver();
+            defer::flush();
+            let answer = ask();
+            if log::is_on() {
+                tell(&answer);
+            }
+            Some(answer)
+        }
+        Mode::Replay => {
+            let begun = begin();
+            match log::take(Op::Data, call, -1) {
+                Some(taken) => {
+                    let answer = give(begun, &taken);
+                    taken.done();
+                    Some(answer)
+                }
+                None => park::start_over(),
+            }
+        }
     })
 }
 
