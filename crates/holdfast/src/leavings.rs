@@ -11,10 +11,12 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
     Detached, Edge, Gate, HostEnd, Redirect, TapDrop, Transit, remove_pin_dir, remove_qdiscs,
 };
+use holdfast_linux::clock::monotonic;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
 use holdfast_linux::spawn::Standard;
+use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::mapped;
 use serde::Serialize;
 use std::fmt;
@@ -287,13 +289,32 @@ const LOOSE: &str = "loose";
 /// # Errors
 /// When the file cannot be written.
 pub fn note_loose(run_dir: &Path, name: &str) -> Result<()> {
+    note_more(run_dir, name, &[LOOSE.to_owned()])
+}
+
+/// Word before a connection of which a takeover does not know whether its client knows of it.
+const UNANSWERED: &str = "unanswered ";
+
+/// Notes connections that a takeover has rebuilt from handshakes, and whose clients have not been
+/// heard by now: they are ended soon, by a later daemon if this one dies before. There is nothing
+/// to take back: who is heard meanwhile is known by that.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn note_unanswered(run_dir: &Path, name: &str, keys: &[ConnKey]) -> Result<()> {
+    let since_ms = monotonic().as_millis();
+    let lines: Vec<_> = keys.iter().map(|key| format!("{UNANSWERED}{since_ms} {key}")).collect();
+    note_more(run_dir, name, &lines)
+}
+
+/// Appends lines to a member's server file.
+fn note_more(run_dir: &Path, name: &str, lines: &[String]) -> Result<()> {
+    use std::io::Write as _;
     let path = server_file(run_dir, name);
-    let append = || {
-        use std::io::Write as _;
-        let mut file = std::fs::File::options().append(true).open(&path)?;
-        writeln!(file, "{LOOSE}")
-    };
-    append().with_context(|| format!("cannot write {}", path.display()))
+    let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    let opened = std::fs::File::options().append(true).open(&path);
+    let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A server that spoke alone when its daemon died, and still runs.
@@ -303,6 +324,8 @@ pub struct Survivor {
     pub process: OwnedFd,
     /// What its daemon gave it.
     pub standard: Standard,
+    /// Connections that were noted ([`note_unanswered`]), with the time of the note.
+    pub unanswered: Vec<(Duration, ConnKey)>,
 }
 
 /// The server that spoke alone when this member's daemon died.
@@ -315,7 +338,14 @@ pub fn survivor(run_dir: &Path, name: &str) -> Option<Survivor> {
     let lives = noted(&text).is_some() && !process::poll_in(process.as_fd(), 0).ok()?;
     let line = |begins: &str| text.lines().find_map(|line| line.strip_prefix(begins));
     let standard = STANDARD.map(|begins| line(begins).filter(|it| !it.is_empty()).map(Into::into));
-    lives.then_some(Survivor { pid, process, standard })
+    let unanswered = text.lines().filter_map(unanswered).collect();
+    lives.then_some(Survivor { pid, process, standard, unanswered })
+}
+
+/// A connection that a line of the server file notes, and when it was noted.
+fn unanswered(line: &str) -> Option<(Duration, ConnKey)> {
+    let (since_ms, key) = line.strip_prefix(UNANSWERED)?.split_once(' ')?;
+    Some((Duration::from_millis(since_ms.parse().ok()?), key.parse().ok()?))
 }
 
 /// The process that a server file names, if it is still the same one.
@@ -384,6 +414,8 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
     fn folder(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
@@ -399,7 +431,17 @@ mod tests {
         note_server(&folder, "a", child.id(), &standard).unwrap();
         assert!(survivor(&folder, "a").is_none(), "it may have been protected");
         note_loose(&folder, "a").unwrap();
-        assert_eq!(survivor(&folder, "a").unwrap().standard, standard);
+        let keys = ["10.6.0.1:1>10.9.0.100:80", "[2001:db8::1]:2>[2001:db8::2]:80"];
+        let keys = keys.map(|text| text.parse().unwrap());
+        let noted_at = monotonic();
+        note_unanswered(&folder, "a", &keys).unwrap();
+        let found = survivor(&folder, "a").unwrap();
+        assert_eq!(found.standard, standard);
+        assert_eq!(found.unanswered.iter().map(|(_, key)| *key).collect::<Vec<_>>(), keys);
+        let is_now = |(since, _): &(Duration, ConnKey)| {
+            (noted_at..noted_at + Duration::from_secs(1)).contains(&(*since + MILLISECOND))
+        };
+        assert!(found.unanswered.iter().all(is_now));
         assert_eq!(orphan(&folder, "a", None).unwrap().len(), 1);
         child.wait().unwrap();
         assert!(survivor(&folder, "a").is_none());

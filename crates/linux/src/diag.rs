@@ -2,12 +2,14 @@
 //! without listing all sockets (`SOCK_DIAG_BY_FAMILY`), and ending connections
 //! that nobody owns any more (`SOCK_DESTROY`).
 
+use crate::clock::monotonic;
 use crate::listeners::INODE;
 use crate::netlink::{self, SOCK_DIAG_BY_FAMILY};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::map_ipv4;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 const SOCK_DESTROY: u16 = 21;
 /// `TCPF_LISTEN` as a bit in a request's mask of states.
@@ -52,6 +54,16 @@ const REPEATS: usize = 3;
 /// Offset of `idiag_wqueue` in it: a listener's backlog, or what a connection's
 /// peer has not acknowledged.
 const WAITING: usize = 60;
+
+/// `INET_DIAG_INFO`, the attribute of an answer with a `struct tcp_info`, its bit in `idiag_ext` of a
+/// question, that field's offset, and the offset of `tcpi_last_ack_recv` in the structure: the time
+/// in ms since the peer's last acceptable ACK, or since the connection was rebuilt.
+const INFO: u16 = 2;
+const WITH_INFO: u8 = 1 << (INFO - 1);
+const EXTENSIONS: usize = 2;
+const LAST_ACK: usize = 56;
+/// By how much that time may exceed the truth: two ticks of a kernel with 100 Hz.
+const TICKS: Duration = Duration::from_millis(20);
 
 /// Why the kernel did not say.
 #[derive(Debug, thiserror::Error)]
@@ -182,6 +194,30 @@ impl DiagSocket {
             self.look_up(keys, found).map_err(DiagError::Ask)?;
         }
         Ok(unacked)
+    }
+
+    /// Those of the connections whose clients have sent no ACK since then
+    /// ([`monotonic`](crate::clock::monotonic)).
+    ///
+    /// # Errors
+    /// [`DiagError::Ask`].
+    pub fn unheard(
+        &mut self,
+        keys: &[ConnKey],
+        since: Duration,
+    ) -> Result<Vec<ConnKey>, DiagError> {
+        let mut unheard = Vec::new();
+        let silence = monotonic().saturating_sub(since).saturating_sub(TICKS);
+        for keys in keys.chunks(BATCH) {
+            let mut questions: Vec<Vec<u8>> = keys.iter().map(request).collect();
+            questions.iter_mut().for_each(|question| question[EXTENSIONS] = WITH_INFO);
+            let found = |at: usize, body: &[u8]| {
+                let is_silent = last_ack(body).is_some_and(|ago| ago >= silence);
+                unheard.extend(keys.get(at).filter(|_| is_silent && body[STATE] != LISTENS));
+            };
+            self.ask(SOCK_DIAG_BY_FAMILY, &questions, found).map_err(DiagError::Ask)?;
+        }
+        Ok(unheard)
     }
 
     /// Ends connections without a word to their clients; a connection that is gone
@@ -450,6 +486,13 @@ impl DiagSocket {
         }
         Ok(())
     }
+}
+
+/// How long ago a client's last ACK came, in an answer that tells.
+fn last_ack(body: &[u8]) -> Option<Duration> {
+    let (_, info) = netlink::attributes(body.get(ANSWER..)?).find(|(kind, _)| *kind == INFO)?;
+    let ago_ms = u32::from_ne_bytes(*info.get(LAST_ACK..)?.first_chunk()?);
+    Some(Duration::from_millis(ago_ms.into()))
 }
 
 /// The [`WAITING`] field of a `struct inet_diag_msg`.

@@ -5,6 +5,7 @@ pub mod affinity;
 pub mod arrival;
 pub mod bpf;
 pub mod changes;
+pub mod clock;
 pub mod diag;
 pub mod epoll;
 pub mod frame;

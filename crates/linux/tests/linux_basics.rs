@@ -4,6 +4,7 @@
 mod linux_world;
 
 use holdfast_linux::address::AddressSocket;
+use holdfast_linux::clock::monotonic;
 use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::link::Link;
 use holdfast_linux::neighbour::Announcer;
@@ -143,6 +144,29 @@ fn diagnosis_finds_exactly_the_connection_also_on_dual_stack_listeners() {
         eventually("CLOSE-WAIT", || {
             diag.state(&key(&world, port)).unwrap() == Some(TcpState::CloseWait)
         });
+    }
+}
+
+#[test]
+fn diagnosis_tells_whose_client_has_not_been_heard() {
+    const TICKS: Duration = Duration::from_millis(60);
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        let listen = SocketAddr::new(if v6 { "::" } else { "0.0.0.0" }.parse().unwrap(), PORT);
+        let listener = world.within("p", || TcpListener::bind(listen).unwrap());
+        let mut client = world.connect();
+        let (server, _) = listener.accept().unwrap();
+        let mut diag = world.within("p", || DiagSocket::open().unwrap());
+        let port = client.local_addr().unwrap().port();
+        // More than one system call asks about; all but the first are the listener's.
+        let keys: Vec<_> = (0..100).map(|i| key(&world, port.wrapping_add(i * 2))).collect();
+        std::thread::sleep(TICKS);
+        let since = monotonic();
+        std::thread::sleep(TICKS);
+        assert_eq!(diag.unheard(&keys, since).unwrap(), keys[..1]);
+        client.write_all(b"x").unwrap();
+        eventually("its segment", || diag.unheard(&keys, since).unwrap().is_empty());
+        drop(server);
     }
 }
 

@@ -4,9 +4,10 @@
 //! length is bounded by the channel's message limit; unknown variants and
 //! trailing bytes are errors.
 
+use crate::packet::mapped;
 use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; [`Message::Hello`] refuses any other.
 pub const VERSION: u32 = 9;
@@ -55,6 +56,22 @@ impl std::fmt::Display for ConnKey {
         let (client, server) =
             (end(self.client, self.client_port), end(self.server, self.server_port));
         write!(f, "{client}>{server}")
+    }
+}
+
+impl std::str::FromStr for ConnKey {
+    type Err = AddrParseError;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (client, server) = text.split_once('>').unwrap_or((text, ""));
+        let (client, server): (SocketAddr, SocketAddr) = (client.parse()?, server.parse()?);
+        Ok(Self {
+            server: mapped(server.ip()),
+            client: mapped(client.ip()),
+            server_port: server.port(),
+            client_port: client.port(),
+        })
     }
 }
 

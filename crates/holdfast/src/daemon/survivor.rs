@@ -209,6 +209,33 @@ pub fn take_up(
     Ok(Survivor { server, gate, conns, listener, alone, barred })
 }
 
+/// Ends connections that an earlier daemon rebuilt from handshakes, and whose clients it would have
+/// ended by now or soon: those from which nothing has come since.
+pub fn end_unanswered(node: &mut MemberContext<'_>, found: &leavings::Survivor) {
+    let mut noted: BTreeMap<Duration, Vec<ConnKey>> = BTreeMap::new();
+    for (since, key) in &found.unanswered {
+        noted.entry(*since).or_default().push(*key);
+    }
+    for (since, keys) in noted {
+        match DiagSocket::open().and_then(|mut diag| diag.unheard(&keys, since)) {
+            Ok(unheard) => end_handshakes(node, &unheard),
+            Err(error) => tracing::warn!("handshakes of an earlier daemon stay: {error}"),
+        }
+    }
+}
+
+/// Ends connections that were rebuilt from handshakes, and says so.
+pub fn end_handshakes(node: &mut MemberContext<'_>, keys: &[ConnKey]) {
+    if keys.is_empty() {
+        return;
+    }
+    let what = match DiagSocket::open().and_then(|mut diag| diag.destroy(keys)) {
+        Ok(()) => format!("{}, as their clients have not answered", keys.len()),
+        Err(error) => format!("{} stay, although their clients do not answer: {error}", keys.len()),
+    };
+    node.events.add("handshakes", what);
+}
+
 const OUTLIVED: &str = "the server has outlived an earlier daemon; running alone";
 
 /// The connections that the server's gate knows and the kernel still has.

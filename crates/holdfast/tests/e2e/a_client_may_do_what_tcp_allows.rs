@@ -8,7 +8,7 @@ use crate::world;
 use holdfast_lab::load::{Action, pattern};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::Program;
-use holdfast_lab::testbed::{Host, Plan, Role, interface};
+use holdfast_lab::testbed::{Host, Plan, Role, Testbed, interface};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
@@ -261,40 +261,73 @@ fn a_flood_of_syns_harms_nobody() {
     });
 }
 
+/// SYNs of strangers, few enough for a listener's queue.
+const STRANGERS: u32 = 100;
+
+/// Lets strangers begin handshakes with the primary, and ends its server.
+fn take_over_handshakes(testbed: &Testbed, group: &Group<'_>) {
+    testbed.host(Role::Edge).ip("route add 10.6.0.0/16 via 10.8.0.2\n").expect("a route");
+    let sent = Worker::start(testbed.host(Role::Client), |_| {
+        let forger = Forger::open(None);
+        (0..STRANGERS).filter(|number| forger.send(from_anywhere(*number))).count()
+    });
+    assert_eq!(sent.stop(), STRANGERS as usize);
+    // The records of the handshakes are on their way.
+    std::thread::sleep(Duration::from_millis(200));
+    world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+}
+
+/// Number of strangers' connections that the backup's kernel takes for established.
+fn strangers(testbed: &Testbed) -> usize {
+    let mut ss = testbed.host(Role::Backup).command("ss");
+    let shown = ss.args(["-Htn", "state", "established", "dst", "10.6.0.0/16"]).output();
+    String::from_utf8_lossy(&shown.expect("ss runs").stdout).lines().count()
+}
+
 /// A handshake that the takeover has rebuilt counts as a connection, and nothing else would ever
 /// end it: each takeover would leave a full queue of them at the listener.
 #[test]
 fn handshakes_that_nobody_answers_end_after_a_takeover() {
-    const SYNS: u32 = 100;
     let _limit = limit();
     world::with_redis(|testbed, group| {
-        testbed.host(Role::Edge).ip("route add 10.6.0.0/16 via 10.8.0.2\n").expect("a route");
         let mut steady = on_client(testbed, || Redis::connect(redis_port()));
-        let sent = Worker::start(testbed.host(Role::Client), |_| {
-            let forger = Forger::open(None);
-            (0..SYNS).filter(|number| forger.send(from_anywhere(*number))).count()
-        });
-        assert_eq!(sent.stop(), SYNS as usize);
-        let strangers = || {
-            let mut ss = testbed.host(Role::Backup).command("ss");
-            let shown = ss.args(["-Htn", "state", "established", "dst", "10.6.0.0/16"]).output();
-            String::from_utf8_lossy(&shown.expect("ss runs").stdout).lines().count()
-        };
-        // The records of the handshakes are on their way.
-        std::thread::sleep(Duration::from_millis(200));
-        world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
+        take_over_handshakes(testbed, group);
         steady.ping();
-        assert!(strangers() > SYNS as usize / 2, "nothing was rebuilt");
+        assert!(strangers(testbed) > STRANGERS as usize / 2, "nothing was rebuilt");
         // Some are over before all of them are ended, and the kernel then finds the listener in
         // their place.
         let mut ss = testbed.host(Role::Backup).command("ss");
         assert!(ss.args(["-K", "dst", "10.6.0.0/26"]).output().expect("ss runs").status.success());
-        world::wait_until("their end", || strangers() == 0);
+        world::wait_until("their end", || strangers(testbed) == 0);
         steady.ping();
         let ended = || group.details(Role::Backup, "handshakes").len();
         world::wait_until("the event", || ended() > 0);
         on_client(testbed, || Redis::connect(redis_port())).ping();
         assert_eq!(ended(), 1);
+    });
+}
+
+/// The daemon that would end them is killed before; the next one knows which they are, and that
+/// others, who have said nothing for as long, are clients.
+#[test]
+fn handshakes_that_nobody_answers_end_although_the_daemon_is_killed() {
+    let _limit = limit();
+    world::with_redis_mut(|testbed, group| {
+        let mut steady = on_client(testbed, || Redis::connect(redis_port()));
+        let mut silent = on_client(testbed, || Redis::connect(redis_port()));
+        take_over_handshakes(testbed, group);
+        steady.ping();
+        assert!(strangers(testbed) > STRANGERS as usize / 2, "nothing was rebuilt");
+        world::signal(group.daemon_pid(Role::Backup).expect("a daemon"), "KILL");
+        std::thread::sleep(Duration::from_secs(1));
+        steady.ping();
+        assert!(strangers(testbed) > STRANGERS as usize / 2, "somebody else has ended them");
+        group.restart(Role::Backup).expect("a member starts again");
+        world::wait_until("their end", || strangers(testbed) == 0);
+        assert_eq!(group.details(Role::Backup, "handshakes").len(), 1);
+        silent.ping();
+        steady.ping();
+        on_client(testbed, || Redis::connect(redis_port())).ping();
     });
 }
 

@@ -9,6 +9,7 @@ use super::loader::{Counters, Detached, Object};
 use super::owner::Owner;
 use super::slots::Slots;
 use super::{kept, qdisc};
+use crate::clock::monotonic;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
 use holdfast_wire::gate::{Adopted, SlotView};
@@ -364,15 +365,6 @@ impl Gate {
         let owner = (!services.is_empty()).then(|| Owner::of_services(services));
         OBJECT.detach_all(&[interface], &DIRECTIONS, owner, pin_dir)
     }
-}
-
-/// Now, by the clock that the gate's program reads.
-fn monotonic() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec.
-    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-    assert_eq!(read, 0, "every kernel has this clock");
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn record_of(event: &GateEvent) -> ConnRecord {

@@ -86,6 +86,16 @@ fn questions_about_flows_are_bounded() {
 }
 
 #[test]
+fn a_connection_is_read_as_it_is_written() {
+    for text in ["10.0.0.1:4242>10.9.0.100:80", "[2001:db8::1]:1>[2001:db8::2]:65535"] {
+        assert_eq!(text.parse::<ConnKey>().unwrap().to_string(), text);
+    }
+    for text in ["", ">", "10.0.0.1:4242", "10.0.0.1>10.9.0.100:80", "a:1>b:2"] {
+        assert!(text.parse::<ConnKey>().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn what_a_joiner_gets_is_bounded() {
     let adopted = Adopted {
         conn: None,

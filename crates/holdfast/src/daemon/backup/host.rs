@@ -7,7 +7,8 @@ use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::primary::states;
 use crate::daemon::said::Said;
-use crate::daemon::survivor::Alone;
+use crate::daemon::survivor::{Alone, end_handshakes};
+use crate::leavings;
 use crate::poll::Interest;
 use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::shm::SharedMemory;
@@ -438,6 +439,11 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn end_takeover(&mut self) {
+        let unanswered = self.restorer.unanswered();
+        if !unanswered.is_empty() {
+            let (folder, name) = (&self.node.config.group.run_dir, &self.node.me.name);
+            heed("a note", leavings::note_unanswered(folder, name, &unanswered));
+        }
         if let Some(replica) = &self.replica {
             set_priority(replica, None);
             if replica.memory.is_family() {
@@ -465,17 +471,6 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn end_unanswered(&mut self) {
-        let keys = self.restorer.unanswered();
-        if keys.is_empty() {
-            return;
-        }
-        let ended = DiagSocket::open().and_then(|mut diag| diag.destroy(&keys));
-        let what = match ended {
-            Ok(()) => format!("{}, as their clients have not answered", keys.len()),
-            Err(error) => {
-                format!("{} stay, although their clients do not answer: {error}", keys.len())
-            }
-        };
-        self.node.events.add("handshakes", what);
+        end_handshakes(self.node, &self.restorer.unanswered());
     }
 }

@@ -70,6 +70,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
 /// Goes on with a server that ran alone and has outlived its daemon. A server that this daemon
 /// cannot take up is left running, and is only watched.
 fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Result<End> {
+    survivor::end_unanswered(node, found);
     match survivor::take_up(node, found) {
         Ok(survivor) => primary::run_alone(node, survivor),
         Err(error) => survivor::run(node, found, &error),
