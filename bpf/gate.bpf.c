@@ -186,7 +186,9 @@ static __always_inline void learn_clock(struct gate_slot *slot, const struct tcp
 {
 	if (o->has_ts && !AFTER(slot->tsval, o->tsval)) {
 		slot->tsval = o->tsval;
-		slot->tsecr = o->tsecr;
+		/* What a takeover sends by itself echoes nothing. */
+		if (o->tsecr)
+			slot->tsecr = o->tsecr;
 	}
 }
 

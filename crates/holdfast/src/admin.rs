@@ -37,6 +37,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Silence after which a client makes room for another one.
 const SILENT_MAX: Duration = Duration::from_secs(2);
+/// Error of a second daemon.
+const RUNS_ALREADY: &str = "a daemon with this role runs already\n  remedy: `holdfast status` shows it, and \
+     `holdfast down --stop` ends it";
 const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;
 const LOOK: u64 = u64::MAX - 2;
@@ -157,8 +160,7 @@ impl AdminSocket {
 
     fn bind_at(path: &Path) -> io::Result<Self> {
         make_folder(path)?;
-        let in_use =
-            || io::Error::new(ErrorKind::AddrInUse, "a daemon with this role runs already");
+        let in_use = || io::Error::new(ErrorKind::AddrInUse, RUNS_ALREADY);
         // Two daemons may start at once: without the lock, each could take the
         // other's socket for one that a dead daemon left.
         let lock = lock::exclusive(&path.with_extension("lock"))?.ok_or_else(in_use)?;

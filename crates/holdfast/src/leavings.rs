@@ -277,6 +277,20 @@ pub fn note_server(run_dir: &Path, name: &str, pid: u32, standard: &Standard) ->
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Tries whether there is room for that note, and for what a daemon writes beside it.
+///
+/// # Errors
+/// When there is not.
+pub fn try_room(run_dir: &Path, name: &str) -> Result<()> {
+    let path = run_dir.join(format!("{name}.try"));
+    let written = std::fs::write(&path, [0; NOTES_BYTES]);
+    let _absent = std::fs::remove_file(&path);
+    written.with_context(|| format!("cannot write into {}", run_dir.display()))
+}
+
+/// Room that a daemon's notes need, in bytes.
+const NOTES_BYTES: usize = 16 << 10;
+
 /// Words before what a server was given, one line each.
 const STANDARD: [&str; 3] = ["stdin ", "stdout ", "stderr "];
 

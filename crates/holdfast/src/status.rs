@@ -15,6 +15,9 @@ use std::time::SystemTime;
 /// Name and version of the schema.
 pub const SCHEMA: &str = "holdfast.status/1";
 
+/// Part of the reason why no member will ever join a server as it runs.
+pub const NEVER_COPIED: &str = "it can never be copied";
+
 /// The remedy while a member that was lost cannot come back.
 pub const RESTART_BOTH: &str = "restart both members at a quiet moment to be protected again \
     (this ends its connections, and its memory is lost)";

@@ -69,6 +69,8 @@ pub struct Probe {
     /// One byte that the client has long acknowledged; none on a SYN-ACK.
     pub payload: Option<u8>,
     pub tsval: Option<u32>,
+    /// Window field: the right edge stays where the client knows it (law L4).
+    pub window: u16,
     pub record: ConnRecord,
 }
 
@@ -421,8 +423,17 @@ impl Conn {
             syn,
             payload: (!syn).then_some(0),
             tsval: self.tsval(now),
+            window: if syn { record.window } else { self.window() },
             record: *record,
         }
+    }
+
+    /// Field for the window that the client knows of.
+    fn window(&self) -> u16 {
+        let Planned { record, tap, .. } = &self.planned;
+        let shift = if record.rcv_wscale > 14 { 0 } else { record.rcv_wscale };
+        let bytes = self.right_edge().saturating_sub(tap.held_offset()) >> shift;
+        u16::try_from(bytes).unwrap_or(u16::MAX)
     }
 
     /// Decision 18: last seen, plus the time since, plus a margin; bit 0 clear, which

@@ -186,7 +186,7 @@ impl Tap {
         self.rcv_origin.plus(self.held_offset())
     }
 
-    fn held_offset(&self) -> u64 {
+    pub(crate) fn held_offset(&self) -> u64 {
         let held = self.stream.end() + u64::from(self.fin_held());
         assert!(held <= self.brought, "L1: more is held than came");
         held
@@ -326,12 +326,16 @@ impl Tap {
         recent.wrapping_sub(tsval) as i32 > 1
     }
 
-    fn note_header(&mut self, now: Nanos, segment: &TcpPacket<'_>, start: i64, held: u64) {
-        if let Some(tsval) = segment.tsval()
-            && start <= held as i64
-            && self.ts_recent.is_none_or(|(recent, _)| tsval.wrapping_sub(recent) as i32 >= 0)
-        {
+    /// Notes a timestamp of the client's that the primary's kernel has taken.
+    pub(crate) fn note_clock(&mut self, tsval: u32, now: Nanos) {
+        if self.ts_recent.is_none_or(|(recent, _)| tsval.wrapping_sub(recent) as i32 >= 0) {
             self.ts_recent = Some((tsval, now));
+        }
+    }
+
+    fn note_header(&mut self, now: Nanos, segment: &TcpPacket<'_>, start: i64, held: u64) {
+        if let Some(tsval) = segment.tsval().filter(|_| start <= held as i64) {
+            self.note_clock(tsval, now);
         }
         let ack = segment.ack.offset_near(self.snd_origin, self.acked);
         if ack >= self.acked {

@@ -169,3 +169,45 @@ pub fn let_go(e: &ConnEntry, place: usize) -> bool {
     e.holders[word].fetch_and(!bit, Relaxed);
     e.holders.iter().all(|word| word.load(Relaxed) == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group, which is too large for a thread's stack.
+    static GROUP: Group = Group::new();
+
+    #[test]
+    fn who_ends_holds_nothing_any_more() {
+        let entries: Vec<ConnEntry> = (0..CONNS_MAX).map(|_| ConnEntry::default()).collect();
+        let hold = |index: usize, state: u32, places: &[usize]| {
+            let e = &entries[index];
+            e.state.store(state, Relaxed);
+            e.pid.store(70, Relaxed);
+            for place in places {
+                let (word, bit) = holder(*place);
+                e.holders[word].fetch_or(bit, Relaxed);
+            }
+        };
+        const PLACE: usize = 65;
+        GROUP.processes[PLACE].pid.store(70, Relaxed);
+        GROUP.processes[PLACE].first.store(5, Relaxed);
+        GROUP.sleepers.0.store(1 << 5 | 1 << 6, Relaxed);
+        GROUP.owners[5].store(PLACE as u32 + 1, Relaxed);
+        GROUP.owners[6].store(PLACE as u32, Relaxed);
+        hold(1, conn_state::OPEN, &[PLACE]);
+        hold(2, conn_state::OPEN, &[PLACE, PLACE + 1]);
+        hold(3, conn_state::OPEN, &[PLACE + 1]);
+        hold(4, conn_state::CLOSED, &[PLACE]);
+        let index = |e: &ConnEntry| entries.iter().position(|it| std::ptr::eq(it, e));
+        let mut left = Vec::new();
+        GROUP.end(PLACE, |index| &entries[index as usize], |e| left.extend(index(e)));
+        assert_eq!(left, [1], "nobody else holds it");
+        let pids: Vec<i32> = entries[1..5].iter().map(|e| e.pid.load(Relaxed)).collect();
+        assert_eq!(pids, [0, 0, 70, 70]);
+        assert!(!holds(&entries[2], PLACE) && holds(&entries[2], PLACE + 1));
+        assert_eq!(GROUP.processes[PLACE].pid.load(Relaxed), 0);
+        assert_eq!(GROUP.sleepers.0.load(Relaxed), 1 << 6);
+        assert_eq!([5, 6].map(|it| GROUP.owners[it].load(Relaxed)), [0, PLACE as u32]);
+    }
+}

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; [`Message::Hello`] refuses any other.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -139,6 +139,9 @@ pub struct Adopted {
     pub eof: bool,
     /// Whether the server has closed the connection.
     pub closed: bool,
+    /// The client's last timestamp, as the primary's kernel has it; `None` if it is not known, or
+    /// there are none. What is older is stale (PAWS, RFC 7323 §5).
+    pub client_tsval: Option<u32>,
 }
 
 /// Bounds the edge has seen on the wire for one flow (decision 16).

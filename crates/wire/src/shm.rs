@@ -212,6 +212,7 @@ pub mod conn_state {
 /// One protected connection as the replica's shim sees it, indexed by accept
 /// number modulo [`CONNS_MAX`].
 #[repr(C, align(128))]
+#[derive(Default)]
 pub struct ConnEntry {
     /// Accept number; entries are reused for later connections.
     pub conn: AtomicU32,

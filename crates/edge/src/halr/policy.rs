@@ -35,7 +35,7 @@ const FOLLOW_NS: Ns = 200_000_000;
 const OVERDUE_NS: Ns = 20_000_000;
 /// Size of the packets that fill the cache with the largest number of packets,
 /// in bytes.
-const PACKET_BYTES_MIN: u64 = 64;
+pub(super) const PACKET_BYTES_MIN: u64 = 64;
 
 /// Which of the packets that pass are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -344,6 +344,13 @@ fn the_cache_keeps_within_its_memory() {
         assert!(flows <= limits.memory_bytes / 2);
         assert_eq!(flows + config.cache.bytes_max, limits.memory_bytes);
         assert!(config.slabs_bytes() < config.cache.bytes_max);
+        // Notes about as many of the smallest packets as fit have room beside them, if there may be
+        // so many.
+        let per_packet = Recovery::<u64, crate::Slabs>::packet_overhead_bytes() as u64;
+        let most = flows / per_flow * (config.cache.segments_max as u64);
+        let fit = (config.slabs_bytes() / policy::PACKET_BYTES_MIN).min(most);
+        let notes = config.cache.bytes_max - config.slabs_bytes();
+        assert!(notes >= fit * per_packet * 99 / 100, "{notes} for {fit}");
     }
     // What is not needed for notes is there for packets.
     let mut few = HalrConfig::shipped(Keeps::HeadTail, true, &LIMITS);

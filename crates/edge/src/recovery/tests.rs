@@ -445,6 +445,9 @@ fn ten_thousand_flows_take_little_memory() {
             }
         }
         assert_eq!(cache.flows(), 10_000);
+        let notes = Recovery::<u64, Slabs>::flow_overhead_bytes()
+            + segments_max * Recovery::<u64, Slabs>::packet_overhead_bytes();
+        assert!(cache.memory_bytes() >= 10_000 * notes, "{}", cache.memory_bytes());
         cache.memory_bytes() + cache.shelf().memory_bytes()
     };
     assert!(take(1, &[60], true) <= 160 * 10_000, "{}", take(1, &[60], true));

@@ -251,7 +251,13 @@ fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
         Some(_) => FAMILY,
     };
     let or = if why == FAMILY { ", or `run = \"parallel\"` into [server]" } else { "" };
-    let remedy = format!("write `{};` into {}{or}", missing.join("; "), path.display());
+    let (wanted, file) = (missing.join("; "), path.display());
+    if !path.exists() {
+        let found = format!("nginx: {file} is not on this host, and nothing else says `{wanted}`");
+        let remedy = format!("put it there as on the members, with `{wanted};`{or}");
+        return Some(Finding::fail(NAME, found, remedy));
+    }
+    let remedy = format!("write `{wanted};` into {file}{or}");
     Some(Finding::fail(NAME, format!("nginx: {why}"), remedy))
 }
 

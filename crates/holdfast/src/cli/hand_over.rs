@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::watch::{LOOK_PERIOD, ask, fetch};
 use super::{load, print};
 use crate::admin::{Event, Request};
-use crate::status::{Role, State, Status, exit};
+use crate::status::{NEVER_COPIED, Role, State, Status, exit};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -51,6 +51,14 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
             .is_ok_and(|status| status.role == Role::Backup && status.state == State::Protected);
         if is_done {
             break;
+        }
+        // The old primary, which now looks for the new one, is told that it can never join.
+        let never = fetch(&path).ok().filter(|status| status.reason.contains(NEVER_COPIED));
+        if let Some(status) = never.filter(|status| status.role == Role::Backup) {
+            return Err(Failure::degraded(format!(
+                "`{other}` has taken over, and `{role}` cannot join it: {}\n  remedy: {}",
+                status.reason, status.remedy
+            )));
         }
         if Instant::now() >= until {
             let text = format!(

@@ -3,7 +3,7 @@
 
 use super::member::{REJOINS, RESTART_BOTH};
 use super::said::Said;
-use crate::status::State;
+use crate::status::{NEVER_COPIED, State};
 use holdfast_linux::process::Ending;
 use std::path::Path;
 
@@ -51,9 +51,11 @@ pub fn ended_at_start(how: Option<Ending>, log: Option<&Path>) -> String {
     format!("the server ended at its start{how}; {log}")
 }
 
-/// Reason, and below it remedy, for a server that forked and let its first process end.
-pub const IN_BACKGROUND: &str = "the server has gone into the background: its process has ended";
-pub const FOREGROUND: &str = "start it in the foreground: nginx with `daemon off;`, redis without `daemonize yes`, others \
+/// Reason, and below it remedy, for a server that forked and let its first process end. One that
+/// somebody stops as soon after its start looks like it.
+pub const IN_BACKGROUND: &str = "the server was stopped, or has gone into the background: its process has ended with exit \
+     status 0 soon after its start";
+pub const FOREGROUND: &str = "if nobody stopped it, start it in the foreground: nginx with `daemon off;`, redis without `daemonize yes`, others \
      with -f, -F, -D or -n; what ran on was ended, for nobody could have protected it";
 
 /// Texts that occur in reasons, each with what to do before the member can join again.
@@ -81,7 +83,7 @@ const REMEDIES: [(&str, &str); 7] = [
 
 /// Texts that occur in reasons for which no attempt to join will ever succeed, because of what
 /// the server itself does.
-const FOR_GOOD: [&str; 2] = ["child process of the server", "it can never be copied"];
+const FOR_GOOD: [&str; 2] = ["child process of the server", NEVER_COPIED];
 
 /// The remedy when this server can never be copied; `None` for any other reason. It is another
 /// setting of the server, and a new start.
@@ -106,6 +108,12 @@ fn room(reason: &str) -> Option<String> {
         "free space at {dir} on the backup's host, give spool_dir a faster or larger disk, or raise \
          spool_max_mb"
     ))
+}
+
+/// The remedy for a member whose server, a family of processes, runs alone: nobody can join it.
+#[must_use]
+pub fn alone_for_good() -> String {
+    format!("a server with `run` in the file cannot be joined while it runs; {RESTART_BOTH}")
 }
 
 /// The remedy for a member whose server runs alone for `reason`: `other` may join.

@@ -120,6 +120,8 @@ pub struct MemberContext<'a> {
     pub noted_loose: bool,
     /// Whether the daemon ends once the other member has taken over.
     leaves: bool,
+    /// Who was turned away last, and why.
+    pub turned_away: String,
     /// Tokens that were ready when the loop last waited.
     pub tokens: Tokens,
     started: Instant,
@@ -212,6 +214,7 @@ impl<'a> MemberContext<'a> {
             loose: false,
             noted_loose: false,
             leaves: false,
+            turned_away: String::new(),
             tokens: Tokens::default(),
             started: now,
         };

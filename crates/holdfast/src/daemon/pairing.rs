@@ -340,7 +340,12 @@ fn apart(node: &MemberContext<'_>, own: Option<&Fingerprint>, why: &Apart<'_>) -
 pub fn turn_away(node: &mut MemberContext<'_>, listener: &mut Listener, reason: &str) {
     let again = node.own().state != State::Ended;
     while let Ok(Some(mut channel)) = listener.accept(Instant::now()) {
-        node.events.add("turned away", format!("{}: {reason}", channel.peer()));
+        let what = format!("{}: {reason}", channel.peer());
+        // Who comes again and again is told the same.
+        if node.turned_away != what {
+            node.events.add("turned away", what.clone());
+            node.turned_away = what;
+        }
         let told = channel.send(&Message::Refused { reason, again });
         heed("turning away", told.and_then(|()| channel.flush()));
     }

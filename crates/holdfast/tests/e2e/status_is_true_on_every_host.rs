@@ -81,6 +81,26 @@ fn a_loss_of_protection_is_explained() {
     });
 }
 
+/// The edge remembers what a member said last: nobody has to look at a host where nothing runs.
+#[test]
+fn an_edge_tells_that_the_members_were_stopped() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |_, group| {
+        let members = [Role::Backup, Role::Primary];
+        for role in members {
+            let stopped = group.verb(role, &["down", "--stop"]).expect("a verb");
+            assert!(stopped.status.success(), "{stopped:?}");
+        }
+        let told = "is current, and its daemon does not answer; its daemon was stopped";
+        expect(group, &[(Role::Edge, "waiting", told)]);
+        assert!(remedy(group, Role::Edge).contains("holdfast run"));
+        for role in members {
+            group.restart(role).expect("a member starts again");
+        }
+        expect(group, &HOSTS.map(|role| (role, "protected", "")));
+    });
+}
+
 /// Without a backup no log tells that it does nothing.
 #[test]
 fn a_lone_server_that_hangs_is_named() {

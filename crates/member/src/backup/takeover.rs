@@ -491,7 +491,7 @@ pub fn probe_segment(probe: &Probe) -> TcpSegment<'_> {
         seq: probe.seq,
         ack: probe.ack,
         flags: if probe.syn { Flags::SYN | Flags::ACK } else { Flags::ACK },
-        window: if probe.syn { record.window } else { 1000 },
+        window: probe.window,
         options,
         payload: probe.payload.as_slice(),
     }

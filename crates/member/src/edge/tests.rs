@@ -144,7 +144,9 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
     bed.take();
     bed.says(A, MemberRequest::Promote { epoch: 1, lives: false });
     assert_eq!(bed.take(), ["write 1"]);
+    bed.book.now = bed.book.now.plus(Nanos::from_ms(3));
     bed.written(Ok(()));
+    assert_eq!(bed.machine.last_grant(), Nanos::from_ms(3));
     let told = ["fence 1 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch", "resend 0"];
     assert_eq!(bed.take(), told);
     assert_eq!(bed.book.taps, [false, true]);

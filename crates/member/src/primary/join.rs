@@ -525,5 +525,7 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
         acked_bytes: acked.min(out_bytes + 1),
         eof: is(|book| book.eof),
         closed: is(|book| book.closed),
+        // A gate that has sent nothing yet has 0.
+        client_tsval: slot.filter(|it| it.has_ts && it.tsecr != 0).map(|it| it.tsecr),
     }
 }

@@ -185,6 +185,16 @@ fn what_leaves_while_connections_are_looked_at_is_known_by_then() {
     }
 }
 
+/// Nothing tells that the kernel has received something: it is looked at.
+#[test]
+fn connections_are_looked_at_within_a_tick() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.pass(1);
+    let Turn::Until(due) = bed.turn() else { panic!("it waits") };
+    assert!(due <= bed.book.now.plus(nanos(TICK)), "{due:?}");
+}
+
 #[test]
 fn nobody_is_let_in_before_the_shim_is_there() {
     let mut bed = Bed::new();

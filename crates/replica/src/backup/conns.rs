@@ -207,6 +207,10 @@ impl Backup {
         // or not.
         self.dirty.insert(id);
         self.enter(now, conn, out);
+        // After what the tap has had before, which may be older than the primary's word.
+        if let Some((conn, tsval)) = self.conns.get_mut(&id).zip(adopted.client_tsval) {
+            conn.tap.note_clock(tsval, now);
+        }
         Ok(())
     }
 

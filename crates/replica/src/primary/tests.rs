@@ -159,12 +159,22 @@ fn frames_name_the_connection_and_leave_tapped_payload_out() {
     assert_eq!(records.len(), record_len(size_of::<AcceptInfo>()) + HEADER_LEN);
     primary.handle_message(Nanos(0), &Message::Need { frame: 1, index: 1 }, &mut notes);
     assert_eq!(notes.take(), [Effect::Payload(1, 1, b"hello".to_vec())]);
+    // The padding is no record of the frame.
+    primary.handle_message(Nanos(0), &Message::Need { frame: 1, index: 2 }, &mut notes);
+    assert_eq!((notes.take().len(), primary.counters().needs_ignored), (0, 1));
     primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
     assert_eq!(notes.take(), [Effect::Stable(notes.log.len() as u64)]);
     for (frame, index) in [(1, 1), (2, 0)] {
         primary.handle_message(Nanos(0), &Message::Need { frame, index }, &mut notes);
     }
-    assert_eq!((notes.take().len(), primary.counters().needs_ignored), (0, 2));
+    assert_eq!((notes.take().len(), primary.counters().needs_ignored), (0, 3));
+}
+
+#[test]
+fn what_is_no_answer_to_the_log_is_counted() {
+    let (mut primary, mut notes) = accepted(1000);
+    primary.handle_message(Nanos(0), &Message::CaughtUp, &mut notes);
+    assert_eq!((notes.take().len(), primary.counters().messages_ignored), (0, 1));
 }
 
 #[test]

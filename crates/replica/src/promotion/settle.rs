@@ -262,16 +262,22 @@ impl Conn {
         self.planned.earlier.range(from, replica.keep_from)
     }
 
+    /// Largest right edge that the client knows of, as an offset.
+    pub(super) fn right_edge(&self) -> u64 {
+        let tap = &self.planned.tap;
+        let held = tap.stream.end();
+        self.whole_bounds()
+            .map_or(0, |bounds| bounds.right_edge.offset_near(tap.rcv_origin, held))
+            .max(tap.right_edge())
+            .max(held)
+    }
+
     fn restored(&self, now: Nanos, replica: &ManifestConn, sent: &Sent) -> Restore<'_> {
         let planned = &self.planned;
         let tap = &planned.tap;
         let held = tap.stream.end();
         let unread_len = held.saturating_sub(planned.in_bytes) as usize;
-        let right_edge = self
-            .whole_bounds()
-            .map_or(0, |bounds| bounds.right_edge.offset_near(tap.rcv_origin, held))
-            .max(tap.right_edge())
-            .max(held);
+        let right_edge = self.right_edge();
         let snd_una_offset = sent.acked.min(replica.out_bytes);
         let in_flight_end = sent.end.min(replica.out_bytes);
         assert!(snd_una_offset <= in_flight_end, "L5: what is acknowledged was sent");

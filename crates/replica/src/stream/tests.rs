@@ -44,6 +44,11 @@ fn at_its_limit_a_stream_refuses_bytes_and_keeps_the_old_ones() {
     );
     assert_eq!(stream.end(), 11);
     assert_eq!(stream.insert(STREAM_BYTES_MAX as u64, b"x"), Inserted::Full);
+    let mut stream = Stream::new(Limits::default());
+    let last = STREAM_BYTES_MAX as u64 - 1;
+    assert_eq!(stream.insert(last, b"xy"), Inserted::Full, "a part of it was refused");
+    assert_eq!(stream.insert(last, b"x"), Inserted::Old, "the other part is held");
+    assert_eq!(stream.insert(last - 1, b"wx"), Inserted::Beyond);
 }
 
 proptest! {

@@ -161,6 +161,17 @@ fn window_ack_and_age_are_checked() {
 }
 
 #[test]
+fn what_was_stale_to_the_primary_is_stale_here() {
+    let stamped = |tsval| TcpOptions { timestamps: Some((tsval, 0)), ..TcpOptions::default() };
+    let aged = |offset, tsval| TcpPacket { options: stamped(tsval), ..segment(offset, b"x") };
+    let mut tap = tap();
+    tap.note_clock(500, Nanos(0));
+    tap.note_clock(300, Nanos(0));
+    assert_eq!(tap.accept(Nanos(0), &aged(0, 400)), Verdict::Paws);
+    assert_eq!(tap.accept(Nanos(0), &aged(0, 501)), Verdict::Grown);
+}
+
+#[test]
 fn the_syn_completes_the_record() {
     let (mut tap, mut record) = (tap(), record());
     let syn = TcpPacket {

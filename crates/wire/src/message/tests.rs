@@ -105,6 +105,7 @@ fn what_a_joiner_gets_is_bounded() {
         acked_bytes: 2,
         eof: false,
         closed: true,
+        client_tsval: Some(9),
     };
     for (count, good) in [(0, true), (ADOPTED_MAX, true), (ADOPTED_MAX + 1, false)] {
         assert_eq!(is_understood(&Message::Adopt { conns: vec![adopted; count] }), good);

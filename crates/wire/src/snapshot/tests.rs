@@ -313,6 +313,69 @@ fn state_comes_first_and_all_of_it() {
     }
 }
 
+/// Pieces of what is long follow each other, whatever it is.
+#[test]
+fn what_is_longer_than_a_chunk_comes_in_pieces() {
+    let limits = Limits { chunk_bytes: PAGE as usize, ..Limits::default() };
+    let long = Description {
+        objects: vec![Object { size: 4 * PAGE, ..small().objects.remove(0) }],
+        ..small()
+    };
+    let mut writer = Writer::begin(Vec::new(), &KEY, limits, &long).unwrap();
+    let bytes = [[1; PAGE as usize], [2; PAGE as usize]].concat();
+    let (state, object) =
+        (|offset| Holds::State { entry: 1, offset }, |offset| Holds::Object { object: 0, offset });
+    writer.chunk(state(0), &bytes[PAGE as usize - 7..][..7]).unwrap();
+    let pages = |offset| Holds::Pages { address: 0x11000 + offset };
+    writer.chunk(object(0), &bytes).unwrap();
+    writer.chunk(pages(0), &bytes).unwrap();
+    let image = writer.end().unwrap();
+    let mut reader = Reader::begin(&image[..], &KEY, Limits::default()).unwrap();
+    assert_eq!(reader.chunk().unwrap().0, state(0));
+    for holds in [object(0), object(PAGE), pages(0), pages(PAGE)] {
+        assert_eq!(reader.chunk().unwrap().0, holds);
+    }
+    let whole = State {
+        entries: vec![StateEntry { kind: StateKind::File { size: 2 * PAGE }, ..state_file() }],
+        bytes: 2 * PAGE,
+        ..small().state
+    };
+    let long = Description { state: whole, ..small() };
+    let mut writer = Writer::begin(Vec::new(), &KEY, limits, &long).unwrap();
+    writer.chunk(Holds::State { entry: 0, offset: 0 }, &bytes).unwrap();
+    let image = writer.end().unwrap();
+    let mut reader = Reader::begin(&image[..], &KEY, Limits::default()).unwrap();
+    for offset in [0, PAGE] {
+        assert_eq!(reader.chunk().unwrap().0, Holds::State { entry: 0, offset });
+    }
+}
+
+fn state_file() -> StateEntry {
+    small().state.entries.remove(1)
+}
+
+#[test]
+fn positions_in_files_may_be_anywhere_below_the_limit() {
+    let files = |position| {
+        let (path, folder) = (b"/srv/a".to_vec(), b"/srv".to_vec());
+        [
+            FileKind::Path { path, position },
+            FileKind::Unlinked { folder, position, size: position, mode: 0o600 },
+            FileKind::Memory { object: 0, position },
+        ]
+    };
+    for (position, is_good) in [(0, true), ((1 << 62) - 1, true), (1 << 62, false)] {
+        for kind in files(position) {
+            let mut it = small();
+            it.files[2].kind = kind;
+            it.watches.clear();
+            let bytes = postcard::to_allocvec(&it).unwrap();
+            let found = parse(&bytes, &Limits::default());
+            assert_eq!(found.is_ok(), is_good, "{:?}: {found:?}", it.files[2].kind);
+        }
+    }
+}
+
 #[test]
 fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
     let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };

@@ -330,6 +330,10 @@ impl EdgeDaemon<'_> {
             );
             return says(State::Waiting, &reason, COMES_BACK);
         }
+        // It has said so as it ended.
+        if let Some(last) = self.says(current).filter(|last| last.state == State::Ended) {
+            return says(State::Waiting, &format!("{reason}; {}", last.reason), &last.remedy);
+        }
         let remedy = "look at its host: a server that spoke alone may still serve; if no backup \
                       takes over, start both members again";
         // A backup says that it builds the server, or why it could not.

@@ -44,6 +44,13 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     }
     let mut node = MemberContext::new(config, member)?;
     loop {
+        // Who becomes current and cannot note its server would keep the other one waiting.
+        if let Err(error) = leavings::try_room(&config.group.run_dir, &member.name) {
+            match node.wait_unsettled(&format!("{error:#}"), NO_ROOM)? {
+                End::Again => continue,
+                end => return node.leave(end),
+            }
+        }
         let Some(place) = node.ask_edge()? else { return Ok(()) };
         let (epoch, current) = match place {
             Place::Primary { epoch } => (epoch, true),
@@ -77,6 +84,10 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
     }
 }
 
+/// Remedy if a daemon cannot write its notes.
+const NO_ROOM: &str =
+    "free space there, or choose another run_dir; this member tries it again by itself";
+
 /// Remedy if an exchange of state folders, begun by an earlier daemon, cannot be completed.
 const UNSETTLED: &str = "remove or unmount what it names, or give it to the server's user; this \
     member tries it again by itself";
@@ -91,7 +102,7 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     };
     node.note_removed(&orphan);
     if let Err(error) = settle_folders(&node.config.server) {
-        return node.wait_unsettled(&error.to_string());
+        return node.wait_unsettled(&error.to_string(), UNSETTLED);
     }
     if current { primary::run(node) } else { run_backup(node) }
 }
@@ -111,9 +122,9 @@ fn run_backup(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
 }
 
 impl MemberContext<'_> {
-    /// Waits for somebody to repair the state folders, without which no server can begin here.
-    fn wait_unsettled(&mut self, reason: &str) -> anyhow::Result<End> {
-        self.set_state(Role::None, State::Waiting, reason, UNSETTLED);
+    /// Waits for somebody to repair what no server can begin here without.
+    fn wait_unsettled(&mut self, reason: &str, remedy: &str) -> anyhow::Result<End> {
+        self.set_state(Role::None, State::Waiting, reason, remedy);
         let until = Nanos(self.nanos()).plus(Nanos::from_ms(UNSETTLED_PAUSE_MS));
         drive(&mut Asking { node: self }, |stop, asking| {
             asking.turn_edge(&mut |_| {});

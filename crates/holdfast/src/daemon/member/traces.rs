@@ -15,6 +15,10 @@ use holdfast_wire::packet::mapped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+/// The last words of a member that was stopped, and what to do then.
+const STOPPED: &str = "its daemon was stopped, and its server with it";
+const START_AGAIN: &str = "start it again: `holdfast run` on its host, or its unit";
+
 /// Time between two checks of the programs, the addresses and the interface.
 const MEND_EVERY: Duration = Duration::from_millis(500);
 
@@ -244,6 +248,10 @@ impl MemberContext<'_> {
         let removed = leavings::remove_member(self.config, self.me)?;
         self.note_removed(&removed);
         self.events.add("stopped", "nothing of it is left on this host");
+        // The edge remembers this: it is the last that it hears.
+        if self.own.state != State::Ended {
+            self.set_ended(Role::None, STOPPED, START_AGAIN);
+        }
         Ok(())
     }
 

@@ -44,7 +44,7 @@ impl Bed {
 fn adopted(accept: Option<u32>) -> Adopted {
     let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
     let conn = Some((ConnId(5), record()));
-    Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed }
+    Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, eof, closed, client_tsval: None }
 }
 
 /// The primary's server may have ended, and nobody has said so.

@@ -10,7 +10,8 @@ fn a_repeated_syn_ack_offers_what_the_first_one_did() {
         let record = ConnRecord { rcv_wscale, ..record() };
         let (key, seq, ack) = (record.key, record.iss, record.irs.plus(1));
         let conn = ConnId(5);
-        let probe = Probe { conn, key, seq, ack, syn: true, payload: None, tsval: None, record };
+        let (window, payload, tsval) = (record.window, None, None);
+        let probe = Probe { conn, key, seq, ack, syn: true, payload, tsval, window, record };
         let segment = probe_segment(&probe);
         assert_eq!(segment.flags, Flags::SYN | Flags::ACK);
         let TcpOptions { mss, wscale, sack_permitted, .. } = segment.options;

@@ -4,7 +4,7 @@ use super::*;
 use holdfast_wire::message::Adopted;
 
 /// A connection with accept number 1, of which the server had read `in_bytes`.
-fn adopted(in_bytes: u64) -> Adopted {
+pub(super) fn adopted(in_bytes: u64) -> Adopted {
     Adopted {
         conn: Some((ID, conn_record())),
         accept: Some(1),
@@ -13,6 +13,7 @@ fn adopted(in_bytes: u64) -> Adopted {
         acked_bytes: 0,
         eof: false,
         closed: false,
+        client_tsval: None,
     }
 }
 
@@ -46,6 +47,30 @@ fn a_stream_goes_on_behind_what_the_server_had_read() {
     case.frame(&read(0, b"world"));
     case.flush();
     assert_eq!(case.take(), [replayed(b"world"), Effect::FrameOk(1), held(10)]);
+}
+
+/// A segment that the primary's kernel refuses as stale must not be the replica's input, although
+/// the joiner's tap has seen none before it; what the tap had before the primary's word counts.
+#[test]
+fn what_is_older_than_the_primarys_word_is_stale() {
+    let stamped = |offset, payload, tsval| {
+        let options = TcpOptions { timestamps: Some((tsval, 0)), ..TcpOptions::default() };
+        TcpPacket { options, ..segment(offset, payload) }
+    };
+    let mut case = Case::joins();
+    let record = ConnRecord { tsval: Some(1), ..conn_record() };
+    case.backup.handle_segment(Nanos(0), &syn(), &mut case.notes);
+    case.backup.handle_segment(Nanos(0), &stamped(0, b"hello", 400), &mut case.notes);
+    let conn = Some((ID, record));
+    case.adopt(&Adopted { conn, accept: None, client_tsval: Some(500), ..adopted(0) });
+    case.flush();
+    assert_eq!(case.take(), [held(5)]);
+    case.backup.handle_segment(Nanos(0), &stamped(5, b"stale", 400), &mut case.notes);
+    case.flush();
+    assert_eq!(case.take(), []);
+    case.backup.handle_segment(Nanos(0), &stamped(5, b"real!", 501), &mut case.notes);
+    case.flush();
+    assert_eq!(case.take(), [held(10)]);
 }
 
 /// The joiner's tap runs before the joiner hears of any connection.

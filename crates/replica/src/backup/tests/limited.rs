@@ -128,9 +128,7 @@ fn a_joiner_keeps_what_came_before_it_heard_of_a_connection() {
         tap(&mut case, key(port), 0, &[7; 100]);
     }
     assert!((1000..=4096).contains(&case.backup.early.counts().0));
-    let (in_bytes, out_bytes, acked_bytes, eof, closed) = (0, 0, 0, false, false);
-    let conn = Some((ID, conn_record()));
-    let adopted = Adopted { conn, accept: None, in_bytes, out_bytes, acked_bytes, eof, closed };
+    let adopted = Adopted { accept: None, ..super::joins::adopted(0) };
     case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
     case.flush();
     assert_eq!(case.take(), [held(5)]);
@@ -160,9 +158,7 @@ fn a_joiner_keeps_the_newest_of_a_busy_connection_and_what_others_have_sent_once
     assert!((7000..=8192).contains(&bytes), "{bytes}");
     assert_eq!(case.backup.early.take(&other).len(), 1);
     // The server had read all but the last three segments.
-    let (in_bytes, out_bytes, acked_bytes, eof, closed) = (9970, 0, 0, false, false);
-    let conn = Some((ID, conn_record()));
-    let adopted = Adopted { conn, accept: None, in_bytes, out_bytes, acked_bytes, eof, closed };
+    let adopted = Adopted { accept: None, ..super::joins::adopted(9970) };
     case.backup.adopt(Nanos(0), &adopted, &mut case.notes);
     case.flush();
     assert_eq!(case.take(), [held(10_000)]);
