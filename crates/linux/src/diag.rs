@@ -197,7 +197,7 @@ impl DiagSocket {
     }
 
     /// Those of the connections whose clients have sent no ACK since then
-    /// ([`monotonic`](crate::clock::monotonic)).
+    /// ([`monotonic`]).
     ///
     /// # Errors
     /// [`DiagError::Ask`].
