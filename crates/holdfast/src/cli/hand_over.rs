@@ -47,18 +47,18 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
     ask(&path, Request::Switchover { leaves: false })?;
     let until = begun + Duration::from_secs(args.timeout);
     loop {
-        let is_done = fetch(&path)
-            .is_ok_and(|status| status.role == Role::Backup && status.state == State::Protected);
-        if is_done {
-            break;
-        }
-        // The old primary, which now looks for the new one, is told that it can never join.
-        let never = fetch(&path).ok().filter(|status| status.reason.contains(NEVER_COPIED));
-        if let Some(status) = never.filter(|status| status.role == Role::Backup) {
-            return Err(Failure::degraded(format!(
-                "`{other}` has taken over, and `{role}` cannot join it: {}\n  remedy: {}",
-                status.reason, status.remedy
-            )));
+        let backup = fetch(&path).ok().filter(|status| status.role == Role::Backup);
+        if let Some(status) = backup {
+            if status.state == State::Protected {
+                break;
+            }
+            // It looks for the new primary, and is told that it can never join.
+            if status.reason.contains(NEVER_COPIED) {
+                return Err(Failure::degraded(format!(
+                    "`{other}` has taken over, and `{role}` cannot join it: {}\n  remedy: {}",
+                    status.reason, status.remedy
+                )));
+            }
         }
         if Instant::now() >= until {
             let text = format!(

@@ -44,11 +44,15 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     }
     let mut node = MemberContext::new(config, member)?;
     loop {
-        // Who becomes current and cannot note its server would keep the other one waiting.
-        if let Err(error) = leavings::try_room(&config.group.run_dir, &member.name) {
+        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
+        // Who becomes current and cannot note its server would keep the other one waiting. One that
+        // has outlived its daemon is noted.
+        if let Err(error) = leavings::try_room(&config.group.run_dir, &member.name)
+            && survivor().is_none()
+        {
             match node.wait_unsettled(&format!("{error:#}"), NO_ROOM)? {
                 End::Again => continue,
-                end => return node.leave(end),
+                _ => return Ok(()),
             }
         }
         let Some(place) = node.ask_edge()? else { return Ok(()) };
@@ -59,7 +63,6 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         node.set_epoch(epoch);
         node.events.add("epoch", format!("{epoch}, current member {current}"));
         // A server that outlived its daemon has told its clients more than any other could know.
-        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
         let end = match survivor().filter(|_| current) {
             Some(found) => go_on(&mut node, &found)?,
             None => begin(&mut node, current)?,
