@@ -152,6 +152,19 @@ impl Fault {
     }
 }
 
+/// Who goes on after the end of a primary's server.
+#[derive(Debug)]
+pub enum Successor<'a> {
+    /// The backup, as soon as the edge lets it.
+    Backup,
+    /// The backup, if the edge hears it again.
+    Unheard,
+    /// Nobody, because the backup is lost for this reason.
+    Nobody(&'a str),
+    /// The other member is current.
+    Current(&'a CurrentMember),
+}
+
 /// Events of a member that people want to know about.
 #[derive(Debug)]
 pub enum MemberEvent<'a> {
@@ -161,9 +174,8 @@ pub enum MemberEvent<'a> {
     Stopped,
     /// The edge has let the other member speak, `took` after the stop began.
     HandedOver { newer: &'a CurrentMember, took: Nanos },
-    /// The server has ended. `gone`: why the backup is lost, if it is; `newer`: the other member,
-    /// if that is current by now.
-    ServerEnded { gone: Option<&'a str>, newer: Option<&'a CurrentMember> },
+    /// The server has ended.
+    ServerEnded(Successor<'a>),
     /// The server of a member that speaks alone has ended.
     EndedAlone,
     /// Another member is current; this one is silent.

@@ -297,7 +297,8 @@ impl PrimaryMachine {
             return self.stand_down(&newer, host);
         }
         if host.has_server_ended() {
-            return self.server_ended(host);
+            let asked = self.doubt.take().map(Doubt::into_request);
+            return self.server_ended(asked, host);
         }
         if self.is_attached(host) {
             self.take_held(host);

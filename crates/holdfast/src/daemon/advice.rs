@@ -22,7 +22,8 @@ pub const START_ANEW: &str = "look at the servers' logs, and start both members 
 /// operator to wait for the other member is replaced by [`START_ANEW`].
 #[must_use]
 pub fn nobody_serves(own: &Said) -> Said {
-    let waits = own.remedy.contains(REJOINS) || own.remedy.starts_with(AWAIT_BACKUP);
+    let waits = [REJOINS, AWAIT_BACKUP, AWAIT_UNHEARD];
+    let waits = waits.iter().any(|remedy| own.remedy.contains(remedy));
     if !waits {
         return own.clone();
     }
@@ -32,6 +33,9 @@ pub fn nobody_serves(own: &Said) -> Said {
 
 /// Remedy for a primary whose server has ended while a backup follows it.
 pub const AWAIT_BACKUP: &str = "wait for the backup; it needs the edge's daemon to take over";
+/// The same, when the edge does not hear the backup.
+pub const AWAIT_UNHEARD: &str = "look at the backup's daemon: it takes over once the edge hears it; if it has ended, \
+    start both members again";
 
 /// Remedy for a server that ended before it ever served.
 pub const AFTER_BAD_START: &str = "mend what the server's log says; then start both members again";
@@ -190,7 +194,7 @@ mod tests {
     #[test]
     fn where_nobody_serves_nobody_is_waited_for() {
         let said = |remedy: &str| Said::new(Role::Backup, State::Ended, "it has ended", remedy);
-        for remedy in [&after_giving_up(State::Ended, "x"), AWAIT_BACKUP, REJOINS] {
+        for remedy in [&after_giving_up(State::Ended, "x"), AWAIT_BACKUP, AWAIT_UNHEARD, REJOINS] {
             let told = nobody_serves(&said(remedy));
             assert_eq!(told.reason, format!("it has ended; {NOBODY_SERVES}"));
             assert_eq!(told.remedy, START_ANEW);

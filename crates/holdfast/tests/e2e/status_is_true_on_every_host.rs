@@ -126,6 +126,27 @@ fn a_lone_server_that_hangs_is_named() {
     });
 }
 
+/// Both members die at once: the edge still believes in the backup when it is asked to bar that, and
+/// the server has ended before the primary could ask again.
+#[test]
+fn nobody_promises_the_takeover_of_a_dead_backup() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |_, group| {
+        let edge = group.daemon_pid(Role::Edge).expect("the edge's daemon");
+        world::signal(edge, "STOP");
+        group.kill_member(Role::Backup).expect("they die");
+        std::thread::sleep(Duration::from_millis(50));
+        let server = group.server_pid(Role::Primary).expect("a server");
+        world::signal(server, "KILL");
+        std::thread::sleep(Duration::from_millis(50));
+        world::signal(edge, "CONT");
+        let both = "the server's process has ended, by signal 9; the edge does not hear b";
+        expect(group, &[Role::Primary, Role::Edge].map(|role| (role, "ended", both)));
+        let told = remedy(group, Role::Edge);
+        assert!(told.contains("start both members again"), "{told}");
+    });
+}
+
 #[test]
 fn a_takeover_that_waits_for_the_edge_says_so() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -180,6 +180,17 @@ impl Strings {
         &self.strings[index]
     }
 
+    /// Packets that the queues at both exits of a `limited` string have dropped.
+    ///
+    /// # Errors
+    /// When the queues cannot be read.
+    pub fn dropped(&self, index: usize) -> Result<u64> {
+        let listing = format!("tc -n {} -s -j qdisc show", self.string(index).namespace());
+        let queues: Vec<Value> = serde_json::from_str(&command::shell(&listing)?)?;
+        let queues = queues.iter().filter(|queue| queue["kind"] == "pfifo");
+        Ok(queues.filter_map(|queue| queue["drops"].as_u64()).sum())
+    }
+
     /// Makes a string swallow what it should forward from now on.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use super::alone::Alone;
 use super::join::Join;
 use super::kept::{Keeping, stay_down};
 use super::{LOST, PrimaryHost, PrimaryMachine};
-use crate::host::{End, Fall, MemberEvent, Turn, ask_for, turn_found};
+use crate::host::{End, Fall, MemberEvent, Successor, Turn, ask_for, turn_found};
 use crate::nanos;
 use crate::request::EpochRequest;
 use crate::standing::CurrentMember;
@@ -29,12 +29,8 @@ pub(super) enum Stage {
     Yielding {
         since: Nanos,
     },
-    /// The server has ended; `gone`: why the backup is lost, if it is.
-    ServerEnded {
-        gone: Option<String>,
-        /// Since when another member speaks.
-        replaced: Option<Nanos>,
-    },
+    /// The server has ended.
+    ServerEnded(After),
     /// Another member is current; this one may become its backup.
     Replaced {
         since: Nanos,
@@ -62,6 +58,18 @@ pub(super) enum Stage {
     Idle,
 }
 
+/// What is known after the end of the server.
+#[derive(Debug, Default)]
+pub(super) struct After {
+    /// A request to bar the backup, and its reason: the server ended before the edge answered, and
+    /// what it grants holds (decision 20).
+    asked: Option<(Box<EpochRequest>, String)>,
+    /// Why the backup is lost, if it is.
+    gone: Option<String>,
+    /// Since when another member speaks.
+    replaced: Option<Nanos>,
+}
+
 impl PrimaryMachine {
     pub(super) fn turn_apart(
         &mut self,
@@ -74,9 +82,7 @@ impl PrimaryMachine {
         match stage {
             Stage::Confirming { since } => self.confirm(since, stop, host),
             Stage::Yielding { since } => self.wait_for_heir(since, stop, host),
-            Stage::ServerEnded { gone, replaced } => {
-                self.wait_for_backup((gone, replaced), stop, host)
-            }
+            Stage::ServerEnded(after) => self.wait_for_backup(after, stop, host),
             Stage::Replaced { since } => rest_replaced(since, stop, host),
             Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
             Stage::Alone(alone) => self.turn_alone(alone, stop, host),
@@ -125,7 +131,7 @@ impl PrimaryMachine {
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        let lost = self.answer_backup(host) && host.member().is_cold;
+        let lost = self.answer_backup(host, &mut |_| {}) && host.member().is_cold;
         let is_left = lost || self.tables.gave_up;
         if !is_left || !self.returns || stop || host.member().replaced_by().is_some() {
             return self.yield_to_backup(since, stop, host);
@@ -168,41 +174,61 @@ impl PrimaryMachine {
     }
 
     /// Handles the end of the server: everything it logged goes out, and nothing more is confirmed.
-    /// The kernel's FINs and RSTs stay behind the gate.
-    pub(super) fn server_ended(&mut self, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+    /// The kernel's FINs and RSTs stay behind the gate. `asked`: see [`After`].
+    pub(super) fn server_ended(
+        &mut self,
+        asked: Option<(Box<EpochRequest>, String)>,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
         self.drop_renewal(host);
         self.announce_end(host);
         // A server that only reports its end must not go on beside its replica.
         host.strike_server();
         host.stop_watching();
-        self.wait_for_backup((None, None), false, host)
+        self.wait_for_backup(After { asked, ..After::default() }, false, host)
     }
 
     /// Waits until it is known who goes on after the end of the server.
     fn wait_for_backup(
         &mut self,
-        (gone, replaced): (Option<String>, Option<Nanos>),
+        mut after: After,
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        self.answer_backup(host);
+        self.answer_backup(host, &mut |message| {
+            if let Some((request, _)) = &mut after.asked {
+                request.handle_message(message);
+            }
+        });
         if stop {
             // The edge may be about to let the backup speak.
             let now = host.now();
             return self.yield_to_backup(now, false, host);
         }
-        let gone = self.tables.broken.take().or(gone);
+        let barred = after.asked.take_if(|(request, _)| request.granted().is_some());
+        if let Some((request, reason)) = barred {
+            host.member().epoch = request.granted().unwrap_or(host.member().epoch);
+            self.leave_backup(&reason, host);
+            after.gone = Some(reason);
+        }
+        let gone = self.tables.broken.take().or(after.gone);
         let newer = host.member().replaced_by();
-        host.show(MemberEvent::ServerEnded { gone: gone.as_deref(), newer: newer.as_ref() });
+        let is_heard = host.member().standing.other_reached();
+        host.show(MemberEvent::ServerEnded(match (&gone, &newer) {
+            (Some(reason), _) => Successor::Nobody(reason),
+            (None, Some(newer)) => Successor::Current(newer),
+            (None, None) if !is_heard => Successor::Unheard,
+            (None, None) => Successor::Backup,
+        }));
         host.stand_by();
         let now = host.now();
         // A backup that gave up does not serve, whatever the edge has granted it.
         let speaks = newer.filter(|_| gone.is_none());
-        let replaced = speaks.map(|_| replaced.unwrap_or(now));
+        let replaced = speaks.map(|_| after.replaced.unwrap_or(now));
         if replaced.is_some_and(|since| now.since(since) > nanos(REPLACED_REST)) {
             return (Stage::Idle, Turn::End(End::Again));
         }
-        (Stage::ServerEnded { gone, replaced }, Turn::after(GRANT_LOOK, now))
+        (Stage::ServerEnded(After { gone, replaced, ..after }), Turn::after(GRANT_LOOK, now))
     }
 
     /// Sends the rest of the log to the backup, and then word that nothing more comes.
@@ -217,8 +243,12 @@ impl PrimaryMachine {
 
     /// Answers the backup, which may still ask for what its tap lacks, and hears the edge. True if
     /// the channel is lost.
-    fn answer_backup(&mut self, host: &mut impl PrimaryHost) -> bool {
-        host.turn_edge(&mut |_| {});
+    fn answer_backup(
+        &mut self,
+        host: &mut impl PrimaryHost,
+        hear: &mut dyn FnMut(&Message<'_>),
+    ) -> bool {
+        host.turn_edge(hear);
         host.has_server_ended();
         let is_lost = self.take_messages(host) || !host.flush();
         if is_lost {
@@ -277,7 +307,7 @@ impl PrimaryMachine {
             return self.stand_down(&newer, host);
         }
         if host.has_server_ended() {
-            return self.server_ended(host);
+            return self.server_ended(Some((request, reason)), host);
         }
         ask_for(host, &mut request, opened);
         host.show(MemberEvent::Asks { reason: &reason });

@@ -22,6 +22,13 @@ pub(super) struct Doubt {
     since: Option<Nanos>,
 }
 
+impl Doubt {
+    /// The request, and why it was made.
+    pub(super) fn into_request(self) -> (Box<EpochRequest>, String) {
+        (Box::new(self.request), SILENT.to_owned())
+    }
+}
+
 impl PrimaryMachine {
     /// Hears the edge: whether its channel has just opened, and the epoch in which it
     /// lets this member run on alone, if it does.

@@ -345,7 +345,7 @@ fn who_asks_to_go_on_alone_sees_that_it_is_too_late() {
     let replaced = Message::Epoch { epoch: EPOCH + 1, current: "b" };
     for (is_replaced, expected) in [
         (true, ["kill", "shows Replaced", "drop peer"]),
-        (false, ["dead", "strike", "shows ServerEnded"]),
+        (false, ["dead", "strike", "shows ServerEnded, Backup"]),
     ] {
         let mut bed = Bed::new();
         bed.book.is_lost = true;
@@ -364,6 +364,51 @@ fn who_asks_to_go_on_alone_sees_that_it_is_too_late() {
 }
 
 #[test]
+fn a_backup_that_the_edge_does_not_hear_is_not_promised() {
+    let mut bed = Bed::new();
+    bed.book.ended = true;
+    bed.turn();
+    for (yes, shown) in [(false, "shows ServerEnded, Unheard"), (true, "shows ServerEnded, Backup")]
+    {
+        bed.book.take();
+        bed.book.edge.push(Message::Reach { member: "b", yes });
+        bed.pass(10);
+        assert_eq!(bed.book.lines.last().map(String::as_str), Some(shown));
+    }
+}
+
+/// The backup was lost, or silent, just before: it is barred although nobody is left to serve.
+#[test]
+fn what_the_edge_grants_holds_although_the_server_has_ended() {
+    let mut lost = Bed::new();
+    lost.book.is_lost = true;
+    lost.turn();
+    for (mut bed, reason) in [(lost, LOST), (Bed::in_doubt(), SILENT)] {
+        bed.book.ended = true;
+        bed.turn();
+        assert!(bed.book.has("shows ServerEnded, Backup"), "{:?}", bed.book.lines);
+        bed.book.edge.push(Message::Granted { epoch: EPOCH });
+        bed.book.edge.push(Message::Refused { reason: "the disk is full", again: true });
+        bed.pass(10);
+        assert!(
+            !bed.book.has(&format!("shows ServerEnded, Nobody({reason:?})")),
+            "{:?}",
+            bed.book.lines
+        );
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+        bed.pass(10);
+        assert!(
+            bed.book.has(&format!("shows ServerEnded, Nobody({reason:?})")),
+            "{:?}",
+            bed.book.lines
+        );
+        assert_eq!((bed.book.member.epoch, bed.book.member.speaks), (EPOCH + 1, false));
+        // Nothing that the backup says after it counts.
+        assert!(!bed.book.has("alone") && bed.book.has("drop peer"), "{:?}", bed.book.lines);
+    }
+}
+
+#[test]
 fn who_is_replaced_ends_its_server() {
     let mut bed = Bed::new();
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
@@ -378,7 +423,7 @@ fn when_its_server_ends_the_backup_goes_on() {
     let mut bed = Bed::new();
     bed.book.ended = true;
     bed.turn();
-    assert_eq!(bed.book.take(), ["dead", "send ServerDied", "strike", "shows ServerEnded"]);
+    assert_eq!(bed.book.take(), ["dead", "send ServerDied", "strike", "shows ServerEnded, Backup"]);
     bed.pass(20);
     assert!(!bed.book.has("drop peer") && !bed.book.watches);
     bed.book.is_lost = true;

@@ -104,7 +104,7 @@ impl BackupDaemon<'_, '_> {
             MemberEvent::HandsOver
             | MemberEvent::Stopped
             | MemberEvent::HandedOver { .. }
-            | MemberEvent::ServerEnded { .. }
+            | MemberEvent::ServerEnded(_)
             | MemberEvent::Doubts { .. }
             | MemberEvent::Asks { .. }
             | MemberEvent::Alone { .. } => {}

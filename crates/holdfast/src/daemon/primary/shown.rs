@@ -11,7 +11,7 @@ use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
 use crate::status::{Lag, Role, State};
 use holdfast_linux::spawn::Server;
-use holdfast_member::host::MemberEvent;
+use holdfast_member::host::{MemberEvent, Successor};
 use holdfast_member::primary::Report;
 use holdfast_member::standing::CurrentMember;
 use holdfast_wire::message::clip;
@@ -52,7 +52,7 @@ impl PrimaryDaemon<'_, '_> {
                 let what = format!("{} is current in epoch {}", newer.current, newer.epoch);
                 events.add("handed over", format!("{what} after {} µs", took.0 / 1000));
             }
-            MemberEvent::ServerEnded { gone, newer } => self.tell_end(gone, newer),
+            MemberEvent::ServerEnded(ref next) => self.tell_end(next),
             MemberEvent::EndedAlone => {
                 let role = self.node.status.role;
                 self.say_ended(role, "", advice::AFTER_END);
@@ -117,13 +117,17 @@ impl PrimaryDaemon<'_, '_> {
 
     /// Reports that the server has ended, and who goes on: nobody (`gone` says why), the member
     /// in `newer`, or the backup.
-    fn tell_end(&mut self, gone: Option<&str>, newer: Option<&CurrentMember>) {
-        let (role, then, remedy) = match (gone, newer) {
-            (Some(gone), _) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
-            (None, Some(CurrentMember { epoch, current })) => {
+    fn tell_end(&mut self, next: &Successor<'_>) {
+        let (role, then, remedy) = match next {
+            Successor::Nobody(gone) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
+            Successor::Current(CurrentMember { epoch, current }) => {
                 (Role::None, format!("; {current} is current in epoch {epoch}"), REJOINS)
             }
-            (None, None) => {
+            Successor::Unheard => {
+                let unheard = format!("; the edge does not hear {}", self.node.other.name);
+                (Role::Primary, unheard, advice::AWAIT_UNHEARD)
+            }
+            Successor::Backup => {
                 (Role::Primary, "; the backup takes over".to_owned(), advice::AWAIT_BACKUP)
             }
         };

@@ -96,7 +96,11 @@ impl MemberHost for Book {
     }
     fn stand_by(&mut self) {}
     fn show(&mut self, news: MemberEvent<'_>) {
-        self.note(format!("shows {}", name(&news)));
+        let news = match &news {
+            MemberEvent::ServerEnded(next) => format!("ServerEnded, {next:?}"),
+            _ => name(&news),
+        };
+        self.note(format!("shows {news}"));
     }
 }
 
