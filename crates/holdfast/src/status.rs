@@ -55,6 +55,9 @@ pub struct Status {
     /// why not; empty where that is not wanted.
     #[serde(default)]
     pub rebuild: String,
+    /// Process id of this member's server in the namespace of this host; 0 if none runs.
+    #[serde(default)]
+    pub server_pid: u32,
     /// Connections of clients that are protected now.
     pub connections: u64,
     /// Of the connections of a protected primary, those that a takeover would end.
@@ -183,6 +186,7 @@ impl Status {
             reason: String::new(),
             remedy: String::new(),
             rebuild: String::new(),
+            server_pid: 0,
             connections: 0,
             at_risk: 0,
             one_at_a_time: false,
@@ -259,6 +263,9 @@ impl Status {
         }
         if !self.rebuild.is_empty() {
             writeln!(out, "  rebuilt in place: {}", self.rebuild)?;
+        }
+        if self.server_pid != 0 {
+            writeln!(out, "  server  process {}", self.server_pid)?;
         }
         let Lag { frames, bytes, executed } = self.lag;
         writeln!(
@@ -481,7 +488,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
+                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","server_pid":0,"connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
@@ -506,6 +513,8 @@ mod tests {
         status.buffering = "pr".to_owned();
         assert!(status.render(Style::Plain).contains("buffering pr: answers may be lost"));
         status.buffering.clear();
+        status.server_pid = 77;
+        assert!(status.render(Style::Plain).contains("server  process 77"));
         status.overlaps = 2;
         assert!(status.render(Style::Plain).contains("overlaps 2: threads"));
         status.overlaps = 0;

@@ -117,8 +117,17 @@ fn await_workers(group: &Group<'_>, role: Role, without: u32) {
 fn connections_survive_the_death_of_all_processes_and_the_daemon() {
     let _limit = world::limit(Duration::from_secs(120));
     with_nginx(|testbed, group| {
-        assert_eq!(processes(group, Role::Primary).len(), WORKERS + 1);
-        assert_eq!(processes(group, Role::Backup).len(), WORKERS + 1);
+        for role in [Role::Primary, Role::Backup] {
+            let all = processes(group, role);
+            assert_eq!(all.len(), WORKERS + 1);
+            // As its host sees it: the laboratory's hosts have pid namespaces of their own.
+            let told = group.status(role).expect("a status")["server_pid"].to_string();
+            let known = std::fs::read_to_string(format!("/proc/{}/status", all[0]));
+            let known = known.expect("the master runs");
+            let mut names = known.lines().filter_map(|line| line.strip_prefix("NSpid:"));
+            let names = names.next().expect("its numbers").split_whitespace();
+            assert_eq!(names.collect::<Vec<_>>()[1..], [told.as_str(), "1"]);
+        }
         let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
         let run = world::start(testbed, &load(3000));

@@ -500,7 +500,10 @@ fn wait_for_turn(head: u64, empty: bool) {
     if unchanged && !mode::is_alone(h.mode.0.load(SeqCst)) {
         let bit = 1 << (state::tid() as usize % TURN_WORDS);
         group().sleepers.0.fetch_or(bit, SeqCst);
-        sys::futex_wait(word, seen, state::is_family(), TURN_WAIT_NS);
+        // Who stops waiting for more log wakes only those that it sees here (see `leave`).
+        if !empty || group().last.0.load(SeqCst) != 0 {
+            sys::futex_wait(word, seen, state::is_family(), TURN_WAIT_NS);
+        }
         group().sleepers.0.fetch_and(!bit, SeqCst);
     }
 }

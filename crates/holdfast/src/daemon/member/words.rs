@@ -8,6 +8,7 @@ use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
 use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::link::Link;
+use holdfast_linux::process;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -207,7 +208,16 @@ impl MemberContext<'_> {
             peer("edge", self.edge.is_open(), edge.filter(|_| self.hears_edge())),
             peer(&self.other.name, other.is_some(), other),
         ];
-        Status { peers, at: rfc3339(SystemTime::now()), ..self.status.clone() }
+        let server_pid = self.server.filter(|pid| self.is_server(*pid)).unwrap_or(0);
+        Status { peers, server_pid, at: rfc3339(SystemTime::now()), ..self.status.clone() }
+    }
+
+    /// Whether the process is still this member's server: one that was given up, or that has ended,
+    /// is gone, and its number may be another one's.
+    fn is_server(&self, pid: u32) -> bool {
+        let may_run =
+            matches!(self.status.state, State::Protected | State::Unprotected | State::Waiting);
+        may_run && self.status.role != Role::None && process::started(pid).is_ok()
     }
 
     /// The worse of this member's own state and of what it has heard from the others.
