@@ -56,6 +56,15 @@ impl Session {
     }
 }
 
+/// Ends the clients' work, also when what happens meanwhile fails: the scope waits for them.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Clients work until `ends`; `middle` happens meanwhile.
 fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
     let (turns, ends) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -66,6 +75,7 @@ fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
             for own in 0..CLIENTS {
                 assert_eq!(first.ask(&format!("set own{own} 0 0 1\r\n0\r\n")), "STORED");
             }
+            let _ends = Ends(&ends);
             for own in 0..CLIENTS {
                 let (turns, ends) = (&turns, &ends);
                 scope.spawn(move || {
@@ -84,7 +94,6 @@ fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
                 world::wait_until("turns of the clients", || turns.load(SeqCst) >= until);
             };
             middle(&wait);
-            ends.store(true, SeqCst);
         });
         let counted = Session::new().ask("incr shared 0\r\n");
         assert_eq!(counted, turns.load(SeqCst).to_string());
@@ -94,7 +103,7 @@ fn under_load(testbed: &Testbed, middle: impl FnOnce(&dyn Fn(u64)) + Send) {
 /// Runs `with` in a group of memcached.
 fn in_group(run: ServerRun, with: impl FnOnce(&Testbed, &mut Group<'_>)) {
     world::binary();
-    let _limit = world::limit(Duration::from_secs(120));
+    let _limit = world::limit(Duration::from_secs(300));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let mut recipe = None;
     for role in [Role::Primary, Role::Backup] {
