@@ -153,12 +153,21 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// # Errors
 /// If there is no such thread.
 pub fn innermost_tid(pid: u32, tid: u32) -> io::Result<u32> {
+    let last = numbers(pid, tid)?.pop();
+    last.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A thread's numbers in the pid namespaces that it is in, beginning with the caller's.
+///
+/// # Errors
+/// If there is no such thread.
+pub fn numbers(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
     let status = std::fs::read(format!("/proc/{pid}/task/{tid}/status"))?;
     // A thread's name need not be text.
     let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let last = line.and_then(|line| line.split_whitespace().last());
-    last.and_then(|last| last.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let words = line.unwrap_or_default().split_whitespace();
+    words.map(|word| word.parse().map_err(|_| io::ErrorKind::InvalidData.into())).collect()
 }
 
 /// A field of /proc/PID/stat, counted behind the name, which may hold spaces and

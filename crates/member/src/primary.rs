@@ -297,7 +297,7 @@ impl PrimaryMachine {
             return self.stand_down(&newer, host);
         }
         if host.has_server_ended() {
-            let asked = self.doubt.take().map(Doubt::into_request);
+            let asked = self.doubt.take().map(Doubt::into_asked);
             return self.server_ended(asked, host);
         }
         if self.is_attached(host) {

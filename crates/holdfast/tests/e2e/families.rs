@@ -121,12 +121,9 @@ fn connections_survive_the_death_of_all_processes_and_the_daemon() {
             let all = processes(group, role);
             assert_eq!(all.len(), WORKERS + 1);
             // As its host sees it: the laboratory's hosts have pid namespaces of their own.
-            let told = group.status(role).expect("a status")["server_pid"].to_string();
-            let known = std::fs::read_to_string(format!("/proc/{}/status", all[0]));
-            let known = known.expect("the master runs");
-            let mut names = known.lines().filter_map(|line| line.strip_prefix("NSpid:"));
-            let names = names.next().expect("its numbers").split_whitespace();
-            assert_eq!(names.collect::<Vec<_>>()[1..], [told.as_str(), "1"]);
+            let told = &group.status(role).expect("a status")["server_pid"];
+            let numbers = process::numbers(all[0], all[0]).expect("the master runs");
+            assert_eq!((numbers.len(), &numbers[1].into(), numbers[2]), (3, told, 1));
         }
         let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));

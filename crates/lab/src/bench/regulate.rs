@@ -3,7 +3,7 @@
 //! its queue stays.
 
 use super::recover::on_host;
-use crate::command::{self, wait_for};
+use crate::command::wait_for;
 use crate::emu::EmuSpec;
 use crate::testbed::addresses;
 use crate::testbed::strings::{Cut, Edge, StringPlan, Strings, StringsPlan, interface};
@@ -249,11 +249,13 @@ fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows) -> Result<Run>
     let received = || -> Vec<u64> {
         flows.received.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
     };
-    let (first, before, began) = (Queue::of(testbed)?, received(), Instant::now());
+    // In front of the remaining string, towards the server.
+    let queue = || testbed.queue(LEFT, interface::STRING_FAR);
+    let (first, before, began) = (queue()?, received(), Instant::now());
     let (mut longest, mut last) = (first.waiting, first);
     while began.elapsed() < Duration::from_secs(args.seconds) {
         thread::sleep(SAMPLE);
-        last = Queue::of(testbed)?;
+        last = queue()?;
         longest = longest.max(last.waiting);
     }
     let (after, seconds) = (received(), began.elapsed().as_secs_f64());
@@ -269,37 +271,6 @@ fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows) -> Result<Run>
         starved: got.iter().filter(|it| **it == 0.0).count(),
         declared: 0,
     })
-}
-
-/// The queue in front of the remaining string, towards the server.
-#[derive(Clone, Copy)]
-struct Queue {
-    sent_bytes: u64,
-    dropped: u64,
-    /// Number of packets that wait.
-    waiting: u64,
-}
-
-impl Queue {
-    fn of(testbed: &Strings) -> Result<Self> {
-        let namespace = testbed.string(LEFT).namespace();
-        let words = ["-n", namespace, "-s", "qdisc", "show", "dev", interface::STRING_FAR];
-        let text = command::output("tc", &words)?;
-        let queue = text.split("qdisc pfifo ").nth(1).context("no queue at the string")?;
-        let number = |before: &str| {
-            let at = queue.find(before).map(|at| at + before.len());
-            let digits = at.and_then(|at| queue[at..].split(|c: char| !c.is_ascii_digit()).next());
-            digits.and_then(|digits| digits.parse().ok()).with_context(|| queue.to_owned())
-        };
-        // In "backlog 1514b 1p" the packets come second.
-        let backlog = queue.split("backlog ").nth(1).and_then(|rest| rest.split(' ').nth(1));
-        let waiting = backlog.and_then(|text| text.strip_suffix('p')?.parse().ok());
-        Ok(Self {
-            sent_bytes: number("Sent ")?,
-            dropped: number("dropped ")?,
-            waiting: waiting.with_context(|| queue.to_owned())?,
-        })
-    }
 }
 
 fn address() -> Result<SocketAddr> {

@@ -121,6 +121,16 @@ pub struct Strings {
     _reaper: Reaper,
 }
 
+/// What has passed the queue at a string's exit.
+#[derive(Clone, Copy)]
+pub struct Queue {
+    pub sent_bytes: u64,
+    /// Packets that found no room.
+    pub dropped: u64,
+    /// Packets that wait.
+    pub waiting: u64,
+}
+
 impl Strings {
     /// Builds the hosts and the links between them.
     ///
@@ -180,15 +190,19 @@ impl Strings {
         &self.strings[index]
     }
 
-    /// Packets that the queues at both exits of a `limited` string have dropped.
+    /// The queue at the exit `device` of a `limited` string.
     ///
     /// # Errors
-    /// When the queues cannot be read.
-    pub fn dropped(&self, index: usize) -> Result<u64> {
-        let listing = format!("tc -n {} -s -j qdisc show", self.string(index).namespace());
-        let queues: Vec<Value> = serde_json::from_str(&command::shell(&listing)?)?;
-        let queues = queues.iter().filter(|queue| queue["kind"] == "pfifo");
-        Ok(queues.filter_map(|queue| queue["drops"].as_u64()).sum())
+    /// When it cannot be read.
+    pub fn queue(&self, index: usize, device: &str) -> Result<Queue> {
+        let namespace = self.string(index).namespace();
+        let words = ["-n", namespace, "-s", "-j", "qdisc", "show", "dev", device];
+        let all: Vec<Value> = serde_json::from_str(&command::output("tc", &words)?)?;
+        let queue = all.iter().find(|queue| queue["kind"] == "pfifo");
+        let queue = queue.context("no queue at the string")?;
+        let number = |name: &str| queue[name].as_u64().with_context(|| format!("{name}: {queue}"));
+        let (sent_bytes, dropped, waiting) = (number("bytes")?, number("drops")?, number("qlen")?);
+        Ok(Queue { sent_bytes, dropped, waiting })
     }
 
     /// Makes a string swallow what it should forward from now on.

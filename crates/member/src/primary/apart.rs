@@ -36,10 +36,7 @@ pub(super) enum Stage {
         since: Nanos,
     },
     /// The edge is asked to bar the backup, for the given reason.
-    Asking {
-        request: Box<EpochRequest>,
-        reason: String,
-    },
+    Asking(Asked),
     /// The server speaks alone, and whoever comes may join.
     Alone(Box<Alone>),
     /// A member has come that may join, and an image of the server is being taken.
@@ -58,16 +55,30 @@ pub(super) enum Stage {
     Idle,
 }
 
+/// What the edge is asked, to bar the backup, and why.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) request: Box<EpochRequest>,
+    pub(super) reason: String,
+}
+
 /// What is known after the end of the server.
 #[derive(Debug, Default)]
 pub(super) struct After {
-    /// A request to bar the backup, and its reason: the server ended before the edge answered, and
-    /// what it grants holds (decision 20).
-    asked: Option<(Box<EpochRequest>, String)>,
+    /// A request that the edge had not answered before: what it grants holds (decision 20).
+    asked: Option<Asked>,
     /// Why the backup is lost, if it is.
     gone: Option<String>,
     /// Since when another member speaks.
     replaced: Option<Nanos>,
+}
+
+impl After {
+    /// The epoch in which the edge has barred the backup, and why it was asked to; once.
+    fn take_granted(&mut self) -> Option<(u64, String)> {
+        let epoch = self.asked.as_ref()?.request.granted()?;
+        self.asked.take().map(|asked| (epoch, asked.reason))
+    }
 }
 
 impl PrimaryMachine {
@@ -84,7 +95,7 @@ impl PrimaryMachine {
             Stage::Yielding { since } => self.wait_for_heir(since, stop, host),
             Stage::ServerEnded(after) => self.wait_for_backup(after, stop, host),
             Stage::Replaced { since } => rest_replaced(since, stop, host),
-            Stage::Asking { request, reason } => self.ask(request, reason, stop, host),
+            Stage::Asking(asked) => self.ask(asked, stop, host),
             Stage::Alone(alone) => self.turn_alone(alone, stop, host),
             Stage::Preparing(alone) => self.prepare(*alone, stop, host),
             Stage::Joining(join) => self.turn_join(join, stop, host),
@@ -142,7 +153,7 @@ impl PrimaryMachine {
         self.log.handle_backup_lost();
         host.drop_peer();
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Box::new(request), reason, false, host)
+        self.ask(Asked { request: Box::new(request), reason }, false, host)
     }
 
     /// Waits until the edge lets the other member speak. Then nothing that this kernel still sends
@@ -177,7 +188,7 @@ impl PrimaryMachine {
     /// The kernel's FINs and RSTs stay behind the gate. `asked`: see [`After`].
     pub(super) fn server_ended(
         &mut self,
-        asked: Option<(Box<EpochRequest>, String)>,
+        asked: Option<Asked>,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         self.drop_renewal(host);
@@ -196,8 +207,8 @@ impl PrimaryMachine {
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         self.answer_backup(host, &mut |message| {
-            if let Some((request, _)) = &mut after.asked {
-                request.handle_message(message);
+            if let Some(asked) = &mut after.asked {
+                asked.request.handle_message(message);
             }
         });
         if stop {
@@ -205,9 +216,8 @@ impl PrimaryMachine {
             let now = host.now();
             return self.yield_to_backup(now, false, host);
         }
-        let barred = after.asked.take_if(|(request, _)| request.granted().is_some());
-        if let Some((request, reason)) = barred {
-            host.member().epoch = request.granted().unwrap_or(host.member().epoch);
+        if let Some((epoch, reason)) = after.take_granted() {
+            host.member().epoch = epoch;
             self.leave_backup(&reason, host);
             after.gone = Some(reason);
         }
@@ -284,13 +294,12 @@ impl PrimaryMachine {
     ) -> (Stage, Turn) {
         self.leave_backup(&reason, host);
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Box::new(request), reason, false, host)
+        self.ask(Asked { request: Box::new(request), reason }, false, host)
     }
 
     fn ask(
         &mut self,
-        mut request: Box<EpochRequest>,
-        reason: String,
+        Asked { mut request, reason }: Asked,
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
@@ -307,11 +316,11 @@ impl PrimaryMachine {
             return self.stand_down(&newer, host);
         }
         if host.has_server_ended() {
-            return self.server_ended(Some((request, reason)), host);
+            return self.server_ended(Some(Asked { request, reason }), host);
         }
         ask_for(host, &mut request, opened);
         host.show(MemberEvent::Asks { reason: &reason });
-        (Stage::Asking { request, reason }, Turn::after(ASK_EVERY, host.now()))
+        (Stage::Asking(Asked { request, reason }), Turn::after(ASK_EVERY, host.now()))
     }
 
     /// Goes on without a backup: from now on no death of this daemon touches the service.

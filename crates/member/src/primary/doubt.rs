@@ -2,7 +2,7 @@
 //! the primary serves on with it for a while: if it is heard again, it is a backup as before. What
 //! the edge has granted by then holds (decision 20).
 
-use super::apart::Stage;
+use super::apart::{Asked, Stage};
 use super::{PrimaryHost, PrimaryMachine};
 use crate::host::{MemberEvent, Turn, ask_for};
 use crate::request::EpochRequest;
@@ -23,9 +23,9 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// The request, and why it was made.
-    pub(super) fn into_request(self) -> (Box<EpochRequest>, String) {
-        (Box::new(self.request), SILENT.to_owned())
+    /// What the edge has been asked.
+    pub(super) fn into_asked(self) -> Asked {
+        Asked { request: Box::new(self.request), reason: SILENT.to_owned() }
     }
 }
 

@@ -387,21 +387,14 @@ fn what_the_edge_grants_holds_although_the_server_has_ended() {
         bed.book.ended = true;
         bed.turn();
         assert!(bed.book.has("shows ServerEnded, Backup"), "{:?}", bed.book.lines);
+        let nobody = format!("shows ServerEnded, Nobody({reason:?})");
         bed.book.edge.push(Message::Granted { epoch: EPOCH });
         bed.book.edge.push(Message::Refused { reason: "the disk is full", again: true });
         bed.pass(10);
-        assert!(
-            !bed.book.has(&format!("shows ServerEnded, Nobody({reason:?})")),
-            "{:?}",
-            bed.book.lines
-        );
+        assert!(!bed.book.has(&nobody), "{:?}", bed.book.lines);
         bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
         bed.pass(10);
-        assert!(
-            bed.book.has(&format!("shows ServerEnded, Nobody({reason:?})")),
-            "{:?}",
-            bed.book.lines
-        );
+        assert!(bed.book.has(&nobody), "{:?}", bed.book.lines);
         assert_eq!((bed.book.member.epoch, bed.book.member.speaks), (EPOCH + 1, false));
         // Nothing that the backup says after it counts.
         assert!(!bed.book.has("alone") && bed.book.has("drop peer"), "{:?}", bed.book.lines);

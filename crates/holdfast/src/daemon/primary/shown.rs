@@ -115,8 +115,7 @@ impl PrimaryDaemon<'_, '_> {
         }
     }
 
-    /// Reports that the server has ended, and who goes on: nobody (`gone` says why), the member
-    /// in `newer`, or the backup.
+    /// Reports that the server has ended, and who goes on.
     fn tell_end(&mut self, next: &Successor<'_>) {
         let (role, then, remedy) = match next {
             Successor::Nobody(gone) => (Role::Primary, format!(", and {gone}"), advice::AFTER_END),
