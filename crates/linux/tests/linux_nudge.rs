@@ -90,7 +90,7 @@ fn nudge(tap: &mut TapSocket, backup: &Backup, spec: &RestoreSpec<'_>) {
     let header = NudgeHeader { ack: spec.rcv_end(), window: 1000, timestamps };
     let mut nudge = Nudge::default();
     let mut acks = vec![spec.snd_una];
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         for ack in acks.drain(..) {
             for packet in nudge.packets(spec, ack, &header).unwrap() {

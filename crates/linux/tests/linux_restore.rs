@@ -91,7 +91,7 @@ fn survives(case: &Case) {
     let rest = std::thread::spawn(move || {
         output.write_all(&pattern_range(written, DOWNLOAD)).unwrap();
     });
-    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     got.resize(UPLOAD, 0);
     server.read_exact(&mut got[READ_BEFORE..]).unwrap();
     assert!(got == pattern_range(0, UPLOAD), "upload differs");
@@ -141,7 +141,7 @@ fn both_directions_go_on_without_any_option() {
 }
 
 fn state_becomes(diag: &mut DiagSocket, key: &ConnKey, wanted: TcpState) {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let state = diag.state(key).unwrap();
         if state == Some(wanted) {
@@ -190,8 +190,8 @@ fn half_closed(v6: bool, closing: ClosingState) {
         state_becomes(&mut diag, &spec.key, TcpState::CloseWait);
     }
     let mut server = backup.into_stream();
-    server.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     if !own_fin {
         server.write_all(b"still here").unwrap();
         let mut got = [0; 10];
@@ -209,7 +209,7 @@ fn half_closed(v6: bool, closing: ClosingState) {
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "{closing:?}");
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 0, "{closing:?}");
     drop((client, server));
-    let deadline = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !matches!(diag.state(&spec.key).unwrap(), None | Some(TcpState::TimeWait)) {
         assert!(Instant::now() < deadline, "{closing:?}: {:?}", diag.state(&spec.key));
         std::thread::sleep(Duration::from_millis(1));
@@ -234,7 +234,7 @@ fn half_closed_connections_end_properly() {
 /// Shows the client's clock until the socket has seen it: an address that was just taken may not
 /// receive at once.
 fn shown_clock(backup: &Backup, spec: &RestoreSpec<'_>) -> libc::tcp_info {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + Duration::from_secs(20);
     let mut inject = |p: &[u8]| backup.raw.send(p).map_err(std::io::Error::other);
     while info(&backup.socket).tcpi_unacked > 0 {
         assert!(Instant::now() < until, "the marker is not acknowledged");
@@ -279,7 +279,7 @@ fn a_rebuilt_connection_refuses_what_is_older_than_the_clients_last_word() {
         inject(&old.build().unwrap()).unwrap();
         client.write_all(b"new").unwrap();
         let mut server = backup.into_stream();
-        server.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut got = [0; 3];
         server.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"new");

@@ -20,7 +20,7 @@ struct Client {
 impl Client {
     fn new(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connection");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
         Self { stream: BufReader::new(stream) }
     }
 

@@ -17,7 +17,7 @@ const HEARTBEAT_MS: u64 = 300;
 /// Bytes of the documents that HTTP servers serve.
 const DOCUMENTS: u64 = 1 << 20;
 /// Longest time for a request, during which the server is built.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn cold(cold: ColdOptions) -> GroupOptions {
     let (heartbeat_ms, cold) = (Some(HEARTBEAT_MS), Some(cold));

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest time for a request, during which the server is built.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Server that answers whatever it is sent, writes it down, and has a bug.
 const BUGGY: &str = r#"
 import os, selectors, socket

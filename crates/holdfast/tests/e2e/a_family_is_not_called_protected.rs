@@ -120,7 +120,7 @@ fn a_child_that_dies_with_its_client_ends_the_connection() {
     for _ in 0..3 {
         let text = client::on_client(&testbed, || {
             let mut stream = TcpStream::connect(client::service(8080)).expect("a connection");
-            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            stream.set_read_timeout(Some(world::WAIT_LIMIT)).expect("a timeout");
             stream.write_all(b"ask").expect("the server takes it");
             let mut text = Vec::new();
             stream.read_to_end(&mut text).expect("an end");

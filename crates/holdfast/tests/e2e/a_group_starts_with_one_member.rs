@@ -7,7 +7,7 @@ use holdfast_lab::testbed::{Role, Testbed};
 use std::time::{Duration, Instant};
 
 /// Longest time for a request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 const ALONE_AFTER_S: u64 = 2;
 
 /// Runs only the edge and one member.

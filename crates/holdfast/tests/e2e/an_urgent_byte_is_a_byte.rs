@@ -16,7 +16,7 @@ use std::time::Duration;
 fn connect(address: &str) -> TcpStream {
     let at = SocketAddr::new(address.parse().expect("an address"), Program::Redis.port());
     let stream = TcpStream::connect(at).expect("a connection");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream.set_read_timeout(Some(world::WAIT_LIMIT)).expect("a timeout");
     stream
 }
 

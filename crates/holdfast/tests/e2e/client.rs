@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time after which a client that still waits has been forgotten.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `work` on a thread that uses the network of the client's host.
 pub fn on_client<T: Send>(testbed: &Testbed, work: impl FnOnce() -> T + Send) -> T {

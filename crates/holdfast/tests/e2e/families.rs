@@ -94,7 +94,7 @@ fn fetch(connection: &mut BufReader<TcpStream>, bytes: u64) {
 fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
     client::on_client(testbed, || {
         let stream = TcpStream::connect(client::service(PORT)).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_read_timeout(Some(world::WAIT_LIMIT)).expect("a timeout");
         BufReader::new(stream)
     })
 }

@@ -15,7 +15,7 @@ const HEARTBEAT_MS: u64 = 300;
 /// Bytes of the documents that HTTP servers serve.
 const DOCUMENTS: u64 = 1 << 20;
 /// Longest time for a request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Number of failovers, so that each member joins, and is the other one's primary, more than once.
 const FAILOVERS: usize = 4;
 

@@ -75,7 +75,7 @@ impl Answer {
         let stream = client::on_client(testbed, || {
             TcpStream::connect(client::service(HTTP_PORT)).expect("a connection")
         });
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        stream.set_read_timeout(Some(world::WAIT_LIMIT)).expect("a limit");
         let mut this = Self { stream: BufReader::new(stream), who: String::new(), part: 0 };
         let ask = format!("GET /{parts}/{PART_BYTES} HTTP/1.1\r\nHost: x\r\n\r\n");
         this.stream.get_mut().write_all(ask.as_bytes()).expect("asked");

@@ -82,7 +82,7 @@ fn fill(testbed: &Testbed) {
 fn a_server_that_appends_to_files_is_joined_with_them_again_and_again() {
     let _limit = world::limit(Duration::from_secs(120));
     with_files(|testbed, group| {
-        let mut old = connected(testbed, Duration::from_secs(5));
+        let mut old = connected(testbed, world::WAIT_LIMIT);
         assert_eq!(old.ask(&[b"SET", b"kept", b"0"]), "+OK");
         fill(testbed);
         let load = world::start(testbed, &world::counting(12_000, 0, None));
@@ -128,7 +128,7 @@ fn members_with_different_files_end_with_the_same() {
     let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
     let mut group = Group::launch(&testbed, &recipe, &options).expect("daemons");
     world::wait_until("protection", || group.ensure_protected().is_ok());
-    let mut redis: Redis = connected(&testbed, Duration::from_secs(5));
+    let mut redis: Redis = connected(&testbed, world::WAIT_LIMIT);
     assert_eq!(redis.ask(&[b"GET", b"kept"]), "$1");
     assert_eq!(redis.line(), "3", "the first member's");
     are_alike(&testbed);
@@ -156,7 +156,7 @@ fn a_full_disk_keeps_a_member_out_and_nothing_else() {
     }
     let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
-    let mut redis = connected(&testbed, Duration::from_secs(5));
+    let mut redis = connected(&testbed, world::WAIT_LIMIT);
     let value = vec![b'v'; 4 << 20];
     assert_eq!(redis.ask(&[b"SET", b"large", &value]), "+OK");
     world::wait_until("files that are alike", || files(&a) == files(&b));

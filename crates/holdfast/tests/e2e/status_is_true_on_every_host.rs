@@ -28,7 +28,7 @@ fn text<'s>(status: &'s Value, name: &str) -> &'s str {
 
 /// Waits until all hosts report what is expected.
 fn expect(group: &Group<'_>, all: &[Expected<'_>]) {
-    let until = Instant::now() + Duration::from_secs(15);
+    let until = Instant::now() + world::WAIT_LIMIT;
     loop {
         let wrong = all.iter().find_map(|(role, state, reason)| {
             let status = group.status(*role).unwrap_or_default();
@@ -114,10 +114,10 @@ fn a_lone_server_that_hangs_is_named() {
         expect(group, &hosts.map(|role| (role, "waiting", "the server is stopped")));
         world::signal(server, "CONT");
         expect(group, &hosts.map(|role| (role, "unprotected", "running alone")));
-        let mut redis = connected(testbed, Duration::from_secs(5));
+        let mut redis = connected(testbed, world::WAIT_LIMIT);
         assert_eq!(redis.ask(&[b"CONFIG", b"SET", b"lua-time-limit", b"0"]), "+OK");
         redis.send(&[b"EVAL", b"while true do end", b"0"]);
-        let _waits = connected(testbed, Duration::from_secs(5));
+        let _waits = connected(testbed, world::WAIT_LIMIT);
         let hangs = "the server does nothing: 1 of its clients wait to be accepted";
         expect(group, &hosts.map(|role| (role, "waiting", hangs)));
         assert!(remedy(group, Role::Edge).contains("ends its connections with it"));
@@ -430,7 +430,7 @@ fn a_server_that_listens_no_more_is_not_called_served_by_a_join() {
         world::wait_until("it to be noticed", || text(&told(group), "state") == "waiting");
         group.start_daemon(Role::Backup).expect("a daemon");
         let joins = |group: &Group<'_>| !group.details(Role::Primary, "joins").is_empty();
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + world::WAIT_LIMIT;
         let mut after = None;
         while after.is_none_or(|after: Instant| after.elapsed() < Duration::from_secs(1)) {
             assert!(Instant::now() < until, "nobody joins: {}", group.log_tails());
@@ -459,7 +459,7 @@ fn a_static_program_is_never_protected() {
         }
         recipe.command = vec![program.display().to_string()];
     });
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + world::WAIT_LIMIT;
     loop {
         let states = HOSTS.map(|role| group.status(role).unwrap_or_default());
         let shown = || format!("{states:?}\n{}", group.log_tails());

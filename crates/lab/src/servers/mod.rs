@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use trial::Options;
 
 /// How long a server that listens may take until it answers as it should.
-const READY_LIMIT: Duration = Duration::from_secs(20);
+const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often something is asked that takes a while.
 const ASK_EVERY: Duration = Duration::from_millis(100);

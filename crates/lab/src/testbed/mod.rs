@@ -30,7 +30,7 @@ const BASE: &str = "/run/holdfast-lab";
 
 /// Longest time for a part of a testbed to come up or to go: the machine may be busy, and what is
 /// measured has limits of its own.
-const SETUP_LIMIT: Duration = Duration::from_secs(40);
+const SETUP_LIMIT: Duration = Duration::from_secs(90);
 
 /// Limit of the links between the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@ const AT_RISK_MAX: Duration = Duration::from_secs(5);
 
 /// Longest time for a daemon to end after it was told to: what it gives its backup, its edge and
 /// its server at most, and what the kernel of a busy machine needs besides.
-const END_LIMIT: Duration = Duration::from_secs(15);
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";

@@ -17,8 +17,6 @@ pub struct Stand {
     threads: Vec<Still>,
     /// When the threads were first asked to stand.
     pub began: Instant,
-    /// How often the threads were stopped for it.
-    pub looks: u32,
 }
 
 /// A stopped thread.
@@ -40,14 +38,12 @@ impl Stand {
         let mut tracees = Tracees::seize(pid)?;
         let began = Instant::now();
         let deadline = began + within;
-        let mut looks = 0;
         loop {
             quiet.ask(deadline);
             tracees.stop(deadline)?;
-            looks += 1;
             quiet.stopped()?;
             if let Some(threads) = look(pid, &tracees, quiet)? {
-                return Ok(Self { _tracees: tracees, threads, began, looks });
+                return Ok(Self { _tracees: tracees, threads, began });
             }
             if Instant::now() > deadline {
                 return Err(SnapshotError::NeverQuiet);

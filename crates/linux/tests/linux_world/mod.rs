@@ -80,7 +80,7 @@ impl World {
     /// A connection of the client to the service.
     pub fn connect(&self) -> TcpStream {
         let service = self.service();
-        let patience = Duration::from_secs(3);
+        let patience = Duration::from_secs(20);
         self.within("c", || TcpStream::connect_timeout(&service, patience).unwrap())
     }
 

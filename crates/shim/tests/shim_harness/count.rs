@@ -60,7 +60,7 @@ impl Counter {
     pub fn new(of: Counts, port: u16, key: String) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
         stream.set_nodelay(true).expect("nodelay");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
         let stream = BufReader::new(stream);
         Self { of, stream, key, count: 0, sent: 0, received: Vec::new() }
     }

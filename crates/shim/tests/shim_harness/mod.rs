@@ -92,7 +92,7 @@ pub fn settings(port: u16, options: u32, mode: u32) -> Settings {
 
 /// Waits for what must happen soon.
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -424,7 +424,7 @@ fn attend(server: &Server, is_over: &AtomicBool) {
 /// What a daemon does at promotion, but for the connections: they are dead.
 fn promote(replica: &Server) {
     replica.memory.end_log();
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while replica.memory.mode() != mode::PARKED {
         assert!(Instant::now() < deadline, "not parked: mode {}", replica.memory.mode());
         std::thread::sleep(Duration::from_millis(1));
