@@ -14,8 +14,6 @@ pub struct Frozen<'a> {
     server: &'a Server,
     stand: Option<Stand>,
     pub threads: Vec<Still>,
-    /// How often threads were stopped for it.
-    pub looks: u32,
 }
 
 /// One of its threads.
@@ -68,8 +66,7 @@ pub fn freeze_while(server: &Server, serve: impl FnMut()) -> (Frozen<'_>, Durati
         how: still.resume,
     };
     let threads = stand.threads().iter().map(thread).collect();
-    let looks = stand.looks;
-    (Frozen { server, stand: Some(stand), threads, looks }, took)
+    (Frozen { server, stand: Some(stand), threads }, took)
 }
 
 /// As [`freeze_while`], of a server that speaks alone.
