@@ -513,6 +513,9 @@ impl PrimaryMachine {
         if !news.is_empty() {
             // Whatever the server has sent meanwhile is in the log up to here.
             self.take_log(host);
+            if host.is_log_over() {
+                self.log.end_log();
+            }
             self.act(host, |log, out| log.handle_progress(now, &news, out));
         }
     }

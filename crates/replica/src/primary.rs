@@ -345,6 +345,11 @@ impl Primary {
         self.waits_from = Some(pos);
     }
 
+    /// The log has ended with its server: what still leaves has no record.
+    pub fn end_log(&mut self) {
+        self.waits_from = None;
+    }
+
     /// The connection is over on the wire: the client reset it, or both FINs are
     /// acknowledged. A client whose FIN still awaits its (clamped) ACK needs the
     /// backup, even if it has acknowledged the server's FIN (decision 15).

@@ -80,6 +80,13 @@ impl Server {
         Some(if is_over { seen } else { tail })
     }
 
+    /// Whether that was seen to happen. What the others still send by then hangs on nothing that
+    /// is not in the log, for all of that waits for the backup: the replica sends it, too.
+    #[must_use]
+    pub fn is_log_over(&self) -> bool {
+        self.deaths.log_is_over.load(Relaxed)
+    }
+
     /// Whether its daemon may sleep, which has read the log up to `seen`, and is then woken when
     /// more is there. Behind the end of a family's log nothing is read: a daemon of real-time
     /// priority that waited for it without a sleep would keep the processor from those that are

@@ -53,6 +53,11 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     fn tail(&self) -> u64;
     /// As [`Self::tail`], for a reader that has read up to `from`; `None`: the end went back.
     fn take_tail(&mut self, from: u64) -> Option<u64>;
+    /// Whether the log has ended because the server ends, while others of its processes may still
+    /// send what hangs on nothing behind that.
+    fn is_log_over(&self) -> bool {
+        false
+    }
     fn bytes(&self, pos: u64, len: usize) -> Self::Bytes;
     /// Whether this daemon may sleep after reading the log up to `read_to`: false if more has come,
     /// or could come unannounced.

@@ -198,6 +198,10 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.server.take_tail(from)
     }
 
+    fn is_log_over(&self) -> bool {
+        self.server.is_log_over()
+    }
+
     fn bytes(&self, at: u64, len: usize) -> LogBytes {
         LogBytes { server: Arc::clone(&self.server), at, len }
     }

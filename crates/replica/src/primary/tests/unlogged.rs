@@ -53,3 +53,10 @@ fn output_that_waits_for_nobody_is_not_held_against_its_log() {
     notes.feed(&mut primary, 0);
     assert!(breaks(&mut primary, &mut notes, 100));
 }
+
+#[test]
+fn what_leaves_when_the_log_is_over_needs_no_record() {
+    let (mut primary, mut notes) = accepted(1000);
+    primary.end_log();
+    assert!(!breaks(&mut primary, &mut notes, 100));
+}
