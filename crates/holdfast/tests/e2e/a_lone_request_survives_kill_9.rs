@@ -13,6 +13,6 @@ fn a_lone_request_survives_kill_9_of_the_server() {
             "--fault kill9 --workload pingpong --connections 1 --ipv6",
             "--fault kill9 --workload pingpong --connections 1 --fence-before-ms 30",
         ],
-        2,
+        1,
     );
 }

@@ -13,7 +13,7 @@ fn responses_that_end_with_the_connection_are_whole() {
             "--fault kill9 --workload http-close --server lighttpd --connections 8",
             "--fault link-cut --workload http-close --server nginx --connections 8 --ipv6",
         ],
-        2,
+        1,
     );
 }
 
@@ -25,6 +25,6 @@ fn connections_that_come_and_go_are_served() {
             "--fault kill9 --workload churn --connections 8",
             "--fault kill9-all --workload churn --connections 8 --ipv6",
         ],
-        2,
+        1,
     );
 }
