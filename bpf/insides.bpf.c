@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * What /proc does not say about a process: its signal actions, and its threads'
+ * What /proc does not say about processes: its signal actions, and its threads'
  * alternate stacks and addresses to clear. An iterator over tasks; nothing is asked
  * of the process itself.
  */
@@ -94,6 +94,15 @@ struct record {
 
 /* The process to describe, numbered as its reader sees it. */
 volatile const __u32 wanted = 0;
+/* Number of further processes to describe. */
+volatile const __u32 others = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u8);
+} insides_others SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -132,6 +141,15 @@ static __u32 alarm_is_set(struct signal_struct *signal)
 	       BPF_CORE_READ(signal, it[1].expires);
 }
 
+static int is_wanted(struct task_struct *task)
+{
+	__u32 process = number(BPF_CORE_READ(task, group_leader));
+
+	if (process == wanted)
+		return 1;
+	return others && bpf_map_lookup_elem(&insides_others, &process);
+}
+
 SEC("iter/task")
 int insides(struct bpf_iter__task *context)
 {
@@ -141,7 +159,7 @@ int insides(struct bpf_iter__task *context)
 	struct record *r;
 	__u32 zero = 0;
 
-	if (!task || number(BPF_CORE_READ(task, group_leader)) != wanted)
+	if (!task || !is_wanted(task))
 		return 0;
 	r = bpf_map_lookup_elem(&insides_record, &zero);
 	sighand = BPF_CORE_READ(task, sighand);

@@ -1,20 +1,23 @@
-//! The image of a running server, and a server made from an image.
+//! The image of a running server, and a server made from an image: of one process, or of all
+//! processes of a pid namespace.
 //!
 //! The server's threads are frozen with ptrace(2), which only reads: nothing is
 //! injected, no register changes, and a daemon that dies during the freeze leaves
 //! the server running. Its memory is copied in the freeze, or, if the server has
 //! a userfaultfd, in rounds before it, so that the freeze copies only what
 //! changed last (asynchronous write protection, Linux 6.7). An eBPF iterator
-//! reads what /proc does not say. The restored process has the same addresses,
-//! thread ids and descriptors, in a pid namespace of its own; the restoring side
+//! reads what /proc does not say. Restored processes have the same addresses,
+//! thread ids and descriptors, in a pid namespace of their own; the restoring side
 //! supplies what connects it with other hosts (its sockets, the log's memory).
 
 mod bounds;
 mod describe;
 pub(crate) mod error;
+mod family;
 mod freeze;
 mod guise;
 mod insides;
+mod last_pid;
 mod maps;
 mod memory;
 mod names;
@@ -65,7 +68,7 @@ pub struct Options {
 pub struct External {
     /// Memory files, by device and number.
     pub memory: Vec<(u64, u64)>,
-    /// Descriptors.
+    /// Descriptors, of each process.
     pub descriptors: Vec<u32>,
     /// Whether the watches of epoll sets are external.
     pub watches: bool,

@@ -310,7 +310,9 @@ impl Server {
     /// the daemon. True if it will not; otherwise ask again.
     #[must_use]
     pub fn let_loose(&mut self) -> bool {
-        if let Process::Copy(copy) = &self.process {
+        if let Process::Copy(copy) = &self.process
+            && copy.has_keeper()
+        {
             return mode::is_alone(self.memory.mode()) && copy.let_loose();
         }
         if let Process::Found(_) = &self.process {
@@ -342,8 +344,8 @@ impl Server {
         if self.ending.is_none() {
             let ending = || process::ending(self.child()).unwrap_or(Some(Ending::Unknown));
             self.ending = match self.process {
-                Process::Child(_) => ending(),
-                Process::Copy(_) => ending().map(copy::as_the_server),
+                Process::Copy(ref copy) if copy.has_keeper() => ending().map(copy::as_the_server),
+                Process::Child(_) | Process::Copy(_) => ending(),
                 // Only its parent is told how it ended.
                 Process::Found(_) => {
                     let has_ended = process::poll_in(self.pidfd(), 0).unwrap_or(true);

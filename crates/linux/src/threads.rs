@@ -34,7 +34,14 @@ impl Threads {
     /// # Errors
     /// If no shim is there, or the memory cannot be read.
     pub fn read(memory: &SharedMemory, pid: u32) -> io::Result<Self> {
-        let at = memory.header().control.load(Acquire);
+        Self::read_at(memory.header().control.load(Acquire), pid)
+    }
+
+    /// Like [`Self::read`], of a process whose [`ShimState`] is at an address.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn read_at(at: u64, pid: u32) -> io::Result<Self> {
         if at == 0 {
             return Err(io::Error::other("no shim runs in the server"));
         }

@@ -246,7 +246,7 @@ fn locks_timers_watches_and_shared_memory_go_on_as_they_were() {
 fn rounds_before_the_freeze_give_what_the_process_has() {
     let (server, folder) = start_odd(7305);
     let options = options();
-    let mut preparation = Preparation::begin(server.pid(), &options).unwrap();
+    let mut preparation = Preparation::begin(&[server.pid()], &options).unwrap();
     for _ in 0..3 {
         assert!(preparation.round().unwrap().is_some(), "it has a userfaultfd");
     }
@@ -276,7 +276,7 @@ impl Quiescence for Dies {
 fn a_daemon_that_dies_in_the_freeze_leaves_the_server_running() {
     if let Ok(pid) = std::env::var("HOLDFAST_TEST_DIES") {
         let options = options();
-        let preparation = Preparation::begin(pid.parse().unwrap(), &options).unwrap();
+        let preparation = Preparation::begin(&[pid.parse().unwrap()], &options).unwrap();
         let _ = preparation.freeze(&mut Dies);
         unreachable!("it should have died");
     }
@@ -370,7 +370,7 @@ fn an_image_has_what_the_process_had_in_its_memory() {
                 }
             });
             let options = options();
-            let mut preparation = Preparation::begin(pid, &options).unwrap();
+            let mut preparation = Preparation::begin(&[pid], &options).unwrap();
             for _ in 0..4 {
                 assert_eq!(preparation.round().unwrap().is_some(), !prefix.is_empty());
             }
@@ -391,7 +391,7 @@ fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Desc
         let (holds, bytes) = reader.chunk().unwrap();
         match holds {
             Holds::End => break,
-            Holds::Pages { address } => {
+            Holds::Pages { address, .. } => {
                 let Some((start, area)) = witness.range_mut(..=address).next_back() else {
                     continue;
                 };
@@ -407,7 +407,7 @@ fn compare(image: &[u8], mut witness: BTreeMap<u64, Vec<u8>>, description: &Desc
     assert!(pages > 300, "{pages} pages");
     // Pages of a private file that were never written come from the file.
     let of_file = |start: &u64| {
-        let area = description.areas.iter().find(|area| area.start == *start);
+        let area = description.members[0].areas.iter().find(|area| area.start == *start);
         area.is_some_and(|area| matches!(area.backing, Backing::Private { .. }))
     };
     for (start, left) in witness.iter().filter(|(start, _)| !of_file(start)) {
@@ -508,7 +508,7 @@ fn preload() -> (String, PathBuf) {
 fn what_is_mapped_between_rounds_is_not_left_to_the_freeze() {
     let (preload, library) = preload();
     let (server, options) = (start_redis(&preload), options());
-    let mut preparation = Preparation::begin(server.pid(), &options).unwrap();
+    let mut preparation = Preparation::begin(&[server.pid()], &options).unwrap();
     preparation.round().unwrap();
     assert_eq!(redis("DEBUG POPULATE 200000 key 100", server.pid()), "+OK\r\n");
     let digest = redis("DEBUG DIGEST", server.pid());
@@ -545,7 +545,7 @@ fn pauses() {
 
 fn pause(pid: u32) -> (Duration, u64) {
     let options = options();
-    let mut preparation = Preparation::begin(pid, &options).unwrap();
+    let mut preparation = Preparation::begin(&[pid], &options).unwrap();
     for _ in 0..3 {
         preparation.round().unwrap();
     }

@@ -191,7 +191,7 @@ fn an_unlinked_program_comes_back_as_its_users_and_sets_nobodys_id() {
 
 /// Bytes of the process' memory at two places of its mapping of the sparse file.
 fn of_sparse(pid: u32, description: &Description) -> (Vec<u8>, Vec<u8>) {
-    let mut areas = description.areas.iter();
+    let mut areas = description.members[0].areas.iter();
     let area = areas.find(|area| area.end - area.start == HUGE).unwrap();
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let at = |address| {
@@ -225,7 +225,7 @@ fn shared_memory_and_files_count_as_memory_does() {
     let server = Hostile::start("large");
     let mut options = options();
     options.limits = Limits { memory_bytes: 32 << 20, ..options.limits };
-    let found = reasons("large", Preparation::begin(server.pid(), &options));
+    let found = reasons("large", Preparation::begin(&[server.pid()], &options));
     assert_eq!(found, ["it has more memory and files than the limit of memory_bytes"]);
 }
 
@@ -234,11 +234,14 @@ fn very_many_descriptors_are_read_at_once_or_refused_in_time() {
     let server = Hostile::start("many");
     let mut options = options();
     let began = Instant::now();
-    let taken = Preparation::begin(server.pid(), &options).unwrap().freeze(&mut Bare).unwrap();
-    assert_eq!(taken.description().files.len(), taken.description().descriptors.len() - 1);
+    let taken = Preparation::begin(&[server.pid()], &options).unwrap().freeze(&mut Bare).unwrap();
+    assert_eq!(
+        taken.description().files.len(),
+        taken.description().members[0].descriptors.len() - 1
+    );
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     options.freeze_max = Duration::from_millis(20);
-    let preparation = Preparation::begin(server.pid(), &options).unwrap();
+    let preparation = Preparation::begin(&[server.pid()], &options).unwrap();
     let began = Instant::now();
     let found = reasons("many", preparation.freeze(&mut Bare));
     assert!(found[0].contains("than can be looked at in time"), "{found:?}");
@@ -250,7 +253,7 @@ fn very_many_descriptors_are_read_at_once_or_refused_in_time() {
 fn rights_that_come_after_the_first_look_do_not_get_into_an_image() {
     let server = Hostile::start("user");
     let options = options();
-    let preparation = Preparation::begin(server.pid(), &options).unwrap();
+    let preparation = Preparation::begin(&[server.pid()], &options).unwrap();
     // SAFETY: plain numbers, of a child that nobody has waited for.
     unsafe { libc::kill(server.pid() as libc::pid_t, libc::SIGUSR1) };
     wait_for("its namespace", || server.said().ends_with("late\n"));

@@ -122,7 +122,7 @@ fn what_was_closed_in_the_middle_of_a_look_is_no_reason() {
     let server = start("churn").unwrap();
     let options = options();
     for _ in 0..20 {
-        let looked = Preparation::begin(server.pid(), &options);
+        let looked = Preparation::begin(&[server.pid()], &options);
         assert_eq!(looked.err().map(|error| error.to_string()), None);
     }
 }
@@ -132,20 +132,20 @@ fn a_file_that_it_writes_is_refused_where_whoever_restores_it_has_another() {
     let (here, mut elsewhere) = (options(), options());
     elsewhere.shares_files = false;
     let server = start("writes").unwrap();
-    let found = reasons("writes", Preparation::begin(server.pid(), &elsewhere).err());
+    let found = reasons("writes", Preparation::begin(&[server.pid()], &elsewhere).err());
     assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
-    assert!(Preparation::begin(server.pid(), &here).is_ok());
+    assert!(Preparation::begin(&[server.pid()], &here).is_ok());
     elsewhere.state_dirs = vec!["/tmp".into()];
-    assert!(Preparation::begin(server.pid(), &elsewhere).is_ok());
+    assert!(Preparation::begin(&[server.pid()], &elsewhere).is_ok());
     elsewhere.state_dirs.clear();
     drop(server);
     let server = start("maps").unwrap();
-    let found = reasons("maps", Preparation::begin(server.pid(), &elsewhere).err());
+    let found = reasons("maps", Preparation::begin(&[server.pid()], &elsewhere).err());
     assert!(found.iter().any(|reason| reason.contains(": /tmp/hfwrites; ")), "{found:?}");
     drop(server);
     std::fs::remove_file("/tmp/hfwrites").unwrap();
     // The output of this server is a file, too.
-    assert!(Preparation::begin(start("nothing").unwrap().pid(), &elsewhere).is_ok());
+    assert!(Preparation::begin(&[start("nothing").unwrap().pid()], &elsewhere).is_ok());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn more_memory_than_the_limit_is_refused_before_any_of_it_is_copied() {
     let server = start("nothing").unwrap();
     let mut options = options();
     options.limits = Limits { memory_bytes: 4096, ..options.limits };
-    let found = reasons("memory", Preparation::begin(server.pid(), &options).err());
+    let found = reasons("memory", Preparation::begin(&[server.pid()], &options).err());
     assert_eq!(found, ["it has more memory than the limit of memory_bytes"]);
 }
 
@@ -188,7 +188,7 @@ impl Quiescence for Refuses {
 fn what_is_refused_in_the_freeze_runs_on() {
     let server = start("nothing").unwrap();
     let (options, mut quiet) = (options(), Refuses::default());
-    let preparation = Preparation::begin(server.pid(), &options).unwrap();
+    let preparation = Preparation::begin(&[server.pid()], &options).unwrap();
     assert_eq!(reasons("late", preparation.freeze(&mut quiet).err()), ["too late"]);
     assert!(quiet.stood && quiet.ended && quiet.failed);
     wait_for("it sleeps", || status(server.pid(), "State").starts_with('S'));
@@ -236,7 +236,7 @@ fn who_is_stopped_in_the_middle_of_a_look_into_proc_is_stopped_again() {
         let server = start("looks").unwrap();
         let pid = server.pid();
         let (options, mut quiet) = (options(), Looks { server, moments, stops: 0 });
-        let preparation = Preparation::begin(pid, &options).unwrap();
+        let preparation = Preparation::begin(&[pid], &options).unwrap();
         quiet.turn(true);
         let frozen = preparation.freeze(&mut quiet);
         assert_eq!(quiet.stops, (moments + 1).min(3));

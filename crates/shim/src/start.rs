@@ -7,7 +7,7 @@ use crate::base::state::{
 };
 use crate::base::sys::{self, die, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, fds, handed, kept, objects, park, quiet, ring, robust};
+use crate::base::{alarm, defer, fds, handed, kept, objects, park, processes, quiet, ring, robust};
 use crate::calls::{births, carry, family, processors, replace, threads};
 use crate::promotion;
 use core::mem::offset_of;
@@ -54,6 +54,7 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
         _ => Mode::Pass,
     });
     alarm::arm(environment);
+    processes::show();
     if state::place() == 0 {
         show();
     }
@@ -61,13 +62,11 @@ extern "C" fn start(_: i32, _: *mut *mut u8, environment: *mut *mut u8) {
 
 /// Tells the daemon the addresses that it needs to copy the server.
 fn show() {
-    let shim = state::shim();
-    shim.gate.store(sys::gate() as u64, Relaxed);
     header().userfault.store(FAULT_FD.load(Relaxed).max(0), Relaxed);
     for (shown, handed) in header().handed.iter().zip([&CONTROL_FD, &MEMORY_FD, &WAKE_FD]) {
         shown.store(handed.load(Relaxed), Relaxed);
     }
-    header().control.store(core::ptr::from_ref(shim) as u64, Release);
+    header().control.store(core::ptr::from_ref(state::shim()) as u64, Release);
 }
 
 /// Logs the end of the process by its own will.

@@ -70,7 +70,8 @@ fn follow(server: &Server, order: Order, load: &Load, dir: &Path) -> Followed {
             (image, log)
         }
         Order::InTurns => {
-            let image = try_image_of(server, &mut server.stand_still(true)).expect("an image");
+            let image = try_image_of(server, &mut server.stand_still(&server.processes(), true))
+                .expect("an image");
             assert!(image.books.takes_turns);
             let log = Log::from(image.books.log_from);
             (image, log)
@@ -363,7 +364,10 @@ fn a_server_whose_image_fails_speaks_alone_again() {
     let load = Load::new(Counts::Redis, port);
     load.run([4, 0], "k", || {
         for _ in 0..20 {
-            assert!(try_image_of(server, &mut Fails(server.stand_still(false))).is_err());
+            assert!(
+                try_image_of(server, &mut Fails(server.stand_still(&server.processes(), false)))
+                    .is_err()
+            );
             assert_eq!(server.memory.mode(), mode::SOLO);
             let enough = load.answers.load(SeqCst) + 50;
             eventually("the load goes on", || load.answers.load(SeqCst) > enough);
@@ -378,7 +382,7 @@ fn bare_image() -> Vec<u8> {
     sleeper.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut sleeper = sleeper.spawn().expect("sleep");
     let options = options(External::default());
-    let taken = Preparation::begin(sleeper.id(), &options).and_then(|it| it.freeze(&mut Bare));
+    let taken = Preparation::begin(&[sleeper.id()], &options).and_then(|it| it.freeze(&mut Bare));
     let _ = sleeper.kill().and_then(|()| sleeper.wait());
     taken.and_then(|taken| taken.write(Vec::new(), &options)).expect("an image")
 }
@@ -445,7 +449,7 @@ fn only_a_server_that_speaks_is_copied() {
         (mode::PARKED, "it speaks for nobody yet"),
     ] {
         server.memory.header().mode.0.store(now, SeqCst);
-        let refused = try_image_of(server, &mut server.stand_still(false));
+        let refused = try_image_of(server, &mut server.stand_still(&server.processes(), false));
         let said = refused.err().expect("no image").to_string();
         assert!(said.contains(words), "{said}");
         assert_eq!(server.memory.header().park.0.load(SeqCst), 0, "nothing was touched");

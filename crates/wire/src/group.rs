@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// Most processes of a family at a time.
 pub const PROCESSES_MAX: usize = 256;
+/// Number of words with a bit for each of them.
+pub const HOLDER_WORDS: usize = PROCESSES_MAX / 64;
 /// Number of thread numbers that a record has room for. The server's first thread has 0.
 pub const THREAD_NUMBERS: usize = 1 << 16;
 /// Number of futex words of threads that wait for their turn. Threads beyond it share
@@ -38,6 +40,9 @@ pub struct Process {
     /// Its threads that need nothing more of the log: they have reached its end, or wait
     /// in a call that is not in it.
     pub at_end: AtomicU32,
+    /// Address of its [`ShimState`](crate::quiet::ShimState): another program than its parent's
+    /// may have that elsewhere.
+    pub control: AtomicU64,
 }
 
 impl Process {
@@ -47,6 +52,7 @@ impl Process {
             first: AtomicU32::new(0),
             threads: AtomicU32::new(0),
             at_end: AtomicU32::new(0),
+            control: AtomicU64::new(0),
         }
     }
 }
@@ -153,7 +159,7 @@ impl Group {
 /// The word and the bit of a place among the holders of a connection.
 #[must_use]
 pub const fn holder(place: usize) -> (usize, u64) {
-    (place / 64 % (PROCESSES_MAX / 64), 1 << (place % 64))
+    (place / 64 % HOLDER_WORDS, 1 << (place % 64))
 }
 
 /// Whether the process of a place holds a connection.

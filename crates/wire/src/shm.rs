@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+use crate::group::HOLDER_WORDS;
 pub use crate::group::{Group, PROCESSES_MAX, Process};
 pub use crate::quiet::ShimState;
 
@@ -13,7 +14,7 @@ pub use crate::quiet::ShimState;
 pub const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Version of the layout and of what the shim writes into records; shim and
 /// daemon must agree.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Bytes of the header; the connection table follows, then what the processes of a
 /// family share, then the ring, and for a family the pool of retained output.
 pub const HEADER_BYTES: usize = 4096;
@@ -249,7 +250,7 @@ pub struct ConnEntry {
     /// In a family, the lock of who writes: the owner's process, as in [`Group::lock`].
     pub writer: AtomicU32,
     /// Processes of a family that hold the connection, one bit for each place.
-    pub holders: [AtomicU64; PROCESSES_MAX / 64],
+    pub holders: [AtomicU64; HOLDER_WORDS],
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The image of a process, as a stream: the [`Description`] of the process, the
-//! contents of its files and shared memory, and its pages.
+//! The image of a server's processes, as a stream: their [`Description`], the
+//! contents of their files and shared memory, and their pages.
 //!
 //! A preamble, then chunks, each with a keyed hash of its place in the stream, its
 //! header and its bytes: an image that is cut off, damaged, spliced, or made with
@@ -20,7 +20,7 @@ use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the stream; another one is refused.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");
@@ -34,6 +34,9 @@ pub struct Limits {
     pub description_bytes: usize,
     /// Bytes of pages and contents together.
     pub memory_bytes: u64,
+    /// Processes.
+    pub members: usize,
+    /// Threads, areas and descriptors of one process.
     pub threads: usize,
     pub areas: usize,
     pub descriptors: usize,
@@ -51,6 +54,7 @@ impl Default for Limits {
             chunk_bytes: 1 << 20,
             description_bytes: 64 << 20,
             memory_bytes: 1 << 40,
+            members: 256,
             threads: 4096,
             areas: 65536,
             descriptors: 1 << 20,
@@ -110,8 +114,8 @@ impl From<io::Error> for ImageError {
 /// The content of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// Whole pages from this address on.
-    Pages { address: u64 },
+    /// Whole pages of [`Description::members`]`[member]`, from this address on.
+    Pages { member: u32, address: u64 },
     /// Bytes of [`Description::files`]`[file]`, which is a pipe or an unlinked
     /// file.
     File { file: u32, offset: u64 },
@@ -137,7 +141,7 @@ struct Preamble {
 struct Header {
     kind: u32,
     len: u32,
-    /// Index of the file, object or entry.
+    /// Index of the member, file, object or entry.
     index: u32,
     zero: u32,
     /// Address or offset of the content.
@@ -234,7 +238,9 @@ impl<W: Write> Writer<W> {
         for (index, piece) in bytes.chunks(step).enumerate() {
             let further = (index * step) as u64;
             let holds = match holds {
-                Holds::Pages { address } => Holds::Pages { address: address + further },
+                Holds::Pages { member, address } => {
+                    Holds::Pages { member, address: address + further }
+                }
                 Holds::File { file, offset } => Holds::File { file, offset: offset + further },
                 Holds::Object { object, offset } => {
                     Holds::Object { object, offset: offset + further }
@@ -249,7 +255,7 @@ impl<W: Write> Writer<W> {
 
     fn one(&mut self, holds: Holds, bytes: &[u8]) -> Result<(), ImageError> {
         let (kind, index, at) = match holds {
-            Holds::Pages { address } => (PAGES, 0, address),
+            Holds::Pages { member, address } => (PAGES, member, address),
             Holds::File { file, offset } => (FILE, file, offset),
             Holds::Object { object, offset } => (OBJECT, object, offset),
             Holds::State { entry, offset } => (STATE, entry, offset),
@@ -355,7 +361,7 @@ impl<R: Read> Reader<R> {
             return Err(ImageError::TooMuch("memory_bytes"));
         }
         let holds = match header.kind {
-            PAGES => Holds::Pages { address: header.at },
+            PAGES => Holds::Pages { member: header.index, address: header.at },
             FILE => Holds::File { file: header.index, offset: header.at },
             OBJECT => Holds::Object { object: header.index, offset: header.at },
             STATE => Holds::State { entry: header.index, offset: header.at },

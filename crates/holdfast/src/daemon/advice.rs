@@ -114,12 +114,6 @@ fn room(reason: &str) -> Option<String> {
     ))
 }
 
-/// The remedy for a member whose server, a family of processes, runs alone: nobody can join it.
-#[must_use]
-pub fn alone_for_good() -> String {
-    format!("a server with `run` in the file cannot be joined while it runs; {RESTART_BOTH}")
-}
-
 /// The remedy for a member whose server runs alone for `reason`: `other` may join.
 #[must_use]
 pub fn alone(reason: &str, other: &str) -> String {

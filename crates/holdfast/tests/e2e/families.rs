@@ -100,9 +100,12 @@ fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
 }
 
 pub fn await_takeover(group: &Group<'_>) {
-    world::wait_until("the takeover", || {
-        group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
-    });
+    let begun = Instant::now();
+    let takes_over = || group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary");
+    while !takes_over() {
+        assert!(begun.elapsed() < world::WAIT_LIMIT, "no takeover\n{}", group.log_tails());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Another worker runs in the place of one that has ended.
@@ -147,6 +150,35 @@ fn connections_survive_the_death_of_all_processes_and_the_daemon() {
         for _ in 0..4 {
             fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
         }
+    });
+}
+
+/// Each member dies and joins again, and again: a family is joined as one.
+#[test]
+fn a_survivors_family_is_joined_and_taken_over_again() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_nginx(|testbed, group| {
+        let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
+        let run = world::start(testbed, &load(8000));
+        for _ in 0..2 {
+            idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+            world::each_dies_and_joins(group);
+        }
+        finish(run, group);
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        for role in [Role::Primary, Role::Backup] {
+            let numbers = |pid: u32| *process::numbers(pid, pid).expect("it runs").last().unwrap();
+            let mut own: Vec<_> = processes(group, role).into_iter().map(numbers).collect();
+            own.sort_unstable();
+            assert_eq!((own.len(), own[0]), (WORKERS + 1, 1));
+        }
+        // A worker of a copy may die like any other.
+        let primary = group.primary().expect("a primary");
+        let worker = *processes(group, primary).last().expect("a worker");
+        world::signal(worker, "KILL");
+        await_workers(group, primary, worker);
+        group.ensure_protected().expect("it still is a pair");
+        fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
     });
 }
 

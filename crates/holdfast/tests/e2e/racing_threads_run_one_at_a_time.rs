@@ -149,6 +149,22 @@ fn sessions_survive_the_death_of_server_and_daemon() {
     survives(|group| group.kill_member(Role::Primary).expect("they die"));
 }
 
+/// A survivor's threads run as they like until somebody joins, and take turns then.
+#[test]
+fn a_survivors_threads_take_turns_again() {
+    in_group(ServerRun::OneAtATime, |testbed, group| {
+        under_load(testbed, |wait| {
+            for _ in 0..2 {
+                wait(PART);
+                world::each_dies_and_joins(group);
+            }
+            wait(PART);
+            group.ensure_protected().expect("a pair under load");
+            assert!(both_say(group, "one_at_a_time", &true.into()));
+        });
+    });
+}
+
 /// Nobody has said that its threads race: the first replica differs, the next one does not, nor
 /// those of the survivors.
 #[test]

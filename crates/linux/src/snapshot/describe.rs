@@ -3,13 +3,17 @@
 
 pub(super) mod areas;
 pub(super) mod descriptors;
+pub(super) mod fdinfo;
 mod inotify;
 mod locks;
 mod pairs;
 pub(super) mod process;
+pub(super) mod same;
 pub(super) mod sockets;
 mod timers;
 mod written;
+
+use super::error::{Result, SnapshotError};
 
 /// Most reasons that anybody would read.
 const REASONS_MAX: usize = 64;
@@ -29,6 +33,11 @@ impl Refusals {
 
     pub fn keep_those_of(&mut self, other: &Self) {
         self.0.retain(|reason| other.0.contains(reason));
+    }
+
+    /// Fails with the reasons, if there are any.
+    pub fn refuse(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(self.0)) }
     }
 
     pub fn add_if(&mut self, holds: bool, reason: &str) {

@@ -1,11 +1,12 @@
-//! From a running process to its image: preparation, rounds, the freeze, and the
-//! image that remains when the process runs again.
+//! From running processes to their image: preparation, rounds, the freeze, and the
+//! image that remains when the processes run again.
 
-use super::bounds::{LOOK_MAX, Patience, Room};
-use super::describe::areas::{Areas, Found, extents};
-use super::describe::descriptors::{Descriptors, Look, Reader};
-use super::describe::{Refusals, process, sockets};
-use super::error::{Doing, Result, SnapshotError, refuse as refuse_one};
+use super::bounds::{Patience, Room};
+use super::describe::areas::{Found, Objects, extents};
+use super::describe::descriptors::Held;
+use super::describe::{process, sockets};
+use super::error::{Doing, Result, SnapshotError, refuse};
+use super::family::{Family, Looked};
 use super::insides::{Inside, Insides};
 use super::maps::Mapping;
 use super::memory::MemoryCopy;
@@ -13,7 +14,7 @@ use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
 use super::state::collect::{APART, Collected};
 use super::{Options, names, thread};
-use holdfast_wire::snapshot::{self, Books, Description, Holds, PAGE, Thread, Writer};
+use holdfast_wire::snapshot::{self, Books, Description, Holds, Member, PAGE, Thread, Writer};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,27 +35,24 @@ const STOPS: u32 = 3;
 /// Bytes of a file that are copied at once.
 const PIECE: u64 = 1 << 20;
 
-/// A running process whose image is about to be taken.
+/// Running processes whose image is about to be taken.
 pub struct Preparation<'a> {
-    pid: u32,
     options: &'a Options,
     insides: Insides,
-    areas: Areas<'a>,
-    /// What it was allowed to do at the first look.
-    rights: Vec<String>,
-    memory: MemoryCopy,
+    family: Family<'a>,
+    /// The memory of each process.
+    memory: Vec<MemoryCopy>,
     state: Collected,
 }
 
-/// A process that stands still and can be copied.
+/// Processes that stand still and can be copied.
 struct Seen {
     stand: Stand,
     until_quiet: Duration,
     patience: Patience,
     books: Option<Books>,
     insides: Vec<Inside>,
-    found: Found,
-    opened: Descriptors,
+    looked: Looked,
 }
 
 /// Contents of files: the file, the offset in it, and the bytes.
@@ -67,69 +65,68 @@ struct Taken {
     description: Description,
     files: Contents,
     objects: Contents,
-    /// Connections that are still to be described.
-    later: Vec<u32>,
+    /// Connections that are still to be described: a process's index, and its descriptor.
+    later: Vec<(u32, u32)>,
 }
 
-/// A stopped process, all of its threads quiet. A [`Quiescence::reached`] that
+/// Stopped processes, all of their threads quiet. A [`Quiescence::reached`] that
 /// gets one does what must happen at this point, and nothing slow.
 pub struct Frozen {
+    /// The server's first process.
     pub pid: u32,
 }
 
-/// The image of a process that goes on running.
+/// The image of processes that go on running.
 pub struct Snapshot {
     description: Description,
-    memory: MemoryCopy,
+    memory: Vec<MemoryCopy>,
     state: Collected,
     /// Contents of pipes and unlinked files, by file; without the holes of the
     /// latter.
     files: Contents,
     objects: Contents,
-    /// Time for which the process stood still.
+    /// Time for which the processes stood still.
     pub pause: Duration,
-    /// Part of that time until its threads stood and were quiet.
+    /// Part of that time until their threads stood and were quiet.
     pub until_quiet: Duration,
     /// Pages that were copied while it stood.
     pub frozen_pages: u64,
 }
 
 impl<'a> Preparation<'a> {
-    /// Looks at a process; touches nothing but its userfaultfd, if it has one.
+    /// Looks at a server's first process and at the other processes of its family, in any order;
+    /// touches nothing but the userfaultfd of one that has one.
     ///
     /// # Errors
     /// [`SnapshotError::Refused`] with everything that cannot be rebuilt.
-    pub fn begin(pid: u32, options: &'a Options) -> Result<Self> {
-        let mut refusals = Refusals::default();
-        let status = process::Status::read(pid)?;
-        process::refusals(pid, &status, &mut refusals);
-        if status.own_pages() * PAGE > options.limits.memory_bytes {
-            refusals.add("it has more memory than the limit of memory_bytes");
-        }
-        refuse(refusals)?;
-        let mut insides = Insides::of(pid)?;
-        let mut areas =
-            Areas::new(pid, options.key, options.limits.memory_bytes, &options.external)?;
-        let mut refusals = look(pid, options, &status, &mut areas)?;
+    pub fn begin(pids: &[u32], options: &'a Options) -> Result<Self> {
+        let mut family = Family::of(pids, options)?;
+        let mut insides = Insides::of(&family.pids)?;
+        let statuses = family.statuses()?;
+        let mut refusals = family.look_at_running(&statuses)?;
         for further in 0..LOOKS - 1 {
             if !refusals.0.is_empty() {
-                // The process runs: what it was in the middle of is gone the next
+                // The processes run: what one was in the middle of is gone the next
                 // time.
                 std::thread::sleep(BETWEEN_LOOKS * (1 << further));
-                refusals.keep_those_of(&look(pid, options, &status, &mut areas)?);
+                refusals.keep_those_of(&family.look_at_running(&statuses)?);
             }
         }
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
         refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
-        refuse(refusals)?;
-        let (resident, bytes_max) = (status.own_pages(), options.limits.memory_bytes);
-        let memory = MemoryCopy::begin(pid, areas.mappings(), resident, bytes_max)?;
-        let (ids, limits) = (status.all_ids(0)?, options.limits);
-        let state = Collected::begin(&options.state_dirs, ids, limits, &areas.mounts)?;
-        Ok(Self { pid, options, insides, areas, rights: status.rights(), memory, state })
+        refusals.refuse()?;
+        let mut memory = Vec::new();
+        for (index, (pid, status)) in family.pids.iter().zip(&statuses).enumerate() {
+            let (earlier, mappings) = (&family.pids[..index], family.mappings(index));
+            let bytes = (status.own_pages(), options.limits.memory_bytes);
+            memory.push(MemoryCopy::begin(*pid, earlier, mappings, bytes)?);
+        }
+        let (ids, limits) = (statuses[0].all_ids(0)?, options.limits);
+        let state = Collected::begin(&options.state_dirs, ids, limits, &family.common.mounts)?;
+        Ok(Self { options, insides, family, memory, state })
     }
 
-    /// Copies what has changed in its state folders while the process runs; returns the
+    /// Copies what has changed in the state folders while the processes run; returns the
     /// number of bytes.
     ///
     /// # Errors
@@ -138,15 +135,18 @@ impl<'a> Preparation<'a> {
         if !self.options.state_dirs.is_empty() {
             std::thread::sleep(APART);
         }
-        self.areas.refresh()?;
-        let written = self.areas.mappings().iter().filter(|it| it.is_shared && it.is_writable());
+        self.family.refresh()?;
+        let (pids, family) = (&self.family.pids, &self.family);
+        let all = (0..pids.len()).flat_map(|index| family.mappings(index));
+        let written = all.filter(|it| it.is_shared && it.is_writable());
         let paths = written.filter_map(|it| Some(OsStr::from_bytes(it.path()?).into()));
         let mapped: BTreeSet<PathBuf> = paths.collect();
-        let copied = self.state.round(self.pid, &mapped, &self.options.is_off)?;
+        let copied = self.state.round(pids, &mapped, &self.options.is_off)?;
         let ((state, _), most) = (self.state.size(), self.options.limits.memory_bytes);
-        let memory = process::Status::read(self.pid)?.own_pages() * PAGE;
+        let pages: u64 = self.family.statuses()?.iter().map(process::Status::own_pages).sum();
+        let memory = pages * PAGE;
         if state.saturating_add(memory) > most {
-            return refuse_one(format!(
+            return refuse(format!(
                 "its memory has {} MB and its state_dirs {} MB: together more than the limit of \
                  {} MB",
                 memory >> 20,
@@ -157,28 +157,33 @@ impl<'a> Preparation<'a> {
         Ok(copied)
     }
 
-    /// Copies what has changed since the last round while the process runs; returns
+    /// Copies what has changed since the last round while the processes run; returns
     /// the number of pages. `None`: all memory is copied in the freeze.
     ///
     /// # Errors
-    /// If the process is gone, or the image is not wanted any more.
+    /// If a process is gone, or the image is not wanted any more.
     pub fn round(&mut self) -> Result<Option<u64>> {
-        self.areas.refresh()?;
-        self.memory.round(self.areas.mappings(), &self.options.is_off)
+        self.family.refresh()?;
+        let mut copied = None;
+        for (index, memory) in self.memory.iter_mut().enumerate() {
+            let pages = memory.round(self.family.mappings(index), &self.options.is_off)?;
+            copied = pages.map(|pages| pages + copied.unwrap_or(0)).or(copied);
+        }
+        Ok(copied)
     }
 
-    /// Stops the process, copies what is left, and lets it run on.
+    /// Stops the processes, copies what is left, and lets them run on.
     ///
     /// # Errors
-    /// [`SnapshotError`]; the process runs on in any case.
+    /// [`SnapshotError`]; the processes run on in any case.
     pub fn freeze(mut self, quiet: &mut dyn Quiescence) -> Result<Snapshot> {
         let taken = self.image(quiet);
         quiet.end();
         let mut taken = taken.inspect_err(|_| quiet.failed())?;
         let pause = taken.began.elapsed();
-        self.memory.let_go();
-        sockets::complete(self.pid, &taken.later, &mut taken.description, quiet);
-        let frozen_pages = self.memory.frozen_pages;
+        self.memory.iter_mut().for_each(MemoryCopy::let_go);
+        sockets::complete(&self.family.pids, &taken.later, &mut taken.description, quiet);
+        let frozen_pages = self.memory.iter().map(|it| it.frozen_pages).sum();
         let Taken { until_quiet, description, files, objects, .. } = taken;
         let (memory, state) = (self.memory, self.state);
         Ok(Snapshot {
@@ -195,9 +200,12 @@ impl<'a> Preparation<'a> {
 
     fn image(&mut self, quiet: &mut dyn Quiescence) -> Result<Taken> {
         let seen = self.stand_in_a_good_moment(quiet)?;
-        let Seen { stand, until_quiet, patience, books, insides, found, opened } = seen;
+        let Seen { stand, until_quiet, patience, books, insides, looked } = seen;
+        let Looked { found, held, objects, opened } = looked;
         let mut room = Room(self.options.limits.memory_bytes);
-        self.memory.freeze(&found.areas, &found.whole, &mut room, patience)?;
+        for (memory, found) in self.memory.iter_mut().zip(&found) {
+            memory.freeze(&found.areas, &found.whole, &mut room, patience)?;
+        }
         let mut files = Contents::new();
         for (file, bytes) in opened.contents {
             room.take(bytes.len() as u64)?;
@@ -207,47 +215,61 @@ impl<'a> Preparation<'a> {
             let from = unlinked.open().doing("an unlinked file")?;
             copy_file(&from, unlinked.file, (&mut room, patience), &mut files)?;
         }
-        let objects = shared_memory(&found, &mut room, patience)?;
-        let vdso = self.vdso()?;
+        let contents = shared_memory(&objects, &mut room, patience)?;
         let state = self.state.freeze(&opened.writing, &opened.mapped, patience)?;
+        let mut members = Vec::new();
+        for (index, (found, held)) in found.into_iter().zip(held).enumerate() {
+            members.push(self.member(index, (&stand, &insides), found, held)?);
+        }
         let description = Description {
-            process: process::read(self.pid, &insides, vdso)?,
-            threads: self.threads(&stand, &insides)?,
-            areas: found.areas,
-            objects: found.objects,
+            members,
+            objects: objects.objects,
             files: opened.files,
-            descriptors: opened.descriptors,
-            watches: opened.watches,
-            locks: opened.locks,
+            last_pid: self.family.last_pid()?,
             books,
             state,
         };
-        let (began, later) = (stand.began, opened.later);
+        refuse_misplaced(&description)?;
+        let (began, later, objects) = (stand.began, opened.later, contents);
         Ok(Taken { began, until_quiet, description, files, objects, later })
     }
 
-    /// Stops the process. One that is in the middle of something, like a look into /proc, runs
+    /// Describes one process.
+    fn member(
+        &self,
+        index: usize,
+        (stand, insides): (&Stand, &[Inside]),
+        found: Found,
+        held: Held,
+    ) -> Result<Member> {
+        let pid = self.family.pids[index];
+        let (vdso, in_family) = (self.vdso(index)?, self.family.is_namespace());
+        Ok(Member {
+            parent: self.family.parent(index)?,
+            process: process::read(pid, insides, vdso, in_family)?,
+            threads: threads(pid, stand, insides)?,
+            areas: found.areas,
+            descriptors: held.descriptors,
+            watches: held.watches,
+            locks: held.locks,
+        })
+    }
+
+    /// Stops the processes. One that is in the middle of something, like a look into /proc, runs
     /// on for a moment first.
     fn stand_in_a_good_moment(&mut self, quiet: &mut dyn Quiescence) -> Result<Seen> {
         let mut stops = 0;
         loop {
-            let stand = Stand::of(self.pid, quiet, self.options.freeze_max)?;
+            let stand = Stand::of(&self.family.pids, quiet, self.options.freeze_max)?;
             let until_quiet = stand.began.elapsed();
-            let books = quiet.reached(&Frozen { pid: self.pid })?;
+            self.family.check()?;
+            let books = quiet.reached(&Frozen { pid: self.family.pids[0] })?;
             let patience = Patience::until(stand.began + self.options.freeze_max);
             let insides = self.insides.read()?;
             stops += 1;
-            match self.look_again(&insides, books.as_ref(), patience) {
-                Ok((found, opened)) => {
-                    return Ok(Seen {
-                        stand,
-                        until_quiet,
-                        patience,
-                        books,
-                        insides,
-                        found,
-                        opened,
-                    });
+            match self.family.look_again(&insides, books.as_ref(), patience) {
+                Ok(looked) => {
+                    return Ok(Seen { stand, until_quiet, patience, books, insides, looked });
                 }
                 Err(SnapshotError::Refused(_)) if stops < STOPS => {}
                 Err(error) => return Err(error),
@@ -259,50 +281,33 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    fn threads(&self, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {
-        let thread = |still: &Still| {
-            let inside = insides.iter().find(|inside| inside.tid == still.tid);
-            let missing = || io::Error::from(io::ErrorKind::NotFound);
-            let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
-            thread::read(self.pid, still, inside)
-        };
-        stand.threads().iter().map(thread).collect()
-    }
-
-    /// Like [`look`], for a stopped process: what it has become since then.
-    fn look_again(
-        &mut self,
-        insides: &[Inside],
-        books: Option<&Books>,
-        patience: Patience,
-    ) -> Result<(Found, Descriptors)> {
-        let mut refusals = Refusals::default();
-        let status = process::Status::read(self.pid)?;
-        process::lasting(self.pid, &status, &mut refusals);
-        let changed = status.rights() != self.rights;
-        refusals.add_if(changed, "its rights changed while it was looked at");
-        refuse(std::mem::take(&mut refusals))?;
-        let mut found = self.areas.look(patience, &mut refusals)?;
-        let open = books.iter().flat_map(|it| it.open()).map(|(number, _)| number).collect();
-        let (pid, user) = (self.pid, status.file_user()?);
-        let Options { external, shares_files, state_dirs, .. } = self.options;
-        let (mounts, shares_files) = (&self.areas.mounts, *shares_files);
-        let look = Look { pid, external, mounts, user, shares_files, state_dirs, patience };
-        let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
-        refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
-        refuse(refusals)?;
-        Ok((found, opened))
-    }
-
-    fn vdso(&self) -> Result<Vec<u8>> {
+    fn vdso(&self, index: usize) -> Result<Vec<u8>> {
         let is_vdso = |mapping: &&Mapping| mapping.name == b"[vdso]";
-        let Some(mapping) = self.areas.mappings().iter().find(is_vdso) else {
+        let Some(mapping) = self.family.mappings(index).iter().find(is_vdso) else {
             return Ok(Vec::new());
         };
         let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
-        self.memory.memory.read(mapping.start, &mut bytes).doing("reading its vDSO")?;
+        let memory = &self.memory[index].memory;
+        memory.read(mapping.start, &mut bytes).doing("reading its vDSO")?;
         Ok(bytes)
     }
+}
+
+fn refuse_misplaced(description: &Description) -> Result<()> {
+    let Some(index) = description.misplaced() else { return Ok(()) };
+    let pid = description.members[index].process.pid;
+    refuse(format!("its process {pid} is in a session or a group that it could not enter again"))
+}
+
+/// The threads of one process.
+fn threads(pid: u32, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {
+    let thread = |still: &Still| {
+        let inside = insides.iter().find(|inside| inside.tid == still.tid);
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
+        thread::read(still, inside)
+    };
+    stand.threads().iter().filter(|still| still.pid == pid).map(thread).collect()
 }
 
 impl Snapshot {
@@ -319,14 +324,15 @@ impl Snapshot {
         let contents = self.files.iter().chain(&self.objects).map(|(.., bytes)| bytes.len() as u64);
         let pieces = self.files.len() + self.objects.len();
         let (state_bytes, state_pieces) = self.state.size();
-        let bytes = self.memory.image_bytes() + contents.sum::<u64>() + state_bytes;
+        let pages: u64 = self.memory.iter().map(MemoryCopy::image_bytes).sum();
+        let bytes = pages + contents.sum::<u64>() + state_bytes;
         Ok(snapshot::bytes_max(&self.description, bytes, pieces as u64 + state_pieces)?)
     }
 
     /// Bytes of memory that the image keeps until it is dropped.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.memory.iter().map(MemoryCopy::bytes).sum()
     }
 
     /// Writes the image.
@@ -344,40 +350,18 @@ impl Snapshot {
         for (object, offset, bytes) in &self.objects {
             writer.chunk(Holds::Object { object: *object, offset: *offset }, bytes)?;
         }
-        self.memory.write(&self.description, &mut writer)?;
+        for (number, (member, memory)) in
+            (0..).zip(self.description.members.iter().zip(&self.memory))
+        {
+            memory.write((number, member), &mut writer)?;
+        }
         Ok(writer.end()?)
     }
 }
 
-/// Looks at the memory and the descriptors of a process that runs. The freeze looks again.
-fn look(
-    pid: u32,
-    options: &Options,
-    status: &process::Status,
-    areas: &mut Areas<'_>,
-) -> Result<Refusals> {
-    let (mut refusals, patience) = (Refusals::default(), Patience::of(LOOK_MAX));
-    let mut found = areas.look(patience, &mut refusals)?;
-    let open: BTreeSet<u32> = options.external.connections.iter().copied().collect();
-    let Options { external, shares_files, state_dirs, .. } = options;
-    let (mounts, user, shares_files) = (&areas.mounts, status.file_user()?, *shares_files);
-    let look = Look { pid, external, mounts, user, shares_files, state_dirs, patience };
-    let opened = Reader::new(look, open, &mut refusals)?.read(&mut found)?;
-    let whole: u64 = found.whole.values().flatten().map(|(start, end)| end - start).sum();
-    let contents = found.object_bytes.saturating_add(opened.unlinked_bytes).saturating_add(whole);
-    let bytes = contents.saturating_add(status.own_pages() * PAGE);
-    let too_much = bytes > options.limits.memory_bytes;
-    refusals.add_if(too_much, "it has more memory and files than the limit of memory_bytes");
-    Ok(refusals)
-}
-
-fn refuse(refusals: Refusals) -> Result<()> {
-    if refusals.0.is_empty() { Ok(()) } else { Err(SnapshotError::Refused(refusals.0)) }
-}
-
-fn shared_memory(found: &Found, room: &mut Room, patience: Patience) -> Result<Contents> {
+fn shared_memory(found: &Objects, room: &mut Room, patience: Patience) -> Result<Contents> {
     let mut objects = Contents::new();
-    let each = (0..).zip(found.objects.iter().zip(&found.object_files));
+    let each = (0..).zip(found.objects.iter().zip(&found.files));
     for (number, (object, (id, link))) in each {
         if object.is_external {
             continue;

@@ -2,6 +2,7 @@
 //! kernel's tasks (`bpf/insides.bpf.c`).
 
 use super::error::{Doing, Result, refuse};
+use aya::maps::HashMap;
 use aya::programs::Iter;
 use aya::programs::iter::IterLink;
 use aya::{Btf, Ebpf, EbpfLoader};
@@ -39,7 +40,7 @@ pub(super) struct Inside {
     pub actions: Vec<Action>,
 }
 
-/// The loaded program, for one process.
+/// The loaded program, for one family of processes.
 pub(super) struct Insides {
     program: Ebpf,
 }
@@ -47,7 +48,7 @@ pub(super) struct Insides {
 impl Insides {
     /// Loads the program; takes 100 ms and more, because the kernel's types are
     /// read.
-    pub fn of(pid: u32) -> Result<Self> {
+    pub fn of(pids: &[u32]) -> Result<Self> {
         let failed = |error: &dyn std::error::Error| {
             let chain = std::iter::successors(error.source(), |cause| cause.source());
             let said = chain.map(|cause| format!(": {cause}")).collect::<String>();
@@ -57,7 +58,8 @@ impl Insides {
         let btf = Btf::from_sys_fs().map_err(|error| failed(&error)).doing(what)?;
         let mut program = EbpfLoader::new()
             .btf(Some(&btf))
-            .override_global("wanted", &pid, true)
+            .override_global("wanted", &pids[0], true)
+            .override_global("others", &(pids.len() as u32 - 1), true)
             .load(PROGRAM)
             .map_err(|error| failed(&error))
             .doing(what)?;
@@ -67,10 +69,17 @@ impl Insides {
             .ok_or_else(|| io::Error::other("it is not in its object"))
             .doing(what)?;
         iterator.load("task", &btf).map_err(|error| failed(&error)).doing(what)?;
+        let others = program.map_mut("insides_others");
+        let others = others.ok_or_else(|| io::Error::other("a map is missing")).doing(what)?;
+        let mut others: HashMap<_, u32, u8> =
+            others.try_into().map_err(|error| failed(&error)).doing(what)?;
+        for pid in &pids[1..] {
+            others.insert(pid, 1, 0).map_err(|error| failed(&error)).doing(what)?;
+        }
         Ok(Self { program })
     }
 
-    /// All threads of the process.
+    /// All threads of the processes.
     pub fn read(&mut self) -> Result<Vec<Inside>> {
         let what = "iterating over tasks";
         let bytes = self.bytes().doing(what)?;

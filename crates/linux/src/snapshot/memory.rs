@@ -7,7 +7,7 @@ use super::maps::Mapping;
 use super::pages::{PageMap, Region, Shows};
 use super::precopy::Tracker;
 use super::store::{Memory, Store};
-use holdfast_wire::snapshot::{Area, Backing, Description, Holds, ImageError, PAGE, Writer};
+use holdfast_wire::snapshot::{Area, Backing, Holds, ImageError, Member, PAGE, Writer};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -25,10 +25,15 @@ pub(super) struct MemoryCopy {
 
 impl MemoryCopy {
     /// Opens the memory of a process that has `resident` pages of its own, to copy
-    /// at most `bytes_max` of it.
-    pub fn begin(pid: u32, mappings: &[Mapping], resident: u64, bytes_max: u64) -> Result<Self> {
+    /// at most `bytes_max` of it. `earlier` are the other processes of the image before it.
+    pub fn begin(
+        pid: u32,
+        earlier: &[u32],
+        mappings: &[Mapping],
+        (resident, bytes_max): (u64, u64),
+    ) -> Result<Self> {
         let map = PageMap::open(pid)?;
-        let tracker = Tracker::begin(pid, &map, mappings)?;
+        let tracker = Tracker::begin(pid, earlier, &map, mappings)?;
         let mut store = Store::new((bytes_max / PAGE) as usize);
         if tracker.is_none() {
             // Pages added before the freeze find room, too.
@@ -106,17 +111,17 @@ impl MemoryCopy {
     /// Writes the pages; zeros only where they cover a file's data.
     pub fn write<W: Write>(
         &self,
-        description: &Description,
+        (number, member): (u32, &Member),
         out: &mut Writer<W>,
     ) -> std::result::Result<(), ImageError> {
         for (start, end) in &self.ranges {
-            let at = description.areas.partition_point(|area| area.end <= *start);
-            let covers_file = matches!(description.areas[at].backing, Backing::Private { .. });
+            let at = member.areas.partition_point(|area| area.end <= *start);
+            let covers_file = matches!(member.areas[at].backing, Backing::Private { .. });
             for (address, bytes) in self.store.copies(*start, *end) {
                 if covers_file {
-                    out.chunk(Holds::Pages { address }, bytes)?;
+                    out.chunk(Holds::Pages { member: number, address }, bytes)?;
                 } else {
-                    write_without_zeros(address, bytes, out)?;
+                    write_without_zeros((number, address), bytes, out)?;
                 }
             }
         }
@@ -138,7 +143,7 @@ pub(super) fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 fn write_without_zeros<W: Write>(
-    address: u64,
+    (member, address): (u32, u64),
     bytes: &[u8],
     out: &mut Writer<W>,
 ) -> std::result::Result<(), ImageError> {
@@ -148,7 +153,7 @@ fn write_without_zeros<W: Write>(
     for run in pages.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
         let len = run.len() * PAGE as usize;
         if !is_zero(run[0]) {
-            let holds = Holds::Pages { address: address + at as u64 };
+            let holds = Holds::Pages { member, address: address + at as u64 };
             out.chunk(holds, &bytes[at..at + len])?;
         }
         at += len;

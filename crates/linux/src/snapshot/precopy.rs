@@ -3,8 +3,9 @@
 //! remembers where (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 
 use super::bounds::{LOOK_MAX, Patience};
+use super::describe::same::Open;
 use super::error::{Doing, Result, refuse};
-use super::maps::Mapping;
+use super::maps::{self, Mapping};
 use super::pages::{PageMap, Region, SCAN_BYTES, Shows};
 use super::store::{Memory, Store};
 use crate::process;
@@ -52,6 +53,9 @@ const LET_GO_BYTES: u64 = 2 << 20;
 /// have terabytes of them.
 const LET_GO_STEPS: u64 = 1 << 18;
 
+/// Flag of an area in which a userfaultfd protects pages.
+const PROTECTED: &str = "uw";
+
 pub(super) const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 
 /// Areas whose changes the kernel remembers.
@@ -69,9 +73,16 @@ struct Registered {
 }
 
 impl Tracker {
-    /// Takes the server's userfaultfd, if it has one and the kernel can.
-    pub fn begin(pid: u32, map: &PageMap, mappings: &[Mapping]) -> Result<Option<Self>> {
-        let Some(number) = userfaultfd_of(pid).filter(|_| map.scans()) else { return Ok(None) };
+    /// Takes the process's userfaultfd, if it has one and the kernel can. One that it has from
+    /// an earlier process is for the memory of that one.
+    pub fn begin(
+        pid: u32,
+        earlier: &[u32],
+        map: &PageMap,
+        mappings: &[Mapping],
+    ) -> Result<Option<Self>> {
+        let found = userfaultfds_of(pid).into_iter().find(|own| !is_anothers(pid, *own, earlier));
+        let Some(number) = found.filter(|_| map.scans()) else { return Ok(None) };
         let process = process::pidfd_open(pid).doing("opening the server")?;
         let fd = process::pidfd_getfd(process.as_fd(), number).doing("taking its userfaultfd")?;
         let mut api = Api { api: API, features: WP_ASYNC, ioctls: 0 };
@@ -85,7 +96,16 @@ impl Tracker {
         }
         let mut tracker = Self { fd, registered: BTreeMap::new() };
         tracker.register(mappings);
-        Ok((!tracker.registered.is_empty()).then_some(tracker))
+        // Who has given it away may have closed it since then.
+        let is_own = earlier.is_empty() || tracker.shows_in(pid)?;
+        Ok((is_own && !tracker.registered.is_empty()).then_some(tracker))
+    }
+
+    /// Whether what was registered shows in the process's own areas.
+    fn shows_in(&self, pid: u32) -> Result<bool> {
+        let flags = maps::flags(pid)?;
+        let mut areas = flags.iter().filter(|(start, _)| self.registered.contains_key(start));
+        Ok(areas.any(|(_, flags)| flags.iter().any(|flag| flag == PROTECTED)))
     }
 
     /// Registers areas that are new or have changed. Areas that cannot be registered are
@@ -161,13 +181,22 @@ impl Drop for Tracker {
     }
 }
 
-fn userfaultfd_of(pid: u32) -> Option<RawFd> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let mut numbers = entries.filter_map(|entry| {
+/// Whether an earlier process has the same userfaultfd.
+fn is_anothers(pid: u32, number: RawFd, earlier: &[u32]) -> bool {
+    let open = |pid, number: RawFd| Open { pid, number: number.cast_unsigned() };
+    let same = |other: u32| {
+        userfaultfds_of(other).into_iter().any(|it| open(other, it) == open(pid, number))
+    };
+    earlier.iter().any(|other| same(*other))
+}
+
+fn userfaultfds_of(pid: u32) -> Vec<RawFd> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let numbers = entries.filter_map(|entry| {
         let entry = entry.ok()?;
         let link: io::Result<_> = fs::read_link(entry.path());
         let is = link.is_ok_and(|link| link.as_os_str().as_encoded_bytes() == LINK);
         is.then(|| entry.file_name().to_str()?.parse().ok()).flatten()
     });
-    numbers.next()
+    numbers.collect()
 }

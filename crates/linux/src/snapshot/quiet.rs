@@ -93,9 +93,10 @@ pub trait Quiescence {
     /// The threads run again.
     fn end(&mut self) {}
 
-    /// The process runs again: lends the descriptor of one of the books' connections for
-    /// a moment, if it is still open.
-    fn lend(&mut self, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
+    /// The processes run again: lends the descriptor of one of the books' connections for
+    /// a moment, if it is still open. `pid` is the number of its process in that process's
+    /// own pid namespace.
+    fn lend(&mut self, _pid: u32, _number: u32, _look: &mut dyn FnMut(BorrowedFd<'_>)) {}
 
     /// There is no image of this stop. It may be asked again, at a better moment.
     fn failed(&mut self) {}

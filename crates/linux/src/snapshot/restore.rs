@@ -1,10 +1,10 @@
-//! A process made from an image: a stub with the right number in a pid namespace of
-//! its own, turned into the server by system calls that it is told to make, from one
-//! page that the image does not use; then released.
+//! Processes made from an image: stubs with the right numbers in a pid namespace of
+//! their own, turned into the server by system calls that they are told to make, from
+//! pages that the image does not use; then released.
 //!
-//! The namespace's first process only waits for the server and ends with it, and the
-//! server ends with that process. All calls must come from one thread, which traces
-//! the stub.
+//! If the image's first process is not the first one of its namespace, the loader adds one that
+//! only waits for the server and ends with it; and the server ends with that process. All calls
+//! must come from one thread, which traces the stubs.
 
 mod files;
 mod layout;
@@ -25,8 +25,10 @@ use super::state::place::Placing;
 use crate::process;
 use files::Made;
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::snapshot::{Description, Holds, Limits, Object, OpenFile, Reader, Socket};
-use mapped::Mapped;
+use holdfast_wire::snapshot::{
+    Description, Holds, Limits, Member, Object, OpenFile, Reader, Socket,
+};
+use mapped::{Compared, Mapped};
 use remote::Remote;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -50,7 +52,7 @@ pub trait Surroundings {
     }
 
     /// An open file that is not made anew; `None` leaves it to the loader.
-    /// `numbers` are the descriptors that name it.
+    /// `numbers` are the descriptors that name it, in the first process that has it.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -70,8 +72,8 @@ pub trait Surroundings {
     /// Nothing is restored then.
     fn memory(&mut self, object: &Object) -> io::Result<OwnedFd>;
 
-    /// Everything is in place and nothing runs yet: the last chance to change its
-    /// memory.
+    /// Everything is in place and nothing runs yet: the last chance to change the memory of a
+    /// process. Called for each.
     ///
     /// # Errors
     /// Nothing is restored then.
@@ -83,9 +85,16 @@ pub trait Surroundings {
 /// A restored process that does not run yet.
 pub struct Stopped {
     pid: u32,
+    member: usize,
 }
 
 impl Stopped {
+    /// Which of the image's processes it is.
+    #[must_use]
+    pub const fn member(&self) -> usize {
+        self.member
+    }
+
     /// Writes into its memory.
     ///
     /// # Errors
@@ -110,47 +119,53 @@ pub struct Loading {
     pub dies_with_parent: bool,
 }
 
-/// A restored process. It is killed when this is dropped, unless it was released.
+/// A restored server. It is killed when this is dropped, unless it was released.
 pub struct Restored {
     pid: u32,
     pidfd: OwnedFd,
-    /// The first process of its namespace.
-    keeper: stub::Keeper,
+    root: stub::Root,
 }
 
 impl Restored {
-    /// Process id, in the caller's numbering.
+    /// Process id of its first process, in the caller's numbering.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Readable when it has ended.
+    /// Readable when that process has ended.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Asks that the process outlives its restorer, even when this is dropped. Returns
-    /// whether that holds by now; otherwise ask again.
+    /// Asks that the server outlives its restorer, even when this is dropped. Returns
+    /// whether that holds by now; otherwise ask again. A server without a keeper that dies
+    /// with its restorer cannot be asked.
     #[must_use]
     pub fn let_loose(&self) -> bool {
-        self.keeper.let_loose()
+        self.root.let_loose()
     }
 
-    /// Pidfd of the process that keeps its namespace, a child of the caller that ends as
-    /// the server does: readable when everything that the server has started has ended,
-    /// too.
+    /// Pidfd of the first process of its namespace, a child of the caller: readable when
+    /// everything that the server has started has ended, too.
     #[must_use]
     pub fn namespace(&self) -> BorrowedFd<'_> {
-        self.keeper.pidfd()
+        self.root.pidfd()
+    }
+
+    /// Whether that process is not of the image, and ends as the server does: with the same
+    /// status, or one of 128 and the signal.
+    #[must_use]
+    pub const fn has_keeper(&self) -> bool {
+        self.root.is_keeper
     }
 }
 
-/// Restores the process of an image while the image arrives, and lets it run.
+/// Restores the processes of an image while the image arrives, and lets them run.
 ///
 /// # Errors
-/// [`SnapshotError`]; nothing of the process is left then.
+/// [`SnapshotError`]; nothing of them is left then.
 pub fn restore(
     input: impl Read,
     loading: &Loading,
@@ -162,32 +177,82 @@ pub fn restore(
     place_state(&mut image, &description, loading)?;
     let place = layout::free_place(&description)?;
     let (mut made, mapped) = files_of(&description, loading, surroundings)?;
-    let stub = stub::start(&description, &made, place, loading.dies_with_parent)?;
-    let mut leader = Remote::seize(stub.pid, place)?;
-    layout::map(&mut leader, &description, &made, &mapped)?;
+    let stubs = stub::start(&description, &made, place, loading.dies_with_parent)?;
+    let mut family = Family::seize(&stubs.pids, place)?;
+    state::groups(&mut family.0, &description.members)?;
+    for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {
+        layout::map(stub, member, &made, mapped)?;
+    }
+    fill(&mut image, &stubs.pids, &mut made)?;
+    made.finish(&description)?;
+    made.signal(&description, &stubs.pids)?;
+    for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {
+        layout::protect(stub, member, mapped)?;
+        locks::take(stub, member, &description.files)?;
+        state::threads(stub, member, &description.files)?;
+        timers::make(stub, member)?;
+    }
+    if description.is_namespace() && description.last_pid != 0 {
+        state::number_on(&mut family.0[0], description.last_pid)?;
+    }
+    for (member, pid) in stubs.pids.iter().copied().enumerate() {
+        let what = "what the caller does before it runs";
+        surroundings.before_it_runs(&Stopped { pid, member }).doing(what)?;
+    }
+    let first_dies = loading.dies_with_parent && !stubs.root.is_keeper;
+    let mut dies_by = if first_dies { libc::SIGKILL } else { 0 };
+    for (stub, member) in family.0.iter_mut().zip(&description.members) {
+        state::finish(stub, member, std::mem::take(&mut dies_by))?;
+    }
+    drop((made, mapped));
+    family.let_go()?;
+    let pid = stubs.pids[0];
+    let pidfd = process::pidfd_open(pid).doing("opening the restored process")?;
+    Ok(Restored { pid, pidfd, root: stubs.root })
+}
+
+/// The stubs, parents first.
+struct Family(Vec<Remote>);
+
+impl Family {
+    fn seize(pids: &[u32], place: u64) -> Result<Self> {
+        let mut family = Self(Vec::new());
+        for pid in pids {
+            family.0.push(Remote::seize(*pid, place)?);
+        }
+        Ok(family)
+    }
+
+    /// Lets all of them run, the first one last.
+    fn let_go(mut self) -> Result<()> {
+        while let Some(stub) = self.0.pop() {
+            stub.let_go()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Family {
+    /// The first process of a namespace ends when all others are gone, which are gone when their
+    /// tracer has looked.
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// Fills memory and files with what arrives.
+fn fill(image: &mut Reader<impl Read>, pids: &[u32], made: &mut Made) -> Result<()> {
     loop {
         let (holds, bytes) = image.chunk()?;
         match holds {
-            Holds::Pages { address } => remote::poke(stub.pid, address, bytes)
+            Holds::Pages { member, address } => remote::poke(pids[member as usize], address, bytes)
                 .doing(format!("filling its memory at {address:#x}"))?,
             Holds::File { file, offset } => made.fill_file(file, offset, bytes)?,
             Holds::Object { object, offset } => made.fill_object(object, offset, bytes)?,
             Holds::State { .. } => return refuse("there is more state than was said"),
-            Holds::End => break,
+            Holds::End => return Ok(()),
         }
     }
-    made.finish(&description)?;
-    layout::protect(&mut leader, &description, &mapped)?;
-    locks::take(&mut leader, &description)?;
-    state::threads(&mut leader, &description)?;
-    timers::make(&mut leader, &description)?;
-    let what = "what the caller does before it runs";
-    surroundings.before_it_runs(&Stopped { pid: stub.pid }).doing(what)?;
-    state::finish(&mut leader, &description)?;
-    drop((made, mapped));
-    leader.let_go()?;
-    let pidfd = process::pidfd_open(stub.pid).doing("opening the restored process")?;
-    Ok(Restored { pid: stub.pid, pidfd, keeper: stub.keeper })
 }
 
 /// Puts the files in which the process keeps its state in place of those here.
@@ -197,7 +262,8 @@ fn place_state(
     loading: &Loading,
 ) -> Result<()> {
     let mounts = Mounts::read().doing("what is mounted")?;
-    let _guise = Guise::of(&description.process.ids).doing("the server's rights to files")?;
+    let _guise =
+        Guise::of(&description.members[0].process.ids).doing("the server's rights to files")?;
     let mut placing =
         Placing::begin(&description.state, &loading.state_dirs, loading.keeps_old, &mounts)?;
     while !image.has_state() {
@@ -209,16 +275,28 @@ fn place_state(
     placing.finish()
 }
 
-/// All files of an image, opened and made with the process's rights.
+/// All files of an image, each opened and made with the rights of the first process that has it;
+/// and those that each process maps.
 fn files_of(
     description: &Description,
     loading: &Loading,
     surroundings: &mut dyn Surroundings,
-) -> Result<(Made, Mapped)> {
+) -> Result<(Made, Vec<Mapped>)> {
     let mounts = Mounts::read().doing("what is mounted")?;
-    let _guise = Guise::of(&description.process.ids).doing("the server's rights to files")?;
-    let mapped = Mapped::open(description, &mounts, loading)?;
-    Ok((files::make(description, &mounts, surroundings)?, mapped))
+    let guise =
+        |member: &Member| Guise::of(&member.process.ids).doing("the server's rights to files");
+    let (mut compared, mut mapped) = (Compared::new(loading), Vec::new());
+    let first = guise(&description.members[0])?;
+    let mut made = files::begin(description, surroundings)?;
+    drop(first);
+    for (index, member) in description.members.iter().enumerate() {
+        let _guise = guise(member)?;
+        mapped.push(Mapped::open(member, &mounts, &mut compared)?);
+        made.add(index, description, &mounts, surroundings)?;
+    }
+    let _guise = guise(&description.members[0])?;
+    made.add_ends(description)?;
+    Ok((made, mapped))
 }
 
 /// Path where another process finds what this one has open.

@@ -1,8 +1,9 @@
-//! The threads of another process, stopped by ptrace(2): seized without a stop, then
+//! The threads of other processes, stopped by ptrace(2): seized without a stop, then
 //! interrupted, and released when this is dropped. All calls must come from the
 //! thread that seized them. No option is set on a server that runs on: it outlives a
 //! tracer that dies.
 
+use super::describe::process::Status;
 use super::error::{Doing, Result, SnapshotError, refuse};
 use crate::process;
 use crate::sockopt::checked;
@@ -72,16 +73,22 @@ enum State {
     Stopped,
 }
 
-/// All threads of a process.
+/// All threads of a family of processes.
 pub(super) struct Tracees {
+    pids: Vec<u32>,
+    threads: Vec<Tracee>,
+}
+
+struct Tracee {
     pid: u32,
-    threads: Vec<(u32, State)>,
+    tid: u32,
+    state: State,
 }
 
 impl Tracees {
     /// Seizes all threads; they run on.
-    pub fn seize(pid: u32) -> Result<Self> {
-        let mut tracees = Self { pid, threads: Vec::new() };
+    pub fn seize(pids: &[u32]) -> Result<Self> {
+        let mut tracees = Self { pids: pids.to_vec(), threads: Vec::new() };
         for _ in 0..ROUNDS_MAX {
             if tracees.seize_fresh()? == 0 {
                 return Ok(tracees);
@@ -93,19 +100,24 @@ impl Tracees {
     /// Seizes threads that have appeared since; returns their number.
     fn seize_fresh(&mut self) -> Result<usize> {
         let mut fresh = 0;
-        for tid in threads_of(self.pid)? {
-            if self.threads.iter().any(|(known, _)| *known == tid) {
-                continue;
-            }
-            match ptrace_plain(libc::PTRACE_SEIZE, tid, 0) {
-                Ok(_) => self.threads.push((tid, State::Runs)),
-                // It has ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != self.pid => {}
-                Err(error) => {
-                    return Err(error).doing(format!("tracing thread {tid} of the server"));
+        for pid in self.pids.clone() {
+            for tid in threads_of(pid)? {
+                if self.threads.iter().any(|known| known.tid == tid) {
+                    continue;
                 }
+                match ptrace_plain(libc::PTRACE_SEIZE, tid, 0) {
+                    Ok(_) => self.threads.push(Tracee { pid, tid, state: State::Runs }),
+                    // It has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != pid => {}
+                    Err(_) if tid == pid && is_over(pid) => {
+                        return refuse("one of its processes has ended");
+                    }
+                    Err(error) => {
+                        return Err(error).doing(format!("tracing thread {tid} of the server"));
+                    }
+                }
+                fresh += 1;
             }
-            fresh += 1;
         }
         Ok(fresh)
     }
@@ -123,14 +135,14 @@ impl Tracees {
     }
 
     fn stop_known(&mut self, deadline: Instant) -> Result<()> {
-        for (tid, state) in &self.threads {
+        for Tracee { tid, state, .. } in &self.threads {
             if *state == State::Runs {
                 // A thread that has ended says so when it is waited for.
                 let _ = ptrace_plain(libc::PTRACE_INTERRUPT, *tid, 0);
             }
         }
         let mut ended = Vec::new();
-        for (tid, state) in &mut self.threads {
+        for Tracee { tid, state, .. } in &mut self.threads {
             if *state == State::Stopped {
                 continue;
             }
@@ -139,13 +151,17 @@ impl Tracees {
                 false => ended.push(*tid),
             }
         }
-        self.threads.retain(|(tid, _)| !ended.contains(tid));
-        if ended.contains(&self.pid) { refuse("it has ended") } else { Ok(()) }
+        self.threads.retain(|it| !ended.contains(&it.tid));
+        match self.pids.iter().position(|pid| ended.contains(pid)) {
+            None => Ok(()),
+            Some(0) => refuse("it has ended"),
+            Some(_) => refuse("one of its processes has ended"),
+        }
     }
 
     /// Lets the threads run on for a moment.
     pub fn run_on(&mut self) -> Result<()> {
-        for (tid, state) in &mut self.threads {
+        for Tracee { tid, state, .. } in &mut self.threads {
             if *state == State::Stopped {
                 ptrace_plain(libc::PTRACE_CONT, *tid, 0).doing("letting a thread run on")?;
                 *state = State::Runs;
@@ -154,10 +170,15 @@ impl Tracees {
         Ok(())
     }
 
-    /// The threads' numbers; the first is the process's own.
-    pub fn tids(&self) -> Vec<u32> {
-        self.threads.iter().map(|(tid, _)| *tid).collect()
+    /// The threads' processes and numbers; the first of each process is its own.
+    pub fn tids(&self) -> Vec<(u32, u32)> {
+        self.threads.iter().map(|it| (it.pid, it.tid)).collect()
     }
+}
+
+/// Whether a process has ended, and nobody has waited for it yet.
+fn is_over(pid: u32) -> bool {
+    Status::read(pid).is_ok_and(|status| status.text("State").starts_with('Z'))
 }
 
 /// Waits until an interrupted thread stands; `false` if it has ended. Signals that
@@ -181,7 +202,7 @@ impl Drop for Tracees {
         // A detach needs a stopped thread. A thread that will not stop is freed
         // when this thread ends.
         let deadline = Instant::now() + Duration::from_secs(1);
-        for (tid, state) in &self.threads {
+        for Tracee { tid, state, .. } in &self.threads {
             if *state == State::Runs {
                 let _ = ptrace_plain(libc::PTRACE_INTERRUPT, *tid, 0);
                 let _ = settle(*tid, deadline);

@@ -1,4 +1,4 @@
-//! A process whose threads are stopped where each may be copied.
+//! Processes whose threads are stopped where each may be copied.
 
 use super::error::{Doing, Result, SnapshotError};
 use super::quiet::{Quiescence, Resume, Standing};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time for which threads run on before they are looked at again.
 const BUSY: Duration = Duration::from_micros(10);
 
-/// All threads of a process, stopped until this is dropped. Nothing about them is
+/// All threads of a family of processes, stopped until this is dropped. Nothing about them is
 /// changed.
 pub struct Stand {
     _tracees: Tracees,
@@ -21,6 +21,8 @@ pub struct Stand {
 
 /// A stopped thread.
 pub struct Still {
+    /// Its process, in the caller's numbering.
+    pub pid: u32,
     /// Thread id, in the caller's numbering.
     pub tid: u32,
     /// How the thread goes on in an image.
@@ -33,16 +35,16 @@ impl Stand {
     /// [`Quiescence::end`], however this ends.
     ///
     /// # Errors
-    /// [`SnapshotError::NeverQuiet`] after `within`; the process runs on.
-    pub fn of(pid: u32, quiet: &mut dyn Quiescence, within: Duration) -> Result<Self> {
-        let mut tracees = Tracees::seize(pid)?;
+    /// [`SnapshotError::NeverQuiet`] after `within`; the processes run on.
+    pub fn of(pids: &[u32], quiet: &mut dyn Quiescence, within: Duration) -> Result<Self> {
+        let mut tracees = Tracees::seize(pids)?;
         let began = Instant::now();
         let deadline = began + within;
         loop {
             quiet.ask(deadline);
             tracees.stop(deadline)?;
             quiet.stopped()?;
-            if let Some(threads) = look(pid, &tracees, quiet)? {
+            if let Some(threads) = look(&tracees, quiet)? {
                 return Ok(Self { _tracees: tracees, threads, began });
             }
             if Instant::now() > deadline {
@@ -54,7 +56,7 @@ impl Stand {
         }
     }
 
-    /// The threads; the first is the process's own.
+    /// The threads; the first of each process is its own.
     #[must_use]
     pub fn threads(&self) -> &[Still] {
         &self.threads
@@ -62,12 +64,12 @@ impl Stand {
 }
 
 /// Looks at all threads; `None` if one of them is busy.
-fn look(pid: u32, tracees: &Tracees, quiet: &mut dyn Quiescence) -> Result<Option<Vec<Still>>> {
+fn look(tracees: &Tracees, quiet: &mut dyn Quiescence) -> Result<Option<Vec<Still>>> {
     let mut threads = Vec::new();
-    for tid in tracees.tids() {
+    for (pid, tid) in tracees.tids() {
         let registers = thread::registers(tid).doing("reading registers")?;
         match quiet.look(&Standing { pid, tid, registers: &registers }) {
-            Some(resume) => threads.push(Still { tid, resume, registers }),
+            Some(resume) => threads.push(Still { pid, tid, resume, registers }),
             None => return Ok(None),
         }
     }

@@ -141,9 +141,9 @@ pub(super) fn words(regs: &user_regs_struct) -> Vec<u64> {
     unsafe { std::slice::from_raw_parts(at, count) }.to_vec()
 }
 
-/// Reads all of it; `tid` is in the daemon's numbering.
-pub(super) fn read(pid: u32, still: &Still, inside: &Inside) -> Result<Thread> {
-    let (tid, regs) = (still.tid, &still.registers);
+/// Reads all of it.
+pub(super) fn read(still: &Still, inside: &Inside) -> Result<Thread> {
+    let (pid, tid, regs) = (still.pid, still.tid, &still.registers);
     if regs.cs != CODE_64 {
         return refuse("it runs 32-bit code");
     }

@@ -9,7 +9,7 @@ use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
 use crate::spawn::books;
 use holdfast_wire::quiet::{ShimState, shim_mode};
-use holdfast_wire::shm::{RING_OFFSET, mode};
+use holdfast_wire::shm::{POOL_BYTES, RING_OFFSET, mode};
 use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
 use std::fs::File;
 use std::io::{self, Read};
@@ -40,7 +40,15 @@ impl Server {
         let (control, theirs) = socket_pair().doing("a socket to the copy")?;
         let wake = EventFd::new().doing("a wake-up of the copy's")?;
         let log = copying.log.as_deref().map(open_log).transpose().doing("the copy's log")?;
-        let mut place = Place { copying, theirs, wake: &wake, log, books: None, memory: None };
+        let mut place = Place {
+            copying,
+            theirs,
+            wake: &wake,
+            log,
+            books: None,
+            numbers: Vec::new(),
+            memory: None,
+        };
         let restored = restore(image, &copying.loading, &mut place)?;
         let Some(memory) = place.memory.take() else { return refuse(NO_SHIM) };
         let pidfd = process::pidfd_open(restored.pid()).doing("opening the copy")?;
@@ -167,7 +175,19 @@ struct Place<'a> {
     wake: &'a EventFd,
     log: Option<File>,
     books: Option<Books>,
+    /// The own numbers of its processes, as they are in the image.
+    numbers: Vec<u32>,
     memory: Option<SharedMemory>,
+}
+
+impl Place<'_> {
+    /// Where the shim of a process has its state.
+    fn control(&self, member: usize) -> Option<u64> {
+        let books = self.books.as_ref()?;
+        let Some(family) = &books.family else { return Some(books.control) };
+        let number = self.numbers.get(member)?.cast_signed();
+        family.processes.iter().find(|it| it.pid == number).map(|it| it.control)
+    }
 }
 
 impl Surroundings for Place<'_> {
@@ -180,13 +200,17 @@ impl Surroundings for Place<'_> {
         let settings = Settings { mode: mode::REPLAY, ..self.copying.settings.clone() };
         let made = SharedMemory::create(&settings);
         let made = made.doing("memory for the copy's log")?;
-        if memory.size != RING_OFFSET as u64 + made.ring_bytes() {
+        let pool_bytes = if made.is_family() { POOL_BYTES as u64 } else { 0 };
+        if memory.size != RING_OFFSET as u64 + made.ring_bytes() + pool_bytes
+            || books.family.is_some() != made.is_family()
+        {
             return refuse("its log's memory has another size than here");
         }
         books::write(&made, books);
-        made.header().pid.store(description.process.pid.cast_signed(), SeqCst);
+        made.header().pid.store(description.members[0].process.pid.cast_signed(), SeqCst);
         self.memory = Some(made);
         self.books = Some(books.clone());
+        self.numbers = description.members.iter().map(|it| it.process.pid).collect();
         Ok(())
     }
 
@@ -225,7 +249,8 @@ impl Surroundings for Place<'_> {
     }
 
     fn before_it_runs(&mut self, stopped: &Stopped) -> io::Result<()> {
-        let control = self.books.as_ref().map_or(0, |books| books.control);
+        let unknown = || io::Error::other("a process that the log does not know");
+        let control = self.control(stopped.member()).ok_or_else(unknown)?;
         let place = control.wrapping_add(offset_of!(ShimState, mode) as u64);
         stopped.write(place, &shim_mode::REPLAY.to_ne_bytes())
     }

@@ -12,13 +12,14 @@ use crate::unacked;
 use holdfast_wire::quiet::Stopped;
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
-use holdfast_wire::snapshot::Books;
+use holdfast_wire::snapshot::{Books, Connection, Kin};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at threads that are to stand still.
@@ -30,10 +31,6 @@ const UNACKED_MAX: usize = 16 << 20;
 
 /// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
-
-/// Why no image is taken of a server whose processes are all in one log.
-const FAMILY: &str = "it can never be copied: its processes are all in one log (run = \"parallel\" \
-                      or \"one-at-a-time\")";
 
 /// Why none is taken while its threads take turns in a log: who waits for its turn there never
 /// stands still.
@@ -89,28 +86,42 @@ impl Server {
     fn may_be_copied(&self) -> Result<(), SnapshotError> {
         match self.memory.mode() {
             mode::SOLO if !self.memory.is_attached() => refuse("it runs without the shim"),
-            mode::SOLO if self.memory.is_family() => refuse(FAMILY),
-            mode::SOLO => Ok(()),
-            mode::RECORD if self.memory.is_family() => refuse(FAMILY),
-            mode::RECORD => Ok(()),
+            mode::SOLO | mode::RECORD => Ok(()),
             mode::OFF | mode::BROKEN => {
-                refuse(format!("it can never be copied: {}", self.memory.reason()))
+                let reason = self.memory.reason();
+                let reason = if reason.is_empty() { "its shim gives no reason" } else { &reason };
+                refuse(format!("it can never be copied: {reason}"))
             }
             _ => refuse("it speaks for nobody yet"),
         }
     }
 
-    /// A [`StandStill`] that makes the server stand still for an image. If `takes_turns`, one of
-    /// its threads runs at a time from there on (decision 34).
+    /// The server's processes as /proc has them, the first one first: those of a family, else
+    /// the server alone.
     #[must_use]
-    pub fn stand_still(&self, takes_turns: bool) -> StandStill<'_> {
-        let (threads, said) = (BTreeMap::new(), Threads::default());
+    pub fn processes(&self) -> Vec<u32> {
+        match self.memory.is_family() {
+            true => process::family(self.pid()),
+            false => vec![self.pid()],
+        }
+    }
+
+    /// A [`StandStill`] that makes the server stand still for an image, with all of its
+    /// `processes`. If `takes_turns`, one of its threads runs at a time from there on (decision
+    /// 34).
+    #[must_use]
+    pub fn stand_still(&self, processes: &[u32], takes_turns: bool) -> StandStill<'_> {
+        let member = |pid: &u32| {
+            let number = process::innermost_tid(*pid, *pid).unwrap_or(0).cast_signed();
+            Member { pid: *pid, number, said: Threads::default() }
+        };
         let (open, slow, unacked) = (BTreeMap::new(), Vec::new(), Vec::new());
         let has_log = self.memory.mode() == mode::RECORD;
         let mut still = StandStill {
             server: self,
-            threads,
-            said,
+            threads: BTreeMap::new(),
+            members: processes.iter().map(member).collect(),
+            is_between: false,
             open,
             slow,
             unacked,
@@ -132,9 +143,14 @@ pub struct StandStill<'a> {
     server: &'a Server,
     /// Threads by the daemon's numbers, with their own numbers.
     threads: BTreeMap<u32, u32>,
-    said: Threads,
-    /// Connections that were open, by their descriptors.
-    open: BTreeMap<u32, u32>,
+    /// The server's processes, the first one first.
+    members: Vec<Member>,
+    /// A process of a family is just being made, or becomes another program: nobody is
+    /// copied then.
+    is_between: bool,
+    /// Connections that were open, by the process that holds them (0 if there is only one) and
+    /// their descriptors there.
+    open: BTreeMap<(i32, u32), u32>,
     /// In the order in which there is room for them.
     slow: Vec<u64>,
     unacked: Vec<Unacked>,
@@ -144,6 +160,15 @@ pub struct StandStill<'a> {
     takes_turns: bool,
     /// When the threads were first asked to stand still.
     asked_at: Option<Instant>,
+}
+
+/// One of the server's processes.
+struct Member {
+    pid: u32,
+    /// Its own number.
+    number: i32,
+    /// What its shim said when all threads stood last.
+    said: Threads,
 }
 
 /// Output that the kernel held for a client when the server stood still.
@@ -160,16 +185,37 @@ pub struct Unacked {
 impl StandStill<'_> {
     /// Asks again; true if all threads look as if they stood still.
     pub fn is_quiet(&mut self) -> bool {
-        let (memory, pid) = (&self.server.memory, self.server.pid());
-        memory.park();
-        Threads::read(memory, pid).is_ok_and(|said| said.look_quiet())
+        self.server.memory.park();
+        let looks_quiet = |it: &Member| self.read(it).is_ok_and(|said| said.look_quiet());
+        self.members.iter().all(looks_quiet)
+    }
+
+    /// What a process's shim says of its threads.
+    fn read(&self, member: &Member) -> io::Result<Threads> {
+        let memory = &self.server.memory;
+        if !memory.is_family() {
+            return Threads::read(memory, member.pid);
+        }
+        let mut kin = books::kin(memory.group());
+        let kin = kin.find(|it| it.pid == member.number);
+        let kin = kin.ok_or_else(|| io::Error::other("one of its processes is about to end"))?;
+        Threads::read_at(kin.control, member.pid)
+    }
+
+    /// Whether a process of a family is in the middle of what its shim says nothing of: its
+    /// parent has the log until there is a child and a record of it.
+    fn is_in_between(&self) -> bool {
+        let group = self.server.memory.group();
+        let unknown = |it: Kin| it.pid < 0 || it.control == 0;
+        self.server.memory.is_family()
+            && (group.lock.0.load(Acquire) != 0 || books::kin(group).any(unknown))
     }
 
     /// Whether a thread must first come to a call: what the threads do from there on is in the
     /// log's order, where they take turns.
-    fn runs_free(&self, tid: i32, call: &Stopped) -> bool {
+    fn runs_free(&self, said: &Threads, tid: i32, call: &Stopped) -> bool {
         let is_early = self.asked_at.is_none_or(|at| at.elapsed() < TURNS_WAIT);
-        self.takes_turns && is_early && call.orig_rax < 0 && self.said.is_outside(tid)
+        self.takes_turns && is_early && call.orig_rax < 0 && said.is_outside(tid)
     }
 
     /// Has the unacknowledged output of these sockets copied when all threads
@@ -210,20 +256,21 @@ impl StandStill<'_> {
         }
     }
 
-    /// What the shim said when all threads stood last.
+    /// What the shim of the server's first process said when all threads stood last.
     #[must_use]
-    pub fn said(&self) -> &Threads {
-        &self.said
+    pub fn said(&self) -> Option<&Threads> {
+        self.members.first().map(|it| &it.said)
     }
 
     /// Learns the threads' own numbers: most are known before they stand.
     fn number(&mut self) {
-        let pid = self.server.pid();
-        for tid in process::threads(pid).into_iter().flatten() {
-            if !self.threads.contains_key(&tid)
-                && let Ok(own) = process::innermost_tid(pid, tid)
-            {
-                self.threads.insert(tid, own);
+        for pid in self.members.iter().map(|it| it.pid) {
+            for tid in process::threads(pid).into_iter().flatten() {
+                if !self.threads.contains_key(&tid)
+                    && let Ok(own) = process::innermost_tid(pid, tid)
+                {
+                    self.threads.insert(tid, own);
+                }
             }
         }
     }
@@ -240,10 +287,17 @@ impl Quiescence for StandStill<'_> {
     }
 
     fn stopped(&mut self) -> Result<(), SnapshotError> {
-        let said = Threads::read(&self.server.memory, self.server.pid());
-        self.said = said.doing("what the shim says of its threads")?;
-        if self.said.lost > 0 {
+        self.is_between = self.is_in_between();
+        if self.is_between {
+            return Ok(());
+        }
+        let said: io::Result<Vec<Threads>> = self.members.iter().map(|it| self.read(it)).collect();
+        let said = said.doing("what the shim says of its threads")?;
+        if said.iter().any(|said| said.lost > 0) {
             return refuse("it has more threads than its shim can tell of");
+        }
+        for (member, said) in self.members.iter_mut().zip(said) {
+            member.said = said;
         }
         Ok(())
     }
@@ -254,7 +308,9 @@ impl Quiescence for StandStill<'_> {
         }
         let tid = self.threads.get(&thread.tid)?.cast_signed();
         let call = thread.call();
-        if self.runs_free(tid, &call) { None } else { self.said.resume(tid, &call) }
+        let said = &self.members.iter().find(|it| it.pid == thread.pid)?.said;
+        let runs_on = self.is_between || self.runs_free(said, tid, &call);
+        if runs_on { None } else { said.resume(tid, &call) }
     }
 
     fn reached(&mut self, _: &Frozen) -> Result<Option<Books>, SnapshotError> {
@@ -278,7 +334,8 @@ impl Quiescence for StandStill<'_> {
         };
         self.has_begun = !self.has_log;
         let books = books::read(memory, log_from);
-        self.open = books.open().map(|(number, it)| (number, it.conn)).collect();
+        let holder = |it: &Connection| if books.family.is_some() { it.pid } else { 0 };
+        self.open = books.open().map(|(number, it)| ((holder(it), number), it.conn)).collect();
         self.look_at_slow();
         Ok(Some(books))
     }
@@ -288,8 +345,9 @@ impl Quiescence for StandStill<'_> {
         self.asked_at = None;
     }
 
-    fn lend(&mut self, number: u32, look: &mut dyn FnMut(BorrowedFd<'_>)) {
-        let accept = self.open.get(&number);
+    fn lend(&mut self, pid: u32, number: u32, look: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let holder = if self.server.memory.is_family() { pid.cast_signed() } else { 0 };
+        let accept = self.open.get(&(holder, number));
         if let Some(borrowed) = accept.and_then(|accept| self.server.borrow_any(*accept)) {
             look(borrowed.as_fd());
         }

@@ -112,7 +112,7 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub fn snapshot(pid: u32) -> Result<Snapshot, SnapshotError> {
     let options = options();
-    Preparation::begin(pid, &options)?.freeze(&mut Bare)
+    Preparation::begin(&[pid], &options)?.freeze(&mut Bare)
 }
 
 pub fn image(pid: u32) -> Vec<u8> {

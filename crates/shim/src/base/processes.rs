@@ -3,7 +3,7 @@
 //! at the record that says so, so that both members agree.
 
 use crate::base::state::{self, group};
-use crate::base::sys::{sys, syscall};
+use crate::base::sys::{self, sys, syscall};
 use crate::base::{conns, fds, holders, report, robust};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::*;
@@ -27,18 +27,31 @@ pub fn place_of(pid: i32) -> Option<usize> {
 
 /// Enters a new process, which inherits the connections that the calling one holds.
 pub fn begin(place: usize, first: u16, pid: i32) {
-    let Process { pid: number, first: thread, threads, at_end } = &group().processes[place];
+    let Process { pid: number, first: thread, threads, at_end, control } =
+        &group().processes[place];
     group().sent[place].store(0, Relaxed);
     group().early[place].store(0, Relaxed);
     thread.store(u32::from(first), Relaxed);
     threads.store(1, Relaxed);
     at_end.store(0, Relaxed);
+    // A copy of this one.
+    control.store(own_control(), Relaxed);
     number.store(pid, SeqCst);
     own_thread(first, place);
     fds::for_each(|_, f| match f.conn.load(Relaxed) {
         NO_CONN => {}
         conn => holders::add(conns::entry(conn), place),
     });
+}
+
+/// Tells the daemon where this process shows what its threads do, when all of that is known.
+pub fn show() {
+    state::shim().gate.store(sys::gate() as u64, Relaxed);
+    state::process().control.store(own_control(), Release);
+}
+
+fn own_control() -> u64 {
+    core::ptr::from_ref(state::shim()) as u64
 }
 
 /// Notes that a thread number belongs to the process of this place.
@@ -61,7 +74,9 @@ pub fn alone() {
     for (_, owner) in group().owners.iter().enumerate().filter(others) {
         owner.store(0, Release);
     }
-    let Process { first, threads, .. } = state::process();
+    let Process { first, threads, control, .. } = state::process();
+    // The next program says where it does.
+    control.store(0, Relaxed);
     first.store(u32::from(number), Relaxed);
     threads.store(1, SeqCst);
 }

@@ -12,7 +12,7 @@ use crate::base::state::{self, Mode, header, mode};
 use crate::base::{handlers, sys, token};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*, compiler_fence};
-use holdfast_wire::quiet::{Thread, state as at};
+use holdfast_wire::quiet::{THREADS_MAX, Thread, state as at};
 
 /// Longest time for which a thread waits at the daemon's request, in ns: the daemon may have
 /// died. A daemon that copies the server has frozen it by then.
@@ -182,6 +182,24 @@ pub fn join() {
     place.state.store(at::OUTSIDE, Relaxed);
     shim.threads_len.fetch_max(n as u32 + 1, Relaxed);
     PLACE.set(place);
+}
+
+/// Keeps of all state words only that of the calling thread, the only one of a process that was
+/// just forked.
+pub fn born() {
+    let shim = state::shim();
+    let own = PLACE.get();
+    for place in &shim.threads[..(shim.threads_len.load(Relaxed) as usize).min(THREADS_MAX)] {
+        if !core::ptr::eq(place, own) {
+            place.tid.store(0, Relaxed);
+        }
+    }
+    shim.threads_lost.store(0, Relaxed);
+    if core::ptr::eq(own, &raw const NOBODY) {
+        return join();
+    }
+    own.state.store(at::OUTSIDE, Relaxed);
+    own.tid.store(sys::sys!(SYS_gettid) as i32, Release);
 }
 
 /// Frees the state word of the calling thread, which ends.

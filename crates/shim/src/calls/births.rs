@@ -10,7 +10,7 @@ use crate::base::state::{self, FAULT_FD, MAIN_AWAY, Mode, inside, mode};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{
-    alarm, conns, defer, fds, park, processes, report, robust, token, waiting, watch,
+    alarm, conns, defer, fds, park, processes, quiet, report, robust, token, waiting, watch,
 };
 use crate::calls::{adopted, descriptors, identity, processors, signals, threads};
 use core::cell::Cell;
@@ -219,6 +219,7 @@ pub fn born() {
     }
     IS_OURS.store(false, Relaxed);
     state::set_process(place as usize, number);
+    quiet::born();
     state::set_forking(false);
     robust::note_process();
     state::process().pid.store(sys!(SYS_getpid) as i32, SeqCst);

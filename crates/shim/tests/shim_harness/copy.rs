@@ -22,14 +22,14 @@ pub struct Image {
 
 /// Takes the image of a server that speaks alone: it is the copy's primary then.
 pub fn image_of(server: &Server) -> Image {
-    try_image_of(server, &mut server.stand_still(false)).expect("an image")
+    try_image_of(server, &mut server.stand_still(&server.processes(), false)).expect("an image")
 }
 
 /// As [`image_of`], with somebody between.
 pub fn try_image_of(server: &Server, quiet: &mut dyn Quiescence) -> Result<Image, SnapshotError> {
     const ROUNDS: usize = 4;
     let options = options(server.external()?);
-    let mut preparation = Preparation::begin(server.pid(), &options)?;
+    let mut preparation = Preparation::begin(&server.processes(), &options)?;
     for _ in 0..ROUNDS {
         preparation.round()?;
     }

@@ -54,11 +54,11 @@ impl<F: FnMut()> Quiescence for Serving<'_, F> {
 /// Asks for the moment and takes it; how long that took. `serve` does meanwhile what
 /// threads may wait for.
 pub fn freeze_while(server: &Server, serve: impl FnMut()) -> (Frozen<'_>, Duration) {
-    let mut quiet = Serving { still: server.stand_still(false), serve };
-    let stand = Stand::of(server.pid(), &mut quiet, FREEZE_MAX);
+    let mut quiet = Serving { still: server.stand_still(&server.processes(), false), serve };
+    let stand = Stand::of(&server.processes(), &mut quiet, FREEZE_MAX);
     let stand = stand.unwrap_or_else(|error| panic!("{error}: {:x?}", quiet.still.said()));
     let took = stand.began.elapsed();
-    let said = quiet.still.said();
+    let said = quiet.still.said().expect("a process");
     let parked = |tid: u32| said.list().iter().any(|it| (it.tid as u32, it.state) == (tid, PARKED));
     let thread = |still: &holdfast_linux::snapshot::Still| Still {
         name: name(server.pid(), still.tid),

@@ -1,19 +1,20 @@
 //! The rules of a description; restoring relies on them.
 
 use super::{
-    Area, Backing, Books, Description, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX, Limits,
-    PAGE, PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State, StateEntry,
-    StateKind, TIMERS_MAX, Thread, Timer, UNREAD_MAX,
+    Area, Backing, Books, Description, Family, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX,
+    Limits, Member, PAGE, PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State,
+    StateEntry, StateKind, TIMERS_MAX, Thread, Timer, UNREAD_MAX,
 };
+use crate::group::{PROCESSES_MAX, THREAD_NUMBERS};
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 use std::collections::BTreeMap;
 
 /// End of the addresses that a process may map on x86-64, with four levels of
 /// page tables.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-/// Lowest pid that can be restored: the first process of a pid namespace is the
-/// loader itself.
-const PID_MIN: u32 = 2;
+/// Number of the first process of a pid namespace: of the image's first process, or else of
+/// one that the loader adds.
+const PID_FIRST: u32 = 1;
 /// End of the pids: `PID_MAX_LIMIT` of a 64-bit kernel.
 const PID_END: u32 = 1 << 22;
 const XSTATE_MAX: usize = 16 << 10;
@@ -46,22 +47,47 @@ fn limit(found: usize, most: usize, name: &'static str) -> Checked {
 }
 
 pub(super) fn description(of: &Description, limits: &Limits) -> Checked {
-    limit(of.threads.len(), limits.threads, "threads")?;
-    limit(of.areas.len(), limits.areas, "areas")?;
+    limit(of.members.len(), limits.members, "members")?;
     limit(of.objects.len(), limits.areas, "areas")?;
-    limit(of.descriptors.len(), limits.descriptors, "descriptors")?;
     limit(of.files.len(), limits.descriptors, "descriptors")?;
-    limit(of.watches.len(), WATCHES_MAX, "watches")?;
-    process(of, limits)?;
-    threads(of)?;
-    areas(of, limits)?;
+    family(of)?;
+    of.members.iter().try_for_each(|it| member(of, it, limits))?;
     objects(of, limits)?;
     files(of, limits)?;
     pairs(of)?;
-    descriptors(of, limits)?;
-    locks(of)?;
     state(&of.state, limits)?;
     of.books.as_ref().map_or(Ok(()), books)
+}
+
+/// Checks who belongs to whom, and that every number is one thread's.
+fn family(of: &Description) -> Checked {
+    let first = of.members.first().ok_or(ImageError::Malformed("there is no process"))?;
+    let is_alone = of.members.len() == 1;
+    rule(is_alone || of.is_namespace(), "the first of several processes has another number")?;
+    rule(first.parent == 0, "the first process has a parent")?;
+    let mut members = (0..).zip(&of.members).skip(1);
+    rule(members.all(|(index, it)| it.parent < index), "a process comes before its parent")?;
+    rule(of.misplaced().is_none(), "a process cannot have its session or its group")?;
+    rule(of.last_pid < PID_END, "no process has been given that number")?;
+    let all = of.members.iter().flat_map(|it| &it.threads).map(|thread| thread.tid);
+    let mut tids: Vec<u32> = all.collect();
+    tids.sort_unstable();
+    rule(tids.windows(2).all(|pair| pair[0] != pair[1]), "two threads have one number")?;
+    // Where the loader adds the namespace's first process, the number is not free.
+    let lowest = if of.is_namespace() { PID_FIRST } else { PID_FIRST + 1 };
+    rule(tids.iter().all(|tid| (lowest..PID_END).contains(tid)), "no thread has that number")
+}
+
+fn member(of: &Description, member: &Member, limits: &Limits) -> Checked {
+    limit(member.threads.len(), limits.threads, "threads")?;
+    limit(member.areas.len(), limits.areas, "areas")?;
+    limit(member.descriptors.len(), limits.descriptors, "descriptors")?;
+    limit(member.watches.len(), WATCHES_MAX, "watches")?;
+    process(member, limits)?;
+    threads(member)?;
+    areas(of, member, limits)?;
+    descriptors(of, member, limits)?;
+    locks(member)
 }
 
 /// Checks the books; what the server itself could have written there is its own
@@ -73,7 +99,19 @@ fn books(of: &Books) -> Checked {
     let places = of.connections.iter().map(|it| it.conn as usize % CONNS_MAX);
     rule(places.clone().is_sorted_by(|a, b| a < b), "connections are out of order")?;
     let known = of.connections.iter().all(|it| it.state <= conn_state::DONE);
-    rule(known, "no connection is like that")
+    rule(known, "no connection is like that")?;
+    of.family.as_ref().map_or(Ok(()), kin)
+}
+
+fn kin(of: &Family) -> Checked {
+    limit(of.processes.len(), PROCESSES_MAX, "processes")?;
+    limit(of.owners.len(), THREAD_NUMBERS, "threads")?;
+    let places = of.processes.is_sorted_by(|a, b| a.place < b.place);
+    let last = of.processes.last().map_or(0, |it| it.place as usize);
+    rule(places && last < PROCESSES_MAX, "processes are out of order")?;
+    rule(of.processes.iter().all(|it| it.pid > 0), "no process has that number")?;
+    let owners = of.owners.iter().all(|(_, owner)| *owner as usize <= PROCESSES_MAX);
+    rule(owners, "a thread is of no process")
 }
 
 fn name(name: &[u8], limits: &Limits) -> Checked {
@@ -91,7 +129,7 @@ fn pending(signals: &[Vec<u8>]) -> Checked {
     rule(signals.iter().all(|info| info.len() == SIGINFO), "a signal has another size")
 }
 
-fn process(of: &Description, limits: &Limits) -> Checked {
+fn process(of: &Member, limits: &Limits) -> Checked {
     let process = &of.process;
     path(&process.executable, limits)?;
     path(&process.directory, limits)?;
@@ -114,13 +152,9 @@ fn timers(all: &[Timer]) -> Checked {
     Ok(())
 }
 
-fn threads(of: &Description) -> Checked {
+fn threads(of: &Member) -> Checked {
     let first = of.threads.first().ok_or(ImageError::Malformed("there is no thread"))?;
     rule(first.tid == of.process.pid, "the first thread has not the process's number")?;
-    let mut tids: Vec<u32> = of.threads.iter().map(|thread| thread.tid).collect();
-    tids.sort_unstable();
-    rule(tids.windows(2).all(|pair| pair[0] != pair[1]), "two threads have one number")?;
-    rule(tids.iter().all(|tid| (PID_MIN..PID_END).contains(tid)), "no thread has that number")?;
     of.threads.iter().try_for_each(thread)
 }
 
@@ -133,9 +167,9 @@ fn thread(thread: &Thread) -> Checked {
     pending(&thread.pending)
 }
 
-fn areas(of: &Description, limits: &Limits) -> Checked {
+fn areas(of: &Description, member: &Member, limits: &Limits) -> Checked {
     let mut last = PAGE;
-    for area in &of.areas {
+    for area in &member.areas {
         let aligned = area.start.is_multiple_of(PAGE) && area.end.is_multiple_of(PAGE);
         rule(aligned, "an area does not begin and end with a page")?;
         rule(area.start >= last, "an area is out of order")?;
@@ -174,6 +208,8 @@ fn objects(of: &Description, limits: &Limits) -> Checked {
 
 fn files(of: &Description, limits: &Limits) -> Checked {
     for file in &of.files {
+        let known = file.signals == 0 || of.members.iter().any(|it| it.process.pid == file.signals);
+        rule(known, "a file signals no process that there is")?;
         match &file.kind {
             FileKind::Path { path: name, position } => {
                 path(name, limits)?;
@@ -226,7 +262,7 @@ fn pairs(of: &Description) -> Checked {
     Ok(())
 }
 
-fn locks(of: &Description) -> Checked {
+fn locks(of: &Member) -> Checked {
     limit(of.locks.len(), LOCKS_MAX, "locks")?;
     for lock in &of.locks {
         let known = of.descriptors.binary_search_by_key(&lock.number, |it| it.number).is_ok();
@@ -237,18 +273,18 @@ fn locks(of: &Description) -> Checked {
     Ok(())
 }
 
-fn descriptors(of: &Description, limits: &Limits) -> Checked {
+fn descriptors(of: &Description, member: &Member, limits: &Limits) -> Checked {
     let mut next = 0;
-    for descriptor in &of.descriptors {
+    for descriptor in &member.descriptors {
         rule(descriptor.number >= next, "a descriptor is out of order")?;
         limit(descriptor.number as usize + 1, limits.descriptor_end as usize, "descriptor_end")?;
         let known = (descriptor.file as usize) < of.files.len();
         rule(known, "a descriptor is no file that there is")?;
         next = descriptor.number + 1;
     }
-    let has = |number: u32| of.descriptors.binary_search_by_key(&number, |d| d.number).ok();
-    for watch in &of.watches {
-        let set = has(watch.set).map(|at| of.descriptors[at].file as usize);
+    let has = |number: u32| member.descriptors.binary_search_by_key(&number, |d| d.number).ok();
+    for watch in &member.watches {
+        let set = has(watch.set).map(|at| member.descriptors[at].file as usize);
         let is_set = set.is_some_and(|file| matches!(of.files[file].kind, FileKind::Epoll));
         rule(is_set, "an epoll set is none")?;
         rule(has(watch.target).is_some(), "an epoll set watches no descriptor that there is")?;
@@ -302,7 +338,10 @@ pub(super) fn chunk(of: &Description, holds: Holds, len: u64) -> Checked {
     // them.
     rule(len > 0 || holds == Holds::End, "a chunk is empty")?;
     match holds {
-        Holds::Pages { address } => {
+        Holds::Pages { member, address } => {
+            let Some(of) = of.members.get(member as usize) else {
+                return rule(false, "pages of no process");
+            };
             let aligned = address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
             rule(aligned, "a chunk has no whole pages")?;
             let at = of.areas.partition_point(|area| area.end <= address);

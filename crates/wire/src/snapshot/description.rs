@@ -1,6 +1,7 @@
-//! What a process is besides its pages. Numbers are the kernel's own (flags, masks,
+//! What a family of processes is besides its pages. Numbers are the kernel's own (flags, masks,
 //! clock ids), as `/proc` and ptrace(2) give them; times are in nanoseconds.
 
+use crate::group::{CLOCKS, HOLDER_WORDS};
 use crate::shm::{HANDED, conn_state};
 use serde::{Deserialize, Serialize};
 
@@ -30,27 +31,75 @@ pub const GROUPS_MAX: usize = 1024;
 /// The whole description.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    pub process: Process,
-    /// Threads; the first is the one that the process began with.
-    pub threads: Vec<Thread>,
-    /// Areas of memory, in order of address.
-    pub areas: Vec<Area>,
+    /// The server's processes: its first one first, and each behind its parent. Several are
+    /// all processes of their pid namespace.
+    pub members: Vec<Member>,
     /// Memory that is shared, or that a descriptor names.
     pub objects: Vec<Object>,
-    /// Open files, which duplicated descriptors share.
+    /// Open files, which duplicated descriptors and processes share.
     pub files: Vec<OpenFile>,
-    /// Descriptors, in order of number.
-    pub descriptors: Vec<Descriptor>,
-    /// Entries of its epoll sets.
-    pub watches: Vec<Watch>,
-    /// Locks on its files.
-    pub locks: Vec<Lock>,
+    /// The number that was given last in the pid namespace whose first process is here;
+    /// 0: unknown.
+    pub last_pid: u32,
     /// For a server under the shim, what the memory shared with its daemon says that
     /// is nowhere else in the image.
     pub books: Option<Books>,
     /// Contents of its state folders; their chunks come before all others.
     pub state: State,
 }
+
+/// A process of the image, and what is its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Index of its parent among the members; 0 for the first, whose parent is not in the
+    /// image.
+    pub parent: u32,
+    pub process: Process,
+    /// Threads; the first is the one that the process began with.
+    pub threads: Vec<Thread>,
+    /// Areas of memory, in order of address.
+    pub areas: Vec<Area>,
+    /// Descriptors, in order of number.
+    pub descriptors: Vec<Descriptor>,
+    /// Entries of its epoll sets.
+    pub watches: Vec<Watch>,
+    /// Locks on its files.
+    pub locks: Vec<Lock>,
+}
+
+impl Description {
+    /// Whether the first process is number 1 of its pid namespace, with which all others in it
+    /// end.
+    #[must_use]
+    pub fn is_namespace(&self) -> bool {
+        self.members.first().is_some_and(|first| first.process.pid == 1)
+    }
+
+    /// The first member that cannot be given its session and its group: each has its parent's,
+    /// leads its own, or is in a group of its session that an earlier one leads.
+    #[must_use]
+    pub fn misplaced(&self) -> Option<usize> {
+        let (outside, mut earlier) = ((0, 0), Vec::new());
+        for (index, member) in self.members.iter().enumerate() {
+            let Process { pid, session, group, .. } = member.process;
+            let parent = earlier.get(member.parent as usize).map_or(outside, |it: &Placed| it.1);
+            let leads = |it: &Placed| *it == (group, (session, group));
+            let is_given = match session == pid {
+                true => group == pid,
+                false if session != parent.0 => false,
+                false => group == pid || group == parent.1 || earlier.iter().any(leads),
+            };
+            if !is_given {
+                return Some(index);
+            }
+            earlier.push((pid, (session, group)));
+        }
+        None
+    }
+}
+
+/// A process's number, and its session and group.
+type Placed = (u32, (u32, u32));
 
 /// The folders in which the process keeps its state, with everything in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,8 +146,10 @@ pub struct Process {
     pub executable: Name,
     pub directory: Name,
     pub umask: u32,
-    pub leads_session: bool,
-    pub leads_group: bool,
+    /// Session and group, as their leaders are numbered in the innermost pid namespace; 0: that
+    /// of no process of the image.
+    pub session: u32,
+    pub group: u32,
     pub dumpable: bool,
     pub no_new_privs: bool,
     pub thp_disabled: bool,
@@ -303,6 +354,8 @@ pub struct OpenFile {
     /// Flags as `F_GETFL` gives them.
     pub flags: u32,
     pub kind: FileKind,
+    /// The image's process that gets a SIGIO when something comes (`O_ASYNC`); 0: none does.
+    pub signals: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -448,6 +501,32 @@ pub struct Books {
     /// TCP listeners, as the server has reported them; at most
     /// [`LISTENERS_MAX`](crate::shm::LISTENERS_MAX).
     pub listeners: Vec<Listening>,
+    /// Of a server whose processes are all in one log, what they share besides.
+    pub family: Option<Family>,
+}
+
+/// What [`crate::group::Group`] says of a family's processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Family {
+    pub last_conn: u32,
+    pub last_thread: u32,
+    pub latest: [i64; CLOCKS],
+    pub offsets: [i64; CLOCKS],
+    /// In order of place.
+    pub processes: Vec<Kin>,
+    /// Numbers of running threads, in order, and the place of each one's process, plus one.
+    pub owners: Vec<(u16, u32)>,
+}
+
+/// A process of a family, as [`crate::group::Process`] has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kin {
+    pub place: u32,
+    pub pid: i32,
+    pub first: u32,
+    pub threads: u32,
+    pub at_end: u32,
+    pub control: u64,
 }
 
 /// A listener, as `shm::Listener` has it.
@@ -457,6 +536,7 @@ pub struct Listening {
     pub backlog: i32,
     pub addr_len: u32,
     pub addr: [u8; 32],
+    pub pid: i32,
 }
 
 impl Books {
@@ -482,4 +562,6 @@ pub struct Connection {
     pub keep_cap: u64,
     pub pid: i32,
     pub eof: u32,
+    /// Of a family: which processes hold it, one bit each, by their places.
+    pub holders: [u64; HOLDER_WORDS],
 }

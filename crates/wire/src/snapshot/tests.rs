@@ -24,7 +24,7 @@ fn thread() -> Thread {
     }
 }
 
-fn small() -> Description {
+fn process() -> Process {
     let ids = Ids {
         users: [0; 4],
         groups: [0; 4],
@@ -32,13 +32,13 @@ fn small() -> Description {
         capabilities: [0; 5],
         secure_bits: 0,
     };
-    let process = Process {
+    Process {
         pid: 7,
         executable: b"/bin/true".to_vec(),
         directory: b"/".to_vec(),
         umask: 0o22,
-        leads_session: false,
-        leads_group: false,
+        session: 0,
+        group: 0,
         dumpable: true,
         no_new_privs: false,
         thp_disabled: false,
@@ -52,7 +52,10 @@ fn small() -> Description {
         vdso: Vec::new(),
         pending: Vec::new(),
         timers: vec![timer(1), timer(4)],
-    };
+    }
+}
+
+fn small() -> Description {
     let area = |start, backing| {
         let advice = Advice::default();
         Area { start, end: start + 4 * PAGE, prot: 3, advice, backing }
@@ -60,15 +63,24 @@ fn small() -> Description {
     let object = Object { name: Vec::new(), size: PAGE, seals: 0, is_external: false };
     let pipe = |writes| FileKind::Pipe { pipe: 0, writes, capacity: 65536 };
     let pair = |shut, unread| FileKind::Pair { pair: 0, kind: 1, shut, unread };
-    let file = |kind| OpenFile { flags: 0, kind };
+    let file = |kind| OpenFile { flags: 0, kind, signals: 7 };
     let descriptor = |number| Descriptor { number, close_on_exec: false, file: number };
-    Description {
-        process,
+    let lock =
+        Lock { number: 3, owner: LockOwner::Process, is_exclusive: true, start: 4, last: Some(7) };
+    let member = Member {
+        parent: 0,
+        process: process(),
         threads: vec![thread()],
         areas: vec![
             area(0x10000, Backing::Anonymous),
             area(0x20000, Backing::Object { object: 0, offset: 0 }),
         ],
+        descriptors: (0..5).map(descriptor).collect(),
+        watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
+        locks: vec![lock],
+    };
+    Description {
+        members: vec![member],
         objects: vec![object],
         files: vec![
             file(pipe(false)),
@@ -77,18 +89,28 @@ fn small() -> Description {
             file(pair(0, 9)),
             file(pair(2, 0)),
         ],
-        descriptors: (0..5).map(descriptor).collect(),
-        watches: vec![Watch { set: 2, target: 0, events: 1, data: 9 }],
-        locks: vec![Lock {
-            number: 3,
-            owner: LockOwner::Process,
-            is_exclusive: true,
-            start: 4,
-            last: Some(7),
-        }],
+        last_pid: 0,
         books: Some(books()),
         state: state(),
     }
+}
+
+/// The first process of a namespace, its child, and the child of that.
+fn family() -> Description {
+    let mut all = small();
+    let mut add = |parent, pid, session, group| {
+        let mut member = small().members.remove(0);
+        (member.parent, member.threads[0].tid) = (parent, pid);
+        let process = &mut member.process;
+        (process.pid, process.session, process.group) = (pid, session, group);
+        all.members.push(member);
+    };
+    add(0, 1, 0, 0);
+    add(0, 5, 5, 5);
+    add(1, 9, 5, 9);
+    all.members.remove(0);
+    all.last_pid = 12;
+    all
 }
 
 fn timer(number: u32) -> Timer {
@@ -123,7 +145,9 @@ fn books() -> Books {
         keep_cap: PAGE,
         pid: 7,
         eof: 0,
+        holders: [5, 0, 0, 1],
     };
+    let kin = |place, pid| Kin { place, pid, first: 3, threads: 2, at_end: 1, control: 0x11000 };
     Books {
         log_from: 800,
         control: 0x11000,
@@ -133,7 +157,14 @@ fn books() -> Books {
         forks: 0,
         takes_turns: true,
         connections: vec![connection(1), connection(CONNS_MAX as u32 + 2)],
-        listeners: vec![Listening { fd: 6, backlog: 511, addr_len: 16, addr: [2; 32] }],
+        listeners: vec![Listening { fd: 6, backlog: 511, addr_len: 16, addr: [2; 32], pid: 7 }],
+        family: Some(Family {
+            last_conn: 9,
+            last_thread: 8,
+            processes: vec![kin(0, 7), kin(4, 9)],
+            owners: vec![(0, 1), (8, 5)],
+            ..Family::default()
+        }),
     }
 }
 
@@ -142,7 +173,7 @@ fn image() -> Vec<u8> {
     writer.chunk(Holds::State { entry: 1, offset: 4000 }, b"a state").unwrap();
     writer.chunk(Holds::File { file: 0, offset: 0 }, b"in the pipe").unwrap();
     writer.chunk(Holds::Object { object: 0, offset: 0 }, &[1; 100]).unwrap();
-    writer.chunk(Holds::Pages { address: 0x11000 }, &[2; 2 * PAGE as usize]).unwrap();
+    writer.chunk(Holds::Pages { member: 0, address: 0x11000 }, &[2; 2 * PAGE as usize]).unwrap();
     writer.end().unwrap()
 }
 
@@ -169,7 +200,7 @@ fn an_image_is_read_as_it_was_written() {
     assert_eq!((holds, bytes), (Holds::File { file: 0, offset: 0 }, &b"in the pipe"[..]));
     assert_eq!(reader.chunk().unwrap().1, [1; 100]);
     let (holds, bytes) = reader.chunk().unwrap();
-    assert_eq!((holds, bytes.len()), (Holds::Pages { address: 0x11000 }, 8192));
+    assert_eq!((holds, bytes.len()), (Holds::Pages { member: 0, address: 0x11000 }, 8192));
     assert_eq!(reader.chunk().unwrap().0, Holds::End);
     assert!(reader.chunk().is_err());
 }
@@ -195,6 +226,7 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
         (Limits { chunk_bytes: 4096, ..all }, "chunk_bytes"),
         (Limits { description_bytes: 10, ..all }, "description_bytes"),
         (Limits { memory_bytes: 5000, ..all }, "memory_bytes"),
+        (Limits { members: 0, ..all }, "members"),
         (Limits { threads: 0, ..all }, "threads"),
         (Limits { areas: 1, ..all }, "areas"),
         (Limits { descriptors: 2, ..all }, "descriptors"),
@@ -213,27 +245,27 @@ fn what_exceeds_a_limit_is_refused_by_its_name() {
 fn a_description_that_makes_no_sense_is_refused() {
     type Harm = fn(&mut Description);
     let harms: [Harm; 35] = [
-        |d| d.threads.clear(),
-        |d| d.threads[0].tid = 8,
-        |d| d.threads.push(d.threads[0].clone()),
-        |d| d.areas[0].end += 1,
-        |d| d.areas.swap(0, 1),
-        |d| d.areas[1].end = 1 << 48,
-        |d| d.areas[1].backing = Backing::Object { object: 1, offset: 0 },
-        |d| d.process.directory = b"tmp".to_vec(),
-        |d| d.process.executable = b"/a\0b".to_vec(),
-        |d| d.descriptors[1].number = 0,
-        |d| d.descriptors[1].file = 5,
-        |d| d.watches[0].set = 1,
+        |d| d.members[0].threads.clear(),
+        |d| d.members[0].threads[0].tid = 8,
+        |d| d.members[0].threads.push(thread()),
+        |d| d.members[0].areas[0].end += 1,
+        |d| d.members[0].areas.swap(0, 1),
+        |d| d.members[0].areas[1].end = 1 << 48,
+        |d| d.members[0].areas[1].backing = Backing::Object { object: 1, offset: 0 },
+        |d| d.members[0].process.directory = b"tmp".to_vec(),
+        |d| d.members[0].process.executable = b"/a\0b".to_vec(),
+        |d| d.members[0].descriptors[1].number = 0,
+        |d| d.members[0].descriptors[1].file = 5,
+        |d| d.members[0].watches[0].set = 1,
         |d| d.files.push(d.files[3].clone()),
         |d| d.files[4].kind = FileKind::Pair { pair: 0, kind: 2, shut: 0, unread: 0 },
         |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 3, shut: 0, unread: 0 },
         |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 5, shut: 0, unread: 1 },
         |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 1, shut: 4, unread: 1 },
-        |d| d.process.timers.swap(0, 1),
-        |d| d.process.timers[0].notify = 3,
-        |d| d.locks[0].number = 5,
-        |d| d.locks[0].last = Some(3),
+        |d| d.members[0].process.timers.swap(0, 1),
+        |d| d.members[0].process.timers[0].notify = 3,
+        |d| d.members[0].locks[0].number = 5,
+        |d| d.members[0].locks[0].last = Some(3),
         |d| d.books.iter_mut().for_each(|it| it.log_from = 801),
         |d| d.books.iter_mut().for_each(|it| it.log_from = 1 << 63),
         |d| d.books.iter_mut().for_each(|it| it.connections[0].state = 4),
@@ -257,9 +289,9 @@ fn a_description_that_makes_no_sense_is_refused() {
         assert!(matches!(found, Err(ImageError::Malformed(_))), "{index}: {found:?}");
     }
     let refused = [
-        (Holds::Pages { address: 0x20000 }, PAGE),
-        (Holds::Pages { address: 0x13000 }, 2 * PAGE),
-        (Holds::Pages { address: u64::MAX - PAGE + 1 }, PAGE),
+        (Holds::Pages { member: 0, address: 0x20000 }, PAGE),
+        (Holds::Pages { member: 0, address: 0x13000 }, 2 * PAGE),
+        (Holds::Pages { member: 0, address: u64::MAX - PAGE + 1 }, PAGE),
         (Holds::File { file: 1, offset: 0 }, 1),
         (Holds::File { file: 0, offset: u64::MAX }, 1),
         (Holds::File { file: 3, offset: 8 }, 2),
@@ -272,6 +304,71 @@ fn a_description_that_makes_no_sense_is_refused() {
     for (holds, len) in refused {
         assert!(check::chunk(&small(), holds, len).is_err(), "{holds:?}");
     }
+}
+
+#[test]
+fn a_family_is_read_as_it_was_written() {
+    let pages = |member, address| Holds::Pages { member, address };
+    let mut writer = Writer::begin(Vec::new(), &KEY, Limits::default(), &family()).unwrap();
+    writer.chunk(Holds::State { entry: 1, offset: 4000 }, b"a state").unwrap();
+    for (byte, member) in (0..3).map(|it| (it, u32::from(it))) {
+        writer.chunk(pages(member, 0x11000), &[byte; PAGE as usize]).unwrap();
+    }
+    let image = writer.end().unwrap();
+    let mut reader = Reader::begin(&image[..], &KEY, Limits::default()).unwrap();
+    assert_eq!(*reader.description(), family());
+    assert_eq!(reader.chunk().unwrap().1, b"a state");
+    for (byte, member) in (0..3).map(|it| (it, u32::from(it))) {
+        let (holds, bytes) = reader.chunk().unwrap();
+        assert_eq!((holds, bytes), (pages(member, 0x11000), &[byte; PAGE as usize][..]));
+    }
+    assert_eq!(reader.chunk().unwrap().0, Holds::End);
+    assert!(check::chunk(&family(), pages(3, 0x11000), PAGE).is_err());
+}
+
+#[test]
+fn a_family_that_cannot_be_one_is_refused() {
+    type Harm = fn(&mut Description);
+    let number = |d: &mut Description, member: usize, pid| {
+        (d.members[member].process.pid, d.members[member].process.group) = (pid, pid);
+        d.members[member].threads[0].tid = pid;
+    };
+    let harms: [(&str, Harm); 10] = [
+        ("the first process has a parent", |d| d.members[0].parent = 1),
+        ("a process comes before its parent", |d| d.members[1].parent = 1),
+        ("a process comes before its parent", |d| d.members[1].parent = 2),
+        ("cannot have its session", |d| d.members[1].process.session = 4),
+        ("cannot have its session", |d| d.members[1].process.group = 9),
+        ("cannot have its session", |d| d.members[2].process.session = 0),
+        ("cannot have its session", |d| d.members[2].process.group = 8),
+        ("cannot have its session", |d| d.members[0].process.session = 5),
+        ("no process has been given", |d| d.last_pid = 1 << 22),
+        ("there is no process", |d| d.members.clear()),
+    ];
+    let found = |bad: &Description| {
+        let bytes = postcard::to_allocvec(bad).unwrap();
+        parse(&bytes, &Limits::default()).expect_err("it makes no sense").to_string()
+    };
+    for (why, harm) in harms {
+        let mut bad = family();
+        harm(&mut bad);
+        assert!(found(&bad).contains(why), "{why}: {}", found(&bad));
+    }
+    for (member, pid, why) in [
+        (0, 7, "the first of several processes has another number"),
+        (2, 1, "two threads have one number"),
+        (1, 0, "cannot have its session"),
+    ] {
+        let mut bad = family();
+        number(&mut bad, member, pid);
+        assert!(found(&bad).contains(why), "{pid}: {}", found(&bad));
+    }
+    let mut keeper = small();
+    keeper.members[0].threads.push(Thread { tid: 1, ..thread() });
+    assert!(found(&keeper).contains("no thread has that number"));
+    number(&mut keeper, 0, 1);
+    keeper.members[0].threads.truncate(1);
+    assert!(check::description(&keeper, &Limits::default()).is_ok());
 }
 
 proptest! {
@@ -304,7 +401,7 @@ fn state_comes_first_and_all_of_it() {
     ] {
         let mut writer = begin();
         chunks.iter().for_each(|bytes| put(&mut writer, bytes));
-        writer.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize]).unwrap();
+        writer.chunk(Holds::Pages { member: 0, address: 0x11000 }, &[2; PAGE as usize]).unwrap();
         if more {
             put(&mut writer, &rest);
         }
@@ -326,7 +423,7 @@ fn what_is_longer_than_a_chunk_comes_in_pieces() {
     let (state, object) =
         (|offset| Holds::State { entry: 1, offset }, |offset| Holds::Object { object: 0, offset });
     writer.chunk(state(0), &bytes[PAGE as usize - 7..][..7]).unwrap();
-    let pages = |offset| Holds::Pages { address: 0x11000 + offset };
+    let pages = |offset| Holds::Pages { member: 0, address: 0x11000 + offset };
     writer.chunk(object(0), &bytes).unwrap();
     writer.chunk(pages(0), &bytes).unwrap();
     let image = writer.end().unwrap();
@@ -368,7 +465,7 @@ fn positions_in_files_may_be_anywhere_below_the_limit() {
         for kind in files(position) {
             let mut it = small();
             it.files[2].kind = kind;
-            it.watches.clear();
+            it.members[0].watches.clear();
             let bytes = postcard::to_allocvec(&it).unwrap();
             let found = parse(&bytes, &Limits::default());
             assert_eq!(found.is_ok(), is_good, "{:?}: {found:?}", it.files[2].kind);
@@ -387,18 +484,18 @@ fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
     assert!(matches!(found, Err(ImageError::Malformed("a chunk is empty"))), "{found:?}");
     let mut long = begin();
     for _ in 0..1000 {
-        long.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize]).unwrap();
+        long.chunk(Holds::Pages { member: 0, address: 0x11000 }, &[2; PAGE as usize]).unwrap();
     }
     let found = read(&long.end().unwrap(), &KEY, limits);
     assert!(matches!(found, Err(ImageError::TooMuch("memory_bytes"))), "{found:?}");
     let mut writer = Writer::begin(Vec::new(), &KEY, limits, &stateless).unwrap();
     let page = |writer: &mut Writer<Vec<u8>>| {
-        writer.chunk(Holds::Pages { address: 0x11000 }, &[2; PAGE as usize])
+        writer.chunk(Holds::Pages { member: 0, address: 0x11000 }, &[2; PAGE as usize])
     };
     (0..256).for_each(|_| page(&mut writer).unwrap());
     assert!(matches!(page(&mut writer), Err(ImageError::TooMuch("memory_bytes"))));
     let mut groups = small();
-    groups.process.ids.further_groups = vec![7; GROUPS_MAX + 1];
+    groups.members[0].process.ids.further_groups = vec![7; GROUPS_MAX + 1];
     let found = Writer::begin(Vec::new(), &KEY, limits, &groups).err();
     assert!(matches!(found, Some(ImageError::TooMuch("groups"))), "{found:?}");
 }

@@ -152,10 +152,7 @@ impl BackupDaemon<'_, '_> {
             }
             Fault::Outgrown | Fault::Cut => node.set_put_off(reason, REJOINS),
             _ => {
-                let remedy = match node.config.server.run.is_family() {
-                    true => advice::alone_for_good(),
-                    false => advice::after_giving_up(state, reason),
-                };
+                let remedy = advice::after_giving_up(state, reason);
                 node.set_state(Role::Backup, state, reason, &remedy);
             }
         }

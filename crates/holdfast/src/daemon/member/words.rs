@@ -41,10 +41,7 @@ impl MemberContext<'_> {
 
     /// Notes that this member's server runs alone for `reason`: the other member can join.
     pub fn set_alone(&mut self, reason: &str) {
-        let remedy = match self.config.server.run.is_family() {
-            true => advice::alone_for_good(),
-            false => advice::alone(reason, &self.other.name),
-        };
+        let remedy = advice::alone(reason, &self.other.name);
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
     }
 

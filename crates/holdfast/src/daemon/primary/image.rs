@@ -199,8 +199,9 @@ impl Taking {
             is_off: Arc::clone(&self.is_off),
             external,
         };
-        let preparation = self.prepare(server.pid(), &options)?;
-        let mut still = server.stand_still(takes_turns);
+        let processes = server.processes();
+        let preparation = self.prepare(&processes, &options)?;
+        let mut still = server.stand_still(&processes, takes_turns);
         still.copy_unacked(slow);
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
@@ -215,9 +216,13 @@ impl Taking {
     }
 
     /// Copies most of the memory and files while the server runs, so that the freeze is short.
-    fn prepare<'a>(&self, pid: u32, options: &'a Options) -> Result<Preparation<'a>, String> {
+    fn prepare<'a>(
+        &self,
+        processes: &[u32],
+        options: &'a Options,
+    ) -> Result<Preparation<'a>, String> {
         let said = |error: SnapshotError| error.to_string();
-        let mut preparation = Preparation::begin(pid, options).map_err(said)?;
+        let mut preparation = Preparation::begin(processes, options).map_err(said)?;
         for _ in 0..ROUNDS_MAX {
             // Files first: what the server changes in its memory meanwhile, the round of pages
             // copies afterwards.

@@ -23,9 +23,8 @@ type Part = (Status, u64, u64);
 /// Bytes of a file that are hashed at once.
 const PIECE: u64 = 1 << 20;
 
-/// What is known about a process's areas, kept from before the freeze into it.
-pub(in super::super) struct Areas<'a> {
-    pid: u32,
+/// What the looks at all processes of a family share, kept from before the freeze into it.
+pub(in super::super) struct Common<'a> {
     key: HashKey,
     external: &'a External,
     pub mounts: Mounts,
@@ -33,33 +32,56 @@ pub(in super::super) struct Areas<'a> {
     left: u64,
     /// Hashes of the mapped parts of files.
     hashes: BTreeMap<Part, u64>,
+}
+
+impl<'a> Common<'a> {
+    /// `bytes_max` is the most bytes of files that may be compared.
+    pub fn new(key: HashKey, bytes_max: u64, external: &'a External) -> Result<Self> {
+        let mounts = Mounts::read().doing("what is mounted")?;
+        Ok(Self { key, external, mounts, left: bytes_max, hashes: BTreeMap::new() })
+    }
+}
+
+/// What is known about a process's areas, kept from before the freeze into it.
+pub(in super::super) struct Areas {
+    pid: u32,
     mappings: Vec<Mapping>,
     flags: BTreeMap<u64, Vec<String>>,
 }
 
-/// Areas as they are now.
+/// Areas of a process as they are now.
 #[derive(Default)]
 pub(in super::super) struct Found {
     pub areas: Vec<Area>,
     /// Private mappings of files that are gone, by their start: the ranges in
     /// which the file has data.
     pub whole: BTreeMap<u64, Vec<(u64, u64)>>,
-    pub objects: Vec<Object>,
-    /// File of each shared object, and a path under /proc by which it can be
-    /// opened.
-    pub object_files: Vec<(FileId, String)>,
-    numbers: BTreeMap<FileId, u32>,
-    /// Bytes that shared memory takes.
-    pub object_bytes: u64,
 }
 
-impl<'a> Areas<'a> {
-    /// `bytes_max` is the most bytes of files that may be compared.
-    pub fn new(pid: u32, key: HashKey, bytes_max: u64, external: &'a External) -> Result<Self> {
-        let (hashes, flags) = (BTreeMap::new(), BTreeMap::new());
-        let mounts = Mounts::read().doing("what is mounted")?;
-        let (mappings, left) = (Vec::new(), bytes_max);
-        Ok(Self { pid, key, external, mounts, left, hashes, mappings, flags })
+/// The shared memory that was found in a family.
+#[derive(Default)]
+pub(in super::super) struct Objects {
+    pub objects: Vec<Object>,
+    /// File of each of them, and a path under /proc by which it can be opened.
+    pub files: Vec<(FileId, String)>,
+    numbers: BTreeMap<FileId, u32>,
+    /// Bytes that they take.
+    pub bytes: u64,
+}
+
+/// One look at all areas of a process.
+struct Look<'l, 'a> {
+    pid: u32,
+    common: &'l mut Common<'a>,
+    objects: &'l mut Objects,
+    found: Found,
+    patience: Patience,
+    refusals: &'l mut Refusals,
+}
+
+impl Areas {
+    pub const fn new(pid: u32) -> Self {
+        Self { pid, mappings: Vec::new(), flags: BTreeMap::new() }
     }
 
     pub fn mappings(&self) -> &[Mapping] {
@@ -78,39 +100,42 @@ impl<'a> Areas<'a> {
     }
 
     /// Looks again; costs little if nothing has changed.
-    pub fn look(&mut self, patience: Patience, refusals: &mut Refusals) -> Result<Found> {
+    pub fn look(
+        &mut self,
+        common: &mut Common<'_>,
+        objects: &mut Objects,
+        patience: Patience,
+        refusals: &mut Refusals,
+    ) -> Result<Found> {
         self.refresh()?;
-        let mut found = Found::default();
-        for mapping in &self.mappings.clone() {
+        let (pid, found) = (self.pid, Found::default());
+        let mut look = Look { pid, common, objects, found, patience, refusals };
+        for mapping in &self.mappings {
             patience.check()?;
-            let flags = self.flags.get(&mapping.start).cloned().unwrap_or_default();
+            let flags = self.flags.get(&mapping.start).map_or(&[][..], Vec::as_slice);
             // The kernel's own areas have flags of their own.
             if !mapping.name.starts_with(b"[v") {
-                refuse_flags(&flags, refusals);
+                refuse_flags(flags, look.refusals);
             }
             let backing = match mapping.is_shared {
-                true => self.shared(mapping, &flags, &mut found, refusals)?,
-                false => self.private(mapping, &flags, &mut found, (patience, refusals))?,
+                true => look.shared(mapping, flags)?,
+                false => look.private(mapping, flags)?,
             };
             let Some(backing) = backing else { continue };
-            found.areas.push(Area {
+            look.found.areas.push(Area {
                 start: mapping.start,
                 end: mapping.end,
                 prot: mapping.prot,
-                advice: advice(&flags),
+                advice: advice(flags),
                 backing,
             });
         }
-        Ok(found)
+        Ok(look.found)
     }
+}
 
-    fn private(
-        &mut self,
-        mapping: &Mapping,
-        flags: &[String],
-        found: &mut Found,
-        (patience, refusals): (Patience, &mut Refusals),
-    ) -> Result<Option<Backing>> {
+impl Look<'_, '_> {
+    fn private(&mut self, mapping: &Mapping, flags: &[String]) -> Result<Option<Backing>> {
         let name = &mapping.name[..];
         let grows = flags.iter().any(|flag| flag == "gd");
         Ok(Some(match name {
@@ -120,82 +145,79 @@ impl<'a> Areas<'a> {
             b"" | b"[heap]" | b"[stack]" | b"/dev/zero" => Backing::Anonymous,
             _ if name.starts_with(b"[anon:") => Backing::Anonymous,
             _ if name.starts_with(b"/") => {
-                if mapping.device != self.mounts.memory && self.is_strange(mapping, refusals) {
+                if mapping.device != self.common.mounts.memory && self.is_strange(mapping) {
                     return Ok(None);
                 }
                 if let Some((path, status)) = named(mapping) {
                     let (path, offset) = (path.to_vec(), mapping.offset);
-                    let hash = self.hash(mapping, status, patience)?;
+                    let hash = self.hash(mapping, status)?;
                     return Ok(Some(Backing::Private { path, offset, hash }));
                 }
-                let data = data_of(&link_of(self.pid, mapping), mapping, patience)?;
-                found.whole.insert(mapping.start, data);
+                let data = data_of(&link_of(self.pid, mapping), mapping, self.patience)?;
+                self.found.whole.insert(mapping.start, data);
                 Backing::Anonymous
             }
             _ => {
-                refusals.add(format!("it maps {}", shown(name)));
+                self.refusals.add(format!("it maps {}", shown(name)));
                 return Ok(None);
             }
         }))
     }
 
-    fn is_strange(&self, mapping: &Mapping, refusals: &mut Refusals) -> bool {
-        let strange = self.mounts.strange_device(mapping.device);
+    fn is_strange(&mut self, mapping: &Mapping) -> bool {
+        let strange = self.common.mounts.strange_device(mapping.device);
         if let Some(kind) = strange {
             let name = shown(&mapping.name);
-            refusals.add(format!("it maps {name}, in a file system like {kind}"));
+            self.refusals.add(format!("it maps {name}, in a file system like {kind}"));
         }
         strange.is_some()
     }
 
     /// The hash of a mapped part of a file: of what is mapped, whatever its name means
     /// by now.
-    fn hash(&mut self, mapping: &Mapping, status: Status, patience: Patience) -> Result<u64> {
+    fn hash(&mut self, mapping: &Mapping, status: Status) -> Result<u64> {
         let (offset, len) = (mapping.offset, mapping.end - mapping.start);
         let part = (status, offset, len);
-        if let Some(known) = self.hashes.get(&part) {
+        if let Some(known) = self.common.hashes.get(&part) {
             return Ok(*known);
         }
         let what = || format!("the file {}", shown(&mapping.name));
         let file = names::read_link(&link_of(self.pid, mapping)).doing(what())?;
         let size = file.metadata().doing(what())?.len();
-        let left = self.left.checked_sub(len.min(size.saturating_sub(offset)));
+        let left = self.common.left.checked_sub(len.min(size.saturating_sub(offset)));
         let Some(left) = left else {
             return refuse("it maps more of files than the limit of memory_bytes");
         };
-        self.left = left;
-        let hash = hash_of_part(&file, offset, len, &self.key, patience)?;
-        self.hashes.insert(part, hash);
+        self.common.left = left;
+        let hash = hash_of_part(&file, offset, len, &self.common.key, self.patience)?;
+        self.common.hashes.insert(part, hash);
         Ok(hash)
     }
 
-    fn shared(
-        &self,
-        mapping: &Mapping,
-        flags: &[String],
-        found: &mut Found,
-        refusals: &mut Refusals,
-    ) -> Result<Option<Backing>> {
+    fn shared(&mut self, mapping: &Mapping, flags: &[String]) -> Result<Option<Backing>> {
         let name = &mapping.name[..];
         let offset = mapping.offset;
         if name.starts_with(b"/SYSV") {
-            refusals.add("it has SysV shared memory");
+            self.refusals.add("it has SysV shared memory");
             return Ok(None);
         }
-        if let Some(name) = memory_file(name).filter(|_| mapping.device == self.mounts.memory) {
+        if let Some(name) =
+            memory_file(name).filter(|_| mapping.device == self.common.mounts.memory)
+        {
             let link = link_of(self.pid, mapping);
-            let object = found.object(name, &link, self.external, &self.mounts)?;
+            let object =
+                self.objects.number(name, &link, self.common.external, &self.common.mounts)?;
             return Ok(object.map(|object| Backing::Object { object, offset }));
         }
         if name.starts_with(b"anon_inode:[io_uring]") {
-            refusals.add("it uses io_uring");
+            self.refusals.add("it uses io_uring");
             return Ok(None);
         }
         let Some((path, _)) = named(mapping) else {
-            refusals.add(format!("it shares a mapping of {}", shown(name)));
+            self.refusals.add(format!("it shares a mapping of {}", shown(name)));
             return Ok(None);
         };
-        if self.is_strange(mapping, refusals) {
+        if self.is_strange(mapping) {
             return Ok(None);
         }
         // A process that may write and does not now may ask for it later.
@@ -212,10 +234,10 @@ fn named(mapping: &Mapping) -> Option<(&[u8], Status)> {
     (same && found.is_file()).then_some((path, found))
 }
 
-impl Found {
+impl Objects {
     /// The number of the shared memory behind a link under /proc; `None` if
     /// something else is there by now.
-    pub fn object(
+    pub fn number(
         &mut self,
         name: &[u8],
         link: &str,
@@ -233,11 +255,11 @@ impl Found {
         }
         let is_external = external.memory.contains(&id);
         if !is_external {
-            self.object_bytes += allocated(&metadata);
+            self.bytes += allocated(&metadata);
         }
         let (name, size, seals) = (name.to_vec(), metadata.len(), seals(&file));
         self.objects.push(Object { name, size, seals, is_external });
-        self.object_files.push((id, link.to_owned()));
+        self.files.push((id, link.to_owned()));
         let number = (self.objects.len() - 1) as u32;
         self.numbers.insert(id, number);
         Ok(Some(number))

@@ -1,47 +1,60 @@
 //! Open files and the descriptors that name them.
 
-use super::super::bounds::{Patience, list};
+use super::super::bounds::Patience;
 use super::super::error::{Doing, Result, SnapshotError};
 use super::super::names::{self, Mounts};
 use super::super::precopy;
 use super::super::state::{Writing, collect};
-use super::areas::{Found, allocated, memory_file};
+use super::areas::{Found, Objects, allocated, memory_file};
+use super::fdinfo::{Identity, event, field, flags_of, identity, info_of, timer};
 use super::inotify::watched;
 use super::pairs::{Pairs, is_end};
+use super::same::Open;
 use super::written::Written;
 use super::{Refusals, locks, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
-use holdfast_wire::snapshot::{Backing, Descriptor, FileKind, Lock, OpenFile, Watch, Watched};
-use std::cmp::Ordering;
+use crate::sockopt::checked;
+use holdfast_wire::snapshot::{
+    Backing, Descriptor, FileKind, Lock, LockOwner, OpenFile, Watch, Watched,
+};
+use libc::c_int;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
-/// Type of the comparison for kcmp(2).
-const KCMP_FILE: u32 = 0;
+/// Commands of fcntl(2): who gets a file's signals, and which signal, if not `SIGIO`.
+const F_GETOWN_EX: c_int = 16;
+const F_GETSIG: c_int = 11;
+/// The owner is a process.
+const F_OWNER_PID: c_int = 1;
 /// Permitted mode bits of an unlinked file: a set-uid bit is for programs with a
 /// name.
 const MODE: u32 = 0o777;
 
-/// All descriptors of a stopped process.
+/// What one process has of the open files.
 #[derive(Default)]
-pub(in super::super) struct Descriptors {
-    pub files: Vec<OpenFile>,
+pub(in super::super) struct Held {
     pub descriptors: Vec<Descriptor>,
     pub watches: Vec<Watch>,
     pub locks: Vec<Lock>,
+}
+
+/// All open files of a family.
+#[derive(Default)]
+pub(in super::super) struct Opened {
+    pub files: Vec<OpenFile>,
     /// Contents of pipes and pairs of sockets, by the file that reads.
     pub contents: Vec<(u32, Vec<u8>)>,
-    /// Connections about which nothing is known yet.
-    pub later: Vec<u32>,
+    /// Connections about which nothing is known yet: a process's index, and its descriptor.
+    pub later: Vec<(u32, u32)>,
     /// Unlinked files whose content has to be copied.
     pub unlinked: Vec<Unlinked>,
     /// Bytes that these files take.
@@ -70,21 +83,12 @@ impl Unlinked {
     }
 }
 
-/// Mount and number of a file, as /proc gives them together with its flags.
-type Identity = (Option<u64>, Option<u64>);
-
-fn identity(info: &str) -> Identity {
-    let number = |name| field(info, name).and_then(|found| found.parse().ok());
-    (number("mnt_id:"), number("ino:"))
-}
-
-/// What is looked at, as which user, and for how long.
+/// How it is looked at, and for how long.
 pub(in super::super) struct Look<'a> {
-    pub pid: u32,
+    /// The image's processes.
+    pub pids: &'a [u32],
     pub external: &'a External,
     pub mounts: &'a Mounts,
-    /// User whose files the server opens.
-    pub user: u32,
     /// See [`crate::snapshot::Options::shares_files`] and its neighbour.
     pub shares_files: bool,
     pub state_dirs: &'a [PathBuf],
@@ -95,6 +99,16 @@ impl Look<'_> {
     fn is_state(&self, path: &Path) -> bool {
         self.state_dirs.iter().any(|folder| path.starts_with(folder))
     }
+}
+
+/// Whose descriptors are looked at.
+pub(in super::super) struct Who {
+    pub index: u32,
+    pub pid: u32,
+    /// User whose files it opens.
+    pub user: u32,
+    /// Its connections, about which nothing is asked.
+    pub connections: BTreeSet<u32>,
 }
 
 /// One descriptor as it was found.
@@ -109,39 +123,6 @@ struct Entry {
     position: u64,
 }
 
-/// An open file in the kernel's order, so that one among millions is found in a few
-/// steps.
-struct Open {
-    pid: u32,
-    number: u32,
-}
-
-impl Ord for Open {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let (pid, a, b) = (self.pid, self.number, other.number);
-        // SAFETY: plain numbers.
-        match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) } {
-            0 => Ordering::Equal,
-            1 => Ordering::Less,
-            _ => Ordering::Greater,
-        }
-    }
-}
-
-impl PartialOrd for Open {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Open {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Open {}
-
 /// Which ends of a pipe were found, and what is known about it.
 struct Pipe {
     number: u32,
@@ -151,69 +132,34 @@ struct Pipe {
     holds: bool,
 }
 
-pub(in super::super) struct Reader<'a> {
+/// The files of a family, of whose processes one after the other is looked at.
+pub(in super::super) struct Files<'a> {
     look: Look<'a>,
-    pidfd: OwnedFd,
-    connections: BTreeSet<u32>,
     refusals: &'a mut Refusals,
-    found: Descriptors,
+    found: Opened,
     /// Files that may be the same open file, by file system and number in it.
     alike: BTreeMap<(u64, u64), BTreeMap<Open, u32>>,
     /// Pipes by the kernel's number.
     pipes: BTreeMap<u64, Pipe>,
     pairs: Pairs,
-    watch_lines: Vec<(u32, String)>,
-    inodes: BTreeMap<u32, u64>,
     written: Written,
 }
 
-impl<'a> Reader<'a> {
-    /// Nothing is asked about `connections`.
-    pub fn new(
-        look: Look<'a>,
-        connections: BTreeSet<u32>,
-        refusals: &'a mut Refusals,
-    ) -> Result<Self> {
-        let pidfd = process::pidfd_open(look.pid).doing("opening the server")?;
-        Ok(Self {
+impl<'a> Files<'a> {
+    pub fn new(look: Look<'a>, refusals: &'a mut Refusals) -> Self {
+        Self {
             look,
-            pidfd,
-            connections,
             refusals,
-            found: Descriptors::default(),
+            found: Opened::default(),
             alike: BTreeMap::new(),
             pipes: BTreeMap::new(),
             pairs: Pairs::default(),
-            watch_lines: Vec::new(),
-            inodes: BTreeMap::new(),
             written: Written::default(),
-        })
+        }
     }
 
-    pub fn read(mut self, memory: &mut Found) -> Result<Descriptors> {
-        let folder = format!("/proc/{}/fd", self.look.pid);
-        let entries = fs::read_dir(&folder).doing(folder)?;
-        let mut numbers: Vec<u32> =
-            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-        numbers.sort_unstable();
-        for number in numbers {
-            self.look.patience.check()?;
-            if self.connections.contains(&number) {
-                self.connection(number);
-                continue;
-            }
-            match self.descriptor(number, memory) {
-                // The descriptor was closed since they were listed, because the
-                // process runs.
-                Err(SnapshotError::Step { error, .. }) if is_gone(&error) => {}
-                done => done?,
-            }
-        }
-        if !self.look.external.watches {
-            self.watches()?;
-        }
-        self.pipe_ends();
-        self.pairs.refuse_others(self.refusals);
+    /// Looks at the descriptors of a process whose memory is `memory`.
+    pub fn read(&mut self, who: Who, memory: &Found, objects: &mut Objects) -> Result<Held> {
         for area in &memory.areas {
             if let Backing::Shared { path, writable: true, .. } = &area.backing {
                 let path = Path::new(OsStr::from_bytes(path));
@@ -223,52 +169,130 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+        let pidfd = process::pidfd_open(who.pid).doing("opening the server")?;
+        let (held, own) = (Held::default(), BTreeSet::new());
+        let (watch_lines, inodes) = (Vec::new(), BTreeMap::new());
+        let mut reader = Reader { all: self, who, pidfd, held, own, watch_lines, inodes };
+        reader.read(objects)?;
+        Ok(reader.held)
+    }
+
+    /// All files, once every process has been looked at.
+    pub fn end(mut self) -> Opened {
+        self.pipe_ends();
+        self.pairs.refuse_others(self.refusals);
         if let Some(reason) = self.written.refusal().filter(|_| !self.look.shares_files) {
             self.refusals.add(reason);
         }
-        Ok(self.found)
+        self.found
     }
 
-    fn descriptor(&mut self, number: u32, memory: &mut Found) -> Result<()> {
+    /// Refuses pipes whose other end belongs to another process: they do not
+    /// belong in an image.
+    fn pipe_ends(&mut self) {
+        for (inode, pipe) in &self.pipes {
+            if !pipe.reads || !pipe.writes {
+                self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
+            }
+            self.refusals.add_if(pipe.packets && pipe.holds, "a pipe holds packets (O_DIRECT)");
+        }
+    }
+}
+
+/// A look at one process's descriptors.
+struct Reader<'r, 'a> {
+    all: &'r mut Files<'a>,
+    who: Who,
+    pidfd: OwnedFd,
+    held: Held,
+    /// Files whose locks are known, as far as this process has them.
+    own: BTreeSet<u32>,
+    watch_lines: Vec<(u32, String)>,
+    inodes: BTreeMap<u32, u64>,
+}
+
+impl Reader<'_, '_> {
+    fn read(&mut self, objects: &mut Objects) -> Result<()> {
+        let folder = format!("/proc/{}/fd", self.who.pid);
+        let entries = fs::read_dir(&folder).doing(folder)?;
+        let mut numbers: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.all.look.patience.check()?;
+            match self.one(number, objects) {
+                // The descriptor was closed since they were listed, because the
+                // process runs.
+                Err(SnapshotError::Step { error, .. }) if is_gone(&error) => {}
+                done => done?,
+            }
+        }
+        if self.all.look.external.watches { Ok(()) } else { self.watches() }
+    }
+
+    fn one(&mut self, number: u32, objects: &mut Objects) -> Result<()> {
+        if self.who.connections.contains(&number) {
+            let path = format!("/proc/{}/fd/{number}", self.who.pid);
+            let metadata = fs::metadata(&path).doing(path)?;
+            if metadata.file_type().is_socket() {
+                self.connection(number, &metadata);
+                return Ok(());
+            }
+        }
+        self.descriptor(number, objects)
+    }
+
+    fn descriptor(&mut self, number: u32, objects: &mut Objects) -> Result<()> {
         let Some(entry) = self.entry(number).doing(format!("descriptor {number}"))? else {
             return Ok(());
         };
         self.inodes.insert(number, entry.metadata.ino());
         let path = Path::new(OsStr::from_bytes(&entry.link));
-        collect::note(&mut self.found.writing, &entry.metadata, entry.flags);
-        if !self.look.is_state(path) {
-            self.written.note(number, path, &entry.metadata, entry.flags);
+        collect::note(&mut self.all.found.writing, &entry.metadata, entry.flags);
+        if !self.all.look.is_state(path) {
+            self.all.written.note(number, path, &entry.metadata, entry.flags);
         }
-        let file = match self.known(&entry) {
-            Some(file) => file,
-            None => self.open_file(&entry, memory)?,
+        let file = match self.known(number, &entry.metadata) {
+            Some(file) => {
+                self.further_locks(&entry, file);
+                file
+            }
+            None => self.open_file(&entry, objects)?,
         };
         let close_on_exec = entry.flags & libc::O_CLOEXEC as u32 != 0;
-        self.found.descriptors.push(Descriptor { number, close_on_exec, file });
+        self.held.descriptors.push(Descriptor { number, close_on_exec, file });
         Ok(())
     }
 
-    fn connection(&mut self, number: u32) {
-        let file = self.found.files.len() as u32;
-        let kind = FileKind::Socket(sockets::unknown());
-        self.found.files.push(OpenFile { flags: 0, kind });
-        self.found.descriptors.push(Descriptor { number, close_on_exec: false, file });
-        self.found.later.push(number);
+    /// Notes a connection. What it is, is asked later: it may be closed as long as nobody else
+    /// has it.
+    fn connection(&mut self, number: u32, metadata: &fs::Metadata) {
+        self.all.pairs.is_here(metadata.ino());
+        self.inodes.insert(number, metadata.ino());
+        let file = self.known(number, metadata).unwrap_or_else(|| {
+            let file = self.all.found.files.len() as u32;
+            let kind = FileKind::Socket(sockets::unknown());
+            self.all.found.files.push(OpenFile { flags: 0, kind, signals: 0 });
+            self.note(number, metadata, file);
+            file
+        });
+        self.held.descriptors.push(Descriptor { number, close_on_exec: false, file });
+        self.all.found.later.push((self.who.index, number));
     }
 
     /// Looks at a descriptor; `None` if it is refused because it may not even
     /// be looked at.
     fn entry(&mut self, number: u32) -> io::Result<Option<Entry>> {
-        let path = format!("/proc/{}/fd/{number}", self.look.pid);
-        let info = info_of(self.look.pid, number)?;
+        let path = format!("/proc/{}/fd/{number}", self.who.pid);
+        let info = info_of(self.who.pid, number)?;
         let link = fs::read_link(&path)?.into_os_string().into_vec();
-        let is_given = self.look.external.descriptors.contains(&number);
+        let is_given = self.all.look.external.descriptors.contains(&number);
         if link.starts_with(b"/") && memory_file(&link).is_none() && !is_given {
             let mount = identity(&info).0.unwrap_or(u64::MAX);
-            if let Some(kind) = self.look.mounts.strange(mount) {
+            if let Some(kind) = self.all.look.mounts.strange(mount) {
                 let name = shown(&link);
                 let reason = format!("descriptor {number} is {name}, in a file system like {kind}");
-                self.refusals.add(reason);
+                self.all.refusals.add(reason);
                 return Ok(None);
             }
         }
@@ -277,48 +301,91 @@ impl<'a> Reader<'a> {
         Ok(Some(Entry { number, link, metadata, flags, position, info }))
     }
 
-    /// An open file that was found under another number.
-    fn known(&mut self, entry: &Entry) -> Option<u32> {
-        let id = (entry.metadata.dev(), entry.metadata.ino());
-        let open = Open { pid: self.look.pid, number: entry.number };
-        self.alike.get(&id)?.get(&open).copied()
+    /// An open file that was found under another number, or in another process.
+    fn known(&self, number: u32, metadata: &fs::Metadata) -> Option<u32> {
+        let open = Open { pid: self.who.pid, number };
+        self.all.alike.get(&(metadata.dev(), metadata.ino()))?.get(&open).copied()
     }
 
-    fn open_file(&mut self, entry: &Entry, memory: &mut Found) -> Result<u32> {
-        let file = self.found.files.len() as u32;
-        let kind = self.kind(entry, file, memory)?;
-        let asynchronous = entry.flags & libc::O_ASYNC as u32 != 0;
-        self.refusals.add_if(asynchronous, "it has descriptors that send signals (O_ASYNC)");
+    fn note(&mut self, number: u32, metadata: &fs::Metadata, file: u32) {
+        let open = Open { pid: self.who.pid, number };
+        let id = (metadata.dev(), metadata.ino());
+        self.all.alike.entry(id).or_default().insert(open, file);
+        self.own.insert(file);
+    }
+
+    /// Notes the process's own locks on a file that an earlier process has open, too.
+    fn further_locks(&mut self, entry: &Entry, file: u32) {
+        if self.own.insert(file) {
+            let locks = locks::of(&entry.info, entry.number, entry.flags).into_iter().flatten();
+            self.held.locks.extend(locks.filter(|lock| lock.owner == LockOwner::Process));
+        }
+    }
+
+    fn open_file(&mut self, entry: &Entry, objects: &mut Objects) -> Result<u32> {
+        let file = self.all.found.files.len() as u32;
+        let kind = self.kind(entry, file, objects)?;
+        let signals = match entry.flags & libc::O_ASYNC as u32 {
+            0 => 0,
+            _ => self.signalled(entry.number).doing(format!("descriptor {}", entry.number))?,
+        };
         match locks::of(&entry.info, entry.number, entry.flags) {
-            Some(locks) => self.found.locks.extend(locks),
-            None => self.refusals.add("it has a lease on a file (F_SETLEASE)"),
+            Some(locks) => self.held.locks.extend(locks),
+            None => self.all.refusals.add("it has a lease on a file (F_SETLEASE)"),
         }
         let kind = kind.unwrap_or_else(|| {
             let (number, link) = (entry.number, &entry.link);
             // The reason of a socket was given.
             if !link.starts_with(b"socket:") {
-                self.refusals.add(format!("descriptor {number} is {}", shown(link)));
+                self.all.refusals.add(format!("descriptor {number} is {}", shown(link)));
             }
             FileKind::Epoll
         });
         let flags = entry.flags & !(libc::O_CLOEXEC as u32);
-        self.found.files.push(OpenFile { flags, kind });
-        let id = (entry.metadata.dev(), entry.metadata.ino());
-        let open = Open { pid: self.look.pid, number: entry.number };
-        self.alike.entry(id).or_default().insert(open, file);
+        self.all.found.files.push(OpenFile { flags, kind, signals });
+        self.note(entry.number, &entry.metadata, file);
         Ok(file)
     }
 
+    /// The own number of the process that a file sends its signals; 0: none.
+    fn signalled(&mut self, number: u32) -> io::Result<u32> {
+        let file = self.take(number)?;
+        // `struct f_owner_ex`: what the owner is, and its number.
+        let mut owner: [c_int; 2] = [0; 2];
+        // SAFETY: the kernel writes two ints.
+        let signal = unsafe {
+            checked(libc::fcntl(file.as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()))?;
+            checked(libc::fcntl(file.as_raw_fd(), F_GETSIG))?
+        };
+        let pid = match owner {
+            [_, 0] => return Ok(0),
+            [F_OWNER_PID, pid] if signal == 0 => pid.cast_unsigned(),
+            _ => 0,
+        };
+        if !self.all.look.pids.contains(&pid) {
+            let reason = "it has descriptors that send signals to others (O_ASYNC, F_SETOWN)";
+            self.all.refusals.add(reason);
+            return Ok(0);
+        }
+        process::innermost_tid(pid, pid)
+    }
+
     /// The kind of a file; `None` if it cannot be rebuilt.
-    fn kind(&mut self, entry: &Entry, file: u32, memory: &mut Found) -> Result<Option<FileKind>> {
+    fn kind(
+        &mut self,
+        entry: &Entry,
+        file: u32,
+        objects: &mut Objects,
+    ) -> Result<Option<FileKind>> {
         let link = &entry.link[..];
-        if self.look.external.descriptors.contains(&entry.number) {
+        if self.all.look.external.descriptors.contains(&entry.number) {
             return Ok(Some(FileKind::Given));
         }
         let what = || format!("descriptor {}", entry.number);
         if let Some(name) = memory_file(link) {
-            let path = format!("/proc/{}/fd/{}", self.look.pid, entry.number);
-            let object = memory.object(name, &path, self.look.external, self.look.mounts)?;
+            let path = format!("/proc/{}/fd/{}", self.who.pid, entry.number);
+            let object =
+                objects.number(name, &path, self.all.look.external, self.all.look.mounts)?;
             let position = entry.position;
             return Ok(object.map(|object| FileKind::Memory { object, position }));
         }
@@ -368,16 +435,16 @@ impl<'a> Reader<'a> {
     fn unlinked(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
         let flags = entry.flags.cast_signed();
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_PATH == 0;
-        if !reads && entry.metadata.uid() != self.look.user {
+        if !reads && entry.metadata.uid() != self.who.user {
             let (number, name) = (entry.number, shown(&entry.link));
-            self.refusals.add(format!("descriptor {number} is {name}, which it may not read"));
+            self.all.refusals.add(format!("descriptor {number} is {name}, which it may not read"));
         }
         let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
-        let link = format!("/proc/{}/fd/{}", self.look.pid, entry.number);
+        let link = format!("/proc/{}/fd/{}", self.who.pid, entry.number);
         let identity = identity(&entry.info);
-        self.found.unlinked.push(Unlinked { file, link, identity });
-        self.found.unlinked_bytes += allocated(&entry.metadata);
+        self.all.found.unlinked.push(Unlinked { file, link, identity });
+        self.all.found.unlinked_bytes += allocated(&entry.metadata);
         Some(FileKind::Unlinked {
             folder: path[..end].to_vec(),
             position: entry.position,
@@ -390,9 +457,9 @@ impl<'a> Reader<'a> {
         let end = self.take(entry.number)?;
         // SAFETY: plain numbers.
         let capacity = unsafe { libc::fcntl(end.as_raw_fd(), libc::F_GETPIPE_SZ) };
-        let number = self.pipes.len() as u32;
+        let number = self.all.pipes.len() as u32;
         let fresh = Pipe { number, reads: false, writes: false, packets: false, holds: false };
-        let pipe = self.pipes.entry(entry.metadata.ino()).or_insert(fresh);
+        let pipe = self.all.pipes.entry(entry.metadata.ino()).or_insert(fresh);
         let writes = entry.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         // The kernel says so for the end that writes.
         pipe.packets |= entry.flags & libc::O_DIRECT as u32 != 0;
@@ -401,34 +468,23 @@ impl<'a> Reader<'a> {
         } else if !std::mem::replace(&mut pipe.reads, true) {
             let content = peek_pipe(end.as_fd(), capacity)?;
             pipe.holds = !content.is_empty();
-            self.found.contents.push((file, content));
+            self.all.found.contents.push((file, content));
         }
         let pipe = pipe.number;
         Ok(FileKind::Pipe { pipe, writes, capacity: capacity.max(0) as u32 })
-    }
-
-    /// Refuses pipes whose other end belongs to another process: they do not
-    /// belong in an image.
-    fn pipe_ends(&mut self) {
-        for (inode, pipe) in &self.pipes {
-            if !pipe.reads || !pipe.writes {
-                self.refusals.add(format!("it has one end of a pipe alone (pipe:[{inode}])"));
-            }
-            self.refusals.add_if(pipe.packets && pipe.holds, "a pipe holds packets (O_DIRECT)");
-        }
     }
 
     fn socket(&mut self, entry: &Entry, file: u32) -> io::Result<Option<FileKind>> {
         let (fd, number) = (self.take(entry.number)?, entry.number);
         let socket = sockets::describe(fd.as_fd())?;
         if !is_end(&socket) {
-            sockets::refusals(&socket, number, self.refusals);
+            sockets::refusals(&socket, number, self.all.refusals);
             return Ok(Some(FileKind::Socket(socket)));
         }
         let end = (number, entry.metadata.ino());
-        let found = self.pairs.end(end, fd.as_fd(), &socket, self.refusals)?;
+        let found = self.all.pairs.end(end, fd.as_fd(), &socket, self.all.refusals)?;
         Ok(found.map(|(kind, content)| {
-            self.found.contents.push((file, content));
+            self.all.found.contents.push((file, content));
             kind
         }))
     }
@@ -436,9 +492,9 @@ impl<'a> Reader<'a> {
     fn inotify(&mut self, entry: &Entry) -> io::Result<Option<FileKind>> {
         let descriptor = self.take(entry.number)?;
         let unread = readable(descriptor.as_fd())? > 0;
-        self.refusals.add_if(unread, "inotify has events that were not read");
+        self.all.refusals.add_if(unread, "inotify has events that were not read");
         let lines = entry.info.lines().filter(|line| line.starts_with("inotify "));
-        let (mounts, patience) = (self.look.mounts, self.look.patience);
+        let (mounts, patience) = (self.all.look.mounts, self.all.look.patience);
         let in_time = |line| patience.check().ok().and_then(|()| watched(line, mounts));
         let watched: Option<Vec<Watched>> = lines.map(in_time).collect();
         Ok(watched.map(|mut watched| {
@@ -449,7 +505,7 @@ impl<'a> Reader<'a> {
 
     fn watches(&mut self) -> Result<()> {
         for (set, line) in std::mem::take(&mut self.watch_lines) {
-            self.look.patience.check()?;
+            self.all.look.patience.check()?;
             let word = |name: &str| {
                 let mut words = line.split_whitespace().skip_while(|word| *word != name);
                 words.nth(1).map(str::to_owned)
@@ -468,9 +524,9 @@ impl<'a> Reader<'a> {
             match parsed() {
                 // A descriptor that was closed while a duplicate lives is still watched.
                 Some(watch) if self.inodes.get(&watch.target).copied() == inode => {
-                    self.found.watches.push(watch);
+                    self.held.watches.push(watch);
                 }
-                _ => self.refusals.add(format!(
+                _ => self.all.refusals.add(format!(
                     "epoll set {set} watches a descriptor that was closed ({})",
                     line.trim()
                 )),
@@ -482,43 +538,6 @@ impl<'a> Reader<'a> {
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EBADF))
-}
-
-/// `/proc/PID/fdinfo/N`.
-pub(in super::super) fn info_of(pid: u32, number: u32) -> io::Result<String> {
-    let bytes = list(&format!("/proc/{pid}/fdinfo/{number}"))?;
-    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-/// Flags of an open file, and `O_CLOEXEC` of its descriptor.
-pub(in super::super) fn flags_of(info: &str) -> u32 {
-    field(info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0)
-}
-
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
-}
-
-fn event(info: &str) -> Option<FileKind> {
-    let count = u64::from_str_radix(field(info, "eventfd-count:")?, 16).ok()?;
-    let is_semaphore = field(info, "eventfd-semaphore:") == Some("1");
-    Some(FileKind::Event { count, is_semaphore })
-}
-
-fn timer(info: &str) -> Option<FileKind> {
-    // "it_value: (seconds, nanoseconds)": the time left.
-    let time = |name: &str| {
-        let text = field(info, name)?.trim_matches(['(', ')']);
-        let (seconds, nanoseconds) = text.split_once(", ")?;
-        let seconds: u64 = seconds.parse().ok()?;
-        seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds.parse().ok()?)
-    };
-    Some(FileKind::Timer {
-        clock: field(info, "clockid:")?.parse().ok()?,
-        ticks: field(info, "ticks:")?.parse().ok()?,
-        left_ns: time("it_value:")?,
-        interval_ns: time("it_interval:")?,
-    })
 }
 
 /// The content of a pipe, which stays there.

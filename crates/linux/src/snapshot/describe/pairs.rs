@@ -1,12 +1,12 @@
-//! Pairs of UNIX sockets without names, as socketpair(2) makes them: of which the process has both
-//! ends, or one, and nobody has the other one any more.
+//! Pairs of UNIX sockets without names, as socketpair(2) makes them: of which the server's processes
+//! have both ends, or one, and nobody has the other one any more.
 
 use super::Refusals;
 use super::descriptors::readable;
 use crate::netlink::{self, SOCK_DIAG_BY_FAMILY};
 use crate::sockopt::{self, checked_len};
 use holdfast_wire::snapshot::{FileKind, Socket, UNREAD_MAX};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -29,7 +29,7 @@ pub(super) struct Pairs {
     numbers: BTreeMap<(u64, u64), u32>,
     /// Kernel's numbers of the other ends that must be here, too, with an end's descriptor.
     others: BTreeMap<u64, u32>,
-    own: Vec<u64>,
+    own: BTreeSet<u64>,
 }
 
 /// Whether this may be an end of a pair.
@@ -59,7 +59,7 @@ impl Pairs {
             }
             asked => asked?,
         };
-        self.own.push(inode);
+        self.own.insert(inode);
         let Some(content) = content(fd, socket.kind)? else {
             refusals.add(format!("descriptor {number} is a UNIX socket that holds messages"));
             return Ok(None);
@@ -72,6 +72,11 @@ impl Pairs {
         let pair = *self.numbers.entry(ends).or_insert(fresh);
         let unread = content.len() as u32;
         Ok(Some((FileKind::Pair { pair, kind: socket.kind, shut: shut & 3, unread }, content)))
+    }
+
+    /// Notes a socket that is in the image, whatever it is.
+    pub fn is_here(&mut self, inode: u64) {
+        self.own.insert(inode);
     }
 
     /// Refuses ends whose other end another process has.

@@ -79,21 +79,35 @@ impl Status {
 }
 
 /// What /proc says against an image of a running process; nothing has been touched.
-pub(in super::super) fn refusals(pid: u32, status: &Status, refusals: &mut Refusals) {
+pub(in super::super) fn refusals(
+    pid: u32,
+    status: &Status,
+    family: &[u32],
+    refusals: &mut Refusals,
+) {
     if status.text("State").starts_with('Z') {
         // /proc says nothing more about it.
-        return refusals.add("its first thread has ended");
+        let is_whole = status.number("Threads") < 2 && family.first() != Some(&pid);
+        return refusals.add(match is_whole {
+            true => format!("its process {pid} has ended, and nobody has waited for it"),
+            false => "its first thread has ended".to_owned(),
+        });
     }
     let is_stopped = status.text("State").starts_with('T');
     refusals.add_if(is_stopped, "it is stopped by a signal");
     refusals.add_if(status.number("TracerPid") != 0, "somebody else traces it");
-    lasting(pid, status, refusals);
+    lasting(pid, status, family, refusals);
 }
 
 /// Like [`refusals`], for a process that may be stopped. It ran after the first look:
 /// what it has done since then (a user namespace gives all rights, there) must not get
 /// into an image.
-pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusals) {
+pub(in super::super) fn lasting(
+    pid: u32,
+    status: &Status,
+    family: &[u32],
+    refusals: &mut Refusals,
+) {
     let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
     say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
@@ -106,7 +120,7 @@ pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusa
     say(refusals, threads, &format!("it has more than {THREADS_MAX} threads"));
     let groups = status.text("Groups").split_whitespace().count() > GROUPS_MAX;
     say(refusals, groups, &format!("it is in more than {GROUPS_MAX} groups"));
-    say(refusals, has_children(pid), "it has child processes");
+    say(refusals, has_children(pid, family), "it has child processes");
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok();
     say(refusals, link("root") != own("root"), "its root folder is not the daemon's (chroot)");
@@ -115,15 +129,30 @@ pub(in super::super) fn lasting(pid: u32, status: &Status, refusals: &mut Refusa
         let other = link(&name) != own(&name);
         say(refusals, other, &format!("it has a {what} namespace of its own"));
     }
+    // All of them are rebuilt in the namespaces of who restores them.
+    let first = family.first().copied().unwrap_or(pid);
+    for namespace in ["pid", "net", "ipc", "uts", "cgroup"] {
+        let of = |pid| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).ok();
+        let other = first != pid && of(pid) != of(first);
+        say(refusals, other, &format!("its processes are in several {namespace} namespaces"));
+    }
 }
 
-fn has_children(pid: u32) -> bool {
+/// Whether a process has children that are not in `family`.
+fn has_children(pid: u32, family: &[u32]) -> bool {
     let of = |tid| fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-    crate::process::threads(pid).into_iter().flatten().any(|tid| !of(tid).is_empty())
+    let is_other = |child: &str| !child.parse().is_ok_and(|child| family.contains(&child));
+    let others = |tid| String::from_utf8_lossy(&of(tid)).split_whitespace().any(is_other);
+    crate::process::threads(pid).into_iter().flatten().any(others)
 }
 
-/// All of it, for a stopped process.
-pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Result<Process> {
+/// All of it, for a stopped process. Its session and its group may be another's only `in_family`.
+pub(in super::super) fn read(
+    pid: u32,
+    insides: &[Inside],
+    vdso: Vec<u8>,
+    in_family: bool,
+) -> Result<Process> {
     let status = Status::read(pid)?;
     let inside = insides.iter().find(|inside| inside.tid == pid);
     let inside = inside.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
@@ -140,6 +169,10 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
     };
     let auxv = fs::read(format!("/proc/{pid}/auxv")).doing("its auxiliary vector")?;
     let number = status.number("NSpid") as u32;
+    let of_namespace = |name| match status.number(name) as u32 {
+        led if in_family || led == number => led,
+        _ => 0,
+    };
     let owner = fs::metadata(format!("/proc/{pid}")).doing("its owner")?.uid();
     let users = status.ids("Uid")?;
     Ok(Process {
@@ -147,8 +180,8 @@ pub(in super::super) fn read(pid: u32, insides: &[Inside], vdso: Vec<u8>) -> Res
         executable: link("exe")?,
         directory: link("cwd")?,
         umask: u32::from_str_radix(status.text("Umask"), 8).unwrap_or(0o22),
-        leads_session: status.number("NSsid") as u32 == number,
-        leads_group: status.number("NSpgid") as u32 == number,
+        session: of_namespace("NSsid"),
+        group: of_namespace("NSpgid"),
         // The kernel gives root the folder of a process that is not dumpable.
         dumpable: owner == users[1],
         no_new_privs: status.number("NoNewPrivs") != 0,

@@ -2,7 +2,7 @@
 //! of them.
 
 use super::Refusals;
-use super::descriptors::{flags_of, info_of};
+use super::fdinfo::{flags_of, info_of};
 use crate::snapshot::quiet::Quiescence;
 use crate::{sockopt, unread};
 use holdfast_wire::snapshot::{Description, FileKind, OpenFile, Socket, SocketOption};
@@ -77,21 +77,23 @@ pub(super) fn unknown() -> Socket {
 /// it stood, because there may be thousands. What it has done to one since then is
 /// in its log, too.
 pub(in super::super) fn complete(
-    pid: u32,
-    later: &[u32],
+    pids: &[u32],
+    later: &[(u32, u32)],
     description: &mut Description,
     quiet: &mut dyn Quiescence,
 ) {
-    let (files, descriptors) = (&mut description.files, &mut description.descriptors);
+    let (files, members) = (&mut description.files, &mut description.members);
     let cookie_of = |(number, file): (u32, &OpenFile)| match &file.kind {
         FileKind::Socket(socket) if socket.cookie != 0 => Some((socket.cookie, number)),
         _ => None,
     };
     // A connection that was duplicated is known by its other number.
     let known: BTreeMap<u64, u32> = (0..).zip(files.iter()).filter_map(cookie_of).collect();
-    for number in later {
+    for (index, number) in later {
+        let (pid, member) = (pids[*index as usize], &mut members[*index as usize]);
+        let (own, descriptors) = (member.process.pid, &mut member.descriptors);
         let mut found = None;
-        quiet.lend(*number, &mut |fd| found = describe(fd).ok());
+        quiet.lend(own, *number, &mut |fd| found = describe(fd).ok());
         let at = descriptors.binary_search_by_key(number, |it| it.number);
         let (Some(socket), Ok(at), Ok(info)) = (found, at, info_of(pid, *number)) else {
             continue;
@@ -102,7 +104,8 @@ pub(in super::super) fn complete(
             Some(file) => descriptors[at].file = *file,
             None => {
                 let kind = FileKind::Socket(socket);
-                files[descriptors[at].file as usize] = OpenFile { flags: flags & !on_exec, kind };
+                files[descriptors[at].file as usize] =
+                    OpenFile { flags: flags & !on_exec, kind, signals: 0 };
             }
         }
     }

@@ -54,7 +54,7 @@ fn is_state(path: &Path, flags: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::descriptors::flags_of;
+    use super::super::fdinfo::flags_of;
     use super::*;
     use std::fs;
 

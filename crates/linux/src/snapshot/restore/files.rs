@@ -1,4 +1,4 @@
-//! The image's open files, made here; the stub inherits them.
+//! The image's open files, made here; the stubs inherit them.
 
 use super::super::error::{Doing, Result};
 use super::super::names::{Mounts, again};
@@ -15,6 +15,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// Most watches that are set and removed to reach a watch's number.
 const NUMBERS_MAX: u32 = 1 << 20;
+/// Command of fcntl(2): who gets a file's signals.
+const F_SETOWN_EX: c_int = 15;
+/// The owner is a process.
+const F_OWNER_PID: c_int = 1;
 /// `TFD_IOC_SET_TICKS`.
 const SET_TICKS: libc::c_ulong = 0x4008_5400;
 
@@ -30,6 +34,11 @@ pub(super) struct Made {
     objects: Vec<OwnedFd>,
     /// Destination of the content, by file.
     sinks: BTreeMap<u32, Sink>,
+    /// For each file, the first process that has it, and its descriptors there.
+    owners: Vec<(usize, Vec<u32>)>,
+    /// Files that are ends of pipes and of pairs of sockets, which are made together.
+    pipes: BTreeMap<u32, Vec<u32>>,
+    pairs: BTreeMap<u32, Vec<u32>>,
 }
 
 enum Sink {
@@ -98,11 +107,8 @@ impl Made {
     }
 }
 
-pub(super) fn make(
-    of: &Description,
-    mounts: &Mounts,
-    surroundings: &mut dyn Surroundings,
-) -> Result<Made> {
+/// Shared memory, and no file yet.
+pub(super) fn begin(of: &Description, surroundings: &mut dyn Surroundings) -> Result<Made> {
     let object = |object: &Object| {
         let made = match object.is_external {
             true => surroundings.memory(object),
@@ -112,41 +118,98 @@ pub(super) fn make(
     };
     let objects: Result<Vec<OwnedFd>> = of.objects.iter().map(object).collect();
     let files = of.files.iter().map(|_| None).collect();
-    let mut made = Made { files, objects: objects?, sinks: BTreeMap::new() };
-    let mut numbers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for descriptor in &of.descriptors {
-        numbers.entry(descriptor.file).or_default().push(descriptor.number);
-    }
-    let mut pipes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    let mut pairs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for (number, file) in (0..).zip(&of.files) {
-        let numbers = numbers.get(&number).map_or(&[][..], Vec::as_slice);
-        let what = || format!("making descriptor {}", numbers.first().copied().unwrap_or(0));
-        let given = surroundings.file(numbers, file).doing(what())?;
-        let fresh = match given {
-            Some(given) => Some(given),
-            None => made.one(number, file, mounts, surroundings).doing(what())?,
-        };
-        if let Some(fresh) = &fresh
-            && !keeps_flags(&file.kind)
-        {
-            // SAFETY: plain numbers. Of these flags the kernel takes what can be set.
-            unsafe { libc::fcntl(fresh.as_raw_fd(), libc::F_SETFL, file.flags as c_int) };
+    let (pipes, pairs, sinks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    Ok(Made { files, objects: objects?, sinks, owners: owners(of), pipes, pairs })
+}
+
+fn owners(of: &Description) -> Vec<(usize, Vec<u32>)> {
+    let mut owners: Vec<(usize, Vec<u32>)> = vec![(0, Vec::new()); of.files.len()];
+    for (index, member) in of.members.iter().enumerate() {
+        for descriptor in &member.descriptors {
+            let (owner, numbers) = &mut owners[descriptor.file as usize];
+            if numbers.is_empty() {
+                *owner = index;
+            }
+            if *owner == index {
+                numbers.push(descriptor.number);
+            }
         }
-        match (&fresh, &file.kind) {
-            (None, FileKind::Pipe { pipe, .. }) => pipes.entry(*pipe).or_default().push(number),
-            (None, FileKind::Pair { pair, .. }) => pairs.entry(*pair).or_default().push(number),
-            _ => {}
+    }
+    owners
+}
+
+impl Made {
+    /// Makes the files of which this process is the first that has them, with its rights.
+    pub fn add(
+        &mut self,
+        index: usize,
+        of: &Description,
+        mounts: &Mounts,
+        surroundings: &mut dyn Surroundings,
+    ) -> Result<()> {
+        for (number, file) in (0..).zip(&of.files) {
+            let (owner, numbers) = &self.owners[number as usize];
+            if *owner != index {
+                continue;
+            }
+            let what = format!("making descriptor {}", numbers.first().copied().unwrap_or(0));
+            let given = surroundings.file(numbers, file).doing(&*what)?;
+            let fresh = match given {
+                Some(given) => Some(given),
+                None => self.one(number, file, mounts, surroundings).doing(what)?,
+            };
+            if let Some(fresh) = &fresh
+                && !keeps_flags(&file.kind)
+            {
+                // SAFETY: plain numbers. Of these flags the kernel takes what can be set.
+                unsafe { libc::fcntl(fresh.as_raw_fd(), libc::F_SETFL, file.flags as c_int) };
+            }
+            let ends = match &file.kind {
+                FileKind::Pipe { pipe, .. } => Some(self.pipes.entry(*pipe)),
+                FileKind::Pair { pair, .. } => Some(self.pairs.entry(*pair)),
+                _ => None,
+            };
+            if let Some(ends) = ends.filter(|_| fresh.is_none()) {
+                ends.or_default().push(number);
+            }
+            self.files[number as usize] = fresh;
         }
-        made.files[number as usize] = fresh;
+        Ok(())
     }
-    for ends in pipes.values() {
-        pipe(&mut made, ends, of).doing("making a pipe")?;
+
+    /// Makes pipes and pairs of sockets, once all other files are made.
+    pub fn add_ends(&mut self, of: &Description) -> Result<()> {
+        for ends in std::mem::take(&mut self.pipes).values() {
+            pipe(self, ends, of).doing("making a pipe")?;
+        }
+        for ends in std::mem::take(&mut self.pairs).values() {
+            pair(self, ends, of).doing("making a pair of sockets")?;
+        }
+        Ok(())
     }
-    for ends in pairs.values() {
-        pair(&mut made, ends, of).doing("making a pair of sockets")?;
+}
+
+impl Made {
+    /// Has files send their signals to the processes that got them, once those are there.
+    pub fn signal(&self, of: &Description, pids: &[u32]) -> Result<()> {
+        let each = of.files.iter().zip(&self.files).filter(|(file, _)| file.signals != 0);
+        for (file, made) in each {
+            let member = of.members.iter().position(|it| it.process.pid == file.signals);
+            let (Some(made), Some(member)) = (made, member) else { continue };
+            let owner: [c_int; 2] = [F_OWNER_PID, pids[member].cast_signed()];
+            // SAFETY: the kernel reads two ints. It takes the flag now: what is opened with it, or
+            // has it before, has no owner.
+            unsafe {
+                checked(libc::fcntl(made.as_raw_fd(), F_SETOWN_EX, owner.as_ptr()))
+                    .and_then(|_| {
+                        let flags = file.flags.cast_signed() | libc::O_ASYNC;
+                        checked(libc::fcntl(made.as_raw_fd(), libc::F_SETFL, flags))
+                    })
+                    .doing("whom a file signals")?;
+            }
+        }
+        Ok(())
     }
-    Ok(made)
 }
 
 /// Whether a file is opened with its flags.

@@ -8,7 +8,7 @@ use super::files::Made;
 use super::mapped::Mapped;
 use super::remote::{Remote, poke};
 use crate::process;
-use holdfast_wire::snapshot::{Advice, Area, Backing, Description, PAGE};
+use holdfast_wire::snapshot::{Advice, Area, Backing, Description, Member, PAGE};
 
 /// Room for the code, its arguments, and what the kernel maps into every process,
 /// in bytes.
@@ -19,11 +19,12 @@ const PLACE_MIN: u64 = 0x10000;
 const ASIDE: u64 = 0x10000;
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 
-/// Finds addresses that neither the image nor this process uses.
+/// Finds addresses that neither a process of the image nor this one uses.
 pub(super) fn free_place(description: &Description) -> Result<u64> {
     let own = maps::read(std::process::id())?;
     let own = own.iter().map(|mapping| (mapping.start, mapping.end));
-    let used = own.chain(description.areas.iter().map(|area| (area.start, area.end)));
+    let areas = description.members.iter().flat_map(|member| &member.areas);
+    let used = own.chain(areas.map(|area| (area.start, area.end)));
     match gap(merged(used.collect())) {
         Some(place) => Ok(place),
         None => refuse("its addresses leave no room: it maps nearly all that there are"),
@@ -42,14 +43,9 @@ fn gap(used: Vec<(u64, u64)>) -> Option<u64> {
     (at + PLACE_BYTES <= ADDRESS_END).then_some(at)
 }
 
-/// Replaces everything that the stub has by the image's areas, which are all still
+/// Replaces everything that a stub has by its process's areas, which are all still
 /// writable.
-pub(super) fn map(
-    stub: &mut Remote,
-    description: &Description,
-    made: &Made,
-    mapped: &Mapped,
-) -> Result<()> {
+pub(super) fn map(stub: &mut Remote, member: &Member, made: &Made, mapped: &Mapped) -> Result<()> {
     let rseq = thread::rseq(stub.pid);
     if rseq.address != 0 {
         let (size, signature) = (u64::from(rseq.size), u64::from(rseq.signature));
@@ -62,8 +58,8 @@ pub(super) fn map(
     let behind = place + PLACE_BYTES;
     stub.call("clearing its memory", libc::SYS_munmap, &[0, place])?;
     stub.call("clearing its memory", libc::SYS_munmap, &[behind, ADDRESS_END - behind])?;
-    put_back(stub, description, &kernels)?;
-    for area in &description.areas {
+    put_back(stub, member, &kernels)?;
+    for area in &member.areas {
         map_area(stub, area, made, mapped)?;
         advise(stub, area)?;
     }
@@ -97,8 +93,8 @@ fn set_aside(stub: &mut Remote) -> Result<Vec<Mapping>> {
 
 /// Moves the kernel's areas to where the image has them, if they are the same;
 /// otherwise the image's vDSO becomes plain code that makes system calls.
-fn put_back(stub: &mut Remote, description: &Description, kernels: &[Mapping]) -> Result<()> {
-    let wanted: Vec<&Area> = description
+fn put_back(stub: &mut Remote, member: &Member, kernels: &[Mapping]) -> Result<()> {
+    let wanted: Vec<&Area> = member
         .areas
         .iter()
         .filter(|area| matches!(area.backing, Backing::Vdso | Backing::Vvar))
@@ -109,7 +105,7 @@ fn put_back(stub: &mut Remote, description: &Description, kernels: &[Mapping]) -
         process::read_memory(stub.pid, vdso.start, &mut ours).doing("reading the vDSO")?;
     }
     let sizes = |area: &Area| area.end - area.start;
-    let same = ours == description.process.vdso
+    let same = ours == member.process.vdso
         && kernels.iter().map(|m| m.end - m.start).eq(wanted.iter().map(|a| sizes(a)));
     if same {
         for (mapping, area) in kernels.iter().zip(wanted) {
@@ -177,14 +173,14 @@ fn advise(stub: &mut Remote, area: &Area) -> Result<()> {
 }
 
 /// Gives areas their protection, and tells the kernel where things are.
-pub(super) fn protect(stub: &mut Remote, description: &Description, mapped: &Mapped) -> Result<()> {
-    for area in description.areas.iter().filter(|area| area.has_pages()) {
+pub(super) fn protect(stub: &mut Remote, member: &Member, mapped: &Mapped) -> Result<()> {
+    for area in member.areas.iter().filter(|area| area.has_pages()) {
         if area.prot & libc::PROT_WRITE as u8 == 0 {
             let arguments = [area.start, area.end - area.start, area.prot.into()];
             stub.call("protecting its memory", libc::SYS_mprotect, &arguments)?;
         }
     }
-    let process = &description.process;
+    let process = &member.process;
     let executable = stub.open(mapped.executable().as_bytes(), libc::O_RDONLY)?;
     let auxv: Vec<u8> = process.auxv.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let auxv_at = stub.place + 0x1000;

@@ -2,17 +2,17 @@
 
 use super::super::error::{Result, SnapshotError, refuse};
 use super::remote::Remote;
-use holdfast_wire::snapshot::{Description, FileKind, Lock, LockOwner};
+use holdfast_wire::snapshot::{FileKind, Lock, LockOwner, Member, OpenFile};
 use libc::c_int;
 
 /// `struct flock`, in bytes.
 const FLOCK: usize = 32;
 
-/// Takes the locks that the image's process has.
-pub(super) fn take(stub: &mut Remote, of: &Description) -> Result<()> {
+/// Takes the locks that a process has; `files` are those of the image.
+pub(super) fn take(stub: &mut Remote, of: &Member, files: &[OpenFile]) -> Result<()> {
     of.locks.iter().try_for_each(|lock| match take_one(stub, lock) {
         Err(SnapshotError::Step { error, .. }) if is_held(&error) => {
-            refuse(format!("{} is locked here by another process", name(of, lock)))
+            refuse(format!("{} is locked here by another process", name(of, lock, files)))
         }
         done => done,
     })
@@ -47,9 +47,9 @@ fn is_held(error: &std::io::Error) -> bool {
 }
 
 /// What a person knows the file by.
-fn name(of: &Description, lock: &Lock) -> String {
+fn name(of: &Member, lock: &Lock, files: &[OpenFile]) -> String {
     let at = of.descriptors.binary_search_by_key(&lock.number, |it| it.number);
-    let file = at.ok().and_then(|at| of.files.get(of.descriptors[at].file as usize));
+    let file = at.ok().and_then(|at| files.get(of.descriptors[at].file as usize));
     match file.map(|file| &file.kind) {
         Some(FileKind::Path { path, .. }) => String::from_utf8_lossy(path).into_owned(),
         _ => format!("descriptor {}", lock.number),

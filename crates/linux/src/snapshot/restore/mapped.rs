@@ -1,13 +1,14 @@
-//! Files that the image maps, runs or has as its working directory: opened once, with
-//! the server's rights, compared, and held until the stub has mapped the very same
+//! Files that a process maps, runs or has as its working directory: opened once, with
+//! its own rights, compared, and held until the stub has mapped the very same
 //! files.
 
 use super::super::bounds::{LOOK_MAX, Patience, Room};
 use super::super::describe::areas::hash_of_part;
 use super::super::error::{Doing, Result, SnapshotError, refuse};
-use super::super::names::{Found, Mounts};
+use super::super::names::{Found, Mounts, Status};
 use super::{Loading, within};
-use holdfast_wire::snapshot::{Area, Backing, Description};
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::snapshot::{Area, Backing, Member};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
@@ -16,33 +17,56 @@ use std::os::fd::OwnedFd;
 
 pub(super) struct Mapped {
     /// Files by path and by the flags that they were opened with.
-    files: BTreeMap<(Vec<u8>, i32), File>,
+    files: BTreeMap<(Vec<u8>, i32), (File, Status)>,
     executable: OwnedFd,
     directory: OwnedFd,
 }
 
+/// The parts of files that were compared: processes of a family map the same ones.
+pub(super) struct Compared {
+    key: HashKey,
+    patience: Patience,
+    room: Room,
+    hashes: BTreeMap<(Status, u64, u64), u64>,
+}
+
+impl Compared {
+    pub fn new(loading: &Loading) -> Self {
+        let (patience, room) = (Patience::of(LOOK_MAX), Room(loading.limits.memory_bytes));
+        Self { key: loading.key, patience, room, hashes: BTreeMap::new() }
+    }
+
+    fn hash(&mut self, file: &File, status: Status, part: (u64, u64), path: &[u8]) -> Result<u64> {
+        let (offset, len) = part;
+        if let Some(known) = self.hashes.get(&(status, offset, len)) {
+            return Ok(*known);
+        }
+        let size = file.metadata().doing(shown(path))?.len();
+        self.room.take(len.min(size.saturating_sub(offset)))?;
+        let hash = hash_of_part(file, offset, len, &self.key, self.patience)?;
+        self.hashes.insert((status, offset, len), hash);
+        Ok(hash)
+    }
+}
+
 impl Mapped {
-    pub fn open(description: &Description, mounts: &Mounts, loading: &Loading) -> Result<Self> {
-        let patience = Patience::of(LOOK_MAX);
-        let mut room = Room(loading.limits.memory_bytes);
+    pub fn open(of: &Member, mounts: &Mounts, compared: &mut Compared) -> Result<Self> {
         let mut files = BTreeMap::new();
-        for area in &description.areas {
+        for area in &of.areas {
             let Some((path, flags)) = file_of(area) else { continue };
-            let file = match files.entry((path.to_vec(), flags)) {
+            let (file, status) = match files.entry((path.to_vec(), flags)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(fresh) => fresh.insert(file(path, flags, mounts)?),
             };
             if let Backing::Private { offset, hash, .. } = &area.backing {
-                let len = area.end - area.start;
-                let size = file.metadata().doing(shown(path))?.len();
-                room.take(len.min(size.saturating_sub(*offset)))?;
-                if hash_of_part(file, *offset, len, &loading.key, patience)? != *hash {
+                let part = (*offset, area.end - area.start);
+                if compared.hash(file, *status, part, path)? != *hash {
                     return refuse(format!("the file {} is another one here", shown(path)));
                 }
             }
         }
-        let process = &description.process;
-        let executable = file(&process.executable, libc::O_RDONLY, mounts)?.into();
+        let process = &of.process;
+        let executable = file(&process.executable, libc::O_RDONLY, mounts)?.0.into();
         let path = &process.directory;
         let directory = named(path, || mounts.find_folder(path))?;
         Ok(Self { files, executable, directory: directory.fd })
@@ -52,7 +76,7 @@ impl Mapped {
     /// it with.
     pub fn path(&self, area: &Area) -> Option<(String, i32)> {
         let (path, flags) = file_of(area)?;
-        self.files.get(&(path.to_vec(), flags)).map(|file| (within(file), flags))
+        self.files.get(&(path.to_vec(), flags)).map(|(file, _)| (within(file), flags))
     }
 
     pub fn executable(&self) -> String {
@@ -76,12 +100,12 @@ fn file_of(area: &Area) -> Option<(&[u8], i32)> {
 }
 
 /// Opens a file, and nothing but a file.
-fn file(path: &[u8], flags: i32, mounts: &Mounts) -> Result<File> {
+fn file(path: &[u8], flags: i32, mounts: &Mounts) -> Result<(File, Status)> {
     let found = named(path, || mounts.open(path, flags.cast_unsigned()))?;
     if !found.status.is_file() {
         return refuse(format!("{} is no file here", shown(path)));
     }
-    Ok(File::from(found.fd))
+    Ok((File::from(found.fd), found.status))
 }
 
 /// Adds the file's name to an error.

@@ -6,8 +6,8 @@ use super::super::seize::ptrace;
 use super::super::thread::NT_X86_XSTATE;
 use super::remote::{PLACE_USED, Remote, set_registers, stopped};
 use crate::sockopt::checked;
-use holdfast_wire::snapshot::{Description, FileKind, Ids, Process, Thread};
-use libc::{c_uint, c_void, user_regs_struct};
+use holdfast_wire::snapshot::{FileKind, Ids, Member, OpenFile, Process, Thread};
+use libc::{c_int, c_uint, c_void, user_regs_struct};
 use std::io;
 
 const PTRACE_SETSIGMASK: c_uint = 0x420b;
@@ -15,13 +15,15 @@ const PTRACE_SET_DISPATCH: c_uint = 0x4210;
 /// Policies that can be restored; `SCHED_DEADLINE` needs more than is kept.
 const POLICIES: std::ops::RangeInclusive<u32> = 0..=3;
 const USERFAULTFD_FLAGS: u64 = 1 | libc::O_CLOEXEC as u64 | libc::O_NONBLOCK as u64;
+/// Where a process writes the number that its pid namespace has given last.
+const LAST_PID: &[u8] = b"/proc/sys/kernel/ns_last_pid";
 /// End of the capabilities: above `CAP_LAST_CAP` of any kernel.
 const CAPABILITIES: u32 = 64;
 const CAPABILITY_VERSION: u64 = 0x2008_0522;
 
-/// Starts the image's other threads.
-pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<()> {
-    userfaultfds(stub, of)?;
+/// Starts a process's other threads; `files` are those of the image.
+pub(super) fn threads(stub: &mut Remote, of: &Member, files: &[OpenFile]) -> Result<()> {
+    userfaultfds(stub, of, files)?;
     for thread in &of.threads[1..] {
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
@@ -45,9 +47,9 @@ pub(super) fn threads(stub: &mut Remote, of: &Description) -> Result<()> {
 }
 
 /// Makes userfaultfds: one for this memory can only be made from within.
-fn userfaultfds(stub: &mut Remote, of: &Description) -> Result<()> {
+fn userfaultfds(stub: &mut Remote, of: &Member, files: &[OpenFile]) -> Result<()> {
     for descriptor in &of.descriptors {
-        if of.files[descriptor.file as usize].kind == FileKind::Userfault {
+        if files[descriptor.file as usize].kind == FileKind::Userfault {
             let what = "making a userfaultfd";
             let made = stub.call(what, libc::SYS_userfaultfd, &[USERFAULTFD_FLAGS])?;
             let number = u64::from(descriptor.number);
@@ -61,8 +63,9 @@ fn userfaultfds(stub: &mut Remote, of: &Description) -> Result<()> {
     Ok(())
 }
 
-/// Sets everything else, up to the point at which the threads can be released.
-pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
+/// Sets everything else, up to the point at which the threads can be released. `dies_by` is the
+/// signal that it gets when its parent ends.
+pub(super) fn finish(stub: &mut Remote, of: &Member, dies_by: c_int) -> Result<()> {
     let tids = stub.tids.clone();
     actions(stub, &of.process)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
@@ -72,6 +75,11 @@ pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
     from_outside(stub.pid, &of.process).doing("its limits")?;
     for tid in &tids {
         rights(stub, *tid, &of.process)?;
+    }
+    if dies_by != 0 {
+        // A change of rights has forgotten it.
+        let arguments = [libc::PR_SET_PDEATHSIG as u64, dies_by as u64];
+        stub.call("its end with its parent", libc::SYS_prctl, &arguments)?;
     }
     for (tid, thread) in tids.iter().zip(&of.threads) {
         pending(stub, *tid, thread, &of.process)?;
@@ -84,6 +92,31 @@ pub(super) fn finish(stub: &mut Remote, of: &Description) -> Result<()> {
         registers(*tid, thread).doing(format!("the registers of thread {}", thread.tid))?;
     }
     Ok(())
+}
+
+/// Puts processes into their groups, which lead one or join that of another.
+pub(super) fn groups(stubs: &mut [Remote], of: &[Member]) -> Result<()> {
+    let what = "its process group";
+    for leads in [true, false] {
+        for (stub, Member { process, .. }) in stubs.iter_mut().zip(of) {
+            let Process { pid, session, group, .. } = process;
+            // The leader of a session leads its group, too; group 0 is inherited.
+            if *group != 0 && session != pid && leads == (group == pid) {
+                stub.call(what, libc::SYS_setpgid, &[0, u64::from(*group)])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Has the first process's namespace give the number behind `last` next.
+pub(super) fn number_on(stub: &mut Remote, last: u32) -> Result<()> {
+    let what = "the number of the next process";
+    let file = stub.open(LAST_PID, libc::O_WRONLY)?;
+    let text = last.to_string();
+    let at = stub.argument(text.as_bytes())?;
+    stub.call(what, libc::SYS_write, &[file, at, text.len() as u64])?;
+    stub.close(file)
 }
 
 fn actions(stub: &mut Remote, process: &Process) -> Result<()> {

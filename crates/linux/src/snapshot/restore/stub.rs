@@ -1,4 +1,5 @@
-//! The process that becomes the server, and the one that keeps its pid namespace.
+//! The processes that become the server, and the one that keeps their pid namespace if none of
+//! them is its first.
 
 use super::super::describe::process::layout;
 use super::super::error::{Doing, Result};
@@ -7,12 +8,12 @@ use super::remote::{CODE, PLACE_USED};
 use super::{REAP_MAX_MS, STEP_MAX, failed};
 use crate::process;
 use crate::sockopt::{checked, checked_fd};
-use holdfast_wire::snapshot::Description;
+use holdfast_wire::snapshot::{Description, Member, Watch};
 use libc::{c_int, c_long};
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI32, AtomicPtr};
@@ -25,6 +26,9 @@ const LOOK: Duration = Duration::from_micros(50);
 const TITLE: &[u8] = b"keeper of a server\0";
 /// The keeper's name, of 15 bytes at most.
 const NAME: &CStr = c"keeper";
+
+/// What a stub that is ready says.
+const READY: i32 = 1;
 
 /// Signal that asks the keeper to outlive the restoring process.
 const LET_LOOSE: c_int = libc::SIGUSR1;
@@ -44,13 +48,15 @@ extern "C" fn loosen(_: c_int) {
 }
 
 /// The first process of the server's namespace.
-pub(super) struct Keeper {
+pub(super) struct Root {
     pid: libc::pid_t,
     pidfd: OwnedFd,
     shared: Shared,
+    /// Whether it only keeps the namespace.
+    pub is_keeper: bool,
 }
 
-impl Keeper {
+impl Root {
     /// Removes it from the list of processes if it has ended; true if so.
     fn reap(&self) -> bool {
         // SAFETY: without a place for the status nothing is written.
@@ -63,8 +69,8 @@ impl Keeper {
 
     /// Asks it to outlive us; true if it does by now.
     pub fn let_loose(&self) -> bool {
-        if self.is_loose() {
-            return true;
+        if self.is_loose() || !self.is_keeper {
+            return self.is_loose();
         }
         let _ = process::signal(self.pidfd.as_fd(), LET_LOOSE);
         self.is_loose()
@@ -75,8 +81,8 @@ impl Keeper {
     }
 }
 
-/// Kills the keeper and with it all of its namespace, unless it was released.
-impl Drop for Keeper {
+/// Kills it and with it all of its namespace, unless it was released.
+impl Drop for Root {
     fn drop(&mut self) {
         if !self.reap() && !self.is_loose() {
             let _ = process::signal(self.pidfd.as_fd(), libc::SIGKILL);
@@ -86,19 +92,21 @@ impl Drop for Keeper {
     }
 }
 
-pub(super) struct Stub {
-    pub pid: u32,
-    pub keeper: Keeper,
+pub(super) struct Stubs {
+    /// In the caller's numbering, in the order of the image's processes.
+    pub pids: Vec<u32>,
+    pub root: Root,
 }
 
-/// Progress of the two processes, in memory that they share with the loader.
+/// Most stubs.
+const STUBS_MAX: usize = 256;
+
+/// What the new processes say, in memory that they share with us.
 #[repr(C)]
 struct Progress {
-    /// Number of the keeper's pidfd of the stub, plus one.
-    pidfd: AtomicI32,
-    /// 1: the stub is ready; negative: its error.
-    stub: AtomicI32,
-    /// 1: the keeper outlives its parent.
+    /// Of each stub. 1: it is ready; negative: its error.
+    ready: [AtomicI32; STUBS_MAX],
+    /// 1: the first process of the namespace outlives its parent.
     loose: AtomicI32,
 }
 
@@ -134,19 +142,25 @@ impl Drop for Shared {
 /// Everything that the new processes need: nothing is allocated after the fork.
 struct Plan<'a> {
     progress: &'a Progress,
-    pid: libc::pid_t,
     place: u64,
+    stubs: Vec<StubPlan<'a>>,
+    dies_with_parent: bool,
+    is_namespace: bool,
+    /// Where this process's arguments are, which are its command line.
+    arguments: Range<u64>,
+}
+
+/// What one stub needs.
+struct StubPlan<'a> {
+    pid: libc::pid_t,
+    parent: usize,
     /// For each move, our number and the server's, and whether it closes on
     /// exec.
     moves: Vec<(RawFd, RawFd, bool)>,
     /// For each move, the number that its file has now.
     at: Vec<i32>,
-    watches: &'a [holdfast_wire::snapshot::Watch],
+    watches: &'a [Watch],
     leads_session: bool,
-    leads_group: bool,
-    dies_with_parent: bool,
-    /// Where this process's arguments are, which are its command line.
-    arguments: Range<u64>,
 }
 
 /// The used part of `struct clone_args`.
@@ -170,16 +184,20 @@ fn clone3(args: &CloneArgs) -> c_long {
     unsafe { libc::syscall(libc::SYS_clone3, ptr::from_ref(args), size_of::<CloneArgs>()) }
 }
 
-/// Starts both processes, and waits until the stub has its descriptors.
+/// Starts all stubs, and waits until each has its descriptors.
 pub(super) fn start(
     description: &Description,
     made: &Made,
     place: u64,
     dies_with_parent: bool,
-) -> Result<Stub> {
-    let shared = Shared::new().doing("memory for the stub")?;
+) -> Result<Stubs> {
+    if description.members.len() > STUBS_MAX {
+        return failed("starting so many processes", libc::E2BIG);
+    }
+    let shared = Shared::new().doing("memory for the stubs")?;
     let mut plan = Plan::new(description, made, place, dies_with_parent, shared.get());
     plan.arguments = own_arguments().doing("this process's arguments")?;
+    let is_keeper = !plan.is_namespace;
     let mut pidfd: c_int = -1;
     let args = CloneArgs {
         flags: (libc::CLONE_NEWPID | libc::CLONE_PIDFD) as u64,
@@ -188,13 +206,22 @@ pub(super) fn start(
         ..CloneArgs::default()
     };
     let pid = match clone3(&args) {
-        0 => plan.keep(),
+        0 if is_keeper => plan.keep(),
+        0 => plan.be_first(),
         pid => checked(pid as c_int).doing("a pid namespace for the server")?,
     };
-    let pidfd = checked_fd(c_long::from(pidfd)).doing("the keeper of its namespace")?;
-    let keeper = Keeper { pid, pidfd, shared };
-    let pid = wait(keeper.shared.get(), &keeper)?;
-    Ok(Stub { pid, keeper })
+    let pidfd = checked_fd(c_long::from(pidfd)).doing("the first process of its namespace")?;
+    let root = Root { pid, pidfd, shared, is_keeper };
+    wait(&root, description.members.len())?;
+    let found = process::family(pid.cast_unsigned());
+    let number = |pid: &u32| process::innermost_tid(*pid, *pid).ok();
+    let of = |member: &Member| {
+        let own = Some(member.process.pid);
+        found.iter().copied().find(|pid| number(pid) == own)
+    };
+    let pids: Option<Vec<u32>> = description.members.iter().map(of).collect();
+    let pids = pids.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+    Ok(Stubs { pids: pids.doing("finding the stubs")?, root })
 }
 
 /// Where this process's arguments are.
@@ -203,26 +230,39 @@ fn own_arguments() -> io::Result<Range<u64>> {
     Ok(layout.arg_start..layout.arg_end.max(layout.arg_start))
 }
 
-fn wait(progress: &Progress, keeper: &Keeper) -> Result<u32> {
+fn wait(root: &Root, stubs: usize) -> Result<()> {
     let deadline = Instant::now() + STEP_MAX;
+    let ready = &root.shared.get().ready[..stubs];
     loop {
-        match (progress.pidfd.load(SeqCst), progress.stub.load(SeqCst)) {
-            (_, error) if error < 0 => return failed("preparing the stub", -error),
-            (error, _) if error < 0 => return failed("starting the stub", -error),
-            (pidfd, 1) if pidfd > 0 => {
-                let pidfd = process::pidfd_getfd(keeper.pidfd.as_fd(), pidfd - 1);
-                let pidfd = pidfd.doing("taking the stub")?;
-                let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-                let info = std::fs::read_to_string(&path).doing(path)?;
-                let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
-                let pid = pid.and_then(|pid| pid.trim().parse().ok());
-                let unknown = || io::Error::from(io::ErrorKind::InvalidData);
-                return pid.ok_or_else(unknown).doing("the stub's number");
-            }
-            _ if Instant::now() > deadline => {
-                return failed("waiting for the stub to start", libc::ETIMEDOUT);
-            }
-            _ => std::thread::sleep(LOOK),
+        let all = || ready.iter().map(|it| it.load(SeqCst));
+        if let Some(error) = all().find(|it| *it < 0) {
+            return failed("preparing the stub", -error);
+        }
+        if all().all(|it| it == READY) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return failed("waiting for the stub to start", libc::ETIMEDOUT);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl<'a> StubPlan<'a> {
+    fn new(member: &'a Member, made: &Made) -> Self {
+        let moves: Vec<(RawFd, RawFd, bool)> = member
+            .descriptors
+            .iter()
+            .filter_map(|d| Some((made.raw(d.file)?, d.number as RawFd, d.close_on_exec)))
+            .collect();
+        let end = moves.iter().map(|(ours, theirs, _)| ours.max(theirs) + 1).max().unwrap_or(0);
+        Self {
+            pid: member.process.pid as libc::pid_t,
+            parent: member.parent as usize,
+            at: vec![-1; end as usize],
+            moves,
+            watches: &member.watches,
+            leads_session: member.process.session == member.process.pid,
         }
     }
 }
@@ -235,22 +275,12 @@ impl<'a> Plan<'a> {
         dies_with_parent: bool,
         progress: &'a Progress,
     ) -> Self {
-        let moves: Vec<(RawFd, RawFd, bool)> = description
-            .descriptors
-            .iter()
-            .filter_map(|d| Some((made.raw(d.file)?, d.number as RawFd, d.close_on_exec)))
-            .collect();
-        let end = moves.iter().map(|(ours, theirs, _)| ours.max(theirs) + 1).max().unwrap_or(0);
         Self {
             progress,
-            pid: description.process.pid as libc::pid_t,
             place,
-            at: vec![-1; end as usize],
-            moves,
-            watches: &description.watches,
-            leads_session: description.process.leads_session,
-            leads_group: description.process.leads_group,
+            stubs: description.members.iter().map(|it| StubPlan::new(it, made)).collect(),
             dies_with_parent,
+            is_namespace: description.is_namespace(),
             arguments: 0..0,
         }
     }
@@ -269,17 +299,9 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The namespace's first process: starts the stub, waits for it, ends as it does.
+    /// The namespace's first process where it is none of the server's: starts the stub, waits for
+    /// it, ends as it does.
     fn keep(&mut self) -> ! {
-        let mut pidfd: c_int = -1;
-        let args = CloneArgs {
-            flags: libc::CLONE_PIDFD as u64,
-            pidfd: (&raw mut pidfd) as u64,
-            exit_signal: libc::SIGCHLD as u64,
-            set_tid: (&raw const self.pid) as u64,
-            set_tid_size: 1,
-            ..CloneArgs::default()
-        };
         self.rename();
         // SAFETY: system calls without memory of ours, but for `status`.
         unsafe {
@@ -288,22 +310,12 @@ impl<'a> Plan<'a> {
             let signal = 1u64 << (LET_LOOSE - 1);
             let (change, none) = (libc::SIG_UNBLOCK, ptr::null_mut::<u64>());
             libc::syscall(libc::SYS_rt_sigprocmask, change, &raw const signal, none, 8);
-            if self.dies_with_parent {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            } else {
-                self.progress.loose.store(1, SeqCst);
-            }
-            let stub = clone3(&args);
-            if stub == 0 {
-                self.become_stub();
-            }
+            self.tie();
+            let stub = self.start(0);
             if stub < 0 {
-                self.progress.pidfd.store(-last_error(), SeqCst);
                 libc::_exit(1);
             }
-            libc::syscall(libc::SYS_close_range, 0, pidfd - 1, 0);
-            libc::syscall(libc::SYS_close_range, pidfd + 1, u32::MAX, 0);
-            self.progress.pidfd.store(pidfd + 1, SeqCst);
+            libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
             let mut status = 0;
             // Processes that its end leaves behind are waited for, too.
             loop {
@@ -324,46 +336,87 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Becomes the stub: takes its descriptors and waits for what is done to
+    /// The namespace's first process where it is the server's.
+    fn be_first(&mut self) -> ! {
+        self.tie();
+        self.become_stub(0)
+    }
+
+    /// Ties the life of this process to its parent's, if that is wanted.
+    fn tie(&self) {
+        if self.dies_with_parent {
+            // SAFETY: plain numbers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        } else {
+            self.progress.loose.store(1, SeqCst);
+        }
+    }
+
+    /// Starts a stub as a child of this process, with its number; negative: that failed.
+    fn start(&mut self, index: usize) -> c_long {
+        let args = CloneArgs {
+            exit_signal: libc::SIGCHLD as u64,
+            set_tid: (&raw const self.stubs[index].pid) as u64,
+            set_tid_size: 1,
+            ..CloneArgs::default()
+        };
+        let stub = clone3(&args);
+        if stub == 0 {
+            self.become_stub(index);
+        }
+        if stub < 0 {
+            self.progress.ready[index].store(-last_error(), SeqCst);
+        }
+        stub
+    }
+
+    /// Becomes a stub: starts its children, takes its descriptors and waits for what is done to
     /// it.
-    fn become_stub(&mut self) -> ! {
-        let ready = match self.prepare() {
-            Ok(()) => 1,
+    fn become_stub(&mut self, index: usize) -> ! {
+        let ready = match self.prepare(index) {
+            Ok(()) => READY,
             Err(errno) => -errno,
         };
-        self.progress.stub.store(ready, SeqCst);
+        self.progress.ready[index].store(ready, SeqCst);
         loop {
             // SAFETY: a plain call.
             unsafe { libc::pause() };
         }
     }
 
-    fn prepare(&mut self) -> std::result::Result<(), c_int> {
+    fn prepare(&mut self, index: usize) -> std::result::Result<(), c_int> {
         for signal in 1..=64 {
             // SAFETY: the default action runs no code of ours.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-        self.place_descriptors()?;
-        self.watch()?;
+        if self.stubs[index].leads_session {
+            // SAFETY: a plain call.
+            unsafe { libc::setsid() };
+        }
+        // They inherit the session, and all files while these have the numbers that they know.
+        for child in index + 1..self.stubs.len() {
+            if self.stubs[child].parent == index && self.start(child) < 0 {
+                return Err(last_error());
+            }
+        }
+        let stub = &mut self.stubs[index];
+        stub.place_descriptors()?;
+        stub.watch()?;
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: new memory where nothing is, large enough for the code; the numbers
-        // of the session and the group are the process's own.
+        // SAFETY: new memory where nothing is, large enough for the code.
         unsafe {
             let at = self.place as *mut libc::c_void;
             if libc::mmap(at, PLACE_USED as usize, prot, anonymous, -1, 0) != at {
                 return Err(last_error());
             }
             ptr::copy_nonoverlapping(CODE.as_ptr(), at.cast(), CODE.len());
-            if self.leads_session {
-                libc::setsid();
-            } else if self.leads_group {
-                libc::setpgid(0, 0);
-            }
         }
         Ok(())
     }
+}
 
+impl StubPlan<'_> {
     /// Moves every file to its number; one that stands in the way moves first.
     fn place_descriptors(&mut self) -> std::result::Result<(), c_int> {
         // SAFETY: plain numbers; the lists are this process's own copies.

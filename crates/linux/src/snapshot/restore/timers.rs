@@ -3,14 +3,14 @@
 use super::super::error::{Doing, Result};
 use super::remote::Remote;
 use crate::process;
-use holdfast_wire::snapshot::{Description, TIMERS_MAX, Timer};
+use holdfast_wire::snapshot::{Member, TIMERS_MAX, Timer};
 use std::io;
 
 /// `struct sigevent`, in bytes; behind it the kernel writes the timer's number.
 const EVENT: usize = 64;
 
-/// Makes the timers that the image's process has. The kernel counts them upwards from 0.
-pub(super) fn make(stub: &mut Remote, of: &Description) -> Result<()> {
+/// Makes the timers that a process has. The kernel counts them upwards from 0.
+pub(super) fn make(stub: &mut Remote, of: &Member) -> Result<()> {
     let what = "making a timer";
     for timer in &of.process.timers {
         let mut made = None;

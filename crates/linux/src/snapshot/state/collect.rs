@@ -3,7 +3,7 @@
 
 use super::super::bounds::Patience;
 use super::super::describe::areas::{allocated, extents};
-use super::super::describe::descriptors::{flags_of, info_of};
+use super::super::describe::fdinfo::{flags_of, info_of};
 use super::super::error::{Doing, Result, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
@@ -138,14 +138,15 @@ impl Collected {
     /// in `mapped` are partly memory that the server may write.
     pub fn round(
         &mut self,
-        pid: u32,
+        pids: &[u32],
         mapped: &BTreeSet<PathBuf>,
         is_off: &AtomicBool,
     ) -> Result<u64> {
         if self.roots.is_empty() {
             return Ok(0);
         }
-        let writing = writing(pid)?;
+        let mut writing = Writing::new();
+        pids.iter().try_for_each(|pid| note_all(&mut writing, *pid))?;
         self.look(&writing, mapped, Patience::of(ROUND_MAX), is_off, u64::MAX)
     }
 
@@ -479,18 +480,17 @@ fn entry(
 }
 
 /// Files that a server has open for writing while it runs.
-fn writing(pid: u32) -> Result<Writing> {
+fn note_all(writing: &mut Writing, pid: u32) -> Result<()> {
     let folder = format!("/proc/{pid}/fd");
-    let mut writing = Writing::new();
     for found in fs::read_dir(&folder).doing(folder.clone())? {
         let Some(number) = found.ok().and_then(|it| it.file_name().to_str()?.parse().ok()) else {
             continue;
         };
         let Ok(metadata) = fs::metadata(format!("{folder}/{number}")) else { continue };
         let Ok(info) = info_of(pid, number) else { continue };
-        note(&mut writing, &metadata, flags_of(&info));
+        note(writing, &metadata, flags_of(&info));
     }
-    Ok(writing)
+    Ok(())
 }
 
 /// Notes a descriptor.

@@ -73,7 +73,7 @@ fn own() -> Ids {
 
 fn round(collected: &mut Collected) -> u64 {
     std::thread::sleep(super::collect::APART * 2);
-    collected.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
+    collected.round(&[std::process::id()], &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
 }
 
 fn freeze(collected: &mut Collected, writing: &Writing) -> Result<State> {
@@ -283,13 +283,13 @@ fn what_cannot_go_over_is_refused_by_name() {
     fs::hard_link(folders.from("one"), folders.from("two")).unwrap();
     let id = std::process::id();
     let refused =
-        collected.round(id, &BTreeSet::new(), &AtomicBool::new(false)).unwrap_err().to_string();
+        collected.round(&[id], &BTreeSet::new(), &AtomicBool::new(false)).unwrap_err().to_string();
     assert!(refused.contains("hard link"), "{refused}");
     fs::remove_file(folders.from("two")).unwrap();
     round(&mut collected);
     fs::write(folders.from("three"), "x").unwrap();
     let refused =
-        collected.round(id, &BTreeSet::new(), &AtomicBool::new(true)).unwrap_err().to_string();
+        collected.round(&[id], &BTreeSet::new(), &AtomicBool::new(true)).unwrap_err().to_string();
     assert!(refused.contains("nobody wants"), "{refused}");
 }
 
@@ -298,7 +298,7 @@ fn what_may_have_changed_unseen_is_copied_again() {
     let folders = Folders::new("doubt");
     let mut collected = folders.collect();
     let round_at_once = |it: &mut Collected| {
-        it.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
+        it.round(&[std::process::id()], &BTreeSet::new(), &AtomicBool::new(false)).unwrap()
     };
     // The file is written in the same tick in which it is copied.
     fs::write(folders.from("fresh"), "12345").unwrap();
@@ -315,8 +315,9 @@ fn what_may_have_changed_unseen_is_copied_again() {
     let (from, mounts) = ([folders.from("")], Mounts::read().unwrap());
     let limits = Limits { state_entries: 1, ..Limits::default() };
     let mut collected = Collected::begin(&from, own(), limits, &mounts).unwrap();
-    let refused =
-        collected.round(std::process::id(), &BTreeSet::new(), &AtomicBool::new(false)).unwrap_err();
+    let refused = collected
+        .round(&[std::process::id()], &BTreeSet::new(), &AtomicBool::new(false))
+        .unwrap_err();
     assert!(refused.to_string().contains("more files and folders"), "{refused}");
 }
 
