@@ -28,7 +28,7 @@ const REFUSED: [(&str, &str); 30] = [
     ("sysv", "it has SysV shared memory"),
     ("ring", "it uses io_uring"),
     ("deleted", "it shares a mapping of /tmp/hfrefused"),
-    ("async", "it has descriptors that send signals (O_ASYNC)"),
+    ("async", "it has descriptors that send signals to others (O_ASYNC, F_SETOWN)"),
     ("lease", "it has a lease on a file (F_SETLEASE)"),
     ("pidfd", "descriptor 3 is "),
     ("half", "it has one end of a pipe alone (pipe:["),

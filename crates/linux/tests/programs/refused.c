@@ -127,7 +127,8 @@ static int itimer(void) {
 
 static int asynchronous(void) {
     int ends[2];
-    return pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_ASYNC) == 0;
+    return pipe(ends) == 0 && fcntl(ends[0], F_SETOWN, getppid()) == 0 &&
+           fcntl(ends[0], F_SETFL, O_ASYNC) == 0;
 }
 
 static void *leader_ends(void *arg) {
