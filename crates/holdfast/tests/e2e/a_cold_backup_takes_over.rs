@@ -84,7 +84,7 @@ fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role
             end(group, primary);
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{takeover}"), "{}", group.log_tails());
-            assert_eq!(group.primary(), Some(primary.other()));
+            world::speaks(group, primary.other());
             let status = group.status(primary.other()).expect("a status");
             // On a slow machine the load may be over before the second takeover.
             let least = if takeover == 1 { 5 } else { 1 };
@@ -249,7 +249,7 @@ fn and_leaves_the_service_to_a_primary_that_lives() {
         assert_eq!(status["state"], "waiting", "{status}");
         set_primarys_way(testbed, "up");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
-        assert_eq!(group.primary(), Some(Role::Primary));
+        world::speaks(group, Role::Primary);
         world::heals(group, "the backup joins anew");
         group.kill_member(Role::Primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":2", "{}", group.log_tails());
@@ -280,7 +280,7 @@ fn and_gives_way_to_a_primary_that_comes_back_first() {
         }
         set_primarys_way(testbed, "up");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
-        assert_eq!(group.primary(), Some(Role::Primary));
+        world::speaks(group, Role::Primary);
         world::heals(group, "the backup joins anew");
     });
 }
@@ -294,7 +294,7 @@ fn a_switchover_to_a_damaged_spool_is_taken_back() {
         let swapped = group.verb(Role::Primary, &words).expect("the verb runs");
         assert!(!swapped.status.success(), "it has not happened");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
-        assert_eq!(group.primary(), Some(Role::Primary));
+        world::speaks(group, Role::Primary);
         world::heals(group, "the backup joins anew");
     });
 }
@@ -358,7 +358,7 @@ fn and_takes_over_in_the_middle_of_a_new_image() {
         let renewed = group.details(backup, "renewed").len();
         group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());
-        assert_eq!(group.primary(), Some(backup));
+        world::speaks(group, backup);
         println!("{renewed} images were whole");
         world::finish(load, group);
     });
@@ -379,7 +379,7 @@ fn of_a_server_with_threads_that_was_imaged_while_it_was_protected() {
         });
         group.kill_member(primary).expect("they die");
         world::finish(load, group);
-        assert_eq!(group.primary(), Some(primary.other()));
+        world::speaks(group, primary.other());
     });
 }
 
@@ -403,7 +403,7 @@ fn is_refused(options: ColdOptions, why: &str) {
             here["state"] == "unprotected" && says(&here) && says(&there)
         });
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
-        assert_eq!(group.primary(), Some(primary));
+        world::speaks(group, primary);
     });
 }
 

@@ -56,7 +56,7 @@ fn survives(testbed: &Testbed, group: &mut Group<'_>, alone: Role, fault: impl F
         if let Err(error) = group.wait_protected() {
             panic!("{error:#}\n{}", group.log_tails());
         }
-        assert_eq!(group.primary(), Some(alone.other()));
+        world::speaks(group, alone.other());
     });
 }
 

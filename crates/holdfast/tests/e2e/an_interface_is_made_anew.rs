@@ -48,7 +48,7 @@ fn takes_over(testbed: &Testbed, group: &mut Group<'_>) {
     world::signal(group.server_pid(primary).expect("a server"), "KILL");
     world::finish(load, group);
     world::heals(group, "the other one joins");
-    assert_eq!(group.primary(), Some(primary.other()));
+    world::speaks(group, primary.other());
     all_say(group, "protected");
 }
 

@@ -36,7 +36,7 @@ fn any_client_may_ask_for_a_report_of_the_memory() {
         assert_eq!(status["state"], "protected", "{status}");
         world::signal(group.server_pid(Role::Primary).expect("a server"), "KILL");
         world::finish(load, group);
-        assert_eq!(group.primary(), Some(Role::Backup));
+        world::speaks(group, Role::Backup);
         let report = redis_cli(testbed, &["memory", "malloc-stats"]);
         assert!(report.contains("jemalloc"), "its survivor tells, too: {report}");
     });

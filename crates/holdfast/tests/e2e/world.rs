@@ -282,6 +282,14 @@ pub fn heals(group: &mut Group<'_>, why: &str) {
     }
 }
 
+/// Waits until this member is the primary.
+///
+/// # Panics
+/// When it is not after [`WAIT_LIMIT`].
+pub fn speaks(group: &Group<'_>, role: Role) {
+    wait_until("the right primary", || group.primary() == Some(role));
+}
+
 /// Kills daemon and server of each member in turn, and starts the member again, which joins the
 /// other one.
 ///
