@@ -109,6 +109,7 @@ fn family() -> Description {
     add(0, 5, 5, 5);
     add(1, 9, 5, 9);
     all.members.remove(0);
+    all.files.iter_mut().for_each(|it| it.signals = 5);
     all.last_pid = 12;
     all
 }
@@ -330,10 +331,13 @@ fn a_family_is_read_as_it_was_written() {
 fn a_family_that_cannot_be_one_is_refused() {
     type Harm = fn(&mut Description);
     let number = |d: &mut Description, member: usize, pid| {
+        let old = d.members[member].process.pid;
+        d.files.iter_mut().filter(|it| it.signals == old).for_each(|it| it.signals = pid);
         (d.members[member].process.pid, d.members[member].process.group) = (pid, pid);
         d.members[member].threads[0].tid = pid;
     };
-    let harms: [(&str, Harm); 10] = [
+    let harms: [(&str, Harm); 11] = [
+        ("a file signals no process", |d| d.files[0].signals = 4),
         ("the first process has a parent", |d| d.members[0].parent = 1),
         ("a process comes before its parent", |d| d.members[1].parent = 1),
         ("a process comes before its parent", |d| d.members[1].parent = 2),
