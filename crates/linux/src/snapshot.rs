@@ -21,6 +21,7 @@ mod last_pid;
 mod maps;
 mod memory;
 mod names;
+mod owner;
 mod pages;
 mod precopy;
 pub mod quiet;

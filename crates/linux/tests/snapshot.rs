@@ -6,7 +6,9 @@ use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
 use holdfast_linux::snapshot::restore::{Loading, restore};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Backing, Books, Description, Holds, Limits, Reader};
-use snapshot_world::{Elsewhere, KEY, Server, ask, beside, image, options, revive, wait_for};
+use snapshot_world::{
+    Elsewhere, KEY, Server, ask, beside, compile, image, options, revive, wait_for,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -211,17 +213,12 @@ fn start_odd(port: u16) -> (Server, PathBuf) {
     let folder = std::env::temp_dir().join(format!("hfodd{}x{port}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let program = folder.join("odd");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/odd.c");
-    let mut compile = Command::new("clang");
-    compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
-    assert!(compile.status().unwrap().success());
+    compile("odd.c", &program);
     let command = format!("{} {port} {}", program.display(), folder.display());
     let server = Server::start(&command, "/dev/null");
-    let hex = format!(":{port:04X} ");
     wait_for("its listener", || {
-        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
         let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid()));
-        sockets.is_ok_and(|sockets| sockets.contains(&hex)) && threads.is_ok_and(|t| t.count() == 7)
+        server.listens(port) && threads.is_ok_and(|t| t.count() == 7)
     });
     (server, folder)
 }

@@ -7,9 +7,8 @@ use holdfast_linux::process;
 use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::{Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Limits, Reader};
-use snapshot_world::{KEY, Server, ask, beside, options, revive, wait_for};
+use snapshot_world::{KEY, Server, ask, beside, compile, options, revive, wait_for};
 use std::path::PathBuf;
-use std::process::Command;
 
 /// Longest time for the end of a namespace, in ms.
 const END_MAX_MS: i32 = 20_000;
@@ -25,18 +24,11 @@ impl Family {
         let folder = std::env::temp_dir().join(format!("hffamily{}x{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join("family");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/family.c");
-        let mut compile = Command::new("clang");
-        compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
-        assert!(compile.status().unwrap().success());
+        compile("family.c", &program);
         let (program, at) = (program.display(), folder.display());
         let command = format!("unshare -p --fork --kill-child {program} {port} {at}/numbered");
         let server = Server::start(&command, "/dev/null");
-        let hex = format!(":{port:04X} ");
-        wait_for("its listener", || {
-            let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid()));
-            sockets.is_ok_and(|sockets| sockets.contains(&hex))
-        });
+        wait_for("its listener", || server.listens(port));
         Self { server, folder }
     }
 

@@ -6,13 +6,12 @@ mod snapshot_world;
 use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::{Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Description, Holds, Limits, Reader, Writer};
-use snapshot_world::{KEY, Server, image, options, revive, snapshot, wait_for};
+use snapshot_world::{KEY, Server, compile, image, options, revive, snapshot, wait_for};
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -26,10 +25,7 @@ fn program() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let program = std::env::temp_dir().join(format!("hfhostile{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/hostile.c");
-        let mut compile = Command::new("clang");
-        compile.args(["-O1", "-w", source, "-o"]).arg(&program);
-        assert!(compile.status().unwrap().success());
+        compile("hostile.c", &program);
         program
     })
 }

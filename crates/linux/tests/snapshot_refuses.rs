@@ -6,9 +6,8 @@ mod snapshot_world;
 use holdfast_linux::snapshot::quiet::{Bare, Quiescence, Resume, Standing};
 use holdfast_linux::snapshot::{Frozen, Preparation, SnapshotError};
 use holdfast_wire::snapshot::{Books, Limits};
-use snapshot_world::{Server, beside, options, snapshot, wait_for};
+use snapshot_world::{Server, beside, compile, options, snapshot, wait_for};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// What a process has, with the words by which it is refused.
@@ -49,10 +48,7 @@ fn program() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let program = std::env::temp_dir().join(format!("hfrefused{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/refused.c");
-        let mut compile = Command::new("clang");
-        compile.args(["-O1", "-w", "-pthread", source, "-o"]).arg(&program);
-        assert!(compile.status().unwrap().success());
+        compile("refused.c", &program);
         program
     })
 }

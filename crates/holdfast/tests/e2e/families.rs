@@ -100,12 +100,9 @@ fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
 }
 
 pub fn await_takeover(group: &Group<'_>) {
-    let begun = Instant::now();
-    let takes_over = || group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary");
-    while !takes_over() {
-        assert!(begun.elapsed() < world::WAIT_LIMIT, "no takeover\n{}", group.log_tails());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    world::wait_for_group(group, "the takeover", || {
+        group.status(Role::Backup).is_ok_and(|status| status["role"] == "primary")
+    });
 }
 
 /// Another worker runs in the place of one that has ended.

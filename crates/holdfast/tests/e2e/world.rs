@@ -287,7 +287,7 @@ pub fn heals(group: &mut Group<'_>, why: &str) {
 /// # Panics
 /// When it is not after [`WAIT_LIMIT`].
 pub fn speaks(group: &Group<'_>, role: Role) {
-    wait_until("the right primary", || group.primary() == Some(role));
+    wait_for_group(group, "the right primary", || group.primary() == Some(role));
 }
 
 /// Kills daemon and server of each member in turn, and starts the member again, which joins the
@@ -312,7 +312,7 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// # Panics
 /// When it is not after [`WAIT_LIMIT`].
 pub fn wait_until(what: &str, ready: impl FnMut() -> bool) {
-    wait_within(WAIT_LIMIT, what, ready);
+    wait_within(WAIT_LIMIT, what, ready, String::new);
 }
 
 /// Waits for something that happens by chance, and surely some time.
@@ -320,13 +320,26 @@ pub fn wait_until(what: &str, ready: impl FnMut() -> bool) {
 /// # Panics
 /// When it has not after three times [`WAIT_LIMIT`].
 pub fn wait_long(what: &str, ready: impl FnMut() -> bool) {
-    wait_within(3 * WAIT_LIMIT, what, ready);
+    wait_within(3 * WAIT_LIMIT, what, ready, String::new);
 }
 
-fn wait_within(limit: Duration, what: &str, mut ready: impl FnMut() -> bool) {
+/// As [`wait_until`], with what the group's daemons said when it is in vain.
+///
+/// # Panics
+/// As above.
+pub fn wait_for_group(group: &Group<'_>, what: &str, ready: impl FnMut() -> bool) {
+    wait_within(WAIT_LIMIT, what, ready, || format!("\n{}", group.log_tails()));
+}
+
+fn wait_within(
+    limit: Duration,
+    what: &str,
+    mut ready: impl FnMut() -> bool,
+    told: impl Fn() -> String,
+) {
     let until = Instant::now() + limit;
     while !ready() {
-        assert!(Instant::now() < until, "{what}: not within {limit:?}");
+        assert!(Instant::now() < until, "{what}: not within {limit:?}{}", told());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -25,8 +25,6 @@ pub(super) struct Family<'a> {
     options: &'a Options,
     pub common: Common<'a>,
     relatives: Vec<Relative>,
-    /// Whether the first is the first process of its pid namespace.
-    is_namespace: bool,
 }
 
 /// One process.
@@ -62,17 +60,17 @@ impl<'a> Family<'a> {
             reasons.add("it has more memory than the limit of memory_bytes");
         }
         reasons.refuse()?;
-        let is_namespace = relatives[0].own == 1;
-        if pids.len() > 1 && !is_namespace {
+        let common = Common::new(options.key, options.limits.memory_bytes, &options.external)?;
+        let family = Self { pids, options, common, relatives };
+        if family.pids.len() > 1 && !family.is_namespace() {
             return refuse(NO_NAMESPACE);
         }
-        let common = Common::new(options.key, options.limits.memory_bytes, &options.external)?;
-        Ok(Self { pids, options, common, relatives, is_namespace })
+        Ok(family)
     }
 
     /// Refuses a family that is not the same any more, once all of it stands.
     pub fn check(&self) -> Result<()> {
-        if !self.is_namespace {
+        if !self.is_namespace() {
             return Ok(());
         }
         let now: BTreeSet<u32> = process::family(self.pids[0]).into_iter().collect();
@@ -95,11 +93,12 @@ impl<'a> Family<'a> {
     /// The number that was given last in their namespace, if it is theirs alone; 0: another's.
     pub fn last_pid(&self) -> Result<u32> {
         let what = "the number of the next process";
-        if self.is_namespace { last_pid::of(self.pids[0]).doing(what) } else { Ok(0) }
+        if self.is_namespace() { last_pid::of(self.pids[0]).doing(what) } else { Ok(0) }
     }
 
-    pub const fn is_namespace(&self) -> bool {
-        self.is_namespace
+    /// Whether the first is the first process of its pid namespace.
+    pub fn is_namespace(&self) -> bool {
+        self.relatives[0].own == 1
     }
 
     pub fn statuses(&self) -> Result<Vec<Status>> {

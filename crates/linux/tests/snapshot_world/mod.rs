@@ -31,6 +31,14 @@ pub fn options() -> Options {
     Options { key: KEY, limits, freeze_max, shares_files: true, state_dirs, is_off, external }
 }
 
+/// Makes one of these tests' programs.
+pub fn compile(name: &str, to: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let mut compile = Command::new("clang");
+    compile.args(["-O1", "-w", "-pthread"]).arg(source).arg("-o").arg(to);
+    assert!(compile.status().unwrap().success());
+}
+
 /// A program that runs until this is dropped.
 pub struct Server(Child);
 
@@ -56,6 +64,12 @@ impl Server {
             .spawn()
             .unwrap();
         Self(child)
+    }
+
+    /// Whether somebody listens at a port of its network namespace.
+    pub fn listens(&self, port: u16) -> bool {
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid()));
+        sockets.is_ok_and(|sockets| sockets.contains(&format!(":{port:04X} ")))
     }
 
     pub fn pid(&self) -> u32 {

@@ -349,7 +349,7 @@ fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
     }
 }
 
-/// A family of processes cannot be copied yet, and what needs a copy cannot be had with it.
+/// What is kept on a disk, for a cold backup or to rebuild the server, is of one process.
 fn check_run(findings: &mut Findings, run: Option<&Spanned<Run>>, group: &Group) {
     let Some(run) = run.filter(|run| run.get_ref().is_family()) else { return };
     let word = run.get_ref().word();
@@ -358,7 +358,7 @@ fn check_run(findings: &mut Findings, run: Option<&Spanned<Run>>, group: &Group)
         findings.add(
             run.span(),
             format!("run = \"{word}\" and {setting} cannot be had together"),
-            "no image can be taken of a server of several processes: leave one of the two out",
+            "a server of several processes is not kept on a disk: leave one of the two out",
         );
     }
 }

@@ -3,6 +3,7 @@
 use super::super::bounds::Patience;
 use super::super::error::{Doing, Result, SnapshotError};
 use super::super::names::{self, Mounts};
+use super::super::owner;
 use super::super::precopy;
 use super::super::state::{Writing, collect};
 use super::areas::{Found, Objects, allocated, memory_file};
@@ -14,11 +15,9 @@ use super::written::Written;
 use super::{Refusals, locks, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
-use crate::sockopt::checked;
 use holdfast_wire::snapshot::{
     Backing, Descriptor, FileKind, Lock, LockOwner, OpenFile, Watch, Watched,
 };
-use libc::c_int;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -30,11 +29,6 @@ use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
-/// Commands of fcntl(2): who gets a file's signals, and which signal, if not `SIGIO`.
-const F_GETOWN_EX: c_int = 16;
-const F_GETSIG: c_int = 11;
-/// The owner is a process.
-const F_OWNER_PID: c_int = 1;
 /// Permitted mode bits of an unlinked file: a set-uid bit is for programs with a
 /// name.
 const MODE: u32 = 0o777;
@@ -349,25 +343,15 @@ impl Reader<'_, '_> {
 
     /// The own number of the process that a file sends its signals; 0: none.
     fn signalled(&mut self, number: u32) -> io::Result<u32> {
-        let file = self.take(number)?;
-        // `struct f_owner_ex`: what the owner is, and its number.
-        let mut owner: [c_int; 2] = [0; 2];
-        // SAFETY: the kernel writes two ints.
-        let signal = unsafe {
-            checked(libc::fcntl(file.as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()))?;
-            checked(libc::fcntl(file.as_raw_fd(), F_GETSIG))?
-        };
-        let pid = match owner {
-            [_, 0] => return Ok(0),
-            [F_OWNER_PID, pid] if signal == 0 => pid.cast_unsigned(),
-            _ => 0,
-        };
-        if !self.all.look.pids.contains(&pid) {
-            let reason = "it has descriptors that send signals to others (O_ASYNC, F_SETOWN)";
-            self.all.refusals.add(reason);
-            return Ok(0);
+        match owner::of(self.take(number)?.as_fd())? {
+            Some(0) => Ok(0),
+            Some(pid) if self.all.look.pids.contains(&pid) => process::innermost_tid(pid, pid),
+            _ => {
+                let reason = "it has descriptors that send signals to others (O_ASYNC, F_SETOWN)";
+                self.all.refusals.add(reason);
+                Ok(0)
+            }
         }
-        process::innermost_tid(pid, pid)
     }
 
     /// The kind of a file; `None` if it cannot be rebuilt.

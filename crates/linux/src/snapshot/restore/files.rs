@@ -2,6 +2,7 @@
 
 use super::super::error::{Doing, Result};
 use super::super::names::{Mounts, again};
+use super::super::owner;
 use super::{Surroundings, mapped, within};
 use crate::sockopt::{self, checked, checked_fd};
 use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Watched};
@@ -15,10 +16,6 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// Most watches that are set and removed to reach a watch's number.
 const NUMBERS_MAX: u32 = 1 << 20;
-/// Command of fcntl(2): who gets a file's signals.
-const F_SETOWN_EX: c_int = 15;
-/// The owner is a process.
-const F_OWNER_PID: c_int = 1;
 /// `TFD_IOC_SET_TICKS`.
 const SET_TICKS: libc::c_ulong = 0x4008_5400;
 
@@ -187,26 +184,13 @@ impl Made {
         }
         Ok(())
     }
-}
 
-impl Made {
     /// Has files send their signals to the processes that got them, once those are there.
     pub fn signal(&self, of: &Description, pids: &[u32]) -> Result<()> {
-        let each = of.files.iter().zip(&self.files).filter(|(file, _)| file.signals != 0);
-        for (file, made) in each {
+        for (file, made) in of.files.iter().zip(&self.files).filter(|(it, _)| it.signals != 0) {
             let member = of.members.iter().position(|it| it.process.pid == file.signals);
             let (Some(made), Some(member)) = (made, member) else { continue };
-            let owner: [c_int; 2] = [F_OWNER_PID, pids[member].cast_signed()];
-            // SAFETY: the kernel reads two ints. It takes the flag now: what is opened with it, or
-            // has it before, has no owner.
-            unsafe {
-                checked(libc::fcntl(made.as_raw_fd(), F_SETOWN_EX, owner.as_ptr()))
-                    .and_then(|_| {
-                        let flags = file.flags.cast_signed() | libc::O_ASYNC;
-                        checked(libc::fcntl(made.as_raw_fd(), libc::F_SETFL, flags))
-                    })
-                    .doing("whom a file signals")?;
-            }
+            owner::set(made.as_fd(), file.flags, pids[member]).doing("whom a file signals")?;
         }
         Ok(())
     }
