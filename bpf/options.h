@@ -10,10 +10,6 @@
 #include "parse_copy.h"
 
 #define OPTIONS_MAX 40
-/* Number of options and NOPs looked at. Linux sends at most 7 in one segment; a
- * segment with more than this is refused: every further one costs the verifier time
- * when a daemon starts. */
-#define OPTION_STEPS 20
 #define SCALE_MAX 14 /* RFC 7323 §2.3 */
 
 #define OPT_END 0
@@ -44,7 +40,7 @@ struct tcp_options {
 	__u8 has_ts;
 	__u8 refused; /* an option that a repaired socket could not have */
 	__u8 is_signed; /* TCP-MD5 or TCP-AO */
-	__u8 cut;     /* malformed, or longer than OPTION_STEPS */
+	__u8 cut;     /* malformed */
 };
 
 static __always_inline __u32 be32_at(const __u8 *at)
@@ -78,6 +74,30 @@ static __always_inline void take_option(struct tcp_options *o, __u32 at, __u8 ki
 	}
 }
 
+/* Takes the option at `next` of `len` bytes of `o->raw`. Returns the place of the one
+ * behind it: OPTIONS_MAX behind the last. A global function, so that the verifier
+ * proves it for any place, and each step of a list costs it a call: with places that
+ * it could tell apart, a daemon's start took seconds. */
+__attribute__((noinline)) int next_option(struct tcp_options *o, __u32 next, __u32 len)
+{
+	__u8 kind, size;
+
+	if (!o || next >= len || next >= OPTIONS_MAX)
+		return OPTIONS_MAX;
+	kind = o->raw[next];
+	if (kind == OPT_END)
+		return OPTIONS_MAX;
+	if (kind == OPT_NOP)
+		return next + 1;
+	size = next <= OPTIONS_MAX - 2 ? o->raw[next + 1] : 0;
+	if (size < 2 || next + size > len) {
+		o->cut = 1;
+		return OPTIONS_MAX;
+	}
+	take_option(o, next, kind, size);
+	return next + size;
+}
+
 /* Fills `o` with the `len` option bytes at frame offset `at`. A global function,
  * so that the verifier proves it once and not once per caller. */
 __attribute__((noinline)) int read_options(struct __sk_buff *skb, __u32 at, __u32 len,
@@ -95,27 +115,9 @@ __attribute__((noinline)) int read_options(struct __sk_buff *skb, __u32 at, __u3
 		o->cut = 1;
 		return 1;
 	}
-	for (int i = 0; i < OPTION_STEPS; i++) {
-		__u8 kind, size;
-
-		if (next >= len || next >= OPTIONS_MAX)
-			return 0;
-		kind = o->raw[next];
-		if (kind == OPT_END)
-			return 0;
-		if (kind == OPT_NOP) {
-			next++;
-			continue;
-		}
-		if (next > OPTIONS_MAX - 2)
-			break;
-		size = o->raw[next + 1];
-		if (size < 2 || next + size > len)
-			break;
-		take_option(o, next, kind, size);
-		next += size;
-	}
-	o->cut = next < len;
+	/* Each step is a byte or more. */
+	for (int i = 0; i < OPTIONS_MAX && next < len; i++)
+		next = next_option(o, next, len);
 	return o->cut;
 }
 

@@ -199,7 +199,10 @@ fn what_a_kernel_may_refuse_reaches_nobody() {
     let timestamps = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8];
     let other_order = [8, 10, 0, 0, 0, 9, 0, 0, 0, 8, 1, 1];
     let endless = [1, 1, 8, 200, 0, 0, 0, 9, 0, 0, 0, 8];
-    let (padded, behind_padding) = ([1; 20], [1; 40]);
+    let padded = [1; 40];
+    let mut behind_padding = padded;
+    behind_padding[22..].fill(0);
+    behind_padding[22..24].copy_from_slice(&[19, 18]);
     let sound: [&[u8]; 4] = [&timestamps, &other_order, &padded, &[]];
     let refused: [&[u8]; 4] = [&md5, &signed, &endless, &behind_padding];
     let all = sound.map(|it| (it, REDIRECT, 1)).into_iter();
