@@ -3,6 +3,7 @@
 
 use super::faults::{FaultKind, Survivor, both, fault_steps};
 use super::service::{Variant, address, program_for, with_service};
+use crate::command::wait_for;
 use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::ours::{Group, GroupOptions};
@@ -17,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Earliest moment of a fault after all connections work, in µs.
 const FAULT_EARLIEST_US: u64 = 200_000;
@@ -42,6 +43,9 @@ const WAN_VALUE_BYTES: u64 = 64 << 10;
 
 /// Duration of a run without a fault, in ms.
 const QUIET_MS: u64 = 500;
+
+/// How long a survivor that waits for something may take to speak, once the load is over.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Seconds of a day.
 pub const DAY_S: f64 = 86_400.0;
@@ -373,28 +377,35 @@ impl Outcome {
     }
 }
 
-/// Why the wrong member speaks for the service after a fault, if it does.
+/// Why the wrong member speaks for the service after a fault, if it does. A survivor that waits
+/// for something, as the edge's frames, has a while to get it.
 fn wrong_end(survivor: Option<Survivor>, group: &mut Group<'_>) -> Option<String> {
     if survivor == Some(Survivor::Pair) {
         return group.wait_protected().err().map(|error| format!("{error:#}"));
     }
     let mut says = Vec::new();
-    let mut speaks = |role| {
-        let status = group.status(role).unwrap_or_default();
-        let word = |name| status.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let (part, state) = (word("role"), word("state"));
-        let speaks = part == "primary" && (state == "protected" || state == "unprotected");
-        says.push(format!("{} is {part}, {state}: {}", role.name(), word("reason")));
-        speaks
-    };
-    let (primary, backup) = (speaks(Role::Primary), speaks(Role::Backup));
-    let right = match survivor {
+    let settled = wait_for("who speaks", SETTLE_LIMIT, || {
+        says.clear();
+        let mut speaks = |role| speaks(role, group, &mut says);
+        let (primary, backup) = (speaks(Role::Primary), speaks(Role::Backup));
+        (primary || backup || survivor.is_none()).then_some((primary, backup))
+    });
+    let right = settled.is_ok_and(|(primary, backup)| match survivor {
         Some(Survivor::Backup) => backup && !primary,
         Some(Survivor::Primary) => primary && !backup,
         Some(Survivor::Either | Survivor::Pair) => primary != backup,
         None => !(primary && backup),
-    };
+    });
     (!right).then(|| format!("the wrong member speaks: {}", says.join("; ")))
+}
+
+/// Whether a member says that it serves; what it says is added to `says`.
+fn speaks(role: Role, group: &Group<'_>, says: &mut Vec<String>) -> bool {
+    let status = group.status(role).unwrap_or_default();
+    let word = |name| status.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let (part, state) = (word("role"), word("state"));
+    says.push(format!("{} is {part}, {state}: {}", role.name(), word("reason")));
+    part == "primary" && (state == "protected" || state == "unprotected")
 }
 
 fn keep_logs(args: &TakeoverArgs, testbed: &Testbed, seed: u64) -> Result<()> {

@@ -329,6 +329,18 @@ fn frames_are_cut_between_records() {
 }
 
 #[test]
+fn a_frame_may_be_full_to_its_last_byte() {
+    for (frame_bytes_max, frames) in [(2 * record_len(40), 1), (2 * record_len(40) - 1, 2)] {
+        let limits = PrimaryLimits { frame_bytes_max, ..PrimaryLimits::DEFAULT };
+        let (mut primary, mut notes) = (Primary::with_limits(0, limits), Notes::default());
+        notes.append(Op::Data, 0, 0, 0, &[1; 40]);
+        notes.append(Op::Data, 0, 0, 0, &[2; 40]);
+        notes.feed(&mut primary, 0);
+        assert_eq!(notes.take().len(), frames);
+    }
+}
+
+#[test]
 fn after_the_servers_death_nothing_is_confirmed_but_the_log_is_repaired() {
     let (mut primary, mut notes) = accepted(1000);
     notes.append(Op::Read, 1, TAPPED, 2, b"hi");

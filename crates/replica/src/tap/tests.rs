@@ -119,6 +119,25 @@ fn what_the_primary_holds_lies_within_the_window() {
 }
 
 #[test]
+fn an_adopted_connection_has_what_the_server_had_read() {
+    for (eof, has) in [(false, 5), (true, 6)] {
+        let adopted = Adopted {
+            conn: None,
+            accept: Some(1),
+            in_bytes: 5,
+            out_bytes: 0,
+            acked_bytes: 0,
+            eof,
+            closed: false,
+            client_tsval: None,
+        };
+        let tap = Tap::adopt(&record(), &adopted, Limits::default());
+        assert_eq!((tap.acknowledged(), tap.held_offset()), (has, has));
+        assert_eq!((tap.missing(), tap.is_behind()), (None, false));
+    }
+}
+
+#[test]
 fn only_the_exact_number_resets() {
     let mut tap = tap();
     tap.accept(Nanos(0), &segment(0, b"abc"));
