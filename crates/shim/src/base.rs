@@ -6,6 +6,7 @@ pub mod actions;
 pub mod alarm;
 pub mod alloc;
 pub mod binds;
+pub mod brief;
 pub mod cells;
 pub mod conns;
 pub mod copy;

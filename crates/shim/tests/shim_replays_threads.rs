@@ -4,7 +4,9 @@
 mod shim_harness;
 
 use holdfast_wire::shm::mode;
-use shim_harness::{compiled, installed, observe, run_and_promote, scratch, wait_for};
+use shim_harness::{
+    compiled, installed, observe, run_and_promote, run_in_a_takeover, scratch, wait_for,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
@@ -189,6 +191,21 @@ fn threads_that_meet_in_every_way_go_live() {
         meet(16423, 0, 10);
     };
     run_and_promote(&[&path, "16423"], 16423, "threads", load, || meet(16423, 10, 3));
+    let _ = std::fs::remove_file(program);
+}
+
+/// A cold backup's replica has all of its log to run in a takeover. Its threads wait for each
+/// other while one opens a file, whose number must be free then.
+#[test]
+fn threads_that_open_files_in_turn_run_all_of_their_log_in_a_takeover() {
+    let Some(program) = compiled("opens.c") else { return };
+    let (port, path) = (16428, program.display().to_string());
+    let load = || {
+        wait_for(port);
+        let mut client = Client::new(port);
+        (0..20).for_each(|_| drop(client.ask("go\n")));
+    };
+    run_in_a_takeover(&[&path, &port.to_string()], port, "opens", load);
     let _ = std::fs::remove_file(program);
 }
 

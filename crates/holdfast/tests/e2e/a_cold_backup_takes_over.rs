@@ -141,7 +141,6 @@ fn of_memcached_with_four_workers() {
 }
 
 #[test]
-#[ignore = "known to fail in about a third of its runs: docs/LIMITS.md"]
 fn of_python_with_a_thread_for_each_connection() {
     is_rebuilt(Program::Python, Workload::HttpKeepalive, 3);
 }

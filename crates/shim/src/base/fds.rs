@@ -1,8 +1,8 @@
 //! What the shim knows of each descriptor: its kind, its connection, and its epoll sets.
 
-use crate::base::report;
 use crate::base::state::{self, Mode};
 use crate::base::sys::{sys, syscall};
+use crate::base::{brief, report};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -201,11 +201,13 @@ pub fn renumber(fd: isize, want: isize, cloexec: bool) {
     if fd < 0 || want < 0 || fd == want {
         return;
     }
-    if sys!(SYS_fcntl, want, libc::F_GETFD) >= 0 {
-        report::diverged_fd(want as i32);
-    }
-    sys!(SYS_dup3, fd, want, if cloexec { libc::O_CLOEXEC } else { 0 });
-    sys!(SYS_close, fd);
+    brief::alone(|| {
+        if sys!(SYS_fcntl, want, libc::F_GETFD) >= 0 {
+            report::diverged_fd(want as i32);
+        }
+        sys!(SYS_dup3, fd, want, if cloexec { libc::O_CLOEXEC } else { 0 });
+        sys!(SYS_close, fd);
+    });
 }
 
 /// Like [`renumber`], for two at once: each may have the number that the other needs.

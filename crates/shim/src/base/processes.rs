@@ -119,8 +119,10 @@ fn is_at_end(it: &Process) -> bool {
     it.at_end.load(SeqCst) >= it.threads.load(SeqCst)
 }
 
+/// Whether a process has ended; the calling one has not.
 fn has_died(it: &Process) -> bool {
-    u32::try_from(it.pid.load(SeqCst)).is_ok_and(|pid| pid != 0 && robust::has_ended(pid))
+    !core::ptr::eq(it, state::process())
+        && u32::try_from(it.pid.load(SeqCst)).is_ok_and(|pid| pid != 0 && robust::has_ended(pid))
 }
 
 /// On the replica, at the log's end: frees the places of processes that were killed on this host

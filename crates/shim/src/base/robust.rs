@@ -3,6 +3,7 @@
 //! and takes the lock over if not. What such a lock guards must therefore be valid at every
 //! instruction of its owner.
 
+use crate::base::brief;
 use crate::base::sys::{self, sys, syscall};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::group::{DAEMON, HAS_SLEEPERS};
@@ -81,15 +82,17 @@ pub fn unlock(word: &AtomicU32) {
 
 /// Whether a process of the family has ended; a zombie has.
 pub fn has_ended(process: u32) -> bool {
-    let fd = sys!(SYS_pidfd_open, process, 0);
-    if fd < 0 {
-        return fd == -(libc::ESRCH as isize);
-    }
-    let mut poll = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
-    // SAFETY: memory of ours, of the sizes that are said.
-    let ready = unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) };
-    sys!(SYS_close, fd);
-    ready == 1
+    brief::alone(|| {
+        let fd = sys!(SYS_pidfd_open, process, 0);
+        if fd < 0 {
+            return fd == -(libc::ESRCH as isize);
+        }
+        let mut poll = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
+        // SAFETY: memory of ours, of the sizes that are said.
+        let ready = unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) };
+        sys!(SYS_close, fd);
+        ready == 1
+    })
 }
 
 #[cfg(all(test, not(miri)))]

@@ -1,9 +1,9 @@
 //! Checks a thread that keeps others waiting, by its file in /proc: whether it sleeps, how long it
 //! has computed, and whether it still exists.
 
-use crate::base::robust;
 use crate::base::state::{self, group, header};
 use crate::base::sys::{decimal, sys, syscall};
+use crate::base::{brief, robust};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::token::{HOLDER, IN_CALL};
@@ -144,16 +144,19 @@ fn stat(task: u64, line: &mut [u8; LINE_BYTES]) -> Option<(u8, u64)> {
         path[len..len + part.len()].copy_from_slice(part.as_bytes());
         len += part.len();
     }
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a path of ours.
-    let fd = unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: memory of ours, of the sizes that are said.
-    let n = unsafe { syscall!(SYS_read, fd, line.as_mut_ptr(), line.len()) };
-    sys!(SYS_close, fd);
-    parse(&line[..n.max(0) as usize])
+    let n = brief::alone(|| {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: a path of ours.
+        let fd = unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: memory of ours, of the sizes that are said.
+        let n = unsafe { syscall!(SYS_read, fd, line.as_mut_ptr(), line.len()) };
+        sys!(SYS_close, fd);
+        Some(n.max(0) as usize)
+    })?;
+    parse(&line[..n])
 }
 
 /// Reads state and processor time from a `stat` line. They follow the thread's name, which may

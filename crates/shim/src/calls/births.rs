@@ -10,7 +10,7 @@ use crate::base::state::{self, FAULT_FD, MAIN_AWAY, Mode, inside, mode};
 use crate::base::sys::{self, decimal, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{
-    alarm, conns, defer, fds, park, processes, quiet, report, robust, token, waiting, watch,
+    alarm, brief, conns, defer, fds, park, processes, quiet, report, robust, token, waiting, watch,
 };
 use crate::calls::{adopted, descriptors, identity, processors, signals, threads};
 use core::cell::Cell;
@@ -77,7 +77,18 @@ pub fn before() {
             },
         }
     }
-    state::set_forking(true);
+    set_forking(true);
+}
+
+/// Meanwhile no other thread has a descriptor for a moment, which the child would keep.
+fn set_forking(yes: bool) {
+    if yes {
+        brief::keep();
+    }
+    state::set_forking(yes);
+    if !yes {
+        brief::release();
+    }
 }
 
 fn begin_record() {
@@ -176,7 +187,7 @@ fn finish(pid: i32) -> i32 {
             if there <= 0 {
                 end();
             }
-            state::set_forking(false);
+            set_forking(false);
             taken.done();
             there
         }
@@ -191,7 +202,7 @@ fn finish(pid: i32) -> i32 {
             if answer <= 0 {
                 end();
             }
-            state::set_forking(false);
+            set_forking(false);
             log::release();
             token::exit();
             if place == NOWHERE && pid > 0 {
@@ -220,7 +231,7 @@ pub fn born() {
     IS_OURS.store(false, Relaxed);
     state::set_process(place as usize, number);
     quiet::born();
-    state::set_forking(false);
+    set_forking(false);
     robust::note_process();
     state::process().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     MAIN_AWAY.store(false, SeqCst);

@@ -246,17 +246,7 @@ fn observe_members(
 ) -> Outcome {
     let _limit = limit::limit(name);
     let dirs = directories(name);
-    let stop = AtomicBool::new(false);
-    let mut primary = Ended(start(argv, port, options, mode::RECORD, &dirs[0]));
-    let mut log = std::thread::scope(|s| {
-        let loading = s.spawn(|| {
-            let _stop = StopAtEnd(&stop);
-            load();
-        });
-        let log = record(&primary, &stop);
-        assert!(loading.join().is_ok(), "{}", said(&dirs[0], mode::RECORD));
-        log
-    });
+    let (mut primary, mut log) = recorded(argv, port, options, &dirs[0], load);
     let of_primary = (primary.memory.mode(), primary.memory.reason());
     primary.kill();
     edit(&primary, &mut log);
@@ -272,6 +262,50 @@ fn observe_members(
         let _ = std::fs::remove_dir_all(d);
     }
     Outcome { log_len: log.len(), primary: of_primary, replica: of_replica, left, said }
+}
+
+/// A server in the directory `dir`, and what it has logged under `load`.
+fn recorded(
+    argv: &[&str],
+    port: u16,
+    options: u32,
+    dir: &Path,
+    load: impl FnOnce() + Send,
+) -> (Ended, Vec<u8>) {
+    let stop = AtomicBool::new(false);
+    let primary = Ended(start(argv, port, options, mode::RECORD, dir));
+    let log = std::thread::scope(|s| {
+        let loading = s.spawn(|| {
+            let _stop = StopAtEnd(&stop);
+            load();
+        });
+        let log = record(&primary, &stop);
+        assert!(loading.join().is_ok(), "{}", said(dir, mode::RECORD));
+        log
+    });
+    (primary, log)
+}
+
+/// Records `argv` under `load`. Then a copy gets the whole log and its end at once, as that of a
+/// cold backup does, and must come there without a difference.
+pub fn run_in_a_takeover(argv: &[&str], port: u16, name: &str, load: impl FnOnce() + Send) {
+    let _limit = limit::limit(name);
+    let dirs = directories(name);
+    let (mut primary, log) = recorded(argv, port, 0, &dirs[0], load);
+    primary.kill();
+    let replica = Ended(start(argv, port, 0, mode::REPLAY, &dirs[1]));
+    let (fed, _) = feed(&replica, &log);
+    assert_eq!(fed, log.len(), "there is room for all of the log");
+    replica.memory.end_log();
+    eventually("the replica comes to the log's end", || {
+        acknowledge(&replica);
+        replica.memory.mode() != mode::DRAIN
+    });
+    let end = (replica.memory.mode(), replica.memory.reason());
+    assert_eq!(end, (mode::PARKED, String::new()), "{}", said(&dirs[1], mode::REPLAY));
+    for dir in &dirs {
+        let _ = std::fs::remove_dir_all(dir);
+    }
 }
 
 pub struct StopAtEnd<'a>(pub &'a AtomicBool);

@@ -1,4 +1,7 @@
-use super::{Kind, closed, free_place, get, is_virtual, kind, opened, place};
+use super::{Kind, closed, free_place, get, is_virtual, kind, opened, place, renumber};
+use crate::base::brief;
+use crate::base::sys::sys;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 // The table is the process's: each test has numbers of its own.
@@ -63,4 +66,30 @@ fn a_descriptor_is_in_a_few_sets_only() {
     assert!(free_place(120).is_none());
     closed(120);
     assert!(free_place(120).is_some());
+}
+
+#[test]
+fn a_number_that_the_shim_has_for_a_moment_is_waited_for() {
+    const WANTED: i32 = 200;
+    let lowest = || sys!(SYS_fcntl, 0, libc::F_DUPFD_CLOEXEC, WANTED);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                brief::alone(|| {
+                    let fd = lowest();
+                    sys!(SYS_sched_yield);
+                    sys!(SYS_close, fd)
+                });
+            }
+        });
+        let mut moved = 0;
+        while moved < 100 {
+            let fd = lowest();
+            moved += u32::from(fd != WANTED as isize);
+            renumber(fd, WANTED as isize, true);
+            assert_eq!(sys!(SYS_close, WANTED), 0, "it has its number");
+        }
+        is_over.store(true, Relaxed);
+    });
 }
