@@ -11,6 +11,7 @@
 //! supplies what connects it with other hosts (its sockets, the log's memory).
 
 mod bounds;
+mod contents;
 mod describe;
 pub(crate) mod error;
 mod family;
@@ -73,6 +74,8 @@ pub struct External {
     pub descriptors: Vec<u32>,
     /// Whether the watches of epoll sets are external.
     pub watches: bool,
+    /// Whether alarms ring in the original only: the copy follows a log that says when.
+    pub alarms: bool,
     /// Connections, by their descriptors: before the freeze nothing is asked about them.
     /// In the freeze, [`quiet::Quiescence::reached`] says which they are.
     pub connections: Vec<u32>,

@@ -24,7 +24,7 @@ const REFUSED: [(&str, &str); 30] = [
     ("user", "it has a user namespace of its own"),
     ("mseal", "it has sealed memory (mseal)"),
     ("droppable", "it has memory that may be dropped (MAP_DROPPABLE)"),
-    ("sysv", "it has SysV shared memory"),
+    ("sysv", "it has parts of SysV shared memory mapped (munmap, mprotect)"),
     ("ring", "it uses io_uring"),
     ("deleted", "it shares a mapping of /tmp/hfrefused"),
     ("async", "it has descriptors that send signals to others (O_ASYNC, F_SETOWN)"),

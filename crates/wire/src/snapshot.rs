@@ -9,18 +9,20 @@
 
 mod check;
 mod description;
+mod memory;
 #[cfg(test)]
 mod tests;
 
 pub use check::STATE_FOLDERS_MAX;
 pub use description::*;
+pub use memory::*;
 
 use crate::hash::{HashKey, Secrets, StreamHash};
 use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the stream; another one is refused.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");

@@ -77,7 +77,7 @@ impl Host {
         // Nothing else writes to the host's disk, as to a real host's: whatever this machine's disk
         // does must not show in a takeover.
         let script = format!(
-            "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
+            "mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; mount -t tmpfs shm /dev/shm; \
              mount --bind '{0}' '{host}'; mkdir '{host}/{DISK}'; mount -t tmpfs -o size={DISK_BYTES} disk '{host}/{DISK}'; \
              for file in hosts resolv.conf; do [ ! -e /etc/$file ] || mount --bind '{0}'/$file /etc/$file; done; \
              hostname '{id}-{name}'; ip link set lo up; echo ready; exec sleep infinity",

@@ -9,6 +9,8 @@ mod locks;
 mod pairs;
 pub(super) mod process;
 pub(super) mod same;
+pub(super) mod segments;
+pub(super) mod shared;
 pub(super) mod sockets;
 mod timers;
 mod written;

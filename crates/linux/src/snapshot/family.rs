@@ -2,10 +2,12 @@
 
 use super::bounds::{LOOK_MAX, Patience};
 use super::describe::Refusals;
-use super::describe::areas::{Areas, Common, Found, Objects};
+use super::describe::areas::{Areas, Common, Found};
 use super::describe::descriptors::{Files, Held, Look, Opened, Who};
 use super::describe::process::{Status, lasting, refusals};
 use super::describe::same::memory_is_shared;
+use super::describe::segments;
+use super::describe::shared::Objects;
 use super::error::{Doing, Result, refuse};
 use super::insides::Inside;
 use super::maps::Mapping;
@@ -24,6 +26,8 @@ pub(super) struct Family<'a> {
     pub pids: Vec<u32>,
     options: &'a Options,
     pub common: Common<'a>,
+    /// Bytes of shared memory that the last look at it has found.
+    pub shared_bytes: u64,
     relatives: Vec<Relative>,
 }
 
@@ -61,7 +65,7 @@ impl<'a> Family<'a> {
         }
         reasons.refuse()?;
         let common = Common::new(options.key, options.limits.memory_bytes, &options.external)?;
-        let family = Self { pids, options, common, relatives };
+        let family = Self { pids, options, common, shared_bytes: 0, relatives };
         if family.pids.len() > 1 && !family.is_namespace() {
             return refuse(NO_NAMESPACE);
         }
@@ -121,6 +125,7 @@ impl<'a> Family<'a> {
         let known: BTreeSet<u32> = self.options.external.connections.iter().copied().collect();
         let Looked { found, objects, opened, .. } =
             self.look(statuses, &|_| known.clone(), patience, &mut refusals)?;
+        self.shared_bytes = objects.bytes;
         let whole = found.iter().flat_map(|it| it.whole.values().flatten());
         let contents = objects.bytes.saturating_add(opened.unlinked_bytes);
         let own = statuses.iter().map(|status| status.own_pages() * PAGE);
@@ -157,7 +162,8 @@ impl<'a> Family<'a> {
             own.map(|(number, _)| number).collect()
         };
         let looked = self.look(&statuses, &connections, patience, &mut refusals)?;
-        refusals.add_if(insides.iter().any(|i| i.alarm_is_set), "it has set an alarm");
+        let alarm = insides.iter().any(|inside| inside.alarm_is_set);
+        refusals.add_if(alarm && !self.options.external.alarms, "it has set an alarm");
         refusals.refuse()?;
         Ok(looked)
     }
@@ -175,6 +181,7 @@ impl<'a> Family<'a> {
             let areas = &mut relative.areas;
             found.push(areas.look(&mut self.common, &mut objects, patience, refusals)?);
         }
+        segments::complete(&mut objects, self.pids[0], refusals)?;
         let Options { external, shares_files, state_dirs, .. } = self.options;
         let (mounts, shares_files) = (&self.common.mounts, *shares_files);
         let pids = &self.pids[..];

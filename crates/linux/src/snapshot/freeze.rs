@@ -2,7 +2,8 @@
 //! image that remains when the processes run again.
 
 use super::bounds::{Patience, Room};
-use super::describe::areas::{Found, Objects, extents};
+use super::contents::Contents;
+use super::describe::areas::Found;
 use super::describe::descriptors::Held;
 use super::describe::{process, sockets};
 use super::error::{Doing, Result, SnapshotError, refuse};
@@ -13,14 +14,12 @@ use super::memory::MemoryCopy;
 use super::quiet::Quiescence;
 use super::stand::{Stand, Still};
 use super::state::collect::{APART, Collected};
-use super::{Options, names, thread};
+use super::{Options, thread};
 use holdfast_wire::snapshot::{self, Books, Description, Holds, Member, PAGE, Thread, Writer};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -32,8 +31,6 @@ const LOOKS: u32 = 7;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Number of times that it is stopped before it is refused: each is a pause for its clients.
 const STOPS: u32 = 3;
-/// Bytes of a file that are copied at once.
-const PIECE: u64 = 1 << 20;
 
 /// Running processes whose image is about to be taken.
 pub struct Preparation<'a> {
@@ -43,6 +40,8 @@ pub struct Preparation<'a> {
     /// The memory of each process.
     memory: Vec<MemoryCopy>,
     state: Collected,
+    /// Room for the contents of shared memory.
+    shared: Contents,
 }
 
 /// Processes that stand still and can be copied.
@@ -54,9 +53,6 @@ struct Seen {
     insides: Vec<Inside>,
     looked: Looked,
 }
-
-/// Contents of files: the file, the offset in it, and the bytes.
-type Contents = Vec<(u32, u64, Vec<u8>)>;
 
 /// The result of a freeze.
 struct Taken {
@@ -113,7 +109,8 @@ impl<'a> Preparation<'a> {
             }
         }
         let alarm = insides.read()?.iter().any(|inside| inside.alarm_is_set);
-        refusals.add_if(alarm, "it has set an alarm (alarm, setitimer)");
+        let refused = alarm && !options.external.alarms;
+        refusals.add_if(refused, "it has set an alarm (alarm, setitimer)");
         refusals.refuse()?;
         let mut memory = Vec::new();
         for (index, (pid, status)) in family.pids.iter().zip(&statuses).enumerate() {
@@ -123,7 +120,8 @@ impl<'a> Preparation<'a> {
         }
         let (ids, limits) = (statuses[0].all_ids(0)?, options.limits);
         let state = Collected::begin(&options.state_dirs, ids, limits, &family.common.mounts)?;
-        Ok(Self { options, insides, family, memory, state })
+        let shared = Contents::with_room(family.shared_bytes);
+        Ok(Self { options, insides, family, memory, state, shared })
     }
 
     /// Copies what has changed in the state folders while the processes run; returns the
@@ -206,16 +204,16 @@ impl<'a> Preparation<'a> {
         for (memory, found) in self.memory.iter_mut().zip(&found) {
             memory.freeze(&found.areas, &found.whole, &mut room, patience)?;
         }
-        let mut files = Contents::new();
+        let (mut files, mut contents) = (Contents::default(), std::mem::take(&mut self.shared));
         for (file, bytes) in opened.contents {
             room.take(bytes.len() as u64)?;
-            files.push((file, 0, bytes));
+            files.push(file, 0, &bytes);
         }
         for unlinked in &opened.unlinked {
             let from = unlinked.open().doing("an unlinked file")?;
-            copy_file(&from, unlinked.file, (&mut room, patience), &mut files)?;
+            files.copy(&from, unlinked.file, (&mut room, patience))?;
         }
-        let contents = shared_memory(&objects, &mut room, patience)?;
+        contents.copy_all(&objects, (&mut room, patience))?;
         let state = self.state.freeze(&opened.writing, &opened.mapped, patience)?;
         let mut members = Vec::new();
         for (index, (found, held)) in found.into_iter().zip(held).enumerate() {
@@ -321,12 +319,11 @@ impl Snapshot {
     /// # Errors
     /// If what it describes cannot be encoded.
     pub fn bytes_max(&self) -> Result<u64> {
-        let contents = self.files.iter().chain(&self.objects).map(|(.., bytes)| bytes.len() as u64);
-        let pieces = self.files.len() + self.objects.len();
-        let (state_bytes, state_pieces) = self.state.size();
+        let sizes = [self.files.size(), self.objects.size(), self.state.size()];
+        let [contents, pieces] = [sizes.map(|it| it.0), sizes.map(|it| it.1)];
         let pages: u64 = self.memory.iter().map(MemoryCopy::image_bytes).sum();
-        let bytes = pages + contents.sum::<u64>() + state_bytes;
-        Ok(snapshot::bytes_max(&self.description, bytes, pieces as u64 + state_pieces)?)
+        let bytes = pages + contents.iter().sum::<u64>();
+        Ok(snapshot::bytes_max(&self.description, bytes, pieces.iter().sum())?)
     }
 
     /// Bytes of memory that the image keeps until it is dropped.
@@ -345,10 +342,10 @@ impl Snapshot {
             Ok(writer.chunk(Holds::State { entry, offset }, bytes)?)
         })?;
         for (file, offset, bytes) in self.files.iter().filter(|(.., bytes)| !bytes.is_empty()) {
-            writer.chunk(Holds::File { file: *file, offset: *offset }, bytes)?;
+            writer.chunk(Holds::File { file, offset }, bytes)?;
         }
-        for (object, offset, bytes) in &self.objects {
-            writer.chunk(Holds::Object { object: *object, offset: *offset }, bytes)?;
+        for (object, offset, bytes) in self.objects.iter() {
+            writer.chunk(Holds::Object { object, offset }, bytes)?;
         }
         for (number, (member, memory)) in
             (0..).zip(self.description.members.iter().zip(&self.memory))
@@ -357,46 +354,4 @@ impl Snapshot {
         }
         Ok(writer.end()?)
     }
-}
-
-fn shared_memory(found: &Objects, room: &mut Room, patience: Patience) -> Result<Contents> {
-    let mut objects = Contents::new();
-    let each = (0..).zip(found.objects.iter().zip(&found.files));
-    for (number, (object, (id, link))) in each {
-        if object.is_external {
-            continue;
-        }
-        let what = "copying shared memory";
-        let from = names::read_link(link).doing(what)?;
-        let metadata = from.metadata().doing(what)?;
-        if (metadata.dev(), metadata.ino()) != *id {
-            return Err(io::Error::other("it is another one by now")).doing(what);
-        }
-        copy_file(&from, number, (room, patience), &mut objects)?;
-    }
-    Ok(objects)
-}
-
-/// The content of a file, without its holes.
-fn copy_file(
-    file: &File,
-    number: u32,
-    (room, patience): (&mut Room, Patience),
-    into: &mut Contents,
-) -> Result<()> {
-    let what = "copying a file";
-    let size = file.metadata().doing(what)?.len();
-    for extent in extents(file, 0, size) {
-        let (mut at, end) = extent.doing(what)?;
-        while at < end {
-            patience.check()?;
-            let len = PIECE.min(end - at);
-            room.take(len)?;
-            let mut bytes = vec![0; len as usize];
-            file.read_exact_at(&mut bytes, at).doing(what)?;
-            into.push((number, at, bytes));
-            at += len;
-        }
-    }
-    Ok(())
 }

@@ -11,6 +11,7 @@ mod layout;
 mod locks;
 mod mapped;
 mod remote;
+mod shared;
 mod sockets;
 mod state;
 mod stub;
@@ -30,6 +31,7 @@ use holdfast_wire::snapshot::{
 };
 use mapped::{Compared, Mapped};
 use remote::Remote;
+use shared::Ipc;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -176,6 +178,7 @@ pub fn restore(
     surroundings.begin(&description)?;
     place_state(&mut image, &description, loading)?;
     let place = layout::free_place(&description)?;
+    let ipc = Ipc::of(&description)?;
     let (mut made, mapped) = files_of(&description, loading, surroundings)?;
     let stubs = stub::start(&description, &made, place, loading.dies_with_parent)?;
     let mut family = Family::seize(&stubs.pids, place)?;
@@ -183,6 +186,8 @@ pub fn restore(
     for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {
         layout::map(stub, member, &made, mapped)?;
     }
+    ipc.remove(&description)?;
+    drop(ipc);
     fill(&mut image, &stubs.pids, &mut made)?;
     made.finish(&description)?;
     made.signal(&description, &stubs.pids)?;
@@ -204,7 +209,8 @@ pub fn restore(
     for (stub, member) in family.0.iter_mut().zip(&description.members) {
         state::finish(stub, member, std::mem::take(&mut dies_by))?;
     }
-    drop((made, mapped));
+    drop(mapped);
+    made.keep();
     family.let_go()?;
     let pid = stubs.pids[0];
     let pidfd = process::pidfd_open(pid).doing("opening the restored process")?;
@@ -286,8 +292,9 @@ fn files_of(
     let guise =
         |member: &Member| Guise::of(&member.process.ids).doing("the server's rights to files");
     let (mut compared, mut mapped) = (Compared::new(loading), Vec::new());
+    let segments = shared::segments(description)?;
     let first = guise(&description.members[0])?;
-    let mut made = files::begin(description, surroundings)?;
+    let mut made = files::begin(description, segments, &mounts, surroundings)?;
     drop(first);
     for (index, member) in description.members.iter().enumerate() {
         let _guise = guise(member)?;

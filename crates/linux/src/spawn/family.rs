@@ -36,10 +36,12 @@ pub(super) fn spawn(
 }
 
 /// Has what the calling thread starts from now on be in a pid namespace of its own, whose
-/// first process is the next one: when that ends, all others do.
+/// first process is the next one: when that ends, all others do. And in an IPC namespace of its own,
+/// so that both members' SysV shared memory has the same numbers and nothing is left of it, as is so
+/// for their copies.
 fn begin_namespace() -> io::Result<()> {
     // SAFETY: plain numbers.
-    match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
+    match unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWIPC) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

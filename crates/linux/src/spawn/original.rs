@@ -62,7 +62,7 @@ impl Server {
         // The shim knows what its sets watch, and arms them at promotion.
         let memory = vec![(file.dev(), file.ino())];
         let open = books::read(&self.memory, 0).open().map(|(number, _)| number).collect();
-        Ok(External { memory, descriptors, watches: true, connections: open })
+        Ok(External { memory, descriptors, watches: true, alarms: true, connections: open })
     }
 
     /// Standard input, output and error that a daemon has handed on: the copy's daemon has its

@@ -182,7 +182,7 @@ static int has(const char *what) {
     if (IS("user")) return unshare(CLONE_NEWUSER) == 0;
     if (IS("mseal")) return syscall(462, pages(PROT_READ, MAP_PRIVATE), PAGE, 0) == 0;
     if (IS("droppable")) return pages(PROT_READ | PROT_WRITE, 8) != MAP_FAILED;
-    if (IS("sysv")) return shmat(shmget(IPC_PRIVATE, PAGE, 0600), 0, 0) != (void *)-1;
+    if (IS("sysv")) return munmap(shmat(shmget(IPC_PRIVATE, 2 * PAGE, 0600), 0, 0), PAGE) == 0;
     if (IS("ring")) return uses_ring();
     if (IS("deleted")) return mmap(0, PAGE, PROT_READ, MAP_SHARED, file(), 0) != MAP_FAILED;
     if (IS("async")) return asynchronous();

@@ -2,12 +2,13 @@
 
 use super::{
     Area, Backing, Books, Description, Family, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX,
-    Limits, Member, PAGE, PROT_ALL, REGISTERS, RESOURCES, SIGINFO, SIGNALS, STATE_RESERVED, State,
-    StateEntry, StateKind, TIMERS_MAX, Thread, Timer, UNREAD_MAX,
+    Limits, Member, ObjectKind, PAGE, PROT_ALL, REGISTERS, RESOURCES, SEGMENTS_MAX, SIGINFO,
+    SIGNALS, STATE_RESERVED, Segment, State, StateEntry, StateKind, TIMERS_MAX, Thread, Timer,
+    UNREAD_MAX,
 };
 use crate::group::{PROCESSES_MAX, THREAD_NUMBERS};
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// End of the addresses that a process may map on x86-64, with four levels of
 /// page tables.
@@ -30,6 +31,10 @@ const OPTION_MAX: usize = 8;
 /// Most state folders of a group.
 pub const STATE_FOLDERS_MAX: usize = 16;
 const MODE_MAX: u32 = 0o777;
+/// Longest name in a folder (`NAME_MAX`), in bytes.
+const FILE_NAME_MAX: usize = 255;
+/// `PROT_WRITE`.
+const PROT_WRITE: u8 = 2;
 /// Types of sockets that come in pairs: `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
 const PAIRS: [i32; 3] = [SOCK_STREAM, 2, 5];
 const SOCK_STREAM: i32 = 1;
@@ -192,16 +197,72 @@ fn backing(of: &Description, area: &Area, limits: &Limits) -> Checked {
         Backing::Object { object, offset } => {
             let known = (*object as usize) < of.objects.len();
             rule(known, "an area shows no object that there is")?;
+            rule(segment(of, *object).is_none(), "a segment is mapped like a file")?;
             rule(offset.is_multiple_of(PAGE) && *offset < 1 << 62, "a mapping's offset")
+        }
+        Backing::Attached { object, writable } => {
+            let known = segment(of, *object);
+            rule(known.is_some(), "an area shows no segment that there is")?;
+            let size = of.objects[*object as usize].size.next_multiple_of(PAGE);
+            rule(area.end - area.start == size, "a segment is attached in part")?;
+            let is_written = area.prot & PROT_WRITE != 0;
+            rule(!is_written || *writable, "what is attached for reading can be written")
         }
     }
 }
 
+/// The SysV segment with this number among all shared memory.
+fn segment(of: &Description, object: u32) -> Option<&Segment> {
+    match &of.objects.get(object as usize)?.kind {
+        ObjectKind::Segment(segment) => Some(segment),
+        _ => None,
+    }
+}
+
 fn objects(of: &Description, limits: &Limits) -> Checked {
+    let mut names = BTreeSet::new();
     for object in &of.objects {
         name(&object.name, limits)?;
-        limit(object.name.len(), 249, "a memory file's name")?;
         rule(object.size < 1 << 62, "an object's size")?;
+        match object.kind {
+            ObjectKind::Memory => limit(object.name.len(), 249, "a memory file's name")?,
+            ObjectKind::Named { mode, .. } => {
+                limit(object.name.len(), FILE_NAME_MAX, "a name in a folder")?;
+                let plain = !matches!(&object.name[..], b"" | b"." | b"..");
+                rule(plain && !object.name.contains(&b'/'), "shared memory has no such name")?;
+                rule(names.insert(&object.name), "two objects have one name")?;
+                rule(mode <= MODE_MAX, "an object's mode")?;
+            }
+            ObjectKind::Segment(_) => {
+                rule(object.name.is_empty() && object.size > 0, "no segment is like that")?;
+            }
+        }
+        let is_memory = object.kind == ObjectKind::Memory;
+        rule(is_memory || object.seals == 0, "only memory files have seals")?;
+        rule(is_memory || !object.is_external, "only memory files are here already")?;
+    }
+    segments(of)
+}
+
+/// Checks that all segments can be in one IPC namespace.
+fn segments(of: &Description) -> Checked {
+    let areas = || of.members.iter().flat_map(|it| &it.areas);
+    let attached: BTreeSet<u32> = areas()
+        .filter_map(|area| match area.backing {
+            Backing::Attached { object, .. } => Some(object),
+            _ => None,
+        })
+        .collect();
+    let (mut ids, mut keys) = (BTreeSet::new(), BTreeSet::new());
+    for number in 0..of.objects.len() as u32 {
+        let Some(segment) = segment(of, number) else { continue };
+        limit(ids.len() + 1, SEGMENTS_MAX, "segments")?;
+        rule(segment.mode <= MODE_MAX, "a segment's mode")?;
+        rule(i32::try_from(segment.id).is_ok(), "no segment has that number")?;
+        rule(ids.insert(segment.id), "two segments have one number")?;
+        rule(segment.key == 0 || keys.insert(segment.key), "two segments have one key")?;
+        let is_held = segment.key == 0 && attached.contains(&number);
+        rule(!segment.is_removed || is_held, "a segment that was removed is still there")?;
     }
     Ok(())
 }
@@ -221,6 +282,7 @@ fn files(of: &Description, limits: &Limits) -> Checked {
             }
             FileKind::Memory { object, position } => {
                 rule((*object as usize) < of.objects.len(), "a file is no object that there is")?;
+                rule(segment(of, *object).is_none(), "a file is a segment")?;
                 rule(*position < 1 << 62, "a file's position")?;
             }
             FileKind::Inotify { watched } => {

@@ -1,6 +1,7 @@
-//! What a family of processes is besides its pages. Numbers are the kernel's own (flags, masks,
+//! What a family of processes is besides its memory. Numbers are the kernel's own (flags, masks,
 //! clock ids), as `/proc` and ptrace(2) give them; times are in nanoseconds.
 
+use super::memory::{Area, Object};
 use crate::group::{CLOCKS, HOLDER_WORDS};
 use crate::shm::{HANDED, conn_state};
 use serde::{Deserialize, Serialize};
@@ -269,77 +270,6 @@ pub struct Dispatch {
     pub selector: u64,
     pub offset: u64,
     pub len: u64,
-}
-
-/// All protection bits: readable, writable, executable, as in mmap(2).
-pub const PROT_ALL: u8 = 7;
-
-/// A range of addresses.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Area {
-    pub start: u64,
-    pub end: u64,
-    /// Protection: `PROT_READ` 1, `PROT_WRITE` 2, `PROT_EXEC` 4.
-    pub prot: u8,
-    pub advice: Advice,
-    pub backing: Backing,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Advice {
-    pub huge: bool,
-    pub never_huge: bool,
-    pub not_forked: bool,
-    pub not_dumped: bool,
-    pub wiped_on_fork: bool,
-    pub no_reserve: bool,
-}
-
-/// What is mapped in an area.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Backing {
-    Anonymous,
-    /// A stack, which grows downwards.
-    Stack,
-    /// A private copy of a file, whose mapped part has this hash.
-    Private {
-        path: Name,
-        offset: u64,
-        hash: u64,
-    },
-    /// A shared mapping of a file: others see what is written.
-    Shared {
-        path: Name,
-        offset: u64,
-        writable: bool,
-    },
-    Object {
-        object: u32,
-        offset: u64,
-    },
-    /// The kernel's own code.
-    Vdso,
-    Vvar,
-}
-
-impl Area {
-    /// Whether the image may have pages of it.
-    #[must_use]
-    pub const fn has_pages(&self) -> bool {
-        matches!(self.backing, Backing::Anonymous | Backing::Stack | Backing::Private { .. })
-    }
-}
-
-/// Shared memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Object {
-    /// Name of the memory file; empty if `mmap` made it without one.
-    pub name: Name,
-    pub size: u64,
-    pub seals: u32,
-    /// Whether the restoring side already has it, so that the image has none of
-    /// its content.
-    pub is_external: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,18 +4,16 @@ use super::super::bounds::{Patience, link_of};
 use super::super::error::{Doing, Result, refuse};
 use super::super::maps::{self, Mapping};
 use super::super::names::{self, Mounts, Status};
+use super::shared::{Objects, is_segment, memory_file, name_of};
 use super::{Refusals, shown};
 use crate::snapshot::External;
 use holdfast_wire::hash::{HashKey, Secrets, StreamHash};
-use holdfast_wire::snapshot::{Advice, Area, Backing, Object, PAGE};
+use holdfast_wire::snapshot::{Advice, Area, Backing, PAGE};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-
-/// A file in one file system, as /proc/PID/maps and fstat(2) number it.
-pub(in super::super) type FileId = (u64, u64);
 
 /// A mapped part of a file: which file, where the part begins, how long it is.
 type Part = (Status, u64, u64);
@@ -56,17 +54,6 @@ pub(in super::super) struct Found {
     /// Private mappings of files that are gone, by their start: the ranges in
     /// which the file has data.
     pub whole: BTreeMap<u64, Vec<(u64, u64)>>,
-}
-
-/// The shared memory that was found in a family.
-#[derive(Default)]
-pub(in super::super) struct Objects {
-    pub objects: Vec<Object>,
-    /// File of each of them, and a path under /proc by which it can be opened.
-    pub files: Vec<(FileId, String)>,
-    numbers: BTreeMap<FileId, u32>,
-    /// Bytes that they take.
-    pub bytes: u64,
 }
 
 /// One look at all areas of a process.
@@ -197,13 +184,11 @@ impl Look<'_, '_> {
     fn shared(&mut self, mapping: &Mapping, flags: &[String]) -> Result<Option<Backing>> {
         let name = &mapping.name[..];
         let offset = mapping.offset;
-        if name.starts_with(b"/SYSV") {
-            self.refusals.add("it has SysV shared memory");
-            return Ok(None);
+        let is_memory = mapping.device == self.common.mounts.memory;
+        if is_memory && is_segment(name) {
+            return self.attached(mapping, flags);
         }
-        if let Some(name) =
-            memory_file(name).filter(|_| mapping.device == self.common.mounts.memory)
-        {
+        if let Some(name) = memory_file(name).filter(|_| is_memory) {
             let link = link_of(self.pid, mapping);
             let object =
                 self.objects.number(name, &link, self.common.external, &self.common.mounts)?;
@@ -213,16 +198,43 @@ impl Look<'_, '_> {
             self.refusals.add("it uses io_uring");
             return Ok(None);
         }
-        let Some((path, _)) = named(mapping) else {
+        let found = named(mapping);
+        // A process that may write and does not now may ask for it later.
+        let writable = flags.iter().any(|flag| flag == "mw");
+        let is_shm = name_of(name).is_some();
+        if found.is_none() && !is_shm {
             self.refusals.add(format!("it shares a mapping of {}", shown(name)));
             return Ok(None);
-        };
+        }
         if self.is_strange(mapping) {
             return Ok(None);
         }
-        // A process that may write and does not now may ask for it later.
+        match found {
+            // What it only reads there may be another one's.
+            Some((path, _)) if !is_shm || !writable => {
+                Ok(Some(Backing::Shared { path: path.to_vec(), offset, writable }))
+            }
+            _ => {
+                let object = self.objects.of_shm_open(name, &link_of(self.pid, mapping))?;
+                Ok(Some(Backing::Object { object, offset }))
+            }
+        }
+    }
+}
+
+impl Look<'_, '_> {
+    /// A mapping of a SysV segment: of all of it, as shmat(2) makes one.
+    fn attached(&mut self, mapping: &Mapping, flags: &[String]) -> Result<Option<Backing>> {
+        let link = link_of(self.pid, mapping);
+        let (object, size) = self.objects.segment(mapping.inode, &link)?;
+        let whole = (0, size.next_multiple_of(PAGE));
+        if (mapping.offset, mapping.end - mapping.start) != whole {
+            // What is left of it, or a part with another protection.
+            self.refusals.add("it has parts of SysV shared memory mapped (munmap, mprotect)");
+            return Ok(None);
+        }
         let writable = flags.iter().any(|flag| flag == "mw");
-        Ok(Some(Backing::Shared { path: path.to_vec(), offset, writable }))
+        Ok(Some(Backing::Attached { object, writable }))
     }
 }
 
@@ -234,57 +246,11 @@ fn named(mapping: &Mapping) -> Option<(&[u8], Status)> {
     (same && found.is_file()).then_some((path, found))
 }
 
-impl Objects {
-    /// The number of the shared memory behind a link under /proc; `None` if
-    /// something else is there by now.
-    pub fn number(
-        &mut self,
-        name: &[u8],
-        link: &str,
-        external: &External,
-        mounts: &Mounts,
-    ) -> Result<Option<u32>> {
-        let file = names::read_link(link).doing(link)?;
-        if Status::of(file.as_fd()).doing(link)?.device != mounts.memory {
-            return Ok(None);
-        }
-        let metadata = file.metadata().doing(link)?;
-        let id = (metadata.dev(), metadata.ino());
-        if let Some(known) = self.numbers.get(&id) {
-            return Ok(Some(*known));
-        }
-        let is_external = external.memory.contains(&id);
-        if !is_external {
-            self.bytes += allocated(&metadata);
-        }
-        let (name, size, seals) = (name.to_vec(), metadata.len(), seals(&file));
-        self.objects.push(Object { name, size, seals, is_external });
-        self.files.push((id, link.to_owned()));
-        let number = (self.objects.len() - 1) as u32;
-        self.numbers.insert(id, number);
-        Ok(Some(number))
-    }
-}
-
 /// Bytes that a file takes, without holes.
 pub(in super::super) fn allocated(metadata: &std::fs::Metadata) -> u64 {
     /// Bytes of what `st_blocks` counts.
     const BLOCK: u64 = 512;
     metadata.blocks().saturating_mul(BLOCK)
-}
-
-/// The name of a memory file; shared memory without a file has none.
-pub(super) fn memory_file(link: &[u8]) -> Option<&[u8]> {
-    if link == b"/dev/zero (deleted)" || link.starts_with(b"[anon_shmem:") {
-        return Some(b"");
-    }
-    link.strip_prefix(b"/memfd:")?.strip_suffix(b" (deleted)")
-}
-
-fn seals(file: &File) -> u32 {
-    // SAFETY: plain numbers.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    u32::try_from(seals).unwrap_or(0)
 }
 
 /// Where a mapped file has data, as addresses of whole pages: where it is zero,

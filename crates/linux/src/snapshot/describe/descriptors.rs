@@ -6,11 +6,12 @@ use super::super::names::{self, Mounts};
 use super::super::owner;
 use super::super::precopy;
 use super::super::state::{Writing, collect};
-use super::areas::{Found, Objects, allocated, memory_file};
+use super::areas::{Found, allocated};
 use super::fdinfo::{Identity, event, field, flags_of, identity, info_of, timer};
 use super::inotify::watched;
 use super::pairs::{Pairs, is_end};
 use super::same::Open;
+use super::shared::{Objects, memory_file, name_of};
 use super::written::Written;
 use super::{Refusals, locks, shown, sockets};
 use crate::process;
@@ -243,7 +244,7 @@ impl Reader<'_, '_> {
         self.inodes.insert(number, entry.metadata.ino());
         let path = Path::new(OsStr::from_bytes(&entry.link));
         collect::note(&mut self.all.found.writing, &entry.metadata, entry.flags);
-        if !self.all.look.is_state(path) {
+        if !self.all.look.is_state(path) && name_of(&entry.link).is_none() {
             self.all.written.note(number, path, &entry.metadata, entry.flags);
         }
         let file = match self.known(number, &entry.metadata) {
@@ -373,6 +374,12 @@ impl Reader<'_, '_> {
             let position = entry.position;
             return Ok(object.map(|object| FileKind::Memory { object, position }));
         }
+        if name_of(link).is_some() && entry.metadata.is_file() {
+            self.refuse_unreadable(entry);
+            let path = format!("/proc/{}/fd/{}", self.who.pid, entry.number);
+            let (object, position) = (objects.of_shm_open(link, &path)?, entry.position);
+            return Ok(Some(FileKind::Memory { object, position }));
+        }
         if link.starts_with(b"/") {
             return Ok(self.named(entry, file));
         }
@@ -414,15 +421,19 @@ impl Reader<'_, '_> {
         rebuilt.then(|| FileKind::Path { path: entry.link.clone(), position })
     }
 
-    /// An unlinked file. Its content goes into the image, so the server must be
-    /// allowed to read it.
-    fn unlinked(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
+    /// What goes into the image with its content the server must be allowed to read.
+    fn refuse_unreadable(&mut self, entry: &Entry) {
         let flags = entry.flags.cast_signed();
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_PATH == 0;
         if !reads && entry.metadata.uid() != self.who.user {
             let (number, name) = (entry.number, shown(&entry.link));
             self.all.refusals.add(format!("descriptor {number} is {name}, which it may not read"));
         }
+    }
+
+    /// An unlinked file, whose content goes into the image.
+    fn unlinked(&mut self, entry: &Entry, file: u32) -> Option<FileKind> {
+        self.refuse_unreadable(entry);
         let path = entry.link.strip_suffix(b" (deleted)").unwrap_or(&entry.link);
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
         let link = format!("/proc/{}/fd/{}", self.who.pid, entry.number);

@@ -3,9 +3,10 @@
 use super::super::error::{Doing, Result};
 use super::super::names::{Mounts, again};
 use super::super::owner;
+use super::shared::Named;
 use super::{Surroundings, mapped, within};
 use crate::sockopt::{self, checked, checked_fd};
-use holdfast_wire::snapshot::{Description, FileKind, Object, OpenFile, Watched};
+use holdfast_wire::snapshot::{Description, FileKind, Object, ObjectKind, OpenFile, Watched};
 use libc::{c_int, c_long};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -29,6 +30,9 @@ const MODE: u32 = 0o777;
 pub(super) struct Made {
     files: Vec<Option<OwnedFd>>,
     objects: Vec<OwnedFd>,
+    /// Numbers of those that are SysV segments.
+    segments: BTreeMap<u32, u32>,
+    named: Named,
     /// Destination of the content, by file.
     sinks: BTreeMap<u32, Sink>,
     /// For each file, the first process that has it, and its descriptors there.
@@ -51,6 +55,16 @@ impl Made {
 
     pub fn object_path(&self, object: u32) -> String {
         within(&self.objects[object as usize])
+    }
+
+    /// The number of a SysV segment.
+    pub fn segment(&self, object: u32) -> u32 {
+        self.segments[&object]
+    }
+
+    /// All that was made stays.
+    pub fn keep(self) {
+        self.named.keep();
     }
 
     pub fn fill_file(&mut self, file: u32, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -104,19 +118,28 @@ impl Made {
     }
 }
 
-/// Shared memory, and no file yet.
-pub(super) fn begin(of: &Description, surroundings: &mut dyn Surroundings) -> Result<Made> {
-    let object = |object: &Object| {
-        let made = match object.is_external {
-            true => surroundings.memory(object),
-            false => memory_file(object),
-        };
-        made.doing("making shared memory")
+/// Shared memory, of which the SysV segments are there already, and no file yet.
+pub(super) fn begin(
+    of: &Description,
+    segments: Vec<Option<OwnedFd>>,
+    mounts: &Mounts,
+    surroundings: &mut dyn Surroundings,
+) -> Result<Made> {
+    let mut named = Named::default();
+    let object = |(object, segment): (&Object, Option<OwnedFd>)| match segment {
+        Some(segment) => Ok(segment),
+        None => named.make(object, mounts, surroundings).doing("making shared memory"),
     };
-    let objects: Result<Vec<OwnedFd>> = of.objects.iter().map(object).collect();
+    let number = |(number, object): (u32, &Object)| match &object.kind {
+        ObjectKind::Segment(segment) => Some((number, segment.id)),
+        _ => None,
+    };
+    let numbers = (0..).zip(&of.objects).filter_map(number).collect();
+    let objects: Result<Vec<OwnedFd>> = of.objects.iter().zip(segments).map(object).collect();
     let files = of.files.iter().map(|_| None).collect();
     let (pipes, pairs, sinks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    Ok(Made { files, objects: objects?, sinks, owners: owners(of), pipes, pairs })
+    let (objects, segments) = (objects?, numbers);
+    Ok(Made { files, objects, segments, named, sinks, owners: owners(of), pipes, pairs })
 }
 
 fn owners(of: &Description) -> Vec<(usize, Vec<u32>)> {
@@ -263,15 +286,6 @@ fn unlinked(folder: &[u8], size: u64, mounts: &Mounts) -> io::Result<File> {
     let file = make(folder).or_else(|_| make(b"/tmp"))?;
     file.set_len(size)?;
     Ok(file)
-}
-
-fn memory_file(object: &Object) -> io::Result<OwnedFd> {
-    let name = CString::new(object.name.as_slice())?;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the kernel reads a C string.
-    let fd = checked_fd(c_long::from(unsafe { libc::memfd_create(name.as_ptr(), flags) }))?;
-    File::from(fd.try_clone()?).set_len(object.size)?;
-    Ok(fd)
 }
 
 fn event(count: u64, is_semaphore: bool) -> io::Result<OwnedFd> {

@@ -123,6 +123,21 @@ fn put_back(stub: &mut Remote, member: &Member, kernels: &[Mapping]) -> Result<(
     refuse("this host's kernel is another one (its vDSO differs)")
 }
 
+/// Attaches a segment, and gives the area its protection: it is filled as a file.
+fn attach(stub: &mut Remote, area: &Area, id: u32, writable: bool) -> Result<()> {
+    let (flags, prot) = match writable {
+        true => (0, libc::PROT_READ | libc::PROT_WRITE),
+        false => (libc::SHM_RDONLY, libc::PROT_READ),
+    };
+    let what = format!("attaching SysV shared memory {id} at {:#x}", area.start);
+    stub.call(&what, libc::SYS_shmat, &[id.into(), area.start, flags as u64])?;
+    if prot != i32::from(area.prot) {
+        let arguments = [area.start, area.end - area.start, area.prot.into()];
+        stub.call(&what, libc::SYS_mprotect, &arguments)?;
+    }
+    Ok(())
+}
+
 fn map_area(stub: &mut Remote, area: &Area, made: &Made, mapped: &Mapped) -> Result<()> {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let write = libc::PROT_WRITE as u64;
@@ -134,6 +149,9 @@ fn map_area(stub: &mut Remote, area: &Area, made: &Made, mapped: &Mapped) -> Res
     };
     let (prot, flags, file, offset) = match &area.backing {
         Backing::Vdso | Backing::Vvar => return Ok(()),
+        Backing::Attached { object, writable } => {
+            return attach(stub, area, made.segment(*object), *writable);
+        }
         Backing::Anonymous => (prot | write, anonymous, none, 0),
         Backing::Stack => {
             (prot | write, anonymous | libc::MAP_GROWSDOWN | libc::MAP_STACK, none, 0)

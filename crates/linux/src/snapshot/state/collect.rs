@@ -24,8 +24,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Most bytes of files that a freeze may copy: about as many milliseconds.
-const FREEZE_BYTES: u64 = 8 << 20;
+/// Most bytes of files that a freeze may copy: half as many milliseconds, or as many. A database
+/// always writes to one segment of its log (16 MB of PostgreSQL's).
+const FREEZE_BYTES: u64 = 24 << 20;
 /// Bytes copied or written at once.
 const PIECE: u64 = 4 << 20;
 /// Bytes at the end of a file that is only appended to, which are compared before its

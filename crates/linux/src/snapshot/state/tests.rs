@@ -127,12 +127,12 @@ fn all_that_a_folder_holds_takes_the_place_of_what_was_there() {
 fn what_changes_while_it_is_copied_is_copied_again() {
     let folders = Folders::new("changes");
     fs::write(folders.from("same"), vec![1; 1 << 20]).unwrap();
-    fs::write(folders.from("grows"), vec![2; 20 << 20]).unwrap();
+    fs::write(folders.from("grows"), vec![2; 30 << 20]).unwrap();
     fs::write(folders.from("goes"), "x").unwrap();
     fs::write(folders.from("changes"), "before").unwrap();
     let mut collected = folders.collect();
     let all = round(&mut collected);
-    assert_eq!((round(&mut collected), all), (0, (21 << 20) + 7));
+    assert_eq!((round(&mut collected), all), (0, (31 << 20) + 7));
     // The file has the same length and the same time as before.
     let before = folders.from("changes").metadata().unwrap();
     fs::write(folders.from("changes"), "behind").unwrap();
@@ -156,7 +156,7 @@ fn what_changes_while_it_is_copied_is_copied_again() {
     assert!(refused.to_string().contains("grows changes faster"), "{refused}");
     // The file was truncated and written anew, and is longer than before.
     log.set_len(0).unwrap();
-    log.write_all(&vec![6; 21 << 20]).unwrap();
+    log.write_all(&vec![6; 31 << 20]).unwrap();
     let refused = freeze(&mut collected, &Writing::from([(id, true)])).unwrap_err();
     assert!(refused.to_string().contains("grows changes faster"), "{refused}");
 }
@@ -305,8 +305,8 @@ fn what_may_have_changed_unseen_is_copied_again() {
     assert_eq!(round_at_once(&mut collected), 5);
     assert_eq!((round(&mut collected), round(&mut collected)), (5, 0));
     // Parts of it are mapped, so that writes to them are not seen.
-    fs::write(folders.from("mapped"), vec![1; 9 << 20]).unwrap();
-    assert_eq!(round(&mut collected), 9 << 20);
+    fs::write(folders.from("mapped"), vec![1; 25 << 20]).unwrap();
+    assert_eq!(round(&mut collected), 25 << 20);
     assert!(freeze(&mut collected, &Writing::new()).is_ok(), "nothing has changed");
     let mapped = BTreeSet::from([folders.from("mapped")]);
     let patience = Patience::of(Duration::from_secs(5));
