@@ -22,6 +22,7 @@ mod a_server_that_fails_at_its_start_is_named;
 mod a_stale_member_changes_nothing;
 mod a_start_that_cannot_be_is_explained;
 mod a_stopped_primary_hands_over;
+mod a_survivors_postgresql_is_joined;
 mod a_waiting_member_answers_at_once;
 mod an_edge_that_hears_nobody_accuses_nobody;
 mod an_interface_is_made_anew;

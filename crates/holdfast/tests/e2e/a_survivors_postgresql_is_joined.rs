@@ -1,0 +1,160 @@
+//! PostgreSQL as Debian starts it (`run = "one-at-a-time"`): its SysV segment, its other shared
+//! memory and its files go over to a member that joins its survivor, under the load of `pgbench`;
+//! and what the clients were told is true after another takeover.
+
+use crate::world;
+use holdfast_lab::testbed::config::ServerRun;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::server::Recipe;
+use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const BIN: &str = "/usr/lib/postgresql/15/bin";
+const USER: &str = "postgres";
+const PORT: u16 = 5432;
+const CLIENTS: u32 = 4;
+/// Transactions per second of all clients: as many as replicas follow on a busy machine.
+const RATE: u32 = 40;
+/// Room for the database and two copies of it, in MB.
+const DISK_MB: u32 = 600;
+/// Time for which the load goes on, in s.
+const LOAD_S: u32 = 60;
+
+/// Makes a database with the tables of pgbench, alike on both members, in memory: how long a disk
+/// takes is not tested. The server that makes it serves nobody else.
+fn database(testbed: &Testbed) -> Recipe {
+    let hosts = [Role::Primary, Role::Backup].map(|role| testbed.host(role));
+    let inside = hosts[0].inside().join("server");
+    let at = inside.display();
+    let script = format!(
+        "mkdir -p {at} && chown {USER} {at} && cd {at} && exec setpriv --reuid {USER} --regid {USER} \
+         --init-groups sh -euc '{BIN}/initdb -A trust -D {at}/made && \
+         echo \"host all all all trust\" >> {at}/made/pg_hba.conf && \
+         {BIN}/pg_ctl -w -D {at}/made -o \"-k {at} -c listen_addresses=\" -l {at}/log start && \
+         {BIN}/pgbench -i -q -s 1 -h {at} postgres && {BIN}/pg_ctl -w -m fast -D {at}/made stop'"
+    );
+    shell(&mut hosts[0].command("sh"), &script);
+    let [from, to] = hosts.map(|host| host.outside().join("server"));
+    let copied = Command::new("cp").arg("-a").args([&from, &to]).status();
+    assert!(copied.expect("cp starts").success());
+    for host in hosts {
+        let script = format!(
+            "cd {at} && mkdir data && mount -t tmpfs -o size={DISK_MB}m data data && \
+             cp -a made/. data && chown {USER} data && chmod 700 data && rm -r made"
+        );
+        shell(&mut host.command("sh"), &script);
+    }
+    let words = [&format!("{BIN}/postgres"), "-D", &format!("{at}/data"), "-k", &format!("{at}")];
+    let listen = ["-h", addresses::SERVICE_V4, "-p", &PORT.to_string()];
+    Recipe {
+        program: format!("{BIN}/postgres").into(),
+        port: PORT,
+        has_ipv6: false,
+        command: words.into_iter().chain(listen).map(str::to_owned).collect(),
+        state_dirs: vec![inside.join("data")],
+        directory: inside,
+        user: USER,
+        env: Vec::new(),
+    }
+}
+
+fn shell(command: &mut Command, script: &str) {
+    let done = command.args(["-euc", script]).output().expect("a shell");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A command of PostgreSQL's clients, on their host.
+fn tool(testbed: &Testbed, name: &str) -> Command {
+    let mut command = testbed.host(Role::Client).command(format!("{BIN}/{name}"));
+    command.args(["-U", USER, "-h", addresses::SERVICE_V4, "-p", &PORT.to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A session that stays.
+struct Session {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Session {
+    fn new(testbed: &Testbed) -> Self {
+        let mut child = tool(testbed, "psql").args(["-XqtA", "postgres"]).spawn().expect("psql");
+        let to = child.stdin.take().expect("its input");
+        let from = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, to, from }
+    }
+
+    /// Asks for one line.
+    fn ask(&mut self, question: &str) -> String {
+        writeln!(self.to, "{question}").expect("psql takes it");
+        let mut line = String::new();
+        self.from.read_line(&mut line).expect("an answer");
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the four tables say that must be the same, and how many transactions there were.
+const SUMS: &str = "select (select sum(tbalance) from pgbench_tellers), \
+    (select sum(bbalance) from pgbench_branches), (select sum(abalance) from pgbench_accounts), \
+    (select coalesce(sum(delta), 0) from pgbench_history), (select count(*) from pgbench_history);";
+
+#[test]
+fn balances_are_right_after_takeovers_joins_and_another_takeover() {
+    let _limit = world::limit(Duration::from_secs(240));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = database(&testbed);
+    let options = GroupOptions {
+        run: ServerRun::OneAtATime,
+        heartbeat_ms: Some(200),
+        ..GroupOptions::default()
+    };
+    let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
+    let mut session = Session::new(&testbed);
+    // A table that only this session has, and a lock that lasts as long as it does.
+    session
+        .to
+        .write_all(b"create temp table own (n int); insert into own values (1);\n")
+        .expect("psql");
+    assert_eq!(session.ask("select pg_advisory_lock(7) is null;"), "f");
+    let load = tool(&testbed, "pgbench")
+        .args(["-n", "-c", &CLIENTS.to_string(), "-R", &RATE.to_string()])
+        .args(["-T", &LOAD_S.to_string(), "postgres"])
+        .spawn();
+    let mut load = load.expect("pgbench");
+    for round in 1..=3 {
+        let primary = group.primary().expect("a primary");
+        group.kill_member(primary).expect("they die");
+        world::speaks(&group, primary.other());
+        let counted = session.ask("update own set n = n + 1 returning n;");
+        assert_eq!(counted, (round + 1).to_string(), "{}", group.log_tails());
+        if round < 3 {
+            group.start_daemon(primary).expect("a daemon");
+            world::heals(&mut group, "it joins");
+            let is_running = load.try_wait().expect("pgbench").is_none();
+            assert!(is_running, "joined under load {}", group.log_tails());
+        }
+    }
+    let done = load.wait_with_output().expect("pgbench");
+    let said = [done.stdout, done.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    assert!(done.status.success(), "{said:?}\n{}", group.log_tails());
+    let (_, rest) = said[0].split_once("actually processed: ").expect("a count");
+    let count = rest.split_whitespace().next().unwrap_or_default();
+    let sums = session.ask(SUMS);
+    let sums: Vec<&str> = sums.split('|').collect();
+    assert_eq!(sums.len(), 5, "{sums:?}");
+    assert!(sums[..4].iter().all(|sum| *sum == sums[0]), "{sums:?}");
+    assert_eq!(sums[4], count, "every transaction that a client was told of, once");
+    assert_eq!(session.ask("select count(*) from pg_locks where locktype = 'advisory';"), "1");
+}
