@@ -120,7 +120,7 @@ impl<'a> Preparation<'a> {
         }
         let (ids, limits) = (statuses[0].all_ids(0)?, options.limits);
         let state = Collected::begin(&options.state_dirs, ids, limits, &family.common.mounts)?;
-        let shared = Contents::with_room(family.shared_bytes);
+        let shared = Contents::with_room(family.shared_bytes.min(options.limits.memory_bytes));
         Ok(Self { options, insides, family, memory, state, shared })
     }
 
