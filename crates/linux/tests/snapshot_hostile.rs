@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const NOBODY: u32 = 65534;
 /// Size that the program's sparse files seem to have, in bytes.
 const HUGE: u64 = 1 << 42;
+/// Shared memory of root's.
+const SHM: &str = "/dev/shm/hfsecret";
 /// Time longer than anything here takes, and shorter than a wait for a server would be.
 const SOON: Duration = Duration::from_secs(8);
 
@@ -117,7 +119,12 @@ fn files_that_are_powers_and_files_that_it_may_not_read_are_refused_by_name() {
         ("sys", "descriptor 3 is /sys/", "/enabled, in a file system like sysfs"),
         ("path", "descriptor 3 is /", "/secret (deleted), which it may not read"),
         ("shared", "it shares a mapping of ", "/f (deleted)"),
+        ("shm", "descriptor 3 is /dev/shm", "/hfsecret, which it may not read"),
     ] {
+        if what == "shm" {
+            fs::write(SHM, "root's alone").unwrap();
+            fs::set_permissions(SHM, Permissions::from_mode(0o600)).unwrap();
+        }
         let server = Hostile::start(what);
         match what {
             "path" => fs::remove_file(server.folder.join("secret")).unwrap(),
@@ -128,6 +135,7 @@ fn files_that_are_powers_and_files_that_it_may_not_read_are_refused_by_name() {
         let [reason] = &found[..] else { panic!("{what}: {found:?}") };
         assert!(reason.starts_with(begins) && reason.ends_with(ends), "{what}: {reason}");
     }
+    fs::remove_file(SHM).unwrap();
 }
 
 #[test]

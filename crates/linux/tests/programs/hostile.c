@@ -79,6 +79,7 @@ static int has(const char *what) {
         return fchmod(fd, 06755) == 0 && unlink(in("f")) == 0;
     }
     if (IS("path")) return open(in("secret"), O_PATH) >= 0;
+    if (IS("shm")) return open("/dev/shm/hfsecret", O_PATH) >= 0;
     if (IS("sparse")) return maps(sparse("f"), HUGE, PROT_READ, MAP_PRIVATE);
     if (IS("gone")) {
         int fd = sparse("f");
