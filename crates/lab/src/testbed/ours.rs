@@ -480,11 +480,16 @@ impl Drop for Group<'_> {
     }
 }
 
-/// The last lines of a log.
+/// The last lines of a log, and the last of its warnings and errors before them.
 pub(super) fn tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    let (before, last) = lines.split_at(lines.len().saturating_sub(LOG_TAIL_LINES));
+    let is_bad = |line: &&&str| line.contains(" WARN ") || line.contains(" ERROR ");
+    let mut bad: Vec<&str> =
+        before.iter().rev().filter(is_bad).take(LOG_TAIL_LINES).copied().collect();
+    bad.reverse();
+    [&bad, last].concat().join("\n")
 }
 
 /// The role's name on the command line.

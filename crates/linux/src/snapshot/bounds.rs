@@ -31,7 +31,9 @@ impl Patience {
         if Instant::now() < self.0 {
             return Ok(());
         }
-        refuse("it has more memory areas or descriptors, or larger files, than can be looked at in time")
+        refuse(
+            "it has more memory areas or descriptors, or larger files, than can be looked at in time",
+        )
     }
 }
 
