@@ -50,7 +50,10 @@ fn shared_memory_that_cannot_be_is_refused() {
         ("a segment that was removed is still there", |d| segment_of(d, 3).key = 5),
         ("a segment that was removed is still there", |d| drop(d.members[0].areas.pop())),
         ("a segment's mode", |d| segment_of(d, 2).mode = 0o1600),
-        ("no segment is like that", |d| d.objects[2].size = 0),
+        ("no segment is like that", |d| {
+            d.objects[2].size = 0;
+            d.members[0].areas.remove(3);
+        }),
         ("no segment is like that", |d| d.objects[2].name = b"a".to_vec()),
         ("only memory files have seals", |d| d.objects[2].seals = 1),
         ("only memory files are here already", |d| d.objects[1].is_external = true),
@@ -66,7 +69,7 @@ fn shared_memory_that_cannot_be_is_refused() {
             d.members[0].areas[3].backing = Backing::Attached { object: 4, writable: true };
         }),
         ("a file is a segment", |d| {
-            d.files[2].kind = FileKind::Memory { object: 2, position: 0 };
+            d.files[0].kind = FileKind::Memory { object: 2, position: 0 };
         }),
         ("shared memory has no such name", |d| d.objects[1].name = b"a/b".to_vec()),
         ("shared memory has no such name", |d| d.objects[1].name = b"..".to_vec()),
