@@ -9,6 +9,7 @@ use holdfast_lab::testbed::server::Recipe;
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 const BIN: &str = "/usr/lib/postgresql/15/bin";
@@ -19,8 +20,10 @@ const CLIENTS: u32 = 4;
 const RATE: u32 = 40;
 /// Room for the database and two copies of it, in MB.
 const DISK_MB: u32 = 600;
-/// Time for which the load goes on, in s.
-const LOAD_S: u32 = 60;
+/// Time for which one run of the load goes on, in s; the next one follows.
+const RUN_S: u32 = 20;
+/// Time for which a pair stands before its primary dies.
+const BETWEEN: Duration = Duration::from_secs(2);
 
 /// Makes a database with the tables of pgbench, alike on both members, in memory: how long a disk
 /// takes is not tested. The server that makes it serves nobody else.
@@ -109,6 +112,46 @@ const SUMS: &str = "select (select sum(tbalance) from pgbench_tellers), \
     (select sum(bbalance) from pgbench_branches), (select sum(abalance) from pgbench_accounts), \
     (select coalesce(sum(delta), 0) from pgbench_history), (select count(*) from pgbench_history);";
 
+/// One run of pgbench, none of whose clients may fail; returns how many transactions there were.
+fn bench(testbed: &Testbed) -> u64 {
+    let load = tool(testbed, "pgbench")
+        .args(["-n", "-c", &CLIENTS.to_string(), "-R", &RATE.to_string()])
+        .args(["-T", &RUN_S.to_string(), "postgres"])
+        .output();
+    let load = load.expect("pgbench");
+    let said = [&load.stdout, &load.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert!(load.status.success(), "{said:?}");
+    let (_, rest) = said[0].split_once("actually processed: ").expect("a count");
+    let count = rest.split_whitespace().next().unwrap_or_default();
+    count.parse().expect("a number")
+}
+
+/// Ends the load, also when what happens meanwhile fails: the scope waits for it.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Each member dies and joins again, and the first one dies once more.
+fn lives(group: &mut Group<'_>, session: &mut Session) {
+    for round in 1..=3 {
+        std::thread::sleep(BETWEEN);
+        group.ensure_protected().expect("a pair under load");
+        let primary = group.primary().expect("a primary");
+        group.kill_member(primary).expect("they die");
+        world::speaks(group, primary.other());
+        let counted = session.ask("update own set n = n + 1 returning n;");
+        assert_eq!(counted, (round + 1).to_string(), "{}", group.log_tails());
+        if round < 3 {
+            group.start_daemon(primary).expect("a daemon");
+            world::heals(group, "it joins");
+        }
+    }
+}
+
 #[test]
 fn balances_are_right_after_takeovers_joins_and_another_takeover() {
     let _limit = world::limit(Duration::from_secs(240));
@@ -123,38 +166,27 @@ fn balances_are_right_after_takeovers_joins_and_another_takeover() {
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
     let mut session = Session::new(&testbed);
     // A table that only this session has, and a lock that lasts as long as it does.
-    session
-        .to
-        .write_all(b"create temp table own (n int); insert into own values (1);\n")
-        .expect("psql");
+    let own = "create temp table own (n int); insert into own values (1);";
+    writeln!(session.to, "{own}").expect("psql takes it");
     assert_eq!(session.ask("select pg_advisory_lock(7) is null;"), "f");
-    let load = tool(&testbed, "pgbench")
-        .args(["-n", "-c", &CLIENTS.to_string(), "-R", &RATE.to_string()])
-        .args(["-T", &LOAD_S.to_string(), "postgres"])
-        .spawn();
-    let mut load = load.expect("pgbench");
-    for round in 1..=3 {
-        let primary = group.primary().expect("a primary");
-        group.kill_member(primary).expect("they die");
-        world::speaks(&group, primary.other());
-        let counted = session.ask("update own set n = n + 1 returning n;");
-        assert_eq!(counted, (round + 1).to_string(), "{}", group.log_tails());
-        if round < 3 {
-            group.start_daemon(primary).expect("a daemon");
-            world::heals(&mut group, "it joins");
-            let is_running = load.try_wait().expect("pgbench").is_none();
-            assert!(is_running, "joined under load {}", group.log_tails());
-        }
-    }
-    let done = load.wait_with_output().expect("pgbench");
-    let said = [done.stdout, done.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-    assert!(done.status.success(), "{said:?}\n{}", group.log_tails());
-    let (_, rest) = said[0].split_once("actually processed: ").expect("a count");
-    let count = rest.split_whitespace().next().unwrap_or_default();
+    let ends = AtomicBool::new(false);
+    let count = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut count = 0;
+            while !ends.load(SeqCst) {
+                count += bench(&testbed);
+            }
+            count
+        });
+        let until_here = Ends(&ends);
+        lives(&mut group, &mut session);
+        drop(until_here);
+        load.join().expect("no client of pgbench has failed")
+    });
     let sums = session.ask(SUMS);
     let sums: Vec<&str> = sums.split('|').collect();
     assert_eq!(sums.len(), 5, "{sums:?}");
     assert!(sums[..4].iter().all(|sum| *sum == sums[0]), "{sums:?}");
-    assert_eq!(sums[4], count, "every transaction that a client was told of, once");
+    assert_eq!(sums[4], count.to_string(), "every transaction that a client was told of, once");
     assert_eq!(session.ask("select count(*) from pg_locks where locktype = 'advisory';"), "1");
 }
