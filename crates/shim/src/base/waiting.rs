@@ -95,12 +95,23 @@ impl Held<'_> {
         entries.iter().filter(|e| e.fd == fd).map(|e| e.len).sum()
     }
 
-    /// Adds a write of `len` bytes, for which there is room.
+    /// Adds a write of `len` bytes, for which there is room. Behind one to the same descriptor it
+    /// becomes a part of that.
     pub fn add(&mut self, fd: i32, parts: &[libc::iovec], len: usize) {
         let count = self.count.load(Relaxed);
         let writes = &mut *self.writes;
         let at = writes.used;
-        writes.entries[count] = Waiting { fd, at, len };
+        let last = writes.entries[..count].last_mut().filter(|last| last.fd == fd);
+        let count = match last {
+            Some(last) => {
+                last.len += len;
+                count
+            }
+            None => {
+                writes.entries[count] = Waiting { fd, at, len };
+                count + 1
+            }
+        };
         let mut room = &mut writes.arena[at..at + len];
         for part in parts {
             let n = part.iov_len.min(room.len());
@@ -111,7 +122,7 @@ impl Held<'_> {
             room = &mut room[n..];
         }
         writes.used += len;
-        self.count.store(count + 1, Relaxed);
+        self.count.store(count, Relaxed);
     }
 
     /// Makes the writes.

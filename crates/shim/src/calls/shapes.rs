@@ -13,11 +13,25 @@ use holdfast_wire::log::Op;
 /// A call whose outcome is just a number. With `repeat` the replica makes it, too, and does not
 /// use the kernel's answer.
 pub fn simple(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
+    simple_after(defer::flush_fd, (call, fd, repeat), raw)
+}
+
+/// Like [`simple`], for a call whose outcome and effect are the same before and behind what is
+/// deferred.
+pub fn beside_output(call: Call, fd: i32, repeat: bool, raw: impl Fn() -> isize) -> isize {
+    simple_after(|_| (), (call, fd, repeat), raw)
+}
+
+fn simple_after(
+    before: impl Fn(i32),
+    (call, fd, repeat): (Call, i32, bool),
+    raw: impl Fn() -> isize,
+) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
             signals::deliver();
-            defer::flush_fd(fd);
+            before(fd);
             let r = this.sleep(&raw)?;
             log::append(Entry::new(Op::Result, call, fd, r), &[]);
             Some(r)

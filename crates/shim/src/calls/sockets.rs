@@ -9,7 +9,7 @@ use crate::base::sys::{libc_result, sys, syscall};
 use crate::base::table::Call;
 use crate::base::{binds, conns, defer, park, quiet, report, token};
 use crate::calls::input::interruptible;
-use crate::calls::shapes::{new_fd, refuse_high, simple, with_data};
+use crate::calls::shapes::{beside_output, new_fd, refuse_high, simple, with_data};
 use crate::calls::{children, family, inherited, signals};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::{AcceptInfo, NO_CONN, Op};
@@ -366,5 +366,24 @@ pub unsafe extern "C" fn setsockopt(
         // Refused: the kernel would report sent data in the error queue, which is not logged.
         return libc_result(-(libc::EOPNOTSUPP as isize)) as i32;
     }
-    libc_result(simple(Call::setsockopt, fd, true, raw)) as i32
+    // SAFETY: the server's own call, with its own arguments.
+    let hurries = level == libc::IPPROTO_TCP && unsafe { hurries(option, value.cast(), len) };
+    libc_result(match hurries {
+        true => beside_output(Call::setsockopt, fd, true, raw),
+        false => simple(Call::setsockopt, fd, true, raw),
+    }) as i32
+}
+
+/// Whether an option of TCP makes what was written leave at once. What is deferred leaves in one
+/// piece, later, and so no later for it: servers (nginx with `tcp_nopush`) uncork each response.
+///
+/// # Safety
+/// `value` is null, or `len` bytes can be read there.
+unsafe fn hurries(option: i32, value: *const i32, len: u32) -> bool {
+    if value.is_null() || (len as usize) < size_of::<i32>() {
+        return false;
+    }
+    // SAFETY: by the caller's promise.
+    let is_on = unsafe { value.read_unaligned() } != 0;
+    (option, is_on) == (libc::TCP_CORK, false) || (option, is_on) == (libc::TCP_NODELAY, true)
 }

@@ -1,4 +1,5 @@
 use super::{ARENA_BYTES, ENTRIES_MAX, queue};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// The only test of a queue, which belongs to the process.
 #[test]
@@ -13,6 +14,11 @@ fn a_queue_knows_what_it_has_and_what_it_takes() {
         libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() },
     ];
     let mut held = queue.hold();
+    held.add(500, &parts, 14);
+    held.add(500, &parts[..1], 4);
+    let one = held.writes.entries[0];
+    assert_eq!((held.count.load(Relaxed), one.fd, one.at, one.len), (1, 500, 0, 18), "one piece");
+    held.discard();
     for n in 0..ENTRIES_MAX {
         assert!(held.has_room(14), "{n}");
         held.add(500 + (n % 2) as i32, &parts, 14);
