@@ -5,11 +5,9 @@ use super::describe::areas::extents;
 use super::describe::shared::Objects;
 use super::error::{Doing, Result};
 use super::names;
-use crate::sockopt::checked_len;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
@@ -17,7 +15,9 @@ const PIECE: u64 = 1 << 20;
 /// The contents, without holes.
 #[derive(Default)]
 pub(super) struct Contents {
+    /// Room, of which the first `used` bytes are taken.
     bytes: Vec<u8>,
+    used: usize,
     pieces: Vec<Piece>,
 }
 
@@ -33,15 +33,12 @@ impl Contents {
     /// With room for so many bytes. All of it is written once: fresh memory would cost the freeze
     /// as much time as copying into it.
     pub fn with_room(bytes: u64) -> Self {
-        let mut room = vec![1; bytes as usize];
-        room.clear();
-        Self { bytes: room, pieces: Vec::new() }
+        Self { bytes: vec![1; bytes as usize], ..Self::default() }
     }
 
     pub fn push(&mut self, number: u32, offset: u64, bytes: &[u8]) {
-        let (from, len) = (self.bytes.len(), bytes.len());
-        self.bytes.extend_from_slice(bytes);
-        self.pieces.push(Piece { number, offset, from, len });
+        self.next(bytes.len()).copy_from_slice(bytes);
+        self.take(number, offset, bytes.len());
     }
 
     /// Adds the content of a file.
@@ -59,7 +56,8 @@ impl Contents {
                 patience.check()?;
                 let len = PIECE.min(end - offset);
                 room.take(len)?;
-                self.read(file, number, (offset, len as usize)).doing(what)?;
+                file.read_exact_at(self.next(len as usize), offset).doing(what)?;
+                self.take(number, offset, len as usize);
                 offset += len;
             }
         }
@@ -88,26 +86,19 @@ impl Contents {
         Ok(())
     }
 
-    /// Adds a part of a file, which is as long as that.
-    fn read(&mut self, file: &File, number: u32, (offset, len): (u64, usize)) -> io::Result<()> {
-        let from = self.bytes.len();
-        self.bytes.reserve(len);
-        while self.bytes.len() < from + len {
-            let read = self.bytes.len() - from;
-            let room = &mut self.bytes.spare_capacity_mut()[..len - read];
-            let at = (offset + read as u64).cast_signed();
-            // SAFETY: the kernel writes at most as many bytes as there is room for.
-            let got = checked_len(unsafe {
-                libc::pread(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), at)
-            })?;
-            if got == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            // SAFETY: the kernel has written so many.
-            unsafe { self.bytes.set_len(from + read + got) };
+    /// The next `len` bytes of the room.
+    fn next(&mut self, len: usize) -> &mut [u8] {
+        let end = self.used + len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
         }
-        self.pieces.push(Piece { number, offset, from, len });
-        Ok(())
+        &mut self.bytes[self.used..end]
+    }
+
+    /// Makes the next `len` bytes a piece.
+    fn take(&mut self, number: u32, offset: u64, len: usize) {
+        self.pieces.push(Piece { number, offset, from: self.used, len });
+        self.used += len;
     }
 
     /// Each piece: the number of its file, the offset in that, and the bytes.
@@ -117,6 +108,6 @@ impl Contents {
 
     /// Bytes, and pieces.
     pub fn size(&self) -> (u64, u64) {
-        (self.bytes.len() as u64, self.pieces.len() as u64)
+        (self.used as u64, self.pieces.len() as u64)
     }
 }

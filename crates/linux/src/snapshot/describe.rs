@@ -20,6 +20,9 @@ use super::error::{Result, SnapshotError};
 /// Most reasons that anybody would read.
 const REASONS_MAX: usize = 64;
 
+/// Permitted mode bits of what is made again: a set-uid bit is for programs with a name.
+const MODE: u32 = 0o777;
+
 /// Reasons why a process cannot be rebuilt: collected, so that an operator reads
 /// them all at once.
 #[derive(Default)]

@@ -77,18 +77,16 @@ pub fn before() {
             },
         }
     }
-    set_forking(true);
+    // Until the fork is over no other thread has a descriptor for a moment, which the child
+    // would keep.
+    brief::keep();
+    state::set_forking(true);
 }
 
-/// Meanwhile no other thread has a descriptor for a moment, which the child would keep.
-fn set_forking(yes: bool) {
-    if yes {
-        brief::keep();
-    }
-    state::set_forking(yes);
-    if !yes {
-        brief::release();
-    }
+/// The end of what [`before`] has begun, in the parent and in the child.
+fn forked() {
+    state::set_forking(false);
+    brief::release();
 }
 
 fn begin_record() {
@@ -187,7 +185,7 @@ fn finish(pid: i32) -> i32 {
             if there <= 0 {
                 end();
             }
-            set_forking(false);
+            forked();
             taken.done();
             there
         }
@@ -202,7 +200,7 @@ fn finish(pid: i32) -> i32 {
             if answer <= 0 {
                 end();
             }
-            set_forking(false);
+            forked();
             log::release();
             token::exit();
             if place == NOWHERE && pid > 0 {
@@ -231,7 +229,7 @@ pub fn born() {
     IS_OURS.store(false, Relaxed);
     state::set_process(place as usize, number);
     quiet::born();
-    set_forking(false);
+    forked();
     robust::note_process();
     state::process().pid.store(sys!(SYS_getpid) as i32, SeqCst);
     MAIN_AWAY.store(false, SeqCst);

@@ -220,9 +220,7 @@ impl Look<'_, '_> {
             }
         }
     }
-}
 
-impl Look<'_, '_> {
     /// A mapping of a SysV segment: of all of it, as shmat(2) makes one.
     fn attached(&mut self, mapping: &Mapping, flags: &[String]) -> Result<Option<Backing>> {
         let link = link_of(self.pid, mapping);

@@ -13,7 +13,7 @@ use super::pairs::{Pairs, is_end};
 use super::same::Open;
 use super::shared::{Objects, memory_file, name_of};
 use super::written::Written;
-use super::{Refusals, locks, shown, sockets};
+use super::{MODE, Refusals, locks, shown, sockets};
 use crate::process;
 use crate::snapshot::External;
 use holdfast_wire::snapshot::{
@@ -30,10 +30,6 @@ use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
-/// Permitted mode bits of an unlinked file: a set-uid bit is for programs with a
-/// name.
-const MODE: u32 = 0o777;
-
 /// What one process has of the open files.
 #[derive(Default)]
 pub(in super::super) struct Held {

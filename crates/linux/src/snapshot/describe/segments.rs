@@ -5,8 +5,8 @@
 
 use super::super::bounds::list;
 use super::super::error::{Doing, Result};
-use super::Refusals;
 use super::shared::Objects;
+use super::{MODE, Refusals};
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::{ObjectKind, Segment};
 use std::fs::{self, File};
@@ -16,7 +16,6 @@ use std::os::fd::AsRawFd;
 /// Bits of `shm_perm.mode`: the kernel tells of removed and of locked segments so.
 const REMOVED: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
-const MODE: u32 = 0o777;
 
 /// What an IPC namespace has.
 struct Listed {

@@ -3,6 +3,7 @@
 
 use super::super::error::{Doing, Result};
 use super::super::names::{self, Mounts, Status};
+use super::MODE;
 use super::areas::allocated;
 use crate::snapshot::External;
 use holdfast_wire::snapshot::{NAMED_FOLDER, Object, ObjectKind, Segment};
@@ -11,8 +12,6 @@ use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Permitted mode bits of a file in a folder that all users share.
-const MODE: u32 = 0o777;
 /// What the kernel adds to the name of a file that has none any more.
 const DELETED: &[u8] = b" (deleted)";
 

@@ -100,12 +100,11 @@ fn segment(of: &Segment, size: u64) -> io::Result<OwnedFd> {
             return Err(io::Error::last_os_error());
         }
         let (start, end) = (at.addr(), at.addr() + size.next_multiple_of(PAGE) as usize);
-        let path = CString::new(format!("/proc/self/map_files/{start:x}-{end:x}"))?;
+        let path = format!("/proc/self/map_files/{start:x}-{end:x}");
         // Whoever writes into it as into a file is told when there is no memory.
-        let file = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
-        let file = checked_fd(c_long::from(file));
+        let file = File::options().read(true).write(true).open(path);
         checked(libc::shmdt(at))?;
-        file
+        file.map(OwnedFd::from)
     }
 }
 
