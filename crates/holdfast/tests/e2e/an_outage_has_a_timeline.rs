@@ -40,30 +40,38 @@ fn of_one_string_and_of_all() {
         for edge in Edge::BOTH {
             transit::wait_for_state(strings, edge, 0, "alive");
         }
-        strings.cut_all().expect("cut");
-        let cut = Instant::now();
-        for edge in Edge::BOTH {
-            world::wait_until("silence", || {
-                transit::events(strings, edge).contains(&"silent".to_owned())
-            });
-        }
-        // Senders try again at 0.2, 0.4, 0.8 and 1.6 s, or, without an early probe, at 0.2, 0.6 and
-        // 1.4 s, and then not before 3.0 s. What gets through by itself before the first heartbeat
-        // needs no resending.
-        std::thread::sleep(Duration::from_millis(2200).saturating_sub(cut.elapsed()));
-        // The flows have been on the second string since the first one died. It stays away, so what
-        // went into it goes into the other one.
-        strings.restore(0, Cut::Both).expect("restored");
-        for edge in Edge::BOTH {
-            transit::wait_for_state(strings, edge, 1, "dead");
-            in_order(strings, edge, &["return", "suspect", "cache", "silent", "declare", "switch"]);
-        }
-        in_order(strings, Edge::Near, &["return", "silent", "declare", "switch", "resend"]);
-        strings.restore(1, Cut::Both).expect("restored");
-        for edge in Edge::BOTH {
-            transit::wait_for_state(strings, edge, 1, "alive");
-        }
+        // It is chance whether senders try again just when a string is back.
+        let resent = (0..3).any(|_| all_are_silent(strings));
+        assert!(resent, "nothing was resent: {:?}", transit::events(strings, Edge::Near));
         transit::finish(strings, run);
         assert_eq!(transit::count(strings, Edge::Near, "transit.no_string"), 0);
     });
+}
+
+/// An outage of all strings; returns whether the near edge had something to resend after it.
+fn all_are_silent(strings: &Strings) -> bool {
+    let before = Edge::BOTH.map(|edge| transit::events(strings, edge).len());
+    let since = |edge: Edge| transit::events(strings, edge).split_off(before[edge as usize]);
+    let cut = Instant::now();
+    strings.cut_all().expect("cut");
+    for edge in Edge::BOTH {
+        world::wait_until("silence", || since(edge).contains(&"silent".to_owned()));
+    }
+    // Senders try again at 0.2, 0.4, 0.8 and 1.6 s, or, without an early probe, at 0.2, 0.6 and
+    // 1.4 s, and then not before 3.0 s. What gets through by itself before the first heartbeat
+    // needs no resending.
+    std::thread::sleep(Duration::from_millis(2200).saturating_sub(cut.elapsed()));
+    // The flows have been on the second string since the first one died. It stays away, so what
+    // went into it goes into the other one.
+    strings.restore(0, Cut::Both).expect("restored");
+    for edge in Edge::BOTH {
+        transit::wait_for_state(strings, edge, 1, "dead");
+        in_order(strings, edge, &["return", "suspect", "cache", "silent", "declare", "switch"]);
+    }
+    let resent = since(Edge::Near).contains(&"resend".to_owned());
+    strings.restore(1, Cut::Both).expect("restored");
+    for edge in Edge::BOTH {
+        transit::wait_for_state(strings, edge, 1, "alive");
+    }
+    resent
 }
