@@ -18,6 +18,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most descriptors of the server that are searched in one turn, so that heartbeats are not late.
 const FDS_AT_ONCE: usize = 1024;
 
+/// Most processes of a family that are looked at in one turn, likewise.
+const PROCESSES_AT_ONCE: usize = 16;
+
 /// Iterates over the descriptors (in /proc) of one process after the other.
 type Search = std::iter::Flatten<std::vec::IntoIter<ReadDir>>;
 
@@ -43,6 +46,37 @@ impl Watched {
     }
 }
 
+/// The search for a process of the server that somebody has stopped: some at each look.
+#[derive(Default)]
+struct Workers {
+    /// Those of the family that have not been looked at since it was last listed.
+    rest: Vec<u32>,
+    /// The one that was found.
+    stopped: Option<u32>,
+}
+
+impl Workers {
+    /// The process that is stopped: the server's own, or one that runs the same program. Others
+    /// are its clients' business: whoever stops an editor in a session of SSH may do so.
+    fn stopped(&mut self, server: Watched) -> Option<u32> {
+        if process::is_stopped(server.pid) {
+            return Some(server.pid);
+        }
+        self.stopped = self.stopped.filter(|pid| process::is_stopped(*pid));
+        if server.is_family && self.stopped.is_none() {
+            if self.rest.is_empty() {
+                self.rest = process::family(server.pid);
+            }
+            let first = self.rest.len().saturating_sub(PROCESSES_AT_ONCE);
+            let program = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+            let is_one =
+                |pid: &u32| process::is_stopped(*pid) && program(*pid) == program(server.pid);
+            self.stopped = self.rest.drain(first..).find(is_one);
+        }
+        self.stopped
+    }
+}
+
 /// The checks, and their latest findings.
 pub struct Services {
     socket: ListenerSocket,
@@ -56,6 +90,7 @@ pub struct Services {
     /// Number of listeners in its table then.
     listed: usize,
     missing: Option<String>,
+    workers: Workers,
     standstill: Standstill,
     stands: Option<Stands>,
 }
@@ -72,6 +107,7 @@ impl Services {
             places: Vec::new(),
             listed: 0,
             missing,
+            workers: Workers::default(),
             standstill: Standstill::default(),
             stands: None,
         })
@@ -96,8 +132,8 @@ impl Services {
                 }
                 Err(error) => Some(format!("the kernel does not tell who listens: {error}")),
             };
-            let is_stopped = process::is_stopped(server.pid);
-            let look = Look { is_stopped, queued, moved: server.moved };
+            let stopped = self.workers.stopped(server);
+            let look = Look { stopped, queued, moved: server.moved };
             self.stands = self.standstill.judge(look, now);
             let pause = if self.missing.is_some() { LOOK_SOON } else { LOOK_EVERY };
             self.look_at = now + pause;
@@ -184,6 +220,8 @@ mod tests {
     use holdfast_linux::limits;
     use std::fs::File;
     use std::net::TcpListener;
+    use std::os::fd::AsFd as _;
+    use std::process::Command;
 
     #[test]
     fn a_listener_behind_many_descriptors_is_found_in_several_turns() {
@@ -208,5 +246,48 @@ mod tests {
         let mut others = Services::open(now).expect("a socket");
         let why = others.missing(&service, watched(1), now).map(str::to_owned);
         assert!(why.is_some_and(|why| why.contains("another process")));
+    }
+
+    #[test]
+    fn a_stopped_worker_is_found_and_no_other_program() {
+        let script = "(while :; do sleep 0.05; done) & (sleep 60; true) & wait";
+        let mut leader = Command::new("sh").args(["-c", script]).spawn().expect("a shell");
+        let server = Watched { pid: leader.id(), is_family: true, moved: None };
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut family = Vec::new();
+        while family.len() < 5 {
+            assert!(Instant::now() < until, "{family:?}");
+            family = process::family(server.pid);
+        }
+        let is_sleep = |pid: &u32| {
+            let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            program.is_ok_and(|program| program.trim() == "sleep")
+        };
+        let child = |of: u32| process::family(of).into_iter().skip(1).find(is_sleep);
+        let sleeper = child(family[2]).expect("the long sleep");
+        let send = |pid: u32, number| {
+            let process = process::pidfd_open(pid).expect("it lives");
+            process::signal(process.as_fd(), number).expect("sent");
+        };
+        let mut workers = Workers::default();
+        let mut becomes = |stopped: Option<u32>| {
+            while workers.stopped(server) != stopped {
+                assert!(Instant::now() < until, "{stopped:?} was expected");
+            }
+        };
+        send(sleeper, libc::SIGSTOP);
+        while !process::is_stopped(sleeper) {
+            assert!(Instant::now() < until, "it stops");
+        }
+        (0..100).for_each(|_| becomes(None));
+        for pid in [family[1], server.pid] {
+            send(pid, libc::SIGSTOP);
+            becomes(Some(pid));
+            send(pid, libc::SIGCONT);
+            becomes(None);
+        }
+        process::kill_descendants(server.pid);
+        send(server.pid, libc::SIGKILL);
+        leader.wait().expect("it ends");
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::world;
 use holdfast_lab::testbed::config::ServerRun;
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Recipe;
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -136,7 +136,7 @@ impl Drop for Ends<'_> {
 }
 
 /// Each member dies and joins again, and the first one dies once more.
-fn lives(group: &mut Group<'_>, session: &mut Session) {
+fn members_die(group: &mut Group<'_>, session: &mut Session) {
     for round in 1..=3 {
         std::thread::sleep(BETWEEN);
         group.ensure_protected().expect("a pair under load");
@@ -152,18 +152,29 @@ fn lives(group: &mut Group<'_>, session: &mut Session) {
     }
 }
 
-#[test]
-fn balances_are_right_after_takeovers_joins_and_another_takeover() {
+fn options() -> GroupOptions {
+    GroupOptions { run: ServerRun::OneAtATime, heartbeat_ms: Some(200), ..GroupOptions::default() }
+}
+
+/// Runs a group of these members under the load of pgbench; what happens to it ends nobody's
+/// session, and no transaction is lost or made twice.
+fn lives_through(
+    options: &GroupOptions,
+    members: &[Role],
+    happens: impl FnOnce(&mut Group<'_>, &mut Session),
+) {
     let _limit = world::limit(Duration::from_secs(240));
     world::binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe = database(&testbed);
-    let options = GroupOptions {
-        run: ServerRun::OneAtATime,
-        heartbeat_ms: Some(200),
-        ..GroupOptions::default()
-    };
-    let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
+    let mut group = Group::prepare(&testbed, &recipe, options).expect("folders");
+    for role in [Role::Edge].iter().chain(members) {
+        group.start_daemon(*role).expect("a daemon");
+    }
+    match members.len() {
+        1 => is_kept(&group),
+        _ => world::heals(&mut group, "both are there"),
+    }
     let mut session = Session::new(&testbed);
     // A table that only this session has, and a lock that lasts as long as it does.
     let own = "create temp table own (n int); insert into own values (1);";
@@ -179,7 +190,7 @@ fn balances_are_right_after_takeovers_joins_and_another_takeover() {
             count
         });
         let until_here = Ends(&ends);
-        lives(&mut group, &mut session);
+        happens(&mut group, &mut session);
         drop(until_here);
         load.join().expect("no client of pgbench has failed")
     });
@@ -189,4 +200,41 @@ fn balances_are_right_after_takeovers_joins_and_another_takeover() {
     assert!(sums[..4].iter().all(|sum| *sum == sums[0]), "{sums:?}");
     assert_eq!(sums[4], count.to_string(), "every transaction that a client was told of, once");
     assert_eq!(session.ask("select count(*) from pg_locks where locktype = 'advisory';"), "1");
+}
+
+/// It would be rebuilt in place.
+fn is_kept(group: &Group<'_>) {
+    world::wait_for_group(group, "it is kept", || {
+        let status = group.status(Role::Primary).unwrap_or_default();
+        status["rebuild"].as_str().is_some_and(|it| it.starts_with("yes"))
+    });
+}
+
+const PAIR: [Role; 2] = [Role::Primary, Role::Backup];
+
+#[test]
+fn balances_are_right_after_takeovers_joins_and_another_takeover() {
+    lives_through(&options(), &PAIR, members_die);
+}
+
+#[test]
+fn a_cold_backup_builds_it() {
+    let cold = Some(ColdOptions::default());
+    lives_through(&GroupOptions { cold, ..options() }, &PAIR, members_die);
+}
+
+#[test]
+fn it_is_rebuilt_in_place_when_it_falls() {
+    let cold = Some(ColdOptions::default());
+    let (alone_after_s, rebuild) = (Some(1), true);
+    let options = GroupOptions { cold, alone_after_s, rebuild, ..options() };
+    lives_through(&options, &[Role::Primary], |group, session| {
+        for fall in 1..=2 {
+            std::thread::sleep(BETWEEN);
+            is_kept(group);
+            group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+            let counted = session.ask("update own set n = n + 1 returning n;");
+            assert_eq!(counted, (fall + 1).to_string(), "{}", group.log_tails());
+        }
+    });
 }

@@ -5,7 +5,7 @@
 use crate::{client, world};
 use holdfast_lab::load::{Group as LoadGroup, Run, Spec, Workload};
 use holdfast_lab::testbed::config::ServerRun;
-use holdfast_lab::testbed::ours::{Group, GroupOptions};
+use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{DOCUMENT_BYTES, Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
 use holdfast_linux::process;
@@ -36,10 +36,14 @@ fn nginx(testbed: &Testbed) -> Recipe {
 }
 
 fn with_nginx(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
+    with_nginx_as(&options(), work);
+}
+
+fn with_nginx_as(options: &GroupOptions, work: impl FnOnce(&Testbed, &mut Group<'_>)) {
     world::binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe = nginx(&testbed);
-    let mut group = Group::start(&testbed, &recipe, &options()).expect("the group protects");
+    let mut group = Group::start(&testbed, &recipe, options).expect("the group protects");
     work(&testbed, &mut group);
 }
 
@@ -150,11 +154,10 @@ fn connections_survive_the_death_of_all_processes_and_the_daemon() {
     });
 }
 
-/// Each member dies and joins again, and again: a family is joined as one.
-#[test]
-fn a_survivors_family_is_joined_and_taken_over_again() {
+/// Each member dies and joins again, and again.
+fn each_dies_twice(options: &GroupOptions) {
     let _limit = world::limit(Duration::from_secs(120));
-    with_nginx(|testbed, group| {
+    with_nginx_as(options, |testbed, group| {
         let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
         let run = world::start(testbed, &load(8000));
         for _ in 0..2 {
@@ -163,7 +166,12 @@ fn a_survivors_family_is_joined_and_taken_over_again() {
         }
         finish(run, group);
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let is_cold = options.cold.is_some();
         for role in [Role::Primary, Role::Backup] {
+            if is_cold && group.primary() != Some(role) {
+                assert_eq!(processes(group, role).len(), 0, "nothing runs there");
+                continue;
+            }
             let numbers = |pid: u32| *process::numbers(pid, pid).expect("it runs").last().unwrap();
             let mut own: Vec<_> = processes(group, role).into_iter().map(numbers).collect();
             own.sort_unstable();
@@ -176,6 +184,95 @@ fn a_survivors_family_is_joined_and_taken_over_again() {
         await_workers(group, primary, worker);
         group.ensure_protected().expect("it still is a pair");
         fetch(&mut connected(testbed), DOCUMENT_BYTES[0]);
+    });
+}
+
+#[test]
+fn a_survivors_family_is_joined_and_taken_over_again() {
+    each_dies_twice(&options());
+}
+
+#[test]
+fn a_cold_backup_builds_the_whole_family() {
+    each_dies_twice(&GroupOptions { cold: Some(ColdOptions::default()), ..options() });
+}
+
+/// The image of a family whose log is on.
+#[test]
+fn a_cold_backup_gets_a_new_image_of_a_family() {
+    let _limit = world::limit(Duration::from_secs(120));
+    let cold = ColdOptions { snapshot_every_mb: Some(1), ..ColdOptions::default() };
+    with_nginx_as(&GroupOptions { cold: Some(cold), ..options() }, |testbed, group| {
+        let mut idle: Vec<_> = (0..8).map(|_| connected(testbed)).collect();
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        let run = world::start(testbed, &load(12_000));
+        world::wait_for_group(group, "there is a new image", || {
+            !group.details(Role::Backup, "renewed").is_empty()
+        });
+        group.kill_member(Role::Primary).expect("they die");
+        await_takeover(group);
+        finish(run, group);
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        assert_eq!(processes(group, Role::Backup).len(), WORKERS + 1);
+    });
+}
+
+/// All processes fall at once while nobody is there to take over, twice; then a member joins.
+#[test]
+fn a_family_that_falls_is_rebuilt_in_place() {
+    let _limit = world::limit(Duration::from_secs(120));
+    let options = GroupOptions {
+        alone_after_s: Some(1),
+        rebuild: true,
+        cold: Some(ColdOptions::default()),
+        ..options()
+    };
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = nginx(&testbed);
+    let mut group = Group::prepare(&testbed, &recipe, &options).expect("folders");
+    for role in [Role::Edge, Role::Primary] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    let is_kept = |group: &Group<'_>| {
+        world::wait_for_group(group, "it is kept", || {
+            let status = group.status(Role::Primary).unwrap_or_default();
+            status["rebuild"].as_str().is_some_and(|it| it.starts_with("yes"))
+        });
+    };
+    is_kept(&group);
+    let mut idle: Vec<_> = (0..8).map(|_| connected(&testbed)).collect();
+    let run = world::start(&testbed, &load(8000));
+    for _ in 0..2 {
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+        idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        is_kept(&group);
+    }
+    group.start_daemon(Role::Backup).expect("a daemon");
+    world::heals(&mut group, "it joins");
+    group.kill_member(Role::Primary).expect("they die");
+    await_takeover(&group);
+    finish(run, &group);
+    idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+}
+
+/// Who stops a worker keeps it from its clients: no member calls that protected.
+#[test]
+fn a_stopped_worker_is_told() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_nginx(|_, group| {
+        let worker = *processes(group, Role::Primary).last().expect("a worker");
+        world::signal(worker, "STOP");
+        for role in [Role::Primary, Role::Backup] {
+            world::wait_for_group(group, "it is told", || {
+                let status = group.status(role).unwrap_or_default();
+                let reason = status["reason"].as_str().unwrap_or_default();
+                status["state"] == "waiting" && reason.contains("is stopped (SIGSTOP")
+            });
+        }
+        world::signal(worker, "CONT");
+        world::heals(group, "it goes on");
     });
 }
 

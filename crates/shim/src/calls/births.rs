@@ -274,8 +274,12 @@ pub fn leave() -> bool {
             }
             Mode::Replay => match log::take(Op::Exit, Call::exit, -1) {
                 Some(taken) => {
+                    // In one step: between the two, this record would be nobody's, and whoever
+                    // found it so would consume it as well.
+                    let held = log::hold();
                     processes::end(place, |_| {});
                     taken.done();
+                    drop(held);
                     log::leave();
                     break;
                 }

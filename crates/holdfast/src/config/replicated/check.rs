@@ -103,7 +103,6 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
     let group = check_group(findings, raw.group, &hosts, &folder);
-    check_run(findings, raw.server.run.as_ref(), &group);
     let keeps = group.mode == Mode::Cold || group.rebuild;
     let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
@@ -346,20 +345,6 @@ fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
         interface: raw.interface.into_inner(),
         edge_port: raw.edge_port.into_inner(),
         mac,
-    }
-}
-
-/// What is kept on a disk, for a cold backup or to rebuild the server, is of one process.
-fn check_run(findings: &mut Findings, run: Option<&Spanned<Run>>, group: &Group) {
-    let Some(run) = run.filter(|run| run.get_ref().is_family()) else { return };
-    let word = run.get_ref().word();
-    let needs = [(group.mode == Mode::Cold, "mode = \"cold\""), (group.rebuild, "rebuild = true")];
-    for (_, setting) in needs.iter().filter(|(is_set, _)| *is_set) {
-        findings.add(
-            run.span(),
-            format!("run = \"{word}\" and {setting} cannot be had together"),
-            "a server of several processes is not kept on a disk: leave one of the two out",
-        );
     }
 }
 
