@@ -66,8 +66,8 @@ fn segments_have_their_numbers_places_content_and_attaches_again() {
     let originals = segments.pids();
     let said = |count| {
         format!(
-            "keyed {count}, removed end -1, named at {{}}; 5: 2 attaches, mode 640; 6: 2 attaches, \
-             mode 1600; found by key\n"
+            "65534 keeps 1: keyed {count}, removed end -1, named at {{}}; 5: 2 attaches, mode 640; \
+             6: 2 attaches, mode 1600; found by key\n"
         )
     };
     let told = |pid| {

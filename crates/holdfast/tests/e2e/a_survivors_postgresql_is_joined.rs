@@ -238,3 +238,19 @@ fn it_is_rebuilt_in_place_when_it_falls() {
         }
     });
 }
+
+/// The image of a server whose processes wait for their turn.
+#[test]
+fn a_cold_backup_gets_a_new_image_of_it() {
+    let cold = Some(ColdOptions { snapshot_every_mb: Some(1), ..ColdOptions::default() });
+    lives_through(&GroupOptions { cold, ..options() }, &PAIR, |group, session| {
+        world::wait_for_group(group, "a new image", || {
+            !group.details(Role::Backup, "renewed").is_empty()
+        });
+        std::thread::sleep(BETWEEN);
+        group.kill_member(Role::Primary).expect("they die");
+        world::speaks(group, Role::Backup);
+        let counted = session.ask("update own set n = n + 1 returning n;");
+        assert_eq!(counted, "2", "{}", group.log_tails());
+    });
+}

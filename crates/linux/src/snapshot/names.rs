@@ -231,10 +231,11 @@ pub(super) fn read_link(link: &str) -> io::Result<File> {
     again(fd.as_fd(), libc::O_RDONLY).map(File::from)
 }
 
-/// Opens again what is held. A lease makes it fail, not wait.
+/// Opens again what is held. A lease makes it fail, not wait. The name of what is held is a link:
+/// that a file was opened by a name which is none (`shm_open` does) does not hold here.
 pub(super) fn again(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd> {
     let name = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-    let at_once = flags | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let at_once = flags & !libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
     // SAFETY: the kernel reads a C string.
     let opened = checked_fd(c_long::from(unsafe { libc::open(name.as_ptr(), at_once) }))?;
     // SAFETY: plain numbers.

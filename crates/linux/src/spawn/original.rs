@@ -32,11 +32,7 @@ const UNACKED_MAX: usize = 16 << 20;
 /// Prefixes of terminals' names.
 const TERMINALS: [&[u8]; 3] = [b"/dev/pts/", b"/dev/tty", b"/dev/console"];
 
-/// Why none is taken while its threads take turns in a log: who waits for its turn there never
-/// stands still.
-const TURNS: &str = "its threads run one at a time, and it has a log";
-
-/// Longest time that threads which take turns have to come to a call, before they are copied
+/// Longest time that threads which are to take turns have to come to a call, before they are copied
 /// where they are: what they do up to their next call may differ then.
 const TURNS_WAIT: Duration = Duration::from_millis(20);
 
@@ -212,9 +208,10 @@ impl StandStill<'_> {
     }
 
     /// Whether a thread must first come to a call: what the threads do from there on is in the
-    /// log's order, where they take turns.
+    /// log's order, where they take turns. If they do so already, a copy must not begin within
+    /// somebody's turn at all: nobody there would wait for its end.
     fn runs_free(&self, said: &Threads, tid: i32, call: &Stopped) -> bool {
-        let is_early = self.asked_at.is_none_or(|at| at.elapsed() < TURNS_WAIT);
+        let is_early = self.has_log || self.asked_at.is_none_or(|at| at.elapsed() < TURNS_WAIT);
         self.takes_turns && is_early && call.orig_rax < 0 && said.is_outside(tid)
     }
 
@@ -318,9 +315,6 @@ impl Quiescence for StandStill<'_> {
         let memory = &self.server.memory;
         if self.has_log != (memory.mode() == mode::RECORD) {
             return refuse("its log has begun or ended meanwhile");
-        }
-        if self.takes_turns && self.has_log {
-            return refuse(TURNS);
         }
         if self.takes_turns {
             memory.take_turns();

@@ -1,6 +1,7 @@
 // A server of two processes in a pid and an IPC namespace, which share memory in every way that has
 // a name: a SysV segment with a key, one that was removed while both have it attached, the second
-// process for reading only, and a file of shm_open. A connection is answered by what both find.
+// process for reading only, and a file of shm_open, which stays open. A connection is answered by what
+// both find.
 // With an argument behind the port it has one thing more, which no image can have.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -29,7 +31,7 @@ static struct {
 } *keyed;
 
 static char *removed, *named;
-static int keyed_id, removed_id;
+static int keyed_id, removed_id, file;
 
 static int attaches(int id)
 {
@@ -49,14 +51,17 @@ static void second(void)
 {
 	shmdt(removed);
 	removed = shmat(removed_id, removed, SHM_RDONLY);
+	// Another user that keeps what it is told to keep.
+	if (prctl(PR_SET_KEEPCAPS, 1) || setresuid(-1, 65534, -1))
+		_exit(1);
 	shared->done = 1;
 	while (1) {
 		while (!shared->asked)
 			usleep(1000);
 		keyed->count++;
-		sprintf(shared->said, "%s %d, %s %.4s %d, %s at %p", keyed->text, keyed->count, removed,
-			removed + REMOVED - 5, mprotect(removed, 4096, PROT_READ | PROT_WRITE), named,
-			(void *)removed);
+		sprintf(shared->said, "%d keeps %d: %s %d, %s %.4s %d, %s at %p", geteuid(),
+			prctl(PR_GET_KEEPCAPS), keyed->text, keyed->count, removed, removed + REMOVED - 5,
+			mprotect(removed, 4096, PROT_READ | PROT_WRITE), named, (void *)removed);
 		shared->asked = 0;
 		shared->done = 1;
 	}
@@ -71,7 +76,8 @@ static void say(int to)
 	shared->asked = 1;
 	while (!shared->done)
 		usleep(1000);
-	taken = shmget(KEY, KEYED, 0) == keyed_id && keyed->count == count + 1;
+	taken = shmget(KEY, KEYED, 0) == keyed_id && keyed->count == count + 1 &&
+		pread(file, line, 6, 0) == 6 && !strcmp(line, named);
 	sprintf(line, "%s; %d: %d attaches, mode %o; %d: %d attaches, mode %o; %s by key\n", shared->said,
 		keyed_id, attaches(keyed_id), mode(keyed_id), removed_id, attaches(removed_id),
 		mode(removed_id), taken ? "found" : "not found");
@@ -98,7 +104,7 @@ static void has(const char *what)
 int main(int argc, char **argv)
 {
 	struct sockaddr_in at = {AF_INET, htons(atoi(argv[1])), {htonl(INADDR_LOOPBACK)}};
-	int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0), file;
+	int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
 	const char *name = argv[2];
 
 	shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -114,7 +120,6 @@ int main(int argc, char **argv)
 	if (ftruncate(file, NAMED))
 		return 1;
 	named = mmap(0, NAMED, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	close(file);
 	if (keyed == (void *)-1 || removed == (void *)-1 || named == MAP_FAILED)
 		return 1;
 	strcpy(keyed->text, "keyed");

@@ -53,11 +53,30 @@ pub fn call<T>(mut f: impl FnMut(&Call) -> Option<T>) -> T {
 fn enter() -> Call {
     let place = PLACE.get();
     let before = place.state.load(Relaxed);
-    let mut seen = go(place, at::BUSY);
-    if seen & 1 != 0 && before == at::OUTSIDE {
-        seen = stand_still(place);
+    loop {
+        let mut seen = go(place, at::BUSY);
+        if seen & 1 != 0 && before == at::OUTSIDE {
+            seen = stand_still(place);
+        }
+        let entered = token::enter_by(|word, held| match before {
+            at::OUTSIDE => wait_for_turn(place, word, held),
+            _ => token::sleep(word, held),
+        });
+        if let Some(holds) = entered {
+            return Call { place, before, seen, holds };
+        }
     }
-    Call { place, before, seen, holds: token::enter() }
+}
+
+/// Waits for the token, which another thread holds: meanwhile this one stands still, for nothing
+/// of its call has happened. `None`: it has to stand still longer, without the token.
+#[cold]
+fn wait_for_turn(place: &Thread, word: &AtomicU32, held: u32) -> Option<isize> {
+    let r = match go(place, at::PARKED) & 1 {
+        0 => token::sleep(word, held),
+        _ => None,
+    };
+    if go(place, at::BUSY) & 1 == 0 { r } else { None }
 }
 
 /// Sets the thread's state; returns [`park_word`] as it is after that.
@@ -74,10 +93,14 @@ fn park_word() -> u32 {
     if state::is_attached() { header().park.0.load(Relaxed) } else { 0 }
 }
 
-/// Waits while threads have to stand still. A child of the server does not wait.
+/// Waits while threads have to stand still, without the token: one that has made a call has to
+/// log that before it comes to the next one. A child of the server does not wait.
 #[cold]
 fn stand_still(place: &Thread) -> u32 {
     let word = &header().park.0;
+    if token::is_chosen() {
+        token::give();
+    }
     loop {
         let seen = go(place, at::PARKED);
         if seen & 1 != 0 && mode() != Mode::Pass {

@@ -57,29 +57,46 @@ fn is_held() -> bool {
 /// must follow: the call is no part of another one.
 #[inline]
 pub fn enter() -> bool {
-    is_chosen() && is_on() && begin_call()
+    enter_by(sleep).unwrap_or(false)
 }
 
-fn begin_call() -> bool {
+/// Like [`enter`], sleeping by `wait`, which sleeps while the token's word has that value, for
+/// [`LOOK_NS`] at most, and returns what the kernel says. `None`, if that does: this thread has
+/// not got the token, and the call has not begun.
+#[inline]
+pub fn enter_by(wait: impl FnMut(&AtomicU32, u32) -> Option<isize>) -> Option<bool> {
+    if !is_chosen() || !is_on() {
+        return Some(false);
+    }
+    // While this thread waited, the log may have ended, or gone on without it: in a copy.
+    Some(begin_call(wait)? && is_held())
+}
+
+fn begin_call(wait: impl FnMut(&AtomicU32, u32) -> Option<isize>) -> Option<bool> {
     let seen = word().load(Relaxed);
     if seen & HOLDER != state::own_name() {
-        take();
-        return true;
+        take_by(wait)?;
+        return Some(true);
     }
     if seen & IN_CALL != 0 {
-        return false;
+        return Some(false);
     }
     let made = MADE.get() + 1;
     MADE.set(made);
     if seen & WAITED_FOR != 0 && made > CALLS_MAX {
-        let_others();
-        return true;
+        let_others(wait)?;
+        return Some(true);
     }
     let next = seen & !CALLS | seen.wrapping_add(CALL) & CALLS | IN_CALL;
     if word().compare_exchange(seen, next, Acquire, Relaxed).is_err() {
-        take();
+        take_by(wait)?;
     }
-    true
+    Some(true)
+}
+
+/// Sleeps while the token's word is `seen`.
+pub fn sleep(word: &AtomicU32, seen: u32) -> Option<isize> {
+    Some(sys::futex_wait(word, seen, true, LOOK_NS))
 }
 
 /// Ends the call that [`enter`] has begun: the server's code goes on.
@@ -94,6 +111,10 @@ pub fn exit() {
 
 /// Takes the token for a call, waiting for whoever has it.
 pub fn take() {
+    take_by(sleep);
+}
+
+fn take_by(mut wait: impl FnMut(&AtomicU32, u32) -> Option<isize>) -> Option<()> {
     let (me, mut watch, mut others) = (state::own_name(), Watch::new(), 0);
     while is_on() {
         let seen = word().load(Relaxed);
@@ -101,7 +122,8 @@ pub fn take() {
         if holder == 0 || holder == me {
             let wanted = me | seen & (CALLS | WAITED_FOR) | IN_CALL | others;
             if word().compare_exchange(seen, wanted, Acquire, Relaxed).is_ok() {
-                return note_holder(me);
+                note_holder(me);
+                break;
             }
             continue;
         }
@@ -111,7 +133,7 @@ pub fn take() {
         }
         // Other threads may wait behind one that has waited.
         others = WAITED_FOR;
-        let r = sys::futex_wait(word(), marked, true, LOOK_NS);
+        let r = wait(word(), marked)?;
         if r != -(libc::ETIMEDOUT as isize) {
             continue;
         }
@@ -119,9 +141,11 @@ pub fn take() {
         let wanted = me | IN_CALL | WAITED_FOR;
         if word().compare_exchange(marked, wanted, Acquire, Relaxed).is_ok() {
             count(&why);
-            return note_holder(me);
+            note_holder(me);
+            break;
         }
     }
+    Some(())
 }
 
 fn count(why: &Why) {
@@ -153,7 +177,7 @@ pub fn give() {
 }
 
 /// Lets waiting threads run before this one, which makes call after call and never blocks.
-fn let_others() {
+fn let_others(wait: impl FnMut(&AtomicU32, u32) -> Option<isize>) -> Option<()> {
     let passes = &group().token.passes;
     let before = passes.load(Relaxed);
     give();
@@ -163,8 +187,9 @@ fn let_others() {
         }
         sys!(SYS_sched_yield);
     }
-    take();
+    take_by(wait)?;
     MADE.set(0);
+    Some(())
 }
 
 /// Runs a part of a call that waits for others, without the token. Meanwhile a log may begin in

@@ -121,8 +121,8 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
 
 impl PrimaryDaemon<'_, '_> {
     /// Whether the server's threads may be made to run one at a time: it has several, and the
-    /// configuration leaves that to us. Not if a spool keeps the log, since the image of such a
-    /// server cannot be renewed.
+    /// configuration leaves that to us. Not if a spool keeps the log: nothing follows it, and so
+    /// nothing differs before it is needed.
     fn may_take_turns(&self) -> bool {
         let (server, group) = (&self.node.config.server, &self.node.config.group);
         let is_hot = group.mode == Mode::Hot && !group.rebuild;

@@ -25,6 +25,8 @@ use std::time::Duration;
 const FREEZE_MAX: Duration = Duration::from_millis(250);
 /// Most rounds in which what has changed is copied while the server runs (pre-copy).
 const ROUNDS_MAX: usize = 6;
+/// Most attempts at an image of a server whose processes come and go meanwhile.
+const TRIES: u32 = 10;
 /// Number of changed pages below which no further round is worth it: 1 MiB.
 const FEW_PAGES: u64 = 256;
 /// The same for changed bytes of the state folders' files.
@@ -201,20 +203,45 @@ impl Taking {
             is_off: Arc::clone(&self.is_off),
             external,
         };
-        let processes = server.processes();
-        let preparation = self.prepare(&processes, &options)?;
-        let mut still = server.stand_still(&processes, takes_turns);
-        still.copy_unacked(slow);
-        let freeze = || preparation.freeze(&mut still);
-        let snapshot = priority::urgently(self.urgency, freeze).map_err(said)?;
-        self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
-            // The log that begins with this image has no reader: it is ended again.
-            still.call_off();
-        })?;
+        let mut tries = 0;
+        let snapshot = loop {
+            let before = server.processes();
+            tries += 1;
+            match self.begin(&server, &options, (&slow, takes_turns)) {
+                // Some have come or gone meanwhile. There may be a quieter moment.
+                Err(_) if tries < TRIES && !self.is_off() && server.processes() != before => {}
+                other => break other?,
+            }
+        };
         drop(server);
         let pieces = Pieces { to: &self.to, piece: Vec::new() };
         let mut pieces = snapshot.write(pieces, &options).map_err(said)?;
         pieces.flush().map_err(|error| error.to_string())
+    }
+
+    fn is_off(&self) -> bool {
+        self.is_off.load(Relaxed)
+    }
+
+    /// Takes the image, with which the log begins.
+    fn begin(
+        &self,
+        server: &Server,
+        options: &Options,
+        (slow, takes_turns): (&[u64], bool),
+    ) -> Result<Snapshot, String> {
+        let processes = server.processes();
+        let preparation = self.prepare(&processes, options)?;
+        let mut still = server.stand_still(&processes, takes_turns);
+        still.copy_unacked(slow.to_vec());
+        let freeze = || preparation.freeze(&mut still);
+        let snapshot = priority::urgently(self.urgency, freeze);
+        let snapshot = snapshot.map_err(|error| error.to_string())?;
+        self.begin_log(&snapshot, still.take_unacked()).inspect_err(|_| {
+            // The log that begins with this image has no reader: it is ended again.
+            still.call_off();
+        })?;
+        Ok(snapshot)
     }
 
     /// Copies most of the memory and files while the server runs, so that the freeze is short.

@@ -20,6 +20,8 @@ const LAST_PID: &[u8] = b"/proc/sys/kernel/ns_last_pid";
 /// End of the capabilities: above `CAP_LAST_CAP` of any kernel.
 const CAPABILITIES: u32 = 64;
 const CAPABILITY_VERSION: u64 = 0x2008_0522;
+/// `SECBIT_KEEP_CAPS` in capabilities(7).
+const KEEP_CAPS: u32 = 1 << 4;
 
 /// Starts a process's other threads; `files` are those of the image.
 pub(super) fn threads(stub: &mut Remote, of: &Member, files: &[OpenFile]) -> Result<()> {
@@ -215,7 +217,9 @@ fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
     call(stub, libc::SYS_setresuid, &ids(users))?;
     call(stub, libc::SYS_setfsgid, &[groups[3].into()])?;
     call(stub, libc::SYS_setfsuid, &[users[3].into()])?;
-    call(stub, prctl, &[libc::PR_SET_KEEPCAPS as u64, 0])?;
+    // What squid has left set since it became another user; this bit needs no right.
+    let keeps = u64::from(secure_bits & KEEP_CAPS != 0);
+    call(stub, prctl, &[libc::PR_SET_KEEPCAPS as u64, keeps])?;
     let halves = |shift: u32| [effective, permitted, inheritable].map(|set| (set >> shift) as u32);
     let words: Vec<u8> = [CAPABILITY_VERSION as u32, 0]
         .into_iter()
@@ -229,7 +233,7 @@ fn rights(stub: &mut Remote, tid: u32, of: &Process) -> Result<()> {
         let raise = libc::PR_CAP_AMBIENT_RAISE as u64;
         call(stub, prctl, &[libc::PR_CAP_AMBIENT as u64, raise, capability.into()])?;
     }
-    if *secure_bits != 0 {
+    if secure_bits & !KEEP_CAPS != 0 {
         call(stub, prctl, &[libc::PR_SET_SECUREBITS as u64, (*secure_bits).into()])?;
     }
     if of.no_new_privs {
