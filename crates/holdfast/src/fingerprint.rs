@@ -17,7 +17,7 @@ mod tests;
 pub use compare::Difference;
 pub use file::{of_file, other_file};
 pub use gather::{find_program, inherited_but_not_passed, shim_path};
-pub use lacks::{lacks, user_ids};
+pub use lacks::{lacks, user_ids, user_of};
 
 use crate::config::Config;
 use crate::key::GroupKey;

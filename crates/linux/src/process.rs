@@ -5,7 +5,7 @@ mod event;
 mod state;
 
 pub use event::EventFd;
-pub use state::{is_busy, is_stopped, sleeps};
+pub use state::{is_busy, is_over, is_stopped, sleeps};
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_ulong};
@@ -210,6 +210,14 @@ pub fn family(pid: u32) -> Vec<u32> {
         );
         next += 1;
     }
+    found
+}
+
+/// Like [`family`], without those that have ended, and for which nobody has waited yet.
+#[must_use]
+pub fn living_family(pid: u32) -> Vec<u32> {
+    let mut found = family(pid);
+    found.retain(|it| *it == pid || !is_over(*it));
     found
 }
 

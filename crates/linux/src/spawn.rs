@@ -7,9 +7,11 @@ mod copy;
 mod deaths;
 mod family;
 mod original;
+mod user;
 
 pub use copy::{Copying, Making};
 pub use original::{StandStill, Unacked};
+pub use user::User;
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, Ending, EventFd};
@@ -41,8 +43,8 @@ pub struct ServerCommand {
     /// Inherited variables that it does not get.
     pub without: Vec<OsString>,
     pub directory: Option<PathBuf>,
-    /// User and group to run as.
-    pub ids: Option<(u32, u32)>,
+    /// Whom it runs as.
+    pub user: Option<User>,
     /// File for standard output and error; inherited if absent.
     pub log: Option<PathBuf>,
     /// The shim's shared object.
@@ -59,7 +61,7 @@ pub struct ServerCommand {
 const SIGNAL_MAX: i32 = 64;
 
 /// Steps to take in the child before it becomes the server.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Preparation {
     handed: [RawFd; HANDED],
     /// Numbers that the handed descriptors get.
@@ -68,8 +70,8 @@ struct Preparation {
     daemon: u32,
     open_files: Option<OpenFiles>,
     aslr: bool,
-    /// Whether it runs as another user than the daemon.
-    has_user: bool,
+    /// Another user than the daemon's.
+    user: Option<User>,
 }
 
 /// A server that runs under the shim.
@@ -437,16 +439,13 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
         let file = open_log(path)?;
         c.stdout(file.try_clone()?).stderr(file);
     }
-    if let Some((uid, gid)) = command.ids {
-        c.uid(uid).gid(gid);
-    }
     let preparation = Preparation {
         handed,
         places,
         daemon: if command.family { 0 } else { std::process::id() },
         open_files: command.open_files,
         aslr: command.aslr,
-        has_user: command.ids.is_some(),
+        user: command.user.clone(),
     };
     // SAFETY: between fork and exec only plain system calls are made.
     unsafe { c.pre_exec(move || preparation.make()) };
@@ -490,11 +489,12 @@ impl Preparation {
     /// In the child: sets what the server is to have, and removes what it must
     /// not inherit.
     fn make(&self) -> io::Result<()> {
+        self.user.as_ref().map_or(Ok(()), User::enter)?;
         // Descriptors that the daemon happens to have been started with differ between
         // hosts, and no copy of the server could have them.
         process::close_at_exec(FIRST_OWN)?;
         self.place_descriptors()?;
-        if self.has_user {
+        if self.user.is_some() {
             // Otherwise a set-uid program in its place would be taken for the
             // server, whose memory and descriptors the daemon reads.
             process::gain_no_privileges()?;

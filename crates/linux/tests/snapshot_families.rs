@@ -149,4 +149,12 @@ fn a_family_that_is_not_whole_is_refused_by_name() {
     assert!(found.contains("has ended, and nobody has waited for it"), "{found}");
     let found = reasons(begin(&pids));
     assert!(found.contains("it has child processes"), "{found}");
+    // Who has ended is left out.
+    let living = process::living_family(pids[0]);
+    assert_eq!(living.len(), 5);
+    let image = image(&living);
+    family.signal(libc::SIGKILL);
+    wait_for("its end", || living.iter().all(|pid| is_gone(*pid)));
+    let copy = revive(&image).unwrap();
+    assert_eq!(process::family(copy.pid()).len(), 5);
 }

@@ -158,7 +158,6 @@ pub fn by_command(server: &Server) -> Vec<Finding> {
 
 fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
     let has = |word: &str| words.contains(&word);
-    let pair = |option: &str, value: &str| words.windows(2).any(|w| w == [option, value]);
     let fail = |why: &str, remedy: &str| {
         Some(Finding::fail(NAME, format!("{name}: {why}"), remedy.to_owned()))
     };
@@ -184,7 +183,9 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         "nginx" => nginx(words, server),
         "redis-server" | "valkey-server" => {
             let text = words.get(1).map(|path| read(&place(server, path))).unwrap_or_default();
-            let daemon = pair("--daemonize", "yes") || says(&text, "daemonize yes");
+            // What the command line says holds.
+            let said = words.windows(2).rfind(|w| w[0] == "--daemonize").map(|w| w[1]);
+            let daemon = said.map_or_else(|| says(&text, "daemonize yes"), |said| said == "yes");
             if daemon { fail(IN_FRONT, "remove `daemonize yes`") } else { None }
         }
         "apache2" | "httpd" | "apache2ctl" if has("-X") => None,
@@ -250,7 +251,14 @@ fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
         Some(&"daemon off") => IN_FRONT,
         Some(_) => FAMILY,
     };
-    let or = if why == FAMILY { ", or `run = \"parallel\"` into [server]" } else { "" };
+    // With all processes in one log, the foreground is all that it needs.
+    let or = match (why, missing.len()) {
+        (FAMILY, _) => ", or `run = \"parallel\"` into [server]",
+        (_, 2) => {
+            ", or only `daemon off;`, and `run = \"parallel\"` into [server], which keeps its workers"
+        }
+        _ => "",
+    };
     let (wanted, file) = (missing.join("; "), path.display());
     if !path.exists() {
         let found = format!("nginx: {file} is not on this host, and nothing else says `{wanted}`");
@@ -315,6 +323,7 @@ mod tests {
         for command in [
             &["nginx", "-c", "/none", "-g", "daemon off; master_process off;"][..],
             &["redis-server", "--save", ""],
+            &["redis-server", "--daemonize", "no"],
             &["apache2", "-X"],
             &["haproxy", "-db", "-f", "x"],
             &["dnsmasq", "-d"],

@@ -456,12 +456,12 @@ impl<'a> MemberContext<'a> {
     /// If the user is unknown or the program cannot be run.
     pub fn start_server(&mut self, mode: u32) -> anyhow::Result<Server> {
         let server = &self.config.server;
-        let ids = server.user.as_deref().map(fingerprint::user_ids).transpose()?;
+        let user = server.user.as_deref().map(fingerprint::user_of).transpose()?;
         let command = ServerCommand {
             argv: server.command.iter().map(Into::into).collect(),
             env: server.env.iter().map(|(k, v)| (k.into(), v.into())).collect(),
             directory: server.directory.clone(),
-            ids,
+            user,
             without: fingerprint::inherited_but_not_passed(),
             log: server.log.clone(),
             shim: fingerprint::shim_path()?,

@@ -4,6 +4,7 @@
 use super::find_program;
 use crate::config::Server;
 use anyhow::Context as _;
+use holdfast_linux::spawn::User;
 use std::path::Path;
 
 /// Something that is missing.
@@ -86,11 +87,39 @@ pub fn user_ids(name: &str) -> anyhow::Result<(u32, u32)> {
     ids.with_context(|| format!("there is no user `{name}`"))
 }
 
+/// A user of /etc/passwd with its groups of /etc/group, as initgroups(3) gives them.
+///
+/// # Errors
+/// If there is none of that name.
+pub fn user_of(name: &str) -> anyhow::Result<User> {
+    let (uid, gid) = user_ids(name)?;
+    let table = std::fs::read_to_string("/etc/group").context("reading /etc/group")?;
+    Ok(User { uid, gid, groups: groups_of(&table, name, gid) })
+}
+
+/// The groups that list a user, its own one first.
+fn groups_of(table: &str, name: &str, own: u32) -> Vec<u32> {
+    let lists = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let gid = fields.next()?.parse().ok()?;
+        (gid != own && fields.next()?.split(',').any(|it| it == name)).then_some(gid)
+    };
+    std::iter::once(own).chain(table.lines().filter_map(lists)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Run;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_user_is_in_the_groups_that_list_it() {
+        let table = "postgres:x:104:\nssl-cert:x:103:other,postgres\nempty:x:5:\n\
+                     twice:x:104:postgres\nlike:x:6:postgresql,xpostgres\nodd:x:no:postgres\nshort";
+        assert_eq!(groups_of(table, "postgres", 104), [104, 103]);
+        assert_eq!(user_of("root").unwrap().uid, 0);
+    }
 
     #[test]
     fn each_thing_that_is_not_there_is_named_with_its_setting() {

@@ -16,6 +16,13 @@ pub fn is_stopped(pid: u32) -> bool {
     !all.is_empty() && all.iter().all(|state| matches!(state.as_str(), "T" | "t"))
 }
 
+/// Whether nothing of a process runs any more, although somebody may still have to wait for it
+/// (states Z and X).
+#[must_use]
+pub fn is_over(pid: u32) -> bool {
+    states(pid).iter().all(|state| matches!(state.as_str(), "Z" | "X"))
+}
+
 /// How often threads of the process have gone to sleep by themselves, which who computes
 /// without end never does, nor who waits for ever (`voluntary_ctxt_switches` in
 /// proc_pid_status(5)).

@@ -77,7 +77,7 @@ impl<'a> Family<'a> {
         if !self.is_namespace() {
             return Ok(());
         }
-        let now: BTreeSet<u32> = process::family(self.pids[0]).into_iter().collect();
+        let now: BTreeSet<u32> = process::living_family(self.pids[0]).into_iter().collect();
         if now == self.pids.iter().copied().collect() { Ok(()) } else { refuse(CHANGED) }
     }
 

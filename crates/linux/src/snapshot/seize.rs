@@ -3,7 +3,6 @@
 //! thread that seized them. No option is set on a server that runs on: it outlives a
 //! tracer that dies.
 
-use super::describe::process::Status;
 use super::error::{Doing, Result, SnapshotError, refuse};
 use crate::process;
 use crate::sockopt::checked;
@@ -109,7 +108,7 @@ impl Tracees {
                     Ok(_) => self.threads.push(Tracee { pid, tid, state: State::Runs }),
                     // It has ended meanwhile.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != pid => {}
-                    Err(_) if tid == pid && is_over(pid) => {
+                    Err(_) if tid == pid && process::is_over(pid) => {
                         return refuse("one of its processes has ended");
                     }
                     Err(error) => {
@@ -174,11 +173,6 @@ impl Tracees {
     pub fn tids(&self) -> Vec<(u32, u32)> {
         self.threads.iter().map(|it| (it.pid, it.tid)).collect()
     }
-}
-
-/// Whether a process has ended, and nobody has waited for it yet.
-fn is_over(pid: u32) -> bool {
-    Status::read(pid).is_ok_and(|status| status.text("State").starts_with('Z'))
 }
 
 /// Waits until an interrupted thread stands; `false` if it has ended. Signals that

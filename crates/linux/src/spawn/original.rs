@@ -92,12 +92,12 @@ impl Server {
         }
     }
 
-    /// The server's processes as /proc has them, the first one first: those of a family, else
-    /// the server alone.
+    /// The server's processes as /proc has them, the first one first: those of a family that
+    /// have not ended, else the server alone.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         match self.memory.is_family() {
-            true => process::family(self.pid()),
+            true => process::living_family(self.pid()),
             false => vec![self.pid()],
         }
     }
@@ -287,6 +287,13 @@ impl Quiescence for StandStill<'_> {
         self.is_between = self.is_in_between();
         if self.is_between {
             return Ok(());
+        }
+        if self.server.memory.is_family() {
+            // Who has been killed is in the log when its parent has waited for it.
+            let is_member = |kin: Kin| self.members.iter().any(|it| it.number == kin.pid);
+            if !books::kin(self.server.memory.group()).all(is_member) {
+                return refuse("one of its processes has ended, and nobody has waited for it");
+            }
         }
         let said: io::Result<Vec<Threads>> = self.members.iter().map(|it| self.read(it)).collect();
         let said = said.doing("what the shim says of its threads")?;

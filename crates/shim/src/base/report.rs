@@ -87,13 +87,11 @@ fn hint(there: Option<Op>, here: Op) -> &'static str {
     let either = |op: Op| here == op || there == Some(op);
     if either(Op::Fork) {
         "only one of them forks: start the server in the foreground, as one process"
+    } else if state::threaded() && token::is_chosen() {
+        "threads ran beside each other (`status` counts overlaps), or data before differed"
     } else if either(Op::Lock) {
-        if token::is_chosen() {
-            "threads ran beside each other (`status` counts overlaps), or data before differed"
-        } else {
-            "threads race outside pthread locks, as by atomics: use fewer threads or workers, or \
-             `run = \"one-at-a-time\"` in [server]"
-        }
+        "threads race outside pthread locks, as by atomics: use fewer threads or workers, or \
+         `run = \"one-at-a-time\"` in [server]"
     } else if state::threaded() {
         "threads that race outside pthread locks, or other data before: use fewer threads or \
          workers, and the same files and settings on both members"

@@ -11,6 +11,8 @@ use holdfast_wire::message::ConnKey;
 /// Values of the status field `rebuild`: the server could be rebuilt; not until all is kept.
 const YES: &str = "yes";
 const NOT_YET: &str = "no: not yet";
+/// The same while it is: who kills it again, or its daemon, ends it.
+const IS_REBUILT: &str = "no: it is just being rebuilt";
 
 fn in_words(how: Option<Ending>) -> String {
     how.map_or_else(String::new, |how| format!(", {how}"))
@@ -48,12 +50,21 @@ impl MemberContext<'_> {
         }
     }
 
+    /// Why a server that has ended is not rebuilt although the file asks for it, to be put
+    /// behind the reason; empty if it does not, or nothing was in the way.
+    #[must_use]
+    pub fn why_unkept(&self) -> String {
+        let why = self.status.rebuild.strip_prefix("no: ");
+        why.map_or_else(String::new, |why| format!("; it could not be rebuilt: {why}"))
+    }
+
     /// Notes that the server has crashed and is being rebuilt: `how` it ended, and the position
     /// in bytes at which its log ends.
     pub fn note_fall(&mut self, how: Option<Ending>, log_at: u64) {
         let what = format!("the server{}; its log ends at {log_at}", in_words(how));
         self.events.add("fell", what);
         *self.status.counters.entry("server.falls".to_owned()).or_default() += 1;
+        self.status.rebuild = IS_REBUILT.to_owned();
         let reason = format!("{}{}; it is rebuilt on this host", advice::ENDED, in_words(how));
         self.set_state(Role::Primary, State::Waiting, &reason, "wait");
     }

@@ -214,7 +214,7 @@ impl MemberContext<'_> {
     fn is_server(&self, pid: u32) -> bool {
         let may_run =
             matches!(self.status.state, State::Protected | State::Unprotected | State::Waiting);
-        may_run && self.status.role != Role::None && process::started(pid).is_ok()
+        may_run && self.status.role != Role::None && !process::is_over(pid)
     }
 
     /// The worse of this member's own state and of what it has heard from the others.

@@ -152,7 +152,8 @@ impl PrimaryDaemon<'_, '_> {
             return self.node.set_ended(role, &reason, advice::AFTER_BAD_START);
         }
         let how = how.map_or_else(String::new, |how| format!(", {how}"));
-        self.node.set_ended(role, &format!("{}{how}{then}", advice::ENDED), remedy);
+        let why = if then.is_empty() { self.node.why_unkept() } else { String::new() };
+        self.node.set_ended(role, &format!("{}{how}{then}{why}", advice::ENDED), remedy);
     }
 
     /// Why the server serves no new client; `None`: it does.

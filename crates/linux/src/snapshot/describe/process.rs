@@ -138,10 +138,11 @@ pub(in super::super) fn lasting(
     }
 }
 
-/// Whether a process has children that are not in `family`.
+/// Whether a process has children that are not in `family`, and that have not ended.
 fn has_children(pid: u32, family: &[u32]) -> bool {
     let of = |tid| fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-    let is_other = |child: &str| !child.parse().is_ok_and(|child| family.contains(&child));
+    let is_known = |child: u32| family.contains(&child) || crate::process::is_over(child);
+    let is_other = |child: &str| !child.parse().is_ok_and(is_known);
     let others = |tid| String::from_utf8_lossy(&of(tid)).split_whitespace().any(is_other);
     crate::process::threads(pid).into_iter().flatten().any(others)
 }
