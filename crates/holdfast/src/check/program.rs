@@ -246,18 +246,15 @@ fn nginx(words: &[&str], server: &Server) -> Option<Finding> {
         .into_iter()
         .filter(|statement| is_needed(statement) && !says(&text, statement))
         .collect();
-    let why = match missing.first() {
-        None => return None,
-        Some(&"daemon off") => IN_FRONT,
-        Some(_) => FAMILY,
-    };
     // With all processes in one log, the foreground is all that it needs.
-    let or = match (why, missing.len()) {
-        (FAMILY, _) => ", or `run = \"parallel\"` into [server]",
-        (_, 2) => {
-            ", or only `daemon off;`, and `run = \"parallel\"` into [server], which keeps its workers"
-        }
-        _ => "",
+    let (why, or) = match missing[..] {
+        [] => return None,
+        ["daemon off"] => (IN_FRONT, ""),
+        ["daemon off", ..] => (
+            IN_FRONT,
+            ", or only `daemon off;`, and `run = \"parallel\"` into [server], which keeps its workers",
+        ),
+        _ => (FAMILY, ", or `run = \"parallel\"` into [server]"),
     };
     let (wanted, file) = (missing.join("; "), path.display());
     if !path.exists() {

@@ -3,7 +3,7 @@
 
 use crate::client::connected;
 use crate::redis_files::{DIGEST, Plain, quiet, redis_cli};
-use crate::world;
+use crate::world::{self, is_rebuilt};
 use holdfast_lab::testbed::ours::{ColdOptions, Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
@@ -71,16 +71,6 @@ fn folder(testbed: &Testbed) -> PathBuf {
 
 fn status(group: &Group<'_>) -> Value {
     group.status(Role::Primary).unwrap_or_default()
-}
-
-/// Checks what `status` says of a rebuilt server.
-fn is_rebuilt(group: &Group<'_>, said: &str) {
-    let mut is = Value::Null;
-    world::wait_until(said, || {
-        is = status(group);
-        let says = is["rebuild"].as_str().is_some_and(|it| it.starts_with(said));
-        is["state"] == "unprotected" && says
-    });
 }
 
 /// A server is killed under load twice in a row; then a backup joins, and takes over.

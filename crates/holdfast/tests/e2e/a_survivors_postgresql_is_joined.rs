@@ -172,7 +172,7 @@ fn lives_through(
         group.start_daemon(*role).expect("a daemon");
     }
     match members.len() {
-        1 => is_kept(&group),
+        1 => world::is_rebuilt(&group, "yes"),
         _ => world::heals(&mut group, "both are there"),
     }
     let mut session = Session::new(&testbed);
@@ -202,14 +202,6 @@ fn lives_through(
     assert_eq!(session.ask("select count(*) from pg_locks where locktype = 'advisory';"), "1");
 }
 
-/// It would be rebuilt in place.
-fn is_kept(group: &Group<'_>) {
-    world::wait_for_group(group, "it is kept", || {
-        let status = group.status(Role::Primary).unwrap_or_default();
-        status["rebuild"].as_str().is_some_and(|it| it.starts_with("yes"))
-    });
-}
-
 const PAIR: [Role; 2] = [Role::Primary, Role::Backup];
 
 #[test]
@@ -231,7 +223,7 @@ fn it_is_rebuilt_in_place_when_it_falls() {
     lives_through(&options, &[Role::Primary], |group, session| {
         for fall in 1..=2 {
             std::thread::sleep(BETWEEN);
-            is_kept(group);
+            world::is_rebuilt(group, "yes");
             group.signal_server(Role::Primary, Signal::KILL).expect("a server");
             let counted = session.ask("update own set n = n + 1 returning n;");
             assert_eq!(counted, (fall + 1).to_string(), "{}", group.log_tails());

@@ -234,20 +234,14 @@ fn a_family_that_falls_is_rebuilt_in_place() {
     for role in [Role::Edge, Role::Primary] {
         group.start_daemon(role).expect("a daemon");
     }
-    let is_kept = |group: &Group<'_>| {
-        world::wait_for_group(group, "it is kept", || {
-            let status = group.status(Role::Primary).unwrap_or_default();
-            status["rebuild"].as_str().is_some_and(|it| it.starts_with("yes"))
-        });
-    };
-    is_kept(&group);
+    world::is_rebuilt(&group, "yes");
     let mut idle: Vec<_> = (0..8).map(|_| connected(&testbed)).collect();
     let run = world::start(&testbed, &load(8000));
     for _ in 0..2 {
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
         group.signal_server(Role::Primary, Signal::KILL).expect("a server");
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
-        is_kept(&group);
+        world::is_rebuilt(&group, "yes");
     }
     group.start_daemon(Role::Backup).expect("a daemon");
     world::heals(&mut group, "it joins");

@@ -304,6 +304,16 @@ pub fn each_dies_and_joins(group: &mut Group<'_>) {
     }
 }
 
+/// Waits until a lone primary's status begins so where it tells whether its server can be rebuilt
+/// in place.
+pub fn is_rebuilt(group: &Group<'_>, said: &str) {
+    wait_for_group(group, said, || {
+        let is = group.status(Role::Primary).unwrap_or_default();
+        let says = is["rebuild"].as_str().is_some_and(|it| it.starts_with(said));
+        is["state"] == "unprotected" && says
+    });
+}
+
 /// Longest wait for something whose promptness is not tested: the machine may be busy.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 

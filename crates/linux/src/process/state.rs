@@ -5,22 +5,22 @@ use super::{stat_field, threads};
 /// Whether a thread of the process runs, or waits for a processor or a disk (states R and D).
 #[must_use]
 pub fn is_busy(pid: u32) -> bool {
-    states(pid).iter().any(|state| matches!(state.as_str(), "R" | "D"))
+    states(pid).any(|state| matches!(state.as_str(), "R" | "D"))
 }
 
 /// Whether a process stands still by somebody's hand: all of its threads are stopped, by a
 /// signal or by who traces them (states T and t).
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
-    let all = states(pid);
-    !all.is_empty() && all.iter().all(|state| matches!(state.as_str(), "T" | "t"))
+    let mut all = states(pid).peekable();
+    all.peek().is_some() && all.all(|state| matches!(state.as_str(), "T" | "t"))
 }
 
 /// Whether nothing of a process runs any more, although somebody may still have to wait for it
 /// (states Z and X).
 #[must_use]
 pub fn is_over(pid: u32) -> bool {
-    states(pid).iter().all(|state| matches!(state.as_str(), "Z" | "X"))
+    states(pid).all(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
 /// How often threads of the process have gone to sleep by themselves, which who computes
@@ -37,10 +37,11 @@ pub fn sleeps(pid: u32) -> u64 {
     threads(pid).into_iter().flatten().filter_map(of).sum()
 }
 
-fn states(pid: u32) -> Vec<String> {
-    let stat = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
-    let of = |tid| stat_field(&stat(tid)?, 0).map(str::to_owned);
-    threads(pid).into_iter().flatten().filter_map(of).collect()
+/// The state of one thread after the other; each is read when it is asked for.
+fn states(pid: u32) -> impl Iterator<Item = String> {
+    let stat = move |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
+    let of = move |tid| stat_field(&stat(tid)?, 0).map(str::to_owned);
+    threads(pid).into_iter().flatten().filter_map(of)
 }
 
 #[cfg(test)]
@@ -60,7 +61,7 @@ mod tests {
         while sleeps(wakes.id()) == first {
             assert!(Instant::now() < until, "it sleeps again and again");
         }
-        while states(waits.id()) != ["S"] {
+        while states(waits.id()).collect::<Vec<_>>() != ["S"] {
             assert!(Instant::now() < until, "it waits");
         }
         let asleep = sleeps(waits.id());

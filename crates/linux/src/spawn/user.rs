@@ -1,5 +1,6 @@
 //! Whom a server runs as.
 
+use crate::sockopt::checked;
 use std::io;
 
 /// A user, and its groups.
@@ -7,24 +8,24 @@ use std::io;
 pub struct User {
     pub uid: u32,
     pub gid: u32,
-    /// Its further groups.
+    /// All of its groups, `gid` among them.
     pub groups: Vec<u32>,
 }
 
 impl User {
     /// In the child that is to become the server: gives up the daemon's user, and its groups.
     pub(super) fn enter(&self) -> io::Result<()> {
-        let done = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         // SAFETY: the kernel only reads the list.
-        let listed = done(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) });
+        let listed = checked(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) });
         // SAFETY: no arguments.
         if unsafe { libc::geteuid() } == 0 {
             // A daemon that is not root may lack the right; then its groups are not root's.
             listed?;
         }
         // SAFETY: plain numbers.
-        done(unsafe { libc::setgid(self.gid) })?;
+        checked(unsafe { libc::setgid(self.gid) })?;
         // SAFETY: as above.
-        done(unsafe { libc::setuid(self.uid) })
+        checked(unsafe { libc::setuid(self.uid) })?;
+        Ok(())
     }
 }

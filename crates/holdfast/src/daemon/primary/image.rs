@@ -205,11 +205,11 @@ impl Taking {
         };
         let mut tries = 0;
         let snapshot = loop {
-            let before = server.processes();
+            let processes = server.processes();
             tries += 1;
-            match self.begin(&server, &options, (&slow, takes_turns)) {
+            match self.begin((&server, &processes), &options, (&slow, takes_turns)) {
                 // Some have come or gone meanwhile. There may be a quieter moment.
-                Err(_) if tries < TRIES && !self.is_off() && server.processes() != before => {}
+                Err(_) if tries < TRIES && !self.is_off() && server.processes() != processes => {}
                 other => break other?,
             }
         };
@@ -223,17 +223,16 @@ impl Taking {
         self.is_off.load(Relaxed)
     }
 
-    /// Takes the image, with which the log begins.
+    /// Takes the image of these processes, with which the log begins.
     fn begin(
         &self,
-        server: &Server,
+        (server, processes): (&Server, &[u32]),
         options: &Options,
         (slow, takes_turns): (&[u64], bool),
     ) -> Result<Snapshot, String> {
-        let processes = server.processes();
-        let preparation = self.prepare(&processes, options)?;
-        let mut still = server.stand_still(&processes, takes_turns);
-        still.copy_unacked(slow.to_vec());
+        let preparation = self.prepare(processes, options)?;
+        let mut still = server.stand_still(processes, takes_turns);
+        still.copy_unacked(slow.iter().copied());
         let freeze = || preparation.freeze(&mut still);
         let snapshot = priority::urgently(self.urgency, freeze);
         let snapshot = snapshot.map_err(|error| error.to_string())?;

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 /// `FIONREAD` of a descriptor: bytes that can be read.
 const FIONREAD: libc::c_ulong = 0x541b;
+
 /// What one process has of the open files.
 #[derive(Default)]
 pub(in super::super) struct Held {
