@@ -244,6 +244,20 @@ mod tests {
     }
 
     #[test]
+    fn who_is_cut_off_from_everybody_knows_it_afterwards() {
+        let (at, long) = (Nanos::from_ms, 5_000);
+        let mut watch = Watch::new(at(0), at(PERIOD));
+        for ms in (0..long).step_by(10) {
+            watch.handle_edge(at(ms));
+        }
+        assert!(!watch.was_out_since(at(0), at(long)), "the edge was heard all the time");
+        assert!(watch.was_out_since(at(long - 10), at(2 * long)), "nobody is heard");
+        watch.handle_edge(at(2 * long));
+        assert!(watch.was_out_since(at(long - 10), at(2 * long + 10)), "nobody was");
+        assert!(!watch.was_out_since(at(2 * long), at(2 * long + 10)));
+    }
+
+    #[test]
     fn two_witnesses_are_believed_at_once() {
         assert_eq!(run(200, 2000, Some(255), 2000), Some((260, Ground::Silent)));
         assert_eq!(run(200, 2000, Some(265), 2000), Some((265, Ground::Silent)));

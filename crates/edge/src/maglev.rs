@@ -128,6 +128,13 @@ mod tests {
         assert!(table(&[idle]).iter().all(|&n| n == NOBODY));
     }
 
+    /// Edges of another release must agree on it, too.
+    #[test]
+    fn a_name_has_one_hash_for_ever() {
+        let hashes = [b"".as_slice(), b"a", b"10.9.0.1"].map(hash);
+        assert_eq!(hashes, [0xf52a_15e9_a9b5_e89b, 0x02c0_bdbf_4814_20f8, 0x3075_40d3_73d9_46a2]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -193,11 +193,11 @@ pub mod backup {
 pub mod takeover {
     use super::Duration;
 
-    /// Longest time for a replica to reach the end of its log; after that it
-    /// counts as hung.
+    /// Longest time for which a replica stands at one place of its log, short of the end; after
+    /// that it counts as hung.
     pub const PARK_MAX: Duration = Duration::from_secs(5);
-    /// Additional time for a cold backup to build its server and reach the end of its log (decision
-    /// 30): a few times what that takes on any machine that can do it at all.
+    /// Additional time for a cold backup, to build its server (decision 30): a few times what that
+    /// takes on any machine that can do it at all.
     pub const BUILD_MAX: Duration = Duration::from_secs(30);
     /// Additional time for each MB of the image, which makes 20 MB/s.
     pub const BUILD_PER_IMAGE_MB: Duration = Duration::from_millis(50);

@@ -162,6 +162,29 @@ fn a_receiver_that_had_more_gets_what_it_waits_for() {
     assert_eq!((bench.drain(), bench.cache.bytes()), (vec![], 0), "it is over");
 }
 
+/// The segments of other flows wait for the pace.
+#[test]
+fn who_was_resent_first_is_followed_before_the_others_are_resent() {
+    let config = RecoveryConfig {
+        ack_copies: 0,
+        follow_ns: 50 * MS,
+        pace_bytes_per_s: 1514 * 1000 / 2,
+        ..with(2)
+    };
+    let mut bench = Bench::new(config);
+    for key in [1, 2, 3] {
+        for seq in [1000, 2000] {
+            bench.pass(key, data(seq + key * 10_000));
+        }
+    }
+    assert_eq!(bench.kick(), [(IntoCluster, 11_000)]);
+    bench.pass(1, ack(12_000));
+    // Nobody has resent anything of this one yet.
+    bench.pass(3, ack(32_000));
+    bench.now += 2 * MS;
+    assert_eq!(bench.drain(), [(IntoCluster, 12_000)]);
+}
+
 #[test]
 fn spare_segments_make_room_for_the_heads_of_others() {
     let bytes_max = 100 * 1514;

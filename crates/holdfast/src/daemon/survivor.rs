@@ -41,6 +41,10 @@ const COUNT_EVERY: Duration = Duration::from_secs(2);
 const LISTENS_NOT: &str = "stop who listens there (`ss -ltnp` names it): the server then listens again by itself, \
     within seconds; else restart both members when the open connections, which are served, are over";
 
+/// Remedy if it has not listened yet since it was started.
+const STARTS: &str = "wait while the server starts; if this stays, look at its log, and with `ss -ltnp` for who else \
+    listens there";
+
 /// What the daemon does while its server runs alone.
 pub struct Alone {
     diag: Option<DiagSocket>,
@@ -150,7 +154,8 @@ impl Alone {
         let is_family = memory.is_some_and(SharedMemory::is_family);
         let watched = Watched { pid, is_family, moved };
         let missing = services.missing(&node.config.group.services, watched, now);
-        let missing = missing.map(|reason| (reason.to_owned(), LISTENS_NOT.to_owned()));
+        let remedy = if self.has_served { LISTENS_NOT } else { STARTS };
+        let missing = missing.map(|reason| (reason.to_owned(), remedy.to_owned()));
         let stands = services.stands().map(|stands| stands.words(pid, Heir::Nobody));
         match stands.or(missing) {
             Some(_) if services.is_searching() => {}

@@ -10,6 +10,7 @@ mod a_disk_that_fails_ends_no_takeover;
 mod a_fallen_server_is_rebuilt_in_place;
 mod a_family_is_not_called_protected;
 mod a_file_that_differs_is_named;
+mod a_fork_bomb_ends_nothing;
 mod a_group_lives;
 mod a_group_starts_with_one_member;
 mod a_hung_replica_is_given_up;

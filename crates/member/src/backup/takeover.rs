@@ -83,6 +83,8 @@ pub struct Takeover {
     /// the log's end.
     builds: bool,
     drain_max: Nanos,
+    /// How far the replica has come in its log, and when it was first seen there.
+    executed: (u64, Nanos),
     drained: Option<Nanos>,
     fenced: Option<Nanos>,
     phases: Phases,
@@ -136,8 +138,8 @@ enum Step {
 /// The outcome of a takeover's turn.
 type Verdict = Result<Step, (Fault, String)>;
 
-/// How long a replica may take to reach the end of its log, if this much of it
-/// is kept.
+/// How long a replica may stand at one place of its log before it has come to the end, if this
+/// much of it is kept. While it goes on, nobody else could serve sooner.
 fn drain_max(kept: Option<Kept>) -> Nanos {
     let max = nanos(PARK_MAX);
     let Some(Kept { image, log }) = kept else { return max };
@@ -157,6 +159,7 @@ impl Takeover {
             peer_lost: cause != Cause::ServerDied,
             builds: kept.is_some(),
             drain_max: drain_max(kept),
+            executed: (0, now),
             drained: None,
             fenced: None,
             phases: Phases { detect, ..Phases::default() },
@@ -169,6 +172,15 @@ impl Takeover {
 
     fn since_begin(&self, now: Nanos) -> Nanos {
         now.since(self.begun)
+    }
+
+    /// Whether the replica stands still for too long.
+    fn is_late(&mut self, host: &impl BackupHost) -> bool {
+        let (now, (_, executed)) = (host.now(), host.progress());
+        if self.executed.0 != executed {
+            self.executed = (executed, now);
+        }
+        now.since(self.executed.1) > self.drain_max
     }
 
     /// Whether the edge is asked before the server is there: nothing has to be built, or it is
@@ -327,7 +339,7 @@ impl BackupMachine {
             let reason = "the daemon was stopped during the takeover";
             return Err((Fault::Ended, reason.to_owned()));
         }
-        let late = t.since_begin(now) > t.drain_max;
+        let late = t.is_late(host);
         let look = match (t.drained, t.fenced) {
             (Some(drained), Some(fenced)) => {
                 t.phases.fence = fenced.since(t.asked.unwrap_or(t.begun));
@@ -401,7 +413,8 @@ fn settle(
         t.phases.probe = now.since(since).since(t.phases.repair);
         return go_live(t, promotion, host);
     }
-    if now.since(since) > t.drain_max {
+    // The edge may have been away for long, with the replica at the end of its log.
+    if t.is_late(host) && now.since(since) > t.drain_max {
         return Err((Fault::Hung, UNPARKED.to_owned()));
     }
     let soon = now.plus(nanos(PROBE_LOOK));

@@ -5,7 +5,8 @@ use crate::pairing::PairingHost;
 use holdfast_replica::CONNS_MAX;
 use holdfast_wire::buffering::Buffering;
 use holdfast_wire::gate::SlotView;
-use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, record_len};
+use holdfast_wire::hash::{HashKey, hash};
+use holdfast_wire::log::{AcceptInfo, HEADER_LEN, Header, Op, TAPPED, record_len};
 use holdfast_wire::message::{Adopted, ConnKey, ConnRecord};
 use holdfast_wire::packet::TcpSegment;
 use zerocopy::IntoBytes;
@@ -17,6 +18,9 @@ mod kept;
 mod renewal;
 
 use book::{Book, IMAGE_BYTES};
+
+/// Key of what is kept.
+const HASH_KEY: HashKey = [0; 8];
 
 struct Bed {
     machine: PrimaryMachine,
@@ -158,6 +162,22 @@ fn close_record() -> Vec<u8> {
     let mut bytes = header.as_bytes().to_vec();
     bytes.resize(record_len(0), 0);
     bytes
+}
+
+/// A record that says that the server has read these bytes of the first accepted client.
+fn read_record(bytes: &[u8]) -> Vec<u8> {
+    let header = Header {
+        payload_len: bytes.len() as u32,
+        op: Op::Read as u8,
+        flags: TAPPED,
+        conn: 1,
+        ret: bytes.len() as i64,
+        hash: hash(&HASH_KEY, bytes),
+        ..Header::default()
+    };
+    let mut record = [header.as_bytes(), bytes].concat();
+    record.resize(record_len(bytes.len()), 0);
+    record
 }
 
 /// A record of a call that is about to write at most `len` bytes to the first accepted client.

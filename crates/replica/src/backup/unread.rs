@@ -171,3 +171,21 @@ impl Backup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A question that is put off waits for no answer, and makes room for others.
+    #[test]
+    fn what_is_put_off_is_no_open_question() {
+        let id = ConnId(7);
+        let mut gaps = Gaps::default();
+        gaps.put(id, Gap { asked: true, ..Gap::new(Nanos(0), 3) });
+        assert_eq!(gaps.asked, 1);
+        let gap = gaps.take_asked(id).expect("an open question");
+        gaps.put(id, gap.later(Nanos(9)));
+        assert_eq!((gaps.asked, gaps.next()), (0, Some(Nanos(9).plus(gap.pause))));
+        assert!(gaps.take_asked(id).is_none());
+    }
+}

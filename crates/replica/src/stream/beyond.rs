@@ -82,11 +82,12 @@ impl Beyond {
 
     /// Joins two pieces; the shorter one is moved.
     fn concat(&mut self, mut left: VecDeque<u8>, mut right: VecDeque<u8>) -> VecDeque<u8> {
+        let is_long = left.len() >= right.len();
         #[cfg(test)]
         {
-            self.steps += left.len().min(right.len()) as u64;
+            self.steps += if is_long { right.len() } else { left.len() } as u64;
         }
-        if left.len() >= right.len() {
+        if is_long {
             left.append(&mut right);
             return left;
         }

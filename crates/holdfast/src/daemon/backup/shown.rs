@@ -225,21 +225,31 @@ impl BackupDaemon<'_, '_> {
         } else if let Some(refused) = &self.refused {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
-        } else if let Some(percent) = self.cold.as_ref().and_then(Cold::percent) {
-            (format!("{does}: {why}; {percent} % of the server is rebuilt"), "wait")
+        } else if let Some(progress) = self.progress() {
+            (format!("{does}: {why}; {progress}"), "wait")
         } else {
             (format!("{does}: {why}"), "")
         };
         self.node.set_state(role, State::Waiting, &reason, remedy);
     }
 
+    /// How far a server is that is built from what this member keeps; `None`: none is built.
+    fn progress(&self) -> Option<String> {
+        let percent = self.cold.as_ref().and_then(Cold::percent)?;
+        let left = self.replica.as_ref().map_or(0, |replica| replica.memory.unconsumed());
+        Some(match percent {
+            100 => format!("the server is rebuilt, with {} KiB of its log left to run", left >> 10),
+            _ => format!("{percent} % of the server is rebuilt"),
+        })
+    }
+
     /// Reports how much of the server that a takeover needs is built.
     fn tell_building(&mut self, why: &str) {
-        let percent = self.cold.as_ref().and_then(Cold::percent).unwrap_or(100);
+        let progress =
+            self.progress().map_or_else(String::new, |progress| format!("{progress}, and "));
         let other = &self.node.other.name;
         let reason = format!(
-            "builds the server to take over: {why}; {percent} % of the server is rebuilt, and {other} \
-             goes on if it comes back before"
+            "builds the server to take over: {why}; {progress}{other} goes on if it comes back before"
         );
         let (reason, remedy) = match self.node.edge.is_open() {
             true => (reason, "wait"),

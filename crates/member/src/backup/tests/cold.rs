@@ -165,6 +165,21 @@ fn a_long_log_that_diverges_is_not_replayed_to_its_end() {
     assert!(!bed.book.has(&promote()), "{:?}", bed.book.lines);
 }
 
+/// Nobody could serve sooner.
+#[test]
+fn a_replica_that_goes_on_in_its_log_is_waited_for() {
+    let mut bed = Bed::building(Kept { image: 0, log: 0 });
+    let most_ms = (PARK_MAX + BUILD_MAX).as_millis() as u64;
+    for executed in 1..4 {
+        bed.book.progress = (9, executed);
+        bed.pass(1000);
+        bed.pass(most_ms - 2000);
+        assert!(!bed.book.has("gave up: Hung"), "{executed}: {:?}", bed.book.lines);
+    }
+    bed.pass(2000);
+    assert!(bed.book.has("gave up: Hung"), "{:?}", bed.book.lines);
+}
+
 /// How long building may take grows with what is kept.
 #[test]
 fn what_is_never_built_is_given_up() {

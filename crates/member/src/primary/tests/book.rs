@@ -3,7 +3,6 @@
 use super::*;
 use crate::backup::Replica;
 use holdfast_replica::limits::Limits;
-use holdfast_wire::hash::HashKey;
 use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
 use std::time::Duration;
@@ -98,6 +97,9 @@ impl MemberHost for Book {
     fn show(&mut self, news: MemberEvent<'_>) {
         let news = match &news {
             MemberEvent::ServerEnded(next) => format!("ServerEnded, {next:?}"),
+            MemberEvent::NotRebuilt { input: Some(client), .. } => {
+                format!("NotRebuilt, {}", client.client_port)
+            }
             _ => name(&news),
         };
         self.note(format!("shows {news}"));
@@ -126,7 +128,7 @@ impl PairingHost for Book {
 
 impl KeeperHost for Book {
     fn begin_keeping(&mut self) -> Result<Option<(HashKey, Limits)>, String> {
-        Ok(self.rebuilds.then_some(([0; 8], Limits::DEFAULT)))
+        Ok(self.rebuilds.then_some((HASH_KEY, Limits::DEFAULT)))
     }
     fn stop_keeping(&mut self) {
         self.note("keeps nothing");

@@ -70,6 +70,18 @@ fn one_that_falls_is_rebuilt_and_not_again_where_it_had_fallen() {
     }
 }
 
+/// The tap has nothing of them here, so the log's own bytes are asked for.
+#[test]
+fn the_client_whose_bytes_it_was_given_last_is_named() {
+    let mut bed = Bed::kept();
+    bed.connect(5);
+    bed.book.log.extend([accept_record(5), read_record(b"hello")].concat());
+    (0..20).for_each(|_| bed.pass(5));
+    bed.book.member.fallen_at = Some((bed.book.log.len() as u64, 0));
+    let (_, lines) = bed.ends(true);
+    assert!(has(&lines, "shows NotRebuilt, 5"), "{lines:?}");
+}
+
 #[test]
 fn one_that_was_asked_to_end_is_not_rebuilt() {
     let mut bed = Bed::kept();
