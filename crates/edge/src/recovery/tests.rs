@@ -186,6 +186,24 @@ fn who_was_resent_first_is_followed_before_the_others_are_resent() {
 }
 
 #[test]
+fn flows_are_followed_from_the_last_try_on() {
+    let (retry_ns, follow_ns) = (10 * MS, 50 * MS);
+    let tries = RecoveryConfig { tries: 3, retry_ns, follow_ns, ..with(2) };
+    let mut bench = Bench::new(RecoveryConfig { ack_copies: 0, ..tries });
+    bench.pass(1, data(1000));
+    let restored = bench.now;
+    assert_eq!(bench.kick(), [(IntoCluster, 1000)]);
+    while bench.cache.is_kicking() {
+        bench.now = bench.cache.poll_timeout().expect("another try");
+        bench.drain();
+    }
+    let end = restored + 2 * retry_ns + follow_ns;
+    assert_eq!(bench.cache.poll_timeout(), Some(end));
+    bench.now = end;
+    assert_eq!((bench.drain(), bench.cache.poll_timeout()), (vec![], None));
+}
+
+#[test]
 fn spare_segments_make_room_for_the_heads_of_others() {
     let bytes_max = 100 * 1514;
     let config = RecoveryConfig { ack_copies: 0, segments_spare: 1000, bytes_max, ..with(2) };

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const PORT: u16 = 8080;
-/// For three seconds.
-const BOMB: &str = "bomb 3";
+/// For a second.
+const BOMB: &str = "bomb 1";
 
 /// A process for each client. `bomb` has that one and all of its children fork until a time.
 const SERVER: &str = "

@@ -410,4 +410,7 @@ fn round_trips_tell_of_the_queue_in_front_of_a_string() {
     let now = bed.now;
     bed.near().machine.handle_beat(0, &fresh, now);
     assert_eq!(bed.near().machine.queue_delay(0), Some(Nanos::from_ms(5)));
+    bed.near().machine.handle_beat(0, &fresh, now);
+    assert_eq!(bed.near().machine.queue_bytes(&[0]), Some(0.005 * 12_500_000.0));
+    assert_eq!(bed.near().machine.queue_bytes(&[0]), None);
 }

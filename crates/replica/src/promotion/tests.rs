@@ -104,6 +104,7 @@ struct Notes {
     receive_window: u32,
     tsval: Option<u32>,
     peer_window: u32,
+    rtt_ms: Option<u32>,
     reinject: Vec<Vec<u8>>,
 }
 
@@ -124,6 +125,7 @@ impl PromotionOutput for Notes {
         self.receive_window = r.receive_window_bytes;
         self.tsval = r.tsval;
         self.peer_window = r.peer_window_bytes;
+        self.rtt_ms = Some(r.rtt_ms);
         self.reinject = r.reinject.iter().map(|raw| raw.to_vec()).collect();
     }
     fn discard(&mut self, lost: &Discarded, _: Option<Probe>) {
@@ -198,6 +200,26 @@ fn the_answer_says_what_the_client_lacks_and_the_edge_what_is_on_its_way() {
     assert_eq!(verdict(planned(Some(1)), None, Some(40), replica()), restored(40, 100, open));
     let known = Planned { snd_una: 30, ..planned(Some(1)) };
     assert_eq!(verdict(known, None, None, replica()), restored(30, 100, open));
+}
+
+/// Rounded up, since nothing comes in no time.
+#[test]
+fn how_long_a_client_takes_to_answer_is_its_round_trip() {
+    for (answers_after, rtt_ms) in
+        [(Some(Nanos(900_000)), 1), (Some(Nanos(3_900_000)), 4), (None, RTT_UNKNOWN_MS)]
+    {
+        let mut promotion =
+            Promotion::new(vec![planned(Some(1))], VecDeque::new(), Limits::DEFAULT);
+        let (begun, mut out) = (Nanos::from_ms(70), Notes::default());
+        promotion.probes(begun);
+        promotion.handle_manifest(begun, &[replica()], &mut out);
+        promotion.handle_bounds(begun, &[bounds(80, 10)], true, &mut out);
+        if let Some(after) = answers_after {
+            promotion.handle_segment(begun.plus(after), &segment(0, 40, b""), &mut out);
+        }
+        promotion.handle_timeout(begun.plus(PROBE_WAIT), &mut out);
+        assert_eq!(out.rtt_ms, Some(rtt_ms), "{answers_after:?}");
+    }
 }
 
 #[test]

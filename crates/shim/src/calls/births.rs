@@ -16,8 +16,9 @@ use crate::calls::{adopted, descriptors, identity, processors, signals, threads}
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use holdfast_wire::group::PROCESSES_MAX;
-use holdfast_wire::log::{NO_CONN, Op};
+use holdfast_wire::log::{Header, NO_CONN, Op};
 
+const FULL: &str = "fork fails with EAGAIN: the server has as many processes as a family may have";
 /// Exit status of a child for which there is no place.
 const EXIT_NO_PLACE: i32 = 71;
 /// Most looks for which a parent waits until its child has told its process id: one second. Only
@@ -27,6 +28,8 @@ const LOOKS_MAX: u32 = 20_000;
 const LOOK_NS: i64 = 50_000;
 /// Id of a process that is not known yet.
 const UNKNOWN: i32 = -1;
+/// In the record of a fork, in place of the child's first thread: nothing was forked.
+const UNMADE: i32 = -1;
 
 /// Number of the first thread of the child that is being made. There is one child at a time, since
 /// its parent holds the log.
@@ -48,6 +51,10 @@ std::thread_local! {
 pub fn fork() -> i32 {
     defer::flush();
     threads::before_first();
+    if is_refused() {
+        sys::set_errno(libc::EAGAIN);
+        return -1;
+    }
     IS_OURS.store(true, Relaxed);
     let pid = real(Real::Fork)(0, 0, 0, 0);
     if pid == 0 {
@@ -58,6 +65,43 @@ pub fn fork() -> i32 {
         return pid;
     }
     finish(if pid < 0 { -sys::errno() } else { pid })
+}
+
+/// Whether there are as many processes as there may be. That costs a record and no process, or a
+/// family that forks without end would keep both hosts busy with children that end at once.
+fn is_refused() -> bool {
+    quiet::call(|_| match mode() {
+        Mode::Pass => Some(false),
+        Mode::Record => Some(processes::free_place().is_none() && refuse()),
+        Mode::Replay => match log::take_any() {
+            Some(taken) => {
+                let Header { op, fd, .. } = taken.header;
+                let is_refused = op == Op::Fork as u8 && fd == UNMADE;
+                if is_refused {
+                    taken.done();
+                }
+                // Any other record stays where it is.
+                Some(is_refused)
+            }
+            None => park::start_over(),
+        },
+    })
+}
+
+/// Logs that nothing is forked, unless a place has become free.
+fn refuse() -> bool {
+    static HAS_SAID: AtomicBool = AtomicBool::new(false);
+    let held = log::hold();
+    let is_full = processes::free_place().is_none();
+    if is_full {
+        let entry = Entry::new(Op::Fork, Call::fork, UNMADE, -libc::EAGAIN as isize);
+        log::append_held(&held, Entry { conn: NOWHERE, ..entry }, &[]);
+    }
+    drop(held);
+    if is_full && !HAS_SAID.swap(true, Relaxed) {
+        sys::say(&[FULL]);
+    }
+    is_full
 }
 
 /// Runs in the parent before a fork, after the handlers of libraries.
@@ -97,9 +141,7 @@ fn begin_record() {
     let place = processes::free_place();
     let number = place.and_then(|_| threads::draw());
     if place.is_none() {
-        sys::say(&[
-            "fork fails with EAGAIN: the server has as many processes as a family may have",
-        ]);
+        sys::say(&[FULL]);
     }
     note_child(number.unwrap_or(0) as u16, place.filter(|_| number.is_some()), UNKNOWN);
 }

@@ -484,6 +484,27 @@ fn positions_in_files_may_be_anywhere_below_the_limit() {
 }
 
 #[test]
+fn options_of_sockets_are_as_long_as_the_longest_that_there_is() {
+    for (len, is_good) in [(0, true), (8, true), (9, false)] {
+        let mut it = small();
+        it.files[2].kind = FileKind::Socket(Socket {
+            family: 2,
+            kind: 1,
+            protocol: 6,
+            cookie: 7,
+            is_listening: true,
+            is_connected: false,
+            options: vec![SocketOption { level: 1, name: 2, value: vec![1; len] }],
+            local: vec![2; 16],
+        });
+        it.members[0].watches.clear();
+        let bytes = postcard::to_allocvec(&it).unwrap();
+        let found = parse(&bytes, &Limits::default());
+        assert_eq!(found.is_ok(), is_good, "{len}: {found:?}");
+    }
+}
+
+#[test]
 fn an_image_ends_before_its_limit_and_is_not_written_beyond_it() {
     let limits = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let stateless = Description { state: State::default(), ..small() };

@@ -145,7 +145,11 @@ impl KeeperHost for Book {
     fn keep_record(&mut self, _: &Header, _: &[&[u8]]) -> bool {
         true
     }
-    fn keep_acked(&mut self, _: u32, _: Option<u64>) {}
+    fn keep_acked(&mut self, accept: u32, bytes: Option<u64>) {
+        if bytes.is_none() {
+            self.note(format!("kept one {accept} is over"));
+        }
+    }
     fn log_kept(&self) -> u64 {
         self.log.len() as u64
     }

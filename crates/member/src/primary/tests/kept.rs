@@ -82,6 +82,21 @@ fn the_client_whose_bytes_it_was_given_last_is_named() {
     assert!(has(&lines, "shows NotRebuilt, 5"), "{lines:?}");
 }
 
+/// A server that is rebuilt must not wait for clients whose connections had ended.
+#[test]
+fn what_is_kept_knows_which_connections_are_over() {
+    let mut bed = Bed::kept();
+    bed.connect(5);
+    bed.book.log.extend([accept_record(5), close_record()].concat());
+    bed.turn();
+    bed.turn();
+    assert!(!bed.book.has("kept one 1 is over"), "{:?}", bed.book.lines);
+    bed.book.state = ConnState::Over;
+    bed.pass(100);
+    bed.pass(5);
+    assert!(bed.book.has("kept one 1 is over"), "{:?}", bed.book.lines);
+}
+
 #[test]
 fn one_that_was_asked_to_end_is_not_rebuilt() {
     let mut bed = Bed::kept();
