@@ -187,7 +187,7 @@ fn times_to_stand_still<const TRIES: usize>(
 fn stand_still_soon(of: Counts, port: u16, name: &str) {
     const TRIES: usize = 100;
     booked(of, port, name, |server, answers| {
-        let soon = (0..6).any(|_| {
+        let soon = (0..20).any(|_| {
             let took = times_to_stand_still::<TRIES>(server, answers);
             let at = |percent: usize| took[TRIES * percent / 100 - 1];
             println!(

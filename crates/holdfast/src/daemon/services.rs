@@ -221,7 +221,7 @@ mod tests {
     use std::fs::File;
     use std::net::TcpListener;
     use std::os::fd::AsFd as _;
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     #[test]
     fn a_listener_behind_many_descriptors_is_found_in_several_turns() {
@@ -248,23 +248,37 @@ mod tests {
         assert!(why.is_some_and(|why| why.contains("another process")));
     }
 
+    /// A shell that ends with its children, whatever becomes of the test.
+    struct Shell(Child);
+
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            process::kill_descendants(self.0.id());
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     #[test]
     fn a_stopped_worker_is_found_and_no_other_program() {
         let script = "(while :; do sleep 0.05; done) & (sleep 60; true) & wait";
-        let mut leader = Command::new("sh").args(["-c", script]).spawn().expect("a shell");
+        let Shell(leader) =
+            &Shell(Command::new("sh").args(["-c", script]).spawn().expect("a shell"));
         let server = Watched { pid: leader.id(), is_family: true, moved: None };
         let until = Instant::now() + Duration::from_secs(10);
-        let mut family = Vec::new();
-        while family.len() < 5 {
-            assert!(Instant::now() < until, "{family:?}");
-            family = process::family(server.pid);
-        }
         let is_sleep = |pid: &u32| {
             let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
             program.is_ok_and(|program| program.trim() == "sleep")
         };
-        let child = |of: u32| process::family(of).into_iter().skip(1).find(is_sleep);
-        let sleeper = child(family[2]).expect("the long sleep");
+        // A child is a shell until it has become `sleep`.
+        let (worker, sleeper) = loop {
+            let family = process::family(server.pid);
+            assert!(Instant::now() < until, "{family:?}");
+            let [_, worker, other, _, _, ..] = family[..] else { continue };
+            if let Some(long) = process::family(other).into_iter().skip(1).find(is_sleep) {
+                break (worker, long);
+            }
+        };
         let send = |pid: u32, number| {
             let process = process::pidfd_open(pid).expect("it lives");
             process::signal(process.as_fd(), number).expect("sent");
@@ -280,14 +294,11 @@ mod tests {
             assert!(Instant::now() < until, "it stops");
         }
         (0..100).for_each(|_| becomes(None));
-        for pid in [family[1], server.pid] {
+        for pid in [worker, server.pid] {
             send(pid, libc::SIGSTOP);
             becomes(Some(pid));
             send(pid, libc::SIGCONT);
             becomes(None);
         }
-        process::kill_descendants(server.pid);
-        send(server.pid, libc::SIGKILL);
-        leader.wait().expect("it ends");
     }
 }

@@ -2,7 +2,7 @@
 //! again.
 
 use crate::world;
-use holdfast_lab::testbed::{Role, interface};
+use holdfast_lab::testbed::{Role, addresses, interface};
 use std::time::Duration;
 
 #[test]
@@ -42,5 +42,23 @@ fn who_was_cut_off_does_not_say_that_it_serves() {
         let between = states.get(cut..fenced).expect("it was fenced later");
         let serves = |state: &String| state.to_lowercase().contains("protected");
         assert!(!between.iter().any(serves), "{between:?}");
+    });
+}
+
+/// An interface that goes down takes addresses with it. Who hears nobody does not know who serves.
+#[test]
+fn who_is_cut_off_waits_although_its_address_is_gone() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_redis(|testbed, group| {
+        let (port, address) = (interface::PRIMARY, addresses::SERVICE_V4);
+        let lines = format!("link set {port} down\naddress del {address}/32 dev {port}\n");
+        testbed.host(Role::Primary).ip(&lines).expect("ip runs");
+        let told = || group.status(Role::Primary).unwrap_or_default();
+        world::wait_until("the primary misses its address", || {
+            told()["reason"].as_str().is_some_and(|it| it.contains("the service address is gone"))
+        });
+        let status = told();
+        let waits = status["reason"].as_str().is_some_and(|it| it.contains("the service waits"));
+        assert!(status["state"] == "waiting" && waits, "{status}");
     });
 }

@@ -48,7 +48,7 @@ fn what_was_removed_comes_back() {
             let mut tc = host.command("tc");
             let removed = tc.args(["qdisc", "del", "dev", interface, "clsact"]).status();
             assert!(removed.expect("tc runs").success(), "{interface}");
-            world::wait_until("its return", || mended(group, role) == count);
+            world::wait_for_group(group, "its return", || mended(group, role) == count);
             let mut tc = host.command("tc");
             let shown = tc.args(["filter", "show", "dev", interface, "ingress"]).output();
             let shown = String::from_utf8_lossy(&shown.expect("tc runs").stdout).into_owned();
@@ -58,7 +58,7 @@ fn what_was_removed_comes_back() {
         let primary = testbed.host(Role::Primary);
         for (count, address) in [(3, "10.9.0.100/32"), (4, "fd09::100/128")] {
             primary.ip(&format!("address del {address} dev p0\n")).expect("ip runs");
-            world::wait_until("its return", || mended(group, Role::Primary) == count);
+            world::wait_for_group(group, "its return", || mended(group, Role::Primary) == count);
         }
         for (role, count) in [(Role::Primary, 5), (Role::Backup, 4), (Role::Edge, 5)] {
             let folder = testbed.host(role).outside().join("run");
@@ -66,7 +66,7 @@ fn what_was_removed_comes_back() {
                 // The mounts of the pins cannot be removed, and stay.
                 let _ = std::fs::remove_file(entry.path());
             }
-            world::wait_until("its return", || mended(group, role) == count);
+            world::wait_for_group(group, "its return", || mended(group, role) == count);
             let down = group.verb(role, &["down"]).expect("it runs");
             let said = String::from_utf8_lossy(&down.stderr).into_owned();
             assert!(!down.status.success() && said.contains("runs on this host"), "{said}");
@@ -77,7 +77,7 @@ fn what_was_removed_comes_back() {
         world::finish(load, group);
         assert_eq!(group.status(Role::Backup).expect("an answer")["role"], "primary");
         testbed.host(Role::Backup).ip("address del 10.9.0.100/32 dev b0\n").expect("ip runs");
-        world::wait_until("its return", || mended(group, Role::Backup) == 5);
+        world::wait_for_group(group, "its return", || mended(group, Role::Backup) == 5);
     });
 }
 

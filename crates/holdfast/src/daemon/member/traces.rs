@@ -2,6 +2,7 @@
 //! needed, and removed when it is not.
 
 use super::MemberContext;
+use super::words::LINKS;
 use crate::check;
 use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
@@ -62,7 +63,12 @@ impl MemberContext<'_> {
         self.mend(own);
         if let Some(reason) = self.torn.clone() {
             let remedy = "look at the interface of this member, and start it again";
-            self.set_state(role, State::Unprotected, &reason, remedy);
+            // An interface that goes down takes addresses with it.
+            let (state, reason, remedy) = match self.cut_off() {
+                Some(cut_off) => (State::Waiting, format!("{cut_off}; {reason}"), LINKS),
+                None => (State::Unprotected, reason, remedy),
+            };
+            self.set_state(role, state, &reason, remedy);
             return false;
         }
         if let Some(reason) = self.kept.lost().map(str::to_owned) {

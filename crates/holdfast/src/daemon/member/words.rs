@@ -19,6 +19,9 @@ const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 /// Age of the last heartbeat up to which the other member's daemon counts as running.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
 
+/// Remedy of a member that hears nobody.
+pub(super) const LINKS: &str = "look at this host's links";
+
 impl MemberContext<'_> {
     /// Sets this member's own state, and tells the edge.
     pub fn set_state(&mut self, role: Role, state: State, reason: &str, remedy: &str) {
@@ -256,13 +259,19 @@ impl MemberContext<'_> {
         self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE
     }
 
+    /// The reason of a member that hears nobody: it does not know who serves.
+    pub(super) fn cut_off(&self) -> Option<String> {
+        let other = &self.other.name;
+        let is_cut_off = self.member.watch.hears_nobody(Nanos(self.nanos()));
+        is_cut_off.then(|| format!("neither the edge nor {other} is heard: the service waits"))
+    }
+
     /// What keeps the pair from being protected, as seen from a member that does its part.
     fn lacks(&self) -> Option<Said> {
         let (role, other) = (self.own.role, self.other.name.as_str());
         let says = |state, reason: &str, remedy: &str| Some(Said::new(role, state, reason, remedy));
-        if self.member.watch.hears_nobody(Nanos(self.nanos())) {
-            let reason = format!("neither the edge nor {other} is heard: the service waits");
-            return says(State::Waiting, &reason, "look at this host's links");
+        if let Some(reason) = self.cut_off() {
+            return says(State::Waiting, &reason, LINKS);
         }
         // What the edge and the other member reported may be older than that silence.
         if !self.member.watch.is_proven() {
