@@ -2,9 +2,9 @@
 //! many processes as a family may have. The others are served, also by who takes over in the
 //! middle of it.
 
-use crate::families::{await_takeover, options};
+use crate::families::{PORT, await_takeover, connected, options};
 use crate::more_families::with_server;
-use crate::{client, world};
+use crate::world;
 use holdfast_lab::testbed::ours::{ColdOptions, GroupOptions};
 use holdfast_lab::testbed::{Role, Testbed, addresses};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +12,6 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-const PORT: u16 = 8080;
 /// For a second.
 const BOMB: &str = "bomb 1";
 
@@ -49,11 +48,7 @@ struct Client {
 
 impl Client {
     fn connect(testbed: &Testbed) -> Self {
-        let stream = client::on_client(testbed, || {
-            TcpStream::connect(client::service(PORT)).expect("a connection")
-        });
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
-        Self { stream: BufReader::new(stream), said: 0 }
+        Self { stream: connected(testbed), said: 0 }
     }
 
     fn say(&mut self, line: &str) {

@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const WORKERS: usize = 2;
-const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 
 pub fn options() -> GroupOptions {
     GroupOptions { run: ServerRun::Parallel, heartbeat_ms: Some(200), ..GroupOptions::default() }
@@ -95,7 +95,7 @@ fn fetch(connection: &mut BufReader<TcpStream>, bytes: u64) {
     connection.read_exact(&mut body).expect("all of it");
 }
 
-fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
+pub fn connected(testbed: &Testbed) -> BufReader<TcpStream> {
     client::on_client(testbed, || {
         let stream = TcpStream::connect(client::service(PORT)).expect("a connection");
         stream.set_read_timeout(Some(world::WAIT_LIMIT)).expect("a timeout");

@@ -112,28 +112,23 @@ fn answers_of_gunicorn_go_on() {
     let prepare = |_: &Testbed, _: Role, folder: &Path| {
         std::fs::write(folder.join("answers.py"), APPLICATION).expect("a program");
     };
-    with_server(
-        &command,
-        ("/usr/bin/python3", HTTP_PORT, "nobody"),
-        &options(),
-        prepare,
-        |testbed, group| {
-            // Each worker has one.
-            let mut answers: Vec<_> = (0..2).map(|_| Answer::ask(testbed, PARTS)).collect();
-            answers.iter_mut().for_each(|it| it.take(PARTS / 4));
-            assert_ne!(answers[0].who, answers[1].who);
-            group.ensure_protected().expect("a pair under load");
-            group.kill_member(Role::Primary).expect("they die");
-            await_takeover(group);
-            answers.iter_mut().for_each(|it| it.take(PARTS - PARTS / 4));
-            // The same workers serve on: to them their parent is who it was.
-            for _ in 0..8 {
-                let mut fresh = Answer::ask(testbed, 1);
-                fresh.take(1);
-                assert!(answers.iter().any(|it| it.who == fresh.who), "{}", fresh.who);
-            }
-        },
-    );
+    let program = ("/usr/bin/python3", HTTP_PORT, "nobody");
+    with_server(&command, program, &options(), prepare, |testbed, group| {
+        // Each worker has one.
+        let mut answers: Vec<_> = (0..2).map(|_| Answer::ask(testbed, PARTS)).collect();
+        answers.iter_mut().for_each(|it| it.take(PARTS / 4));
+        assert_ne!(answers[0].who, answers[1].who);
+        group.ensure_protected().expect("a pair under load");
+        group.kill_member(Role::Primary).expect("they die");
+        await_takeover(group);
+        answers.iter_mut().for_each(|it| it.take(PARTS - PARTS / 4));
+        // The same workers serve on: to them their parent is who it was.
+        for _ in 0..8 {
+            let mut fresh = Answer::ask(testbed, 1);
+            fresh.take(1);
+            assert!(answers.iter().any(|it| it.who == fresh.who), "{}", fresh.who);
+        }
+    });
 }
 
 /// A session of ssh in which `cat` says what it is told.
@@ -203,24 +198,19 @@ fn sessions_of_dropbear_go_on_in_their_programs() {
     let at = format!("{}:{SSH_PORT}", addresses::SERVICE_V4);
     let dropbear = "/usr/sbin/dropbear";
     let command = [dropbear, "-F", "-E", "-r", "{}/host.key", "-P", "{}/dropbear.pid", "-p", &at];
-    with_server(
-        &command,
-        (dropbear, SSH_PORT, "root"),
-        &options(),
-        prepare_dropbear,
-        |testbed, group| {
-            let mut sessions: Vec<_> = (0..3).map(|_| Session::open(testbed)).collect();
-            for _ in 0..5 {
-                sessions.iter_mut().for_each(Session::speak);
-            }
-            group.ensure_protected().expect("a pair under load");
-            group.kill_member(Role::Primary).expect("they die");
-            await_takeover(group);
-            for _ in 0..5 {
-                sessions.iter_mut().for_each(Session::speak);
-            }
-            let mut fresh = Session::open(testbed);
-            fresh.speak();
-        },
-    );
+    let program = (dropbear, SSH_PORT, "root");
+    with_server(&command, program, &options(), prepare_dropbear, |testbed, group| {
+        let mut sessions: Vec<_> = (0..3).map(|_| Session::open(testbed)).collect();
+        for _ in 0..5 {
+            sessions.iter_mut().for_each(Session::speak);
+        }
+        group.ensure_protected().expect("a pair under load");
+        group.kill_member(Role::Primary).expect("they die");
+        await_takeover(group);
+        for _ in 0..5 {
+            sessions.iter_mut().for_each(Session::speak);
+        }
+        let mut fresh = Session::open(testbed);
+        fresh.speak();
+    });
 }
