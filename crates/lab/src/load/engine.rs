@@ -103,7 +103,7 @@ impl<'a> Engine<'a> {
                 Err(error) => return Err(error).context("waiting for events"),
             };
             let now_ns = crate::monotonic_ns();
-            if ready.is_empty() && self.phase == Phase::Running {
+            if ready.is_empty() {
                 let late_ns = now_ns.saturating_sub(before_ns + wait_ns);
                 self.own_pause_ns = self.own_pause_ns.max(late_ns);
             }
@@ -199,7 +199,11 @@ impl<'a> Engine<'a> {
     fn begin_when_ready(&mut self, now_ns: u64) -> Result<()> {
         let failed = self.connections.iter().find_map(|it| it.report.error.as_ref());
         if let Some(error) = failed {
-            bail!("a connection failed before all worked: {error}");
+            let own_ms = self.own_pause_ns / 1_000_000;
+            bail!(
+                "a connection failed before all worked: {error} \
+                 (the load itself stood still for up to {own_ms} ms)"
+            );
         }
         if self.connections.iter().any(|connection| connection.replies == 0) {
             if now_ns > self.started_ns + READY_LIMIT_NS {
@@ -209,6 +213,7 @@ impl<'a> Engine<'a> {
         }
         self.phase = Phase::Running;
         self.ready_ns = now_ns;
+        self.own_pause_ns = 0;
         self.common.measuring = true;
         if let Some(trigger) = &mut self.trigger {
             trigger.arm(now_ns);

@@ -269,6 +269,7 @@ impl Run {
             // The end of its input tells a load without a duration to stop.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the load")?;
         Ok(Self(child))
@@ -283,8 +284,11 @@ impl Run {
         drop(self.0.stdin.take());
         let stdout = self.0.stdout.take().context("the load's output is taken")?;
         let text = std::io::read_to_string(stdout)?;
+        // What it says before it ends is a line, which no pipe is too small for.
+        let stderr = self.0.stderr.take().context("the load's messages are taken")?;
+        let said = std::io::read_to_string(stderr)?;
         let status = self.0.wait()?;
-        ensure!(status.success(), "the load ended with {status}");
+        ensure!(status.success(), "the load ended with {status}: {}", said.trim_end());
         serde_json::from_str(&text).context("the load's report is not a report")
     }
 

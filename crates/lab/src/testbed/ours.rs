@@ -44,7 +44,7 @@ const STARTER_LOOKS: u32 = 5;
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of lines of a daemon's log that an error shows.
-const LOG_TAIL_LINES: usize = 15;
+const LOG_TAIL_LINES: usize = 30;
 
 /// Names of the states in which a member has left its pair for good.
 const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
