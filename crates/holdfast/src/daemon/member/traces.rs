@@ -61,25 +61,30 @@ impl MemberContext<'_> {
     /// be put back; true if the host is as it must be.
     pub fn is_whole(&mut self, role: Role, own: Own) -> bool {
         self.mend(own);
-        if let Some(reason) = self.torn.clone() {
-            let remedy = "look at the interface of this member, and start it again";
-            // An interface that goes down takes addresses with it.
-            let (state, reason, remedy) = match self.cut_off() {
-                Some(cut_off) => (State::Waiting, format!("{cut_off}; {reason}"), LINKS),
-                None => (State::Unprotected, reason, remedy),
-            };
-            self.set_state(role, state, &reason, remedy);
-            return false;
-        }
-        if let Some(reason) = self.kept.lost().map(str::to_owned) {
-            self.set_state(role, State::Unprotected, &reason, kept::REMEDY);
-            return false;
-        }
-        let Some((reason, remedy)) = self.way_lost.clone() else { return true };
-        // A primary's clients get no answers now; a backup's would get none after a takeover.
-        let state = if role == Role::Primary { State::Waiting } else { State::Unprotected };
+        let Some((state, reason, remedy)) = self.lost(role) else { return true };
+        // Who hears nobody waits, whatever else is lost: an interface that goes down takes
+        // addresses with it.
+        let (state, reason, remedy) = match self.cut_off() {
+            Some(cut_off) => (State::Waiting, format!("{cut_off}; {reason}"), LINKS.to_owned()),
+            None => (state, reason, remedy),
+        };
         self.set_state(role, state, &reason, &remedy);
         false
+    }
+
+    /// The state, reason and remedy of a member whose host lacks something.
+    fn lost(&self, role: Role) -> Option<(State, String, String)> {
+        if let Some(reason) = &self.torn {
+            let remedy = "look at the interface of this member, and start it again".to_owned();
+            return Some((State::Unprotected, reason.clone(), remedy));
+        }
+        if let Some(reason) = self.kept.lost() {
+            return Some((State::Unprotected, reason.to_owned(), kept::REMEDY.to_owned()));
+        }
+        let (reason, remedy) = self.way_lost.clone()?;
+        // A primary's clients get no answers now; a backup's would get none after a takeover.
+        let state = if role == Role::Primary { State::Waiting } else { State::Unprotected };
+        Some((state, reason, remedy))
     }
 
     /// Checks, every [`MEND_EVERY`], whether the interface was created again.
