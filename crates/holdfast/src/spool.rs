@@ -207,18 +207,22 @@ impl Spool {
         is_stuck.then(|| format!("the disk of the spool in {dir} does not answer"))
     }
 
-    /// Nothing more comes: what is kept is read, as soon as all of it is written, with a
-    /// real-time priority if somebody waits for it. Of the log the first `skipped` bytes are left
-    /// out: they are older than the image.
+    /// Nothing more comes: what is kept is read, with a real-time priority if somebody waits for
+    /// it. Records that are not written yet are read from memory, since a disk may take seconds for
+    /// what is written beside others; only what the writer has just begun is waited for. Of the log
+    /// the first `skipped` bytes are left out: they are older than the image.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn read(mut self, skipped: u64, urgency: Option<i32>) -> io::Result<Reading> {
-        self.hand_on_records();
-        let Self { to, writer, image_bytes, log_bytes, .. } = self;
+    pub fn read(self, skipped: u64, urgency: Option<i32>) -> io::Result<Reading> {
+        self.shared.close();
+        let Self { to, writer, records, image_bytes, log_bytes, .. } = self;
         drop(to);
         let files = move || -> Result<Files, String> {
-            writer.join().unwrap_or_else(|_| Err("its writer has panicked".to_owned()))
+            let joined = writer.join();
+            let mut files = joined.unwrap_or_else(|_| Err("its writer has panicked".to_owned()))?;
+            files.unwritten.push(records);
+            Ok(files)
         };
         Reading::begin(files, (image_bytes, log_bytes, skipped), urgency)
     }

@@ -443,8 +443,9 @@ impl SharedMemory {
     pub fn end_log(&self) {
         let h = self.header();
         h.end.0.store(h.tail.0.load(Relaxed), SeqCst);
-        if h.mode.0.compare_exchange(mode::REPLAY, mode::DRAIN, AcqRel, Acquire).is_ok() {
-            self.set_mode(mode::DRAIN);
+        if self.change_mode(mode::REPLAY, mode::DRAIN) {
+            // The replica may have parked by now: no second word overwrites that.
+            self.wake_all();
         }
     }
 

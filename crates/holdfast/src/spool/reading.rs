@@ -143,7 +143,8 @@ fn read(
     let is_image = files.image.chunks().all(|piece| to_image.send(piece).is_ok());
     drop((to_image, files.image));
     if is_image {
-        let _wanted = files.log.chunks().all(|chunk| to_log.send(chunk).is_ok());
+        let unwritten = files.unwritten.into_iter().map(Ok);
+        let _wanted = files.log.chunks().chain(unwritten).all(|chunk| to_log.send(chunk).is_ok());
     }
 }
 

@@ -143,6 +143,53 @@ fn a_full_disk_is_told() {
     assert!(read.is_err_and(|error| error.to_string().contains("No space left")));
 }
 
+/// Who waits for a server does not wait for the disk as well.
+#[test]
+fn the_logs_end_needs_no_disk() {
+    let folder = Folder::new("end");
+    let mount = ["-t", "tmpfs", "-o", "size=1m", "disk"];
+    let mounted = Command::new("mount").args(mount).arg(&folder.0).status().expect("mount runs");
+    assert!(mounted.success(), "run the tests as root");
+    let mut spool = Spool::begin(settings(&folder.0, 1 << 30)).expect("a thread");
+    let take = |spool: &mut Spool, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            assert!(spool.take_record(&header(number), &[&payload(number)]));
+        }
+    };
+    spool.take_image(vec![0; 100 << 10]);
+    take(&mut spool, 0..20);
+    let all: u64 = (0..20).map(|number| payload(number).len() as u64).sum();
+    assert!(all < CHUNK_BYTES as u64, "none of it was handed on");
+    wait("the image is written", || spool.image_written() == 100 << 10);
+    let filled = std::fs::write(folder.0.join("full"), vec![0; 2 << 20]);
+    assert!(filled.is_err(), "the disk is full");
+    let mut reading = spool.read(0, None).expect("a thread");
+    let mut read = Vec::new();
+    reading.image().expect("the image").read_to_end(&mut read).expect("all of it");
+    for number in 0..20 {
+        assert_eq!(next(&mut reading), Ok(Some((number, payload(number)))), "record {number}");
+    }
+    assert_eq!(next(&mut reading), Ok(None));
+}
+
+/// What waits for a disk when somebody begins to read stays in memory, in its order.
+#[test]
+fn what_waits_for_the_disk_is_read_from_memory() {
+    let shared = std::sync::Arc::new(Shared::default());
+    shared.close();
+    let folder = Folder::new("waits");
+    let (to, chunks) = channel();
+    to.send(Chunk::Image(vec![1])).expect("it is there");
+    to.send(Chunk::Records(vec![2])).expect("it is there");
+    to.send(Chunk::Records(vec![3])).expect("it is there");
+    drop(to);
+    let writer = writer::begin(settings(&folder.0, 1 << 20), chunks, shared).expect("a thread");
+    let files = writer.join().expect("no panic").expect("room");
+    let image: Vec<_> = files.image.chunks().collect();
+    assert_eq!((image, files.log.chunks().count()), (vec![Ok(vec![1])], 0));
+    assert_eq!(files.unwritten, [vec![2], vec![3]]);
+}
+
 #[test]
 fn a_folder_that_cannot_be_is_told() {
     let mut spool = Spool::begin(settings(Path::new("/proc/none"), 1 << 20)).expect("a thread");

@@ -4,8 +4,8 @@ use super::sealed::Sealed;
 use super::{Settings, Sync};
 use holdfast_linux::priority;
 use std::io;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -35,6 +35,7 @@ pub struct Shared {
     written: AtomicU64,
     image_written: AtomicU64,
     failure: OnceLock<String>,
+    is_closing: AtomicBool,
 }
 
 impl Shared {
@@ -56,16 +57,23 @@ impl Shared {
         self.image_written.load(Relaxed)
     }
 
+    /// Somebody waits for what is kept: records that still wait for the disk stay in memory.
+    pub fn close(&self) {
+        self.is_closing.store(true, Relaxed);
+    }
+
     /// Why nothing is written any more.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 }
 
-/// All that was written.
+/// All that is kept.
 pub struct Files {
     pub image: Sealed,
     pub log: Sealed,
+    /// Records behind those of `log`, which were not written any more.
+    pub unwritten: Vec<Vec<u8>>,
 }
 
 pub type Writer = JoinHandle<Result<Files, String>>;
@@ -89,6 +97,7 @@ pub fn begin(
 fn write(settings: &Settings, chunks: &Receiver<Chunk>, shared: &Shared) -> io::Result<Files> {
     let make = || Sealed::make(&settings.dir);
     let (mut image, mut log) = (make()?, make()?);
+    let mut unwritten = Vec::new();
     let is_synced = settings.sync == Sync::Always;
     for chunk in chunks {
         let len = chunk.len() as u64;
@@ -97,9 +106,10 @@ fn write(settings: &Settings, chunks: &Receiver<Chunk>, shared: &Shared) -> io::
                 image.add(bytes, is_synced)?;
                 shared.image_written.fetch_add(len, Relaxed);
             }
+            Chunk::Records(bytes) if shared.is_closing.load(Relaxed) => unwritten.push(bytes),
             Chunk::Records(bytes) => log.add(bytes, is_synced)?,
         }
         shared.written.fetch_add(len, Relaxed);
     }
-    Ok(Files { image, log })
+    Ok(Files { image, log, unwritten })
 }

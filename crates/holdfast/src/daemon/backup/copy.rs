@@ -125,6 +125,9 @@ impl BackupDaemon<'_, '_> {
 
     /// The outcome of making the image's server.
     pub(super) fn server_made(&mut self) -> Option<Result<(), String>> {
+        // A takeover waits for the server that is built of what is kept, and clients with it. A
+        // short log has all its room in the new server, and nothing is kept any more then.
+        let is_awaited = self.cold.is_some();
         let made = match &mut self.cold {
             Some(cold) => match cold.made()? {
                 Some(made) => made,
@@ -134,8 +137,7 @@ impl BackupDaemon<'_, '_> {
             None => self.making()?.made()?,
         };
         let made = made.map_err(anyhow::Error::from).and_then(|copy| self.begin_following(copy));
-        if self.cold.is_some() {
-            // A takeover waits for this server, and clients with it.
+        if is_awaited {
             self.hurry();
         }
         Some(made.map_err(|error| cannot_be_made(&self.node.me.name, &error)))
