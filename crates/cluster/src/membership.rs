@@ -282,6 +282,14 @@ impl EdgeMembership {
         }
     }
 
+    /// Notes that the channel of member `name` has opened or closed: it is not in step until it says
+    /// so again, and that word of its is still to come.
+    pub fn handle_left(&mut self, name: &str) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.name == name) {
+            (member.in_step, member.builds) = (false, false);
+        }
+    }
+
     /// Notes that member `name` says that it is in step in `epoch`, and builds its
     /// server. False as for [`Self::handle_in_step`].
     pub fn handle_builds(&mut self, name: &str, epoch: u64) -> bool {

@@ -12,7 +12,7 @@ pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
 pub use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
-use crate::host::{End, Fault, Member, MemberEvent, Turn, stand_alone};
+use crate::host::{End, Fault, Member, MemberEvent, Turn, hear_out_of_step, stand_alone};
 use crate::nanos;
 use crate::standing::CurrentMember;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
@@ -216,7 +216,7 @@ impl BackupMachine {
             Stage::TakingOver(takeover) => self.turn_takeover(takeover, stop, host),
             Stage::Survivor { nudges_until } => survive(nudges_until, stop, host),
             Stage::GaveUp { again_at } => {
-                host.turn_edge(&mut |_| {});
+                hear_out_of_step(host, &mut |_| {});
                 (Stage::GaveUp { again_at }, rest(again_at, stop, host))
             }
         };

@@ -19,7 +19,7 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::hearing::Hearing;
 use holdfast_cluster::membership::{EdgeMembership, MembersError};
 use holdfast_cluster::state::EdgeState;
-use holdfast_wire::message::{ConnKey, FlowBounds, Message};
+use holdfast_wire::message::{ConnKey, FlowBounds, KEYS_MAX, Message};
 use watch::Slot;
 
 /// What the machine needs of its host: the kernel's fence, tap and flows, a disk,
@@ -55,7 +55,8 @@ pub trait EdgeHost {
     /// Plays what was kept to `member`.
     fn resend(&mut self, member: usize);
     /// Looks through a share of the flows, and forgets those that are over. Returns
-    /// the flows of which nothing was heard for long, if somebody can be asked.
+    /// the flows of which nothing was heard for long, if somebody can be asked: at most
+    /// [`KEYS_MAX`](holdfast_wire::message::KEYS_MAX).
     fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey>;
     /// Forgets flows whose clients have vanished, as the current member knows.
     fn forget_flows(&mut self, keys: &[ConnKey]);
@@ -193,7 +194,7 @@ impl EdgeMachine {
         host.send(index, &hello(&self.group, "edge", (epoch, false), Vec::new()));
         // It may be another life of the member, whose old channel has not
         // closed yet; a member in step says so again.
-        self.membership.handle_in_step(&self.names[index], epoch, false);
+        self.membership.handle_left(&self.names[index]);
         host.note("joined", self.names[index].clone());
         self.update_taps(host);
     }
@@ -206,8 +207,7 @@ impl EdgeMachine {
         slot.tap_off = Some(now.plus(nanos(TAP_LINGER)));
         host.note("left", format!("{}: {why}", self.names[index]));
         // A member that comes back announces again whether it is in step.
-        let epoch = self.membership.handle_ask().epoch;
-        self.membership.handle_in_step(&self.names[index], epoch, false);
+        self.membership.handle_left(&self.names[index]);
     }
 
     /// Takes a message from a member that is here; false if that is not allowed.
@@ -242,6 +242,7 @@ impl EdgeMachine {
             MemberRequest::Hello { greeting, .. } => {
                 self.membership.handle_hello(&name, greeting);
                 self.tell_epoch(index, host);
+                self.tell_unheard(index, host);
                 self.adopt_claim(now, host);
             }
             MemberRequest::Ask => self.tell_epoch(index, host),
@@ -308,6 +309,7 @@ impl EdgeMachine {
         let current = state.current.as_deref().and_then(|name| self.index(name));
         let member = current.filter(|&index| self.is_here(index));
         let keys = host.age_flows(now, member.is_some());
+        assert!(keys.len() <= KEYS_MAX, "L6: {} flows are asked about", keys.len());
         if let Some(index) = member.filter(|_| !keys.is_empty()) {
             host.send(index, &Message::AreAlive { epoch: state.epoch, keys });
         }
@@ -325,6 +327,15 @@ impl EdgeMachine {
         let state = self.membership.handle_ask();
         let current = state.current.as_deref().unwrap_or("");
         host.send(index, &Message::Epoch { epoch: state.epoch, current });
+    }
+
+    /// Tells a member that has just come which others are not heard: it was not here when that was
+    /// news, and takes over only from a primary of which it knows it.
+    fn tell_unheard(&self, index: usize, host: &mut impl EdgeHost) {
+        let others = self.names.iter().enumerate().filter(|(other, _)| *other != index);
+        for (_, member) in others.filter(|(_, name)| !self.membership.answers(name)) {
+            host.send(index, &Message::Reach { member, yes: false });
+        }
     }
 
     fn tell_all_but(&self, but: usize, message: &Message<'_>, host: &mut impl EdgeHost) {

@@ -349,6 +349,15 @@ pub enum End {
     Failed(String),
 }
 
+/// Hears the edge, as a member that is not in step. An edge that has just started waits for that
+/// word from each member that knows its epoch.
+pub(crate) fn hear_out_of_step(host: &mut impl Hosted, each: &mut dyn FnMut(&Message<'_>)) {
+    if host.turn_edge(each) {
+        let epoch = host.member().epoch;
+        host.tell_edge(&Message::InStep { epoch, yes: false });
+    }
+}
+
 /// Asks for an epoch when it is time, or at once if the channel has just
 /// `opened`.
 pub(crate) fn ask_for(host: &mut impl MemberHost, request: &mut EpochRequest, opened: bool) {

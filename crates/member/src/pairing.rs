@@ -3,7 +3,7 @@
 //! Differences are shown, and pairing is tried again: nobody need restart a
 //! daemon after copying a file.
 
-use crate::host::{End, Hosted, Turn};
+use crate::host::{End, Hosted, Turn, hear_out_of_step};
 use crate::nanos;
 use crate::timing::pairing::{COMPARE_EVERY, LOOK_EVERY};
 use holdfast_cluster::Nanos;
@@ -105,7 +105,7 @@ impl Pairing {
         if stop {
             return Turn::End(End::Stopped);
         }
-        host.turn_edge(&mut |_| {});
+        hear_out_of_step(host, &mut |_| {});
         if host.now() < self.again_at {
             return Turn::Until(self.again_at);
         }

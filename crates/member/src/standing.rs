@@ -1,7 +1,7 @@
 //! A member and its edge: who is current in which epoch, whether the edge hears the
 //! other member, and what the edge wants to know.
 
-use crate::host::{End, Hosted, Turn};
+use crate::host::{End, Hosted, Turn, hear_out_of_step};
 use crate::nanos;
 use crate::timing::member::{ASK_EVERY, ASK_RETRY};
 use holdfast_cluster::Nanos;
@@ -243,7 +243,7 @@ impl Ask {
         if stop {
             return Turn::End(End::Stopped);
         }
-        host.turn_edge(&mut |message| self.handle_message(message));
+        hear_out_of_step(host, &mut |message| self.handle_message(message));
         let now = host.now();
         // The preferred member does not come.
         let may_begin = self.preferred || now.since(self.begun) >= host.member().alone_after;

@@ -17,7 +17,7 @@ use super::trace::{self, Question, Traced};
 use crate::frame::Hop;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
-use holdfast_wire::message::{ConnKey, FlowBounds};
+use holdfast_wire::message::{ConnKey, FlowBounds, KEYS_MAX};
 use holdfast_wire::seq::SeqNo;
 use std::io;
 use std::net::IpAddr;
@@ -245,7 +245,8 @@ impl Edge {
 
     /// Looks at the next few flows. Forgets those that are over (reset, closed both ways, or never
     /// established) and were silent for a second. Returns those that may have vanished without a
-    /// FIN or RST, for [`Edge::forget_vanished`]; none unless the caller `may_ask` their servers.
+    /// FIN or RST, for [`Edge::forget_vanished`]: at most [`KEYS_MAX`], and none unless the caller
+    /// `may_ask` their servers.
     /// A flow that may go on is kept, however long it is silent.
     ///
     /// # Errors
@@ -258,6 +259,8 @@ impl Edge {
         let crowded = self.flow_count() * 4 > self.flows_max as usize * 3;
         let mut asked = Vec::new();
         for (key, flow) in &flows {
+            // Who is asked about more than a message holds is asked at the next sweep.
+            let may_ask = may_ask && asked.len() < KEYS_MAX;
             match self.silence.look(now, (key, flow), (crowded, may_ask)) {
                 Fate::Keep => {}
                 Fate::Forget => self.remove(key)?,

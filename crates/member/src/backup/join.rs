@@ -4,7 +4,7 @@
 //! for it.
 
 use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
-use crate::host::{End, Fault, Member, MemberEvent, Turn};
+use crate::host::{End, Fault, Member, MemberEvent, Turn, hear_out_of_step};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
 };
@@ -119,7 +119,7 @@ impl BackupMachine {
         if stop {
             return self.leave("it was stopped", End::Stopped, host);
         }
-        host.turn_edge(&mut |_| {});
+        hear_out_of_step(host, &mut |_| {});
         self.joins = Some(percent(joining.arrived, joining.image_bytes.unwrap_or(0)));
         let cause = self.work(host.is_peer_ready(), host);
         if let Err(reason) = self.take_said(&mut joining, host) {

@@ -14,6 +14,7 @@ struct Book {
     notes: Vec<String>,
     writes: u64,
     ages: u64,
+    silent: Vec<ConnKey>,
     refuses: bool,
     taps: [bool; 2],
     caches: bool,
@@ -62,7 +63,7 @@ impl EdgeHost for Book {
     }
     fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
         self.ages += 1;
-        Vec::new()
+        std::mem::take(&mut self.silent)
     }
     fn forget_flows(&mut self, keys: &[ConnKey]) {
         self.lines.push(format!("forget {}", keys.len()));
@@ -413,6 +414,46 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
     assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+#[test]
+fn who_comes_later_hears_who_is_not_heard() {
+    let mut bed = Bed::pair();
+    bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+    bed.take();
+    bed.open(B, 1, false);
+    assert!(!bed.take().contains(&"to 1: Reach".to_owned()), "all are heard");
+    bed.pass(200, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+    bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+    bed.open(B, 1, false);
+    assert_eq!(bed.take(), ["to 1: Hello", "to 1: Epoch", "to 1: Reach"]);
+}
+
+/// A primary that begins anew has lost its connections; its backup may have them, and says so
+/// right behind its hello.
+#[test]
+fn a_backup_of_this_epoch_is_waited_for_until_it_says_whether_it_is_in_step() {
+    for in_step in [true, false] {
+        let mut bed = Bed::new(state(1, Some("a")), (1, Some(A)));
+        bed.open(A, 0, false);
+        bed.open(B, 1, false);
+        bed.take();
+        bed.says(A, MemberRequest::Promote { epoch: 2, lives: false });
+        assert_eq!(bed.take(), ["to 0: Refused"], "it has not said it yet");
+        bed.says(B, MemberRequest::InStep { epoch: 1, yes: in_step });
+        bed.says(A, MemberRequest::Promote { epoch: 2, lives: false });
+        assert_eq!(bed.take().contains(&"write 2".to_owned()), !in_step);
+    }
+}
+
+#[test]
+fn all_that_are_asked_about_fit_into_a_message() {
+    let mut bed = Bed::pair();
+    let key = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
+    bed.book.silent = vec![key; KEYS_MAX];
+    bed.pass(100, &[A, B], false);
+    assert_eq!(bed.take(), ["to 0: AreAlive"]);
 }
 
 /// Looking at flows costs a share of a processor each time.

@@ -35,17 +35,29 @@ impl HalfOpen {
         self.young.push_back((now, conn));
     }
 
+    /// Number of handshakes that nobody has looked at yet.
+    #[cfg(test)]
+    pub(super) fn young(&self) -> usize {
+        self.young.len()
+    }
+
     /// Number of handshakes that had to make room.
     pub(super) fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Takes the handshakes that are no longer young, to be looked at.
-    fn grown(&mut self, now: Nanos) -> Vec<ConnId> {
-        let grown = |at: &Nanos| now.since(*at) >= nanos(YOUNG);
-        let due = self.young.iter().take(HALF_OPEN_LOOK_MAX).take_while(|(at, _)| grown(at));
-        let due = due.count();
-        self.young.drain(..due).map(|(_, conn)| conn).collect()
+    /// Takes the handshakes that are no longer young, to be looked at. A connection that is over
+    /// by then costs no look: short ones may come faster than the kernel is asked.
+    fn grown(&mut self, now: Nanos, lives: impl Fn(ConnId) -> bool) -> Vec<ConnId> {
+        let mut grown = Vec::new();
+        while grown.len() < HALF_OPEN_LOOK_MAX {
+            let is_due = |&mut (at, _): &mut (Nanos, ConnId)| now.since(at) >= nanos(YOUNG);
+            let Some((_, conn)) = self.young.pop_front_if(is_due) else { break };
+            if lives(conn) {
+                grown.push(conn);
+            }
+        }
+        grown
     }
 
     /// Takes the oldest handshakes, as many as are too many.
@@ -66,7 +78,8 @@ impl HalfOpen {
 impl PrimaryMachine {
     /// Ends the oldest handshakes where too many are not finished.
     pub(super) fn make_room(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
-        let grown = self.half_open.grown(now);
+        let conns = &self.tables.conns;
+        let grown = self.half_open.grown(now, |conn| conns.contains_key(&conn));
         let Some(grown) = self.unanswered(&grown, host) else { return };
         self.half_open.ask_backlog(now, host);
         self.half_open.old.extend(grown.into_iter().map(|(conn, _)| conn));

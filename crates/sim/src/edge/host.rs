@@ -1,6 +1,7 @@
 //! What the edge's machine asks of the simulated host.
 
 use super::*;
+use holdfast_wire::message::KEYS_MAX;
 
 impl EdgeHost for World {
     fn now(&self) -> Nanos {
@@ -77,6 +78,7 @@ impl EdgeHost for World {
         let quiet = flows.filter(|(_, flow)| now - flow.seen > silent);
         // They are asked about again after the same time.
         quiet
+            .take(KEYS_MAX)
             .map(|(key, flow)| {
                 (flow.seen, flow.asked) = (now, Some(now));
                 *key

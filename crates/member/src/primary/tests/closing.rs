@@ -69,6 +69,18 @@ fn the_oldest_unanswered_handshakes_make_room() {
     }
 }
 
+/// Short connections come faster than the kernel is asked, and wait for no look.
+#[test]
+fn handshakes_of_connections_that_are_over_are_not_kept() {
+    let mut bed = Bed::new();
+    for id in 0..10_000 {
+        bed.machine.half_open.begun(ConnId(1_000_000 + id), bed.book.bench.now);
+    }
+    bed.connect(5);
+    bed.pass(200);
+    assert_eq!(bed.machine.half_open.young(), 0);
+}
+
 /// While the server speaks alone no record tells of ends, so slots that become few are looked for.
 #[test]
 fn ends_are_looked_for_more_often_where_slots_are_few() {
