@@ -9,7 +9,7 @@ mod table;
 mod tests;
 
 use holdfast_wire::hash::HashKey;
-use holdfast_wire::log::{HEADER_LEN, Header as Record, record_len};
+use holdfast_wire::log::{HEADER_LEN, Header as Record, POSITION_MAX, record_len};
 use holdfast_wire::shm::{
     GROUP_OFFSET, Group, Header, Listener, MAGIC, OPEN, POOL_BYTES, RING_OFFSET, VERSION, mode,
     option,
@@ -403,7 +403,8 @@ impl SharedMemory {
         let h = self.header();
         // The end of an earlier log, which may have ended because it was full, is not known.
         let seen = h.tail.0.load(SeqCst) & !OPEN;
-        let at = self.take_tail(seen)?;
+        // The server writes the tail, and nothing may count beyond the last position.
+        let at = self.take_tail(seen).filter(|at| *at < POSITION_MAX && at.is_multiple_of(8))?;
         h.head.0.store(at, SeqCst);
         h.stable.0.store(u64::MAX, SeqCst);
         h.logs.fetch_add(1, SeqCst);

@@ -3,16 +3,18 @@
 
 use crate::base::fds::{self, Kind};
 use crate::base::state::{self, Mode, header};
-use crate::base::sys::{self, sys, syscall};
+use crate::base::sys::{self, sys};
 use crate::base::{binds, log, park, processes, ring, waiting};
 use crate::calls::{clocks, inherited, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
-/// Longest time in ms that the promoting thread waits for the others to reach the log's end.
-const OTHERS_WAIT_MS: u32 = 3;
+/// Longest time in ns that the promoting thread waits for the others to reach the log's end.
+const OTHERS_WAIT_NS: u64 = 5_000_000;
 /// The same in a family of processes.
-const FAMILY_WAIT_MS: u32 = 200;
+const FAMILY_WAIT_NS: u64 = 400_000_000;
+/// Time between two looks meanwhile, in ns.
+const LOOK_NS: i64 = 50_000;
 
 /// Turns the replica into the server. One thread runs this, at the end of the log; in a family one
 /// thread of each process, and that of the first process deals with the daemon.
@@ -50,15 +52,8 @@ fn offer() {
 }
 
 fn wait_for_others() {
-    let wait_ms = if state::is_family() { FAMILY_WAIT_MS } else { OTHERS_WAIT_MS };
-    for _ in 0..wait_ms * 20 {
-        if processes::all_at_end() {
-            return;
-        }
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
-    }
+    let wait_ns = if state::is_family() { FAMILY_WAIT_NS } else { OTHERS_WAIT_NS };
+    sys::look_until(wait_ns, LOOK_NS, processes::all_at_end);
 }
 
 fn go_live() {

@@ -17,6 +17,9 @@ pub const ALIGN: usize = 8;
 /// Largest payload of one record; longer reads are cut short by the shim.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 
+/// No log has a position like this, in bytes, or a later one: sums of two cannot overflow.
+pub const POSITION_MAX: u64 = 1 << 62;
+
 /// `conn` of a record that belongs to no protected connection.
 pub const NO_CONN: u32 = 0;
 

@@ -119,6 +119,32 @@ fn who_speaks_alone_already_goes_on_and_can_be_joined() {
     assert_eq!((memory.mode(), memory.begin_log()), (mode::OFF, None));
 }
 
+/// The tail is the server's to write.
+#[test]
+fn no_log_begins_at_a_position_that_cannot_be() {
+    for (tail, begins) in [(64, true), (60, false), (POSITION_MAX, false), (u64::MAX - 63, false)] {
+        let memory = memory();
+        memory.go_solo();
+        memory.header().tail.0.store(tail, SeqCst);
+        assert_eq!(memory.begin_log(), begins.then_some(tail), "{tail}");
+    }
+}
+
+/// The replica may park before the log's end is announced to those who wait.
+#[test]
+fn the_logs_end_takes_nothing_back() {
+    let memory = memory();
+    for (before, after) in [
+        (mode::REPLAY, mode::DRAIN),
+        (mode::PARKED, mode::PARKED),
+        (mode::DIVERGED, mode::DIVERGED),
+    ] {
+        memory.set_mode(before);
+        memory.end_log();
+        assert_eq!(memory.mode(), after);
+    }
+}
+
 /// Writes random words over everything that the server can write.
 fn scribble(memory: &SharedMemory, seed: u64) {
     let mut state = seed | 1;

@@ -232,7 +232,8 @@ impl Primary {
                 }
                 passed += 1;
             }
-            pos += record_len(header.payload_len as usize) as u64;
+            // The server may have written over the record meanwhile.
+            pos = pos.saturating_add(record_len(header.payload_len as usize) as u64);
         }
         self.counters.needs_ignored += 1;
     }

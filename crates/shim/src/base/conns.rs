@@ -1,17 +1,16 @@
 //! Protected connections: the table shared with the daemon.
 
-use crate::base::sys::{sys, syscall};
+use crate::base::sys::{self, sys};
 use crate::base::{fds, holders, kept, state};
 use core::sync::atomic::{AtomicU32, Ordering::*, fence};
 use holdfast_wire::group::let_go as let_go_of;
 use holdfast_wire::log::NO_CONN;
 use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
-/// Most steps for which a close waits for a daemon that holds a duplicate of the descriptor:
-/// 100 ms in all.
-const LOOK_STEPS_MAX: u32 = 2000;
-/// Length of a step, in ns.
-const LOOK_STEP_NS: i64 = 50_000;
+/// How long a close waits for a daemon that holds a duplicate of the descriptor, in ns.
+const RETURN_WAIT_NS: u64 = 200_000_000;
+/// Time between two looks meanwhile, in ns.
+const LOOK_NS: i64 = 50_000;
 
 /// Number of this process's descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
@@ -158,14 +157,7 @@ pub fn claim_all() {
 /// report a socket that the server considers closed. The wait is limited, so a daemon that hangs
 /// does not stop the server.
 fn await_return(e: &ConnEntry) {
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_STEP_NS };
-    for _ in 0..LOOK_STEPS_MAX {
-        if e.borrowed.load(SeqCst) == 0 {
-            return;
-        }
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
-    }
+    sys::look_until(RETURN_WAIT_NS, LOOK_NS, || e.borrowed.load(SeqCst) == 0);
 }
 
 /// Counts bytes that the server has read.

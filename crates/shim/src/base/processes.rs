@@ -3,15 +3,15 @@
 //! at the record that says so, so that both members agree.
 
 use crate::base::state::{self, group};
-use crate::base::sys::{self, sys, syscall};
+use crate::base::sys::{self, sys};
 use crate::base::{conns, fds, holders, report, robust};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::group::Process;
 use holdfast_wire::log::NO_CONN;
 
-/// Most looks for which the replica waits for a process that it has killed: one second.
-const LOOKS_MAX: u32 = 20_000;
+/// How long the replica waits for a process that it has killed, in ns.
+const END_WAIT_NS: u64 = 5_000_000_000;
 /// Time between two looks, in ns.
 const LOOK_NS: i64 = 50_000;
 
@@ -98,14 +98,7 @@ pub fn end_twin(place: usize) {
     if r == -(libc::EPERM as isize) {
         report::diverged("a process that died on the primary could not be ended on the replica");
     }
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
-    for _ in 0..LOOKS_MAX {
-        if pid <= 0 || robust::has_ended(pid as u32) {
-            break;
-        }
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
-    }
+    sys::look_until(END_WAIT_NS, LOOK_NS, || pid <= 0 || robust::has_ended(pid as u32));
     end(place, |_| {});
 }
 

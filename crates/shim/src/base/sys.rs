@@ -153,6 +153,31 @@ macro_rules! syscall {
 }
 pub(crate) use syscall;
 
+/// Looks every `step_ns` until something is `done`, for at most `limit_ns`; returns whether it is.
+/// The clock counts, and not the looks: where others run, a short sleep takes milliseconds.
+pub fn look_until(limit_ns: u64, step_ns: i64, mut done: impl FnMut() -> bool) -> bool {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: step_ns };
+    let begun_ns = monotonic_ns();
+    loop {
+        if done() {
+            return true;
+        }
+        if monotonic_ns().saturating_sub(begun_ns) >= limit_ns {
+            return false;
+        }
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
+    }
+}
+
+/// The kernel's monotonic clock, which no log replays.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: memory of ours, of the size that is said.
+    unsafe { syscall!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 unsafe extern "C" {
     fn __errno_location() -> *mut i32;
 }

@@ -21,9 +21,9 @@ use holdfast_wire::log::{Header, NO_CONN, Op};
 const FULL: &str = "fork fails with EAGAIN: the server has as many processes as a family may have";
 /// Exit status of a child for which there is no place.
 const EXIT_NO_PLACE: i32 = 71;
-/// Most looks for which a parent waits until its child has told its process id: one second. Only
-/// `daemon` and its like need that.
-const LOOKS_MAX: u32 = 20_000;
+/// How long a parent waits until its child has told its process id, in ns. Only `daemon` and its
+/// like need that; a child on a busy machine takes its time.
+const CHILD_WAIT_NS: u64 = 5_000_000_000;
 /// Time between two looks, in ns.
 const LOOK_NS: i64 = 50_000;
 /// Id of a process that is not known yet.
@@ -190,18 +190,11 @@ pub fn after() {
     if !state::is_forking() || IS_OURS.load(Relaxed) {
         return;
     }
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
     let child = || match PLACE.load(Relaxed) {
         NOWHERE => 0,
         place => state::group().processes[place as usize].pid.load(SeqCst),
     };
-    for _ in 0..LOOKS_MAX {
-        if child() != UNKNOWN {
-            break;
-        }
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
-    }
+    sys::look_until(CHILD_WAIT_NS, LOOK_NS, || child() != UNKNOWN);
     finish(child().max(0));
 }
 

@@ -18,12 +18,11 @@ use holdfast_wire::shm::mode as shared_mode;
 
 /// Most children at a time; the replica makes no more.
 const CHILDREN_MAX: usize = 256;
-/// Longest time in ms that the server, before it looks at files, waits for the shadow of a child
+/// Longest time in ns that the server, before it looks at files, waits for the shadow of a child
 /// that has ended on the primary: less than the second after which a replica counts as hung.
-const END_WAIT_MS: u32 = 900;
+const END_WAIT_NS: u64 = 900_000_000;
 /// Time between two looks meanwhile, in ns.
 const LOOK_NS: i64 = 500_000;
-const LOOKS_PER_MS: u32 = 2;
 /// Offsets of a child's id and status in `siginfo_t`, in bytes.
 const SI_PID: usize = 16;
 const SI_CODE: usize = 8;
@@ -194,14 +193,12 @@ pub fn settle() {
 }
 
 fn wait_for_owed() {
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_NS };
-    for _ in 0..END_WAIT_MS * LOOKS_PER_MS {
+    let all_ended = || {
         sweep();
-        if OWED.load(SeqCst) == 0 {
-            return;
-        }
-        // SAFETY: memory of ours, of the sizes that are said.
-        unsafe { syscall!(SYS_nanosleep, &raw const pause, 0usize) };
+        OWED.load(SeqCst) == 0
+    };
+    if sys::look_until(END_WAIT_NS, LOOK_NS, all_ended) {
+        return;
     }
     for child in &CHILDREN {
         let late = child.told.compare_exchange(told::OWED, told::GIVEN_UP, SeqCst, Relaxed);

@@ -7,6 +7,7 @@ use super::{
     UNREAD_MAX,
 };
 use crate::group::{PROCESSES_MAX, THREAD_NUMBERS};
+use crate::log::POSITION_MAX;
 use crate::shm::{CONNS_MAX, LISTENERS_MAX, conn_state};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +101,7 @@ fn member(of: &Description, member: &Member, limits: &Limits) -> Checked {
 fn books(of: &Books) -> Checked {
     limit(of.connections.len(), CONNS_MAX, "connections")?;
     limit(of.listeners.len(), LISTENERS_MAX, "listeners")?;
-    rule(of.log_from < 1 << 62 && of.log_from.is_multiple_of(8), "no log begins there")?;
+    rule(of.log_from < POSITION_MAX && of.log_from.is_multiple_of(8), "no log begins there")?;
     let places = of.connections.iter().map(|it| it.conn as usize % CONNS_MAX);
     rule(places.clone().is_sorted_by(|a, b| a < b), "connections are out of order")?;
     let known = of.connections.iter().all(|it| it.state <= conn_state::DONE);
