@@ -76,6 +76,8 @@ struct PrimaryDaemon<'n, 'a> {
     /// Percentage of the server that a joining member has, until that member reports that it
     /// could take over.
     joins: Option<u8>,
+    /// When it had joined, until it has said how it is.
+    joined_at: Option<Instant>,
     repetition: Repetition,
     services: Services,
     /// Whether the server has listened at every service.
@@ -255,6 +257,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             service_keys: service_keys(&node.services()),
             says: None,
             joins: None,
+            joined_at: None,
             repetition: Repetition::new(now),
             services: Services::open(now).context("a netlink socket")?,
             has_served: false,

@@ -60,6 +60,9 @@ pub(super) enum Stage {
 pub(super) struct Asked {
     pub(super) request: Box<EpochRequest>,
     pub(super) reason: String,
+    /// Since when the server stands still for a switchover whose backup is lost: it may have been
+    /// granted the service before.
+    pub(super) handing: Option<Nanos>,
 }
 
 /// What is known after the end of the server.
@@ -134,26 +137,30 @@ impl PrimaryMachine {
         self.yield_to_backup(since, false, host)
     }
 
-    /// Waits for the backup of a planned switchover. One that gives up, or that goes while it still
-    /// builds its server, leaves the service to this member, if that was to stay.
+    /// Waits for the backup of a planned switchover. One that gives up, or that goes, leaves the
+    /// service to this member, if that was to stay. A hot one may have gone because the edge has let
+    /// it speak, so the server stands still until the edge says who goes on.
     fn wait_for_heir(
         &mut self,
         since: Nanos,
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        let lost = self.answer_backup(host, &mut |_| {}) && host.member().is_cold;
-        let is_left = lost || self.tables.gave_up;
+        let is_lost = self.answer_backup(host, &mut |_| {});
+        let is_left = is_lost || self.tables.gave_up;
         if !is_left || !self.returns || stop || host.member().replaced_by().is_some() {
             return self.yield_to_backup(since, stop, host);
         }
-        host.resume_server();
-        host.member().speaks = true;
+        let handing = (!host.member().is_cold && !self.tables.gave_up).then_some(since);
+        if handing.is_none() {
+            host.resume_server();
+            host.member().speaks = true;
+        }
         let reason = self.tables.broken.take().unwrap_or_else(|| LOST.to_owned());
         self.log.handle_backup_lost();
         host.drop_peer();
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Asked { request: Box::new(request), reason }, false, host)
+        self.ask(Asked { request: Box::new(request), reason, handing }, false, host)
     }
 
     /// Waits until the edge lets the other member speak. Then nothing that this kernel still sends
@@ -294,12 +301,12 @@ impl PrimaryMachine {
     ) -> (Stage, Turn) {
         self.leave_backup(&reason, host);
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Asked { request: Box::new(request), reason }, false, host)
+        self.ask(Asked { request: Box::new(request), reason, handing: None }, false, host)
     }
 
     fn ask(
         &mut self,
-        Asked { mut request, reason }: Asked,
+        Asked { mut request, reason, handing }: Asked,
         stop: bool,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
@@ -310,17 +317,23 @@ impl PrimaryMachine {
         }
         let opened = host.turn_edge(&mut |message| request.handle_message(message));
         if let Some(epoch) = request.granted() {
+            if handing.is_some() {
+                host.resume_server();
+                host.member().speaks = true;
+            }
             return self.serve_alone(epoch, &reason, host);
         }
-        if let Some(newer) = host.member().replaced_by() {
-            return self.stand_down(&newer, host);
+        match (host.member().replaced_by(), handing) {
+            (Some(_), Some(since)) => return self.yield_to_backup(since, false, host),
+            (Some(newer), None) => return self.stand_down(&newer, host),
+            (None, _) => {}
         }
         if host.has_server_ended() {
-            return self.server_ended(Some(Asked { request, reason }), host);
+            return self.server_ended(Some(Asked { request, reason, handing }), host);
         }
         ask_for(host, &mut request, opened);
         host.show(MemberEvent::Asks { reason: &reason });
-        (Stage::Asking(Asked { request, reason }), Turn::after(ASK_EVERY, host.now()))
+        (Stage::Asking(Asked { request, reason, handing }), Turn::after(ASK_EVERY, host.now()))
     }
 
     /// Goes on without a backup: from now on no death of this daemon touches the service.

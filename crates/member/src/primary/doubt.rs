@@ -25,7 +25,7 @@ pub(super) struct Doubt {
 impl Doubt {
     /// What the edge has been asked.
     pub(super) fn into_asked(self) -> Asked {
-        Asked { request: Box::new(self.request), reason: SILENT.to_owned() }
+        Asked { request: Box::new(self.request), reason: SILENT.to_owned(), handing: None }
     }
 }
 

@@ -507,6 +507,43 @@ fn a_hand_over_whose_backup_gives_up_is_taken_back() {
     }
 }
 
+/// A hot backup whose channel closes may have been let to speak, or be gone: the edge knows.
+#[test]
+fn a_hand_over_whose_backup_is_lost_is_taken_back_when_the_edge_says_so() {
+    let mut bed = Bed::new();
+    bed.turn();
+    bed.book.member.hands_over = true;
+    bed.pass(20);
+    bed.book.take();
+    bed.book.is_lost = true;
+    bed.pass(10_000);
+    let lines = bed.book.take();
+    assert!(lines.contains(&asks()), "{lines:?}");
+    let ends = |line: &String| ["kill", "resume"].contains(&line.as_str());
+    assert!(!lines.iter().any(ends), "{lines:?}");
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 1 });
+    bed.turn();
+    let lines = bed.book.take();
+    assert!(lines.contains(&"resume".to_owned()) && bed.book.member.speaks, "{lines:?}");
+    assert!(lines.contains(&"shows Alone".to_owned()), "{lines:?}");
+}
+
+#[test]
+fn a_hand_over_that_succeeds_while_its_channel_closes_is_one() {
+    let mut bed = Bed::new();
+    bed.turn();
+    bed.book.member.hands_over = true;
+    bed.pass(20);
+    bed.book.is_lost = true;
+    bed.pass(20);
+    bed.book.take();
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
+    bed.turn();
+    let lines = bed.book.take();
+    assert!(lines.starts_with(&["kill".to_owned(), "shows HandedOver".to_owned()]), "{lines:?}");
+    assert!(!lines.contains(&"resume".to_owned()), "{lines:?}");
+}
+
 #[test]
 fn only_the_vanished_are_called_gone() {
     let mut bed = Bed::new();

@@ -123,7 +123,7 @@ impl MemberContext<'_> {
     /// Attaches the role's programs again, every [`MEND_EVERY`], if somebody has removed them.
     /// Without a primary's gate nothing is held back; without a backup's program its kernel
     /// answers clients.
-    fn mend(&mut self, own: Own) {
+    pub fn mend(&mut self, own: Own) {
         let now = Instant::now();
         if now < self.mend_at {
             return;

@@ -15,10 +15,12 @@ use holdfast_member::host::{MemberEvent, Successor};
 use holdfast_member::primary::Report;
 use holdfast_member::standing::CurrentMember;
 use holdfast_wire::message::clip;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The reason for refusing a member while there is a backup.
 const PAIR_STANDS: &str = "the pair stands already";
+/// How long a member that has joined may take to say how it is.
+const WORD_MAX: Duration = Duration::from_secs(2);
 
 impl PrimaryDaemon<'_, '_> {
     /// Refuses members that connect while there is a backup.
@@ -206,16 +208,27 @@ impl PrimaryDaemon<'_, '_> {
         }
     }
 
+    /// How much of the server a joining member has, in percent. One that has joined counts as such
+    /// until it says how it is, for a while: it may do its part, or be kept from it.
+    fn joins_still(&mut self, report: &Report<'_>, now: Instant) -> Option<u8> {
+        let (None, Some(before)) = (report.joins, self.joins) else {
+            self.joined_at = None;
+            return report.joins;
+        };
+        let joined_at = *self.joined_at.get_or_insert(now);
+        let waits = self.says.as_ref().is_none_or(|said| said.state == State::Waiting);
+        (waits && now - joined_at < WORD_MAX).then_some(before)
+    }
+
     pub(super) fn tell_status(&mut self, report: &Report<'_>) {
         self.node.other_says.clone_from(&self.says);
-        self.joins = match (report.joins, self.joins) {
-            (None, Some(_)) if self.says.as_ref().is_some_and(Said::is_fine) => None,
-            (now, before) => now.or(before),
-        };
+        self.joins = self.joins_still(report, Instant::now());
         // The joining member's state is `waiting`, but the service is served.
         let serves =
             self.joins.is_some() && (self.alone.is_some() || self.missing(report).is_none());
         if let Some(percent) = self.joins.filter(|_| serves) {
+            // What is missing on this host must not wait for the join's end.
+            self.node.mend(Own::Gate);
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
             self.say_alone(Said::new(Role::Primary, State::Unprotected, &reason, "wait"));
