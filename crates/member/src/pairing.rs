@@ -40,6 +40,9 @@ pub trait PairingHost: Hosted {
     /// Turns the channel to the other member; a later channel replaces an earlier
     /// one. True if a channel has just opened.
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool;
+    /// Whether a primary can answer a hello at once. If not, it begins to look at its host's
+    /// files, which takes long, while clients may wait for its turns.
+    fn is_ready_to_greet(&mut self) -> bool;
     /// Says hello there, with this host's fingerprint as it is now: files may have been
     /// repaired meanwhile. False if the channel does not take it.
     ///
@@ -62,6 +65,8 @@ pub struct Pairing {
     side: Side,
     /// Whether the backup has said hello on the open channel.
     greeted: bool,
+    /// The backup's hello, encoded, which the primary is not ready to answer yet.
+    unanswered: Option<Vec<u8>>,
     /// When the backup tries again.
     again_at: Nanos,
     /// Since when nobody has come to the primary.
@@ -96,7 +101,7 @@ impl Came {
 impl Pairing {
     #[must_use]
     pub fn new(side: Side) -> Self {
-        Self { side, greeted: false, again_at: Nanos(0), nobody_since: None }
+        Self { side, greeted: false, unanswered: None, again_at: Nanos(0), nobody_since: None }
     }
 
     /// Takes what has come, until the members have met. `stop`: the operator ends
@@ -130,7 +135,7 @@ impl Pairing {
     fn meet(&mut self, host: &mut impl PairingHost) -> Result<Option<bool>, String> {
         let mut came = Came::default();
         if host.turn_peer(&mut |message| came.handle_message(message)) {
-            self.nobody_since = None;
+            (self.nobody_since, self.unanswered) = (None, None);
             let asks = self.side == Side::Backup && came.turned_away.is_none();
             self.greeted = asks && host.say_hello(false)?;
         }
@@ -139,7 +144,11 @@ impl Pairing {
             self.part(&Apart::TurnedAway { reason: &reason, again }, host);
             return Ok(None);
         }
-        let Some(bytes) = came.hello else { return Ok(None) };
+        let Some(bytes) = came.hello.or_else(|| self.unanswered.take()) else { return Ok(None) };
+        if self.side != Side::Backup && !host.is_ready_to_greet() {
+            self.unanswered = Some(bytes);
+            return Ok(None);
+        }
         let runs = self.side == Side::Alone;
         // The other member is to know the differences as well.
         let greeted = match self.side {
@@ -190,6 +199,7 @@ mod tests {
         context: Secluded,
         /// Whether a channel opens, and what it brings, in the next turn.
         next: Option<(bool, Vec<Message<'static>>)>,
+        is_ready: bool,
         lines: Vec<String>,
     }
 
@@ -208,6 +218,9 @@ mod tests {
             let (opened, messages) = self.next.take().unwrap_or_default();
             messages.iter().for_each(each);
             opened
+        }
+        fn is_ready_to_greet(&mut self) -> bool {
+            self.is_ready
         }
         fn say_hello(&mut self, _: bool) -> Result<bool, String> {
             self.lines.push("hello".to_owned());
@@ -230,7 +243,7 @@ mod tests {
     fn host() -> Host {
         let member = Member::new("demo", "b", "a", Nanos::from_ms(10), Nanos(0));
         let context = Secluded { now: Nanos(0), member };
-        Host { context, next: None, lines: Vec::new() }
+        Host { context, next: None, is_ready: true, lines: Vec::new() }
     }
 
     fn said(host: &mut Host) -> Vec<String> {
@@ -246,6 +259,28 @@ mod tests {
             *log_version += version_more;
         }
         message
+    }
+
+    /// A primary whose clients wait for its turns looks at its files meanwhile.
+    #[test]
+    fn a_hello_that_cannot_be_answered_yet_waits_for_its_answer() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Alone));
+        (host.is_ready, host.next) = (false, Some((true, vec![greets(0)])));
+        for _ in 0..3 {
+            assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
+        }
+        assert!(said(&mut host).is_empty());
+        // Another one comes in its place.
+        host.next = Some((true, vec![]));
+        pairing.turn(false, &mut host);
+        host.is_ready = true;
+        pairing.turn(false, &mut host);
+        assert!(said(&mut host).is_empty());
+        (host.is_ready, host.next) = (false, Some((false, vec![greets(0)])));
+        pairing.turn(false, &mut host);
+        host.is_ready = true;
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
+        assert_eq!(said(&mut host), ["hello"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::drive::{Role, drive};
 use super::member::MemberContext;
 use super::{advice, heed};
 use crate::channel::{Channel, ChannelError, Listener};
-use crate::fingerprint::{Fingerprint, Part};
+use crate::fingerprint::{Fingerprint, FingerprintError, Part};
 use crate::poll::Interest;
 use crate::status::{self, State};
 use holdfast_member::host::{End, Hosted};
@@ -15,6 +15,7 @@ use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
 use holdfast_member::primary::AGAIN;
 use holdfast_member::standing::hello;
 use holdfast_wire::message::{FingerprintPart, Message};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Remedy for a member that is turned away.
@@ -25,6 +26,7 @@ const LATER: &str =
 #[derive(Default)]
 pub struct Doorway {
     candidate: Option<Channel>,
+    gathering: Option<JoinHandle<Result<Fingerprint, FingerprintError>>>,
     fingerprint: Option<Fingerprint>,
 }
 
@@ -119,7 +121,8 @@ impl Doorway {
             Ok(Some(channel)) => {
                 node.doubt(None);
                 let added = node.poll.add(&channel, token, Interest::Read);
-                self.candidate = added.is_ok().then_some(channel);
+                // Files may have been repaired since the last one came.
+                (self.candidate, self.gathering) = (added.is_ok().then_some(channel), None);
                 self.candidate.is_some()
             }
             // Failed handshakes from elsewhere are strangers', and are not reported.
@@ -152,9 +155,23 @@ impl Doorway {
         self.candidate = None;
     }
 
+    /// See [`PairingHost::is_ready_to_greet`].
+    pub fn is_ready_to_greet(&mut self, node: &MemberContext<'_>) -> bool {
+        let gathering = self.gathering.get_or_insert_with(|| {
+            let (config, key) = (node.config.clone(), node.key.clone());
+            std::thread::spawn(move || Fingerprint::gather(&config, &key))
+        });
+        gathering.is_finished()
+    }
+
     /// See [`PairingHost::say_hello`].
     pub fn say_hello(&mut self, node: &mut MemberContext<'_>, runs: bool) -> Result<bool, String> {
-        let fingerprint = self.fingerprint.insert(own_fingerprint(node)?);
+        let fingerprint = match self.gathering.take().map(JoinHandle::join) {
+            Some(Ok(gathered)) => gathered.map_err(|error| unknown_files(&error))?,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => own_fingerprint(node)?,
+        };
+        let fingerprint = self.fingerprint.insert(fingerprint);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
         let said = channel.send(&greeting(node, runs, fingerprint));
         let said = said.and_then(|()| channel.flush());
@@ -188,6 +205,10 @@ impl Doorway {
 impl PairingHost for Door<'_, '_, '_> {
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         self.way.turn((self.node, self.listener, self.token), each)
+    }
+
+    fn is_ready_to_greet(&mut self) -> bool {
+        self.way.is_ready_to_greet(self.node)
     }
 
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
@@ -247,6 +268,10 @@ impl PairingHost for Seeker<'_, '_, '_> {
             _ => {}
         }
         matches!(event, LinkEvent::Opened)
+    }
+
+    fn is_ready_to_greet(&mut self) -> bool {
+        true
     }
 
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
@@ -368,5 +393,9 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
 fn own_fingerprint(node: &mut MemberContext<'_>) -> Result<Fingerprint, String> {
     let (config, key) = (node.config, node.key.clone());
     let fingerprint = node.attend_until(|| Fingerprint::gather(config, &key));
-    fingerprint.map_err(|error| format!("{error}\n  remedy: {}", error.remedy()))
+    fingerprint.map_err(|error| unknown_files(&error))
+}
+
+fn unknown_files(error: &FingerprintError) -> String {
+    format!("{error}\n  remedy: {}", error.remedy())
 }

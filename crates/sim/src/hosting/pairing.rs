@@ -48,6 +48,10 @@ impl PairingHost for AtHost<'_> {
         if self.d.member.speaks { self.turn_door(each) } else { self.turn_seeker(each) }
     }
 
+    fn is_ready_to_greet(&mut self) -> bool {
+        true
+    }
+
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         let (epoch, speaks) = (self.d.member.epoch, self.d.member.speaks);
         let Some(pipe) = self.d.pair.pipe else { return Ok(false) };

@@ -10,6 +10,10 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
         self.door.turn((self.node, &mut self.listener, PEER), each)
     }
 
+    fn is_ready_to_greet(&mut self) -> bool {
+        self.door.is_ready_to_greet(self.node)
+    }
+
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         self.door.say_hello(self.node, runs)
     }

@@ -114,6 +114,9 @@ impl PairingHost for Book {
         }
         knocks
     }
+    fn is_ready_to_greet(&mut self) -> bool {
+        true
+    }
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         self.note(format!("hello, runs: {runs}"));
         Ok(true)
