@@ -1,9 +1,10 @@
 //! The common ground of tests of a member's role: a clock, an edge that is mostly
 //! there, and a list of what the machine has done.
 
-use crate::host::{Context, Member};
+use crate::host::{ConnState, Context, Hosted, Member, MemberEvent, MemberHost};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::{ConnKey, ConnRecord, Message};
+use holdfast_wire::packet::TcpSegment;
 use holdfast_wire::seq::SeqNo;
 
 /// Time between two heartbeats of the tests.
@@ -20,6 +21,8 @@ pub struct Bench {
     pub edge: Vec<Message<'static>>,
     /// Whether nothing is heard of the edge.
     pub mute: bool,
+    /// Whether there is no channel to the edge.
+    pub is_cut: bool,
     /// What the other member says in the next turn, beside its heartbeats.
     pub peer: Vec<Message<'static>>,
 }
@@ -29,7 +32,8 @@ impl Bench {
         let mut member = Member::new("demo", me, other, PERIOD, Nanos(0));
         member.epoch = EPOCH;
         let now = Nanos::from_ms(1);
-        Self { now, member, lines: Vec::new(), edge: Vec::new(), mute: false, peer: Vec::new() }
+        let (edge, peer) = (Vec::new(), Vec::new());
+        Self { now, member, lines: Vec::new(), edge, mute: false, is_cut: false, peer }
     }
 
     pub fn note(&mut self, line: impl Into<String>) {
@@ -65,10 +69,53 @@ impl Context for Bench {
         false
     }
     fn is_edge_open(&self) -> bool {
-        true
+        !self.is_cut
     }
     fn tell_edge(&mut self, message: &Message<'_>) {
         self.note(format!("to the edge: {message:?}"));
+    }
+}
+
+/// The host of a member that has nobody but its edge.
+pub struct Lone {
+    pub bench: Bench,
+    /// What the kernel says of connections; `None`: it does not answer.
+    pub states: Option<Vec<ConnState>>,
+    pub has_ended: bool,
+}
+
+impl Lone {
+    pub fn new(me: &str, other: &str) -> Self {
+        Self { bench: Bench::new(me, other), states: None, has_ended: false }
+    }
+}
+
+impl Hosted for Lone {
+    type Context = Bench;
+    fn context(&self) -> &Bench {
+        &self.bench
+    }
+    fn context_mut(&mut self) -> &mut Bench {
+        &mut self.bench
+    }
+}
+
+impl MemberHost for Lone {
+    fn has_server_ended(&mut self) -> bool {
+        self.has_ended
+    }
+    fn kill_server(&mut self) {
+        self.bench.note("kill");
+    }
+    fn states(&mut self, _: &[ConnKey]) -> Option<Vec<ConnState>> {
+        self.states.clone()
+    }
+    fn send_segment(&mut self, _: &TcpSegment<'_>) {}
+    fn stand_by(&mut self) {
+        self.bench.note("refuses who comes");
+    }
+    fn show(&mut self, news: MemberEvent<'_>) {
+        self.bench.note(format!("shows {}", name(&news)));
     }
 }
 

@@ -419,3 +419,6 @@ pub(crate) fn speak_alone<H: MemberHost>(stop: bool, host: &mut H) -> Option<End
 pub fn turn_found(stop: bool, host: &mut impl MemberHost) -> Turn {
     stand_alone(stop, host).map_or_else(|| Turn::after(IDLE_LOOK, host.now()), Turn::End)
 }
+
+#[cfg(test)]
+mod tests;

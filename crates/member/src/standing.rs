@@ -131,12 +131,6 @@ impl Standing {
         new
     }
 
-    /// The last epoch that the edge told of.
-    #[must_use]
-    pub fn heard(&self) -> Option<&CurrentMember> {
-        self.heard.as_ref()
-    }
-
     /// The other member, if it speaks in a newer epoch than `ours`.
     #[must_use]
     pub fn replaced_by(&self, ours: u64) -> Option<&CurrentMember> {
@@ -304,6 +298,7 @@ impl Ask {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Lone;
 
     const PERIOD: Nanos = Nanos::from_ms(10);
 
@@ -429,5 +424,69 @@ mod tests {
             ask.handle_timeout(Nanos::from_ms(ms), ms > 50, &mut |_| count += 1);
         }
         assert_eq!(count, 10);
+    }
+
+    /// A member `b` that has just begun to ask, and what it is asked on: it may be the first after
+    /// a second.
+    fn begun(preferred: bool) -> (Ask, Lone) {
+        let mut host = Lone::new("b", "a");
+        host.bench.member.alone_after = Nanos::from_ms(1000);
+        (Ask::new("b", "a", preferred, host.bench.now), host)
+    }
+
+    /// Takes a turn at `ms`, in which the edge says this; tells what was said to it, too.
+    fn turn_at(
+        (ask, host): &mut (Ask, Lone),
+        ms: u64,
+        says: Message<'static>,
+    ) -> (Turn, Vec<String>) {
+        host.bench.now = Nanos::from_ms(ms);
+        host.bench.edge.push(says);
+        (ask.turn(false, host), host.bench.take())
+    }
+
+    #[test]
+    fn a_member_goes_on_asking_until_it_has_its_place() {
+        let mut asks = begun(false);
+        let until = |ms: u64| Turn::Until(Nanos::from_ms(ms));
+        let asked = vec!["to the edge: Ask".to_owned()];
+        let nobody = Message::Epoch { epoch: 4, current: "" };
+        assert_eq!(turn_at(&mut asks, 1, Message::Ask), (until(101), asked.clone()));
+        assert_eq!(turn_at(&mut asks, 50, Message::Ask), (until(101), vec![]), "too soon");
+        assert_eq!(turn_at(&mut asks, 96, Message::Ask), (until(106), vec![]), "no busy waiting");
+        assert_eq!(turn_at(&mut asks, 101, Message::Ask), (until(201), asked.clone()));
+        assert_eq!(turn_at(&mut asks, 1000, nobody.clone()), (until(1100), asked));
+        let may = vec!["to the edge: Promote { epoch: 5 }".to_owned()];
+        assert_eq!(turn_at(&mut asks, 1001, nobody), (until(1100), may), "it has waited enough");
+        let place = Turn::End(End::Placed(Place::Primary { epoch: 5 }));
+        let granted = Message::Granted { epoch: 5 };
+        assert_eq!(turn_at(&mut asks, 1100, granted), (place, vec![]), "and asks no more");
+        assert_eq!(asks.0.turn(true, &mut asks.1), Turn::End(End::Stopped));
+    }
+
+    #[test]
+    fn the_preferred_member_waits_for_nobody() {
+        let mut asks = begun(true);
+        let (_, said) = turn_at(&mut asks, 1, Message::Epoch { epoch: 0, current: "" });
+        assert_eq!(said, ["to the edge: Promote { epoch: 1 }", "to the edge: Ask"]);
+    }
+
+    #[test]
+    fn who_has_no_channel_looks_for_one_soon() {
+        let mut asks = begun(false);
+        asks.1.bench.is_cut = true;
+        let soon = Turn::Until(Nanos::from_ms(60));
+        assert_eq!(turn_at(&mut asks, 50, Message::Ask), (soon, vec![]));
+        asks.1.bench.is_cut = false;
+        let (_, said) = turn_at(&mut asks, 60, Message::Ask);
+        assert_eq!(said, ["to the edge: Ask"], "the first time that it can");
+    }
+
+    #[test]
+    fn a_refusal_is_told_once() {
+        let mut asks = begun(true);
+        turn_at(&mut asks, 1, Message::Refused { reason: "a is in step", again: true });
+        assert_eq!(asks.0.take_refused().as_deref(), Some("a is in step"));
+        assert_eq!(asks.0.take_refused(), None);
     }
 }

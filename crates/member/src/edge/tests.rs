@@ -1,10 +1,22 @@
 use super::*;
 use crate::timing::edge::TAP_LINGER;
+use holdfast_wire::seq::SeqNo;
+
+mod words;
 
 const PERIOD: Nanos = Nanos::from_ms(10);
 const GROUP: &str = "demo";
 const A: usize = 0;
 const B: usize = 1;
+const KEY: ConnKey = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
+const FLOW: FlowBounds = FlowBounds {
+    key: KEY,
+    iss: None,
+    seq_end: SeqNo(1),
+    right_edge: SeqNo(2),
+    tsval: 3,
+    client_ack: SeqNo(4),
+};
 
 /// A test's host, which notes what the machine does.
 #[derive(Default)]
@@ -14,10 +26,17 @@ struct Book {
     notes: Vec<String>,
     writes: u64,
     ages: u64,
-    silent: Vec<ConnKey>,
     refuses: bool,
     taps: [bool; 2],
     caches: bool,
+    /// Flows whose bounds the edge has seen; `None`: they cannot be read.
+    flows: Option<usize>,
+    /// Length of every message with bounds, and whether it is the last one.
+    bounds: Vec<(usize, bool)>,
+    /// Flows of which nothing was heard for long.
+    quiet: Vec<ConnKey>,
+    /// Whether somebody could be asked about them.
+    can_ask: bool,
 }
 
 impl EdgeHost for Book {
@@ -29,6 +48,9 @@ impl EdgeHost for Book {
             let name = format!("{message:?}");
             let name = name.split([' ', '{']).next().unwrap_or_default();
             self.lines.push(format!("to {member}: {name}"));
+        }
+        if let Message::Bounds { flows, last } = message {
+            self.bounds.push((flows.len(), *last));
         }
     }
     fn close(&mut self, member: usize) {
@@ -50,7 +72,8 @@ impl EdgeHost for Book {
         self.writes
     }
     fn bounds(&mut self) -> Result<Vec<FlowBounds>, String> {
-        Ok(Vec::new())
+        let flows = self.flows.ok_or("no memory")?;
+        Ok(vec![FLOW; flows])
     }
     fn set_cache(&mut self, member: usize, on: bool) {
         if std::mem::replace(&mut self.caches, on) != on {
@@ -61,9 +84,10 @@ impl EdgeHost for Book {
     fn resend(&mut self, member: usize) {
         self.lines.push(format!("resend {member}"));
     }
-    fn age_flows(&mut self, _now: Nanos, _can_ask: bool) -> Vec<ConnKey> {
+    fn age_flows(&mut self, _now: Nanos, can_ask: bool) -> Vec<ConnKey> {
         self.ages += 1;
-        std::mem::take(&mut self.silent)
+        self.can_ask = can_ask;
+        self.quiet.clone()
     }
     fn forget_flows(&mut self, keys: &[ConnKey]) {
         self.lines.push(format!("forget {}", keys.len()));
@@ -87,7 +111,7 @@ impl Bed {
         let members = &["a", "b"];
         let setup = Setup { group: GROUP, members, first: "a", period: PERIOD };
         let machine = EdgeMachine::new(&setup, disk, Nanos(0)).expect("a machine");
-        let mut bed = Self { machine, book: Book::default() };
+        let mut bed = Self { machine, book: Book { flows: Some(0), ..Book::default() } };
         bed.machine.handle_start(fence, &mut bed.book).expect("a start");
         bed
     }
@@ -451,7 +475,7 @@ fn a_backup_of_this_epoch_is_waited_for_until_it_says_whether_it_is_in_step() {
 fn all_that_are_asked_about_fit_into_a_message() {
     let mut bed = Bed::pair();
     let key = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
-    bed.book.silent = vec![key; KEYS_MAX];
+    bed.book.quiet = vec![key; KEYS_MAX];
     bed.pass(100, &[A, B], false);
     assert_eq!(bed.take(), ["to 0: AreAlive"]);
 }
@@ -468,9 +492,8 @@ fn flows_are_looked_through_now_and_then() {
 #[test]
 fn only_who_is_current_knows_which_clients_vanished() {
     let mut bed = Bed::pair();
-    let key = ConnKey { server: [1; 16], server_port: 1, client: [2; 16], client_port: 2 };
     for (index, epoch, lines) in [(B, 1, 0), (A, 0, 0), (A, 1, 1)] {
-        bed.says(index, MemberRequest::NotAlive { epoch, keys: vec![key] });
+        bed.says(index, MemberRequest::NotAlive { epoch, keys: vec![KEY] });
         assert_eq!(bed.take().len(), lines, "{index} {epoch}");
     }
 }

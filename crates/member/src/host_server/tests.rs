@@ -262,3 +262,19 @@ fn a_kernel_that_does_not_say_who_listens_changes_nothing() {
     assert_eq!((bed.said().len(), bed.machine.announced()), (0, &[service(80)][..]));
     assert!(bed.looks().len() > 20);
 }
+
+#[test]
+fn it_shows_what_it_lacks() {
+    let mut bed = Bed::new();
+    let shown = |bed: &Bed, is_connected| {
+        let Shown { protection, reason, .. } = bed.machine.shown(is_connected);
+        (protection, reason)
+    };
+    let nobody = "no server listens at an address of the group".to_owned();
+    assert_eq!(shown(&bed, true), (Protection::Waiting, nobody));
+    bed.bench.sockets = Some(vec![service(80)]);
+    bed.run_until(200);
+    assert_eq!(shown(&bed, true), (Protection::Protected, String::new()));
+    let edge = "the edge does not answer".to_owned();
+    assert_eq!(shown(&bed, false), (Protection::Waiting, edge));
+}

@@ -125,3 +125,42 @@ impl Link {
         (verdicts.beat, news)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::standing::hello;
+
+    #[test]
+    fn a_hello_fits_only_if_release_group_and_host_server_do() {
+        let said = |versions: (u32, u32), group, name| {
+            let mut hello = hello(group, name, (0, false), Vec::new());
+            if let Message::Hello { version, log_version, .. } = &mut hello {
+                (*version, *log_version) = versions;
+            }
+            Word::of(hello, "web", "a")
+        };
+        let release = (VERSION, LOG_VERSION);
+        for (word, fits) in [
+            (said(release, "web", "a"), true),
+            (said((VERSION + 1, LOG_VERSION), "web", "a"), false),
+            (said((VERSION, LOG_VERSION + 1), "web", "a"), false),
+            (said(release, "mail", "a"), false),
+            (said(release, "web", "b"), false),
+        ] {
+            assert_eq!(word, Word::Hello { fits });
+        }
+    }
+
+    #[test]
+    fn what_host_servers_say_is_told_apart() {
+        let of = |message| Word::of(message, "web", "a");
+        assert_eq!(of(Message::Beat { number: 1, echo: 0, executed: 0 }), Word::Beat);
+        let services = vec![Offer { address: [3; 16], port: 80, udp: true }];
+        let said = Said { weight: 7, layer2: true, tunnels: vec![[4; 16]], services };
+        let Said { weight, layer2, tunnels, services } = said.clone();
+        let announce = Message::Announce { weight, layer2, tunnels, services };
+        assert_eq!(of(announce), Word::Announce(said));
+        assert_eq!(of(Message::Ask), Word::Nonsense);
+    }
+}

@@ -247,6 +247,7 @@ mod tests {
         assert!(roster.set_alive(0, false));
         assert!(!roster.set_alive(0, false));
         assert_eq!(members(&mut roster), [(80, vec![1])]);
+        assert_eq!((roster.condition(0).name(), roster.condition(1).name()), ("dead", "up"));
         assert!(roster.set_draining(1, true));
         assert_eq!(members(&mut roster), [(80, vec![])]);
         assert!(roster.announce(0, said(0, &[80])), "it is back");

@@ -452,3 +452,25 @@ fn what_it_shows_is_what_it_has_done() {
     bed.turn();
     assert_eq!(bed.machine.shown().reason, "nobody serves 10.9.0.100:80");
 }
+
+#[test]
+fn it_is_due_for_whatever_comes_first() {
+    let mut bed = Bed::new(&[], vec![placed(0, "a", 2, State::Up)]);
+    let due = |bed: &Bed| (bed.machine.next_deadline().as_ms(), bed.machine.is_settled());
+    assert_eq!(due(&bed), (1000, false), "the tick");
+    for ms in [1100, 2200] {
+        bed.now = Nanos::from_ms(ms);
+        bed.turn();
+    }
+    assert_eq!(due(&bed), (3000, false), "no more is waited for the host server");
+    bed.now = Nanos::from_ms(2999);
+    bed.turn();
+    assert_eq!(due(&bed), (3000, false), "not yet");
+    bed.now = Nanos::from_ms(3000);
+    bed.turn();
+    assert_eq!(due(&bed), (3200, true));
+    bed.open("b");
+    assert_eq!(due(&bed), (3000, true), "a heartbeat");
+    assert_eq!(bed.machine.due(Nanos::from_ms(2999)), [0; 0]);
+    assert_eq!(bed.machine.due(bed.now), [0]);
+}

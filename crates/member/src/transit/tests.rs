@@ -414,3 +414,35 @@ fn round_trips_tell_of_the_queue_in_front_of_a_string() {
     assert_eq!(bed.near().machine.queue_bytes(&[0]), Some(0.005 * 12_500_000.0));
     assert_eq!(bed.near().machine.queue_bytes(&[0]), None);
 }
+
+#[test]
+fn it_shows_what_is_left_and_what_to_do() {
+    let shown = |bed: &mut Bed| {
+        let Shown { protection, reason, remedy } = bed.near().machine.shown();
+        (protection, reason, remedy)
+    };
+    let line =
+        |protection, reason: &str, remedy: &str| (protection, reason.to_owned(), remedy.to_owned());
+    let mut bed = Bed::new(Mode::ActiveActive);
+    assert_eq!(shown(&mut bed), line(Protection::Protected, "", ""));
+    bed.cut(0, true);
+    bed.run(200);
+    let one = "only one string is left; dead: upper";
+    let remedy = "repair the dead strings";
+    assert_eq!(shown(&mut bed), line(Protection::Unprotected, one, remedy));
+    bed.cut(0, false);
+    bed.run(300);
+    bed.edges[1].is_dead = true;
+    bed.run(300);
+    let silent = "nothing is heard from the far edge; flows stay where they are";
+    let start = "start holdfast on the far edge, or look at the strings";
+    assert_eq!(shown(&mut bed), line(Protection::Waiting, silent, start));
+    let Edge { machine, book, .. } = bed.near();
+    let Ok(_epoch) = machine.handle_hand(true, book);
+    let closed = "the edge was closed by hand";
+    let open = "holdfast edge unfence --config FILE --role ROLE";
+    assert_eq!(shown(&mut bed), line(Protection::Fenced, closed, open), "whatever else is so");
+    *bed.near() = edge(0, Mode::ActiveActive);
+    let none = line(Protection::Waiting, "no string is left", "look at the strings");
+    assert_eq!(shown(&mut bed), none);
+}
