@@ -232,6 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_makes_no_sense_is_named() {
+        let text = block(7, "alpha").to_string();
+        for (from, to, line) in [
+            ("epoch 7", "epoch x", 2),
+            ("epoch 7", "epoch7", 2),
+            ("current alpha", "current al pha", 3),
+            ("current alpha", "current ", 3),
+            ("fenced no", "fenced maybe", 4),
+            ("number 3", "number -3", 5),
+            ("check ", "cheque ", 6),
+        ] {
+            let edited = text.replace(from, to);
+            assert_eq!(StateBlock::parse(edited.as_bytes()), Err(StateError::Line(line)), "{to}");
+        }
+    }
+
+    #[test]
     fn a_file_of_the_release_before_is_understood() {
         let body = "holdfast-edge-state 1\nepoch 7\ncurrent alpha\n";
         let text = format!("{body}check {:016x}\n", fnv1a(body.as_bytes()));

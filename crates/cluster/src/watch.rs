@@ -386,4 +386,27 @@ mod tests {
             assert_eq!(watch.verdict(at), None, "{ms} ms");
         }
     }
+
+    #[test]
+    fn a_watch_counts_what_befell_this_host() {
+        let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
+        for ms in 0..200 {
+            let at = Nanos::from_ms(ms);
+            watch.handle_edge(at);
+            watch.handle_received(at);
+            watch.handle_timeout(at);
+        }
+        assert_eq!((watch.deafened(), watch.overslept()), (0, 0));
+        // It sleeps, and hears nobody meanwhile.
+        watch.handle_timeout(Nanos::from_ms(400));
+        watch.handle_edge(Nanos::from_ms(400));
+        assert_eq!((watch.deafened(), watch.overslept()), (1, 1));
+        // It is awake, and hears nobody, twice.
+        for ms in 401..600 {
+            watch.handle_timeout(Nanos::from_ms(ms));
+        }
+        watch.handle_edge(Nanos::from_ms(500));
+        watch.handle_edge(Nanos::from_ms(600));
+        assert_eq!((watch.deafened(), watch.overslept()), (3, 1));
+    }
 }

@@ -209,4 +209,13 @@ mod tests {
         // One chunk of the old size stays.
         assert_eq!(large, 3 * (CHUNK_BYTES / 1500));
     }
+
+    #[test]
+    fn a_packet_takes_the_smallest_slot_that_holds_it() {
+        for (index, size) in SIZES.into_iter().enumerate() {
+            assert_eq!(Slabs::footprint(size), Some(size));
+            assert_eq!(Slabs::footprint(size + 1), SIZES.get(index + 1).copied());
+        }
+        assert_eq!(Slabs::footprint(0), Some(SIZES[0]));
+    }
 }

@@ -112,4 +112,10 @@ mod tests {
             "as it was before there were others"
         );
     }
+
+    #[test]
+    fn each_mode_has_its_word() {
+        let words = ["commit", "prs", "pr", "immediate"];
+        assert_eq!(Buffering::ALL.map(Buffering::word), words);
+    }
 }

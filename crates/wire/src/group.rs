@@ -216,4 +216,45 @@ mod tests {
         assert_eq!(GROUP.sleepers.0.load(Relaxed), 1 << 6);
         assert_eq!([5, 6].map(|it| GROUP.owners[it].load(Relaxed)), [0, PLACE as u32]);
     }
+
+    /// A server's memory begins with zeros, too.
+    #[test]
+    fn a_group_that_has_not_begun_is_all_zero() {
+        // It is too large for a thread's usual stack.
+        let look = || {
+            let group = Group::new();
+            let Process { pid, first, threads, at_end, control } = &group.processes[7];
+            let token = &group.token;
+            let words = [
+                &group.lock.0,
+                &group.last.0,
+                &group.last_conn,
+                &group.last_thread,
+                &group.turns[1],
+                &group.owners[3],
+                &group.sent[4],
+                &group.early[5],
+                first,
+                threads,
+                at_end,
+                &token.word.0,
+                &token.last,
+                &token.passes,
+            ];
+            assert_eq!(words.map(|word| word.load(Relaxed)), [0; 14]);
+            let positions = [
+                &group.sleepers.0,
+                &group.dirty.0,
+                &group.kicked_at.0,
+                &group.slowed_at.0,
+                control,
+                &token.task,
+            ];
+            assert_eq!(positions.map(|word| word.load(Relaxed)), [0; 6]);
+            let clocks = [&group.latest[2], &group.offsets[2]];
+            assert_eq!((clocks.map(|it| it.load(Relaxed)), pid.load(Relaxed)), ([0; 2], 0));
+        };
+        let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(look);
+        thread.expect("a thread").join().expect("all is zero");
+    }
 }

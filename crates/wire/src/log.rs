@@ -264,4 +264,29 @@ mod tests {
             assert_eq!(read(beyond, Op::Read), Err(LogError::TooLong(beyond as u32)));
         }
     }
+
+    #[test]
+    fn every_operation_is_found_by_its_number_and_has_its_name() {
+        for (number, op) in Op::ALL.iter().enumerate() {
+            assert_eq!(Op::from_u8(number as u8), Some(*op));
+            assert_eq!((*op as usize, op.name()), (number, &format!("{op:?}")[..]));
+        }
+        assert_eq!(Op::from_u8(Op::ALL.len() as u8), None);
+    }
+
+    #[test]
+    fn a_log_that_is_refused_says_why() {
+        let beyond = Op::ALL.len() as u8;
+        let header = Header { op: beyond, ..Header::default() };
+        assert_eq!(read_header(header.as_bytes()), Err(LogError::UnknownOp(beyond)));
+        let short = &header.as_bytes()[..HEADER_LEN - 1];
+        assert_eq!(read_header(short), Err(LogError::Truncated));
+        for (error, words) in [
+            (LogError::Truncated, "inside a record"),
+            (LogError::TooLong(77), "of 77 bytes"),
+            (LogError::UnknownOp(200), "operation 200"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

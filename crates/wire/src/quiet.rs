@@ -189,6 +189,7 @@ pub fn resume(state: u32, condition: u64, gate: u64, at: &Stopped) -> Option<Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
 
     const GATE: u64 = 0x7000;
     const SYS_READ: i64 = 0;
@@ -238,5 +239,21 @@ mod tests {
         assert_eq!(of(futex(-512, 0x9000, 6)), None, "nothing that we know");
         assert_eq!(of(futex(0, condition + 40, 9)), None, "it was woken");
         assert_eq!(of(at(1, -1, -512)), None, "it is about to sleep");
+    }
+
+    #[test]
+    fn a_shim_that_has_not_begun_does_nothing_and_has_no_threads() {
+        // It is too large for a thread's usual stack.
+        let look = || {
+            let ShimState { mode, threads_len, threads_lost, gate, threads } = ShimState::new();
+            assert_eq!(mode.into_inner(), shim_mode::PASS);
+            assert_eq!((threads_len.into_inner(), threads_lost.into_inner()), (0, 0));
+            assert_eq!(gate.into_inner(), 0);
+            let Thread { tid, state, condition } = &threads[1];
+            assert_eq!((tid.load(Relaxed), state.load(Relaxed)), (0, state::OUTSIDE));
+            assert_eq!(condition.load(Relaxed), 0);
+        };
+        let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(look);
+        thread.expect("a thread").join().expect("nothing has begun");
     }
 }

@@ -263,4 +263,11 @@ mod tests {
         assert_eq!((TABLE_BYTES, GROUP_OFFSET), (2 << 20, (2 << 20) + 4096));
         assert!(RING_OFFSET > GROUP_OFFSET && RING_OFFSET.is_multiple_of(4096));
     }
+
+    #[test]
+    fn a_server_without_a_log_is_alone() {
+        use mode::{BROKEN, DIVERGED, DRAIN, LIVE, OFF, PARKED, RECORD, REPLAY, SOLO, is_alone};
+        assert!([LIVE, OFF, SOLO].into_iter().all(is_alone));
+        assert!(![RECORD, REPLAY, DRAIN, PARKED, DIVERGED, BROKEN].into_iter().any(is_alone));
+    }
 }

@@ -18,6 +18,7 @@ struct Book {
     ring: VecDeque<(u32, Passing, bool)>,
     copying: bool,
     holds: bool,
+    lost: u64,
     sent: Vec<String>,
 }
 
@@ -51,6 +52,9 @@ impl HalrHost for Book {
         assert_eq!(at_most_ns, 10 * MS, "a daemon that dies holds nothing for longer");
         self.holds = true;
         true
+    }
+    fn lost(&mut self) -> u64 {
+        self.lost
     }
     fn release(&mut self) {
         self.holds = false;
@@ -357,4 +361,38 @@ fn the_cache_keeps_within_its_memory() {
     few.cache.flows_max = 10;
     let notes = 10 * 3 * Recovery::<u64, crate::Slabs>::packet_overhead_bytes() as u64;
     assert_eq!(few.slabs_bytes(), few.cache.bytes_max - notes);
+}
+
+/// The connection would be with another host server than the one that has answered.
+#[test]
+fn in_front_of_host_servers_nothing_is_resent_that_may_have_been_answered() {
+    let shipped = HalrConfig::shipped(Keeps::Syns, false, &LIMITS);
+    let spread = HalrConfig::in_front_of_host_servers(Keeps::Syns, false, &LIMITS);
+    for (config, kept) in [(shipped, 1), (spread, 0)] {
+        let mut bed = Bed::new(config);
+        bed.suspect();
+        let syn = |key| (key, Passing { is_syn: true, end: SeqNo(1001), ..data(1000) });
+        let pass = |bed: &mut Bed, (key, syn)| {
+            bed.pass(key, syn);
+            bed.halr.handle_copies(bed.now, &mut bed.book);
+        };
+        pass(&mut bed, syn(1));
+        assert_eq!(bed.halr.cache().flows(), 1, "nothing was lost");
+        bed.book.lost = 3;
+        bed.halr.handle_copies(bed.now, &mut bed.book);
+        assert_eq!(bed.halr.cache().flows(), kept);
+        pass(&mut bed, syn(2));
+        assert_eq!(bed.halr.cache().flows(), kept + 1, "no more was lost");
+    }
+    assert_eq!(spread.cache, shipped.cache);
+}
+
+#[test]
+fn a_flow_that_has_ended_is_not_resent() {
+    let mut bed = Bed::shipped(Keeps::Head);
+    bed.suspect();
+    [1, 2].into_iter().for_each(|key| bed.pass(key, data(1000)));
+    bed.halr.handle_copies(bed.now, &mut bed.book);
+    bed.halr.forget(1);
+    assert_eq!((bed.restore(), words(&bed.turn(1))), (1, vec![(0, "2:1000")]));
 }

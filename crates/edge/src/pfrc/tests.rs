@@ -298,3 +298,63 @@ fn no_right_edge_moves_left_through_failures_and_repairs() {
     }
     assert!(controller.counts().capped > 1000, "{:?}", controller.counts());
 }
+
+#[test]
+fn the_shipped_controller_is_that_of_the_groups_file() {
+    let settings = PfrcSettings {
+        interval_ns: 1_000,
+        rtt_ns: 2_000,
+        utilization_percent: 90,
+        window_min_bytes: 4_000,
+    };
+    let shipped = PfrcConfig {
+        capacity_bytes_per_s: 0,
+        interval_ns: 1_000,
+        rtt_ns: 2_000,
+        alpha: 0.25,
+        utilization: 0.9,
+        law: Law::Shipped { beta: 0.25 },
+        window_min_bytes: 4_000,
+        right_edge: RightEdge::Keeps,
+        flows_max: 7,
+    };
+    assert_eq!(PfrcConfig::shipped(&settings, 7), shipped);
+}
+
+#[test]
+fn an_interval_counts_only_when_it_has_ended() {
+    let mut control = WindowControl::new(CONFIG);
+    let much = Measurement { bytes: 1 << 30, flows: 20, ..Measurement::default() };
+    control.handle_interval(1_000_000_000, much);
+    assert_eq!((control.is_on(), control.window_bytes()), (false, None), "none has begun");
+    control.start(0, 20);
+    let before = control.window_bytes();
+    control.handle_interval(CONFIG.interval_ns - 1, much);
+    assert_eq!(control.window_bytes(), before);
+    assert_eq!(control.poll_timeout(), Some(CONFIG.interval_ns));
+    control.handle_interval(CONFIG.interval_ns, much);
+    assert!(control.window_bytes() < before);
+    assert_eq!(control.poll_timeout(), Some(2 * CONFIG.interval_ns));
+}
+
+#[test]
+fn a_controller_is_on_from_the_failure_to_the_repair() {
+    let mut controller = Controller::new(CONFIG);
+    assert!(!controller.pfrc.is_on());
+    controller.handle_failure(0);
+    assert!(controller.pfrc.is_on());
+    controller.handle_repair();
+    assert!(!controller.pfrc.is_on());
+}
+
+#[test]
+fn who_has_ended_is_known_no_more() {
+    let mut controller = controller(PfrcConfig { flows_max: 2, ..CONFIG }, 2);
+    controller.flows.forget(1);
+    assert_eq!((controller.flows.len(), controller.flows.is_empty()), (1, false));
+    assert_eq!(controller.handle_ack(1, SeqNo(0), 9_000_000), 9_000_000, "a stranger");
+    controller.handle_data(7, 1500);
+    assert_eq!(controller.counts().refused, 0, "there is room again");
+    [0, 7].into_iter().for_each(|key| controller.flows.forget(key));
+    assert!(controller.flows.is_empty());
+}

@@ -1,3 +1,5 @@
+mod gone;
+
 use super::*;
 use crate::{Slabs, pool::NONE};
 use Direction::{IntoCluster, OutOfCluster};

@@ -273,3 +273,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_string_is_called_by_what_is_known_of_it() {
+    let mut strings = machine(Mode::ActiveActive, &[MBIT; 3]);
+    let words = |strings: &Strings| [0, 1, 2].map(|string| strings.word(string));
+    assert_eq!(words(&strings), ["alive"; 3]);
+    strings.handle_suspected(0);
+    strings.handle_beat(1, 0b100, false);
+    assert_eq!(words(&strings), ["suspected", "alive", "unheard"]);
+    // What is dead here is so whatever the other edge hears.
+    let mut strings = machine(Mode::ActiveBackup, &[MBIT, MBIT]);
+    strings.handle_silent(0);
+    strings.handle_suspected(1);
+    strings.handle_silent(1);
+    assert_eq!([0, 1].map(|string| strings.word(string)), ["dead", "silent"]);
+}

@@ -1,6 +1,7 @@
 mod contradicted;
 mod joins;
 mod limited;
+mod refused;
 mod unread;
 mod written;
 

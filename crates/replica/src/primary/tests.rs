@@ -408,6 +408,60 @@ fn a_log_that_makes_no_sense_ends_protection() {
     assert_eq!(notes.take(), [Effect::Broken]);
 }
 
+/// The ring may have been overwritten, or its memory be gone.
+#[test]
+fn a_log_that_cannot_be_read_any_more_ends_protection() {
+    let asked = |keep: usize| {
+        let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+        notes.append(Op::Read, 1, TAPPED, 2, b"hi");
+        notes.feed(&mut primary, 0);
+        notes.take();
+        notes.log.truncate(keep);
+        let need = Message::Need { frame: 1, index: 0 };
+        primary.handle_message(Nanos(0), &need, &mut notes);
+        (notes.take(), primary.counters().repairs)
+    };
+    let payload = Effect::Payload(1, 0, b"hi".to_vec());
+    assert_eq!(asked(HEADER_LEN + 2), (vec![payload], 1));
+    assert_eq!(asked(HEADER_LEN + 1), (vec![Effect::Broken], 0));
+    assert_eq!(asked(HEADER_LEN - 1), (vec![Effect::Broken], 0));
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for _ in 0..=FRAMES_UNCONFIRMED_MAX {
+        let from = notes.log.len();
+        notes.append(Op::Result, 0, 0, 1, b"");
+        notes.feed(&mut primary, from);
+    }
+    notes.take();
+    notes.log.truncate(HEADER_LEN * FRAMES_UNCONFIRMED_MAX);
+    primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::Stable(32), Effect::Broken]);
+}
+
+#[test]
+fn who_ends_its_sending_side_may_say_so_once_that_is_stable() {
+    for (how, may) in [(0, false), (1, true), (2, true), (3, false)] {
+        let (mut primary, mut notes) = accepted(1000);
+        notes.append(Op::Shutdown, 1, 0, how, b"");
+        notes.feed(&mut primary, 0);
+        assert!(!notes.take().contains(&Effect::AllowFin(9)), "not before");
+        primary.handle_message(Nanos(0), &Message::FrameOk { number: 1 }, &mut notes);
+        assert_eq!(notes.take().contains(&Effect::AllowFin(9)), may, "{how}");
+    }
+}
+
+#[test]
+fn a_new_life_of_a_tuple_ends_the_one_that_was_accepted() {
+    for accepts in [true, false] {
+        let (mut primary, mut notes) = accepted(1000);
+        if accepts {
+            notes.feed(&mut primary, 0);
+        }
+        primary.handle_synack(Nanos(0), ConnId(10), 901, record(1000), &mut notes);
+        let known = [9, 10].map(|id| primary.conns.contains_key(&ConnId(id)));
+        assert_eq!(known, [!accepts, true]);
+    }
+}
+
 proptest! {
     #[test]
     fn arbitrary_logs_and_messages_never_panic(

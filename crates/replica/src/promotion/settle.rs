@@ -333,3 +333,25 @@ impl ManifestConn {
         !self.open || self.shut & 1 != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_named_with_the_reason() {
+        let key = ConnKey { server: [1; 16], server_port: 80, client: [2; 16], client_port: 7 };
+        for (why, words) in [
+            (Why::Finished, "both directions had ended"),
+            (Why::ClientReset, "gave up before"),
+            (Why::NotInManifest, "no descriptor of it"),
+            (Why::OutputNotRetained, "sent before this member was there"),
+            (Why::InputNotHeld, "never came here"),
+            (Why::NeverWritten, "what was never sent"),
+            (Why::BeyondLog, "more than the log"),
+        ] {
+            let told = Discarded { conn: ConnId(1), key, accept: None, why }.to_string();
+            assert!(told.starts_with(&format!("{key}: ")) && told.contains(words), "{told}");
+        }
+    }
+}

@@ -396,3 +396,55 @@ fn agrees_with_etherparse(bytes: &[u8], packet: &TcpPacket<'_>) {
     let verified = TcpPacket::parse(bytes, Checksum::Verify).is_ok();
     assert_eq!(verified, right.is_ok_and(|right| right == sum));
 }
+
+#[test]
+fn a_refusal_says_what_is_wrong() {
+    for (error, words) in [
+        (PacketError::Truncated, "shorter than its headers"),
+        (PacketError::Version, "neither IPv4 nor IPv6"),
+        (PacketError::HeaderLength, "below 20 bytes"),
+        (PacketError::Fragment, "IP fragment"),
+        (PacketError::Protocol(17), "IP protocol 17"),
+        (PacketError::MappedAddress, "IPv4-mapped"),
+        (PacketError::DataOffset, "data offset"),
+        (PacketError::HeaderChecksum, "IPv4 header checksum"),
+        (PacketError::Checksum, "TCP checksum"),
+        (PacketError::TooLong, "payload longer"),
+    ] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn no_packet_has_ends_of_two_versions() {
+    for swapped in [false, true] {
+        let mut key = key_v4();
+        key.client = [7; 16];
+        if swapped {
+            std::mem::swap(&mut key.client, &mut key.server);
+        }
+        let (seq, ack, options) = (SeqNo(1), SeqNo(2), TcpOptions::default());
+        let segment = TcpSegment {
+            key,
+            to_client: true,
+            seq,
+            ack,
+            flags: Flags::ACK,
+            window: 50,
+            options,
+            payload: b"hello",
+        };
+        assert_eq!(segment.build(), Err(PacketError::Version));
+    }
+}
+
+#[test]
+fn nothing_is_read_behind_the_end_of_the_options() {
+    let mss = [2, 4, 5, 220];
+    let read = |before: &[u8]| TcpOptions::parse(&[before, &mss].concat());
+    assert_eq!(read(&[1, 1]).mss, Some(1500), "padding");
+    let ended = read(&[1, 0]);
+    assert_eq!((ended.mss, ended.malformed), (None, false));
+    // A kind without its length is no option.
+    assert!(TcpOptions::parse(&[1, 2]).malformed);
+}

@@ -1,3 +1,4 @@
+mod refused;
 mod shared;
 
 use super::*;

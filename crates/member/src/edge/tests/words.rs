@@ -114,13 +114,33 @@ fn a_heartbeat_beside_the_channel_is_a_sign_of_life_as_of_when_it_came() {
     }
     assert!(!bed.take().contains(&"to 1: Reach".to_owned()), "it lives");
     let last = bed.book.now;
-    for _ in 0..100 {
-        // One that has come already is no news.
-        bed.machine.handle_pulse(A, last);
-        bed.pass(1, &[B], false);
-    }
-    assert!(bed.take().contains(&"to 1: Reach".to_owned()));
+    bed.machine.handle_pulse(A, last);
+    bed.pass(25, &[B], false);
+    assert!(bed.machine.is_suspected(A));
+    // One that has come already is no news.
+    bed.machine.handle_pulse(A, last);
+    assert!(bed.machine.is_suspected(A));
+    bed.machine.handle_pulse(A, last.plus(Nanos::from_ms(1)));
+    assert!(!bed.machine.is_suspected(A));
+    bed.pass(100, &[B], false);
+    assert!(bed.take().contains(&"to 1: Reach".to_owned()), "it is gone");
     bed.machine.handle_pulse(7, bed.book.now);
+}
+
+#[test]
+fn heartbeats_beside_the_channel_show_that_this_host_hears() {
+    for is_heard in [true, false] {
+        let mut bed = Bed::pair();
+        for _ in 0..100 {
+            bed.pass(1, &[], false);
+            if is_heard {
+                bed.machine.handle_pulse(B, bed.book.now);
+            }
+        }
+        bed.take();
+        bed.pass(1, &[A, B], false);
+        assert_eq!(bed.machine.deafened(), u64::from(!is_heard));
+    }
 }
 
 /// What is not urgent is put off meanwhile.
@@ -150,4 +170,16 @@ fn an_edge_counts_what_befell_it() {
     bed.book.now = bed.book.now.plus(Nanos::from_ms(200));
     bed.pass(1, &[A, B], false);
     assert_eq!((bed.machine.overslept(), bed.machine.deafened()), (1, 1));
+}
+
+#[test]
+fn whichever_member_was_judged_too_late_counts() {
+    let mut bed = Bed::pair();
+    bed.pass(3, &[A, B], false);
+    // From now on the edge's heartbeats to the two come at different times.
+    bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+    bed.pass(1, &[A], false);
+    bed.book.now = bed.book.now.plus(Nanos::from_ms(17));
+    bed.pass(1, &[A], false);
+    assert_eq!(bed.machine.overslept(), 1, "the other's was late by less than a heartbeat");
 }
