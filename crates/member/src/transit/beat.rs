@@ -250,7 +250,7 @@ mod tests {
             let _lost = near.send(200 * MS, 0, 0);
         }
         let fresh = near.receive(201 * MS, 0, &far.send(7 + 98 * MS, 0, 0)).expect("fresh");
-        assert_eq!(fresh.round_trip_ns, None, "forgotten");
+        assert_eq!((fresh.round_trip_ns, fresh.echoed_ns), (None, None), "forgotten");
     }
 
     #[test]
@@ -278,5 +278,52 @@ mod tests {
         for beat in [recorded, reborn.send(0, 0, 0)] {
             assert_eq!(newborn.lost_by(0, &beat), Err(Reject::Unproven));
         }
+    }
+
+    #[test]
+    fn the_first_heartbeat_may_be_echoed_and_one_that_echoes_none_tells_nothing() {
+        let (mut near, mut far) = edges();
+        assert_eq!(far.receive(0, 0, &near.send(100, 0, 0)), Err(Reject::Unproven));
+        let fresh = near.receive(300, 0, &far.send(0, 0, 0)).expect("fresh");
+        assert_eq!((fresh.echoed_ns, fresh.step), (Some(100), 0));
+        let fresh = near.receive(400, 1, &far.send(0, 1, 0)).expect("fresh");
+        assert_eq!(fresh.echoed_ns, None, "nothing has come to it through this string");
+    }
+
+    /// Nobody would ever be believed again who starts anew.
+    #[test]
+    fn what_was_never_sent_proves_nothing() {
+        let (mut near, mut far) = acquainted(1);
+        let mut lie = far.send(0, 0, 0);
+        lie.echo.number = u64::MAX;
+        assert_eq!(near.lost_by(0, &lie), Ok(0));
+        let mut reborn = Beats::new([1, 0], 33);
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Ok(0));
+    }
+
+    #[test]
+    fn another_lifes_word_on_lost_strings_counts_from_its_first_on() {
+        let (mut near, mut far) = acquainted(1);
+        for _ in 0..20 {
+            assert_eq!(near.lost_by(0, &far.send(0, 0, 0b01)), Ok(0b01));
+        }
+        let mut reborn = Beats::new([1, 0], 33);
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0)), Err(Reject::Unproven));
+        assert_eq!(reborn.lost_by(0, &near.send(0, 0, 0)), Ok(0));
+        assert_eq!(near.lost_by(0, &reborn.send(0, 0, 0b10)), Ok(0b10));
+    }
+
+    #[test]
+    fn what_is_echoed_has_waited_since_it_came() {
+        const US: u64 = 1000;
+        let (mut near, mut far) = edges();
+        assert_eq!(far.receive(1000 * US, 0, &near.send(0, 0, 0)), Err(Reject::Unproven));
+        let back = far.send(1200 * US, 0, 0);
+        assert_eq!(back.waited_us, 200, "whether it was believed or not");
+        near.receive(0, 0, &back).expect("fresh");
+        far.receive(2000 * US, 0, &near.send(0, 0, 0)).expect("fresh");
+        assert_eq!(far.send(2300 * US, 0, 0).waited_us, 300);
     }
 }

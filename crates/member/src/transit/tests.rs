@@ -349,6 +349,7 @@ fn packets_of_flows_keep_a_string_whose_queue_swallows_heartbeats() {
         bed.run(10);
     }
     assert_eq!(bed.usable(), [3, 3]);
+    assert_eq!(bed.noted(), [""; 0], "nor is it suspected");
     bed.run(200);
     assert_eq!(bed.usable(), [2, 2], "and no longer than there are some");
     // Packets do not bring back a string that was declared dead.
@@ -445,4 +446,58 @@ fn it_shows_what_is_left_and_what_to_do() {
     *bed.near() = edge(0, Mode::ActiveActive);
     let none = line(Protection::Waiting, "no string is left", "look at the strings");
     assert_eq!(shown(&mut bed), none);
+}
+
+#[test]
+fn heartbeats_that_are_only_late_lose_nothing() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    // The other edge's daemon has no processor.
+    bed.edges[1].is_dead = true;
+    while bed.near().machine.strings().word(0) != "suspected" {
+        bed.run(1);
+    }
+    bed.edges[1].is_dead = false;
+    bed.run(100);
+    let noted = bed.noted();
+    assert!(noted.contains(&"trust: upper: heard again".to_owned()), "{noted:?}");
+    assert_eq!(bed.near().book.resent, []);
+}
+
+/// They came at any time since they were counted last.
+#[test]
+fn packets_that_came_before_a_string_died_do_not_delay_its_end() {
+    let declared_after = |with_packets: bool| {
+        let mut bed = Bed::new(Mode::ActiveActive);
+        let began = bed.now;
+        bed.cut(0, true);
+        bed.near().book.traffic[0] += u64::from(with_packets);
+        bed.run(200);
+        let lines = &bed.near().book.lines;
+        let declared = lines.iter().find(|it| it.1.starts_with("declare")).expect("declared");
+        declared.0.since(began)
+    };
+    let (without, with) = (declared_after(false), declared_after(true));
+    assert!(with <= without.plus(Nanos::from_ms(5)), "{with:?}, {without:?}");
+}
+
+#[test]
+fn who_stays_silent_when_the_other_strings_are_back_is_dead() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.edges[1].is_dead = true;
+    bed.run(500);
+    bed.cut(0, true);
+    bed.edges[1].is_dead = false;
+    bed.run(300);
+    assert_eq!(bed.usable(), [2, 2]);
+}
+
+#[test]
+fn what_is_due_is_done_at_once() {
+    let mut near = edge(u32::MAX, Mode::ActiveActive);
+    for _ in 0..20 {
+        let due = near.machine.next_deadline();
+        near.book.now = due;
+        let Ok(()) = near.machine.handle_timeout(due, &mut near.book);
+        assert!(near.machine.next_deadline() > due);
+    }
 }
