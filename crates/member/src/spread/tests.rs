@@ -22,6 +22,8 @@ struct Book {
     full: bool,
     ticks: u64,
     ages: u64,
+    /// Number of host servers whose ways were looked for, each time.
+    ways: Vec<usize>,
     lines: Vec<String>,
 }
 
@@ -37,7 +39,9 @@ impl SpreadHost for Book {
     fn close(&mut self, link: usize) {
         self.closed.push(link);
     }
-    fn find_ways(&mut self, _placed: &[Placed]) {}
+    fn find_ways(&mut self, placed: &[Placed]) {
+        self.ways.push(placed.len());
+    }
     fn set_hosts(&mut self, placed: &[Placed]) {
         self.hosts = placed.iter().map(|placed| (placed.slot, placed.state)).collect();
     }
@@ -451,6 +455,51 @@ fn what_it_shows_is_what_it_has_done() {
     bed.say(1, said(3, &[]));
     bed.turn();
     assert_eq!(bed.machine.shown().reason, "nobody serves 10.9.0.100:80");
+}
+
+#[test]
+fn ways_are_looked_for_when_somebody_comes_and_every_second() {
+    let mut bed = Bed::new(&[], Vec::new());
+    assert!(bed.machine.is_settled(), "there is nobody to wait for");
+    bed.join("a", 2, &[80]);
+    bed.join("b", 3, &[80]);
+    assert_eq!(bed.book.ways, [1, 2]);
+    bed.now = Nanos::from_ms(999);
+    bed.turn();
+    assert_eq!((bed.book.ticks, bed.book.ways.len()), (0, 2));
+    bed.now = Nanos::from_ms(1000);
+    bed.turn();
+    assert_eq!((bed.book.ticks, bed.book.ways.len()), (1, 3));
+}
+
+#[test]
+fn a_slot_belongs_to_who_announces_its_tunnel() {
+    let mut found = placed(4, "", 3, State::Up);
+    found.tunnels.push(IpAddr::from([10, 9, 0, 2]));
+    found.layer2 = true;
+    let mut bed = Bed::new(&[], vec![found]);
+    assert_eq!(bed.machine.name_of(4), "a", "the first in the file that has one of them");
+    bed.join("b", 3, &[80]);
+    assert_eq!(bed.machine.placed(), [placed(4, "b", 3, State::Up)]);
+    bed.join("a", 2, &[80]);
+    assert_eq!(bed.machine.placed()[1], placed(0, "a", 2, State::Up));
+}
+
+#[test]
+fn each_channel_begins_with_a_hello() {
+    let mut bed = Bed::serving();
+    assert_eq!(bed.open("a"), 0);
+    assert!(!bed.say(0, Word::Beat));
+    assert_eq!(bed.book.refused, ["it did not say hello first"]);
+}
+
+#[test]
+fn who_is_drained_before_all_are_back_is_so_at_once() {
+    let found = vec![placed(0, "a", 2, State::Up), placed(1, "b", 3, State::Up)];
+    let mut bed = Bed::new(&[service(80)], found);
+    assert_eq!(bed.machine.handle_drain("a", false, &mut bed.book), Ok(()));
+    assert_eq!((bed.book.hosts[&0], bed.book.hosts[&1]), (State::Draining, State::Up));
+    assert!(!bed.machine.is_settled() && bed.book.tables.is_empty());
 }
 
 #[test]

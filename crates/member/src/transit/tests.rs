@@ -19,6 +19,8 @@ struct Book {
     marks: usize,
     cap: Option<(Vec<usize>, u64)>,
     resent: Vec<(Nanos, Vec<Way>)>,
+    /// Whether there was nothing to resend.
+    kept_nothing: bool,
     lines: Vec<(Nanos, String)>,
 }
 
@@ -50,7 +52,7 @@ impl TransitHost for Book {
     }
     fn resend(&mut self, ways: &[Way], _usable: u32) -> usize {
         self.resent.push((self.now, ways.to_vec()));
-        7
+        if self.kept_nothing { 0 } else { 7 }
     }
     fn cap(&mut self, strings: &[usize], bytes_per_s: u64) -> Result<Option<usize>, Infallible> {
         self.cap = Some((strings.to_vec(), bytes_per_s));
@@ -500,4 +502,15 @@ fn what_is_due_is_done_at_once() {
         let Ok(()) = near.machine.handle_timeout(due, &mut near.book);
         assert!(near.machine.next_deadline() > due);
     }
+}
+
+#[test]
+fn that_nothing_was_resent_is_not_worth_a_word() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.near().book.kept_nothing = true;
+    bed.cut(0, true);
+    bed.run(200);
+    assert_eq!(bed.near().book.resent.len(), 1);
+    let noted = bed.noted();
+    assert!(!noted.iter().any(|it| it.starts_with("resend")), "{noted:?}");
 }
