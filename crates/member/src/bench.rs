@@ -23,6 +23,8 @@ pub struct Bench {
     pub mute: bool,
     /// Whether there is no channel to the edge.
     pub is_cut: bool,
+    /// Whether the channel to the edge opens in the next turn.
+    pub opens: bool,
     /// What the other member says in the next turn, beside its heartbeats.
     pub peer: Vec<Message<'static>>,
 }
@@ -32,8 +34,8 @@ impl Bench {
         let mut member = Member::new("demo", me, other, PERIOD, Nanos(0));
         member.epoch = EPOCH;
         let now = Nanos::from_ms(1);
-        let (edge, peer) = (Vec::new(), Vec::new());
-        Self { now, member, lines: Vec::new(), edge, mute: false, is_cut: false, peer }
+        let (lines, edge, peer) = (Vec::new(), Vec::new(), Vec::new());
+        Self { now, member, lines, edge, mute: false, is_cut: false, opens: false, peer }
     }
 
     pub fn note(&mut self, line: impl Into<String>) {
@@ -66,7 +68,7 @@ impl Context for Bench {
             self.member.handle_edge(&Message::Beat { number: 1, echo: 0, executed: 0 });
         }
         self.member.settle(now, &mut |_| {});
-        false
+        std::mem::take(&mut self.opens)
     }
     fn is_edge_open(&self) -> bool {
         !self.is_cut

@@ -1,266 +1,29 @@
 use super::*;
 use crate::bench::{self, Bench, EPOCH, name, on_bench};
-use crate::host::{ConnState, MemberHost};
-use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
-use holdfast_wire::log::{AcceptInfo, Op, record_len};
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
-use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::hash::hash;
+use holdfast_wire::log::{AcceptInfo, Op, TAPPED, record_len};
+use holdfast_wire::message::{ConnId, ConnRecord, FlowBounds};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket};
 use holdfast_wire::seq::SeqNo;
 use zerocopy::IntoBytes;
 
+mod book;
 mod cold;
+mod ends;
+mod follows;
 mod joins;
 mod outages;
 mod probes;
+mod rebuilds;
 mod renewal;
 mod takeovers;
 
-/// Notes what the machine does.
-struct Book {
-    bench: Bench,
-    beats: Option<u64>,
-    is_lost: bool,
-    /// What the primary was told last that has become of this member.
-    said_state: String,
-    replica: Replica,
-    tap: Vec<TcpPacket<'static>>,
-    /// What the tap brings once clients' packets reach this host.
-    tap_later: Vec<TcpPacket<'static>>,
-    progress: (u64, u64),
-    /// What clients have of the replica's output, by the number of their accept.
-    acked: Vec<(u32, u64)>,
-    is_replica_busy: bool,
-    nudges: bool,
-    /// Whether the replica has accepted its first connection.
-    manifest: bool,
-    /// The part of a copy that fails.
-    bad: &'static str,
-    /// Whether the copy has no room yet for what was kept.
-    keeps: bool,
-    /// Whether the image that came is complete; the server built from it takes
-    /// its time.
-    is_whole: bool,
-    is_slow: bool,
-    /// Bytes of the image that came, and how many of them have no room yet.
-    image: u64,
-    unwritten: u64,
-    kept: Option<Kept>,
-    /// Whether all that has come of a new image is on the disk.
-    is_renewed: bool,
-    /// Why the backup gave up.
-    reason: String,
-}
-
-impl Book {
-    fn good(&self, what: &str) -> Result<(), String> {
-        if what == self.bad { Err(format!("cannot {what}")) } else { Ok(()) }
-    }
-}
+use book::Book;
 
 on_bench!(Book, Bed);
 
-impl MemberHost for Book {
-    fn has_server_ended(&mut self) -> bool {
-        false
-    }
-    fn kill_server(&mut self) {
-        self.note("kill");
-    }
-    fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
-        Some(vec![ConnState::Living; keys.len()])
-    }
-    fn send_segment(&mut self, segment: &TcpSegment<'_>) {
-        self.note(format!("segment {}", segment.ack.0));
-    }
-    fn stand_by(&mut self) {}
-    fn show(&mut self, news: MemberEvent<'_>) {
-        let words = match news {
-            MemberEvent::GaveUp { fault, reason, .. } => {
-                self.reason = reason.to_owned();
-                format!("gave up: {fault:?}")
-            }
-            MemberEvent::Promotes { cause, .. } => format!("promotes: {cause:?}"),
-            other => name(&other),
-        };
-        if words != "TakesOver" {
-            self.note(words);
-        }
-    }
-}
-
-impl FollowHost for Book {
-    fn drain_tap(&mut self, _: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
-        let all = std::mem::take(&mut self.tap);
-        all.iter().for_each(|segment| each(self, segment));
-        !all.is_empty()
-    }
-    fn watch_tap(&mut self, _: bool) {}
-    fn close_tap(&mut self) {
-        self.note("close tap");
-    }
-    fn replica(&self) -> Replica {
-        self.replica.clone()
-    }
-    fn is_replica_busy(&self) -> bool {
-        self.is_replica_busy
-    }
-    fn replay(&mut self, _: &Header, _: &[&[u8]]) -> bool {
-        true
-    }
-    fn acked(&mut self, accept: u32, bytes: u64) {
-        self.acked.push((accept, bytes));
-    }
-    fn gone(&mut self, _: u32) {}
-    fn progress(&self) -> (u64, u64) {
-        self.progress
-    }
-    fn has_room(&self) -> bool {
-        true
-    }
-    fn wake_replica(&mut self) {}
-    fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
-        self.note(format!("copy of {image_bytes} from {log_from}"));
-        self.good("begin")
-    }
-    fn take_image(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.note(format!("takes {}", bytes.len()));
-        self.image += bytes.len() as u64;
-        self.good("take")
-    }
-    fn image_kept(&self) -> u64 {
-        self.image - self.unwritten
-    }
-    fn feed_copy(&mut self) -> bool {
-        !self.keeps
-    }
-    fn end_image(&mut self) {
-        self.note("whole");
-        self.is_whole = true;
-    }
-    fn copy_made(&mut self) -> Option<Result<(), String>> {
-        if !self.is_whole || self.is_slow {
-            return None;
-        }
-        self.note("makes");
-        Some(self.good("make"))
-    }
-    fn is_peer_ready(&self) -> bool {
-        true
-    }
-    fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
-        if let Some(number) = &mut self.beats {
-            *number += 1;
-            let number = *number;
-            each(self, &Message::Beat { number, echo: 0, executed: 0 });
-        }
-        for message in std::mem::take(&mut self.peer) {
-            each(self, &message);
-        }
-        std::mem::take(&mut self.is_lost)
-    }
-    fn send(&mut self, message: &Message<'_>) {
-        if let Message::GaveUp { state, .. } = message {
-            self.said_state = (*state).to_owned();
-        }
-        if !matches!(message, Message::Beat { .. } | Message::ConnOk { .. }) {
-            self.note(format!("send {}", name(message)));
-        }
-    }
-    fn flush(&mut self) {}
-    fn close_peer(&mut self) {
-        self.note("close peer");
-    }
-    fn report(&mut self, _: &Report<'_>) {}
-}
-
-impl BackupHost for Book {
-    fn begin_renewal(&mut self) -> Result<(), String> {
-        self.note("keeps twice");
-        self.good("renew")
-    }
-    fn begin_new_image(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {
-        self.image = 0;
-        self.note(format!("image of {image_bytes} at {log_from}"));
-        self.good("begin")
-    }
-    fn is_renewal_kept(&mut self) -> Result<bool, String> {
-        self.good("keep").map(|()| self.is_renewed)
-    }
-    fn end_renewal(&mut self, replaces: bool) {
-        self.note(format!("replaces: {replaces}"));
-    }
-    fn end_log(&mut self) {
-        self.note("end log");
-    }
-    fn kept(&self) -> Option<Kept> {
-        self.kept
-    }
-    fn begin_takeover(&mut self) {}
-    fn find_interface(&mut self) -> Result<(), String> {
-        self.good("interface")
-    }
-    fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
-        // The server has accepted one connection, and neither read nor written.
-        let conn = ManifestConn {
-            accept: 1,
-            open: true,
-            fd: 7,
-            in_bytes: 0,
-            out_bytes: 0,
-            keep_from: 0,
-            shut: 0,
-            eof: false,
-        };
-        if self.manifest && accepts.contains(&conn.accept) { vec![conn] } else { Vec::new() }
-    }
-    fn restore(&mut self, restore: &Restore<'_>) {
-        self.note(format!("restore {}", restore.record.key.client_port));
-    }
-    fn lost(&mut self, _: &Discarded) {
-        self.note("lost");
-    }
-    fn revive_listeners(&mut self) {
-        self.note("listeners");
-    }
-    fn take_address(&mut self) -> Result<(), String> {
-        self.note("address");
-        Ok(())
-    }
-    fn show_clocks(&mut self) {
-        self.note("clocks");
-    }
-    fn hear_clients(&mut self) -> Result<(), String> {
-        self.note("hear");
-        self.tap = std::mem::take(&mut self.tap_later);
-        Ok(())
-    }
-    fn send_retained(&mut self) {
-        self.note("retained");
-    }
-    fn set_live(&mut self) {
-        self.note("live");
-    }
-    fn kick(&mut self) {
-        self.note("kick");
-    }
-    fn inject(&mut self, raw: Vec<u8>) {
-        self.note(format!("inject {}", String::from_utf8_lossy(&raw)));
-    }
-    fn end_takeover(&mut self) {}
-    fn has_nudges(&self) -> bool {
-        self.nudges
-    }
-    fn nudge(&mut self, _: &ConnKey, ack: SeqNo) {
-        self.note(format!("nudge {}", ack.0));
-    }
-    fn repeat_syn_ack(&mut self, _: &ConnKey) {
-        self.note("SYN-ACK");
-    }
-    fn nudge_again(&mut self) {}
-    fn end_unanswered(&mut self) {
-        self.note("end unanswered");
-    }
-}
+/// Key of the group's hashes.
+const KEY: HashKey = [1; 8];
 
 struct Bed {
     machine: BackupMachine,
@@ -270,30 +33,8 @@ struct Bed {
 impl Bed {
     /// A backup that follows a primary that does not serve yet.
     fn new() -> Self {
-        let mut book = Book {
-            bench: Bench::new("b", "a"),
-            beats: None,
-            is_lost: false,
-            said_state: String::new(),
-            replica: Replica::Replays,
-            tap: Vec::new(),
-            tap_later: Vec::new(),
-            progress: (0, 0),
-            acked: Vec::new(),
-            is_replica_busy: false,
-            nudges: false,
-            manifest: false,
-            bad: "",
-            keeps: false,
-            is_whole: false,
-            is_slow: false,
-            image: 0,
-            unwritten: 0,
-            kept: None,
-            is_renewed: false,
-            reason: String::new(),
-        };
-        let machine = BackupMachine::new([1; 8], &mut book);
+        let mut book = Book::new();
+        let machine = BackupMachine::new(KEY, &mut book);
         assert_eq!(book.take(), [in_step(true)]);
         Self { machine, book }
     }
@@ -328,6 +69,12 @@ impl Bed {
         self.book.edge.push(Message::Bounds { flows: Vec::new(), last: true });
     }
 
+    /// A turn that ends at this time.
+    fn turn_at(&mut self, now: Nanos) -> Turn {
+        self.book.now = now;
+        self.turn()
+    }
+
     /// Why it will not be promoted, if it has just given up.
     fn gave_up(&mut self) -> Option<String> {
         let lines = self.book.take();
@@ -349,6 +96,35 @@ fn promote() -> String {
 
 fn record() -> ConnRecord {
     bench::record(5000)
+}
+
+/// A record of a call on the first accepted connection, with what is sent of its bytes.
+fn framed(header: Header, sent: &[u8]) -> &'static [u8] {
+    let header = Header { conn: 1, ..header };
+    let mut record = [header.as_bytes(), sent].concat();
+    record.resize(record_len(sent.len()), 0);
+    record.leak()
+}
+
+/// A record that says that the server has accepted its first connection.
+fn accept_record() -> &'static [u8] {
+    let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
+    let payload_len = info.as_bytes().len() as u32;
+    let header = Header { payload_len, op: Op::Accept as u8, ret: 7, ..Header::default() };
+    framed(header, info.as_bytes())
+}
+
+/// A record that says that the server has read these bytes of it, which only the tap has.
+fn read_record(bytes: &[u8]) -> &'static [u8] {
+    let header = Header {
+        payload_len: bytes.len() as u32,
+        op: Op::Read as u8,
+        flags: TAPPED,
+        ret: bytes.len() as i64,
+        hash: hash(&KEY, bytes),
+        ..Header::default()
+    };
+    framed(header, &[])
 }
 
 fn segment(offset: u32, raw: &'static [u8]) -> TcpPacket<'static> {
@@ -376,7 +152,7 @@ fn syn() -> TcpPacket<'static> {
 fn what_was_said_before_it_was_paired_is_forgotten() {
     let mut bed = Bed::new();
     bed.book.member.standing.handle_message(&Message::Alone { member: "a" }, EPOCH);
-    bed.machine = BackupMachine::new([1; 8], &mut bed.book);
+    bed.machine = BackupMachine::new(KEY, &mut bed.book);
     bed.book.take();
     bed.book.beats = Some(0);
     bed.pass(500);

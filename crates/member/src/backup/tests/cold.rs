@@ -7,10 +7,10 @@ const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
 const WHOLE: Message<'static> = Message::Image { bytes: &[] };
 
 impl Bed {
-    fn cold() -> Self {
+    pub(super) fn cold() -> Self {
         let mut bed = Self::new();
         bed.book.beats = Some(0);
-        bed.machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut bed.book);
+        bed.machine = BackupMachine::joining(KEY, Limits::DEFAULT, &mut bed.book);
         bed.book.kept = Some(Kept { image: 0, log: 0 });
         assert_eq!(bed.book.take(), [in_step(false)]);
         bed

@@ -3,14 +3,13 @@
 use super::*;
 use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
 use crate::timing::primary::JOINER_SILENT;
-use holdfast_wire::log::TAPPED;
 use holdfast_wire::message::{Adopted, ConnProgress};
 
 impl Bed {
     fn joins() -> Self {
         let mut bed = Self::new();
         bed.book.beats = Some(0);
-        bed.machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut bed.book);
+        bed.machine = BackupMachine::joining(KEY, Limits::DEFAULT, &mut bed.book);
         assert_eq!(bed.book.take(), [in_step(false)]);
         bed
     }
@@ -66,7 +65,7 @@ fn a_primary_that_says_nothing_is_not_waited_for() {
 fn what_came_before_it_was_let_in_is_left_aside() {
     let mut book = Bed::new().book;
     book.tap = vec![segment(0, b"raw")];
-    let machine = BackupMachine::joining([1; 8], Limits::DEFAULT, &mut book);
+    let machine = BackupMachine::joining(KEY, Limits::DEFAULT, &mut book);
     let mut bed = Bed { machine, book };
     assert!(bed.book.tap.is_empty());
     bed.turn();

@@ -6,21 +6,10 @@ use holdfast_wire::message::ConnProgress;
 
 impl Bed {
     /// A connection that the server has accepted as its first.
-    fn accepted() -> Self {
+    pub(super) fn accepted() -> Self {
         let mut bed = Self::served();
         bed.connect();
-        let info = AcceptInfo { conn_id: 5, ..AcceptInfo::default() };
-        let header = Header {
-            payload_len: size_of::<AcceptInfo>() as u32,
-            op: Op::Accept as u8,
-            conn: 1,
-            ret: 7,
-            ..Header::default()
-        };
-        let mut records = [header.as_bytes(), info.as_bytes()].concat();
-        records.resize(record_len(size_of::<AcceptInfo>()), 0);
-        let records: &'static [u8] = records.leak();
-        bed.book.peer.push(Message::Frame { number: 1, records });
+        bed.book.peer.push(Message::Frame { number: 1, records: accept_record() });
         bed.turn();
         bed
     }
