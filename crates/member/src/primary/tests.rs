@@ -32,51 +32,7 @@ on_bench!(Book, Bed);
 impl Bed {
     /// The server runs with the shim in it, and the backup follows.
     fn new() -> Self {
-        let mut book = Book {
-            bench: Bench::new("a", "b"),
-            beats: 0,
-            beat: None,
-            watches: true,
-            is_silent: false,
-            is_lost: false,
-            held: Vec::new(),
-            slots: BTreeMap::new(),
-            state: ConnState::Living,
-            attached: true,
-            ended: false,
-            log: Vec::new(),
-            late_log: Vec::new(),
-            late_held: Vec::new(),
-            at_risk: 0,
-            slots_read: Default::default(),
-            behind: 0,
-            backlog: None,
-            stable: 0,
-            knocks: false,
-            image: None,
-            books: Vec::new(),
-            sockets: BTreeSet::new(),
-            minded_until: None,
-            strangers: 0,
-            unacked: Unacked::default(),
-            slow: Vec::new(),
-            earlier: Vec::new(),
-            handed_over: Vec::new(),
-            clients_have: None,
-            is_log_full: false,
-            cannot_clamp: false,
-            piece: IMAGE_BYTES,
-            sent: 0,
-            is_slow: false,
-            is_torn: false,
-            adopted: Vec::new(),
-            rebuilds: false,
-            falls: false,
-            fall: Fall::Crashed,
-            written: 0,
-            is_whole: false,
-            unkept: None,
-        };
+        let mut book = Book::new();
         let machine = PrimaryMachine::new(100, &mut book);
         Self { machine, book }
     }

@@ -1,7 +1,7 @@
 //! A cold backup: its replica is built when a takeover needs it.
 
 use super::*;
-use crate::timing::takeover::{BUILD_MAX, PARK_MAX};
+use crate::timing::takeover::{BUILD_LOOK, BUILD_MAX, DRAIN_LOOK, GRANT_LOOK, PARK_MAX};
 
 const IMAGE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
 const WHOLE: Message<'static> = Message::Image { bytes: &[] };
@@ -183,8 +183,8 @@ fn a_replica_that_goes_on_in_its_log_is_waited_for() {
 /// How long building may take grows with what is kept.
 #[test]
 fn what_is_never_built_is_given_up() {
-    let most = |bytes: u64| {
-        let mut bed = Bed::building(Kept { image: 0, log: bytes });
+    let most = |kept: Kept| {
+        let mut bed = Bed::building(kept);
         let mut ms = 0;
         while !bed.book.has("gave up: Hung") {
             bed.pass(1000);
@@ -193,6 +193,56 @@ fn what_is_never_built_is_given_up() {
         ms
     };
     let least = (PARK_MAX + BUILD_MAX).as_millis() as u64;
-    assert!((least..least + 2000).contains(&most(0)), "{}", most(0));
-    assert!((least + 5000..least + 7000).contains(&most(10 << 20)), "{}", most(10 << 20));
+    for (image, log, more) in [(0, 0, 0), (0, 10 << 20, 5000), (200 << 20, 0, 10_000)] {
+        let ms = most(Kept { image, log });
+        assert!((least + more..least + more + 2000).contains(&ms), "{image} {log}: {ms}");
+    }
+}
+
+#[test]
+fn a_spool_that_fails_while_the_server_is_built_ends_the_takeover() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    assert!(bed.book.builds);
+    bed.book.builds = false;
+    bed.book.replica = Replica::Unkept("no room".to_owned());
+    bed.turn();
+    assert!(bed.book.has("gave up: Unkept"), "{:?}", bed.book.lines);
+    assert_eq!((bed.book.reason.as_str(), bed.book.builds), ("no room", true));
+}
+
+/// Then a new image would be due, but nobody could give one.
+#[test]
+fn a_log_that_is_long_keeps_nobody_from_taking_over() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.book.replica = Replica::Outgrown("it is long".to_owned());
+    bed.is_built();
+    bed.turn();
+    assert_eq!(bed.book.take(), ["makes", "Built", "end log"]);
+}
+
+#[test]
+fn a_building_is_looked_at_as_often_as_it_may_be_done() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    let looks = |bed: &mut Bed| {
+        let Turn::Until(at) = bed.turn() else { panic!("{:?}", bed.book.lines) };
+        at.since(bed.book.now)
+    };
+    assert_eq!(looks(&mut bed), nanos(BUILD_LOOK));
+    bed.book.is_whole = true;
+    assert_eq!(looks(&mut bed), nanos(DRAIN_LOOK), "it runs its log");
+    (bed.book.is_whole, bed.book.keeps) = (false, false);
+    assert_eq!(looks(&mut bed), nanos(DRAIN_LOOK));
+    bed.book.replica = Replica::Parked;
+    assert_eq!(looks(&mut bed), nanos(GRANT_LOOK), "the edge is asked");
+}
+
+/// The channel has failed for a reason that may be over, and the edge finds no way here.
+#[test]
+fn a_server_that_was_built_for_nobody_is_given_up() {
+    let mut bed = Bed::building(Kept { image: 3, log: 100 });
+    bed.is_built();
+    bed.turn();
+    (bed.book.replica, bed.book.bad) = (Replica::Parked, "interface");
+    bed.turn();
+    assert!(bed.book.has("gave up: Unreachable") && !bed.book.has(&promote()));
 }

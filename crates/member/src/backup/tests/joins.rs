@@ -330,3 +330,50 @@ fn a_long_join_is_no_proof_of_its_replica() {
     bed.pass(70_000);
     assert_eq!(bed.book.member.given_up, 0);
 }
+
+#[test]
+fn a_joiner_that_is_stopped_tells_the_primary() {
+    let mut bed = Bed::caught_up();
+    assert_eq!(bed.machine.turn(true, &mut bed.book), Turn::End(End::Stopped));
+    let told = ["send GaveUp", "close peer", "kill", "close tap", "JoinFailed"];
+    assert_eq!(
+        (bed.book.take(), bed.book.reason.as_str()),
+        (told.map(str::to_owned).into(), "it was stopped")
+    );
+}
+
+/// People see why there is no backup, and so does the primary.
+#[test]
+fn a_joiner_that_leaves_says_why() {
+    let refused = Message::Refused { reason: "another member joins", again: true };
+    let died = Message::ServerDied { last: 0 };
+    for (said, reason) in [
+        (vec![refused], "another member joins"),
+        (vec![died], "the primary's server died"),
+        (vec![], "the channel to the primary was lost"),
+    ] {
+        let mut bed = Bed::caught_up();
+        bed.book.is_lost = said.is_empty();
+        bed.book.peer = said;
+        bed.has_left();
+        assert_eq!(bed.book.reason, reason);
+    }
+    let mut bed = Bed::caught_up();
+    bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "a" });
+    bed.has_left();
+    assert_eq!(bed.book.reason, format!("a speaks in epoch {}", EPOCH + 1));
+}
+
+#[test]
+fn every_cause_of_a_takeover_has_its_words() {
+    for (cause, word) in [
+        (Cause::ServerDied, "server died"),
+        (Cause::ChannelLost, "channel"),
+        (Cause::Silent, "is silent"),
+        (Cause::Unheard, "the edge does not hear"),
+        (Cause::Alone, "does not hear this member"),
+        (Cause::Fallen, "has fallen"),
+    ] {
+        assert!(cause.text().contains(word), "{cause:?}: {}", cause.text());
+    }
+}

@@ -128,3 +128,102 @@ fn a_primary_that_dies_while_its_backup_would_leave_is_taken_over() {
     bed.pass(500);
     assert_eq!(bed.book.take()[0], "promotes: Silent");
 }
+
+#[test]
+fn a_disk_that_keeps_no_second_log_is_a_failure() {
+    let mut bed = Bed::cold_in_step();
+    bed.book.bad = "renew";
+    bed.book.replica = Replica::Outgrown("it is long".to_owned());
+    bed.turn();
+    assert_eq!(bed.book.take(), ["keeps twice", "replaces: false", "send ImageOff", "RenewedNot"]);
+    assert_eq!(bed.book.reason, "cannot renew");
+}
+
+#[test]
+fn a_new_image_that_is_not_as_announced_is_a_failure() {
+    let out_of_turn = "the primary speaks out of turn";
+    for (more, reason) in [
+        (PIECE, "more of the image came than was announced"),
+        (RENEWED, out_of_turn),
+        (Message::Closing { number: 0 }, out_of_turn),
+    ] {
+        let mut bed = Bed::renewing();
+        bed.book.peer.extend([RENEWED, PIECE, more]);
+        bed.turn();
+        assert!(bed.book.has("RenewedNot") && bed.book.has("replaces: false"), "{reason}");
+        assert_eq!(bed.book.reason, reason);
+    }
+}
+
+/// An image of a large server takes minutes.
+#[test]
+fn a_new_image_may_take_its_time_as_long_as_something_of_it_comes() {
+    let most = RENEW_SILENT_MAX.as_millis() as u64;
+    let mut bed = Bed::renewing();
+    let asked = bed.book.now;
+    for said in [RENEWED, PIECE, WHOLE] {
+        bed.pass(most);
+        bed.book.peer.push(said);
+        bed.turn();
+    }
+    bed.pass(most);
+    assert!(!bed.book.has("RenewedNot"), "{:?}", bed.book.lines);
+    (bed.book.is_renewed, bed.book.replica) = (true, Replica::Replays);
+    bed.turn();
+    assert!(bed.book.has("Renewed"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.took, Some(bed.book.now.since(asked)));
+    let mut bed = Bed::renewing();
+    bed.pass(most);
+    assert!(!bed.book.has("RenewedNot"), "{:?}", bed.book.lines);
+    bed.pass(1);
+    assert!(bed.book.has("RenewedNot"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.reason, "nothing more comes of the new image");
+}
+
+/// Attempts before one that was good do not count.
+#[test]
+fn a_new_image_that_is_there_clears_the_record() {
+    let mut bed = Bed::failed(2);
+    assert_eq!(bed.book.take(), ["keeps twice", "send Renew"]);
+    bed.book.peer.extend([RENEWED, PIECE, WHOLE]);
+    bed.book.is_renewed = true;
+    bed.turn();
+    assert!(bed.book.has("replaces: true"), "{:?}", bed.book.lines);
+    bed.turn();
+    bed.book.take();
+    bed.book.peer.push(OFF);
+    bed.turn();
+    assert!(bed.book.has("RenewedNot"), "{:?}", bed.book.lines);
+    bed.book.take();
+    bed.pass(RENEW_PAUSE.as_millis() as u64 + 1);
+    assert!(bed.book.has("send Renew"), "{:?}", bed.book.lines);
+}
+
+/// The primary went on alone because it was asked to, and its last words were lost.
+#[test]
+fn a_backup_that_would_leave_hears_from_the_edge_that_it_may() {
+    let mut bed = Bed::failed(RENEW_TRIES_MAX);
+    bed.book.take();
+    for _ in 0..100 {
+        bed.book.edge.push(Message::Alone { member: "a" });
+        bed.pass(1);
+    }
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Outgrown"));
+    assert_eq!(bed.book.reason, "a new image is due");
+    assert_eq!(bed.book.member.given_up, 0, "nothing was wrong");
+}
+
+/// While the channel breaks the primary may be silent, too; that counts a turn later.
+#[test]
+fn a_channel_that_breaks_with_a_silence_is_no_word_of_the_edge() {
+    let mut bed = Bed::failed(RENEW_TRIES_MAX);
+    bed.book.take();
+    bed.book.beats = None;
+    for _ in 0..200 {
+        bed.book.is_lost = true;
+        bed.pass(1);
+    }
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+    bed.pass(1);
+    assert_eq!(bed.book.take()[0], "promotes: Silent");
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::timing::backup::LOOK_AFTER;
+use holdfast_replica::promotion::Why;
 use holdfast_wire::message::ConnProgress;
 
 impl Bed {
@@ -89,4 +90,126 @@ fn a_client_that_holds_more_than_the_replica_wrote_ends_a_takeover() {
     bed.book.tap = vec![TcpPacket { ack: SeqNo(201), ..segment(0, b"") }];
     bed.pass(1);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
+}
+
+impl Bed {
+    /// A takeover of an accepted connection whose replica has come to its log's end; the edge has
+    /// granted it, and the clients are asked.
+    fn asked(records: &[&[u8]]) -> Self {
+        let mut bed = Self::accepted();
+        for (number, records) in (2..).zip(records) {
+            let records: &'static [u8] = records.to_vec().leak();
+            bed.book.peer.push(Message::Frame { number, records });
+        }
+        bed.turn();
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.book.take();
+        bed.grant();
+        bed.turn();
+        bed
+    }
+}
+
+/// Its client hears that it is over, once somebody answers what it then says.
+#[test]
+fn a_client_whose_connection_is_lost_is_asked_once_the_server_lives() {
+    let closed = framed(Header { op: Op::Close as u8, ..Header::default() }, &[]);
+    for (records, loss) in [(&[][..], Some(Why::NotInManifest)), (&[closed][..], None)] {
+        let mut bed = Bed::asked(records);
+        bed.book.take();
+        (bed.book.replica, bed.book.tap) = (Replica::Parked, vec![segment(0, b"")]);
+        assert_eq!(bed.turn(), Turn::Busy, "{loss:?}");
+        assert_eq!(bed.book.losses, loss.into_iter().collect::<Vec<_>>());
+        let lines = bed.book.take();
+        let farewell = lines.iter().position(|line| line == "segment 1000");
+        assert_eq!(farewell.is_some(), loss.is_some(), "{lines:?}");
+        let at = |word: &str| lines.iter().position(|line| line == word);
+        assert!(farewell.is_none_or(|it| at("live") < Some(it) && Some(it) < at("kick")));
+    }
+}
+
+/// That is no loss: the client wants it no more.
+#[test]
+fn a_client_that_gives_up_before_it_is_accepted_is_not_lost() {
+    let mut bed = Bed::served();
+    bed.connect();
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.grant();
+    bed.turn();
+    bed.book.replica = Replica::Parked;
+    bed.book.tap = vec![TcpPacket { flags: Flags::RST, ..segment(0, b"") }];
+    assert_eq!(bed.turn(), Turn::Busy, "{:?}", bed.book.lines);
+    assert!(bed.book.losses.is_empty() && !bed.book.has("lost"), "{:?}", bed.book.lines);
+}
+
+/// The status shows where the time went.
+#[test]
+fn every_phase_of_a_takeover_has_its_time() {
+    let ms = Nanos::from_ms;
+    let mut bed = Bed::accepted();
+    (bed.book.manifest, bed.book.step) = (true, ms(3));
+    bed.book.beats = None;
+    bed.pass(9);
+    bed.book.is_lost = true;
+    bed.pass(1);
+    bed.pass(7);
+    bed.grant();
+    bed.pass(1);
+    // The time that goes to its socket is not that of its question.
+    bed.pass(5);
+    bed.book.replica = Replica::Parked;
+    bed.book.tap = vec![segment(0, b"")];
+    bed.pass(10);
+    assert!(bed.book.has("TookOver") && bed.book.has("restore 5000"), "{:?}", bed.book.lines);
+    let phases = Phases {
+        detect: ms(10),
+        fence: ms(8),
+        drain: ms(0),
+        repair: ms(3),
+        probe: ms(6),
+        address: ms(3),
+        kick: ms(3),
+        total: ms(8 + 6 + 3 + 3 + 3),
+    };
+    assert_eq!(bed.book.phases, phases);
+}
+
+/// Once the edge has granted the service, this host's kernel may still refuse.
+#[test]
+fn a_kernel_that_refuses_the_address_ends_the_takeover() {
+    for (bad, comes_first) in [("address", "listeners"), ("hear", "clocks")] {
+        let mut bed = Bed::taking_over();
+        (bed.book.replica, bed.book.bad) = (Replica::Parked, bad);
+        bed.grant();
+        bed.turn();
+        assert!(bed.book.has(comes_first) && !bed.book.has("live"), "{:?}", bed.book.lines);
+        assert!(bed.book.has("gave up: Ended"), "{:?}", bed.book.lines);
+        assert_eq!(bed.book.reason, format!("cannot {bad}"));
+        assert!(!bed.book.member.speaks);
+    }
+}
+
+#[test]
+fn a_dead_servers_log_that_makes_no_sense_ends_the_takeover() {
+    let mut bed = Bed::served();
+    bed.book.peer.push(Message::ServerDied { last: 1 });
+    bed.turn();
+    bed.book.peer.push(Message::Frame { number: 1, records: &[1, 2, 3] });
+    bed.turn();
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
+}
+
+/// What came from a client since its socket was rebuilt goes there, in order.
+#[test]
+fn what_clients_send_meanwhile_is_not_lost() {
+    let mut bed = Bed::asked(&[]);
+    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+    bed.book.tap = vec![segment(0, b"")];
+    bed.book.tap_later = vec![TcpPacket { payload: b"x", ..segment(0, b"late") }, syn()];
+    assert_eq!(bed.turn(), Turn::Busy);
+    let lines = bed.book.take();
+    let injected: Vec<_> = lines.iter().filter(|line| line.starts_with("inject")).collect();
+    assert_eq!(injected, ["inject late", "inject SYN"]);
 }

@@ -75,10 +75,115 @@ pub(super) struct Book {
     pub(super) is_whole: bool,
     /// Why nothing can be kept any more.
     pub(super) unkept: Option<String>,
+    /// What the host cannot do.
+    pub(super) bad: &'static str,
+    /// Why something was asked of the edge, has failed, or is not rebuilt.
+    pub(super) reason: String,
+    /// Why members are turned away that come now, and why the last one was refused.
+    pub(super) turns_away: String,
+    pub(super) refused: String,
+    /// Whether more of the log could come unannounced.
+    pub(super) stays_awake: bool,
+    /// Whether the log has ended because the server ends.
+    pub(super) is_log_over: bool,
+    /// What a connection's socket holds unread.
+    pub(super) unread: Option<&'static [u8]>,
+    /// What clients send to a server that can be rebuilt, and whether it wakes the member.
+    pub(super) own_tap: Vec<TcpPacket<'static>>,
+    pub(super) is_own_tap_watched: bool,
+    /// Number of the records that were kept, and whether there is room for more.
+    pub(super) kept_records: u32,
+    pub(super) keeping_room: bool,
+    /// What clients of a server that can be rebuilt have, by the number of their accept.
+    pub(super) kept_acked: Vec<(u32, u64)>,
+    /// How often things were shown, and what was shown last.
+    pub(super) reports: u32,
+    pub(super) shown: Shown,
+}
+
+/// The parts of a [`Report`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) is_attached: bool,
+    pub(super) is_in_doubt: bool,
+    pub(super) connections: usize,
+    pub(super) unexecuted: u64,
+    pub(super) joins: Option<u8>,
+    pub(super) keeps: bool,
+    pub(super) handshakes_ended: u64,
 }
 
 /// Length of the pieces in which the host gives its image, in bytes.
 pub(super) const IMAGE_BYTES: usize = 10;
+
+impl Book {
+    /// The host of a primary whose server runs with the shim in it.
+    pub(super) fn new() -> Self {
+        Self {
+            bench: Bench::new("a", "b"),
+            beats: 0,
+            beat: None,
+            watches: true,
+            is_silent: false,
+            is_lost: false,
+            held: Vec::new(),
+            slots: BTreeMap::new(),
+            state: ConnState::Living,
+            attached: true,
+            ended: false,
+            log: Vec::new(),
+            late_log: Vec::new(),
+            late_held: Vec::new(),
+            at_risk: 0,
+            slots_read: Default::default(),
+            behind: 0,
+            backlog: None,
+            stable: 0,
+            knocks: false,
+            image: None,
+            books: Vec::new(),
+            sockets: BTreeSet::new(),
+            minded_until: None,
+            strangers: 0,
+            unacked: Unacked::default(),
+            slow: Vec::new(),
+            earlier: Vec::new(),
+            handed_over: Vec::new(),
+            clients_have: None,
+            is_log_full: false,
+            cannot_clamp: false,
+            piece: IMAGE_BYTES,
+            sent: 0,
+            is_slow: false,
+            is_torn: false,
+            adopted: Vec::new(),
+            rebuilds: false,
+            falls: false,
+            fall: Fall::Crashed,
+            written: 0,
+            is_whole: false,
+            unkept: None,
+            bad: "",
+            reason: String::new(),
+            turns_away: String::new(),
+            refused: String::new(),
+            stays_awake: false,
+            is_log_over: false,
+            unread: None,
+            own_tap: Vec::new(),
+            is_own_tap_watched: true,
+            kept_records: 0,
+            keeping_room: true,
+            kept_acked: Vec::new(),
+            reports: 0,
+            shown: Shown::default(),
+        }
+    }
+
+    fn good(&self, what: &str) -> Result<(), String> {
+        if what == self.bad { Err(format!("cannot {what}")) } else { Ok(()) }
+    }
+}
 
 impl MemberHost for Book {
     fn has_server_ended(&mut self) -> bool {
@@ -94,14 +199,22 @@ impl MemberHost for Book {
         self.note(format!("ack {}", segment.ack.0));
     }
     fn stand_by(&mut self) {}
-    fn show(&mut self, news: MemberEvent<'_>) {
-        let news = match &news {
+    fn show(&mut self, event: MemberEvent<'_>) {
+        let news = match &event {
             MemberEvent::ServerEnded(next) => format!("ServerEnded, {next:?}"),
             MemberEvent::NotRebuilt { input: Some(client), .. } => {
                 format!("NotRebuilt, {}", client.client_port)
             }
-            _ => name(&news),
+            _ => name(&event),
         };
+        match event {
+            MemberEvent::Asks { reason }
+            | MemberEvent::Alone { reason }
+            | MemberEvent::JoinFailed { reason }
+            | MemberEvent::KeepsNot { reason }
+            | MemberEvent::NotRebuilt { reason, .. } => self.reason = reason.to_owned(),
+            _ => {}
+        }
         self.note(format!("shows {news}"));
     }
 }
@@ -118,6 +231,7 @@ impl PairingHost for Book {
         true
     }
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+        self.good("hello")?;
         self.note(format!("hello, runs: {runs}"));
         Ok(true)
     }
@@ -131,6 +245,7 @@ impl PairingHost for Book {
 
 impl KeeperHost for Book {
     fn begin_keeping(&mut self) -> Result<Option<(HashKey, Limits)>, String> {
+        self.good("keep")?;
         Ok(self.rebuilds.then_some((HASH_KEY, Limits::DEFAULT)))
     }
     fn stop_keeping(&mut self) {
@@ -139,28 +254,34 @@ impl KeeperHost for Book {
     fn fall(&mut self) -> Option<Fall> {
         self.falls.then_some(self.fall)
     }
-    fn drain_own_tap(&mut self, _: usize, _: &mut dyn FnMut(&TcpPacket<'_>)) {}
-    fn watch_own_tap(&mut self, _: bool) {}
+    fn drain_own_tap(&mut self, _: usize, each: &mut dyn FnMut(&TcpPacket<'_>)) {
+        std::mem::take(&mut self.own_tap).iter().for_each(each);
+    }
+    fn watch_own_tap(&mut self, yes: bool) {
+        self.is_own_tap_watched = yes;
+    }
     fn look_at_kept(&mut self) {}
     fn kept(&self) -> Replica {
         self.unkept.clone().map_or(Replica::Replays, Replica::Unkept)
     }
     fn keep_record(&mut self, _: &Header, _: &[&[u8]]) -> bool {
-        true
+        self.kept_records += u32::from(self.keeping_room);
+        self.keeping_room
     }
     fn keep_acked(&mut self, accept: u32, bytes: Option<u64>) {
-        if bytes.is_none() {
-            self.note(format!("kept one {accept} is over"));
+        match bytes {
+            Some(bytes) => self.kept_acked.push((accept, bytes)),
+            None => self.note(format!("kept one {accept} is over")),
         }
     }
     fn log_kept(&self) -> u64 {
         self.log.len() as u64
     }
     fn has_keeping_room(&self) -> bool {
-        true
+        self.keeping_room
     }
     fn begin_kept_image(&mut self, _: u64, _: u64) -> Result<(), String> {
-        Ok(())
+        self.good("spool")
     }
     fn keep_image(&mut self, bytes: &[u8]) {
         self.written += bytes.len() as u64;
@@ -216,6 +337,7 @@ impl PrimaryHost for Book {
         self.log.len() as u64 + self.behind
     }
     fn take_tail(&mut self, _: u64) -> Option<u64> {
+        self.good("tail").ok()?;
         if self.slots_read.get() {
             self.log.append(&mut self.late_log);
         }
@@ -225,17 +347,22 @@ impl PrimaryHost for Book {
     fn bytes(&self, pos: u64, len: usize) -> Vec<u8> {
         self.log[pos as usize..pos as usize + len].to_vec()
     }
+    fn is_log_over(&self) -> bool {
+        self.is_log_over
+    }
     fn may_sleep(&mut self, _: u64) -> bool {
-        true
+        !self.stays_awake
     }
     fn set_log_stable(&mut self, pos: u64) {
         self.stable = pos;
     }
     fn log_fault(&self) -> Option<String> {
-        None
+        self.good("record").err()
     }
-    fn peek(&mut self, _: &Wanted, _: &mut Vec<u8>) -> Peeked {
-        Peeked::Nothing
+    fn peek(&mut self, _: &Wanted, into: &mut Vec<u8>) -> Peeked {
+        let Some(bytes) = self.unread else { return Peeked::Nothing };
+        into.extend_from_slice(bytes);
+        Peeked::Last
     }
     fn pause_server(&mut self) {
         self.note("pause");
@@ -248,7 +375,7 @@ impl PrimaryHost for Book {
     }
     fn go_alone(&mut self) -> Result<(), String> {
         self.note("alone");
-        Ok(())
+        self.good("open")
     }
     fn backlog(&mut self) -> Option<usize> {
         self.backlog
@@ -258,7 +385,7 @@ impl PrimaryHost for Book {
         if !ports.is_empty() {
             self.note(format!("destroy {ports:?}"));
         }
-        true
+        self.good("destroy").is_ok()
     }
     fn stop_watching(&mut self) {
         self.watches = false;
@@ -280,7 +407,13 @@ impl PrimaryHost for Book {
         if let Message::Earlier { conn, offset, bytes } = message {
             self.handed_over.push((*conn, *offset, bytes.to_vec()));
         }
+        if let Message::Refused { reason, .. } | Message::ImageOff { reason } = message {
+            self.refused = (*reason).to_owned();
+        }
         match message {
+            Message::Unread { bytes, last, .. } => {
+                self.note(format!("unread {} {last}", String::from_utf8_lossy(bytes)));
+            }
             Message::Beat { number, echo, .. } => self.beat = Some((*number, *echo)),
             Message::Progress { conns } => {
                 for it in conns {
@@ -293,12 +426,13 @@ impl PrimaryHost for Book {
         }
     }
     fn flush(&mut self) -> bool {
-        true
+        self.good("flush").is_ok()
     }
     fn drop_peer(&mut self) {
         self.note("drop peer");
     }
-    fn turn_away(&mut self, _: &str) {
+    fn turn_away(&mut self, reason: &str) {
+        self.turns_away = reason.to_owned();
         if std::mem::take(&mut self.knocks) {
             self.note("turn away");
         }
@@ -312,7 +446,7 @@ impl PrimaryHost for Book {
         self.slow = slow.to_vec();
         self.note(if has_differed { "take image after a difference" } else { "take image" });
         self.sent = 0;
-        Ok(())
+        self.good("take")
     }
     fn image_taken(&mut self) -> Option<Result<Image, String>> {
         if self.is_slow {
@@ -365,5 +499,15 @@ impl PrimaryHost for Book {
     }
     fn report(&mut self, report: &Report<'_>) {
         self.at_risk = report.at_risk;
+        self.reports += 1;
+        self.shown = Shown {
+            is_attached: report.is_attached,
+            is_in_doubt: report.is_in_doubt,
+            connections: report.connections,
+            unexecuted: report.unexecuted,
+            joins: report.joins,
+            keeps: report.keeps,
+            handshakes_ended: report.handshakes_ended,
+        };
     }
 }
