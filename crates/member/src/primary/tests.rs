@@ -15,7 +15,9 @@ mod book;
 mod closing;
 mod joins;
 mod kept;
+mod leaves;
 mod renewal;
+mod turns;
 
 use book::{Book, IMAGE_BYTES};
 

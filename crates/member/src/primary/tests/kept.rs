@@ -6,7 +6,7 @@ use crate::timing::primary::{KEEP_AFTER, KEEP_PAUSE};
 impl Bed {
     /// A primary whose server speaks alone, and of which everything is kept that it can be rebuilt
     /// from.
-    fn kept() -> Self {
+    pub(super) fn kept() -> Self {
         let mut bed = Self::new();
         bed.book.peer.push(Message::GaveUp { state: "ended", reason: "it was stopped" });
         bed.turn();

@@ -120,3 +120,32 @@ fn whatever_ends_the_log_ends_it_first() {
         assert!(drops.is_some() && drops < first, "{what}: {lines:?}");
     }
 }
+
+#[test]
+fn an_image_that_cannot_be_begun_is_refused() {
+    let mut bed = Bed::new();
+    bed.pass(5);
+    bed.book.take();
+    bed.book.bad = "take";
+    bed.book.peer.push(Message::Renew);
+    bed.turn();
+    let lines = bed.book.take();
+    assert_eq!(lines, ["take image", "drop image", "send ImageOff"]);
+    assert_eq!(bed.book.refused, "cannot take");
+    bed.pass(20);
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+/// Nothing tells that it is there.
+#[test]
+fn an_image_that_is_taken_is_looked_for() {
+    let mut bed = Bed::new();
+    bed.pass(5);
+    bed.book.is_slow = true;
+    bed.turn();
+    let Turn::Until(idle) = bed.turn() else { panic!("it waits") };
+    assert!(idle > bed.book.now.plus(nanos(TICK)), "{idle:?}");
+    bed.book.peer.push(Message::Renew);
+    let Turn::Until(at) = bed.turn() else { panic!("it waits") };
+    assert!(at <= bed.book.now.plus(nanos(TICK)), "{at:?}");
+}

@@ -66,3 +66,90 @@ fn whoever_joins_after_a_difference_gets_an_image_of_threads_that_may_take_turns
         bed.book.take();
     }
 }
+
+/// The host cannot tell what its own server is made of.
+#[test]
+fn who_cannot_say_hello_lets_nobody_in_for_a_while() {
+    let mut bed = Bed::alone();
+    (bed.book.bad, bed.book.knocks) = ("hello", true);
+    bed.turn();
+    assert_eq!(bed.book.take(), ["shows JoinFailed"]);
+    bed.book.bad = "";
+    assert!(bed.may_join_after(REJOIN_PAUSE.as_millis() as u64));
+    let mut bed = Bed::alone();
+    (bed.book.bad, bed.book.knocks) = ("hello", true);
+    bed.turn();
+    bed.turn();
+    assert_eq!(bed.book.turns_away, format!("{AGAIN}: cannot hello"));
+}
+
+#[test]
+fn an_image_that_cannot_be_begun_ends_the_join_before_its_log() {
+    let mut bed = Bed::alone();
+    (bed.book.bad, bed.book.knocks) = ("take", true);
+    bed.turn();
+    assert_eq!(bed.book.refused, "cannot take");
+    bed.book.bad = "";
+    bed.has_failed(false, REJOIN_PAUSE.as_millis() as u64);
+}
+
+#[test]
+fn the_image_of_a_server_that_serves_no_more_is_dropped() {
+    for stops in [false, true] {
+        let mut bed = Bed::alone();
+        (bed.book.is_slow, bed.book.knocks) = (true, true);
+        bed.turn();
+        bed.book.take();
+        bed.book.ended = !stops;
+        let turn = bed.machine.turn(stops, &mut bed.book);
+        assert_eq!(turn == Turn::End(End::Stopped), stops, "{turn:?}");
+        assert!(bed.book.has("drop image"), "{:?}", bed.book.lines);
+    }
+}
+
+#[test]
+fn more_connections_than_a_backup_can_follow_let_nobody_join() {
+    for (conns_max, joins) in [(1, false), (2, true)] {
+        let mut book = Bed::new().book;
+        (book.image, book.knocks) = (Some(IMAGE), true);
+        for id in [5, 6] {
+            book.slots.insert(ConnId(id), SlotView { held_synack: false, ..slot(id) });
+        }
+        let limits = PrimaryLimits { conns_max, ..PrimaryLimits::DEFAULT };
+        let machine = PrimaryMachine::alone(100, limits, [held(5), held(6)], &mut book);
+        let mut bed = Bed { machine, book };
+        bed.turn();
+        assert_eq!(bed.book.has("send Join"), joins, "{:?}", bed.book.lines);
+        assert_eq!(bed.book.has("end log"), !joins, "{:?}", bed.book.lines);
+        assert_eq!(bed.book.refused.as_str(), if joins { "" } else { join::TOO_MANY });
+    }
+}
+
+/// What the joiner hears, people see.
+#[test]
+fn a_joiner_is_told_why_it_is_not_let_in_or_left() {
+    let fails = |reason: &str, what: &dyn Fn(&mut Bed)| {
+        let mut bed = Bed::joining();
+        what(&mut bed);
+        bed.turn();
+        assert_eq!((bed.book.refused.as_str(), bed.book.reason.as_str()), (reason, reason));
+    };
+    fails(LOST, &|bed| bed.book.is_lost = true);
+    fails("cannot record", &|bed| bed.book.bad = "record");
+    fails("it takes the log more slowly than the server writes it", &|bed| {
+        bed.book.is_log_full = true;
+    });
+    fails("it has said nothing for ten seconds", &|bed| {
+        bed.book.is_silent = true;
+        bed.pass(JOINER_SILENT.as_millis() as u64);
+        assert!(!bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+        bed.book.now = bed.book.now.plus(Nanos(1));
+    });
+    let mut bed = Bed::alone();
+    (bed.book.strangers, bed.book.knocks) = (3, true);
+    bed.turn();
+    assert!(bed.book.refused.starts_with("3 of the server's"), "{}", bed.book.refused);
+    let mut bed = Bed::joining();
+    bed.turn();
+    assert_eq!(bed.book.turns_away, join::ANOTHER);
+}
