@@ -200,6 +200,8 @@ mod tests {
         /// Whether a channel opens, and what it brings, in the next turn.
         next: Option<(bool, Vec<Message<'static>>)>,
         is_ready: bool,
+        /// Whether it says hello, or why it cannot.
+        says: Result<bool, String>,
         lines: Vec<String>,
     }
 
@@ -222,9 +224,9 @@ mod tests {
         fn is_ready_to_greet(&mut self) -> bool {
             self.is_ready
         }
-        fn say_hello(&mut self, _: bool) -> Result<bool, String> {
-            self.lines.push("hello".to_owned());
-            Ok(true)
+        fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
+            self.lines.push(if runs { "hello, it runs" } else { "hello" }.to_owned());
+            self.says.clone()
         }
         fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
             theirs.is_empty()
@@ -243,7 +245,7 @@ mod tests {
     fn host() -> Host {
         let member = Member::new("demo", "b", "a", Nanos::from_ms(10), Nanos(0));
         let context = Secluded { now: Nanos(0), member };
-        Host { context, next: None, is_ready: true, lines: Vec::new() }
+        Host { context, next: None, is_ready: true, says: Ok(true), lines: Vec::new() }
     }
 
     fn said(host: &mut Host) -> Vec<String> {
@@ -280,7 +282,7 @@ mod tests {
         pairing.turn(false, &mut host);
         host.is_ready = true;
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
-        assert_eq!(said(&mut host), ["hello"]);
+        assert_eq!(said(&mut host), ["hello, it runs"]);
     }
 
     #[test]
@@ -365,5 +367,40 @@ mod tests {
         assert_eq!(said(&mut host), ["TurnedAway { reason: \"late\", again: true }", "hangs up"]);
         assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(COMPARE_EVERY)));
         assert_eq!(pairing.turn(true, &mut host), Turn::End(End::Stopped));
+    }
+
+    #[test]
+    fn a_member_that_cannot_tell_its_own_fingerprint_meets_nobody() {
+        for side in [Side::Primary, Side::Alone, Side::Backup] {
+            let (mut host, mut pairing) = (host(), Pairing::new(side));
+            host.says = Err("no such library".to_owned());
+            host.next = Some((true, vec![greets(0)]));
+            let failed = Turn::End(End::Failed("no such library".to_owned()));
+            assert_eq!(pairing.turn(false, &mut host), failed, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn a_channel_that_takes_no_hello_is_of_no_use() {
+        for side in [Side::Primary, Side::Backup] {
+            let (mut host, mut pairing) = (host(), Pairing::new(side));
+            host.says = Ok(false);
+            host.next = Some((true, vec![greets(0)]));
+            assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)), "{side:?}");
+            assert_eq!(said(&mut host), ["hello", "hangs up"]);
+        }
+    }
+
+    /// It joins the server, instead of starting its own.
+    #[test]
+    fn a_server_that_runs_is_joined() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Alone));
+        host.next = Some((true, vec![greets(0)]));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
+        assert_eq!(said(&mut host), ["hello, it runs"]);
+        let (mut host, mut pairing) = (self::host(), Pairing::new(Side::Backup));
+        let runs = hello("demo", "a", (7, true), Vec::new());
+        host.next = Some((true, vec![runs]));
+        assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
     }
 }

@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 mod book;
 mod closing;
 mod joins;
+mod keeper;
 mod kept;
 mod leaves;
 mod renewal;

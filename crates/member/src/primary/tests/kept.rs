@@ -23,7 +23,7 @@ impl Bed {
     }
 
     /// Ends the server (`falls`: it is to be rebuilt); returns what the machine does.
-    fn ends(&mut self, falls: bool) -> (Turn, Vec<String>) {
+    pub(super) fn ends(&mut self, falls: bool) -> (Turn, Vec<String>) {
         (self.book.ended, self.book.falls) = (true, falls);
         self.book.take();
         let turn = self.turn();
@@ -31,7 +31,7 @@ impl Bed {
     }
 }
 
-fn has(lines: &[String], line: &str) -> bool {
+pub(super) fn has(lines: &[String], line: &str) -> bool {
     lines.iter().any(|it| it == line)
 }
 
