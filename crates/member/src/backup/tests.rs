@@ -175,9 +175,9 @@ fn a_primary_that_the_edge_or_its_own_word_calls_lost_is_taken_over() {
         pass(&mut bed, 99);
         assert_eq!(bed.book.take(), Vec::<String>::new(), "it does not serve yet");
         bed.book.beats = Some(0);
-        pass(&mut bed, 100);
+        pass(&mut bed, 101);
         assert_eq!(bed.book.take(), Vec::<String>::new(), "it is busy with its start");
-        pass(&mut bed, 2);
+        pass(&mut bed, 1);
         assert_eq!(bed.book.take()[0], format!("promotes: {cause}"));
     }
 }

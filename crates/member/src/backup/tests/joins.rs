@@ -53,9 +53,9 @@ fn a_primary_that_says_nothing_is_not_waited_for() {
     bed.book.beats = None;
     bed.book.peer.push(Message::Join { log_from: 7, image_bytes: 6 });
     bed.turn();
-    bed.pass(JOINER_SILENT.as_millis() as u64 - 10);
-    bed.book.take();
-    bed.pass(20);
+    bed.pass(JOINER_SILENT.as_millis() as u64);
+    assert!(!bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
+    bed.pass(1);
     assert!(bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
 }
 
@@ -110,6 +110,24 @@ fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
     bed.book.is_lost = true;
     bed.turn();
     assert_eq!(bed.book.take()[0], "promotes: ChannelLost");
+}
+
+/// Output would wait for it as long as it lags.
+#[test]
+fn a_joiner_that_lags_has_not_caught_up() {
+    let mut bed = Bed::joins();
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
+    bed.book.progress = (100, 50);
+    bed.turn();
+    bed.book.progress = (150, 99);
+    bed.pass(30);
+    // It is beyond what there was when it began, and far behind all that came since.
+    bed.book.progress = (150, 100);
+    bed.pass(1);
+    assert!(!bed.book.has("send CaughtUp"), "{:?}", bed.book.lines);
+    bed.book.progress = (150, 150);
+    bed.pass(1);
+    assert!(bed.book.has("send CaughtUp"), "{:?}", bed.book.lines);
 }
 
 #[test]

@@ -179,8 +179,8 @@ fn a_backup_that_gave_up_is_not_waited_for_nor_joined() {
     let nobody = "shows ServerEnded, Nobody(\"the backup gave up: hung: it stood still\")";
     assert!(bed.book.has(nobody), "{:?}", bed.book.lines);
     for _ in 0..2 * REPLACED_REST.as_millis() {
-        bed.pass(1);
-        assert!(matches!(bed.turn(), Turn::Until(_)));
+        let turn = bed.turn_at(bed.book.now.plus(Nanos::from_ms(1)));
+        assert!(matches!(turn, Turn::Until(_)), "{turn:?}");
     }
 }
 
@@ -222,7 +222,7 @@ fn acks_that_the_gate_held_back_leave_once_nothing_waits() {
         bed.turn();
         let lines = bed.book.take();
         let at = |what: &str| lines.iter().position(|line| line == what);
-        assert_eq!(at("ack 1100").is_some(), sent, "{lines:?}");
+        assert_eq!(lines.iter().any(|line| line.starts_with("ack")), sent, "{lines:?}");
         assert!(!sent || at("alone") < at("ack 1100"), "{lines:?}");
     }
 }
