@@ -1,7 +1,7 @@
 //! The end of connections.
 
 use super::*;
-use crate::timing::primary::MINDED;
+use crate::timing::primary::{BACKLOG_EVERY, MINDED, YOUNG};
 
 /// A connection's last packets come round through the backup, and a repeated FIN whose first copy
 /// was lost is answered.
@@ -79,6 +79,38 @@ fn handshakes_of_connections_that_are_over_are_not_kept() {
     bed.connect(5);
     bed.pass(200);
     assert_eq!(bed.machine.half_open.young(), 0);
+}
+
+/// Half of the smallest backlog may be unanswered, and one handshake at least.
+#[test]
+fn no_handshake_makes_room_that_is_young_or_one_of_few() {
+    for (backlog, many, ended) in
+        [(Some(6), 4, 1), (Some(6), 3, 0), (Some(1), 1, 0), (Some(1), 2, 1), (None, 51, 1)]
+    {
+        let mut bed = Bed::new();
+        (bed.book.backlog, bed.book.state) = (backlog, ConnState::SynReceived);
+        (1..=many).for_each(|id| bed.hold(id));
+        bed.turn();
+        bed.pass(YOUNG.as_millis() as u64 - 1);
+        assert!(!bed.book.lines.iter().any(|line| line.starts_with("destroy")), "{backlog:?}");
+        bed.pass(1);
+        let gone = bed.book.lines.iter().filter(|line| *line == "send Gone").count();
+        assert_eq!(gone, ended, "{backlog:?} {many}");
+    }
+}
+
+/// To look at the listeners costs some time.
+#[test]
+fn a_backlog_that_changes_is_seen_at_the_next_look() {
+    let mut bed = Bed::new();
+    (bed.book.backlog, bed.book.state) = (Some(6), ConnState::SynReceived);
+    (1..=3).for_each(|id| bed.hold(id));
+    bed.turn();
+    bed.book.backlog = Some(2);
+    bed.pass(BACKLOG_EVERY.as_millis() as u64 - 1);
+    assert!(!bed.book.has("send Gone"), "{:?}", bed.book.lines);
+    bed.pass(1);
+    assert_eq!(bed.book.lines.iter().filter(|line| *line == "send Gone").count(), 2);
 }
 
 /// While the server speaks alone no record tells of ends, so slots that become few are looked for.
