@@ -1,7 +1,7 @@
 //! The end of connections.
 
 use super::*;
-use crate::timing::primary::{BACKLOG_EVERY, MINDED, YOUNG};
+use crate::timing::primary::{BACKLOG_EVERY, CLOSING_EVERY, LINGER, MINDED, YOUNG};
 
 /// A connection's last packets come round through the backup, and a repeated FIN whose first copy
 /// was lost is answered.
@@ -39,6 +39,20 @@ fn a_connection_that_the_server_has_let_go_of_is_soon_over() {
     bed.book.state = ConnState::Over;
     bed.pass(100);
     assert!(bed.book.has("send Gone") && bed.machine.tables.conns.is_empty());
+}
+
+#[test]
+fn a_slot_waits_for_late_packets_up_to_a_limit() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.book.state = ConnState::Over;
+    while !bed.book.has("send Gone") {
+        bed.pass(1);
+    }
+    bed.pass(LINGER.as_millis() as u64);
+    assert!(!bed.book.has("free 5"), "{:?}", bed.book.lines);
+    bed.pass(CLOSING_EVERY.as_millis() as u64);
+    assert!(bed.book.has("free 5"), "{:?}", bed.book.lines);
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn a_backup_that_gives_up_soon_after_it_has_joined_is_a_failed_attempt() {
     let mut bed = Bed::alone();
     bed.book.knocks = true;
     bed.turn();
-    let rounds = [(9, pause), (lasts - 1000, 2 * pause), (9, 4 * pause), (lasts + 9, 0)];
+    let rounds = [(9, pause), (lasts, 2 * pause), (9, 4 * pause), (lasts + 1, 0)];
     for (in_step, expected) in rounds {
         bed.joins_for(in_step);
         assert!(bed.may_join_after(expected), "{in_step} ms, {expected} ms");

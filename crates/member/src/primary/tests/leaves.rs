@@ -185,6 +185,16 @@ fn a_backup_that_gave_up_is_not_waited_for_nor_joined() {
 }
 
 #[test]
+fn a_silent_backup_is_doubted_up_to_a_limit() {
+    let mut bed = Bed::in_doubt();
+    let last = bed.book.member.watch.doubt_until(bed.book.now);
+    bed.turn_at(Nanos(last.0 - 1));
+    assert!(!bed.book.has("drop peer"), "{:?}", bed.book.lines);
+    bed.turn_at(last);
+    assert!(bed.book.has("drop peer"), "{:?}", bed.book.lines);
+}
+
+#[test]
 fn a_channel_that_takes_nothing_more_is_dropped() {
     let mut bed = Bed::server_ended();
     bed.pass(5);

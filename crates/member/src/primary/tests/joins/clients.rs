@@ -38,6 +38,19 @@ fn clients_that_lack_output_from_before_are_waited_for_a_while() {
     }
 }
 
+#[test]
+fn a_client_is_waited_for_up_to_a_limit() {
+    let mut bed = Bed::alone();
+    (bed.book.books, bed.book.unacked, bed.book.knocks) = (vec![book(5, 30)], SOME, true);
+    bed.turn();
+    let last = bed.book.now.plus(nanos(CLIENTS_MAX));
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn_at(last);
+    assert!(!bed.book.has("clamp"), "{:?}", bed.book.lines);
+    bed.turn_at(last.plus(Nanos(1)));
+    assert!(bed.book.has("clamp"), "{:?}", bed.book.lines);
+}
+
 /// The group is protected except for those connections.
 #[test]
 fn connections_that_a_takeover_would_end_are_counted_until_their_clients_have_all() {

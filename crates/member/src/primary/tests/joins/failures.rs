@@ -44,6 +44,19 @@ fn every_failure_before_output_waits_ends_alone_with_growing_pauses() {
     assert_eq!(bed.book.member.epoch, EPOCH + 1, "nobody was asked");
 }
 
+#[test]
+fn a_joiner_that_has_the_image_may_take_its_time_up_to_a_limit() {
+    let mut bed = Bed::joining();
+    while !bed.book.has("drop image") {
+        bed.pass(1);
+    }
+    let last = bed.book.now.plus(nanos(CATCHING_UP_MAX));
+    bed.turn_at(last);
+    assert!(!bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+    bed.turn_at(last.plus(Nanos(1)));
+    assert!(bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+}
+
 /// Threads that race are found out by a replica that differs, and may be made to run one at a
 /// time when the next one is made.
 #[test]
