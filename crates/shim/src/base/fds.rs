@@ -3,13 +3,20 @@
 use crate::base::state::{self, Mode};
 use crate::base::sys::{sys, syscall};
 use crate::base::{brief, report};
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Number of descriptors that are supported; higher ones are refused with `EMFILE`.
 pub const FD_MAX: usize = holdfast_wire::shm::FDS_MAX;
-/// Most epoll sets that may hold one descriptor.
-pub const SETS_MAX: usize = 4;
+/// Epoll sets of a descriptor that are noted with it; further ones are in a [`Block`].
+const NEAR: usize = 4;
+/// Epoll sets of a descriptor in its block. With the near ones there is one for each thread of a
+/// large server.
+const FAR: usize = 124;
+/// Most descriptors that may be in more than [`NEAR`] sets at a time: listeners are.
+const BLOCKS_MAX: usize = 128;
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +48,22 @@ pub struct Place {
     pub data: AtomicU64,
 }
 
+impl Place {
+    const fn free() -> Self {
+        Self { set: AtomicI32::new(-1), events: AtomicU32::new(0), data: AtomicU64::new(0) }
+    }
+}
+
+/// Places of a descriptor that is in many epoll sets.
+struct Block {
+    is_taken: AtomicBool,
+    places: [Place; FAR],
+}
+
+static BLOCKS: [Block; BLOCKS_MAX] =
+    [const { Block { is_taken: AtomicBool::new(false), places: [const { Place::free() }; FAR] } };
+        BLOCKS_MAX];
+
 pub struct Fd {
     kind: AtomicU8,
     /// Backlog; 0 if the daemon need not listen on it at promotion.
@@ -50,7 +73,9 @@ pub struct Fd {
     pub deferred: AtomicU32,
     /// Lock held during a write, so that the log has the writes to a stream in their order.
     pub writing: AtomicU32,
-    pub places: [Place; SETS_MAX],
+    /// Its block, counted from 1; 0: none.
+    block: AtomicU32,
+    near: [Place; NEAR],
 }
 
 static FDS: [Fd; FD_MAX] = [const {
@@ -60,9 +85,8 @@ static FDS: [Fd; FD_MAX] = [const {
         conn: AtomicU32::new(0),
         deferred: AtomicU32::new(0),
         writing: AtomicU32::new(0),
-        places: [const {
-            Place { set: AtomicI32::new(-1), events: AtomicU32::new(0), data: AtomicU64::new(0) }
-        }; SETS_MAX],
+        block: AtomicU32::new(0),
+        near: [const { Place::free() }; NEAR],
     }
 }; FD_MAX];
 
@@ -102,6 +126,33 @@ impl Fd {
 
     pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Relaxed);
+    }
+
+    fn block(&self) -> Option<&'static Block> {
+        BLOCKS.get((self.block.load(Relaxed) as usize).checked_sub(1)?)
+    }
+
+    /// Its places in epoll sets, free ones too; the few that most descriptors need come first.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        let far = core::iter::once_with(|| self.block()).flatten();
+        self.near.iter().chain(far.flat_map(|block| &block.places))
+    }
+
+    /// Gives it a block if it has none, and one is left.
+    fn take_block(&self) -> Option<&'static Block> {
+        if self.block().is_none() {
+            let at = BLOCKS.iter().position(|it| !it.is_taken.swap(true, Relaxed))?;
+            self.block.store(at as u32 + 1, Relaxed);
+        }
+        self.block()
+    }
+
+    fn leave_all_sets(&self) {
+        self.places().for_each(|place| place.set.store(-1, Relaxed));
+        if let Some(block) = self.block() {
+            self.block.store(0, Relaxed);
+            block.is_taken.store(false, Relaxed);
+        }
     }
 }
 
@@ -160,16 +211,14 @@ pub fn closed(fd: i32) {
         }
         f.set_kind(Kind::Own);
         f.conn.store(0, Relaxed);
-        for place in &f.places {
-            place.set.store(-1, Relaxed);
-        }
+        f.leave_all_sets();
     }
 }
 
 /// Calls `f` for every registration of a descriptor in an epoll set.
 pub fn for_each_place(mut f: impl FnMut(i32, &Place)) {
     for_each(|fd, entry| {
-        for place in &entry.places {
+        for place in entry.places() {
             if place.set.load(Relaxed) >= 0 {
                 f(fd, place);
             }
@@ -186,13 +235,19 @@ pub fn for_each(mut f: impl FnMut(i32, &'static Fd)) {
 }
 
 /// The registration of `fd` in `set`, if it has one.
+#[inline]
 pub fn place(fd: i32, set: i32) -> Option<&'static Place> {
-    get(fd)?.places.iter().find(|p| p.set.load(Relaxed) == set)
+    let f = get(fd)?;
+    let is_it = |p: &&Place| p.set.load(Relaxed) == set;
+    f.near.iter().find(is_it).or_else(|| f.block()?.places.iter().find(is_it))
 }
 
-/// A free registration of `fd`.
+/// A free registration of `fd`, which the caller then fills; `None` if it is in as many sets as it
+/// may be in, or too many others are in many sets.
 pub fn free_place(fd: i32) -> Option<&'static Place> {
-    get(fd)?.places.iter().find(|p| p.set.load(Relaxed) < 0)
+    let f = get(fd)?;
+    let is_free = |p: &&Place| p.set.load(Relaxed) < 0;
+    f.near.iter().find(is_free).or_else(|| f.take_block()?.places.iter().find(is_free))
 }
 
 /// Moves a replica's descriptor to the number that it has on the primary. The kernel's choice is

@@ -53,7 +53,7 @@ calls! {
     inotify Replayed "watches are set on both members, events come from the log";
     // Readiness
     epoll_create Replayed "";
-    epoll_ctl Replayed "registrations are remembered and armed at promotion";
+    epoll_ctl Replayed "registrations are remembered and armed at promotion; a descriptor may be in 128 sets, and 128 descriptors in more than 4: beyond that ENOSPC";
     epoll_wait Replayed "epoll_wait, epoll_pwait, epoll_pwait2; events carry descriptors, so ASLR may differ";
     poll Replayed "poll and ppoll";
     select Replayed "select and pselect";

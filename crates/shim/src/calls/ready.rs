@@ -51,8 +51,17 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     // SAFETY: the caller's event, absent for DEL on some callers.
     let wanted = if event.is_null() { Event { events: 0, u64: 0 } } else { unsafe { *event } };
     let ours = Event { events: wanted.events, u64: fd as u64 };
-    // SAFETY: memory of ours, of the sizes that are said.
-    let raw = || unsafe { syscall!(SYS_epoll_ctl, set, op, fd, &raw const ours) };
+    // Nothing may be registered that could not be remembered: its events would come without the
+    // server's data, and it would not be armed at promotion.
+    let has_room = || {
+        let is_new = op == libc::EPOLL_CTL_ADD && fds::place(fd, set).is_none();
+        !is_new || fds::get(fd).is_none() || fds::free_place(fd).is_some()
+    };
+    let raw = || match has_room() {
+        // SAFETY: memory of ours, of the sizes that are said.
+        true => unsafe { syscall!(SYS_epoll_ctl, set, op, fd, &raw const ours) },
+        false => -(libc::ENOSPC as isize),
+    };
     let known = |r: isize| {
         if r == 0 {
             remember(set, op, fd, &wanted);
@@ -77,7 +86,9 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
                 Some(r)
             }
             // Registrations are only remembered until the sockets are real, and armed then.
-            None if park::draining() => Some(known(0)),
+            None if park::draining() => {
+                Some(if has_room() { known(0) } else { -(libc::ENOSPC as isize) })
+            }
             None => park::start_over(),
         },
         Mode::Pass => Some(known(raw())),

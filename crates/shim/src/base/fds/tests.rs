@@ -1,4 +1,6 @@
-use super::{Kind, closed, free_place, get, is_virtual, kind, opened, place, renumber};
+use super::{
+    Kind, closed, for_each_place, free_place, get, is_virtual, kind, opened, place, renumber,
+};
 use crate::base::brief;
 use crate::base::sys::sys;
 use core::sync::atomic::AtomicBool;
@@ -58,14 +60,28 @@ fn places_in_sets_end_with_the_descriptor_or_the_set() {
 }
 
 #[test]
-fn a_descriptor_is_in_a_few_sets_only() {
+fn listeners_are_in_as_many_sets_as_a_large_server_has_threads() {
+    const SETS_MAX: usize = super::NEAR + super::FAR;
+    let sets = || 1000..1000 + SETS_MAX as i32;
     opened(120, Kind::Conn);
-    for set in 0..super::SETS_MAX as i32 {
-        assert!(join(120, set));
-    }
-    assert!(free_place(120).is_none());
+    assert!(sets().all(|set| join(120, set)));
+    assert!(sets().all(|set| place(120, set).is_some_and(|it| it.set.load(Relaxed) == set)));
+    assert!(free_place(120).is_none() && !join(120, 9000));
+    let mut seen = 0;
+    for_each_place(|fd, _| seen += usize::from(fd == 120));
+    assert_eq!(seen, SETS_MAX);
     closed(120);
-    assert!(free_place(120).is_some());
+    assert!(free_place(120).is_some() && sets().all(|set| place(120, set).is_none()));
+    // What is kept for such descriptors is given back.
+    let fds = || 2000..2000 + 2 * super::BLOCKS_MAX as i32;
+    for _ in 0..2 {
+        let join_all =
+            |fd: i32| (0..=super::NEAR as i32).filter(|set| join(fd, 3000 + set)).count();
+        let joined: Vec<_> = fds().map(join_all).collect();
+        assert_eq!(joined[0], super::NEAR + 1);
+        assert_eq!(joined.last(), Some(&super::NEAR), "the small number is everybody's");
+        fds().for_each(closed);
+    }
 }
 
 #[test]
