@@ -5,7 +5,7 @@ use crate::base::fds::{self, Kind};
 use crate::base::state::{self, Mode, header};
 use crate::base::sys::{self, sys};
 use crate::base::{binds, log, park, processes, ring, waiting};
-use crate::calls::{clocks, inherited, ready};
+use crate::calls::{clocks, inherited, local, ready};
 use core::sync::atomic::Ordering::*;
 use holdfast_wire::shm::mode as shared_mode;
 
@@ -62,6 +62,7 @@ fn go_live() {
     }
     fds::for_each(|fd, f| match f.kind() {
         Kind::Outside => inherited::bury(fd, f),
+        Kind::Device => local::empty_inotify(fd),
         // A UNIX listener is bound already; TCP listeners are the daemon's
         // work.
         Kind::PlainListener if fds::is_unix(fd) => {

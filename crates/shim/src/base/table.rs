@@ -50,7 +50,7 @@ calls! {
     eventfd Replayed "real on both members; reads answered from the log";
     timerfd Replayed "real on both members; expirations from the log; one set to a moment before promotion keeps the primary's clock";
     signalfd Replayed "real on both members; reads answered from the log";
-    inotify Replayed "watches are set on both members, events come from the log";
+    inotify Replayed "watches are set on both members, events come from the log; after a takeover from the survivor's files, from that moment on";
     // Readiness
     epoll_create Replayed "";
     epoll_ctl Replayed "registrations are remembered and armed at promotion; a descriptor may be in 128 sets, and 128 descriptors in more than 4: beyond that ENOSPC";
@@ -73,7 +73,7 @@ calls! {
     getrandom Replayed "getrandom, getentropy, arc4random*";
     // Files
     open Passed "both members; outcomes are compared, and until the first client comes the content of what is opened for reading, also by fopen";
-    open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log; /proc/self/fd, /dev/fd, /dev/stdin: what that descriptor is";
+    open_device Replayed "/dev/urandom, /dev/random, /proc, /sys: content from the log, and after a takeover from the survivor's machine; /proc/self/fd, /dev/fd, /dev/stdin: what that descriptor is";
     readlink Replayed "of links in /proc and /sys; others are the member's own";
     mkstemp Replayed "mkstemp, mkostemp, mkstemps, mkostemps, mkdtemp: the name's letters are drawn on the primary";
     tmpnam Passed "tmpnam, tempnam, mktemp make names that differ: use mkstemp";

@@ -65,16 +65,19 @@ pub fn open_raw(dir: i32, path: *const u8, flags: i32, mode_bits: u32) -> isize 
     }
     if kind == Kind::Device {
         let cloexec = flags & libc::O_CLOEXEC != 0;
-        let stand_in = || {
+        // The replica does not read from it before it is the server, and then it must be the
+        // machine's. What this machine does not have stays empty.
+        let stand_in = || match raw() {
+            fd if fd >= 0 => fd,
             // SAFETY: a path of ours.
-            unsafe {
+            _ => unsafe {
                 syscall!(
                     SYS_openat,
                     libc::AT_FDCWD,
                     c"/dev/null".as_ptr(),
                     libc::O_RDWR | (flags & libc::O_CLOEXEC)
                 )
-            }
+            },
         };
         return new_fd(Call::open_device, -1, Kind::Device, cloexec, raw, stand_in);
     }

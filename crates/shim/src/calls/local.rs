@@ -2,6 +2,7 @@
 //! the backup they come from the log.
 
 use crate::base::fds::{self, Kind};
+use crate::base::log;
 use crate::base::real::{Real, real, real6};
 use crate::base::state::{inside, uninterrupted};
 use crate::base::sys::{errno, libc_result, sys, syscall};
@@ -234,6 +235,26 @@ pub unsafe extern "C" fn timerfd_gettime(fd: i32, out: *mut u8) -> i32 {
         return libc_result(raw()) as i32;
     }
     libc_result(with_data(Call::timerfd, fd, &[(out, INTERVALS_BYTES)], raw)) as i32
+}
+
+/// At promotion: empties an inotify queue. The replica's kernel has put all events of its watches
+/// there, and the server has had them from the log.
+pub fn empty_inotify(fd: i32) {
+    // Only for an inotify queue does the kernel come as far as to miss the path.
+    // SAFETY: a string of ours.
+    let r = unsafe { syscall!(SYS_inotify_add_watch, fd, c"".as_ptr(), libc::IN_ACCESS) };
+    if r != -(libc::ENOENT as isize) {
+        return;
+    }
+    // Another process of a family may have the same queue, and empty it, too.
+    let _held = log::hold();
+    let mut sink = [0u8; 4096];
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: memory of ours, of the sizes that are said.
+    while unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
+        // SAFETY: as above; something is there, so it does not block.
+        && unsafe { syscall!(SYS_read, fd, sink.as_mut_ptr(), sink.len()) } > 0
+    {}
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
