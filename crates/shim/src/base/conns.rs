@@ -15,6 +15,10 @@ const LOOK_NS: i64 = 50_000;
 /// Number of this process's descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
 
+/// Locks held during a write, so that the log has the writes to a stream in their order, whichever
+/// descriptor of it they are made to.
+static WRITING: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
+
 /// The next accept number: the first one after the last whose table entry is free. `None` if none
 /// is. Call it with the log held.
 pub fn next_number() -> Option<u32> {
@@ -84,6 +88,11 @@ pub fn open(conn: u32, fd: i32, socket: u64) {
         e.state.store(conn_state::OPEN, Release);
     });
     e.conn.store(conn, Release);
+}
+
+/// The lock of those threads of this process that write to the connection.
+pub fn writing(conn: u32) -> &'static AtomicU32 {
+    &WRITING[conn as usize % CONNS_MAX]
 }
 
 pub fn add_ref(conn: u32) {

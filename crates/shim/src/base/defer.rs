@@ -49,10 +49,12 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
     is_certain
 }
 
-/// Whether another process may write to the same client: it would not see what is deferred here.
+/// Whether the same client may be written to by another process, or by another descriptor: what is
+/// deferred here would not be seen there.
 fn is_shared(f: &fds::Fd) -> bool {
     let conn = f.conn.load(Relaxed);
-    state::is_family() && conn != NO_CONN && holders::is_shared(conns::entry(conn))
+    let by_process = || state::is_family() && holders::is_shared(conns::entry(conn));
+    conn != NO_CONN && (!conns::is_last_ref(conn) || by_process())
 }
 
 fn buffer_is_empty(fd: i32) -> bool {

@@ -71,8 +71,6 @@ pub struct Fd {
     pub conn: AtomicU32,
     /// Thread that has deferred writes for it, counted from 1; 0: none.
     pub deferred: AtomicU32,
-    /// Lock held during a write, so that the log has the writes to a stream in their order.
-    pub writing: AtomicU32,
     /// Its block, counted from 1; 0: none.
     block: AtomicU32,
     near: [Place; NEAR],
@@ -84,7 +82,6 @@ static FDS: [Fd; FD_MAX] = [const {
         backlog: AtomicI32::new(-1),
         conn: AtomicU32::new(0),
         deferred: AtomicU32::new(0),
-        writing: AtomicU32::new(0),
         block: AtomicU32::new(0),
         near: [const { Place::free() }; NEAR],
     }

@@ -185,6 +185,10 @@ fn duplicate(fd: i32, cloexec: bool, make: impl Fn() -> isize) -> isize {
     if mode() == Mode::Pass || inside() {
         return make();
     }
+    if mode() == Mode::Record && fds::kind(fd) == Kind::Conn {
+        // What waits would not be seen by the new number.
+        defer::flush_fd(fd);
+    }
     let r = if threaded() {
         new_fd(Call::dup, fd, fds::kind(fd), cloexec, &make, &make)
     } else {

@@ -59,7 +59,7 @@ fn record(
 ) -> Option<isize> {
     signals::deliver();
     let (len, conn) = (total(parts), conns::of_fd(fd));
-    let _writing = hold_stream(call, fd, conn)?;
+    let _writing = hold_stream(call, conn)?;
     let write = Write { fd, conn, len };
     let intent = write.intend(|| hash_of(parts));
     if plain && conn != NO_CONN && defer::try_keep(fd, parts, len) {
@@ -93,7 +93,7 @@ fn record(
 
 /// Locks a stream to which several threads may write: the writes must reach the client in the
 /// log's order. `None`: the server's call starts over.
-fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
+fn hold_stream(call: &quiet::Call, conn: u32) -> Option<Writing> {
     if state::is_family() && conn != NO_CONN && threaded() {
         let word = &conns::entry(conn).writer;
         if !robust::try_lock(word) {
@@ -102,8 +102,10 @@ fn hold_stream(call: &quiet::Call, fd: i32, conn: u32) -> Option<Writing> {
         }
         return Some(Writing::Family(word));
     }
-    let word = fds::get(fd).filter(|_| conn != NO_CONN && threaded()).map(|f| &f.writing);
-    let Some(word) = word else { return Some(Writing::Free) };
+    if conn == NO_CONN || !threaded() {
+        return Some(Writing::Free);
+    }
+    let word = conns::writing(conn);
     call.lock(word)?;
     Some(Writing::Process(word))
 }
@@ -313,8 +315,15 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i
         return libc_result(refuse_urgent());
     }
     // SAFETY: the caller's message and its vector.
-    let parts = unsafe { vector((*message).msg_iov, (*message).msg_iovlen.min(IOV_MAX)) };
-    libc_result(output(fd, parts, PLAIN & flags == flags, raw))
+    let (parts, control) = unsafe {
+        let parts = vector((*message).msg_iov, (*message).msg_iovlen.min(IOV_MAX));
+        (parts, (*message).msg_controllen > 0)
+    };
+    if control && mode() == Mode::Record {
+        // Whoever gets a descriptor by it may write there at once.
+        defer::flush();
+    }
+    libc_result(output(fd, parts, PLAIN & flags == flags && !control, raw))
 }
 
 /// The flags of a send. On the replica a send to another process of the family must not block
@@ -426,7 +435,7 @@ fn sendfile_record(
 ) -> Option<isize> {
     signals::deliver();
     let conn = conns::of_fd(out);
-    let _writing = hold_stream(call, out, conn)?;
+    let _writing = hold_stream(call, conn)?;
     let from = place(file, offset);
     let mut write = Write { fd: out, conn, len: count.min(SENDFILE_MAX) };
     let mut intent = 0;
