@@ -104,10 +104,15 @@ pub unsafe extern "C" fn sysinfo(out: *mut u8) -> i32 {
     })) as i32
 }
 
+/// `sched_getaffinity` as the kernel answers it: with the number of bytes.
+pub fn affinity(pid: i32, len: usize, out: *mut u8) -> isize {
+    let raw = || processors::affinity(pid, len, out);
+    with_data(Call::sysinfo, -2, &[(out, len.min(1024))], raw)
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sched_getaffinity(pid: i32, len: usize, out: *mut u8) -> i32 {
-    let raw = || processors::affinity(pid, len, out);
-    let r = with_data(Call::sysinfo, -2, &[(out, len.min(1024))], raw);
+    let r = affinity(pid, len, out);
     if r > 0 && (r as usize) < len {
         // SAFETY: the kernel fills `r` bytes; libc clears the rest.
         unsafe { core::ptr::write_bytes(out.add(r as usize), 0, len - r as usize) };

@@ -1,13 +1,9 @@
-//! System calls by number (libc's `syscall`), and calls that are refused on sockets and pipes.
+//! System calls by number (libc's `syscall`).
 
-use crate::base::fds;
 use crate::base::report::refused;
 use crate::base::state::{self, Mode, inside, mode};
 use crate::base::sys::{self, libc_result, sys};
-use crate::calls::{
-    clocks, descriptors, files, identity, input, local, masks, output, processes, random, ready,
-    replace, sockets, turns,
-};
+use crate::calls::{clocks, identity, masks, processes, ready, routes, signals, spawn, turns};
 
 /// `syscall`: calls that the shim intercepts go to their functions.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -60,40 +56,36 @@ unsafe extern "C" fn syscall_from(
 /// Calls the function that stands for a call by number; `None`: the call goes
 /// to the kernel.
 unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
+    // SAFETY: by the caller's promise.
+    unsafe { special(n, x).or_else(|| routes::route(n, x)) }
+}
+
+/// Like [`by_number`], for calls whose function differs from them.
+unsafe fn special(n: i64, x: [usize; 6]) -> Option<isize> {
     let [a, b, c, d, e, f] = x;
-    let (fd, at) = (a as i32, b as *mut u8);
     let myself = || sys!(SYS_gettid) as i32;
     // SAFETY: by the caller's promise.
     let r = unsafe {
         match n {
-            libc::SYS_getpid => identity::getpid() as isize,
-            libc::SYS_getppid => identity::getppid() as isize,
-            libc::SYS_gettid => identity::gettid() as isize,
-            libc::SYS_getrandom => random::getrandom(a as *mut u8, b, c as u32),
-            libc::SYS_clock_gettime => clocks::clock_gettime_from(fd, b as *mut _, 0) as isize,
-            libc::SYS_gettimeofday => clocks::gettimeofday(a as *mut _, at) as isize,
-            libc::SYS_time => clocks::time(a as *mut i64) as isize,
-            libc::SYS_read => input::read(fd, at, c),
-            libc::SYS_readv => input::readv(fd, b as *const _, c as i32),
-            libc::SYS_recvfrom => input::recvfrom(fd, at, c, d as i32, e as *mut u8, f as *mut u32),
-            libc::SYS_recvmsg => input::recvmsg(fd, b as *mut _, c as i32),
-            libc::SYS_write => output::write(fd, at, c),
-            libc::SYS_writev => output::writev(fd, b as *const _, c as i32),
-            libc::SYS_sendto => output::sendto(fd, at, c, d as i32, e as *const u8, f as u32),
-            libc::SYS_sendmsg => output::sendmsg(fd, b as *const _, c as i32),
-            libc::SYS_close => descriptors::close(fd) as isize,
-            libc::SYS_socket => sockets::socket(fd, b as i32, c as i32) as isize,
-            libc::SYS_accept => sockets::accept(fd, at, c as *mut u32) as isize,
-            libc::SYS_accept4 => sockets::accept4(fd, at, c as *mut u32, d as i32) as isize,
-            libc::SYS_epoll_pwait2 => {
-                ready::epoll_pwait2(fd, b as *mut _, c as i32, d as *const _, e as *const u8)
-                    as isize
+            libc::SYS_clock_gettime => {
+                clocks::clock_gettime_from(a as i32, b as *mut _, 0) as isize
             }
-            libc::SYS_eventfd2 => descriptors::eventfd(a as u32, b as i32) as isize,
-            libc::SYS_openat => files::openat(fd, at.cast_const(), c as i32, d as u32) as isize,
-            libc::SYS_execve => replace::execve(a, b, c) as isize,
+            // libc's function returns the error.
+            libc::SYS_clock_nanosleep => {
+                let r = clocks::clock_nanosleep(a as i32, b as i32, c as *const _, d as *mut _);
+                libc_result(-(r as isize))
+            }
+            libc::SYS_sched_getaffinity => {
+                libc_result(identity::affinity(a as i32, b, c as *mut u8))
+            }
+            libc::SYS_pselect6 => {
+                let sets = [b, c, d].map(|set| set as *mut u8);
+                let mask = (f as *const *const u8).as_ref().copied().unwrap_or_default();
+                ready::pselect(a as i32, sets[0], sets[1], sets[2], e as *const _, mask) as isize
+            }
+            libc::SYS_rt_sigaction => rt_sigaction(a as i32, b as *const _, c as *mut _) as isize,
             libc::SYS_tgkill if b as i32 == myself() => masks::raise(c as i32) as isize,
-            libc::SYS_fork | libc::SYS_vfork => processes::fork() as isize,
+            libc::SYS_tkill if a as i32 == myself() => masks::raise(b as i32) as isize,
             // A child on a copy of this stack is a fork. Any other is a thread, or is in a
             // namespace of its own, and the shim would not know it.
             libc::SYS_clone if b == 0 && a as i32 & !0xff & !CLONE_IDS == 0 => {
@@ -108,16 +100,17 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
             libc::SYS_clone | libc::SYS_clone3 => {
                 no_such_call("clone", "use fork or pthread_create")
             }
-            libc::SYS_signalfd => local::signalfd(fd, b as *const u64, 0) as isize,
-            libc::SYS_signalfd4 => local::signalfd(fd, b as *const u64, d as i32) as isize,
-            libc::SYS_prctl => identity::prctl(fd, b, c, d, e) as isize,
+            // The kernel's call also tells what the child has used.
+            libc::SYS_waitid if e == 0 => {
+                processes::waitid(a as i32, b as u32, c as *mut u8, d as i32) as isize
+            }
+            libc::SYS_waitid => no_such_call("waitid with usage", "use wait4"),
+            libc::SYS_exit_group => spawn::_exit(a as i32),
             libc::SYS_seccomp if identity::refuses_filters() => {
                 libc_result(-(libc::EINVAL as isize))
             }
             libc::SYS_futex => return turns::futex(x),
             libc::SYS_sched_yield => libc_result(turns::yield_turn()),
-            libc::SYS_fsync => turns::fsync(fd) as isize,
-            libc::SYS_fdatasync => turns::fdatasync(fd) as isize,
             libc::SYS_io_uring_setup => {
                 no_such_call("io_uring", "start the server without io_uring")
             }
@@ -125,6 +118,40 @@ unsafe fn by_number(n: i64, x: [usize; 6]) -> Option<isize> {
         }
     };
     Some(r)
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// `rt_sigaction`, by libc's function. Its action has the same in another order, and begins its
+/// mask with the kernel's.
+unsafe fn rt_sigaction(signal: i32, new: *const Action, old: *mut Action) -> i32 {
+    // SAFETY: all-zero is a valid action; the pointers are null or the caller's.
+    unsafe {
+        let (mut wanted, mut before): (libc::sigaction, libc::sigaction) = core::mem::zeroed();
+        let at = new.as_ref().map_or(core::ptr::null(), |new| {
+            wanted.sa_sigaction = new.handler;
+            wanted.sa_flags = new.flags as i32;
+            (&raw mut wanted.sa_mask).cast::<u64>().write(new.mask);
+            &raw const wanted
+        });
+        let r = signals::sigaction(signal, at, &raw mut before);
+        if r == 0 && !old.is_null() {
+            old.write(Action {
+                handler: before.sa_sigaction,
+                flags: before.sa_flags as u64,
+                restorer: before.sa_restorer.map_or(0, |f| f as usize),
+                mask: (&raw const before.sa_mask).cast::<u64>().read(),
+            });
+        }
+        r
+    }
 }
 
 /// Flags of `clone` that only store the child's number, which libc's fork does.
@@ -143,40 +170,4 @@ const CLONE_NAMESPACES: i32 = libc::CLONE_NEWNS
 fn no_such_call(name: &str, remedy: &str) -> isize {
     refused(name, remedy);
     libc_result(-(libc::ENOSYS as isize))
-}
-
-macro_rules! refuse {
-    ($($name:ident, $remedy:literal;)+) => { $(
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-            if mode() == Mode::Pass || !any_virtual(a as i32, c as i32) {
-                return libc_result(real_syscall(stringify!($name), [a, b, c, d, e, f]));
-            }
-            refused(stringify!($name), $remedy);
-            libc_result(-(libc::ENOSYS as isize))
-        }
-    )+ };
-}
-
-fn any_virtual(a: i32, b: i32) -> bool {
-    fds::is_virtual(a) || fds::is_virtual(b)
-}
-
-fn real_syscall(name: &str, x: [usize; 6]) -> isize {
-    let number = match name {
-        "splice" => libc::SYS_splice,
-        "sendmmsg" => libc::SYS_sendmmsg,
-        "recvmmsg" => libc::SYS_recvmmsg,
-        "tee" => libc::SYS_tee,
-        _ => return -(libc::ENOSYS as isize),
-    };
-    // SAFETY: the caller's own call.
-    unsafe { sys::syscall6(number, x[0], x[1], x[2], x[3], x[4], x[5]) }
-}
-
-refuse! {
-    splice, "use sendfile or read and write";
-    tee, "use read and write";
-    sendmmsg, "use sendmsg";
-    recvmmsg, "use recvmsg";
 }
