@@ -5,8 +5,8 @@
 use crate::base::cells::Locked;
 use crate::base::fds::Kind;
 use crate::base::state::{self, Mode, header, header_ptr, mode};
-use crate::base::sys::syscall;
-use crate::base::{fds, log, processes};
+use crate::base::sys::{say, syscall};
+use crate::base::{fds, log, processes, report};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use holdfast_wire::shm::Listener;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -14,8 +14,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Process id that stands for no process.
 const NOBODY: i32 = 0;
 
-/// Most bound sockets whose address is remembered.
-const BINDS_MAX: usize = 64;
+/// Most TCP sockets that are bound and not connected, whose addresses are remembered.
+const BINDS_MAX: usize = 256;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -34,7 +34,8 @@ fn bind_of(fd: i32) -> Option<Bind> {
 }
 
 pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
-    if mode() == Mode::Pass || addr.is_null() || len as usize > 32 {
+    let may_listen = fds::kind(fd) == Kind::Socket;
+    if mode() == Mode::Pass || addr.is_null() || len as usize > 32 || !may_listen {
         return;
     }
     let mut bind = Bind { fd, len, backlog: -1, addr: [0; 32] };
@@ -44,11 +45,15 @@ pub fn remember_bind(fd: i32, addr: *const u8, len: u32) {
     let known = binds.iter().position(|b| b.fd == fd);
     if let Some(at) = known.or_else(|| binds.iter().position(|b| !is_bound(b))) {
         binds[at] = bind;
+        return;
     }
+    drop(binds);
+    report::end_protection("the server has bound more than 256 sockets that it may listen on");
 }
 
+/// Whether the entry is in use. Sockets to somewhere else need none.
 fn is_bound(b: &Bind) -> bool {
-    b.fd >= 0 && fds::is_virtual(b.fd)
+    b.fd >= 0 && (fds::kind(b.fd) == Kind::Socket || is_listener(b.fd))
 }
 
 pub fn remember_listen(fd: i32, backlog: i32) {
@@ -63,9 +68,10 @@ pub fn bound_port(fd: i32) -> u16 {
     bind_of(fd).map_or(0, |b| endpoint(&b.addr).1)
 }
 
-/// Address family that `fd` was bound with.
+/// Address family that `fd` was bound with. A duplicate's is its socket's.
 pub fn bound_family(fd: i32) -> i32 {
-    bind_of(fd).map_or(libc::AF_INET, |b| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]])))
+    let of_bind = |b: Bind| i32::from(u16::from_ne_bytes([b.addr[0], b.addr[1]]));
+    bind_of(fd).map_or_else(|| fds::socket_option(fd, libc::SO_DOMAIN), of_bind)
 }
 
 /// Address (IPv4 mapped into IPv6) and port of a `sockaddr`.
@@ -86,11 +92,28 @@ pub fn endpoint(addr: &[u8]) -> ([u8; 16], u16) {
     (ip, port)
 }
 
-/// Calls `f` for every listener of this process.
-fn for_each_listener(mut f: impl FnMut(&Bind)) {
-    // Held to the end: nobody else changes them meanwhile.
-    let binds = BINDS.hold();
-    binds.iter().filter(|b| b.backlog >= 0 && is_listener(b.fd)).for_each(&mut f);
+/// Calls `f` for every listener of this process, those of protected ports first: there may be
+/// more than the header has room for. `f` says whether it had room.
+fn for_each_listener(mut f: impl FnMut(&Bind) -> bool) {
+    let (fits, others_fit) = {
+        // Held to the end: nobody else changes them meanwhile.
+        let binds = BINDS.hold();
+        let mut all = |kind: Kind| {
+            let listeners = binds.iter().filter(|b| b.backlog >= 0 && fds::kind(b.fd) == kind);
+            listeners.filter(|b| !f(b)).count() == 0
+        };
+        (all(Kind::Listener), all(Kind::PlainListener))
+    };
+    if !fits {
+        report::end_protection("the server listens at more addresses of its service than 16");
+    } else if !others_fit {
+        say(&["it listens at more than 16 addresses: after a takeover not at the last ones"]);
+    }
+}
+
+/// Whether an address is one that the service has.
+fn is_protected(addr: &[u8]) -> bool {
+    header().ports.iter().take_while(|p| **p != 0).any(|p| *p == endpoint(addr).1)
 }
 
 /// Whether `fd` is a listener still: its number may be another socket's by now.
@@ -104,7 +127,11 @@ pub fn publish() {
         return publish_of_family();
     }
     let mut n = 0;
-    for_each_listener(|b| n += usize::from(put(n, listener(b))));
+    for_each_listener(|b| {
+        let fits = put(n, listener(b));
+        n += usize::from(fits);
+        fits
+    });
     header().listeners_len.store(n as u32, Release);
 }
 
@@ -127,16 +154,21 @@ fn publish_of_family() {
             |is: &dyn Fn(&Listener) -> bool| (0..n).find(|at| get(*at).is_some_and(|it| is(&it)));
         let known = find(&|it| it.socket == socket);
         if known.and_then(get).is_some_and(|it| it.pid != NOBODY) {
-            return;
+            return true;
         }
         let own = Listener { pid: own, socket, ..listener(b) };
         if let Some(at) = known {
             put(at, own);
         } else if put(n, own) {
             n += 1;
-        } else if let Some(at) = find(&|it| it.pid == NOBODY) {
+        } else if let Some(at) = find(&|it| it.pid == NOBODY)
+            .or_else(|| find(&|it| is_protected(&b.addr) && !is_protected(&it.addr)))
+        {
             put(at, own);
+        } else {
+            return false;
         }
+        true
     });
     header().listeners_len.store(n as u32, Release);
 }

@@ -22,7 +22,7 @@ calls! {
     socket Replayed "TCP, UNIX and UDP; the replica's TCP sockets are real and unconnected; with `[server] run` set to `parallel` UNIX sockets of messages are real on both members";
     socketpair Replayed "real on both members";
     bind Replayed "on TCP listeners repeated at promotion; UNIX sockets are bound on both members";
-    listen Replayed "repeated at promotion, after the connections";
+    listen Replayed "repeated at promotion, after the connections: at 16 addresses, those of the service first; more of these end protection";
     accept Replayed "accept and accept4";
     connect Replayed "outbound connections end with ECONNRESET at promotion";
     shutdown Replayed "waits until the backup knows";

@@ -1,4 +1,5 @@
-use super::endpoint;
+use super::{bound_family, endpoint};
+use crate::base::sys::sys;
 
 fn address(family: i32, rest: &[u8]) -> [u8; 32] {
     let mut address = [0; 32];
@@ -23,4 +24,13 @@ fn other_families_and_short_addresses_say_nothing_of_an_address() {
     assert_eq!(endpoint(&address(libc::AF_UNIX, &[0x1f, 0x90])).0, [0; 16]);
     assert_eq!(endpoint(&[2, 0, 0x1f, 0x90]), ([0; 16], 0));
     assert_eq!(endpoint(&[]), ([0; 16], 0));
+}
+
+#[test]
+fn a_socket_that_was_not_bound_by_its_number_tells_its_family() {
+    for family in [libc::AF_INET6, libc::AF_INET] {
+        let fd = sys!(SYS_socket, family, libc::SOCK_STREAM, 0) as i32;
+        assert_eq!(bound_family(fd), family);
+        sys!(SYS_close, fd);
+    }
 }
