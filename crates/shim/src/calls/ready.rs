@@ -19,6 +19,7 @@ const EVENTS_MAX: usize = 1024;
 const POLL_MAX: usize = 4096;
 /// Size of an `fd_set`, in bytes.
 const SET_BYTES: usize = 128;
+const NO_TIME: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create1(flags: i32) -> i32 {
@@ -96,24 +97,27 @@ pub unsafe extern "C" fn epoll_ctl(set: i32, op: i32, fd: i32, event: *mut Event
     libc_result(r) as i32
 }
 
-/// A wait with a signal mask. The server has looked for the effects of handlers before this call,
-/// so a handler that runs only now must end the wait.
+/// A wait for readiness. The server has looked for the effects of handlers before this call, so a
+/// handler that runs only now ends the wait, whatever its flags say: the kernel restarts none of
+/// these calls. With `true` the call `raw` only looks, and does not wait.
 fn wait_with_mask(
     call: &quiet::Call,
     mask: *const u8,
     may_block: bool,
-    raw: impl Fn() -> isize,
+    raw: impl Fn(bool) -> isize,
 ) -> Option<isize> {
     defer::flush();
     signals::take_delivered();
     signals::deliver();
     ring::before_block();
     loop {
-        if !mask.is_null() && signals::take_delivered() {
-            return Some(-(libc::EINTR as isize));
+        if (may_block || !mask.is_null()) && signals::take_delivered() {
+            // What is ready comes first, so that a flood of signals starves nobody.
+            let r = token::lend(|| raw(true));
+            return Some(if r == 0 { -(libc::EINTR as isize) } else { r });
         }
-        let r = token::apart_if(may_block, || call.sleep(&raw))?;
-        if r != -(libc::EINTR as isize) || !signals::deliver_and_restart() {
+        let r = token::apart_if(may_block, || call.sleep(|| raw(false)))?;
+        if r != -(libc::EINTR as isize) || signals::deliver_and_end() {
             return Some(r);
         }
     }
@@ -216,13 +220,15 @@ fn wait_for_events(
 ) -> Option<isize> {
     let queued = inherited::queued_listener().filter(|l| fds::place(*l, set).is_some());
     let Some(listener) = queued.filter(|_| max > 0) else {
-        let r = wait_with_mask(call, mask, timeout_ms != 0, || raw(max, timeout_ms))?;
+        let r = wait_with_mask(call, mask, timeout_ms != 0, |looks| {
+            raw(max, if looks { 0 } else { timeout_ms })
+        })?;
         // SAFETY: the kernel has filled `r` events of the caller's array.
         mark_dead(unsafe { slice_mut(events, r.max(0) as usize) });
         return Some(r);
     };
     let room = (max - 1).max(1);
-    let n = wait_with_mask(call, mask, false, || raw(room, 0))?.max(0) as usize;
+    let n = wait_with_mask(call, mask, false, |_| raw(room, 0))?.max(0) as usize;
     // SAFETY: as above.
     let filled = unsafe { slice_mut(events, n) };
     mark_dead(filled);
@@ -324,22 +330,25 @@ pub unsafe extern "C" fn ppoll(
     mask: *const u8,
 ) -> i32 {
     // SAFETY: a non-null timeout is the caller's; the kernel writes to our copy.
-    let mut copy =
-        if time.is_null() { libc::timespec { tv_sec: 0, tv_nsec: 0 } } else { unsafe { *time } };
+    let mut copy = if time.is_null() { NO_TIME } else { unsafe { *time } };
     let at: *mut libc::timespec =
         if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
-    // SAFETY: the server's own list and mask, and a time of ours.
-    let raw = || unsafe { syscall!(SYS_ppoll, list, count, at, mask, 8) };
+    let raw = |looks: bool| {
+        let mut none = NO_TIME;
+        let at = if looks { &raw mut none } else { at };
+        // SAFETY: the server's own list and mask, and a time of ours.
+        unsafe { syscall!(SYS_ppoll, list, count, at, mask, 8) }
+    };
     if mode() == Mode::Pass || state::inside() || count as usize > POLL_MAX {
         // SAFETY: the caller's array, which the kernel checks; a child's only.
         let all = || unsafe { slice_mut(list, count as usize) }.iter().map(|p| p.fd);
         family::touch_with(all, "poll");
-        return libc_result(raw()) as i32;
+        return libc_result(raw(false)) as i32;
     }
     // SAFETY: the caller's array of `count` entries.
     let entries = unsafe { slice_mut(list, count as usize) };
     let r = quiet::call(|call| match mode() {
-        Mode::Pass => Some(raw()),
+        Mode::Pass => Some(raw(false)),
         Mode::Record => {
             let r = poll_world(call, entries, mask, may_block(time), raw)?;
             if log::is_on() {
@@ -391,7 +400,7 @@ fn poll_world(
     entries: &mut [libc::pollfd],
     mask: *const u8,
     may_block: bool,
-    raw: impl Fn() -> isize,
+    raw: impl Fn(bool) -> isize,
 ) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener()
         && entries.iter().any(|p| p.fd == listener)
@@ -418,7 +427,7 @@ pub unsafe extern "C" fn select(
     e: *mut u8,
     time: *mut libc::timeval,
 ) -> i32 {
-    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut spec = NO_TIME;
     if !time.is_null() {
         // SAFETY: the caller's timeout.
         let t = unsafe { *time };
@@ -447,21 +456,24 @@ pub unsafe extern "C" fn pselect(
     mask: *const u8,
 ) -> i32 {
     // SAFETY: as in ppoll.
-    let mut copy =
-        if time.is_null() { libc::timespec { tv_sec: 0, tv_nsec: 0 } } else { unsafe { *time } };
+    let mut copy = if time.is_null() { NO_TIME } else { unsafe { *time } };
     let at: *mut libc::timespec =
         if time.is_null() { core::ptr::null_mut() } else { &raw mut copy };
     let with_size = [mask as usize, 8];
     let sets = [r, w, e];
     let bytes = (n.max(0) as usize).div_ceil(64) * 8;
-    // SAFETY: the server's own sets, and memory of ours.
-    let raw = || unsafe { syscall!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr()) };
+    let raw = |looks: bool| {
+        let mut none = NO_TIME;
+        let at = if looks { &raw mut none } else { at };
+        // SAFETY: the server's own sets, and memory of ours.
+        unsafe { syscall!(SYS_pselect6, n, r, w, e, at, with_size.as_ptr()) }
+    };
     if mode() == Mode::Pass || bytes > SET_BYTES {
         family::touch_sets(n, [r, w, e].map(<*mut u8>::cast_const), "select");
-        return libc_result(raw()) as i32;
+        return libc_result(raw(false)) as i32;
     }
     let result = quiet::call(|call| match mode() {
-        Mode::Pass => Some(raw()),
+        Mode::Pass => Some(raw(false)),
         Mode::Record => {
             let result = select_world(call, n, &sets, mask, may_block(time), raw)?;
             let parts =
@@ -495,7 +507,7 @@ fn select_world(
     sets: &[*mut u8; 3],
     mask: *const u8,
     may_block: bool,
-    raw: impl Fn() -> isize,
+    raw: impl Fn(bool) -> isize,
 ) -> Option<isize> {
     if let Some(listener) = inherited::queued_listener().filter(|l| *l < n && !sets[0].is_null()) {
         let (byte, bit) = (listener as usize / 8, 1u8 << (listener % 8));
@@ -511,7 +523,28 @@ fn select_world(
             }
         }
     }
-    wait_with_mask(call, mask, may_block, raw)
+    wait_with_mask(call, mask, may_block, |looks| match looks {
+        true => look_at(sets, n, || raw(true)),
+        false => raw(false),
+    })
+}
+
+/// Looks which descriptors are ready. If none is, the sets stay as they were: the server's call is
+/// an interrupted one then.
+fn look_at(sets: &[*mut u8; 3], n: i32, raw: impl FnOnce() -> isize) -> isize {
+    let bytes = (n.max(0) as usize).div_ceil(64) * 8;
+    let mut kept = [[0u8; SET_BYTES]; 3];
+    let given = || sets.iter().enumerate().filter(|(_, set)| !set.is_null());
+    for (i, set) in given() {
+        // SAFETY: the caller's sets cover `n` descriptors, which ours have room for.
+        unsafe { core::ptr::copy_nonoverlapping(*set, kept[i].as_mut_ptr(), bytes) };
+    }
+    let r = raw();
+    for (i, set) in given().filter(|_| r == 0) {
+        // SAFETY: as above.
+        unsafe { core::ptr::copy_nonoverlapping(kept[i].as_ptr(), *set, bytes) };
+    }
+    r
 }
 
 /// Registers every remembered descriptor again: a fresh `EPOLL_CTL_ADD` reports readiness that

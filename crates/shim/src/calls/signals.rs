@@ -4,7 +4,8 @@
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, MAIN_AWAY, Mode, mode};
 use crate::base::{alarm, handlers, leash, real};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
 /// Signals caused by the instruction that runs, whose handlers cannot be deferred.
@@ -19,8 +20,11 @@ const SYNCHRONOUS: [i32; 7] = [
 ];
 
 static PENDING: AtomicU64 = AtomicU64::new(0);
-/// Whether a handler has run since the last [`take_delivered`].
-static DELIVERED: AtomicBool = AtomicBool::new(false);
+
+std::thread_local! {
+    /// Whether this thread has run a handler since its last [`take_delivered`].
+    static DELIVERED: Cell<bool> = const { Cell::new(false) };
+}
 
 extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
     if mode() == Mode::Pass {
@@ -46,7 +50,6 @@ fn deliver_all() {
     }
     handlers::ANY.store(false, SeqCst);
     let pending = PENDING.swap(0, SeqCst);
-    DELIVERED.store(pending != 0, Relaxed);
     for signal in (1..=64).filter(|s| pending & (1 << (s - 1)) != 0) {
         if mode() == Mode::Record {
             log::append(
@@ -62,13 +65,14 @@ fn deliver_all() {
             );
         }
         handlers::run(signal);
+        DELIVERED.set(true);
     }
 }
 
 /// Forgets pending signals, in a forked child: they are its parent's.
 pub fn forget() {
     PENDING.store(0, SeqCst);
-    DELIVERED.store(false, SeqCst);
+    DELIVERED.set(false);
     handlers::ANY.store(false, SeqCst);
 }
 
@@ -82,6 +86,14 @@ pub fn deliver_and_restart() -> bool {
     deliver();
     // The server must not notice the daemon's own signal.
     restart && pending != 0 || pending == 0 && leash::take_asked()
+}
+
+/// After EINTR in a call that the kernel never makes again (signal(7)): delivers signals, and
+/// returns whether the server must hear of it, as it must unless only the daemon's own signal came.
+pub fn deliver_and_end() -> bool {
+    let asked = leash::take_asked();
+    deliver();
+    take_delivered() || !asked
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -144,7 +156,7 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     }
 }
 
-/// Whether a handler has run since the last call of this.
+/// Whether this thread has run a handler since its last call of this.
 pub fn take_delivered() -> bool {
-    DELIVERED.swap(false, Relaxed)
+    DELIVERED.take()
 }
