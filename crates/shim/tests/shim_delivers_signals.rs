@@ -37,3 +37,13 @@ fn a_handler_ends_a_wait_for_readiness() {
 fn what_is_ready_is_told_beside_a_handler() {
     try_all(PORT + 1, "signals-ready", "r");
 }
+
+#[test]
+fn a_handler_runs_with_its_signal_blocked() {
+    try_all(PORT + 2, "signals-nested", "n");
+}
+
+#[test]
+fn what_the_server_blocks_is_handled_when_it_lets_it_come() {
+    try_all(PORT + 3, "signals-masks", "mw");
+}

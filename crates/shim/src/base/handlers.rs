@@ -2,14 +2,17 @@
 //! server's handlers run at records of the log; `calls::signals` marks and delivers signals.
 
 use crate::base::actions::ActionCell;
-use crate::base::{real, token};
-use core::sync::atomic::AtomicBool;
+use crate::base::{alarm, real, state, sys, token};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Number of the highest signal, plus 1.
 pub const SIGNALS: usize = 65;
 
 /// Whether signals have come whose handlers have not run yet.
 pub static ANY: AtomicBool = AtomicBool::new(false);
+
+/// What the process's first thread blocks, as far as it has said so.
+pub static BLOCKED: AtomicU64 = AtomicU64::new(0);
 
 static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
 
@@ -37,13 +40,34 @@ pub fn restore() {
     }
 }
 
-/// Runs the server's own handler of `signal`.
-pub fn run(signal: i32) {
-    token::lend(|| run_own(signal));
+/// Notes the calling thread's mask from now on, if it is the first one.
+pub fn note_mask(mask: u64) {
+    if state::is_first() {
+        BLOCKED.store(mask, Relaxed);
+    }
 }
 
-fn run_own(signal: i32) {
+/// Runs the server's own handler of `signal` as the kernel would: meanwhile the signal itself, and
+/// what the action names, is blocked.
+pub fn run(signal: i32) {
     let Some(action) = wanted(signal).filter(has_handler) else { return };
+    let before = sys::change_mask(libc::SIG_BLOCK, blocked_by(signal, &action));
+    token::lend(|| run_own(signal, &action));
+    sys::change_mask(libc::SIG_SETMASK, before);
+    note_mask(before);
+}
+
+fn blocked_by(signal: i32, action: &libc::sigaction) -> u64 {
+    // SAFETY: the kernel knows the first word of a signal set only.
+    let mut mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+    if action.sa_flags & libc::SA_NODEFER == 0 {
+        mask |= 1 << (signal - 1);
+    }
+    alarm::unblockable(&mut mask);
+    mask
+}
+
+fn run_own(signal: i32, action: &libc::sigaction) {
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the server's handler; a zeroed siginfo but for the number.
         unsafe {

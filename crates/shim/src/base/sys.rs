@@ -315,6 +315,19 @@ pub fn signal_self(signal: i32) -> isize {
     sys!(SYS_tgkill, process, thread, signal)
 }
 
+/// Changes the calling thread's signal mask; returns the one before.
+pub fn change_mask(how: i32, set: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: memory of ours, of the size that is said.
+    unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const set, &raw mut before, size_of::<u64>()) };
+    before
+}
+
+/// The signals that the calling thread blocks.
+pub fn mask() -> u64 {
+    change_mask(libc::SIG_BLOCK, 0)
+}
+
 /// Ends the process at once.
 pub fn die(code: i32) -> ! {
     loop {

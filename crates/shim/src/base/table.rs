@@ -100,7 +100,7 @@ calls! {
     getaddrinfo Replayed "also getnameinfo; the replica asks, too, and gives the primary's answer. For gethostbyname and gethostbyaddr names must resolve alike on both members";
     // Signals
     kill Replayed "kill, raise, killpg, pthread_kill; handlers of signals to oneself run before it returns";
-    sigaction Replayed "handlers run at call boundaries; siginfo is zero but for the number; SIGSYS stays the shim's";
+    sigaction Replayed "handlers run at call boundaries, with their mask; siginfo is zero but for the number; SIGSYS stays the shim's";
     sigprocmask Passed "sigprocmask and pthread_sigmask: the mask is real on both members; SIGSYS stays open";
     sigsuspend Replayed "sigsuspend and pause";
     sigwait Replayed "sigwait, sigwaitinfo, sigtimedwait, sigpending";

@@ -6,7 +6,7 @@ use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode};
 use crate::base::sys::{self, libc_result, sys, syscall};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, park, processes, quiet, ring, token};
+use crate::base::{alarm, defer, handlers, park, processes, quiet, ring, token};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{children, signals};
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,8 +28,22 @@ fn change_mask(how: i32, set: *const u64, old: *mut u64) -> isize {
     if how != libc::SIG_UNBLOCK {
         alarm::unblockable(&mut wanted);
     }
-    // SAFETY: a set of ours, and the server's own pointer.
-    unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const wanted, old, SET_BYTES) }
+    let mut before = 0u64;
+    // SAFETY: sets of ours.
+    let r =
+        unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const wanted, &raw mut before, SET_BYTES) };
+    if r == 0 {
+        handlers::note_mask(match how {
+            libc::SIG_BLOCK => before | wanted,
+            libc::SIG_UNBLOCK => before & !wanted,
+            _ => wanted,
+        });
+        if !old.is_null() {
+            // SAFETY: the caller's set.
+            unsafe { *old = before };
+        }
+    }
+    r
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -50,9 +64,9 @@ fn about_to_wait() {
 }
 
 /// A call during which signals may come: their handlers run before its own record, so that on both
-/// members they run before it returns. If the call `waits` for a handler and one has run just
-/// before, it does not wait.
-fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> isize {
+/// members they run before it returns. If the call waits for a handler (blocking the signals
+/// `waits`), and one has run just before, it does not wait.
+fn with_handlers(call: Call, fd: i32, waits: Option<u64>, raw: impl Fn() -> isize) -> isize {
     with_handlers_noting(call, fd, waits, raw, |_| {})
 }
 
@@ -60,22 +74,23 @@ fn with_handlers(call: Call, fd: i32, waits: bool, raw: impl Fn() -> isize) -> i
 fn with_handlers_noting(
     call: Call,
     fd: i32,
-    waits: bool,
+    waits: Option<u64>,
     raw: impl Fn() -> isize,
     noted: impl Fn(isize),
 ) -> isize {
+    let deliver = || signals::deliver_within(waits.unwrap_or(u64::MAX));
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
             about_to_wait();
-            signals::deliver();
-            let has_run = waits && signals::take_delivered();
+            deliver();
+            let has_run = waits.is_some() && signals::take_delivered();
             let r = if has_run {
                 -(libc::EINTR as isize)
             } else {
-                token::apart_if(waits, || this.sleep(&raw))?
+                token::apart_if(waits.is_some(), || this.sleep(&raw))?
             };
-            signals::deliver();
+            deliver();
             log::append(Entry::new(Op::Result, call, fd, r), &[]);
             Some(r)
         }
@@ -93,9 +108,10 @@ fn with_handlers_noting(
 
 /// Waits for a handler to run. The handler of a signal that came earlier may run only now, after
 /// the server has looked for its effect; then the call must not sleep.
-fn wait_for_handler(raw: impl Fn() -> isize) -> isize {
+/// While it waits it blocks `mask` in place of its own.
+fn wait_for_handler(mask: u64, raw: impl Fn() -> isize) -> isize {
     signals::take_delivered();
-    with_handlers(Call::sigsuspend, -1, true, raw)
+    with_handlers(Call::sigsuspend, -1, Some(mask), raw)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -104,14 +120,14 @@ pub unsafe extern "C" fn sigsuspend(mask: *const u64) -> i32 {
     let mut mask = unsafe { *mask };
     alarm::unblockable(&mut mask);
     // SAFETY: memory of ours, of the sizes that are said.
-    libc_result(wait_for_handler(|| unsafe {
+    libc_result(wait_for_handler(mask, || unsafe {
         syscall!(SYS_rt_sigsuspend, &raw const mask, SET_BYTES)
     })) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pause() -> i32 {
-    libc_result(wait_for_handler(|| sys!(SYS_pause))) as i32
+    libc_result(wait_for_handler(u64::MAX, || sys!(SYS_pause))) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -175,7 +191,7 @@ pub unsafe extern "C" fn kill(pid: i32, signal: i32) -> i32 {
         }
     };
     let raw = || children::kill(pid, signal);
-    let r = with_handlers_noting(Call::kill, signal, false, raw, noted);
+    let r = with_handlers_noting(Call::kill, signal, None, raw, noted);
     if from_log && mode() == Mode::Replay && r == 0 {
         children::signalled(pid, signal);
     }
@@ -190,11 +206,11 @@ pub unsafe extern "C" fn killpg(group: i32, signal: i32) -> i32 {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn raise(signal: i32) -> i32 {
-    libc_result(with_handlers(Call::kill, signal, false, || sys::signal_self(signal))) as i32
+    libc_result(with_handlers(Call::kill, signal, None, || sys::signal_self(signal))) as i32
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_kill(thread: usize, signal: i32) -> i32 {
     let raw = || -(real(Real::PthreadKill)(thread, signal as usize, 0, 0) as isize);
-    -with_handlers(Call::kill, signal, false, raw) as i32
+    -with_handlers(Call::kill, signal, None, raw) as i32
 }

@@ -106,9 +106,11 @@ fn wait_with_mask(
     may_block: bool,
     raw: impl Fn(bool) -> isize,
 ) -> Option<isize> {
+    // SAFETY: the caller's mask, or null.
+    let during = unsafe { mask.cast::<u64>().as_ref() }.copied().unwrap_or(u64::MAX);
     defer::flush();
     signals::take_delivered();
-    signals::deliver();
+    signals::deliver_within(during);
     ring::before_block();
     loop {
         if (may_block || !mask.is_null()) && signals::take_delivered() {
@@ -117,7 +119,7 @@ fn wait_with_mask(
             return Some(if r == 0 { -(libc::EINTR as isize) } else { r });
         }
         let r = token::apart_if(may_block, || call.sleep(|| raw(false)))?;
-        if r != -(libc::EINTR as isize) || signals::deliver_and_end() {
+        if r != -(libc::EINTR as isize) || signals::deliver_and_end(during) {
             return Some(r);
         }
     }

@@ -3,9 +3,9 @@
 
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, MAIN_AWAY, Mode, mode};
-use crate::base::{alarm, handlers, leash, real};
+use crate::base::{alarm, handlers, leash, real, sys};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
 /// Signals caused by the instruction that runs, whose handlers cannot be deferred.
@@ -19,7 +19,12 @@ const SYNCHRONOUS: [i32; 7] = [
     libc::SIGSYS,
 ];
 
+/// Signals whose handlers the process's first thread runs.
 static PENDING: AtomicU64 = AtomicU64::new(0);
+/// Those that came to another thread while the first one blocked them: another one runs theirs.
+static ASIDE: AtomicU64 = AtomicU64::new(0);
+/// Whether another thread runs a handler in place of the first one, which is away.
+static IN_PLACE: AtomicBool = AtomicBool::new(false);
 
 std::thread_local! {
     /// Whether this thread has run a handler since its last [`take_delivered`].
@@ -31,26 +36,79 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
         // Protection has ended, so no logged call will deliver it.
         return handlers::run(signal);
     }
-    PENDING.fetch_or(1 << (signal - 1), SeqCst);
+    let is_theirs = !state::is_first() && handlers::BLOCKED.load(Relaxed) & bit(signal) != 0;
+    let marked = if is_theirs { &ASIDE } else { &PENDING };
+    marked.fetch_or(bit(signal), SeqCst);
     handlers::ANY.store(true, SeqCst);
 }
 
-/// Runs the handlers of signals that have come. Called before every logged call; only the
-/// process's first thread delivers, or any thread while that one is away ([`MAIN_AWAY`]).
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+fn each(signals: u64) -> impl Iterator<Item = i32> {
+    (1..=64).filter(move |it| signals & bit(*it) != 0)
+}
+
+/// Runs the handlers of signals that have come and are not blocked. Called before every logged
+/// call. Only the process's first thread does, or any thread while that one is away
+/// ([`MAIN_AWAY`]); and of what the first one blocks, others.
 #[inline]
 pub fn deliver() {
-    if handlers::ANY.load(Relaxed) && (state::is_first() || MAIN_AWAY.load(Relaxed)) {
-        deliver_all();
+    deliver_within(u64::MAX);
+}
+
+/// Like [`deliver`], in a call that blocks only the signals `during` while it waits: those in both
+/// this and the thread's own mask stay blocked.
+#[inline]
+pub fn deliver_within(during: u64) {
+    if handlers::ANY.load(Relaxed) && mode() != Mode::Replay {
+        deliver_all(during);
     }
 }
 
-fn deliver_all() {
-    if mode() == Mode::Replay {
-        return;
+fn deliver_all(during: u64) {
+    let (pending, aside) = (PENDING.load(SeqCst), ASIDE.load(SeqCst));
+    if state::is_first() {
+        if pending != 0 && !IN_PLACE.load(SeqCst) {
+            let blocked = sys::mask() & during;
+            give_back(pending & blocked);
+            run_all(&PENDING, pending & !blocked);
+        }
+    } else {
+        if pending != 0 && MAIN_AWAY.load(Relaxed) && !IN_PLACE.swap(true, SeqCst) {
+            run_all(&PENDING, pending);
+            IN_PLACE.store(false, SeqCst);
+        }
+        if aside != 0 {
+            run_all(&ASIDE, aside & !(sys::mask() & during));
+        }
     }
-    handlers::ANY.store(false, SeqCst);
-    let pending = PENDING.swap(0, SeqCst);
-    for signal in (1..=64).filter(|s| pending & (1 << (s - 1)) != 0) {
+    let is_any = || PENDING.load(SeqCst) | ASIDE.load(SeqCst) != 0;
+    if !is_any() {
+        handlers::ANY.store(false, SeqCst);
+        // One that came just now must not be forgotten.
+        if is_any() {
+            handlers::ANY.store(true, SeqCst);
+        }
+    }
+}
+
+/// Gives signals that came before the server blocked them back to the kernel, as if they came only
+/// now: it keeps them until they are not blocked, or asked for.
+fn give_back(signals: u64) {
+    for signal in each(signals) {
+        PENDING.fetch_and(!bit(signal), SeqCst);
+        sys::signal_self(signal);
+    }
+}
+
+fn run_all(marked: &AtomicU64, due: u64) {
+    for signal in each(due) {
+        // A handler's own calls may have run the next one's, or given it back.
+        if marked.fetch_and(!bit(signal), SeqCst) & bit(signal) == 0 {
+            continue;
+        }
         if mode() == Mode::Record {
             log::append(
                 Entry {
@@ -69,19 +127,21 @@ fn deliver_all() {
     }
 }
 
-/// Forgets pending signals, in a forked child: they are its parent's.
+/// Forgets pending signals, in a forked child: they are its parent's. Its only thread is its first.
 pub fn forget() {
     PENDING.store(0, SeqCst);
+    ASIDE.store(0, SeqCst);
+    IN_PLACE.store(false, SeqCst);
     DELIVERED.set(false);
     handlers::ANY.store(false, SeqCst);
+    handlers::note_mask(sys::mask());
 }
 
 /// After EINTR: delivers signals, and returns whether the call must be made again (all signals
 /// that came have `SA_RESTART`).
 pub fn deliver_and_restart() -> bool {
-    let pending = PENDING.load(SeqCst);
-    let restart = (1..=64)
-        .filter(|s| pending & (1 << (s - 1)) != 0)
+    let pending = PENDING.load(SeqCst) | ASIDE.load(SeqCst);
+    let restart = each(pending)
         .all(|s| handlers::wanted(s).is_some_and(|a| a.sa_flags & libc::SA_RESTART != 0));
     deliver();
     // The server must not notice the daemon's own signal.
@@ -90,9 +150,10 @@ pub fn deliver_and_restart() -> bool {
 
 /// After EINTR in a call that the kernel never makes again (signal(7)): delivers signals, and
 /// returns whether the server must hear of it, as it must unless only the daemon's own signal came.
-pub fn deliver_and_end() -> bool {
+/// `during` is as in [`deliver_within`].
+pub fn deliver_and_end(during: u64) -> bool {
     let asked = leash::take_asked();
-    deliver();
+    deliver_within(during);
     take_delivered() || !asked
 }
 

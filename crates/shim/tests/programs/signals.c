@@ -10,18 +10,25 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { SOON_US = 20000, WAIT_MS = 200, WORK = 200000 };
+enum { SOON_US = 10000, WAIT_MS = 200, WORK = 200000, LONG_WORK = 200 * WORK, LOOKS = 20000 };
 
-static volatile sig_atomic_t rung;
+static volatile sig_atomic_t rung, depth, deepest;
 static int quiet[2];
+
+static long now_ms(void) {
+    struct timeval t;
+    gettimeofday(&t, 0);
+    return t.tv_sec * 1000L + t.tv_usec / 1000;
+}
 
 static void note(int signal) { rung += signal == SIGALRM; }
 
-static void handle(void (*handler)(int), int flags, const sigset_t *mask) {
+static void handle(void (*handler)(int), int flags) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
-    if (mask) action.sa_mask = *mask;
+    sigfillset(&action.sa_mask);
     sigaction(SIGALRM, &action, 0);
 }
 
@@ -68,15 +75,67 @@ static int ready(void) {
     return right;
 }
 
+// Runs longer than the timer needs to ring again, and asks for the time all along.
+static void dwell(int signal) {
+    note(signal);
+    if (++depth > deepest) deepest = depth;
+    for (int i = 0; depth == 1 && i < LOOKS; i++) now_ms();
+    depth--;
+}
+
+static int nests(void) {
+    deepest = 0;
+    handle(dwell, 0);
+    while (rung < 5) now_ms();
+    return deepest == 1;
+}
+
+// A signal that came before the server blocked it, and whose handler had no call to run at, waits
+// until the server lets it come.
+static int waits_for_the_mask(void) {
+    sigset_t alarms, before, waiting;
+    int during = 0;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    for (volatile int i = 0; i < LONG_WORK; i++) {}
+    sigprocmask(SIG_BLOCK, &alarms, &before);
+    for (int i = 0; i < 10; i++) now_ms(), during += rung;
+    sigpending(&waiting);
+    int is_kept = sigismember(&waiting, SIGALRM);
+    sigprocmask(SIG_SETMASK, &before, 0);
+    now_ms();
+    return during == 0 && is_kept == 1 && rung == 1;
+}
+
+// Blocked but for the time in which the server waits for it.
+static int comes_in_a_wait(void) {
+    sigset_t alarms, before;
+    struct timespec limit = {.tv_sec = 5};
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    sigprocmask(SIG_BLOCK, &alarms, &before);
+    for (volatile int i = 0; i < LONG_WORK; i++) {}
+    now_ms();
+    int r = rung ? 0 : ppoll(0, 0, &limit, &before);
+    int is_right = r == -1 && errno == EINTR && rung == 1;
+    ring_in(SOON_US, 0);
+    r = sigsuspend(&before);
+    sigprocmask(SIG_SETMASK, &before, 0);
+    return is_right && r == -1 && rung == 1;
+}
+
 static int tried(char question) {
     int right = 0;
-    handle(note, SA_RESTART, 0);
-    ring_in(SOON_US, question == 'e' ? SOON_US : 0);
+    handle(note, SA_RESTART);
+    ring_in(SOON_US, strchr("en", question) ? SOON_US / 4 : 0);
     switch (question) {
     case 'p': right = polls(); break;
     case 's': right = selects(); break;
     case 'e': right = epolls(); break;
     case 'r': right = ready(); break;
+    case 'n': right = nests(); break;
+    case 'm': right = waits_for_the_mask(); break;
+    case 'w': right = comes_in_a_wait(); break;
     }
     ring_in(0, 0);
     return right;
