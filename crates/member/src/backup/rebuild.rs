@@ -43,6 +43,11 @@ impl BackupMachine {
         }
     }
 
+    /// Whether all of the log that came is kept.
+    pub(crate) fn has_all(&self) -> bool {
+        self.log.unresolved().0 == 0
+    }
+
     /// The connection whose bytes the server was given last, as far as the log goes.
     #[must_use]
     pub fn last_input(&self) -> Option<ConnKey> {

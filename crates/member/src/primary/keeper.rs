@@ -136,6 +136,11 @@ impl Keeper {
         Ok(said)
     }
 
+    /// Whether it has taken all that it was told of the log.
+    pub(super) fn has_all(&self) -> bool {
+        self.desk.inbox.is_empty() && self.machine.has_all()
+    }
+
     /// Whose bytes the server was given last.
     pub(super) fn last_input(&self) -> Option<ConnKey> {
         self.machine.last_input()

@@ -200,6 +200,9 @@ impl PrimaryMachine {
     /// Handles the fall of the server: the rest of its log is kept, and it is rebuilt. Its kernel
     /// does not tell clients of its end.
     fn fall(&mut self, fall: Fall, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        if self.closing.is_some() {
+            self.tables.broken.get_or_insert_with(|| NOT_YET.to_owned());
+        }
         self.announce_end(host);
         host.strike_server();
         host.stop_watching();
@@ -217,7 +220,9 @@ impl PrimaryMachine {
         host.turn_edge(&mut |_| {});
         self.talk(host);
         let (now, log_at) = (host.now(), self.log_at);
-        let waits = self.log.frames_unconfirmed() > 0 && self.tables.broken.is_none();
+        // Nothing is confirmed any more behind the log's end.
+        let has_all = self.tables.keeper.as_ref().is_none_or(Keeper::has_all);
+        let waits = !has_all && self.tables.broken.is_none();
         if waits && !stop && now.since(since) < nanos(FALL_MAX) {
             return (Stage::Falling { fall, since }, Turn::after(CONFIRM_LOOK, now));
         }
@@ -227,7 +232,6 @@ impl PrimaryMachine {
         let reason = match self.tables.broken.take() {
             Some(reason) => reason,
             None if repeats > fall.repeats_max() => TWICE.to_owned(),
-            None if self.closing.is_some() => NOT_YET.to_owned(),
             None => {
                 host.show(MemberEvent::Fell { log_at });
                 return (Stage::Down, Turn::End(End::Fallen));

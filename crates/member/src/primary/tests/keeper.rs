@@ -5,8 +5,9 @@ use super::*;
 use crate::backup::TWICE;
 use crate::timing::backup::{TAP_AFTER, UNACCEPTED_MAX};
 use crate::timing::primary::{
-    ALONE_LOOK, CONFIRM_LOOK, FALL_MAX, KEEP_AFTER, KEEP_LASTS, KEEP_PAUSE, REPLACED_REST,
+    ALONE_LOOK, CONFIRM_LOOK, KEEP_AFTER, KEEP_LASTS, KEEP_PAUSE, REPLACED_REST,
 };
+use holdfast_replica::backup::PROMOTE_DRAIN_MAX;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket};
 
 /// A client's segment, as the tap sees it.
@@ -38,11 +39,11 @@ impl Bed {
         bed
     }
 
-    /// A server of which everything is kept; it has fallen, and the rest of its log finds no room.
+    /// A server of which everything is kept; it has fallen, and the last record of its log needs
+    /// bytes of its client that have not come from the tap yet.
     fn falling() -> (Self, Nanos) {
         let mut bed = Self::kept_with_client();
-        bed.book.keeping_room = false;
-        bed.book.log.extend(log_record());
+        bed.book.log.extend(read_record(b"hello"));
         (bed.book.ended, bed.book.falls) = (true, true);
         let begun = bed.book.now;
         assert_eq!(bed.turn(), Turn::Until(begun.plus(nanos(CONFIRM_LOOK))));
@@ -126,11 +127,22 @@ fn output_waits_for_room_and_what_clients_have_is_noted() {
 #[test]
 fn the_rest_of_a_fallen_servers_log_is_waited_for() {
     let (mut bed, begun) = Bed::falling();
-    let last = begun.plus(nanos(FALL_MAX));
-    let turn = bed.turn_at(Nanos(last.0 - 1));
-    assert!(matches!(turn, Turn::Until(_)), "{turn:?}");
-    assert_eq!(bed.turn_at(last), Turn::End(End::Fallen));
+    let kept = bed.book.kept_records;
+    bed.book.own_tap = vec![segment(b"hello")];
+    assert_eq!(bed.turn_at(begun.plus(Nanos::from_ms(1))), Turn::End(End::Fallen));
     assert!(bed.book.has("shows Fell"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.kept_records, kept + 1, "it is over as soon as all is here");
+    // The tap does not bring them: the log has them, too.
+    let (mut bed, begun) = Bed::falling();
+    assert!(matches!(bed.turn_at(begun.plus(Nanos(1000))), Turn::Until(_)));
+    assert_eq!(bed.book.kept_records, kept);
+    let asked = Nanos(PROMOTE_DRAIN_MAX.0 - 1_000_000);
+    assert_eq!(bed.turn_at(begun.plus(asked)), Turn::End(End::Fallen));
+    assert_eq!(bed.book.kept_records, kept + 1);
+    // A member that is late does not ask any more: the log ends before them.
+    let (mut bed, begun) = Bed::falling();
+    assert_eq!(bed.turn_at(begun.plus(PROMOTE_DRAIN_MAX)), Turn::End(End::Fallen));
+    assert_eq!(bed.book.kept_records, kept);
     let (mut bed, _) = Bed::falling();
     assert_eq!(bed.stop(), Turn::End(End::Fallen), "who is stopped waits for nothing");
 }
