@@ -120,7 +120,7 @@ impl MemberContext<'_> {
         Ok(link)
     }
 
-    /// Attaches the role's programs again, every [`MEND_EVERY`], if somebody has removed them.
+    /// Attaches the role's programs again, now and then, if somebody has removed them.
     /// Without a primary's gate nothing is held back; without a backup's program its kernel
     /// answers clients.
     pub fn mend(&mut self, own: Own) {
