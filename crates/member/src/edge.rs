@@ -56,7 +56,7 @@ pub trait EdgeHost {
     fn resend(&mut self, member: usize);
     /// Looks through a share of the flows, and forgets those that are over. Returns
     /// the flows of which nothing was heard for long, if somebody can be asked: at most
-    /// [`KEYS_MAX`](holdfast_wire::message::KEYS_MAX).
+    /// [`KEYS_MAX`].
     fn age_flows(&mut self, now: Nanos, can_ask: bool) -> Vec<ConnKey>;
     /// Forgets flows whose clients have vanished, as the current member knows.
     fn forget_flows(&mut self, keys: &[ConnKey]);
