@@ -352,8 +352,9 @@ pub enum End {
 /// Hears the edge, as a member that is not in step. An edge that has just started waits for that
 /// word from each member that knows its epoch.
 pub(crate) fn hear_out_of_step(host: &mut impl Hosted, each: &mut dyn FnMut(&Message<'_>)) {
-    if host.turn_edge(each) {
-        let epoch = host.member().epoch;
+    let opened = host.turn_edge(each);
+    let epoch = host.member().epoch;
+    if opened && epoch > 0 {
         host.tell_edge(&Message::InStep { epoch, yes: false });
     }
 }

@@ -76,7 +76,8 @@ impl Alive {
         let is_stale = is_new && own == State::Older && others == State::Complete;
         // A member that becomes current again in the same epoch has lost no state.
         if is_new && epoch > 1 && self.begun {
-            if !self.is_joining(1 - member) {
+            // What joins goes on with a primary that has the state, and not with one that begins anew.
+            if !self.is_joining(1 - member) || own != State::Complete {
                 self.members[1 - member] = State::Older;
             }
             self.note();
