@@ -127,7 +127,8 @@ impl Pairing {
     fn nobody_comes(&mut self, host: &mut impl PairingHost) -> bool {
         let now = host.now();
         let since = *self.nobody_since.get_or_insert(now);
-        self.side == Side::Primary && now.since(since) >= host.member().alone_after
+        let waits = self.side == Side::Primary && self.unanswered.is_none();
+        waits && now.since(since) >= host.member().alone_after
     }
 
     /// Finishes once the members have met: returns whether the primary's server
@@ -272,6 +273,11 @@ mod tests {
             assert_eq!(pairing.turn(false, &mut host), Turn::Until(nanos(LOOK_EVERY)));
         }
         assert!(said(&mut host).is_empty());
+        // Nobody is left alone meanwhile.
+        let mut primary = Pairing::new(Side::Primary);
+        host.next = Some((true, vec![greets(0)]));
+        host.context.member.alone_after = Nanos(0);
+        assert!(matches!(primary.turn(false, &mut host), Turn::Until(_)));
         // Another one comes in its place.
         host.next = Some((true, vec![]));
         pairing.turn(false, &mut host);

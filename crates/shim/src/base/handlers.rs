@@ -71,9 +71,10 @@ pub fn away<T>(f: impl FnOnce() -> T) -> T {
     if !state::is_first() {
         return f();
     }
-    MAIN_AWAY.store(true, SeqCst);
+    // One that has ended is away for good, also if a destructor of its waits.
+    let was_away = MAIN_AWAY.swap(true, SeqCst);
     let result = f();
-    MAIN_AWAY.store(false, SeqCst);
+    MAIN_AWAY.store(was_away, SeqCst);
     while IN_PLACE.load(SeqCst) != 0 && mode() == Mode::Record {
         sys::futex_wait(&IN_PLACE, 1, false, LOOK_NS);
     }

@@ -21,8 +21,11 @@ const SYNCHRONOUS: [i32; 7] = [
 
 /// Signals whose handlers the process's first thread runs.
 static PENDING: AtomicU64 = AtomicU64::new(0);
-/// Those that came to another thread while the first one blocked them: another one runs theirs.
+/// Those that came to another thread while the first one blocked them: whoever does not block them
+/// runs theirs.
 static ASIDE: AtomicU64 = AtomicU64::new(0);
+/// Those that the first thread has given back to the kernel, until they come again.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
 
 std::thread_local! {
     /// Whether this thread has run a handler since its last [`take_delivered`].
@@ -68,16 +71,19 @@ pub fn deliver_within(during: u64) {
 fn deliver_all(during: u64) {
     let (pending, aside) = (PENDING.load(SeqCst), ASIDE.load(SeqCst));
     if state::is_first() {
-        if pending != 0 {
-            let blocked = sys::mask() & during;
-            give_back(pending & blocked);
-            run_all(&PENDING, pending & !blocked);
-        }
+        let blocked = sys::mask() & during;
+        // One that came again was not blocked for a moment, as the kernel would have noticed.
+        let again = pending & GIVEN_BACK.load(SeqCst);
+        give_back(pending & blocked & !again);
+        GIVEN_BACK.fetch_and(!again, SeqCst);
+        run_all(&PENDING, pending & (!blocked | again));
+        run_all(&ASIDE, aside & !blocked);
     } else {
-        if pending != 0 {
+        let unblocked = pending & !handlers::BLOCKED.load(Relaxed);
+        if unblocked != 0 {
             let had_run = DELIVERED.get();
             handlers::in_place(|| {
-                run_all(&PENDING, pending);
+                run_all(&PENDING, unblocked);
                 // The replica's first thread goes on only behind this record, which its thread
                 // consumes when it has run the handlers.
                 note_run(0);
@@ -102,6 +108,7 @@ fn deliver_all(during: u64) {
 /// Gives signals that came before the server blocked them back to the kernel, as if they came only
 /// now: it keeps them until they are not blocked, or asked for.
 fn give_back(signals: u64) {
+    GIVEN_BACK.fetch_or(signals, SeqCst);
     for signal in each(signals) {
         PENDING.fetch_and(!bit(signal), SeqCst);
         sys::signal_self(signal);
@@ -132,6 +139,7 @@ fn note_run(signal: i32) {
 pub fn forget() {
     PENDING.store(0, SeqCst);
     ASIDE.store(0, SeqCst);
+    GIVEN_BACK.store(0, SeqCst);
     handlers::end_in_place();
     DELIVERED.set(false);
     handlers::ANY.store(false, SeqCst);
