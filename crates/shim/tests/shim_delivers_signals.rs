@@ -47,13 +47,3 @@ fn a_handler_runs_with_its_signal_blocked() {
 fn what_the_server_blocks_is_handled_when_it_lets_it_come() {
     try_all(PORT + 3, "signals-masks", "mw");
 }
-
-#[test]
-fn a_handler_runs_while_the_only_thread_waits_for_a_semaphore() {
-    try_all(PORT + 4, "signals-alone", "oa");
-}
-
-#[test]
-fn handlers_run_while_the_first_thread_waits_for_others() {
-    try_all(PORT + 5, "signals-locks", "cloa");
-}

@@ -111,8 +111,7 @@ ops! {
     Close,
     /// Like `Close`, by `shutdown`: `ret` is how (0 read, 1 write, 2 both).
     Shutdown,
-    /// A signal handler ran here: `ret` is the signal; 0: those that this thread ran in place of
-    /// its process's first one have ended.
+    /// A signal handler ran here: `ret` is the signal.
     Signal,
     /// A clock reading: `fd` is the clock id, `ret` nanoseconds, `hash` the call; the
     /// payload holds the [`Reading`]s that follow it, packed without gaps.

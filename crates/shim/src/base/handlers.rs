@@ -2,9 +2,8 @@
 //! server's handlers run at records of the log; `calls::signals` marks and delivers signals.
 
 use crate::base::actions::ActionCell;
-use crate::base::state::{self, MAIN_AWAY, Mode, mode};
-use crate::base::{alarm, real, sys, token};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::base::{alarm, real, state, sys, token};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Number of the highest signal, plus 1.
 pub const SIGNALS: usize = 65;
@@ -14,11 +13,6 @@ pub static ANY: AtomicBool = AtomicBool::new(false);
 
 /// What the process's first thread blocks, as far as it has said so.
 pub static BLOCKED: AtomicU64 = AtomicU64::new(0);
-
-/// 1 while another thread runs handlers of the process's first one, which is away.
-static IN_PLACE: AtomicU32 = AtomicU32::new(0);
-/// Time in ns between two looks of the first thread whether it may go on. In a copy it must.
-const LOOK_NS: u64 = 2_000_000;
 
 static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
 
@@ -44,41 +38,6 @@ pub fn restore() {
             real::sigaction(signal, &raw const action, core::ptr::null_mut());
         }
     }
-}
-
-/// Lets the calling thread run handlers in place of the first one, by `f`, if that is away and no
-/// thread does so yet.
-pub fn in_place(f: impl FnOnce()) {
-    if !MAIN_AWAY.load(Relaxed) || IN_PLACE.swap(1, SeqCst) != 0 {
-        return;
-    }
-    // If the first thread has come back before it could see this, it runs them itself.
-    if MAIN_AWAY.load(SeqCst) {
-        f();
-    }
-    end_in_place();
-}
-
-/// Ends what a thread does in place of the first one, also in a child that has no such thread.
-pub fn end_in_place() {
-    IN_PLACE.store(0, SeqCst);
-    sys::futex_wake(&IN_PLACE, false);
-}
-
-/// Runs a wait for other threads. If the calling thread is its process's first one, another may
-/// run its handlers meanwhile; to this one that is as if they had interrupted it.
-pub fn away<T>(f: impl FnOnce() -> T) -> T {
-    if !state::is_first() {
-        return f();
-    }
-    // One that has ended is away for good, also if a destructor of its waits.
-    let was_away = MAIN_AWAY.swap(true, SeqCst);
-    let result = f();
-    MAIN_AWAY.store(was_away, SeqCst);
-    while IN_PLACE.load(SeqCst) != 0 && mode() == Mode::Record {
-        sys::futex_wait(&IN_PLACE, 1, false, LOOK_NS);
-    }
-    result
 }
 
 /// Notes the calling thread's mask from now on, if it is the first one.

@@ -6,7 +6,7 @@ use crate::base::cells::SetOnce;
 use crate::base::log::Entry;
 use crate::base::state::{self, MAIN_AWAY, Mode, header, mode};
 use crate::base::table::Call;
-use crate::base::{binds, conns, defer, handlers, leash, log, quiet, ring, sys, token};
+use crate::base::{binds, conns, defer, leash, log, quiet, ring, sys, token};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
 use holdfast_wire::shm::mode as shared_mode;
@@ -122,9 +122,13 @@ fn outside_alone<T>(f: impl Fn() -> T) -> T {
             Mode::Replay => log::leave(),
             Mode::Pass => return Some(f()),
         }
-        let at_end = &state::process().at_end;
+        let (main, at_end) = (state::is_first(), &state::process().at_end);
         at_end.fetch_add(1, SeqCst);
-        let result = token::apart(|| call.wait(|| handlers::away(&f)));
+        MAIN_AWAY.fetch_or(main, SeqCst);
+        let result = token::apart(|| call.wait(&f));
+        if main {
+            MAIN_AWAY.store(false, SeqCst);
+        }
         at_end.fetch_sub(1, SeqCst);
         Some(result)
     })

@@ -44,7 +44,7 @@ static FIRST: AtomicU32 = AtomicU32::new(0);
 /// never reset, because the members could not agree on when.
 pub static THREADED: AtomicBool = AtomicBool::new(false);
 /// Whether the process's first thread can neither deliver signals nor run a promotion: it waits
-/// for another thread, or has ended itself.
+/// for another thread to end, or has ended itself.
 pub static MAIN_AWAY: AtomicBool = AtomicBool::new(false);
 /// If this process has left the log, or is becoming another program in it: the number of the only
 /// thread that may still log, plus 1, or [`NO_THREAD`]. 0 if all may.

@@ -124,7 +124,7 @@ calls! {
     pthread_barrier Replayed "order of arrival";
     pthread_once Replayed "also call_once: the same thread runs the routine";
     mtx Replayed "order of C11's mtx_lock, mtx_trylock, mtx_timedlock, cnd_wait, cnd_timedwait";
-    sem Replayed "order of sem_wait, sem_trywait, sem_timedwait; handlers run while the first thread waits";
+    sem Replayed "order of sem_wait, sem_trywait, sem_timedwait";
     atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is ordered with `[server] run` set to `one-at-a-time` only: else, where it shows, the replica diverges and is reported";
     syscall Replayed "the calls above by number, as by their functions; those of timers and others pass";
     sched_yield Replayed "also thrd_yield: with `[server] run` set to `one-at-a-time` another thread may run here; else passed";

@@ -6,8 +6,8 @@ use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real};
 use crate::base::state::{self, Mode, mode, threaded};
 use crate::base::table::Call;
-use crate::base::{defer, handlers, park, quiet, report, ring, sys, token};
-use crate::calls::{clocks, signals};
+use crate::base::{defer, park, quiet, report, ring, sys, token};
+use crate::calls::clocks;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use holdfast_wire::log::Op;
@@ -22,12 +22,10 @@ fn place(caller: usize) -> i32 {
 
 /// Whether locks are ordered: as soon as the server has several threads.
 fn ordered(caller: usize) -> bool {
-    threaded() && is_seen(caller)
-}
-
-/// Whether a call from there is the server's, and may be in the log.
-fn is_seen(caller: usize) -> bool {
-    matches!(mode(), Mode::Record | Mode::Replay) && !state::excluded(caller) && !state::inside()
+    threaded()
+        && matches!(mode(), Mode::Record | Mode::Replay)
+        && !state::excluded(caller)
+        && !state::inside()
 }
 
 fn log_lock(call: Call, caller: usize, r: i32) {
@@ -66,32 +64,13 @@ fn acquire(
     if !ordered(caller) {
         return first().unwrap_or_else(attempt);
     }
-    let attempt = || if let Wait::Never = kind { attempt() } else { handlers::away(&attempt) };
-    acquire_in_log(kind, (call, caller), first, attempt, wait, give_back)
-}
-
-/// Like [`acquire`], of a call that is in the log.
-fn acquire_in_log(
-    kind: Wait,
-    (call, caller): (Call, usize),
-    first: impl Fn() -> Option<i32>,
-    attempt: impl Fn() -> i32,
-    wait: impl Fn() -> i32,
-    give_back: impl Fn() -> i32,
-) -> i32 {
     quiet::call(|this| {
         if mode() != Mode::Replay {
-            let try_once = || match kind {
+            let r = first().unwrap_or_else(|| match kind {
                 Wait::Never => this.wait(&attempt),
                 Wait::Open => token::apart(|| this.wait(&attempt)),
                 Wait::Timed => token::apart(|| this.wait_timed(0, &attempt)),
-            };
-            let mut r = first().unwrap_or_else(try_once);
-            // Only semaphores are interrupted.
-            while r == libc::EINTR && !this.is_over() && signals::deliver_and_restart() {
-                defer::flush();
-                r = try_once();
-            }
+            });
             if !this.is_over() {
                 log_lock(call, caller, r);
                 return Some(r);
@@ -121,8 +100,8 @@ fn acquire_waiting(
     give_back: impl Fn() -> i32,
 ) -> i32 {
     let first = || {
-        // A thread that gets the lock at once keeps the token, and its signals.
-        if !defer::is_waiting() && !token::is_chosen() && !state::is_first() {
+        // A thread that gets the lock at once keeps the token.
+        if !defer::is_waiting() && !token::is_chosen() {
             return None;
         }
         match attempt() {
@@ -273,40 +252,22 @@ unsafe extern "C" fn c11_lock(mutex: usize, caller: usize) -> i32 {
     acquire_waiting((Call::mtx, caller), attempt, wait, || real(Real::MtxUnlock)(mutex, 0, 0, 0))
 }
 
-/// Whether only handlers can post a semaphore: there is one thread, and no other process, as glibc
-/// notes it there.
-fn is_alone(semaphore: usize, caller: usize) -> bool {
-    // SAFETY: the caller's semaphore, of 32 bytes.
-    let is_private = || unsafe { ((semaphore + 8) as *const i32).read() == 0 };
-    !threaded() && is_seen(caller) && is_private()
-}
-
 /// `sem_wait` and its like, which report errors by errno; in the log errno is the result.
 fn sem(object: usize, caller: usize, kind: Wait, attempt: impl Fn() -> i32) -> i32 {
     defer::flush();
     let coded = |r: i32| if r == 0 { 0 } else { sys::errno() };
-    let is_free = || real(Real::SemTrywait)(object, 0, 0, 0) == 0;
     let first = || {
-        signals::deliver();
-        defer::flush();
-        ((token::is_chosen() || state::is_first()) && is_free()).then_some(0)
+        let is_free = token::is_chosen() && real(Real::SemTrywait)(object, 0, 0, 0) == 0;
+        is_free.then_some(0)
     };
-    // A wait for a handler is in the log; not if it is over at once, as on both members.
-    let is_alone = !matches!(kind, Wait::Never) && is_alone(object, caller);
-    let r = if is_alone && is_free() {
-        0
-    } else if is_alone || ordered(caller) {
-        acquire_in_log(
-            kind,
-            (Call::sem, caller),
-            first,
-            || coded(attempt()),
-            || coded(real(Real::SemWait)(object, 0, 0, 0)),
-            || real(Real::SemPost)(object, 0, 0, 0),
-        )
-    } else {
-        coded(attempt())
-    };
+    let r = acquire(
+        kind,
+        (Call::sem, caller),
+        first,
+        || coded(attempt()),
+        || coded(real(Real::SemWait)(object, 0, 0, 0)),
+        || real(Real::SemPost)(object, 0, 0, 0),
+    );
     if r == 0 {
         return 0;
     }
@@ -374,15 +335,9 @@ fn wait_on_condition(
     let unlock = || real(Real::MutexUnlock)(mutex, 0, 0, 0);
     let result = quiet::call(|this| {
         if mode() != Mode::Replay {
-            // What a handler changes now the server has not seen: this wakes up, as it may always.
-            signals::take_delivered();
-            signals::deliver();
             defer::flush();
             ring::before_block();
-            let r = match signals::take_delivered() {
-                true => 0,
-                false => token::apart(|| this.wait_timed(condition, || handlers::away(&raw))),
-            };
+            let r = token::apart(|| this.wait_timed(condition, &raw));
             if this.is_over() {
                 return None;
             }

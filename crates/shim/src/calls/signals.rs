@@ -2,10 +2,10 @@
 //! a place that both members can name.
 
 use crate::base::log::{self, Entry};
-use crate::base::state::{self, Mode, mode};
+use crate::base::state::{self, MAIN_AWAY, Mode, mode};
 use crate::base::{alarm, handlers, leash, real, sys};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use holdfast_wire::log::Op;
 
 /// Signals caused by the instruction that runs, whose handlers cannot be deferred.
@@ -21,11 +21,10 @@ const SYNCHRONOUS: [i32; 7] = [
 
 /// Signals whose handlers the process's first thread runs.
 static PENDING: AtomicU64 = AtomicU64::new(0);
-/// Those that came to another thread while the first one blocked them: whoever does not block them
-/// runs theirs.
+/// Those that came to another thread while the first one blocked them: another one runs theirs.
 static ASIDE: AtomicU64 = AtomicU64::new(0);
-/// Those that the first thread has given back to the kernel, until they come again.
-static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+/// Whether another thread runs a handler in place of the first one, which is away.
+static IN_PLACE: AtomicBool = AtomicBool::new(false);
 
 std::thread_local! {
     /// Whether this thread has run a handler since its last [`take_delivered`].
@@ -53,7 +52,7 @@ fn each(signals: u64) -> impl Iterator<Item = i32> {
 
 /// Runs the handlers of signals that have come and are not blocked. Called before every logged
 /// call. Only the process's first thread does, or any thread while that one is away
-/// ([`handlers::away`]); and of what the first one blocks, others.
+/// ([`MAIN_AWAY`]); and of what the first one blocks, others.
 #[inline]
 pub fn deliver() {
     deliver_within(u64::MAX);
@@ -72,24 +71,15 @@ fn deliver_all(during: u64) {
     let (pending, aside) = (PENDING.load(SeqCst), ASIDE.load(SeqCst));
     if state::is_first() {
         let blocked = sys::mask() & during;
-        // One that came again was not blocked for a moment, as the kernel would have noticed.
-        let again = pending & GIVEN_BACK.load(SeqCst);
-        give_back(pending & blocked & !again);
-        GIVEN_BACK.fetch_and(!again, SeqCst);
-        run_all(&PENDING, pending & (!blocked | again));
+        if pending != 0 && !IN_PLACE.load(SeqCst) {
+            give_back(pending & blocked);
+            run_all(&PENDING, pending & !blocked);
+        }
         run_all(&ASIDE, aside & !blocked);
     } else {
-        let unblocked = pending & !handlers::BLOCKED.load(Relaxed);
-        if unblocked != 0 {
-            let had_run = DELIVERED.get();
-            handlers::in_place(|| {
-                run_all(&PENDING, unblocked);
-                // The replica's first thread goes on only behind this record, which its thread
-                // consumes when it has run the handlers.
-                note_run(0);
-            });
-            // This thread's own waits do not end by that.
-            DELIVERED.set(had_run);
+        if pending != 0 && MAIN_AWAY.load(Relaxed) && !IN_PLACE.swap(true, SeqCst) {
+            run_all(&PENDING, pending);
+            IN_PLACE.store(false, SeqCst);
         }
         if aside != 0 {
             run_all(&ASIDE, aside & !(sys::mask() & during));
@@ -108,7 +98,6 @@ fn deliver_all(during: u64) {
 /// Gives signals that came before the server blocked them back to the kernel, as if they came only
 /// now: it keeps them until they are not blocked, or asked for.
 fn give_back(signals: u64) {
-    GIVEN_BACK.fetch_or(signals, SeqCst);
     for signal in each(signals) {
         PENDING.fetch_and(!bit(signal), SeqCst);
         sys::signal_self(signal);
@@ -121,17 +110,21 @@ fn run_all(marked: &AtomicU64, due: u64) {
         if marked.fetch_and(!bit(signal), SeqCst) & bit(signal) == 0 {
             continue;
         }
-        note_run(signal);
+        if mode() == Mode::Record {
+            log::append(
+                Entry {
+                    op: Op::Signal,
+                    flags: 0,
+                    fd: -1,
+                    conn: 0,
+                    ret: i64::from(signal),
+                    hash: 0,
+                },
+                &[],
+            );
+        }
         handlers::run(signal);
         DELIVERED.set(true);
-    }
-}
-
-/// Logs that the handler of `signal` runs here.
-fn note_run(signal: i32) {
-    if mode() == Mode::Record {
-        let ret = i64::from(signal);
-        log::append(Entry { op: Op::Signal, flags: 0, fd: -1, conn: 0, ret, hash: 0 }, &[]);
     }
 }
 
@@ -139,8 +132,7 @@ fn note_run(signal: i32) {
 pub fn forget() {
     PENDING.store(0, SeqCst);
     ASIDE.store(0, SeqCst);
-    GIVEN_BACK.store(0, SeqCst);
-    handlers::end_in_place();
+    IN_PLACE.store(false, SeqCst);
     DELIVERED.set(false);
     handlers::ANY.store(false, SeqCst);
     handlers::note_mask(sys::mask());

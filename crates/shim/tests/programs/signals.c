@@ -4,8 +4,6 @@
 #include "listen.h"
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -126,50 +124,6 @@ static int comes_in_a_wait(void) {
     return is_right && r == -1 && rung == 1;
 }
 
-static sem_t posted;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-
-static void post(int signal) {
-    note(signal);
-    sem_post(&posted);
-}
-
-static int posts(int flags) {
-    int interrupted = 0, r;
-    handle(post, flags);
-    while ((r = sem_wait(&posted)) && errno == EINTR) interrupted++;
-    return r == 0 && rung == 1 && interrupted == (flags ? 0 : 1);
-}
-
-// Tells the first thread of what a handler has done, which that one cannot run itself.
-static void *tell(void *is_held) {
-    while (!rung) usleep(1000);
-    if (!is_held) pthread_mutex_lock(&mutex);
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&mutex);
-    return is_held;
-}
-
-static void *hold(void *ready) {
-    pthread_mutex_lock(&mutex);
-    sem_post(ready);
-    return tell(ready);
-}
-
-static int hears_of(int is_held) {
-    sem_t ready;
-    pthread_t other;
-    sem_init(&ready, 0, 0);
-    pthread_create(&other, 0, is_held ? hold : tell, is_held ? &ready : 0);
-    if (is_held) sem_wait(&ready);
-    pthread_mutex_lock(&mutex);
-    while (!rung) pthread_cond_wait(&changed, &mutex);
-    pthread_mutex_unlock(&mutex);
-    pthread_join(other, 0);
-    return rung == 1;
-}
-
 static int tried(char question) {
     int right = 0;
     handle(note, SA_RESTART);
@@ -181,10 +135,6 @@ static int tried(char question) {
     case 'r': right = ready(); break;
     case 'n': right = nests(); break;
     case 'm': right = waits_for_the_mask(); break;
-    case 'o': right = posts(0); break;
-    case 'a': right = posts(SA_RESTART); break;
-    case 'c': right = hears_of(0); break;
-    case 'l': right = hears_of(1); break;
     case 'w': right = comes_in_a_wait(); break;
     }
     ring_in(0, 0);
@@ -193,7 +143,7 @@ static int tried(char question) {
 
 int main(int argc, char **arguments) {
     int listener = listen_at(arguments[argc - 1]);
-    if (pipe(quiet) || sem_init(&posted, 0, 0)) return 1;
+    if (pipe(quiet)) return 1;
     for (;;) {
         char question, line[32];
         int fd = accept(listener, 0, 0);
