@@ -13,8 +13,6 @@ use holdfast_wire::shm::mode as shared_mode;
 const OTHERS_WAIT_NS: u64 = 5_000_000;
 /// The same in a family of processes.
 const FAMILY_WAIT_NS: u64 = 400_000_000;
-/// Time between two looks meanwhile, in ns.
-const LOOK_NS: i64 = 50_000;
 
 /// Turns the replica into the server. One thread runs this, at the end of the log; in a family one
 /// thread of each process, and that of the first process deals with the daemon.
@@ -53,7 +51,7 @@ fn offer() {
 
 fn wait_for_others() {
     let wait_ns = if state::is_family() { FAMILY_WAIT_NS } else { OTHERS_WAIT_NS };
-    sys::look_until(wait_ns, LOOK_NS, processes::all_at_end);
+    sys::look_until(wait_ns, sys::LOOK_NS, processes::all_at_end);
 }
 
 fn go_live() {

@@ -153,14 +153,12 @@ impl PrimaryMachine {
         }
         let handing = (!host.member().is_cold && !self.tables.gave_up).then_some(since);
         if handing.is_none() {
-            host.resume_server();
-            host.member().speaks = true;
+            resume(host);
         }
         let reason = self.tables.broken.take().unwrap_or_else(|| LOST.to_owned());
         self.log.handle_backup_lost();
         host.drop_peer();
-        let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Asked { request: Box::new(request), reason, handing }, false, host)
+        self.begin_to_ask(reason, handing, host)
     }
 
     /// Waits until the edge lets the other member speak. Then nothing that this kernel still sends
@@ -300,8 +298,17 @@ impl PrimaryMachine {
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
         self.leave_backup(&reason, host);
+        self.begin_to_ask(reason, None, host)
+    }
+
+    fn begin_to_ask(
+        &mut self,
+        reason: String,
+        handing: Option<Nanos>,
+        host: &mut impl PrimaryHost,
+    ) -> (Stage, Turn) {
         let request = EpochRequest::new(host.member().epoch, ASK_EVERY, false);
-        self.ask(Asked { request: Box::new(request), reason, handing: None }, false, host)
+        self.ask(Asked { request: Box::new(request), reason, handing }, false, host)
     }
 
     fn ask(
@@ -318,8 +325,7 @@ impl PrimaryMachine {
         let opened = host.turn_edge(&mut |message| request.handle_message(message));
         if let Some(epoch) = request.granted() {
             if handing.is_some() {
-                host.resume_server();
-                host.member().speaks = true;
+                resume(host);
             }
             return self.serve_alone(epoch, &reason, host);
         }
@@ -382,6 +388,12 @@ impl PrimaryMachine {
     fn idle(&mut self, stop: bool, host: &mut impl PrimaryHost) -> (Stage, Turn) {
         (Stage::Idle, turn_found(stop, host))
     }
+}
+
+/// Takes a handover back: the server goes on, and is this member's.
+fn resume(host: &mut impl PrimaryHost) {
+    host.resume_server();
+    host.member().speaks = true;
 }
 
 /// Rests while another member is current; then this one begins again, and joins it.

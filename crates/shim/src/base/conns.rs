@@ -9,8 +9,6 @@ use holdfast_wire::shm::{CONNS_MAX, ConnEntry, conn_state};
 
 /// How long a close waits for a daemon that holds a duplicate of the descriptor, in ns.
 const RETURN_WAIT_NS: u64 = 200_000_000;
-/// Time between two looks meanwhile, in ns.
-const LOOK_NS: i64 = 50_000;
 
 /// Number of this process's descriptors that refer to each connection (dup, dup2).
 static REFS: [AtomicU32; CONNS_MAX] = [const { AtomicU32::new(0) }; CONNS_MAX];
@@ -166,7 +164,7 @@ pub fn claim_all() {
 /// report a socket that the server considers closed. The wait is limited, so a daemon that hangs
 /// does not stop the server.
 fn await_return(e: &ConnEntry) {
-    sys::look_until(RETURN_WAIT_NS, LOOK_NS, || e.borrowed.load(SeqCst) == 0);
+    sys::look_until(RETURN_WAIT_NS, sys::LOOK_NS, || e.borrowed.load(SeqCst) == 0);
 }
 
 /// Counts bytes that the server has read.

@@ -12,8 +12,6 @@ use holdfast_wire::log::NO_CONN;
 
 /// How long the replica waits for a process that it has killed, in ns.
 const END_WAIT_NS: u64 = 5_000_000_000;
-/// Time between two looks, in ns.
-const LOOK_NS: i64 = 50_000;
 
 /// A free place. The caller holds the log, so no other thread takes it.
 pub fn free_place() -> Option<usize> {
@@ -98,7 +96,7 @@ pub fn end_twin(place: usize) {
     if r == -(libc::EPERM as isize) {
         report::diverged("a process that died on the primary could not be ended on the replica");
     }
-    sys::look_until(END_WAIT_NS, LOOK_NS, || pid <= 0 || robust::has_ended(pid as u32));
+    sys::look_until(END_WAIT_NS, sys::LOOK_NS, || pid <= 0 || robust::has_ended(pid as u32));
     end(place, |_| {});
 }
 

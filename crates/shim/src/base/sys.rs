@@ -153,6 +153,9 @@ macro_rules! syscall {
 }
 pub(crate) use syscall;
 
+/// Time in ns between two looks for what is about to be done.
+pub const LOOK_NS: i64 = 50_000;
+
 /// Looks every `step_ns` until something is `done`, for at most `limit_ns`; returns whether it is.
 /// The clock counts, and not the looks: where others run, a short sleep takes milliseconds.
 pub fn look_until(limit_ns: u64, step_ns: i64, mut done: impl FnMut() -> bool) -> bool {

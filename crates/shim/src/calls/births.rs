@@ -24,8 +24,6 @@ const EXIT_NO_PLACE: i32 = 71;
 /// How long a parent waits until its child has told its process id, in ns. Only `daemon` and its
 /// like need that; a child on a busy machine takes its time.
 const CHILD_WAIT_NS: u64 = 5_000_000_000;
-/// Time between two looks, in ns.
-const LOOK_NS: i64 = 50_000;
 /// Id of a process that is not known yet.
 const UNKNOWN: i32 = -1;
 /// In the record of a fork, in place of the child's first thread: nothing was forked.
@@ -194,7 +192,7 @@ pub fn after() {
         NOWHERE => 0,
         place => state::group().processes[place as usize].pid.load(SeqCst),
     };
-    sys::look_until(CHILD_WAIT_NS, LOOK_NS, || child() != UNKNOWN);
+    sys::look_until(CHILD_WAIT_NS, sys::LOOK_NS, || child() != UNKNOWN);
     finish(child().max(0));
 }
 
