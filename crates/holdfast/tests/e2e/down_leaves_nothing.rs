@@ -210,11 +210,11 @@ fn shape(host: &Host) -> String {
     // without an init has not reaped.
     let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
         tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
-        ip -o addr | sed 's/ *valid_lft.*//; s/ tentative//'; grep /run/holdfast-lab/host /proc/mounts; \
-        ls -A /run/holdfast-lab/host/run 2>/dev/null; \
+        ip -o addr | sed 's/ *valid_lft.*//; s/ tentative//'; grep $0/run /proc/mounts; \
+        ls -A $0/run 2>/dev/null; \
         ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(sh|ps|awk|sort)$/ {print $2}' | sort";
     let shown = || {
-        let done = host.command("sh").args(["-c", script]).output();
+        let done = host.command("sh").args(["-c", script]).arg(host.inside()).output();
         String::from_utf8_lossy(&done.expect("sh starts").stdout).into_owned()
     };
     // A killed server takes a moment to end.

@@ -22,15 +22,32 @@ use anyhow::{Context as _, Result};
 use reaper::Reaper;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Directory of all testbeds; a tmpfs on any Debian.
+/// Directory of all testbeds.
 const BASE: &str = "/run/holdfast-lab";
 
 /// Longest time for a part of a testbed to come up or to go: the machine may be busy, and what is
 /// measured has limits of its own.
 const SETUP_LIMIT: Duration = Duration::from_secs(90);
+
+/// Makes the directory of the testbed `id`, and who removes it. It is in memory: on a disk that
+/// this machine shares with whatever else it does, logs and servers' files would stand still for
+/// seconds when that writes.
+fn make_directory(id: &str) -> Result<(PathBuf, Reaper)> {
+    let directory = Path::new(BASE).join(id);
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
+    let reaper = Reaper::start(id, &directory)?;
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "mode=755", "holdfast-lab"]).arg(&directory);
+    let done = mount.output().context("cannot start mount")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    anyhow::ensure!(done.status.success(), "cannot mount {}: {said}", directory.display());
+    Ok((directory, reaper))
+}
 
 /// Limit of the links between the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,10 +111,7 @@ impl Testbed {
     pub fn build(plan: &Plan) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("hf-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = Path::new(BASE).join(&id);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
-        let reaper = Reaper::start(&id, &directory)?;
+        let (directory, reaper) = make_directory(&id)?;
         let hosts = Role::ALL
             .map(|role| Host::start(&id, &directory, role.name(), role as u64))
             .into_iter()

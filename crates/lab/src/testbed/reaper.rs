@@ -18,6 +18,7 @@ for ns in $(ip netns list | cut -d' ' -f1 | grep -E '^{id}-' || true); do
   ip netns pids "$ns" 2>/dev/null | xargs -r kill -9 2>/dev/null
   ip netns del "$ns" 2>/dev/null
 done
+umount -l '{dir}' 2>/dev/null
 for i in 1 2 3 4 5; do rm -rf '{dir}' 2>/dev/null && break; sleep 0.05; done
 "#,
             dir = directory.display()

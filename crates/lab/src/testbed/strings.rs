@@ -8,7 +8,7 @@ pub use wires::{address, interface};
 
 use super::host::Host;
 use super::reaper::Reaper;
-use super::{BASE, SETUP_LIMIT, ours};
+use super::{SETUP_LIMIT, make_directory, ours};
 use crate::command::{self, descendants_running, wait_for};
 use crate::emu::{self, EmuSpec};
 use anyhow::{Context as _, Result, ensure};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -140,10 +140,7 @@ impl Strings {
     pub fn build(plan: &StringsPlan) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("hfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = Path::new(BASE).join(&id);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot create {} (are you root?)", directory.display()))?;
-        let reaper = Reaper::start(&id, &directory)?;
+        let (directory, reaper) = make_directory(&id)?;
         let mut number = 0;
         let mut host = |name: &str| {
             number += 1;
