@@ -2,6 +2,7 @@
 //! on the backup.
 
 pub mod adopted;
+pub mod attributes;
 pub mod births;
 pub mod carry;
 pub mod children;

@@ -45,7 +45,9 @@ fn functions(sources: &[(String, String)]) -> BTreeSet<String> {
         for (at, _) in text.match_indices("pub unsafe extern \"C\" fn ") {
             all.extend(words(&text[at..]).nth(5).map(str::to_owned));
         }
-        for start in ["\npaths! {\n", "\nstats! {\n", "\nrefuse! {\n"] {
+        for start in
+            ["\npaths! {\n", "\nstats! {\n", "\nrefuse! {\n", "\nreads! {\n", "\nchanges! {\n"]
+        {
             let rows = text.split_once(start).map_or("", |(_, rest)| rest);
             let rows = rows.lines().take_while(|line| *line != "}");
             let rows = rows.filter(|line| line.starts_with("    ") && !line.starts_with("     "));

@@ -8,6 +8,7 @@ use shim_harness::{
 };
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Each test has a port of its own: they run side by side.
 const PORT: u16 = 16_390;
@@ -204,4 +205,21 @@ fn every_name_comes_once_however_many_folders_are_read_at_once() {
         several(PORT + 10);
     });
     std::fs::remove_dir_all(FOLDER).expect("its folder");
+}
+
+/// The members share the file here, so the replica finds what the primary has made of it.
+#[test]
+fn attributes_are_what_the_primary_has_read() {
+    const FILE: &str = "/tmp/hf-kin-attribute";
+    let _ = std::fs::remove_file(FILE);
+    let (port, next) = (PORT + 30, AtomicI32::new(1));
+    follow(port, "kin-attribute", &[], || {
+        let first = next.fetch_add(4, Relaxed);
+        for number in [first, first + 2] {
+            let numbers: Vec<i32> = words(port, "ana").iter().map(|it| it.1).collect();
+            assert_eq!((numbers[0], numbers[2]), (number, number + 1));
+            several(port);
+        }
+    });
+    std::fs::remove_file(FILE).expect("its file");
 }

@@ -126,10 +126,12 @@ calls! {
     mtx Replayed "order of C11's mtx_lock, mtx_trylock, mtx_timedlock, cnd_wait, cnd_timedwait";
     sem Replayed "order of sem_wait, sem_trywait, sem_timedwait";
     atomics Passed "memory that threads share without these locks (by atomics, or by locks made of futexes, as in Rust's library) is ordered with `[server] run` set to `one-at-a-time` only: else, where it shows, the replica diverges and is reported";
-    syscall Replayed "the calls above by number, as by their functions; those of timers and others pass";
+    syscall Replayed "the calls of this page by number, as by their functions; those of timers and others pass";
     sched_yield Replayed "also thrd_yield: with `[server] run` set to `one-at-a-time` another thread may run here; else passed";
     futex Replayed "by number: with `[server] run` set to `one-at-a-time` waits and wake-ups are in the log, but for those of priority inheritance; else passed";
+    // More on files
     fsync Replayed "fsync, fdatasync: each member waits for its own disk; with `[server] run` set to `one-at-a-time` other threads run meanwhile, and the primary's outcome counts; else passed";
+    getxattr Replayed "getxattr, listxattr and their forms by link and descriptor; setxattr and removexattr are made on both members, with `[server] run` set to `parallel` in the log's order, and compared";
 }
 
 #[cfg(test)]

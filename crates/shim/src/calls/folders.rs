@@ -1,6 +1,6 @@
 //! The entries of folders that several processes of a family may change: they change and read
-//! them in the log's order. Each member has its own folder. A server that is a single process
-//! needs no record for this.
+//! them in the log's order, and change the attributes of files in it. Each member has its own
+//! folder. A server that is a single process needs no record for this.
 
 use crate::base::log::{self, Entry};
 use crate::base::real::{Real, real6};
@@ -51,6 +51,11 @@ fn ordered<T>(raw: impl Fn() -> T, told: impl Fn(&T) -> i64, what: &str) -> T {
 /// A call that changes a folder.
 pub fn change(raw: impl Fn() -> isize) -> isize {
     ordered(raw, |r| *r as i64, "a file that was made, moved or removed on the primary is not here")
+}
+
+/// A call that changes extended attributes of a file.
+pub fn change_attribute(raw: impl Fn() -> isize) -> isize {
+    ordered(raw, |r| *r as i64, "an extended attribute could be changed on one member only")
 }
 
 /// Reads an entry; null behind the last one. In a family they come sorted by name.

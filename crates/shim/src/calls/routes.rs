@@ -3,8 +3,8 @@
 //! as by that function.
 
 use crate::calls::{
-    clocks, controls, descriptors, file_locks, files, identity, input, limits, local, masks,
-    output, paths, processes, random, ready, refusals, replace, sockets, turns,
+    attributes, clocks, controls, descriptors, file_locks, files, identity, input, limits, local,
+    masks, output, paths, processes, random, ready, refusals, replace, sockets, turns,
 };
 
 macro_rules! routes {
@@ -111,6 +111,18 @@ unsafe fn files_by_name(n: i64, [a, b, c, d, e, _]: [usize; 6]) -> Option<isize>
         SYS_fstat => files::fstat(a, b);
         SYS_newfstatat => files::fstatat(a, b, c, d);
         SYS_statx => files::statx(a, b, c, d, e);
+        SYS_getxattr => attributes::getxattr(a, b, c, d);
+        SYS_lgetxattr => attributes::lgetxattr(a, b, c, d);
+        SYS_fgetxattr => attributes::fgetxattr(a, b, c, d);
+        SYS_listxattr => attributes::listxattr(a, b, c);
+        SYS_llistxattr => attributes::llistxattr(a, b, c);
+        SYS_flistxattr => attributes::flistxattr(a, b, c);
+        SYS_setxattr => attributes::setxattr(a, b, c, d, e);
+        SYS_lsetxattr => attributes::lsetxattr(a, b, c, d, e);
+        SYS_fsetxattr => attributes::fsetxattr(a, b, c, d, e);
+        SYS_removexattr => attributes::removexattr(a, b);
+        SYS_lremovexattr => attributes::lremovexattr(a, b);
+        SYS_fremovexattr => attributes::fremovexattr(a, b);
         SYS_statfs => local::statfs(a, b);
         SYS_fstatfs => files::fstatfs(a, b);
         SYS_readlink => local::readlink(a, b, c);

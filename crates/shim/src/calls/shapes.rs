@@ -52,6 +52,22 @@ fn simple_after(
 
 /// A call with an out-parameter: `outs` are the (address, bytes) that it fills.
 pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() -> isize) -> isize {
+    with_filled(call, fd, outs, |_| usize::MAX, raw)
+}
+
+/// Like [`with_data`], for a call that answers how many bytes it has filled, or would.
+pub fn with_bytes(call: Call, fd: i32, out: (*mut u8, usize), raw: impl Fn() -> isize) -> isize {
+    with_filled(call, fd, &[out], |r| r.max(0) as usize, raw)
+}
+
+/// `filled` says of a call's answer how much of each of `outs` it has filled at most.
+fn with_filled(
+    call: Call,
+    fd: i32,
+    outs: &[(*mut u8, usize)],
+    filled: impl Fn(isize) -> usize,
+    raw: impl Fn() -> isize,
+) -> isize {
     quiet::call(|this| match mode() {
         Mode::Pass => Some(raw()),
         Mode::Record => {
@@ -61,7 +77,8 @@ pub fn with_data(call: Call, fd: i32, outs: &[(*mut u8, usize)], raw: impl Fn() 
             let mut parts = [(core::ptr::null(), 0); 4];
             let n = if r < 0 { 0 } else { outs.len().min(4) };
             for (part, out) in parts.iter_mut().zip(outs) {
-                *part = (out.0.cast_const(), if out.0.is_null() { 0 } else { out.1 });
+                *part =
+                    (out.0.cast_const(), if out.0.is_null() { 0 } else { out.1.min(filled(r)) });
             }
             log::append(Entry::new(Op::Data, call, fd, r), &parts[..n]);
             Some(r)

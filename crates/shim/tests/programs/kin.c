@@ -4,7 +4,8 @@
  * with the connection open, c a shell says its number, s a signal by signalfd, k the
  * process kills itself, o a child of a child that has ended serves on, b it forks until it
  * is refused, d the names in a folder, and once more from the third one on,
- * f the number of names in many folders that are read at once. */
+ * f the number of names in many folders that are read at once, a a number that is counted
+ * in an attribute of a file. */
 #define _GNU_SOURCE
 #include "listen.h"
 #include "numbers.h"
@@ -18,6 +19,7 @@
 #include <sys/signalfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -142,6 +144,17 @@ static int list_many(void) {
     return count;
 }
 
+static int next_attribute(void) {
+    const char *name = "user.number";
+    char number[16] = {0};
+    int fd = open("/tmp/hf-kin-attribute", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    fgetxattr(fd, name, number, sizeof number - 1);
+    snprintf(number, sizeof number, "%d", atoi(number) + 1);
+    int r = fsetxattr(fd, name, number, strlen(number), 0);
+    close(fd);
+    return r < 0 ? -1 : atoi(number);
+}
+
 static void serve(int fd) {
     char question = 0, number[16];
     while (read(fd, &question, 1) == 1) {
@@ -162,6 +175,9 @@ static void serve(int fd) {
             break;
         case 'f':
             say(fd, "many", list_many());
+            break;
+        case 'a':
+            say(fd, "attribute", next_attribute());
             break;
         case 'm':
             say(fd, "message", message());

@@ -110,6 +110,7 @@ const CALLS: &[&str] = &[
     "sched_yield",
     "futex",
     "fsync",
+    "getxattr",
 ];
 
 const OPS: [&str; 19] = [
