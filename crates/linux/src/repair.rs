@@ -44,6 +44,9 @@ const IPV6_TRANSPARENT: c_int = 75;
 /// Least value that setsockopt(`TCP_MAXSEG`) accepts, in bytes.
 const MSS_MIN: u16 = 88;
 const MSS_MAX: u16 = 32767;
+/// Segment size of a client whose SYN announces none (RFC 9293 §3.7.1), in bytes.
+const MSS_DEFAULT_V4: u16 = 536;
+const MSS_DEFAULT_V6: u16 = 1220;
 /// [`ConnRecord`]'s mark for "no window scaling".
 const NO_WSCALE: u8 = 255;
 /// Largest window without scaling, in bytes.
@@ -108,8 +111,11 @@ impl RestoreSpec<'_> {
     /// Segment size towards the client, TCP options included (RFC 6691).
     #[must_use]
     pub fn mss(&self) -> u16 {
-        let peer = self.record.peer_mss;
-        let mss = if peer == 0 { self.record.mss } else { peer };
+        let mss = match self.record.peer_mss {
+            0 if mapped_ipv4(&self.key.client).is_some() => MSS_DEFAULT_V4,
+            0 => MSS_DEFAULT_V6,
+            peer => peer,
+        };
         mss.clamp(MSS_MIN, MSS_MAX)
     }
 
@@ -364,10 +370,11 @@ fn negotiated(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairEr
     if record.sack {
         add(TCPOPT_SACK_PERM, 0);
     }
-    if record.snd_wscale != NO_WSCALE && record.rcv_wscale != NO_WSCALE {
-        let value = u32::from(record.snd_wscale) | u32::from(record.rcv_wscale) << 16;
-        add(TCPOPT_WINDOW, value);
-    }
+    // Without scaling, too: connect() has chosen a shift of its own, by which the kernel
+    // would divide every window that it advertises.
+    let scaled = record.snd_wscale != NO_WSCALE && record.rcv_wscale != NO_WSCALE;
+    let (send, receive) = if scaled { (record.snd_wscale, record.rcv_wscale) } else { (0, 0) };
+    add(TCPOPT_WINDOW, u32::from(send) | u32::from(receive) << 16);
     if spec.tsval.is_some() {
         add(TCPOPT_TIMESTAMP, 0);
     }

@@ -7,10 +7,12 @@ use holdfast_linux::diag::{DiagSocket, TcpState};
 use holdfast_linux::repair::{self, ClientClock, ClosingState, RestoreSpec};
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
-use linux_world::takeover::{Backup, TCP_TIMESTAMP, dissect, fence, get, idle, info, listen, spec};
+use linux_world::takeover::{
+    Backup, TCP_TIMESTAMP, dissect, fence, get, idle, info, listen, set, spec,
+};
 use linux_world::{World, pattern_range};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -138,6 +140,55 @@ fn both_directions_go_on_without_window_scaling() {
 #[test]
 fn both_directions_go_on_without_any_option() {
     survives(&Case { v6: false, dual_stack: false, timestamps: false, sack: false, wscale: false });
+}
+
+/// The window that the kernel advertises stands in the header as it is: nobody has agreed on a
+/// shift by which it could be divided.
+#[test]
+fn a_client_without_window_scaling_is_shown_the_whole_window() {
+    for v6 in [false, true] {
+        let world = World::new(v6);
+        world.sysctl("c", "ipv4/tcp_window_scaling", "0");
+        let (mut client, server, mut backup) = idle(&world);
+        let shown_before = window_shown_to(&client);
+        let dead = dissect(&server, &world, client.local_addr().unwrap().port());
+        fence(&world);
+        repair::restore(backup.socket.as_fd(), &spec(&dead, &[], &[])).unwrap();
+        backup.take_address(&world);
+        client.write_all(b"new").unwrap();
+        let mut server = backup.into_stream();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        server.read_exact(&mut [0; 3]).unwrap();
+        let acked_by = Instant::now() + Duration::from_secs(20);
+        while info(&client).tcpi_unacked > 0 {
+            assert!(Instant::now() < acked_by, "no ACK came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let shown = window_shown_to(&client);
+        assert!(shown + 3 >= shown_before, "{shown} bytes instead of {shown_before}");
+    }
+}
+
+fn window_shown_to(client: &TcpStream) -> u32 {
+    set(client, libc::TCP_REPAIR, 1);
+    let [_, window, ..] = get::<5>(client, libc::TCP_REPAIR_WINDOW);
+    set(client, libc::TCP_REPAIR, -1);
+    window
+}
+
+/// RFC 9293 §3.7.1: a client whose SYN has no such option takes 536 bytes, or 1220 by IPv6.
+#[test]
+fn a_client_that_announced_no_segment_size_gets_the_default_one() {
+    for (v6, size) in [(false, 536), (true, 1220)] {
+        let world = World::new(v6);
+        let (client, server, backup) = idle(&world);
+        let mut dead = dissect(&server, &world, client.local_addr().unwrap().port());
+        fence(&world);
+        dead.record.peer_mss = 0;
+        repair::restore(backup.socket.as_fd(), &spec(&dead, &[], &[])).unwrap();
+        let timestamps = 12;
+        assert_eq!(get(&backup.socket, libc::TCP_MAXSEG), [size - timestamps]);
+    }
 }
 
 fn state_becomes(diag: &mut DiagSocket, key: &ConnKey, wanted: TcpState) {

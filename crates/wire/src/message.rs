@@ -92,7 +92,7 @@ pub struct ConnRecord {
     /// `peer_mss`.
     pub mss: u16,
     /// Segment size that the client announced (from the tap's SYN; 0 =
-    /// unknown).
+    /// none, which means RFC 9293's default).
     pub peer_mss: u16,
     /// Shift of windows the server sends / the client sends; 255 = no scaling.
     pub rcv_wscale: u8,
