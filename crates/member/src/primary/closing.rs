@@ -5,6 +5,7 @@ use crate::host::ConnState;
 use crate::nanos;
 use crate::timing::primary::{CLOSING_EVERY, LINGER, SCARCE_EVERY, STRAY_EVERY};
 use holdfast_cluster::Nanos;
+use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{ConnId, ConnKey};
 
 impl PrimaryMachine {
@@ -91,9 +92,12 @@ impl PrimaryMachine {
 
     pub(super) fn let_go(&mut self, id: ConnId, now: Nanos, host: &mut impl PrimaryHost) {
         // If the tap has lost the client's FIN, its repetition may be answered: nothing is left
-        // that the backup would have to hold.
+        // that the backup would have to hold. What was acknowledged while the server spoke alone
+        // was never stable, and the FIN comes behind it.
         if let Some(slot) = host.slot(id) {
-            host.set_stable(id, slot.stable.plus(1));
+            let SlotView { stable, last_ack, .. } = slot;
+            let until = if last_ack.after(stable) { last_ack } else { stable };
+            host.set_stable(id, until.plus(1));
         }
         self.tables.ending.remove(&id);
         self.tables.conns.remove(&id);

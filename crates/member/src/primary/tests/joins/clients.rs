@@ -100,6 +100,25 @@ fn clients_of_connections_that_the_server_has_let_go_of_are_waited_for_too() {
     }
 }
 
+/// No backup follows such a connection, so nobody says that its client's FIN is held.
+#[test]
+fn a_fin_is_answered_behind_what_was_acknowledged_alone() {
+    let mut bed = Bed::alone();
+    bed.book.books.clear();
+    bed.slot(ConnId(5)).snd_nxt = SeqNo(132);
+    (bed.book.unacked, bed.book.knocks) = (NONE, true);
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.pass(10);
+    assert!(bed.book.has("clamp"), "{:?}", bed.book.lines);
+    let stable = bed.slot(ConnId(5)).stable;
+    let (acked, fin) = (stable.plus(500), stable.plus(501));
+    (bed.slot(ConnId(5)).last_ack, bed.slot(ConnId(5)).rcv_nxt) = (acked, fin);
+    bed.book.state = ConnState::Over;
+    bed.pass(200);
+    assert!(bed.book.has(&format!("stable 5 {}", fin.0)), "{:?}", bed.book.lines);
+}
+
 /// What the kernel held for the client goes over with the image.
 #[test]
 fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
