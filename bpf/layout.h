@@ -478,6 +478,7 @@ enum transit_counter {
 	TRANSIT_NO_STRING,
 	TRANSIT_SLOW_PATH,
 	TRANSIT_ODD,
+	TRANSIT_TOO_BIG, /* for their string: the sender is told, so often at most */
 	TRANSIT_COUNTERS
 };
 

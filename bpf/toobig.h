@@ -23,6 +23,7 @@
 struct answers {
 	__u64 window;
 	__u64 count;
+	__u8 quote[QUOTE_BYTES]; /* of the packet that is answered: the stack is short */
 };
 
 struct {
@@ -171,15 +172,17 @@ static __always_inline int answer6(struct __sk_buff *skb, const struct look *k, 
 static __always_inline int make_too_big(struct __sk_buff *skb, const struct look *k, __u32 mtu)
 {
 	__u32 room = (k->v6 ? IPV6_HEADER : IPV4_HEADER) + ICMP_BYTES;
-	__u8 quote[QUOTE_BYTES], from[12], macs[12];
+	__u32 zero = 0;
+	struct answers *a = bpf_map_lookup_elem(&too_big_answers, &zero);
+	__u8 from[12], macs[12];
 	__u64 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, quote, QUOTE_BYTES) ||
+	if (!a || bpf_skb_load_bytes(skb, ETH_HLEN, a->quote, QUOTE_BYTES) ||
 	    bpf_skb_load_bytes(skb, 0, from, 12))
 		return -1;
 	__builtin_memcpy(macs, from + 6, 6);
 	__builtin_memcpy(macs + 6, from, 6);
-	sum = sum_quote(skb, k, quote);
+	sum = sum_quote(skb, k, a->quote);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + QUOTE_BYTES, 0) ||
 	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0))
 		return -1;

@@ -13,6 +13,7 @@
 #include "maps.h"
 #include "recover.h"
 #include "regulate.h"
+#include "toobig.h"
 #include "transit_key.h"
 
 #define AF_INET 2
@@ -224,14 +225,80 @@ static __always_inline long route(struct __sk_buff *skb, const struct packet *p,
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
-/* Whether the routes lead this packet into some string. */
-static __always_inline int leads_inside(struct __sk_buff *skb, const struct packet *p,
-					const struct transit_table *t)
+/* The string into which the routes lead this packet, if to any. One that is too long
+ * for it may fit into that of its flow. A global function, whose stack is its own. */
+__attribute__((noinline)) __u32 routed_string(struct __sk_buff *skb, const struct packet *p)
 {
+	struct transit_table *t = table();
 	struct bpf_fib_lookup fib = {};
+	long found;
 
-	return route(skb, p, &fib, BPF_FIB_LOOKUP_SKIP_NEIGH) == BPF_FIB_LKUP_RET_SUCCESS &&
-	       string_at(t, fib.ifindex) != NO_STRING;
+	if (!t || !p)
+		return NO_STRING;
+	found = route(skb, p, &fib, BPF_FIB_LOOKUP_SKIP_NEIGH);
+	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return NO_STRING;
+	return string_at(t, fib.ifindex);
+}
+
+/* Whether the packet, or a segment of it, does not fit; `mtu` is set, if there is
+ * such an interface. */
+static __always_inline int is_too_long(struct __sk_buff *skb, const struct packet *p,
+				       __u32 ifindex, __u32 *mtu)
+{
+	__u32 segment = p->tcp_header && skb->gso_size
+				? p->l4 - ETH_HLEN + p->tcp_header + skb->gso_size
+				: 0;
+
+	*mtu = 0;
+	if (bpf_check_mtu(skb, ifindex, mtu, 0, segment ? 0 : BPF_MTU_CHK_SEGS))
+		return 1;
+	return segment > *mtu;
+}
+
+/* Whether an ICMP error may answer the packet: it is no ICMP error itself, and no
+ * later fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4). */
+static __always_inline int may_be_answered(struct __sk_buff *skb, const struct packet *p,
+					   enum parsed what, enum keyed how)
+{
+	if (what == PARSED_TCP)
+		return 1;
+	return what == PARSED_IP && how != KEYED_QUOTE && !is_extension(p->protocol) &&
+	       is_whole(skb, p);
+}
+
+/* Makes the packet the answer that its sender may send at most `mtu`. */
+__attribute__((noinline)) int make_answer(struct __sk_buff *skb, const struct packet *p,
+					  __u32 mtu)
+{
+	struct look k = {};
+
+	if (!p)
+		return -1;
+	__builtin_memcpy(k.key.client, p->source, 16);
+	__builtin_memcpy(k.key.server, p->target, 16);
+	k.v6 = p->v6;
+	k.protocol = p->protocol;
+	k.l4 = p->l4;
+	if (has_ports(p->protocol))
+		k.headers = p->l4 - ETH_HLEN;
+	return make_too_big(skb, &k, mtu);
+}
+
+/* The packet is too long for its flow's string, and the stack would cut or answer it
+ * by another one, whose middleboxes know nothing of the flow. */
+static __always_inline int answer_too_long(struct __sk_buff *skb, const struct packet *p,
+					   enum parsed what, enum keyed how, __u32 mtu)
+{
+	if (!mtu) /* the string's interface is gone */
+		return steal(TRANSIT_ODD);
+	count(TRANSIT_TOO_BIG);
+	if (!may_be_answered(skb, p, what, how) || !may_answer())
+		return TC_ACT_STOLEN;
+	capture(skb, CAPTURE_ANSWERED);
+	if (make_answer(skb, p, mtu))
+		return steal(TRANSIT_ODD);
+	return bpf_redirect(skb->ifindex, 0);
 }
 
 /* Every string is dead: the packet is lost, but the cache sees it. */
@@ -244,12 +311,12 @@ static __always_inline int drop(struct __sk_buff *skb, const struct packet *p, e
 }
 
 static __always_inline int send_into(struct __sk_buff *skb, const struct packet *p,
-				     enum parsed what, const struct transit_table *t,
-				     __u32 string)
+				     enum parsed what, enum keyed how,
+				     const struct transit_table *t, __u32 string)
 {
 	const struct string_row *row = &t->strings[string & (STRINGS_MAX - 1)];
 	struct bpf_redir_neigh hop = {};
-	__u32 ifindex = row->ifindex, mtu = 0;
+	__u32 ifindex = row->ifindex, mtu;
 
 	if (p->v6 && (row->families & STRING_V6)) {
 		hop.nh_family = AF_INET6;
@@ -261,9 +328,10 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
 		count(TRANSIT_SLOW_PATH);
 		return PASS;
 	}
-	/* The stack sends the ICMP error for a packet that is too long for the
-	 * string. */
-	if (bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS)) {
+	if (is_too_long(skb, p, ifindex, &mtu)) {
+		if (string != routed_string(skb, p))
+			return answer_too_long(skb, p, what, how, mtu);
+		/* The stack cuts it, or sends the ICMP error. */
 		count(TRANSIT_SLOW_PATH);
 		return PASS;
 	}
@@ -286,7 +354,7 @@ static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
 				 enum keyed how)
 {
 	struct transit_flow *flow = 0;
-	__u32 string, ifindex, mtu = 0;
+	__u32 string, ifindex, mtu;
 
 	if (how != KEYED_PAIR)
 		flow = bpf_map_lookup_elem(&transit_flows, key);
@@ -300,8 +368,8 @@ static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
 	if (string == NO_STRING)
 		return TC_ACT_STOLEN;
 	ifindex = t->strings[string & (STRINGS_MAX - 1)].ifindex;
-	if (bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS))
-		return PASS;
+	if (is_too_long(skb, p, ifindex, &mtu))
+		return string == routed_string(skb, p) ? PASS : TC_ACT_STOLEN;
 	return decrement_ttl(skb, p) ? TC_ACT_STOLEN : bpf_redirect(ifindex, 0);
 }
 
@@ -320,13 +388,15 @@ int transit_outside(struct __sk_buff *skb)
 		return PASS;
 	what = parse(skb, &p);
 	/* The stack answers with ICMP Time Exceeded. */
-	if (what == PARSED_OTHER || p.ttl <= 1 || !leads_inside(skb, &p, t))
+	if (what == PARSED_OTHER || p.ttl <= 1 || routed_string(skb, &p) == NO_STRING)
 		return PASS;
 	how = key_of(skb, &p, what, &key);
 	if (traced)
 		return trace(skb, &p, t, &key, how);
 	string = how == KEYED_FLOW ? string_of(t, &key, &p) : string_by_hash(t, &key, how);
-	return string == NO_STRING ? drop(skb, &p, what) : send_into(skb, &p, what, t, string);
+	if (string == NO_STRING)
+		return drop(skb, &p, what);
+	return send_into(skb, &p, what, how, t, string);
 }
 
 SEC("classifier")
@@ -338,7 +408,7 @@ int transit_string(struct __sk_buff *skb)
 	struct packet p = {};
 	__u8 addresses[ETH_ADDRESSES];
 	enum parsed what;
-	__u32 string;
+	__u32 string, mtu;
 	long found;
 
 	if (!t || skb->pkt_type != PACKET_HOST)
@@ -361,7 +431,9 @@ int transit_string(struct __sk_buff *skb)
 		if (recover_see(skb, &p, RECOVER_OUT | string << RECOVER_WAY_SHIFT))
 			return TC_ACT_STOLEN;
 	}
-	if (p.ttl <= 1 || found != BPF_FIB_LKUP_RET_SUCCESS) {
+	/* Of a frame of many segments the lookup does not check the length. */
+	if (p.ttl <= 1 || found != BPF_FIB_LKUP_RET_SUCCESS ||
+	    is_too_long(skb, &p, fib.ifindex, &mtu)) {
 		count(TRANSIT_SLOW_PATH);
 		return PASS;
 	}

@@ -4,7 +4,10 @@
 mod bpf_common;
 
 use bpf_common::transit::*;
-use bpf_common::{ACK, Frame, PASS, REDIRECT, STOLEN, SYN, is_root, sums_are_right};
+use bpf_common::{
+    ACK, Context, Frame, PASS, REDIRECT, STOLEN, SYN, assert_too_big, ifindex, is_root, sh,
+    sums_are_right,
+};
 use holdfast_linux::bpf::{
     How, Question, STRINGS_MAX, TRANSIT_SLOTS, Transit, TransitConfig, TransitState, Verdict,
 };
@@ -120,8 +123,58 @@ fn what_is_not_for_the_strings_takes_the_plain_route() {
         assert_eq!(f.string_sends(0, &frame), (PASS, frame.clone()), "{name}");
     }
     assert_eq!(f.count("into"), 0);
-    // It came through the string all the same, so its flow is known.
-    assert_eq!((f.count("learned"), f.count("slow_path")), (2, 2));
+    // What the stack cuts or answers has a flow all the same.
+    assert_eq!((f.count("new"), f.count("learned"), f.count("slow_path")), (1, 1, 3));
+}
+
+/// The plain route leads through string 0, which may be another one than the flow's, and narrower
+/// or wider.
+#[test]
+fn what_is_too_long_for_its_string_takes_no_other_one() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("long", true, false);
+    sh("ip link set n0 mtu 1480");
+    f.use_strings(0b010);
+    for frame in [request(1), request6(1)] {
+        let fits = frame.clone().payload(1440).build();
+        assert_eq!(f.string_of(&fits), 1, "longer than the plain route's string takes");
+        let long = frame.payload(1500).build();
+        let (verdict, out) = f.outside_sends(&long);
+        assert_eq!(verdict, REDIRECT);
+        assert_too_big(&out, &long, 1500);
+    }
+    let quoted = reply(1).payload(1600).build();
+    let error = icmp_error(CLIENT4, SERVER4, &quoted, 1550);
+    assert_eq!(f.outside_sends(&error).0, STOLEN, "an error is not answered by one");
+    let mut fragment = request(1).payload(1600).build();
+    (fragment[20], fragment[21]) = (0, 8);
+    assert_eq!(f.outside_sends(&fragment).0, STOLEN, "nor is a later fragment");
+    assert_eq!((f.count("too_big"), f.count("slow_path")), (4, 0));
+    // Where the plain route is the flow's string, the stack cuts the packet or answers.
+    f.use_strings(0b001);
+    let long = request(2).payload(1600).build();
+    assert_eq!(f.outside_sends(&long), (PASS, long.clone()));
+    assert_eq!((f.count("too_big"), f.count("slow_path")), (4, 1));
+}
+
+/// The kernel looks up the route of such a frame without its length.
+#[test]
+fn the_segments_of_a_large_frame_fit_where_they_leave() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("large", true, false);
+    f.use_strings(0b001);
+    sh("ip link set nc mtu 1300");
+    let frame = reply(1).payload(3000).build();
+    let leaves = |gso_size| {
+        let context = Context { ifindex: ifindex("n0"), gso_size };
+        f.lab.run(STRING, &frame, context).0
+    };
+    assert_eq!((leaves(1200), f.count("slow_path")), (REDIRECT, 0));
+    assert_eq!((leaves(1400), f.count("slow_path")), (PASS, 1));
 }
 
 #[test]
@@ -332,8 +385,9 @@ fn a_question_is_answered_and_leaves_no_trace() {
         assert_eq!((answer.verdict, answer.how), (Verdict::Redirected, how));
         assert_eq!(answer.member, Some(member));
     }
+    // The plain route would be another string.
     let long = Question { payload_bytes: 1600, ..question(1) };
-    assert_eq!(ask(&long).verdict, Verdict::Plain);
+    assert_eq!(ask(&long).verdict, Verdict::Dropped);
     let elsewhere = Question { to: (address("10.8.0.9"), 80).into(), ..question(1) };
     assert_eq!(ask(&elsewhere).verdict, Verdict::Plain);
     assert_eq!((f.transit.counters(), f.transit.traffic()), before);

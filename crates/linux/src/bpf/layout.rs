@@ -107,7 +107,7 @@ pub(crate) const EDGE_COUNTERS: [&str; 14] = [
 ];
 
 /// Names of the counters, in the order of `enum transit_counter`.
-pub(crate) const TRANSIT_COUNTERS: [&str; 13] = [
+pub(crate) const TRANSIT_COUNTERS: [&str; 14] = [
     "into",
     "out",
     "new",
@@ -121,6 +121,7 @@ pub(crate) const TRANSIT_COUNTERS: [&str; 13] = [
     "no_string",
     "slow_path",
     "odd",
+    "too_big",
 ];
 
 /// Names of the counters, in the order of `enum spread_counter`.
