@@ -135,7 +135,7 @@ impl Pair {
 
     /// Lets time pass, as long as one of the ages, or a second more.
     fn time_passes(&mut self) {
-        let ages = [1, 1, 2, 10, 11, 11, 120, 121, 600, 601];
+        let ages = [1, 1, 2, 10, 11, 11, 30, 31, 120, 121, 600, 601];
         let ticks = if self.rng.one_in(40) { 10_801 } else { self.rng.pick(&ages) };
         for _ in 0..ticks {
             self.f.redirect.tick().expect("ticks");

@@ -63,6 +63,9 @@ const RESET_AGE: u32 = 10;
 const CLOSED_AGE: u32 = 120;
 /// The same for a flow that was never seen after its handshake.
 const YOUNG_AGE: u32 = 600;
+/// The same while the table is nearly full, closed or not: two packets, which anybody can send in
+/// another's name, hold such a place. What still comes goes on by its hash.
+const YOUNG_AGE_CROWDED: u32 = 30;
 /// The same for all other flows (RFC 5382 §5 asks for more than two hours).
 const IDLE_AGE: u32 = 3 * 3600;
 /// Most flows of one family forgotten at a time, so that a tick stays short.
@@ -291,8 +294,9 @@ impl Redirect {
     /// [`BpfError::Map`] if the kernel refuses.
     pub fn age_flows(&mut self) -> Result<usize, BpfError> {
         let now = self.config()?.tick;
-        let forgotten = self.flows4.forget(now, FORGET_MAX)?;
-        Ok(forgotten + self.flows6.forget(now, FORGET_MAX - forgotten)?)
+        let crowded = self.flows_max / 4 * 3;
+        let forgotten = self.flows4.forget(now, crowded, FORGET_MAX)?;
+        Ok(forgotten + self.flows6.forget(now, crowded, FORGET_MAX - forgotten)?)
     }
 
     /// Number of the current flows, and how many each host server has.
@@ -433,11 +437,13 @@ impl<K: aya::Pod> FlowTable<K> {
         self.read().iter().map(|(_, flow)| flow.host).collect()
     }
 
-    /// Removes at most `most` flows that are over at tick `now`; returns their
-    /// number.
-    fn forget(&mut self, now: u32, most: usize) -> Result<usize, BpfError> {
-        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow);
-        let flows = self.read().into_iter().filter(|(_, flow)| over(flow));
+    /// Removes at most `most` flows that are over at tick `now`; returns their number. With
+    /// more than `crowded` flows the table is nearly full.
+    fn forget(&mut self, now: u32, crowded: u32, most: usize) -> Result<usize, BpfError> {
+        let flows = self.read();
+        let is_crowded = flows.len() > crowded as usize;
+        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow, is_crowded);
+        let flows = flows.into_iter().filter(|(_, flow)| over(flow));
         let dead: Vec<K> = flows.map(|(key, _)| key).take(most).collect();
         for key in &dead {
             absent_is_fine(self.map.remove(key), self.name)?;
@@ -446,10 +452,12 @@ impl<K: aya::Pod> FlowTable<K> {
     }
 }
 
-fn age_of(flow: &SpreadFlow) -> u32 {
+fn age_of(flow: &SpreadFlow, is_crowded: bool) -> u32 {
     let has = |flag: u32| u32::from(flow.flags) & flag != 0;
     if has(FLOW_RESET) {
         RESET_AGE
+    } else if is_crowded && !has(FLOW_ESTABLISHED) {
+        YOUNG_AGE_CROWDED
     } else if has(FLOW_CLIENT_FIN) {
         CLOSED_AGE
     } else if has(FLOW_ESTABLISHED) {

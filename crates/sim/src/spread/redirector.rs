@@ -16,6 +16,8 @@ const RESET_AGE: u32 = 10;
 const CLOSED_AGE: u32 = 120;
 /// Idle time after which a flow without packets after its handshake is forgotten, in s.
 const YOUNG_AGE: u32 = 600;
+/// The same while the table is nearly full, closed or not, in s.
+const YOUNG_AGE_CROWDED: u32 = 30;
 /// Idle time after which any other flow is forgotten, in s.
 const IDLE_AGE: u32 = 3 * 3600;
 
@@ -160,7 +162,8 @@ impl Redirector {
 
     pub fn age_flows(&mut self) {
         let now = self.tick;
-        self.flows.retain(|_, flow| now - flow.tick <= flow.age_max());
+        let is_crowded = self.flows.len() > self.limits.flows_max / 4 * 3;
+        self.flows.retain(|_, flow| now - flow.tick <= flow.age_max(is_crowded));
     }
 
     pub fn flows(&self) -> usize {
@@ -343,9 +346,10 @@ impl Flow {
         PlaceWords { tick, host, client_fin, reset, established, opened, learnt }
     }
 
-    fn age_max(&self) -> u32 {
+    fn age_max(&self, is_crowded: bool) -> u32 {
         match self {
             Self { reset: true, .. } => RESET_AGE,
+            Self { established: false, .. } if is_crowded => YOUNG_AGE_CROWDED,
             Self { client_fin: true, .. } => CLOSED_AGE,
             Self { established: true, .. } => IDLE_AGE,
             _ => YOUNG_AGE,
