@@ -179,12 +179,11 @@ static __always_inline __u32 too_big_for(struct __sk_buff *skb, const struct pac
 		return 0;
 	for (__u32 i = 0; i < MEMBERS_MAX; i++) {
 		struct edge_member *m = member(i);
-		__u32 mtu = 0;
+		__u32 mtu;
 
 		if (!m || (i != current && !m->tap))
 			continue;
-		if (bpf_check_mtu(skb, m->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) > 0 &&
-		    (!smallest || mtu < smallest))
+		if (is_too_long(skb, p, m->ifindex, &mtu) && mtu && (!smallest || mtu < smallest))
 			smallest = mtu;
 	}
 	return smallest;
@@ -411,11 +410,9 @@ static __always_inline int track(struct __sk_buff *skb, const struct packet *p)
 /* Size on the wire of the largest segment, for the MTU check. */
 static __always_inline __u16 segment_len(struct __sk_buff *skb, const struct packet *p)
 {
-	__u32 len = p->l3_len;
+	__u32 segment = segment_bytes(skb, p), len = segment ? segment : p->l3_len;
 
-	if (skb->gso_size)
-		len = p->l4 - ETH_HLEN + p->tcp_header + skb->gso_size;
-	return len > 65535 ? 65535 : len;
+	return len > LENGTH_MAX ? LENGTH_MAX : len;
 }
 
 /* Routes as the stack would; whatever is not a plain success is left to it. */

@@ -35,6 +35,10 @@
  * classification and hide the packet from later filters. */
 #define PASS TC_ACT_UNSPEC
 
+/* The hop-by-hop header with a jumbo payload option (RFC 2675 §2). */
+#define JUMBO_BYTES 8
+#define JUMBO_OPTION 0xc2
+
 /* Sequence arithmetic, RFC 9293 §3.4. */
 #define AFTER(a, b) ((__s32)((__u32)(a) - (__u32)(b)) > 0)
 
@@ -96,6 +100,18 @@ static __always_inline int is_extension(__u8 header)
 	       header == IPPROTO_FRAGMENT || header == IPPROTO_DSTOPTS;
 }
 
+/* Whether a frame of segments is longer than its length field can say, so that Linux
+ * has put a hop-by-hop header before TCP (BIG TCP). It goes when the frame is cut; on
+ * a wire there is no such packet. */
+static __always_inline int is_jumbo(struct __sk_buff *skb, const struct ipv6hdr *ip)
+{
+	__u8 header[4];
+
+	return ip->nexthdr == IPPROTO_HOPOPTS && !ip->payload_len && skb->gso_size &&
+	       !bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_HEADER, header, sizeof(header)) &&
+	       header[0] == IPPROTO_TCP && header[1] == 0 && header[2] == JUMBO_OPTION;
+}
+
 static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv6hdr ip;
@@ -112,6 +128,11 @@ static __always_inline enum parsed parse_ipv6(struct __sk_buff *skb, struct pack
 	p->l4 = ETH_HLEN + IPV6_HEADER;
 	if (ip.nexthdr == IPPROTO_TCP)
 		return PARSED_TCP;
+	if (is_jumbo(skb, &ip)) {
+		p->protocol = IPPROTO_TCP;
+		p->l4 += JUMBO_BYTES;
+		return PARSED_TCP;
+	}
 	if (!is_extension(ip.nexthdr))
 		return PARSED_IP;
 	/* Multicast listener reports carry a hop-by-hop header and are not ours;
@@ -159,6 +180,27 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct packet *p
 	else
 		return PARSED_OTHER;
 	return what == PARSED_TCP ? parse_tcp(skb, p) : what;
+}
+
+/* Bytes of the largest segment on the wire, of a TCP frame of segments; otherwise 0. */
+static __always_inline __u32 segment_bytes(struct __sk_buff *skb, const struct packet *p)
+{
+	if (!p->tcp_header || !skb->gso_size)
+		return 0;
+	return (p->v6 ? IPV6_HEADER : IPV4_HEADER) + p->tcp_header + skb->gso_size;
+}
+
+/* Whether the packet, or a segment of it, does not fit; `mtu` is set, if there is
+ * such an interface. */
+static __always_inline int is_too_long(struct __sk_buff *skb, const struct packet *p,
+				       __u32 ifindex, __u32 *mtu)
+{
+	__u32 segment = segment_bytes(skb, p);
+
+	*mtu = 0;
+	if (bpf_check_mtu(skb, ifindex, mtu, 0, segment ? 0 : BPF_MTU_CHK_SEGS))
+		return 1;
+	return segment > *mtu;
 }
 
 #endif

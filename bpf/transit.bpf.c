@@ -241,21 +241,6 @@ __attribute__((noinline)) __u32 routed_string(struct __sk_buff *skb, const struc
 	return string_at(t, fib.ifindex);
 }
 
-/* Whether the packet, or a segment of it, does not fit; `mtu` is set, if there is
- * such an interface. */
-static __always_inline int is_too_long(struct __sk_buff *skb, const struct packet *p,
-				       __u32 ifindex, __u32 *mtu)
-{
-	__u32 segment = p->tcp_header && skb->gso_size
-				? p->l4 - ETH_HLEN + p->tcp_header + skb->gso_size
-				: 0;
-
-	*mtu = 0;
-	if (bpf_check_mtu(skb, ifindex, mtu, 0, segment ? 0 : BPF_MTU_CHK_SEGS))
-		return 1;
-	return segment > *mtu;
-}
-
 /* Whether an ICMP error may answer the packet: it is no ICMP error itself, and no
  * later fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4). */
 static __always_inline int may_be_answered(struct __sk_buff *skb, const struct packet *p,

@@ -4,7 +4,7 @@
 mod bpf_common;
 
 use bpf_common::topology::{BACKUP_MAC, PRIMARY_MAC, Topology, VIP4, VIP6};
-use bpf_common::{ACK, Capture, Frame, Lab, counter, is_root};
+use bpf_common::{ACK, Capture, Frame, Lab, counter, is_root, sh};
 use holdfast_linux::bpf::{Edge, EdgeConfig, Gate, GateConfig, MemberPort, SlotView, TapDrop};
 use holdfast_wire::message::{ConnId, ConnRecord, FlowBounds};
 use holdfast_wire::seq::SeqNo;
@@ -379,14 +379,7 @@ fn nothing_is_acknowledged_that_has_not_left() {
         let mut gate = Gate::attach(&config).expect("gate");
         let listener = TcpListener::bind(server).expect("listen");
         ready.send(()).expect("the test waits");
-        let mut opened = None;
-        while opened.is_none() {
-            gate.drain_events(|event| opened = Some((event.conn, event.record)));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let (conn, record) = opened.expect("a connection");
-        assert!(gate.open(conn));
-        Raw::new().send(&syn_ack_of(&record));
+        let conn = opened(&mut gate);
         let (mut stream, _) = listener.accept().expect("accept");
         stream.write_all(&[7; 100]).expect("write");
         (gate, conn, stream)
@@ -416,6 +409,53 @@ fn nothing_is_acknowledged_that_has_not_left() {
     }
     assert!(repeats() > 0, "no ACK was repeated");
     assert_eq!(gate.slot(conn).expect("slot").snd_una, slot.iss.plus(1));
+}
+
+/// Lets the next connection begin.
+fn opened(gate: &mut Gate) -> ConnId {
+    loop {
+        let mut begun = None;
+        gate.drain_events(|event| begun = Some((event.conn, event.record)));
+        if let Some((conn, record)) = begun {
+            assert!(gate.open(conn));
+            Raw::new().send(&syn_ack_of(&record));
+            return conn;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Linux puts a hop-by-hop header into an IPv6 frame that is longer than 65,535 bytes.
+#[test]
+fn frames_longer_than_their_length_field_are_let_through() {
+    if !is_root() {
+        return;
+    }
+    let (topology, lab) = (Topology::new("g"), Lab::pins_only("live-g"));
+    let server: SocketAddr = (VIP6.parse::<IpAddr>().expect("address"), PORT).into();
+    let edge = edge(&topology, lab.pin_dir.clone());
+    let config = gate_config(&lab);
+    let (ready, listening) = std::sync::mpsc::channel();
+    let served = topology.on("pri", move || {
+        sh("ip link set dev p0 gso_max_size 180000");
+        let mut gate = Gate::attach(&config).expect("gate");
+        let listener = TcpListener::bind(server).expect("listen");
+        ready.send(()).expect("the test waits");
+        opened(&mut gate);
+        let (mut stream, _) = listener.accept().expect("accept");
+        stream.write_all(&vec![7; UPLOAD_BYTES]).expect("write");
+        (gate, stream)
+    });
+    listening.recv().expect("the server listens");
+    let client = topology.on("cli", move || {
+        let mut stream = TcpStream::connect_timeout(&server, CLIENT_PATIENCE).expect("connect");
+        stream.set_read_timeout(Some(CLIENT_PATIENCE)).expect("timeout");
+        stream.read_exact(&mut vec![0; UPLOAD_BYTES]).expect("download");
+    });
+    client.join().expect("client");
+    let (gate, _stream) = served.join().expect("server");
+    assert_eq!(counter(&gate.counters(), "odd") + counter(&edge.counters(), "odd"), 0);
+    assert_eq!(counter(&edge.counters(), "slow_path"), 0);
 }
 
 /// Two kernels communicate through a gate whose server speaks alone at first.

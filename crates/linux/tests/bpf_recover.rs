@@ -217,6 +217,7 @@ fn of_an_offloaded_frame_the_first_and_the_last_segment_are_copied() {
         return;
     }
     let mut f = Fixture::new("gso");
+    sh("ip link set e0 mtu 9000");
     f.copies.set(CopyPolicy::Segments).expect("on");
     for v6 in [false, true] {
         for (payload, segment) in
