@@ -256,11 +256,28 @@ struct RawHost {
 fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
     let group = check_group(findings, raw.group, &folder);
+    check_own(findings, &raw.edge.listen, &group.addresses);
     Spread {
         edge: check_edge(findings, raw.edge),
         hosts: check_hosts(findings, raw.host, &group.addresses),
         recover: check_syns(findings, raw.recover),
         group,
+    }
+}
+
+/// Checks that the address at which a host is reached itself, with a port or without, is none that
+/// clients use: every host server has those, and the edge redirects them.
+fn check_own(findings: &mut Findings, written: &Spanned<String>, addresses: &[IpAddr]) {
+    let text = written.get_ref();
+    let own = text.parse::<SocketAddr>().map(|at| at.ip()).or_else(|_| text.parse());
+    if let Some(ip) = own.ok().filter(|ip| addresses.contains(ip)) {
+        findings.add(
+            written.span(),
+            format!(
+                "{ip} is an address of the group: clients use it, and all host servers have it"
+            ),
+            "write an address that this host alone has",
+        );
     }
 }
 
@@ -383,6 +400,9 @@ fn check_host(
         findings.add(raw.name.span(), "a host cannot be called `edge`", remedy);
     }
     check_interface(findings, &raw.interface);
+    for own in [&raw.tunnel, &raw.tunnel6].into_iter().flatten() {
+        check_own(findings, own, addresses);
+    }
     let tunnel = raw.tunnel.and_then(|text| match check_routed_ip(findings, &text)? {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(_) => {

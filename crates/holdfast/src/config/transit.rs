@@ -274,6 +274,9 @@ struct RawEnd {
 
 fn check(findings: &mut Findings, raw: RawTransit) -> Transit {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
+    for (side, edge) in [(Side::Near, &raw.near), (Side::Far, &raw.far)] {
+        check_sides(findings, side, edge, &raw.string);
+    }
     Transit {
         group: check_group(findings, raw.group, &folder),
         near: check_edge(findings, raw.near),
@@ -310,6 +313,28 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Transit
 fn check_edge(findings: &mut Findings, raw: RawEdge) -> TransitEdge {
     let which = "that lead away from the strings";
     TransitEdge { outside: check_interfaces(findings, "outside", raw.outside, which) }
+}
+
+/// Checks that an edge's outside is not a string, too: an interface has one program, and what comes
+/// out of a string is not what goes into one.
+fn check_sides(
+    findings: &mut Findings,
+    side: Side,
+    edge: &RawEdge,
+    strings: &[Spanned<RawString>],
+) {
+    let ends = strings.iter().map(|string| match side {
+        Side::Near => &string.get_ref().near.interface,
+        Side::Far => &string.get_ref().far.interface,
+    });
+    for inner in ends {
+        let name = inner.get_ref();
+        if edge.outside.get_ref().iter().any(|outer| outer.get_ref() == name) {
+            let message =
+                format!("{name} leads to a string, and {}.outside lists it, too", side.name());
+            findings.add(inner.span(), message, "give every string an interface of its own");
+        }
+    }
 }
 
 fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<TransitString> {
@@ -434,6 +459,12 @@ mod tests {
             ("name = \"b\"", "name = \"a\"", "have the same name"),
             ("\"eth2\"", "\"eth1\"", "have the same near.interface"),
             ("outside = [\"eth0\"]", "outside = []", "outside lists 0 interfaces"),
+            ("outside = [\"eth0\"]", "outside = [\"eth2\"]", "near.outside lists it, too"),
+            (
+                "far = { interface = \"eth2\"",
+                "far = { interface = \"eth0\"",
+                "far.outside lists it",
+            ),
             ("\"fd11:1::2\"", "\"10.11.1.3\"", "two next hops of one family"),
             ("kind = \"transit\"", "kind = \"spread\"", "no kind of group"),
         ] {

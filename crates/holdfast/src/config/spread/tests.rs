@@ -42,6 +42,17 @@ fn values_are_checked_where_they_stand() {
         ("tunnel = \"10.9.0.3\"", "tunnel = \"10.9.0.2\"", "the same tunnel address"),
         ("tunnel = \"10.9.0.3\"", "tunnel = \"fd09::3\"", "tunnel is an IPv6 address"),
         ("tunnel6 = \"fd09::3\"", "", "host `b` has no tunnel6"),
+        ("\"10.9.0.1:7700\"", "\"10.9.0.100:7700\"", "10.9.0.100 is an address of the group"),
+        (
+            "tunnel = \"10.9.0.3\"",
+            "tunnel = \"10.9.0.100\"",
+            "10.9.0.100 is an address of the group",
+        ),
+        (
+            "tunnel6 = \"fd09::3\"",
+            "tunnel6 = \"fd09::100\"",
+            "fd09::100 is an address of the group",
+        ),
         ("name = \"b\"", "name = \"a\"", "the same name"),
         ("name = \"b\"", "name = \"edge\"", "cannot be called `edge`"),
         ("#weight = 100", "weight = 0", "weight = 0 is out of range"),
