@@ -72,7 +72,7 @@ impl StateFile {
         Ok(Self { file, lock, path: path.to_owned(), blocks })
     }
 
-    /// Whether the edge could use this file, without touching it.
+    /// Whether the edge could use this file, and write beside it; nothing of that is left.
     ///
     /// # Errors
     /// As [`StateFile::open`], but for [`StateFileError::InUse`].
@@ -147,7 +147,15 @@ fn refuse_foreign(path: &Path) -> Result<(), StateFileError> {
 }
 
 fn lock_path(path: &Path) -> PathBuf {
-    path.with_extension("lock")
+    beside(path, ".lock")
+}
+
+/// The file whose name is that of the state file and this ending: it is no other state file's,
+/// whatever endings these have.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 fn take_lock(path: &Path) -> Result<File, StateFileError> {
@@ -160,7 +168,7 @@ fn take_lock(path: &Path) -> Result<File, StateFileError> {
 /// at all. Returns the file itself, because a moment later another one may be at `path`.
 fn create(path: &Path, text: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let fresh = path.with_extension("new");
+    let fresh = beside(path, ".new");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&fresh)?;
@@ -207,7 +215,7 @@ mod tests {
 
     fn remove(path: &Path) {
         std::fs::remove_file(path).unwrap();
-        std::fs::remove_file(path.with_extension("lock")).unwrap();
+        std::fs::remove_file(lock_path(path)).unwrap();
     }
 
     #[test]
@@ -233,6 +241,21 @@ mod tests {
     }
 
     /// `/dev/null` accepts every write and cannot be synced.
+    #[test]
+    fn files_that_differ_in_their_endings_are_two() {
+        let stem = path("endings");
+        let paths = [".a", ".b", ".lock", ".new"].map(|ending| beside(&stem, ending));
+        let mut files = paths.each_ref().map(|path| StateFile::open(path).unwrap());
+        for (epoch, file) in (1..).zip(&mut files) {
+            file.keep(state(epoch, "a")).unwrap();
+        }
+        drop(files);
+        for (epoch, path) in (1..).zip(&paths) {
+            assert_eq!(StateFile::open(path).unwrap().state().epoch, epoch);
+            remove(path);
+        }
+    }
+
     #[test]
     fn what_is_not_synced_is_not_kept() {
         let path = path("unsynced");
