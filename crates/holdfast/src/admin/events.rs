@@ -32,8 +32,10 @@ pub const EVENT_EVERY: Duration = Duration::from_secs(1);
 const NEVER_LEFT_OUT: [&str; 2] = ["connection lost", "listener lost"];
 
 /// The last [`EVENTS_MAX`] events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Events {
+    /// Another one in each life of a daemon, whose numbers begin anew.
+    life: String,
     kept: VecDeque<Event>,
     count: u64,
     /// How often each kind, of which there are few, was written.
@@ -63,6 +65,16 @@ impl Kind {
         let takes = self.room > 0;
         self.room = self.room.saturating_sub(1);
         takes
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        // Without random numbers, two lives begin at two times at least.
+        let at = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let life = getrandom::u64().unwrap_or(at.as_nanos() as u64);
+        let (kept, kinds) = (VecDeque::new(), BTreeMap::new());
+        Self { life: format!("{life:016x}"), kept, count: 0, kinds }
     }
 }
 
@@ -120,11 +132,12 @@ impl Events {
         self.kept.push_back(Event { number: self.count, at, what: what.to_owned(), detail });
     }
 
-    /// The events from number `since` on that are still known, as an answer.
+    /// The events from number `since` on that are still known, as an answer, with the life that
+    /// numbers them.
     #[must_use]
     pub fn answer(&self, since: u64) -> Value {
         let events: Vec<&Event> = self.kept.iter().filter(|e| e.number >= since).collect();
-        json!({ "events": events })
+        json!({ "events": events, "life": self.life })
     }
 }
 

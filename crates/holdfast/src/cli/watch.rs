@@ -78,26 +78,59 @@ fn show(status: &Status, json: bool, style: Style) -> Result<String, Failure> {
 
 pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
     let path = socket_of(&args.group)?;
-    let mut next = 0;
+    let mut follower = Follower::default();
     loop {
-        let mut answer = ask(&path, Request::Events { since: next })?;
-        let events: Vec<Event> = serde_json::from_value(answer["events"].take())?;
-        for event in &events {
-            let Event { number, at, what, detail } = event;
-            let line = if args.json {
-                serde_json::to_string(event)?
-            } else {
-                format!("{at}  {what}  {detail}")
-            };
-            if !print(&(line + "\n"))? {
-                return Ok(exit::OK);
+        let since = follower.next;
+        match ask(&path, Request::Events { since }) {
+            Ok(answer) => {
+                for event in follower.take(answer)? {
+                    if !print(&(line_of(&event, args.json)? + "\n"))? {
+                        return Ok(exit::OK);
+                    }
+                }
             }
-            next = number + 1;
+            // A daemon that is restarted is followed again.
+            Err(gone) if follower.has_heard() && gone.code == exit::UNREACHABLE => {}
+            Err(failure) => return Err(failure),
         }
         if !args.follow {
             return Ok(exit::OK);
         }
         sleep(LOOK_PERIOD);
+    }
+}
+
+fn line_of(event: &Event, json: bool) -> Result<String, Failure> {
+    let Event { at, what, detail, .. } = event;
+    Ok(if json { serde_json::to_string(event)? } else { format!("{at}  {what}  {detail}") })
+}
+
+/// How far a daemon's events are known.
+#[derive(Default)]
+struct Follower {
+    /// Number of the next one.
+    next: u64,
+    /// The daemon's life that numbers them, as its answers say; one of an older release says none.
+    life: Option<Option<String>>,
+}
+
+impl Follower {
+    fn has_heard(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// The events that are new. Those of another life of the daemon are counted anew: then there is
+    /// none here, and the next question is for all of them.
+    fn take(&mut self, mut answer: Value) -> Result<Vec<Event>, Failure> {
+        let life = answer["life"].as_str().map(str::to_owned);
+        if self.life.as_ref().is_some_and(|known| *known != life) {
+            (self.next, self.life) = (0, Some(life));
+            return Ok(Vec::new());
+        }
+        self.life = Some(life);
+        let events: Vec<Event> = serde_json::from_value(answer["events"].take())?;
+        self.next = events.last().map_or(self.next, |last| last.number + 1);
+        Ok(events)
     }
 }
 
@@ -128,5 +161,36 @@ pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
     match answer["error"].as_str() {
         Some(reason) => Err(Failure::degraded(reason.to_owned())),
         None => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::Events;
+
+    fn told(follower: &mut Follower, events: &Events) -> Vec<String> {
+        let new = follower.take(events.answer(follower.next)).expect("events");
+        new.into_iter().map(|event| event.what).collect()
+    }
+
+    #[test]
+    fn a_daemon_that_was_restarted_is_followed_from_its_first_event() {
+        let (mut follower, mut first) = (Follower::default(), Events::default());
+        assert!(!follower.has_heard());
+        for what in ["started", "joined", "left"] {
+            first.add(what, "");
+        }
+        assert_eq!(told(&mut follower, &first), ["started", "joined", "left"]);
+        assert!(told(&mut follower, &first).is_empty() && follower.has_heard());
+        // As many events as the last life had: their numbers alone would tell nothing.
+        let mut second = Events::default();
+        for what in ["started", "joined", "switch"] {
+            second.add(what, "");
+        }
+        assert!(told(&mut follower, &second).is_empty());
+        assert_eq!(told(&mut follower, &second), ["started", "joined", "switch"]);
+        second.add("left", "");
+        assert_eq!(told(&mut follower, &second), ["left"]);
     }
 }
