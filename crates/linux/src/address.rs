@@ -93,12 +93,21 @@ impl AddressSocket {
         Ok(())
     }
 
-    /// Whether the route to an IPv6 address leads to this host.
-    fn is_local(&mut self, address: &[u8; 16]) -> io::Result<bool> {
+    /// Whether `address` (IPv4 mapped into IPv6) is one of this host's: packets to it stay here.
+    /// A bind would not tell: with `ip_nonlocal_bind` it is allowed to any address.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn is_local(&mut self, address: &[u8; 16]) -> io::Result<bool> {
+        let ipv4 = mapped_ipv4(address);
+        let (family, bytes): (c_int, &[u8]) = match &ipv4 {
+            Some(ipv4) => (libc::AF_INET, ipv4),
+            None => (libc::AF_INET6, address),
+        };
         // struct rtmsg: family, prefix length, and nothing else known.
         let mut body = vec![0; 12];
-        (body[0], body[1]) = (libc::AF_INET6 as u8, 128);
-        netlink::attribute(&mut body, RTA_DST, address);
+        (body[0], body[1]) = (family as u8, 8 * bytes.len() as u8);
+        netlink::attribute(&mut body, RTA_DST, bytes);
         self.request(RTM_GETROUTE, 0, &body)?;
         let mut buffer = [0; 1024];
         let datagram = netlink::receive(&self.fd, &mut buffer)?;
@@ -164,5 +173,19 @@ impl AddressSocket {
                 None => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::packet::mapped;
+
+    #[test]
+    fn only_this_hosts_addresses_are_local() {
+        let mut socket = AddressSocket::open().unwrap();
+        let mut is_local = |ip: &str| socket.is_local(&mapped(ip.parse().unwrap())).unwrap();
+        assert!(is_local("127.0.0.1") && is_local("127.9.9.9"));
+        assert!(!is_local("192.0.2.7") && !is_local("2001:db8::7"));
     }
 }

@@ -8,10 +8,13 @@ use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
 use crate::open_files;
 use crate::spool;
+use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{BpfError, Edge, Gate, OTHER_GROUP_REMEDY, TapDrop};
 use holdfast_linux::limits;
 use holdfast_linux::link::{Link, carries};
-use std::net::{IpAddr, UdpSocket};
+use holdfast_wire::packet::mapped;
+use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
@@ -109,9 +112,11 @@ pub(super) fn others(free: Result<(), BpfError>) -> Option<Finding> {
 }
 
 pub(super) fn local(name: &'static str, address: IpAddr) -> Finding {
-    match UdpSocket::bind((address, 0)) {
-        Ok(_) => Finding::ok(name, format!("{address} is an address of this host")),
-        Err(_) => Finding::fail(
+    // A bind would not tell, where `ip_nonlocal_bind` allows it to any address.
+    let asked = AddressSocket::open().map_err(io::Error::other);
+    match asked.and_then(|mut socket| socket.is_local(&mapped(address))) {
+        Ok(true) => Finding::ok(name, format!("{address} is an address of this host")),
+        _ => Finding::fail(
             name,
             format!("{address} is not an address of this host"),
             "`ip address` lists them; choose another with --role if this is another host of the group",

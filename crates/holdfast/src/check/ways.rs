@@ -189,8 +189,8 @@ fn return_path(
     // The file names only one of its addresses, which may be in the other member's network.
     let is_known = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
     let Some((interface, gateway)) = route else {
-        let remedy = add_default_route(config, member, v6);
-        return Finding::fail(name, "there is no default route", remedy);
+        let remedy = || add_default_route(config, member, v6);
+        return without_default(name, has_gateway(v6, &member.interface), remedy);
     };
     let found = format!("the default route goes through {gateway} on {interface}");
     if interface == member.interface && (!is_known || gateway == edge) {
@@ -200,6 +200,19 @@ fn return_path(
         "answers to clients must pass the edge ({edge}): route the clients' networks through it"
     );
     Finding::warn(name, found, remedy)
+}
+
+/// Without a default route only clients are answered whose networks have a route of their own;
+/// `has_gateway`: there are such.
+fn without_default(
+    name: &'static str,
+    has_gateway: bool,
+    remedy: impl FnOnce() -> String,
+) -> Finding {
+    match has_gateway {
+        true => Finding::ok(name, "there is no default route: clients' networks have their own"),
+        false => Finding::fail(name, "there is no default route", remedy()),
+    }
 }
 
 /// Interface and gateway of the IPv4 default route.
@@ -257,6 +270,13 @@ mod tests {
             default_route_by(None, true, "b0")
                 .starts_with("ip -6 route add default via EDGE dev b0,")
         );
+    }
+
+    #[test]
+    fn networks_with_routes_of_their_own_need_no_default_route() {
+        use super::super::Verdict;
+        let judge = |has| without_default("return path", has, || "ip route add".to_owned());
+        assert_eq!([true, false].map(|has| judge(has).verdict), [Verdict::Ok, Verdict::Fail]);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::explain::explain;
 use crate::key::GroupKey;
+use holdfast_linux::address::AddressSocket;
+use holdfast_wire::packet::mapped;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -160,7 +162,10 @@ pub fn choose_role(roles: &[(String, Vec<IpAddr>)], asked: Option<&str>) -> Resu
             false => Err(format!("there is no role `{asked}`; this file has: {}", names(", "))),
         };
     }
-    let is_local = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
+    // A bind would not tell, where `ip_nonlocal_bind` allows it to any address.
+    let is_local = |address: &IpAddr| {
+        AddressSocket::open().is_ok_and(|mut it| it.is_local(&mapped(*address)).unwrap_or(false))
+    };
     let local: Vec<&String> = roles
         .iter()
         .filter(|(_, addresses)| addresses.iter().any(is_local))

@@ -6,6 +6,7 @@
 //! place and one `fdatasync`, never for the creation of a file.
 
 use crate::lock;
+use crate::spool;
 use holdfast_cluster::state::{
     BLOCKS, EdgeState, MAGIC, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
 };
@@ -80,14 +81,14 @@ impl StateFile {
         let failed = |error| StateFileError::Io { path: path.to_owned(), error };
         if path.try_exists().map_err(failed)? {
             refuse_foreign(path)?;
-            let file = File::open(path).map_err(failed)?;
+            let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
             let damaged = || StateFileError::Damaged { path: path.to_owned() };
-            return read(&file).map(drop).ok_or_else(damaged);
+            read(&file).ok_or_else(damaged)?;
         }
-        // Missing folders are made.
+        // Missing folders are made, and so are the lock and, where one was removed, another file.
         let there = path.ancestors().skip(1).find(|folder| folder.exists());
         match there.filter(|folder| folder.is_dir()) {
-            Some(_) => Ok(()),
+            Some(folder) => spool::try_out(folder).map_err(failed),
             None => Err(failed(ErrorKind::NotADirectory.into())),
         }
     }
@@ -240,7 +241,6 @@ mod tests {
         remove(&path);
     }
 
-    /// `/dev/null` accepts every write and cannot be synced.
     #[test]
     fn files_that_differ_in_their_endings_are_two() {
         let stem = path("endings");
@@ -256,6 +256,7 @@ mod tests {
         }
     }
 
+    /// `/dev/null` accepts every write and cannot be synced.
     #[test]
     fn what_is_not_synced_is_not_kept() {
         let path = path("unsynced");
@@ -289,7 +290,8 @@ mod tests {
         }
         remove(&path);
         assert!(StateFile::try_out(&path).is_ok(), "it will be made");
-        for bad in ["/dev/null", "/tmp", "/etc/passwd/state"] {
+        // In /proc no file can be made, as on a disk that is mounted read-only.
+        for bad in ["/dev/null", "/tmp", "/etc/passwd/state", "/proc/state"] {
             assert!(StateFile::try_out(Path::new(bad)).is_err(), "{bad}");
         }
     }
