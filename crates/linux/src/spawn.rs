@@ -6,12 +6,14 @@ mod books;
 mod copy;
 mod deaths;
 mod family;
+mod log;
 mod original;
 mod user;
 
 pub use copy::{Copying, Making};
+pub use log::try_log;
 pub use original::{StandStill, Unacked};
-pub use user::User;
+pub use user::{Use, User, try_use};
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, Ending, EventFd};
@@ -21,13 +23,12 @@ use crate::{sockopt, unread};
 use deaths::Deaths;
 use family::Members;
 use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
+use log::open_log;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::Sender;
@@ -450,30 +451,6 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
     // SAFETY: between fork and exec only plain system calls are made.
     unsafe { c.pre_exec(move || preparation.make()) };
     Ok(c)
-}
-
-/// Opens the server's log with the daemon's rights, in a folder where the server's
-/// user may have put something else in its place: the server's output must not end
-/// up in somebody else's file, nor the daemon wait for a reader of a pipe.
-fn open_log(path: &Path) -> io::Result<File> {
-    let named = |error: io::Error| {
-        let remedy = match error.raw_os_error() {
-            Some(libc::ELOOP) => "; name the place itself, without symbolic links on its way",
-            _ => "",
-        };
-        io::Error::new(
-            error.kind(),
-            format!("the server's log {}: {error}{remedy}", path.display()),
-        )
-    };
-    let file = process::open_without_links(path).map_err(named)?;
-    let found = file.metadata().map_err(named)?;
-    let is_pipe = found.file_type().is_fifo() || found.file_type().is_socket();
-    if is_pipe || found.is_file() && found.nlink() > 1 {
-        let what = if is_pipe { "it is a pipe" } else { "the file has other names, too" };
-        return Err(named(io::Error::new(io::ErrorKind::InvalidInput, what)));
-    }
-    Ok(file)
 }
 
 /// Numbers at the upper end of what a server may have: all its other descriptors

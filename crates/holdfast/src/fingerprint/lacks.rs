@@ -1,10 +1,11 @@
 //! What a server needs of its host before it can be started at all. A member that could
 //! never start its own server says so before anybody waits for it.
 
-use super::find_program;
+use super::{find_program, shim_path};
 use crate::config::Server;
+use crate::spool;
 use anyhow::Context as _;
-use holdfast_linux::spawn::User;
+use holdfast_linux::spawn::{Use, User, try_log, try_use};
 use std::path::Path;
 
 /// Something that is missing.
@@ -19,7 +20,8 @@ pub struct Lack {
 /// What this host lacks to start the server, in the settings' order.
 #[must_use]
 pub fn lacks(server: &Server) -> Vec<Lack> {
-    let found = [program(server), directory(server), log(server), user(server)];
+    let runs = program(server).or_else(|| for_user(server));
+    let found = [runs, directory(server), log(server), user(server)];
     found.into_iter().flatten().chain(state_dirs(server)).collect()
 }
 
@@ -34,24 +36,60 @@ fn program(server: &Server) -> Option<Lack> {
     })
 }
 
+/// What the server's user, where it is known, may not run or read. Without the shim the server
+/// would run, and nobody would protect it.
+fn for_user(server: &Server) -> Option<Lack> {
+    let user = server.user.as_deref().map(user_of).transpose().ok()?;
+    let program = find_program(server).map(|path| (path, Use::Run, "run"));
+    let shim = shim_path().ok().map(|path| (path, Use::Read, "read"));
+    [program, shim].into_iter().flatten().find_map(|(path, wanted, verb)| {
+        let error = try_use(user.as_ref(), &path, wanted).err()?;
+        let (who, path) = (server.user.as_deref().unwrap_or("this daemon's user"), path.display());
+        Some(Lack {
+            key: "command",
+            what: format!("`{who}` may not {verb} {path}: {error}"),
+            remedy: "look at its mode, at those of the folders on its way, and at how its file \
+                     system is mounted"
+                .to_owned(),
+        })
+    })
+}
+
 fn directory(server: &Server) -> Option<Lack> {
     let path = server.directory.as_deref().filter(|path| !path.is_dir())?;
     Some(missing_folder("directory", path))
 }
 
 fn log(server: &Server) -> Option<Lack> {
-    let folder = server.log.as_deref()?.parent()?;
+    let log = server.log.as_deref()?;
+    let folder = log.parent()?;
     // A bare name lies in the daemon's own folder.
     let is_there = folder.as_os_str().is_empty() || folder.is_dir();
-    let folder = (!is_there).then_some(folder)?;
-    Some(missing_folder("log", folder))
+    if !is_there {
+        return Some(missing_folder("log", folder));
+    }
+    try_log(log).err().map(|error| Lack {
+        key: "log",
+        what: error.to_string(),
+        remedy: "make it a file that can be written, or change `log` in [server]".to_owned(),
+    })
 }
 
-/// State folders that are missing. A server may make its own, but a joining
+/// State folders that are missing, or cannot be written. A server may make its own, but a joining
 /// member needs them before.
 fn state_dirs(server: &Server) -> impl Iterator<Item = Lack> {
-    let missing = server.state_dirs.iter().filter(|path| !path.is_dir());
-    missing.map(|path| missing_folder("state_dirs", path))
+    server.state_dirs.iter().filter_map(|path| {
+        if !path.is_dir() {
+            return Some(missing_folder("state_dirs", path));
+        }
+        let error = spool::try_out(path).err()?;
+        Some(Lack {
+            key: "state_dirs",
+            what: format!("no file can be made in {}: {error}", path.display()),
+            remedy: "mount it so that it can be written, or change `state_dirs` in [server]"
+                .to_owned(),
+        })
+    })
 }
 
 fn missing_folder(key: &'static str, path: &Path) -> Lack {
@@ -121,9 +159,8 @@ mod tests {
         assert_eq!(user_of("root").unwrap().uid, 0);
     }
 
-    #[test]
-    fn each_thing_that_is_not_there_is_named_with_its_setting() {
-        let whole = Server {
+    fn whole() -> Server {
+        Server {
             command: vec!["/bin/sh".to_owned()],
             directory: None,
             user: Some("root".to_owned()),
@@ -134,7 +171,12 @@ mod tests {
             trap_tsc: false,
             run: Run::Auto,
             env: BTreeMap::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn each_thing_that_is_not_there_is_named_with_its_setting() {
+        let whole = whole();
         let keys = |server: &Server| lacks(server).iter().map(|lack| lack.key).collect::<Vec<_>>();
         assert_eq!(lacks(&whole), []);
         let lacking = Server {
@@ -149,5 +191,28 @@ mod tests {
         for lack in lacks(&lacking) {
             assert!(lack.what.contains("no") && !lack.remedy.is_empty(), "{lack:?}");
         }
+    }
+
+    #[test]
+    fn what_is_there_and_of_no_use_is_named_too() {
+        let folder = std::env::temp_dir().join(format!("holdfast-lacks-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let program = folder.join("program");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let command = vec![program.display().to_string()];
+        let of_nobody = Server { command, user: Some("nobody".to_owned()), ..whole() };
+        let what = |server: &Server| lacks(server).first().map(|lack| lack.what.clone());
+        let told = what(&of_nobody).expect("only its owner may run it");
+        assert!(told.starts_with("`nobody` may not run "), "{told}");
+        assert_eq!(what(&Server { user: None, ..of_nobody }), None);
+        let log = Some(folder.clone());
+        let told = what(&Server { log, ..whole() }).expect("it is a folder");
+        assert!(told.contains("the server's log"), "{told}");
+        let told = what(&Server { state_dirs: vec!["/proc".into()], ..whole() });
+        assert!(told.is_some_and(|told| told.contains("no file can be made in /proc")));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -59,3 +59,31 @@ fn of_a_member_that_begins_alone() {
     group.start_daemon(Role::Backup).expect("a daemon");
     expect_with_code(&testbed, &group, &all, 1);
 }
+
+/// Its interpreter is missing, which nobody knows before it is started: its member leaves, and
+/// keeps neither the address nor programs.
+#[test]
+fn of_a_program_that_cannot_be_run() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let host = testbed.host(Role::Primary);
+    let mut recipe = Recipe::prepare(Program::Redis, host, 0).expect("a folder");
+    let script = host.outside().join("server.sh");
+    std::fs::write(&script, "#!/nonexistent/interpreter\n").expect("a file");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(script, mode).expect("a mode");
+    recipe.command = vec![host.inside().join("server.sh").display().to_string()];
+    let options = GroupOptions { alone_after_s: Some(1), ..GroupOptions::default() };
+    let mut group = Group::prepare(&testbed, &recipe, &options).expect("files");
+    for role in [Role::Edge, Role::Primary] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    world::wait_until("its last words", || group.log_tails().contains("could not be started"));
+    world::wait_until("its end", || group.status(Role::Primary).is_err());
+    let shown = |program: &str, words: &[&str]| {
+        let done = host.command(program).args(words).output().expect("it runs");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let left = shown("ip", &["address"]) + &shown("tc", &["qdisc", "show", "dev", "p0"]);
+    assert!(!left.contains("10.9.0.100") && !left.contains("clsact"), "{left}");
+}

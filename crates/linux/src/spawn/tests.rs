@@ -1,5 +1,6 @@
 use super::*;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -20,4 +21,43 @@ fn a_log_is_never_another_file_than_the_one_that_is_named() {
         assert!(error.contains("the server's log"), "{error}");
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_log_is_tried_without_a_trace() {
+    let folder = std::env::temp_dir().join(format!("holdfast-try-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = folder.canonicalize().unwrap().join("log");
+    try_log(&log).unwrap();
+    assert!(!log.exists());
+    std::fs::write(&log, "words").unwrap();
+    try_log(&log).unwrap();
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "words");
+    assert!(try_log(log.parent().unwrap()).is_err(), "it is a folder");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_user_may_use_what_it_reaches() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = std::env::temp_dir().join(format!("holdfast-use-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let program = folder.join("program");
+    std::fs::write(&program, "#!/bin/sh\n").unwrap();
+    let nobody = User { uid: 65534, gid: 65534, groups: vec![65534] };
+    let may = |user, wanted| try_use(user, &program, wanted).map_err(|error| error.kind());
+    let denied = Err(io::ErrorKind::PermissionDenied);
+    set(&folder, 0o755);
+    set(&program, 0o700);
+    assert_eq!(may(None, Use::Run), Ok(()), "run the tests as root");
+    assert_eq!([Use::Run, Use::Read].map(|wanted| may(Some(&nobody), wanted)), [denied, denied]);
+    set(&program, 0o755);
+    assert_eq!([Use::Run, Use::Read].map(|wanted| may(Some(&nobody), wanted)), [Ok(()), Ok(())]);
+    set(&folder, 0o700);
+    assert_eq!(may(Some(&nobody), Use::Run), denied, "it does not come there");
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(may(None, Use::Run), Err(io::ErrorKind::NotFound));
 }

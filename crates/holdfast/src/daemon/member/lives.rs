@@ -65,7 +65,10 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         // A server that outlived its daemon has told its clients more than any other could know.
         let end = match survivor().filter(|_| current) {
             Some(found) => go_on(&mut node, &found)?,
-            None => begin(&mut node, current)?,
+            None => match begin(&mut node, current) {
+                Err(error) if node.server.is_none() => return give_up(&mut node, error),
+                end => end?,
+            },
         };
         if end != End::Again {
             return node.leave(end);
@@ -75,6 +78,17 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
         }
         node.member.speaks = false;
     }
+}
+
+/// Leaves because no server could be started here: a current member that only went away, with gate
+/// and address still in place, would keep everybody waiting.
+fn give_up(node: &mut MemberContext<'_>, error: anyhow::Error) -> anyhow::Result<()> {
+    let reason = format!("its server could not be started: {error:#}");
+    node.set_ended(Role::None, &reason, "mend what it names; then start both members again");
+    if let Err(left) = node.leave(End::Stopped) {
+        tracing::warn!("{left:#}; `holdfast down` removes what is left");
+    }
+    Err(error)
 }
 
 /// Goes on with a server that ran alone and has outlived its daemon. A server that this daemon
@@ -104,6 +118,7 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
         leavings::orphan(&node.config.group.run_dir, &node.me.name, user)?
     };
     node.note_removed(&orphan);
+    node.server = None;
     if let Err(error) = settle_folders(&node.config.server) {
         return node.wait_unsettled(&error.to_string(), UNSETTLED);
     }
