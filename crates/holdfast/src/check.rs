@@ -18,7 +18,11 @@ pub(crate) use ports::why_taken;
 pub(crate) use ways::{no_way_back, not_forwarded};
 
 use crate::config::GroupFile;
+use crate::mounts;
+use holdfast_linux::process;
 use serde::Serialize;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Schema of `holdfast check --json`.
@@ -144,6 +148,7 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
         let (more, rest) = of_host(file, role);
         findings.extend(more);
         findings.extend(socket(&file.admin_socket(role)));
+        findings.push(mounts(&file.admin_socket(role)));
         not_checked = rest;
     }
     Report { schema: SCHEMA, role, findings, not_checked }
@@ -155,6 +160,16 @@ fn socket(path: &Path) -> Option<Finding> {
     let found = format!("{} is too long for the path of a socket", path.display());
     let remedy = format!("choose a run_dir that is at least {} characters shorter", over + 1);
     Some(Finding::fail("run_dir", found, remedy))
+}
+
+/// Checks that what the daemon pins outlives it: of the one that runs, or of one that were started
+/// as this process was.
+fn mounts(socket: &Path) -> Finding {
+    let daemon = UnixStream::connect(socket).and_then(|daemon| process::peer(daemon.as_fd()));
+    match mounts::why_lost(daemon.unwrap_or(std::process::id())) {
+        None => Finding::ok("mounts", "what a daemon pins outlives it"),
+        Some(found) => Finding::warn("mounts", found, mounts::REMEDY),
+    }
 }
 
 /// Checks what the file says about the host with this role; returns also what
@@ -208,7 +223,7 @@ mod tests {
         let spread = include_str!("../../../docs/example-spread.toml");
         let transit = include_str!("../../../docs/example-transit.toml");
         let pair = include_str!("../../../docs/example.toml");
-        let usual = ["key", "run_dir"];
+        let usual = ["key", "run_dir", "mounts"];
         let cases: [(&str, &str, &[&str]); 6] = [
             (
                 spread,

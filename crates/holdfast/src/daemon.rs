@@ -29,6 +29,7 @@ use crate::check;
 use crate::config::{Config, GroupFile, Role};
 use crate::open_files;
 use crate::poll::Signals;
+use crate::mounts;
 use crate::status::State;
 use anyhow::{Context, anyhow};
 use holdfast_linux::limits;
@@ -44,6 +45,9 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     limits::raise_open_files(0).context("the limit of open files")?;
     match file {
         GroupFile::Replicated(config) => {
+    if let Some(why) = mounts::why_lost(std::process::id()) {
+        tracing::warn!("{why}; {}", mounts::REMEDY);
+    }
             let role = config.role(role).map_err(|error| anyhow!(error))?;
             run_replicated(config, role).with_context(named)
         }

@@ -13,6 +13,7 @@ pub mod fingerprint;
 pub mod key;
 pub mod leavings;
 pub mod lock;
+mod mounts;
 pub mod open_files;
 pub mod poll;
 pub mod run_dir;

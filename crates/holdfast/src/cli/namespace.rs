@@ -2,6 +2,7 @@
 //! daemon's own mount namespace, and `ip netns exec` makes another one for each command.
 
 use crate::leavings::{Kind, Removed};
+use crate::mounts::{ancestors, has_company};
 use holdfast_linux::process;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -56,25 +57,6 @@ fn under_ip_netns_exec() -> bool {
         && !has_company(std::process::id(), &ancestors(std::process::id()))
 }
 
-/// Whether a process beside these `own` has the mount namespace of `pid`.
-fn has_company(pid: u32, own: &[u32]) -> bool {
-    let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let Some(here) = of(pid) else { return false };
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.filter(|other| !own.contains(other)).any(|other| of(other).as_ref() == Some(&here))
-}
-
-/// A process, its parent, and so on.
-fn ancestors(pid: u32) -> Vec<u32> {
-    let parent = |pid: &u32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        line.trim().parse().ok().filter(|pid| *pid > 0)
-    };
-    std::iter::successors(Some(pid), parent).collect()
-}
-
 /// The name of the network namespace, which `ip netns exec` gives to its new
 /// mount of /sys.
 fn name_at_sys(mounts: &str) -> Option<&str> {
@@ -99,18 +81,6 @@ mod tests {
         assert!(has_unseen_pins(&[one(Kind::Address), one(Kind::Filter)]));
         assert!(!has_unseen_pins(&[one(Kind::Filter), one(Kind::Mount)]));
         assert!(!is_elsewhere(std::process::id()));
-    }
-
-    #[test]
-    fn who_else_is_in_a_mount_namespace_is_seen() {
-        let me = std::process::id();
-        let own = ancestors(me);
-        assert!(own.len() > 1 && own[0] == me, "{own:?}");
-        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(has_company(me, &own), "a process of ours is there too");
-        assert!(!has_company(u32::MAX, &own), "there is no such process");
-        other.kill().unwrap();
-        other.wait().unwrap();
     }
 
     #[test]
