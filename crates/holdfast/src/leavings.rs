@@ -9,7 +9,8 @@ use crate::lock;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
-    Detached, Edge, Gate, HostEnd, Redirect, TapDrop, Transit, remove_pin_dir, remove_qdiscs,
+    Detached, Edge, Gate, HostEnd, Left, Redirect, TapDrop, Transit, Whose, remove_pin_dir,
+    remove_qdiscs,
 };
 use holdfast_linux::clock::monotonic;
 use holdfast_linux::diag::DiagSocket;
@@ -104,6 +105,11 @@ pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec
 /// # Errors
 /// When something cannot be removed.
 pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
+    remove_member_and(config, me, &Left::default())
+}
+
+/// As [`remove_member`], with what was found of earlier files.
+fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Removed>> {
     let run_dir = &config.group.run_dir;
     let pins = pin_dir(run_dir, &me.name);
     let mut removed = orphan(run_dir, &me.name, server_user(&config.server))?;
@@ -111,14 +117,20 @@ pub fn remove_member(config: &Config, me: &Member) -> Result<Vec<Removed>> {
     // Without an address the kernel sends nothing for the service, whatever is
     // left of its sockets: now nothing needs to be held back any more.
     removed.extend(addresses(&me.interface, &config.service_ips())?);
+    for interface in left.interfaces() {
+        removed.extend(addresses(interface, &left.addresses().collect::<Vec<_>>())?);
+    }
     removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
+    removed.extend(filters(left.detach()?));
     removed.extend(old_layout(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }
 
-/// Removes everything that the daemons of a role have put into this host.
+/// Removes everything that the daemons of a role have put into this host, also what they were told
+/// by an earlier file: programs are found by their pins and by the group that they belong to, at
+/// every interface, and addresses by the programs' maps.
 ///
 /// # Errors
 /// When something cannot be removed, or there is no such role.
@@ -127,7 +139,10 @@ pub fn remove_all(file: &GroupFile, role: &str) -> Result<Vec<Removed>> {
         GroupFile::Replicated(config) => match config.role(role).map_err(anyhow::Error::msg)? {
             Role::Edge => edge(config),
             Role::Member(index) => {
-                remove_member(config, config.members.get(index).context("no such member")?)
+                let me = config.members.get(index).context("no such member")?;
+                let (services, pins) = (config.served(), pin_dir(&config.group.run_dir, &me.name));
+                let left = Left::find(&["gate", "tapdrop"], Whose::Services(&services), &pins)?;
+                remove_member_and(config, me, &left)
             }
         },
         GroupFile::Spread(config) => spread(config, role),
@@ -146,20 +161,28 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
         .chain(&config.edge.l3)
         .map(String::as_str)
         .collect();
+    let left = Left::find(&["edge"], Whose::Services(&config.served()), &pins)?;
     let mut removed = filters(Edge::detach_stale(&interfaces, &config.served(), &pins)?);
+    removed.extend(filters(left.detach()?));
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }
 
 fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
     let pins = config.pin_dir(role);
+    let whose = Whose::Group(&config.group.name);
     let mut removed = if role == "edge" {
+        let left = Left::find(&["redirect"], whose, &pins)?;
         let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
-        filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?)
+        let removed = filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?);
+        [removed, filters(left.detach()?)].concat()
     } else {
         let me = config.host(role).context("there is no such host in the file")?;
+        let left = Left::find(&["host"], whose, &pins)?;
         let mut removed = addresses("lo", &config.group.addresses)?;
+        removed.extend(addresses("lo", &left.addresses().collect::<Vec<_>>())?);
         removed.extend(filters(HostEnd::detach_stale(&me.interface, &config.group.name, &pins)?));
+        removed.extend(filters(left.detach()?));
         removed
     };
     removed.extend(kernel_objects(&pins)?);
@@ -172,7 +195,9 @@ fn transit(config: &TransitConfig, role: &str) -> Result<Vec<Removed>> {
     let strings = config.strings.iter().map(|string| &string.end(side).interface);
     let interfaces: Vec<&str> =
         config.edge(side).outside.iter().chain(strings).map(String::as_str).collect();
+    let left = Left::find(&["transit"], Whose::Group(&config.group.name), &pins)?;
     let mut removed = filters(Transit::detach_stale(&interfaces, &config.group.name, &pins)?);
+    removed.extend(filters(left.detach()?));
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }

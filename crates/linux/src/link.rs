@@ -50,6 +50,28 @@ pub(crate) fn index_of(name: &str) -> io::Result<u32> {
     }
 }
 
+/// Number and name of every interface in the calling thread's network namespace.
+pub(crate) fn all() -> Vec<(u32, String)> {
+    // SAFETY: no arguments; the list is freed below.
+    let list = unsafe { libc::if_nameindex() };
+    let mut found = Vec::new();
+    let mut next = list;
+    // SAFETY: the list ends with an entry whose number is 0 and whose name is null; a null list is
+    // empty.
+    while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| entry.if_index != 0) {
+        // SAFETY: the name of every other entry is a C string.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.if_name) };
+        found.push((entry.if_index, name.to_string_lossy().into_owned()));
+        // SAFETY: this was not the last entry.
+        next = unsafe { next.add(1) };
+    }
+    if !list.is_null() {
+        // SAFETY: made by if_nameindex, and freed once.
+        unsafe { libc::if_freenameindex(list) };
+    }
+    found
+}
+
 /// The name of interface `index` in the calling thread's network namespace;
 /// `None` if there is none.
 #[must_use]
@@ -202,6 +224,7 @@ mod tests {
     #[test]
     fn what_an_interface_carries_is_asked_of_the_kernel() {
         assert_eq!(carries("lo").unwrap(), Carries::Yes);
+        assert!(all().contains(&(index_of("lo").unwrap(), "lo".to_owned())));
         assert!(carries("nobody7").is_err());
         assert_eq!((master_of("lo"), master_of("nobody7")), (None, None));
     }

@@ -181,6 +181,67 @@ fn of_strings() {
     }
 }
 
+/// Changes words of the file on a host whose daemon runs no more.
+fn change(host: &Host, file: &str, words: &[(&str, &str)]) {
+    let path = host.outside().join(file);
+    let mut text = std::fs::read_to_string(&path).expect("a file");
+    for (from, to) in words {
+        assert!(text.contains(from), "{from}: {text}");
+        text = text.replace(from, to);
+    }
+    std::fs::write(path, text).expect("written");
+}
+
+#[test]
+fn after_the_files_of_a_pair_have_changed() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        for role in HOSTS {
+            group.stop_daemon(role, Signal::KILL).expect("a daemon");
+        }
+        let service = ("10.9.0.100", "10.9.0.101");
+        let places = [(Role::Primary, "p0"), (Role::Backup, "b0"), (Role::Edge, "ec")];
+        for (role, interface) in places {
+            let (old, new) = (format!("\"{interface}\""), format!("\"{interface}9\""));
+            let host = testbed.host(role);
+            change(host, "holdfast.toml", &[service, (&old, &new)]);
+            let answer = down(group, role, &["down", "--json"]);
+            let left = shape(host);
+            assert!(!left.contains("clsact"), "the {}: {left} {answer}", role.name());
+            let has_address = left.contains("10.9.0.100/32");
+            assert!(!has_address, "the {}: {left} {answer}", role.name());
+        }
+    });
+}
+
+#[test]
+fn after_the_files_of_other_groups_have_changed() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group = SpreadGroup::start(&testbed, &HOSTS[..2], &SpreadOptions::default())
+        .expect("the group stands");
+    for (role, interface) in [(Role::Primary, "p0"), (Role::Edge, "ec")] {
+        group.kill(role).expect("killed");
+        let (old, new) = (format!("\"{interface}\""), format!("\"{interface}9\""));
+        let host = testbed.host(role);
+        change(host, "spread.toml", &[("10.9.0.100", "10.9.0.101"), (&old, &new)]);
+        let done = group.verb(role, &["down", "--json"]).expect("the verb runs");
+        let left = shape(host);
+        assert!(done.status.success() && !left.contains("clsact"), "{done:?} {left}");
+        assert!(!left.contains("10.9.0.100/32"), "{left}");
+    }
+    let mut strings = Strings::build(&transit::plan(&[100, 100], "")).expect("the testbed stands");
+    strings.start_daemons().expect("the edges hear each other");
+    strings.kill_daemon(Edge::Near).expect("killed");
+    let near = strings.edge(Edge::Near);
+    change(near, "holdfast.toml", &[("\"nc\"", "\"nc9\""), ("\"n1\"", "\"n9\"")]);
+    let said = strings.ask(Edge::Near, &["down", "--json"]).expect("the verb succeeds");
+    let left = shape(near);
+    assert!(!left.contains("clsact"), "{left} {said}");
+}
+
 fn is_as_before(host: &Host, before: &str, removed: &str) {
     // What was killed takes a moment to end on a busy machine.
     let mut now = shape(host);

@@ -119,27 +119,11 @@ impl Object {
             let found = self.filter(interface, direction)?;
             let is_own = |it: &qdisc::Filter| self.other_group(it, &own, pin_dir).is_none();
             if let Some(found) = found.filter(is_own) {
-                detached.push(self.detach(found, interface, direction)?);
+                detached.push(detach(found, interface, direction)?);
             }
         }
         self.unpin(pin_dir)?;
         Ok(detached)
-    }
-
-    /// Removes this object's filter, which was found there.
-    fn detach(
-        &self,
-        found: qdisc::Filter,
-        interface: &str,
-        direction: TcAttachType,
-    ) -> Result<Detached, BpfError> {
-        let (priority, failed) = (self.priority, |error: io::Error| BpfError::Filters {
-            interface: interface.into(),
-            source: error,
-        });
-        let link = SchedClassifierLink::attached(interface, direction, priority, HANDLE, None);
-        link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
-        Ok(Detached::new(found.name, interface, direction))
     }
 
     /// Removes this object's filter if its program is the pinned one.
@@ -153,9 +137,7 @@ impl Object {
         let pinned = SchedClassifier::from_pin(self.directory(pin_dir).join(program));
         let Ok(own) = pinned.and_then(|it| it.info()) else { return Ok(()) };
         match self.filter(interface, direction)? {
-            Some(it) if it.program == Some(own.id()) => {
-                self.detach(it, interface, direction).map(drop)
-            }
+            Some(it) if it.program == Some(own.id()) => detach(it, interface, direction).map(drop),
             _ => Ok(()),
         }
     }
@@ -267,6 +249,18 @@ pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
         return Ok(false);
     }
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).map_err(failed);
+/// Removes a filter that was found there.
+pub(super) fn detach(
+    found: qdisc::Filter,
+    interface: &str,
+    direction: TcAttachType,
+) -> Result<Detached, BpfError> {
+    let failed = |source: io::Error| BpfError::Filters { interface: interface.into(), source };
+    let link = SchedClassifierLink::attached(interface, direction, found.priority, HANDLE, None);
+    link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
+    Ok(Detached::new(found.name, interface, direction))
+}
+
     let parent = pin_dir.parent().unwrap_or(Path::new("/"));
     let mounted = file_system(pin_dir).map_err(failed)? == libc::BPF_FS_MAGIC
         && device(pin_dir)? != device(parent)?;

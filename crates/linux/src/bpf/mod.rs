@@ -22,6 +22,7 @@ mod gate;
 mod host;
 mod kept;
 mod layout;
+mod left;
 mod loader;
 mod net;
 mod owner;
@@ -49,7 +50,8 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
-pub use loader::{Detached, has_pins, remove_pin_dir, remove_qdiscs};
+pub use left::{Left, Whose};
+pub use loader::{Detached, Mended, has_pins, remove_pin_dir, remove_qdiscs};
 pub use owner::{OTHER_GROUP_REMEDY, OtherGroup};
 pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
