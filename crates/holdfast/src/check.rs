@@ -15,7 +15,7 @@ mod ways;
 pub use settings::may_administer;
 
 pub(crate) use ports::why_taken;
-pub(crate) use ways::{no_way_back, not_forwarded};
+pub(crate) use ways::{link_trouble, no_way_back, not_forwarded};
 
 use crate::config::GroupFile;
 use crate::mounts;

@@ -2,11 +2,13 @@
 
 mod advice;
 pub mod backup;
+mod clients;
 mod clock;
 pub mod dialer;
 mod drive;
 pub mod edge;
 pub mod edge_state;
+mod intact;
 mod kept;
 pub mod member;
 pub mod pairing;
@@ -27,9 +29,9 @@ pub mod transit;
 
 use crate::check;
 use crate::config::{Config, GroupFile, Role};
+use crate::mounts;
 use crate::open_files;
 use crate::poll::Signals;
-use crate::mounts;
 use crate::status::State;
 use anyhow::{Context, anyhow};
 use holdfast_linux::limits;
@@ -43,11 +45,11 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     let named = || format!("`{role}` of group `{}`", file.name());
     // A daemon out of descriptors cannot even answer questions.
     limits::raise_open_files(0).context("the limit of open files")?;
-    match file {
-        GroupFile::Replicated(config) => {
     if let Some(why) = mounts::why_lost(std::process::id()) {
         tracing::warn!("{why}; {}", mounts::REMEDY);
     }
+    match file {
+        GroupFile::Replicated(config) => {
             let role = config.role(role).map_err(|error| anyhow!(error))?;
             run_replicated(config, role).with_context(named)
         }

@@ -101,7 +101,7 @@ fn serves(config: &Config, v6: bool) -> bool {
 
 /// Why an interface carries nothing, and the remedy; `None` for one that does. `found` is
 /// `None` if it does not exist.
-pub(super) fn link_trouble(name: &str, found: Option<Carries>) -> Option<(String, String)> {
+pub(crate) fn link_trouble(name: &str, found: Option<Carries>) -> Option<(String, String)> {
     match found {
         None => Some((
             format!("{name} does not exist"),

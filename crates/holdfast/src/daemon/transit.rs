@@ -7,10 +7,12 @@
 
 pub mod beat;
 mod lines;
+mod look;
 mod report;
 mod wire;
 
 use super::clock::Clock;
+use super::intact::Intact;
 use super::kept::Kept;
 use super::trace;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
@@ -49,6 +51,7 @@ struct TransitDaemon<'a> {
     machine: TransitMachine,
     wire: Wire<'a>,
     kept: Kept,
+    intact: Intact,
 }
 
 /// Runs one edge until a signal ends it. Its eBPF programs stay in the kernel.
@@ -98,7 +101,8 @@ impl<'a> TransitDaemon<'a> {
             clock: Clock::new(Instant::now()),
         };
         let machine = TransitMachine::new(setup(config, side), left, Nanos(0));
-        let mut daemon = Self { poll, machine, wire, kept: Kept::default() };
+        let intact = Intact::open(Instant::now()).context("a netlink socket")?;
+        let mut daemon = Self { poll, machine, wire, kept: Kept::default(), intact };
         daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
         Ok(daemon)
     }
@@ -107,10 +111,12 @@ impl<'a> TransitDaemon<'a> {
         loop {
             let (recover, regulate) = self.wire.deadlines();
             let judge = Some(self.wire.clock.instant(self.machine.next_deadline()));
-            let deadline = [judge, recover, regulate].into_iter().flatten().min();
+            let look = Some(self.intact.deadline());
+            let deadline = [judge, recover, regulate, look].into_iter().flatten().min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             self.turn(now, ready.contains(&RECOVER))?;
+            self.look(now);
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(&request));
                 let run_dir = &self.wire.config.group.run_dir;

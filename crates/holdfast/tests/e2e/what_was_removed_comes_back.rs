@@ -3,11 +3,13 @@
 //! reported.
 
 use crate::spread_world::{Client, Server, service};
-use crate::world;
+use crate::{transit, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
+use holdfast_lab::testbed::strings::{Edge, Strings};
 use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
+use serde_json::Value;
 use std::time::Duration;
 
 fn mended(group: &Group<'_>, role: Role) -> usize {
@@ -161,4 +163,121 @@ fn the_names_of_a_redirectors_programs_too() {
     let down = group.verb(Role::Edge, &["down", "--stop"]).expect("it runs");
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(!has_clsact(edge, "ec"), "nothing is left");
+}
+
+fn mended_of(group: &SpreadGroup<'_>, role: Role) -> usize {
+    let events = group.verb(role, &["events", "--json"]).expect("it runs").stdout;
+    String::from_utf8_lossy(&events).matches("\"mended\"").count()
+}
+
+fn remove_clsact(host: &Host, interface: &str) {
+    let mut tc = host.command("tc");
+    let removed = tc.args(["qdisc", "del", "dev", interface, "clsact"]).status();
+    assert!(removed.expect("tc runs").success(), "{interface}");
+}
+
+/// Waits until `status` has this state, and this in its reason.
+fn wait_told(state: &str, reason: &str, status: impl Fn() -> Value) {
+    world::wait_until(reason, || {
+        let told = status();
+        let why = told["reason"].as_str().unwrap_or_default();
+        told["state"] == state && why.contains(reason)
+    });
+}
+
+#[test]
+fn of_a_spread_group() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let hosts = [Role::Primary, Role::Backup];
+    let mut group =
+        SpreadGroup::start(&testbed, &hosts, &SpreadOptions::default()).expect("the group stands");
+    let at = service(false, 8080);
+    let servers = [(Role::Primary, b'a'), (Role::Backup, b'b')];
+    let _servers = servers.map(|(role, name)| Server::start(&testbed, role, name, 8080));
+    group.wait_members(&at.to_string(), &["a", "b"]).expect("both serve");
+    let serves = || Client::connect(&testbed, at).expect("a connection").ask(100).is_ok();
+    let places = [(Role::Edge, "ec", 1), (Role::Primary, "p0", 2), (Role::Backup, "b0", 2)];
+    for (role, interface, count) in places {
+        remove_clsact(testbed.host(role), interface);
+        world::wait_until("its return", || mended_of(&group, role) == count);
+        assert!(serves() && serves());
+    }
+    let primary = testbed.host(Role::Primary);
+    for (count, address) in [(3, "10.9.0.100/32"), (4, "fd09::100/128")] {
+        primary.ip(&format!("address del {address} dev lo\n")).expect("ip runs");
+        world::wait_until("its return", || mended_of(&group, Role::Primary) == count);
+    }
+    assert!(serves() && serves());
+    assert_eq!(group.status(Role::Edge).expect("an answer")["state"], "protected");
+    let edge = testbed.host(Role::Edge);
+    edge.ip("address del 10.9.0.1/24 dev br0\n").expect("ip runs");
+    let lost = "this host has lost its address 10.9.0.1 (edge.listen)";
+    world::wait_until("the reason", || {
+        let told = group.status(Role::Edge).unwrap_or_default();
+        told["state"] != "protected" && told["reason"].as_str().is_some_and(|it| it.contains(lost))
+    });
+    edge.ip("link set ec down\n").expect("ip runs");
+    wait_told("waiting", "no clients' interface of the edge is up: ec", || {
+        group.status(Role::Edge).unwrap_or_default()
+    });
+}
+
+fn status_of(strings: &Strings, edge: Edge) -> Value {
+    let host = strings.edge(edge);
+    let mut status = host.command(world::binary());
+    status.args(["status", "--json", "--role", edge.name(), "--config"]);
+    status.arg(host.inside().join("holdfast.toml"));
+    serde_json::from_slice(&status.output().expect("it runs").stdout).unwrap_or_default()
+}
+
+fn mended_at(strings: &Strings, edge: Edge) -> usize {
+    transit::events(strings, edge).iter().filter(|what| *what == "mended").count()
+}
+
+/// Gives the near edge another interface to string 2.
+fn remake_string(strings: &Strings) {
+    let (near, string) = (strings.edge(Edge::Near), strings.string(1));
+    near.ip("link del n2\n").expect("ip runs");
+    wait_told("unprotected", "n2", || status_of(strings, Edge::Near));
+    near.ip(&format!("link add n2 type veth peer name sn netns {}\n", string.namespace()))
+        .expect("ip runs");
+    let address = |last, device| format!("address add 10.11.2.{last}/24 dev {device}\n");
+    string
+        .ip(&format!("link set sn up\n{}route add 10.8.0.0/24 via 10.11.2.1\n", address(2, "sn")))
+        .expect("ip runs");
+    near.ip(&format!("link set n2 up\n{}route add 10.12.2.1/32 via 10.11.2.2\n", address(1, "n2")))
+        .expect("ip runs");
+}
+
+#[test]
+fn of_an_edge_of_strings() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let plan = transit::plan(&[100, 100], "mode = \"active/active\"");
+    transit::with_strings(&plan, |strings| {
+        let near = strings.edge(Edge::Near);
+        for (count, interface) in [(1, "nc"), (2, "n1")] {
+            remove_clsact(near, interface);
+            world::wait_until("its return", || mended_at(strings, Edge::Near) == count);
+            assert!(has_clsact(near, interface));
+        }
+        transit::finish(strings, transit::counting(strings, 300));
+        near.ip("address del 10.11.1.1/24 dev n1\n").expect("ip runs");
+        let lost = "this host has lost its address 10.11.1.1";
+        wait_told("unprotected", lost, || status_of(strings, Edge::Near));
+        near.ip("address add 10.11.1.1/24 dev n1\nroute add 10.12.1.1/32 via 10.11.1.2\n\
+             route add 10.9.0.0/24 via 10.11.1.2\n")
+            .expect("ip runs");
+        wait_told("protected", "", || status_of(strings, Edge::Near));
+        remake_string(strings);
+        transit::wait_for_state(strings, Edge::Near, 1, "alive");
+        transit::wait_for_state(strings, Edge::Far, 1, "alive");
+        wait_told("protected", "", || status_of(strings, Edge::Near));
+        assert!(has_clsact(near, "n2"));
+        transit::finish(strings, transit::counting(strings, 300));
+        near.ip("link set nc down\n").expect("ip runs");
+        let unreached = "no outside interface of the edge is up: nc";
+        wait_told("waiting", unreached, || status_of(strings, Edge::Near));
+    });
 }

@@ -8,7 +8,7 @@ use super::flows::{FLOW_CLOSED, Fate, Silence, look_at};
 use super::layout::{
     EDGE_COUNTERS, FLOW_LEARNT, MEMBERS_MAX, NO_MEMBER, RawFence, RawFlow, RawKey, RawMember,
 };
-use super::loader::{Counters, Detached, Object, remove_pin_dir, remove_qdiscs};
+use super::loader::{Counters, Detached, Mended, Object, remove_pin_dir, remove_qdiscs};
 use super::net;
 use super::owner::Owner;
 use super::pins::Pin;
@@ -45,18 +45,6 @@ static OBJECT: Object = Object {
     counters: &EDGE_COUNTERS,
     priority: 102,
 };
-
-/// What [`Edge::mend`] has found and done.
-#[derive(Debug, Default)]
-pub struct Mended {
-    /// Programs that were missing, and have been attached again.
-    pub missing: Vec<Detached>,
-    /// Whether a member's interface was replaced or removed. That member's tap is off until
-    /// [`Edge::set_tap`].
-    pub moved: bool,
-    /// The last failure, if something could not be attached or written again.
-    pub failed: Option<BpfError>,
-}
 
 /// Where one member is connected to the edge.
 #[derive(Clone, Debug)]
@@ -147,17 +135,13 @@ impl Edge {
 
     /// Attaches again the programs that somebody has removed, alone or with their interface (as
     /// when a virtual machine reboots), as far as their interfaces exist. An absent interface
-    /// does not harm the other members.
+    /// does not harm the other members. The tap of a member whose interface has moved is off until
+    /// [`Edge::set_tap`].
     pub fn mend(&mut self, config: &EdgeConfig) -> Mended {
-        let ports = config.members.iter().map(|it| ("edge_member", &it.interface));
-        let clients = config.client_interfaces.iter().map(|it| ("edge_client", it));
-        let mut mended = Mended::default();
-        for (program, interface) in ports.chain(clients) {
-            match OBJECT.mend(&config.pin_dir, &[(program, interface, Ingress)]) {
-                Ok(missing) => mended.missing.extend(missing),
-                Err(error) => mended.failed = Some(error),
-            }
-        }
+        let ports = config.members.iter().map(|it| ("edge_member", it.interface.as_str(), Ingress));
+        let clients = config.client_interfaces.iter();
+        let clients = clients.map(|it| ("edge_client", it.as_str(), Ingress));
+        let mut mended = OBJECT.mend_each(&config.pin_dir, ports.chain(clients));
         match self.write_members(config) {
             Ok(moved) => mended.moved = moved,
             Err(error) => mended.failed = Some(error),

@@ -3,7 +3,7 @@
 
 use super::error::BpfError;
 use super::layout::{HOST_COUNTERS, HostConfig};
-use super::loader::{Counters, Detached, Object};
+use super::loader::{Counters, Detached, Mended, Object};
 use super::owner::{GROUP_NAME, Owner};
 use aya::maps::{Array, MapData};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
@@ -65,6 +65,14 @@ impl HostEnd {
         loaded.attach("host_egress", &interface, Egress)?;
         loaded.attach("host_ingress", &interface, Ingress)?;
         Ok(Self { counters: loaded.counters()? })
+    }
+
+    /// Attaches the programs of `pin_dir` again that somebody has removed, alone or with their
+    /// interface.
+    #[must_use]
+    pub fn mend(interface: &str, pin_dir: &Path) -> Mended {
+        let places = [("host_egress", interface, Egress), ("host_ingress", interface, Ingress)];
+        OBJECT.mend_each(pin_dir, places)
     }
 
     /// Counts since it was attached.

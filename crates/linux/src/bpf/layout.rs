@@ -374,7 +374,7 @@ pub(crate) struct RawRegulateCount {
     pub refused: u64,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct RawString {
     pub ifindex: u32,

@@ -191,6 +191,33 @@ impl Object {
         }
         Ok(missing)
     }
+
+    /// Like [`Object::mend`], at each place by itself: an absent interface harms no other one.
+    pub(crate) fn mend_each<'p>(
+        &self,
+        pin_dir: &Path,
+        places: impl IntoIterator<Item = (&'static str, &'p str, TcAttachType)>,
+    ) -> Mended {
+        let mut mended = Mended::default();
+        for place in places {
+            match self.mend(pin_dir, &[place]) {
+                Ok(missing) => mended.missing.extend(missing),
+                Err(error) => mended.failed = Some(error),
+            }
+        }
+        mended
+    }
+}
+
+/// What was found of attached programs, and done for them.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Programs that were missing, and have been attached again.
+    pub missing: Vec<Detached>,
+    /// Whether an interface that the programs send to was replaced or removed.
+    pub moved: bool,
+    /// The last failure, if something could not be attached or written again.
+    pub failed: Option<BpfError>,
 }
 
 /// A tc filter that was removed, by us or by others.
@@ -222,6 +249,18 @@ impl fmt::Display for Detached {
     }
 }
 
+/// Removes a filter that was found there.
+pub(super) fn detach(
+    found: qdisc::Filter,
+    interface: &str,
+    direction: TcAttachType,
+) -> Result<Detached, BpfError> {
+    let failed = |source: io::Error| BpfError::Filters { interface: interface.into(), source };
+    let link = SchedClassifierLink::attached(interface, direction, found.priority, HANDLE, None);
+    link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
+    Ok(Detached::new(found.name, interface, direction))
+}
+
 /// Removes the qdiscs that were made for the programs of `pin_dir`, unless another filter is
 /// attached there. Returns the names of their interfaces.
 #[must_use]
@@ -249,18 +288,6 @@ pub fn remove_pin_dir(pin_dir: &Path) -> Result<bool, BpfError> {
         return Ok(false);
     }
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).map_err(failed);
-/// Removes a filter that was found there.
-pub(super) fn detach(
-    found: qdisc::Filter,
-    interface: &str,
-    direction: TcAttachType,
-) -> Result<Detached, BpfError> {
-    let failed = |source: io::Error| BpfError::Filters { interface: interface.into(), source };
-    let link = SchedClassifierLink::attached(interface, direction, found.priority, HANDLE, None);
-    link.map_err(failed)?.detach().map_err(|error| failed(io::Error::other(error)))?;
-    Ok(Detached::new(found.name, interface, direction))
-}
-
     let parent = pin_dir.parent().unwrap_or(Path::new("/"));
     let mounted = file_system(pin_dir).map_err(failed)? == libc::BPF_FS_MAGIC
         && device(pin_dir)? != device(parent)?;

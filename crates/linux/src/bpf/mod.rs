@@ -39,7 +39,7 @@ mod transit;
 pub use bind::{BindWatch, Watched};
 pub use capture::{CAPTURE_CREDIT, Captured, Captures, What};
 pub use cost::Cost;
-pub use edge::{Edge, EdgeConfig, MemberPort, Mended};
+pub use edge::{Edge, EdgeConfig, MemberPort};
 pub use error::BpfError;
 pub use gate::{Gate, GateConfig, SynAck};
 pub use holdfast_wire::gate::{Adopted, SlotView};

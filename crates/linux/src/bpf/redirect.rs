@@ -12,7 +12,7 @@ use super::layout::{
     SPREAD_FRAGMENTS_MAX, SPREAD_HOSTS_MAX, SPREAD_TABLES, SpreadConfig, SpreadDirectory,
     SpreadFlow, SpreadHost, SpreadKey4, SpreadService, SpreadTable, SpreadWay, mapped, unmapped,
 };
-use super::loader::{Counters, Detached, Loaded, Object};
+use super::loader::{Counters, Detached, Loaded, Mended, Object};
 use super::net;
 use super::owner::{GROUP_NAME, Owner};
 use super::pins::Pin;
@@ -163,7 +163,6 @@ pub struct Redirect {
     /// Where the search for an unused table begins.
     next_table: u32,
     interfaces: Vec<String>,
-    first_ifindex: u32,
     flows_max: u32,
     pin_dir: PathBuf,
 }
@@ -193,17 +192,21 @@ impl Redirect {
             copies: Some(Copies::of(&mut loaded)?),
             next_table: 0,
             interfaces: config.client_interfaces.clone(),
-            first_ifindex: 0,
             flows_max: config.flows_max,
             pin_dir: config.pin_dir.clone(),
         };
         redirect.write_config(config)?;
-        if let Some(first) = clients.first() {
-            redirect.first_ifindex = net::ifindex(first)?;
-        }
         loaded.pin_only("redirect_undone")?;
         loaded.attach("redirect", &clients, Ingress)?;
         Ok(redirect)
+    }
+
+    /// Attaches the program again where somebody has removed it, alone or with its interface, as
+    /// far as the interfaces exist.
+    #[must_use]
+    pub fn mend(&self) -> Mended {
+        let places = self.interfaces.iter().map(|name| ("redirect", name.as_str(), Ingress));
+        OBJECT.mend_each(&self.pin_dir, places)
     }
 
     /// Copies of the SYNs that pass, each with the slot of its host server, for a
@@ -322,7 +325,8 @@ impl Redirect {
     /// [`BpfError::Trace`] if the program cannot be asked.
     pub fn trace(&self, question: &Question) -> Result<Traced, BpfError> {
         let pin = OBJECT.directory(&self.pin_dir).join("redirect");
-        trace::ask(&pin, "redirect", self.first_ifindex, question)
+        let ifindex = self.interfaces.first().map_or(Ok(0), |first| net::ifindex(first))?;
+        trace::ask(&pin, "redirect", ifindex, question)
     }
 
     /// Mean time that the program takes for one packet, over `repeat` runs: parsing, looking the

@@ -11,7 +11,7 @@ use super::layout::{
     TRANSIT_COUNTERS, TRANSIT_FROM_OUTSIDE, TRANSIT_FROM_STRING, TRANSIT_LEADS,
     TRANSIT_OUTSIDE_FIN, TRANSIT_RESET, TRANSIT_RETURN_ALL, TRANSIT_SLOTS, TRANSIT_STRING_FIN,
 };
-use super::loader::{Counters, Detached, Object};
+use super::loader::{Counters, Detached, Mended, Object};
 use super::net;
 use super::owner::{GROUP_NAME, Owner};
 use super::pins::Pin;
@@ -161,6 +161,34 @@ impl Transit {
         loaded.attach("transit_outside", &outside, Ingress)?;
         transit.interfaces = strings.iter().chain(&outside).map(|name| (*name).into()).collect();
         Ok(transit)
+    }
+
+    /// Attaches again the programs that somebody has removed, alone or with their interface, as far
+    /// as the interfaces exist.
+    pub fn mend(&mut self) -> Mended {
+        let (strings, outside) = self.interfaces.split_at(self.string_count);
+        let strings = strings.iter().map(|name| ("transit_string", name.as_str(), Ingress));
+        let outside = outside.iter().map(|name| ("transit_outside", name.as_str(), Ingress));
+        let mut mended = OBJECT.mend_each(&self.pin_dir, strings.chain(outside));
+        match self.follow_interfaces() {
+            Ok(moved) => mended.moved = moved,
+            Err(error) => mended.failed = Some(error),
+        }
+        mended
+    }
+
+    /// Writes the numbers of the strings' interfaces that were made anew; true if there are such.
+    /// An absent one keeps its number, which is nobody's.
+    fn follow_interfaces(&mut self) -> Result<bool, BpfError> {
+        let before = self.raw.strings;
+        for (row, name) in self.raw.strings.iter_mut().zip(&self.interfaces[..self.string_count]) {
+            row.ifindex = net::ifindex(name).unwrap_or(row.ifindex);
+        }
+        if self.raw.strings == before {
+            return Ok(false);
+        }
+        self.table.set(0, self.raw, 0).map_err(BpfError::map("transit_table"))?;
+        Ok(true)
     }
 
     /// Lets flows use only these strings from now on. One map update, in force

@@ -3,9 +3,9 @@
 use super::{EdgeDaemon, edge_config};
 use crate::check;
 use crate::config::Config;
+use crate::daemon::clients::{deaf, unreached};
 use crate::daemon::kept::Kept;
 use holdfast_linux::bpf::Mended;
-use holdfast_linux::link::{Carries, carries};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the edge's own host.
@@ -33,25 +33,10 @@ impl Host {
     pub fn look(&mut self, config: &Config, now: Instant) {
         self.look_at = now + LOOK_EVERY;
         let clients = &config.edge.clients;
-        let is_deaf = |name: &&String| !matches!(carries(name), Ok(Carries::Yes));
-        self.deaf = clients.iter().filter(is_deaf).cloned().collect();
-        self.trouble = unreached(clients, &self.deaf).or_else(|| check::not_forwarded(config));
+        self.deaf = deaf(clients);
+        self.trouble =
+            unreached("clients'", clients, &self.deaf).or_else(|| check::not_forwarded(config));
     }
-}
-
-/// Reason and remedy if no clients' interface works. Clients can still come while one of several
-/// does, so that alone is no trouble.
-fn unreached(clients: &[String], deaf: &[String]) -> Option<(String, String)> {
-    let named = deaf.join(", ");
-    (clients.len() == deaf.len()).then(|| {
-        (
-            format!("no clients' interface of the edge is up: {named}"),
-            format!(
-                "ip link set {} up, or look at what is at its other end",
-                deaf.join(" up; ip link set ")
-            ),
-        )
-    })
 }
 
 impl EdgeDaemon<'_> {
@@ -78,21 +63,5 @@ impl EdgeDaemon<'_> {
             }
         }
         self.host.torn = failed.map(|error| format!("a program is gone: {error}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_edge_that_no_client_reaches_says_so() {
-        let [one, two] = ["ec", "ed"].map(str::to_owned);
-        let both = [one.clone(), two.clone()];
-        assert_eq!(unreached(&both, &[]), None);
-        assert_eq!(unreached(&both, std::slice::from_ref(&two)), None, "they come by the other");
-        let (reason, remedy) = unreached(&both, &both).expect("nobody comes");
-        assert_eq!(reason, "no clients' interface of the edge is up: ec, ed");
-        assert!(remedy.starts_with("ip link set ec up; ip link set ed up"), "{remedy}");
     }
 }

@@ -10,9 +10,12 @@ use crate::channel::{Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
+use crate::daemon::clients::{deaf, unreached};
+use crate::daemon::intact::{Intact, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::trace;
 use crate::poll::{Interest, Poll, Signals};
+use crate::status::State;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Redirect, RedirectConfig};
@@ -35,6 +38,7 @@ pub(super) struct SpreadEdge<'a> {
     pub wire: Wire<'a>,
     pub listener: Listener,
     pub kept: Kept,
+    pub intact: Intact,
 }
 
 /// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
@@ -81,14 +85,17 @@ impl<'a> SpreadEdge<'a> {
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
-        Ok(Self { config, machine, wire, listener, kept: Kept::default() })
+        let intact = Intact::open(Instant::now()).context("a netlink socket")?;
+        Ok(Self { config, machine, wire, listener, kept: Kept::default(), intact })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
         loop {
             let watch = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let syns = self.wire.syns.as_ref().and_then(Syns::deadline);
-            let deadline = [self.listener.deadline(), watch, syns].into_iter().flatten().min();
+            let look = Some(self.intact.deadline());
+            let deadline = [self.listener.deadline(), watch, syns, look];
+            let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             for &token in ready.iter().filter(|&&token| token >= HOSTS) {
@@ -96,6 +103,7 @@ impl<'a> SpreadEdge<'a> {
             }
             self.accept(now);
             self.turn(now, ready.contains(&SYNS))?;
+            self.look(now);
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(request));
                 self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
@@ -126,6 +134,22 @@ impl<'a> SpreadEdge<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Attaches the redirector again where somebody has removed it, and looks whether host servers
+    /// and clients can still come.
+    fn look(&mut self, now: Instant) {
+        if !self.intact.is_due(now) {
+            return;
+        }
+        let edge = &self.config.edge;
+        let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
+        let unreached = unreached("clients'", &edge.clients, &deaf(&edge.clients));
+        let trouble = unreached
+            .map(|(reason, remedy)| Trouble { state: State::Waiting, reason, remedy })
+            .or(torn)
+            .or_else(|| lost_address("edge.listen", edge.listen.ip(), None));
+        self.intact.found(trouble, &mut self.wire.events);
     }
 
     /// Accepts host servers whose handshake is complete. The configuration says which services

@@ -5,19 +5,21 @@ use super::edge::outers;
 use super::prober::Prober;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
+use crate::check::link_trouble;
 use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
+use crate::daemon::intact::{Intact, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::shown;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Peer, Role, Status};
+use crate::status::{Peer, Role, State, Status};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{BindWatch, HostEnd, HostEndConfig, Watched};
-use holdfast_linux::link::Link;
+use holdfast_linux::link::{Link, carries};
 use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::route;
 use holdfast_member::host_server::{Answer, EdgeWords, HostServer, ListenerHost, Setup, Waiting};
@@ -25,7 +27,7 @@ use holdfast_member::spread::Service;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 const EDGE: u64 = 0;
@@ -40,6 +42,7 @@ struct HostDaemon<'a> {
     wire: Wire,
     poll: Poll,
     kept: Kept,
+    intact: Intact,
 }
 
 /// What the machine acts upon.
@@ -72,7 +75,8 @@ pub(super) fn run(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
 
 impl<'a> HostDaemon<'a> {
     fn start(config: &'a SpreadConfig, me: &'a SpreadHost) -> Result<Self> {
-        take_addresses(config, me)?;
+        keep_neighbours_unaware(me)?;
+        take_addresses(config)?;
         let bpf = HostEnd::attach(&end_config(config, me)?)?;
         let identity = Identity {
             key: config.key()?.channel_key(),
@@ -98,7 +102,9 @@ impl<'a> HostDaemon<'a> {
             events,
         };
         let machine = HostServer::new(setup(config, me), clock.now());
-        Ok(Self { config, me, machine, wire, poll: Poll::new()?, kept: Kept::default() })
+        let intact = Intact::open(Instant::now()).context("a netlink socket")?;
+        let (poll, kept) = (Poll::new()?, Kept::default());
+        Ok(Self { config, me, machine, wire, poll, kept, intact })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -107,8 +113,9 @@ impl<'a> HostDaemon<'a> {
         }
         loop {
             let due = self.wire.clock.instant(self.machine.next_deadline());
-            let deadline = self.wire.link.deadline().map_or(due, |at| at.min(due));
-            let ready: Vec<u64> = self.poll.wait(Some(deadline))?.iter().map(|r| r.token).collect();
+            let deadlines = [self.wire.link.deadline(), Some(due), Some(self.intact.deadline())];
+            let deadline = deadlines.into_iter().flatten().min();
+            let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             if ready.contains(&EDGE) || self.wire.link.deadline().is_some_and(|at| at <= now) {
                 self.hear(now);
@@ -119,6 +126,7 @@ impl<'a> HostDaemon<'a> {
             self.machine.handle_timeout(self.wire.clock.nanos(now), &mut self.wire);
             let event = self.wire.link.flush(now, &self.poll);
             self.follow(&event);
+            self.look(now);
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(request));
                 self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
@@ -130,6 +138,26 @@ impl<'a> HostDaemon<'a> {
                 return Ok(());
             }
         }
+    }
+
+    /// Puts back programs and service addresses that somebody has removed, and looks whether
+    /// packets still come.
+    fn look(&mut self, now: Instant) {
+        if !self.intact.is_due(now) {
+            return;
+        }
+        let (me, events) = (self.me, &mut self.wire.events);
+        let mended = HostEnd::mend(&me.interface, &self.config.pin_dir(&me.name));
+        let torn = note_mended(mended, events);
+        let link = link_trouble(&me.interface, carries(&me.interface).ok());
+        let key = |ip: &IpAddr| if ip.is_ipv4() { "tunnel" } else { "tunnel6" };
+        let lost = |ip: IpAddr| lost_address(key(&ip), ip, Some(&me.interface));
+        let trouble = link
+            .map(|(reason, remedy)| Trouble { state: State::Waiting, reason, remedy })
+            .or(torn)
+            .or(mend_addresses(self.config, events))
+            .or_else(|| me.tunnels().into_iter().find_map(lost));
+        self.intact.found(trouble, events);
     }
 
     fn hear(&mut self, now: Instant) {
@@ -170,6 +198,7 @@ impl<'a> HostDaemon<'a> {
         status.peers = vec![Peer { name: "edge".into(), connected, note: note.into() }];
         (status.state, status.reason, status.remedy) = shown(self.machine.shown(connected));
         self.kept.show(&mut status);
+        self.intact.show(&mut status);
         status
     }
 }
@@ -223,21 +252,50 @@ fn setup(config: &SpreadConfig, me: &SpreadHost) -> Setup {
     }
 }
 
-/// Adds the service addresses to the loopback interface: packets to them are for this host, and
-/// neighbours do not learn of it (otherwise two host servers would claim the same address).
-fn take_addresses(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
-    let lo = Link::by_name("lo")?;
-    let mut socket = AddressSocket::open()?;
+/// Neighbours must not learn from this host who has the service addresses: otherwise two host
+/// servers would claim the same one.
+fn keep_neighbours_unaware(me: &SpreadHost) -> Result<()> {
     for interface in ["all", &me.interface] {
         for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
             let path = format!("/proc/sys/net/ipv4/conf/{interface}/{name}");
             std::fs::write(&path, value).with_context(|| format!("cannot write {path}"))?;
         }
     }
-    for address in &config.group.addresses {
-        socket.add(lo.index, &mapped(*address))?;
-    }
     Ok(())
+}
+
+/// Adds the service addresses to the loopback interface: packets to them are for this host.
+/// Returns those that were not there.
+fn take_addresses(config: &SpreadConfig) -> Result<Vec<IpAddr>> {
+    let lo = Link::by_name("lo")?;
+    let mut socket = AddressSocket::open()?;
+    let mut taken = Vec::new();
+    for address in &config.group.addresses {
+        if socket.restore(lo.index, &mapped(*address))? {
+            taken.push(*address);
+        }
+    }
+    Ok(taken)
+}
+
+/// Adds service addresses again that somebody has removed; returns why that fails.
+fn mend_addresses(config: &SpreadConfig, events: &mut Events) -> Option<Trouble> {
+    match take_addresses(config) {
+        Ok(taken) => {
+            for ip in taken {
+                events.add("mended", format!("address {ip} of lo had been removed"));
+            }
+            None
+        }
+        Err(error) => {
+            let reason = format!("a service address is gone: {error:#}");
+            Some(Trouble::new(
+                State::Unprotected,
+                reason,
+                "look at `lo`; then start this daemon again",
+            ))
+        }
+    }
 }
 
 /// Watches for binds to the addresses or services that this host server may announce.

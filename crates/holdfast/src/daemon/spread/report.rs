@@ -56,6 +56,7 @@ impl SpreadEdge<'_> {
         status.role = Role::Edge;
         (status.state, status.reason, status.remedy) = shown(self.machine.shown());
         self.kept.show(&mut status);
+        self.intact.show(&mut status);
         status.connections = self.wire.bpf.flows().count() as u64;
         status.peers = self
             .machine

@@ -5,6 +5,7 @@ use crate::config::transit::{Side, StringEnd, TransitConfig};
 use crate::daemon::proven::DATAGRAM_BYTES;
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
+use holdfast_linux::link::Link;
 use holdfast_member::transit::TransitMachine;
 use holdfast_member::transit::beat::{Beats, Reject};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -26,6 +27,8 @@ pub(super) struct Rejected {
 
 struct Line {
     socket: UdpSocket,
+    /// The interface that the socket is bound to.
+    ifindex: u32,
     peer: SocketAddr,
 }
 
@@ -41,13 +44,9 @@ impl Lines {
     pub(super) fn open(config: &TransitConfig, side: Side, key: [u8; 32]) -> Result<Self> {
         let line = |string: &crate::config::transit::TransitString| -> Result<Line> {
             let end = string.end(side);
-            let socket = socket(end).with_context(|| {
-                format!(
-                    "cannot send heartbeats from {} through {}: the address must be this host's",
-                    end.address, end.interface
-                )
-            })?;
-            Ok(Line { socket, peer: string.end(side.other()).address })
+            let ifindex = Link::by_name(&end.interface)?.index;
+            let peer = string.end(side.other()).address;
+            Ok(Line { socket: open(end)?, ifindex, peer })
         };
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
@@ -62,6 +61,27 @@ impl Lines {
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
         self.lines.iter().map(|line| &line.socket)
+    }
+
+    /// Whether the string's heartbeats go through the interface with this number.
+    pub(super) fn is_at(&self, string: usize, ifindex: u32) -> bool {
+        self.lines[string].ifindex == ifindex
+    }
+
+    /// Sends and receives through the string's interface that was made anew: what is bound to the
+    /// old one hears nothing any more. Returns the new socket.
+    ///
+    /// # Errors
+    /// When the interface has not its address yet; try again then.
+    pub(super) fn follow(
+        &mut self,
+        string: usize,
+        end: &StringEnd,
+        ifindex: u32,
+    ) -> Result<&UdpSocket> {
+        let line = &mut self.lines[string];
+        (line.socket, line.ifindex) = (open(end)?, ifindex);
+        Ok(&line.socket)
     }
 
     pub(super) fn rejected(&self) -> Rejected {
@@ -100,6 +120,15 @@ impl Lines {
             }
         }
     }
+}
+
+fn open(end: &StringEnd) -> Result<UdpSocket> {
+    socket(end).with_context(|| {
+        format!(
+            "cannot send heartbeats from {} through {}: the address must be this host's",
+            end.address, end.interface
+        )
+    })
 }
 
 /// A socket that sends and receives only through this string's interface.

@@ -15,6 +15,7 @@ impl TransitDaemon<'_> {
         status.epoch = u64::from(self.machine.epoch());
         (status.state, status.reason, status.remedy) = shown(self.machine.shown());
         self.kept.show(&mut status);
+        self.intact.show(&mut status);
         status.connections = self.wire.flow_counts().iter().sum();
         status.peers =
             (0..self.wire.config.strings.len()).map(|string| self.peer(string)).collect();

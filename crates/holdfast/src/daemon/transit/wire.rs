@@ -54,12 +54,13 @@ pub(super) fn left(bpf: &Transit) -> Result<Left> {
 
 /// How resent packets leave by each string: by the routes through its interface.
 pub(super) fn exits(config: &TransitConfig, side: Side) -> Result<Vec<Rc<Exit>>> {
-    let exit = |string: &crate::config::transit::TransitString| {
-        let interface = &string.end(side).interface;
-        let ifindex = Link::by_name(interface)?.index;
-        Ok(Rc::new(Exit::Routed { raw: RawSender::open_on(interface)?, ifindex }))
-    };
-    config.strings.iter().map(exit).collect()
+    config.strings.iter().map(|string| exit(&string.end(side).interface)).collect()
+}
+
+/// How resent packets leave by the string at this interface.
+pub(super) fn exit(interface: &str) -> Result<Rc<Exit>> {
+    let ifindex = Link::by_name(interface)?.index;
+    Ok(Rc::new(Exit::Routed { raw: RawSender::open_on(interface)?, ifindex }))
 }
 
 impl Wire<'_> {
