@@ -307,6 +307,9 @@ fn timer(clock: u32, ticks: u64, left_ns: u64, interval_ns: u64) -> io::Result<O
     };
     let value = libc::itimerspec { it_interval: time(interval_ns), it_value: time(left_ns) };
     // SAFETY: the kernel only reads `value` and `ticks`.
+    // Reading a periodic timer begins its next period, but only if it has expired itself, which
+    // this one has not: its period begins now.
+    let left_ns = if ticks > 0 && left_ns == 0 { interval_ns } else { left_ns };
     unsafe {
         checked(libc::timerfd_settime(fd.as_raw_fd(), 0, &raw const value, std::ptr::null_mut()))?;
         if ticks > 0 {
@@ -418,4 +421,42 @@ fn finish_pair(end: BorrowedFd<'_>, shut: u8, flags: u32) -> io::Result<()> {
         libc::fcntl(end.as_raw_fd(), libc::F_SETFL, flags as c_int);
         how.map_or(Ok(()), |how| checked(libc::shutdown(end.as_raw_fd(), how)).map(drop))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_periodic_timer_that_had_expired_unread_ticks_on() {
+        let period = 2_000_000;
+        let clock = libc::CLOCK_MONOTONIC as u32;
+        let mut timer = File::from(timer(clock, 3, 0, period).expect("a timer"));
+        let mut ticks = || {
+            let mut ready =
+                libc::pollfd { fd: timer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, which the kernel writes to.
+            assert_eq!(unsafe { libc::poll(&raw mut ready, 1, 10_000) }, 1, "it ticks");
+            let mut word = [0; 8];
+            timer.read_exact(&mut word).expect("a number");
+            u64::from_ne_bytes(word)
+        };
+        assert!(ticks() >= 3, "those of before");
+        assert!(ticks() >= 1, "those that follow");
+    }
+
+    #[test]
+    fn a_timer_that_has_expired_for_good_stays_so() {
+        let timer = timer(libc::CLOCK_MONOTONIC as u32, 1, 0, 0).expect("a timer");
+        let mut left = libc::itimerspec { it_interval: ZERO, it_value: ZERO };
+        // SAFETY: the kernel writes one `itimerspec`.
+        unsafe { libc::timerfd_gettime(timer.as_raw_fd(), &raw mut left) };
+        assert_eq!((left.it_value.tv_sec, left.it_value.tv_nsec), (0, 0));
+        let mut word = [0; 8];
+        File::from(timer).read_exact(&mut word).expect("its tick");
+        assert_eq!(u64::from_ne_bytes(word), 1);
+    }
+
+    const ZERO: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 }
