@@ -10,6 +10,7 @@ mod files;
 mod layout;
 mod locks;
 mod mapped;
+mod program;
 mod remote;
 mod shared;
 mod sockets;
@@ -189,6 +190,7 @@ pub fn restore(
     ipc.remove(&description)?;
     drop(ipc);
     fill(&mut image, &stubs.pids, &mut made)?;
+    program::start(&mut family.0, &description)?;
     made.finish(&description)?;
     made.signal(&description, &stubs.pids)?;
     for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {

@@ -154,9 +154,8 @@ struct Plan<'a> {
 struct StubPlan<'a> {
     pid: libc::pid_t,
     parent: usize,
-    /// For each move, our number and the server's, and whether it closes on
-    /// exec.
-    moves: Vec<(RawFd, RawFd, bool)>,
+    /// For each move, our number and the server's.
+    moves: Vec<(RawFd, RawFd)>,
     /// For each move, the number that its file has now.
     at: Vec<i32>,
     watches: &'a [Watch],
@@ -250,12 +249,12 @@ fn wait(root: &Root, stubs: usize) -> Result<()> {
 
 impl<'a> StubPlan<'a> {
     fn new(member: &'a Member, made: &Made) -> Self {
-        let moves: Vec<(RawFd, RawFd, bool)> = member
+        let moves: Vec<(RawFd, RawFd)> = member
             .descriptors
             .iter()
-            .filter_map(|d| Some((made.raw(d.file)?, d.number as RawFd, d.close_on_exec)))
+            .filter_map(|d| Some((made.raw(d.file)?, d.number as RawFd)))
             .collect();
-        let end = moves.iter().map(|(ours, theirs, _)| ours.max(theirs) + 1).max().unwrap_or(0);
+        let end = moves.iter().map(|(ours, theirs)| ours.max(theirs) + 1).max().unwrap_or(0);
         Self {
             pid: member.process.pid as libc::pid_t,
             parent: member.parent as usize,
@@ -417,25 +416,24 @@ impl<'a> Plan<'a> {
 }
 
 impl StubPlan<'_> {
-    /// Moves every file to its number; one that stands in the way moves first.
+    /// Moves every file to its number; one that stands in the way moves first. All stay open
+    /// when the stub starts its program.
     fn place_descriptors(&mut self) -> std::result::Result<(), c_int> {
         // SAFETY: plain numbers; the lists are this process's own copies.
         unsafe {
             // Descriptors that share a file are made distinct: every move has its own.
             for index in 0..self.moves.len() {
-                let (ours, theirs, on_exec) = self.moves[index];
+                let (ours, theirs) = self.moves[index];
                 let own = libc::fcntl(ours, libc::F_DUPFD, 0);
                 if own < 0 {
                     return Err(last_error());
                 }
-                self.moves[index] = (own, theirs, on_exec);
+                self.moves[index] = (own, theirs);
                 self.note(own, index as i32);
             }
             for index in 0..self.moves.len() {
-                let (own, theirs, on_exec) = self.moves[index];
-                let flags = if on_exec { libc::O_CLOEXEC } else { 0 };
+                let (own, theirs) = self.moves[index];
                 if own == theirs {
-                    libc::fcntl(own, libc::F_SETFD, libc::c_int::from(on_exec));
                     continue;
                 }
                 let other = self.at.get(theirs as usize).copied().unwrap_or(-1);
@@ -447,7 +445,7 @@ impl StubPlan<'_> {
                     self.moves[other as usize].0 = moved;
                     self.note(moved, other);
                 }
-                if libc::dup3(own, theirs, flags) < 0 {
+                if libc::dup2(own, theirs) < 0 {
                     return Err(last_error());
                 }
                 self.note(own, -1);
@@ -455,7 +453,7 @@ impl StubPlan<'_> {
                 libc::close(own);
             }
             let mut next = 0;
-            for (_, theirs, _) in &self.moves {
+            for (_, theirs) in &self.moves {
                 if *theirs > next {
                     libc::syscall(libc::SYS_close_range, next, theirs - 1, 0);
                 }
