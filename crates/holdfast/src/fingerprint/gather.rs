@@ -1,8 +1,9 @@
 //! Where the parts of this host's fingerprint come from.
 
 use super::{FingerprintError, Hasher, Kind, Part, libraries};
-use crate::config::{Config, Server};
+use crate::config::{Config, Mode, Server};
 use holdfast_linux::limits;
+use holdfast_linux::snapshot::restore::own_vdso;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -49,6 +50,9 @@ const PREFIXES_OF_THE_SESSION: [&str; 4] = ["HOLDFAST_", "SSH_", "SUDO_", "XDG_"
 /// Variable set by the daemon: the shim, which is compared as a library.
 const PRELOAD: &str = "LD_PRELOAD";
 
+/// The code that the kernel gives each process, which is in a server's image.
+const KERNELS: &str = "linux-vdso.so.1 of the kernel";
+
 /// Endings of names that a server writes to and does not read.
 const WRITTEN: [&str; 2] = ["log", "pid"];
 
@@ -75,6 +79,11 @@ pub(super) fn parts(
     }
     for (name, value) in &environment {
         parts.push(hasher.part(Kind::Variable, &name.to_string_lossy(), value.as_bytes()));
+    }
+    if config.group.mode == Mode::Cold {
+        // A takeover is too late to learn that this host's kernel cannot have the image.
+        let code = own_vdso().unwrap_or_default();
+        parts.push(hasher.part(Kind::Library, KERNELS, &code));
     }
     for setting in settings(config).into_iter().chain(places(config, shim)) {
         parts.push(hasher.part(Kind::Setting, &setting, b""));

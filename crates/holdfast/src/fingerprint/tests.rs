@@ -1,6 +1,6 @@
 use super::gather::{cpu_features, environment, named_files};
 use super::*;
-use crate::config::Server;
+use crate::config::{Mode, Server};
 use holdfast_wire::buffering::Buffering;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,6 +53,19 @@ fn between(a: &Fingerprint, b: &Fingerprint) -> Option<Difference> {
 
 fn server(command: &[&str]) -> Server {
     config(command).server.clone()
+}
+
+#[test]
+fn kernels_are_compared_where_a_takeover_builds_the_server_of_an_image() {
+    let mut config = config(&["/bin/sh", "-c", "true"]);
+    let is_kernels = |part: &Part| part.name.contains("of the kernel");
+    assert!(!gathered(&config).parts.iter().any(is_kernels));
+    config.group.mode = Mode::Cold;
+    let (here, mut there) = (gathered(&config), gathered(&config));
+    assert_eq!(between(&here, &there), None);
+    there.parts.iter_mut().filter(|part| is_kernels(part)).for_each(|part| part.hash ^= 1);
+    let found = between(&here, &there).unwrap();
+    assert_eq!(found.what, "library linux-vdso.so.1 of the kernel");
 }
 
 #[test]

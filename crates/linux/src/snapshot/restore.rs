@@ -18,6 +18,7 @@ mod state;
 mod stub;
 mod timers;
 
+pub use layout::own_vdso;
 pub use sockets::{bind, bound, placeholder};
 
 use super::error::{Doing, Result, SnapshotError, refuse};
@@ -181,6 +182,7 @@ pub fn restore(
     let place = layout::free_place(&description)?;
     let ipc = Ipc::of(&description)?;
     let (mut made, mapped) = files_of(&description, loading, surroundings)?;
+    layout::same_kernel(&description)?;
     let stubs = stub::start(&description, &made, place, loading.dies_with_parent)?;
     let mut family = Family::seize(&stubs.pids, place)?;
     state::groups(&mut family.0, &description.members)?;

@@ -66,6 +66,50 @@ pub(super) fn map(stub: &mut Remote, member: &Member, made: &Made, mapped: &Mapp
     Ok(())
 }
 
+/// Refuses an image of a server that ran on another kernel: it has the vDSO of that one in its
+/// memory, and libc knows its functions by their addresses. Changes nothing.
+pub(super) fn same_kernel(description: &Description) -> Result<()> {
+    let kernels = kernels(std::process::id())?;
+    let ours = own_vdso()?;
+    for member in &description.members {
+        let sizes = |of: &[Mapping]| of.iter().map(|it| it.end - it.start).collect::<Vec<_>>();
+        let theirs: Vec<u64> = wanted(member).map(|area| area.end - area.start).collect();
+        let is_same = member.process.vdso == ours && theirs == sizes(&kernels);
+        if !theirs.is_empty() && !is_same {
+            return refuse("this host's kernel is another one (its vDSO differs)");
+        }
+    }
+    Ok(())
+}
+
+/// The image's areas that are the kernel's.
+fn wanted(member: &Member) -> impl Iterator<Item = &Area> {
+    let is_kernels = |area: &&Area| matches!(area.backing, Backing::Vdso | Backing::Vvar);
+    member.areas.iter().filter(is_kernels)
+}
+
+/// The code that this kernel gives every process (its vDSO): an image is only of use where it is
+/// the same.
+///
+/// # Errors
+/// If this process's memory cannot be listed or read.
+pub fn own_vdso() -> Result<Vec<u8>> {
+    let pid = std::process::id();
+    let kernels = kernels(pid)?;
+    let Some(vdso) = kernels.iter().find(|mapping| mapping.name == b"[vdso]") else {
+        return Ok(Vec::new());
+    };
+    let mut bytes = vec![0; (vdso.end - vdso.start) as usize];
+    process::read_memory(pid, vdso.start, &mut bytes).doing("reading the vDSO")?;
+    Ok(bytes)
+}
+
+fn kernels(pid: u32) -> Result<Vec<Mapping>> {
+    let mut kernels = maps::read(pid)?;
+    kernels.retain(is_kernels);
+    Ok(kernels)
+}
+
 fn is_kernels(mapping: &Mapping) -> bool {
     mapping.name == b"[vdso]" || mapping.name.starts_with(b"[vvar")
 }
@@ -81,8 +125,7 @@ fn remap(stub: &mut Remote, mapping: &mut Mapping, to: u64) -> Result<()> {
 
 /// Moves the kernel's own areas out of the image's way.
 fn set_aside(stub: &mut Remote) -> Result<Vec<Mapping>> {
-    let mut kernels = maps::read(stub.pid)?;
-    kernels.retain(is_kernels);
+    let mut kernels = kernels(stub.pid)?;
     let mut to = stub.place + ASIDE;
     for mapping in &mut kernels {
         remap(stub, mapping, to)?;
@@ -91,36 +134,19 @@ fn set_aside(stub: &mut Remote) -> Result<Vec<Mapping>> {
     Ok(kernels)
 }
 
-/// Moves the kernel's areas to where the image has them, if they are the same;
-/// otherwise the image's vDSO becomes plain code that makes system calls.
+/// Moves the kernel's areas to where the image has them, which are the same ones
+/// ([`same_kernel`]); from a process that has none they are removed.
 fn put_back(stub: &mut Remote, member: &Member, kernels: &[Mapping]) -> Result<()> {
-    let wanted: Vec<&Area> = member
-        .areas
-        .iter()
-        .filter(|area| matches!(area.backing, Backing::Vdso | Backing::Vvar))
-        .collect();
-    let mut ours = Vec::new();
-    if let Some(vdso) = kernels.iter().find(|mapping| mapping.name == b"[vdso]") {
-        ours.resize((vdso.end - vdso.start) as usize, 0);
-        process::read_memory(stub.pid, vdso.start, &mut ours).doing("reading the vDSO")?;
-    }
-    let sizes = |area: &Area| area.end - area.start;
-    let same = ours == member.process.vdso
-        && kernels.iter().map(|m| m.end - m.start).eq(wanted.iter().map(|a| sizes(a)));
-    if same {
-        for (mapping, area) in kernels.iter().zip(wanted) {
-            remap(stub, &mut mapping.clone(), area.start)?;
+    if wanted(member).next().is_none() {
+        for mapping in kernels {
+            let arguments = [mapping.start, mapping.end - mapping.start];
+            stub.call("removing the vDSO", libc::SYS_munmap, &arguments)?;
         }
-        return Ok(());
     }
-    for mapping in kernels {
-        let arguments = [mapping.start, mapping.end - mapping.start];
-        stub.call("removing the vDSO", libc::SYS_munmap, &arguments)?;
+    for (mapping, area) in kernels.iter().zip(wanted(member)) {
+        remap(stub, &mut mapping.clone(), area.start)?;
     }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    refuse("this host's kernel is another one (its vDSO differs)")
+    Ok(())
 }
 
 /// Attaches a segment, and gives the area its protection: it is filled as a file.
