@@ -3,7 +3,7 @@
 
 use crate::base::actions::ActionCell;
 use crate::base::{alarm, real, state, sys, token};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Number of the highest signal, plus 1.
 pub const SIGNALS: usize = 65;
@@ -11,10 +11,30 @@ pub const SIGNALS: usize = 65;
 /// Whether signals have come whose handlers have not run yet.
 pub static ANY: AtomicBool = AtomicBool::new(false);
 
+/// Signals whose handlers the process's first thread runs, by [`bit`].
+pub static PENDING: AtomicU64 = AtomicU64::new(0);
+/// Those that came to another thread while the first one blocked them: another one runs theirs.
+pub static ASIDE: AtomicU64 = AtomicU64::new(0);
+
 /// What the process's first thread blocks, as far as it has said so.
 pub static BLOCKED: AtomicU64 = AtomicU64::new(0);
 
 static WANTED: [ActionCell; SIGNALS] = [const { ActionCell::new() }; SIGNALS];
+
+/// Its place in a set of signals.
+pub const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Forgets a signal that had come before the server was copied: the log has told what the original
+/// did with it. The end of a child is kept: the replica's own children end when they like, and
+/// servers know that one signal may stand for several ends, or for none.
+pub fn has_been_told(signal: i32) {
+    if signal != libc::SIGCHLD {
+        PENDING.fetch_and(!bit(signal), SeqCst);
+        ASIDE.fetch_and(!bit(signal), SeqCst);
+    }
+}
 
 /// The server's action for `signal`, if it has ever set one.
 pub fn wanted(signal: i32) -> Option<libc::sigaction> {
@@ -61,7 +81,7 @@ fn blocked_by(signal: i32, action: &libc::sigaction) -> u64 {
     // SAFETY: the kernel knows the first word of a signal set only.
     let mut mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
     if action.sa_flags & libc::SA_NODEFER == 0 {
-        mask |= 1 << (signal - 1);
+        mask |= bit(signal);
     }
     alarm::unblockable(&mut mask);
     mask

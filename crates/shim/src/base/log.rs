@@ -377,6 +377,7 @@ pub fn take_any() -> Option<Taken> {
                     if state::is_family() {
                         processes::handled(signal);
                     }
+                    handlers::has_been_told(signal);
                     taken.done();
                     handlers::run(signal);
                 }

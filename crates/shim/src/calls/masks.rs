@@ -139,7 +139,7 @@ pub unsafe extern "C" fn sigwait(set: *const u64, signal: *mut i32) -> i32 {
     if mode() == Mode::Record {
         about_to_wait();
     }
-    let wait = || simple(Call::sigwait, -1, false, raw);
+    let wait = || told(|| simple(Call::sigwait, -1, false, raw));
     let mut r = wait();
     while r == -(libc::EINTR as isize) {
         r = wait();
@@ -166,7 +166,24 @@ pub unsafe extern "C" fn sigtimedwait(
     // SAFETY: the server's own call, with its own arguments.
     let raw =
         || token::apart(|| unsafe { syscall!(SYS_rt_sigtimedwait, set, info, time, SET_BYTES) });
-    libc_result(with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw)) as i32
+    libc_result(told(|| with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw))) as i32
+}
+
+/// A wait whose outcome is a signal. If the log has told it, and the signal had come before the
+/// server was copied, the kernel still keeps it here, and the next wait behind the log would get
+/// it once more.
+fn told(wait: impl FnOnce() -> isize) -> isize {
+    let from_log = mode() == Mode::Replay;
+    let signal = wait();
+    if from_log && mode() == Mode::Replay && signal > 0 {
+        handlers::has_been_told(signal as i32);
+        if signal as i32 != libc::SIGCHLD {
+            let (set, now, none) = (handlers::bit(signal as i32), [0u64; 2], 0usize);
+            // SAFETY: memory of ours, of the sizes that are said.
+            unsafe { syscall!(SYS_rt_sigtimedwait, &raw const set, none, now.as_ptr(), SET_BYTES) };
+        }
+    }
+    signal
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

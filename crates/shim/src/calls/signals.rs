@@ -1,6 +1,7 @@
 //! Signals: the shim's handler only marks them; the server's handler runs at the next logged call,
 //! a place that both members can name.
 
+use crate::base::handlers::{ASIDE, PENDING, bit};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, MAIN_AWAY, Mode, mode};
 use crate::base::{alarm, handlers, leash, real, sys};
@@ -19,10 +20,6 @@ const SYNCHRONOUS: [i32; 7] = [
     libc::SIGSYS,
 ];
 
-/// Signals whose handlers the process's first thread runs.
-static PENDING: AtomicU64 = AtomicU64::new(0);
-/// Those that came to another thread while the first one blocked them: another one runs theirs.
-static ASIDE: AtomicU64 = AtomicU64::new(0);
 /// Whether another thread runs a handler in place of the first one, which is away.
 static IN_PLACE: AtomicBool = AtomicBool::new(false);
 
@@ -40,10 +37,6 @@ extern "C" fn mark(signal: i32, _: *mut libc::siginfo_t, _: *mut u8) {
     let marked = if is_theirs { &ASIDE } else { &PENDING };
     marked.fetch_or(bit(signal), SeqCst);
     handlers::ANY.store(true, SeqCst);
-}
-
-fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
 }
 
 fn each(signals: u64) -> impl Iterator<Item = i32> {

@@ -6,7 +6,7 @@ use super::super::seize::ptrace;
 use super::super::thread::NT_X86_XSTATE;
 use super::remote::{PLACE_USED, Remote, set_registers, stopped};
 use crate::sockopt::checked;
-use holdfast_wire::snapshot::{FileKind, Ids, Member, OpenFile, Process, Thread};
+use holdfast_wire::snapshot::{Action, FileKind, Ids, Member, OpenFile, Process, Thread};
 use libc::{c_int, c_uint, c_void, user_regs_struct};
 use std::io;
 
@@ -124,7 +124,8 @@ pub(super) fn number_on(stub: &mut Remote, last: u32) -> Result<()> {
 fn actions(stub: &mut Remote, process: &Process) -> Result<()> {
     for (signal, action) in (1u64..).zip(&process.actions) {
         let fixed = [libc::SIGKILL as u64, libc::SIGSTOP as u64].contains(&signal);
-        if !fixed && action.handler != 0 {
+        // The default, too, may have flags that matter (SA_NOCLDWAIT).
+        if !fixed && *action != Action::default() {
             let words = [action.handler, action.flags, action.restorer, action.mask];
             let at = stub.numbers(&words)?;
             let what = format!("the action of signal {signal}");
