@@ -7,13 +7,68 @@ use holdfast_linux::snapshot::Preparation;
 use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::restore::{Loading, restore};
 use holdfast_wire::snapshot::{Holds, Limits, Reader, Writer};
-use snapshot_world::{Elsewhere, KEY, Server, options};
+use snapshot_world::{Elsewhere, KEY, Server, ask, beside, image, options, revive, wait_for};
 use std::path::PathBuf;
+
+const SETTINGS: &str = r#"
+import ctypes, mmap, socket, struct
+libc = ctypes.CDLL(None)
+def action(number, new=None):
+    old, number, size = ctypes.create_string_buffer(32), ctypes.c_long(number), ctypes.c_long(8)
+    assert libc.syscall(ctypes.c_long(13), number, new, old, size) == 0
+    return struct.unpack("4Q", old.raw)[1]
+action(17, struct.pack("4Q", 0, 2, 0, 0))
+time = struct.pack("qq", 3, 500000)
+IP, V6, TCP, ALL = 0, 41, 6, socket.SOL_SOCKET
+number = lambda it: struct.pack("i", it)
+COMMON = [(ALL, 20, time), (ALL, 21, time), (ALL, 12, number(5)), (ALL, 36, number(7))]
+PAIR = COMMON + [(ALL, 16, number(1))]
+INET = COMMON + [(ALL, 25, b"lo\0"), (IP, 2, number(33)), (IP, 21, number(11)), (IP, 15, number(1)),
+    (IP, 19, number(1)), (TCP, 13, b"reno")]
+INET6 = [(V6, 16, number(44)), (V6, 73, number(9)), (V6, 75, number(1)), (V6, 78, number(1))]
+a, b = socket.socketpair()
+made = [(a, PAIR), (socket.socket(), INET), (socket.socket(socket.AF_INET6), INET6)]
+for it, options in made:
+    for level, name, value in options: it.setsockopt(level, name, value)
+def said():
+    got = [it.getsockopt(level, name, 16) for it, options in made for level, name, _ in options]
+    same = [b"".join(got).count(value) for value in (b"reno", b"lo", time, number(44))]
+    area = mmap.mmap(-1, 64 << 20)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    other = [b.getsockopt(ALL, name, 16) for name in (16, 20)]
+    return f"{same} {action(17)} {[it.hex() for it in got + other]} at {at:x}"
+listener = socket.create_server(("127.0.0.1", 7321))
+while True:
+    c, _ = listener.accept()
+    c.sendall(said().encode() + b"\n"); c.close()
+"#;
 
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("hf{name}{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
+}
+
+/// Addresses are not random here: what is mapped from the image on lies at the same ones. That
+/// holds for a copy of a copy, and with a stack that may be larger than a loader's.
+#[test]
+fn settings_go_over_and_new_memory_lies_where_it_would() {
+    let folder = scratch("settings");
+    let script = folder.join("settings.py");
+    std::fs::write(&script, SETTINGS).unwrap();
+    let python = format!("setarch -R /usr/bin/python3 {}", script.display());
+    let server = Server::start(&format!("prlimit --stack=1073741824 {python}"), "/dev/null");
+    wait_for("its listener", || server.listens(7321));
+    // The kernel tells of sockets in its own network namespace only.
+    let of = |pid| beside(pid, || image(pid));
+    let restored = revive(&of(server.pid())).unwrap();
+    let second = revive(&of(restored.pid())).unwrap();
+    let said = |pid| ask(pid, 7321, "", "\n");
+    let expected = said(server.pid());
+    assert!(expected.starts_with("[1, 1, 4, 1] 2 "), "{expected}");
+    assert_eq!(said(second.pid()), expected, "of the second generation");
+    assert_eq!(said(restored.pid()), expected);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// An image as another kernel would have made it: with another vDSO.

@@ -206,14 +206,25 @@ fn accept_replay(fd: i32, flags: i32, peer: &mut Peer) -> Option<isize> {
     Some(r)
 }
 
+/// Size of the largest value of [`INHERITED`], in bytes.
+const OPTION_BYTES: usize = 16;
+
 /// Options that a connection inherits from its listener: level, name, and size in bytes. On the
 /// primary the kernel copies them; on the replica the shim does.
-const INHERITED: [(i32, i32, usize); 11] = [
+const INHERITED: [(i32, i32, usize); 19] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO, OPTION_BYTES),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO, OPTION_BYTES),
+    (libc::SOL_SOCKET, libc::SO_MARK, 4),
     (libc::IPPROTO_IP, libc::IP_TOS, 4),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
+    (libc::IPPROTO_IP, libc::IP_TTL, 4),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 4),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION, OPTION_BYTES),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 4),
@@ -224,7 +235,7 @@ const INHERITED: [(i32, i32, usize); 11] = [
 
 fn inherit(listener: i32, made: isize) {
     let get = |fd: isize, (level, option, bytes): (i32, i32, usize)| {
-        let (mut value, mut len) = ([0u8; 8], bytes as u32);
+        let (mut value, mut len) = ([0u8; OPTION_BYTES], bytes as u32);
         let at = (value.as_mut_ptr(), &raw mut len);
         // SAFETY: memory of ours, of the sizes that are said.
         let r = unsafe { syscall!(SYS_getsockopt, fd, level, option, at.0, at.1) };

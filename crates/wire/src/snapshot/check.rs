@@ -3,8 +3,8 @@
 use super::{
     Area, Backing, Books, Description, Family, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX,
     Limits, Member, ObjectKind, PAGE, PROT_ALL, REGISTERS, RESOURCES, SEGMENTS_MAX, SIGINFO,
-    SIGNALS, STATE_RESERVED, Segment, State, StateEntry, StateKind, TIMERS_MAX, Thread, Timer,
-    UNREAD_MAX,
+    SIGNALS, STATE_RESERVED, Segment, SocketOption, State, StateEntry, StateKind, TIMERS_MAX,
+    Thread, Timer, UNREAD_MAX,
 };
 use crate::group::{PROCESSES_MAX, THREAD_NUMBERS};
 use crate::log::POSITION_MAX;
@@ -28,7 +28,7 @@ const AFFINITY_MAX: usize = 1024;
 const SOCKADDR_MAX: usize = 128;
 const SOCKET_OPTIONS_MAX: usize = 64;
 /// Largest socket option, in bytes.
-const OPTION_MAX: usize = 8;
+const OPTION_MAX: usize = 16;
 /// Most state folders of a group.
 pub const STATE_FOLDERS_MAX: usize = 16;
 const MODE_MAX: u32 = 0o777;
@@ -292,14 +292,13 @@ fn files(of: &Description, limits: &Limits) -> Checked {
             }
             FileKind::Socket(socket) => {
                 limit(socket.local.len(), SOCKADDR_MAX, "a socket's address")?;
-                limit(socket.options.len(), SOCKET_OPTIONS_MAX, "a socket's options")?;
-                let short = socket.options.iter().all(|it| it.value.len() <= OPTION_MAX);
-                rule(short, "a socket's option is too long")?;
+                options(&socket.options)?;
             }
-            FileKind::Pair { kind, shut, unread, .. } => {
+            FileKind::Pair { kind, shut, unread, options: set, .. } => {
                 rule(PAIRS.contains(kind) && *shut <= 3, "no pair of sockets is like that")?;
                 rule(*kind == SOCK_STREAM || *unread == 0, "messages have no content")?;
                 rule(*unread <= UNREAD_MAX, "a socket holds more than any")?;
+                options(set)?;
             }
             FileKind::Pipe { .. }
             | FileKind::Event { .. }
@@ -311,6 +310,12 @@ fn files(of: &Description, limits: &Limits) -> Checked {
         }
     }
     Ok(())
+}
+
+fn options(of: &[SocketOption]) -> Checked {
+    limit(of.len(), SOCKET_OPTIONS_MAX, "a socket's options")?;
+    let short = of.iter().all(|it| it.value.len() <= OPTION_MAX);
+    rule(short, "a socket's option is too long")
 }
 
 /// Checks that no pair has three ends, or ends of two kinds.

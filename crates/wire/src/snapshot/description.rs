@@ -341,6 +341,7 @@ pub enum FileKind {
         shut: u8,
         /// Bytes that it has received and not read.
         unread: u32,
+        options: Vec<SocketOption>,
     },
     /// A descriptor that the restoring side provides.
     Given,

@@ -62,6 +62,19 @@ fn object(name: &[u8], size: u64, kind: ObjectKind) -> Object {
     Object { name: name.to_vec(), size, seals: 0, is_external: false, kind }
 }
 
+fn end(pair: u32, kind: i32, shut: u8, unread: u32) -> FileKind {
+    let options = vec![SocketOption { level: 1, name: 20, value: vec![7; 16] }];
+    FileKind::Pair { pair, kind, shut, unread, options }
+}
+
+fn long_option() -> FileKind {
+    let mut end = end(1, 1, 0, 1);
+    if let FileKind::Pair { options, .. } = &mut end {
+        options[0].value.push(7);
+    }
+    end
+}
+
 fn small() -> Description {
     let area = |start, backing| {
         let advice = Advice::default();
@@ -69,7 +82,7 @@ fn small() -> Description {
     };
     let object = object(b"", PAGE, ObjectKind::Memory);
     let pipe = |writes| FileKind::Pipe { pipe: 0, writes, capacity: 65536 };
-    let pair = |shut, unread| FileKind::Pair { pair: 0, kind: 1, shut, unread };
+    let pair = |shut, unread| end(0, 1, shut, unread);
     let file = |kind| OpenFile { flags: 0, kind, signals: 7 };
     let descriptor = |number| Descriptor { number, close_on_exec: false, file: number };
     let lock =
@@ -266,10 +279,11 @@ fn a_description_that_makes_no_sense_is_refused() {
         |d| d.members[0].descriptors[1].file = 5,
         |d| d.members[0].watches[0].set = 1,
         |d| d.files.push(d.files[3].clone()),
-        |d| d.files[4].kind = FileKind::Pair { pair: 0, kind: 2, shut: 0, unread: 0 },
-        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 3, shut: 0, unread: 0 },
-        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 5, shut: 0, unread: 1 },
-        |d| d.files[4].kind = FileKind::Pair { pair: 1, kind: 1, shut: 4, unread: 1 },
+        |d| d.files[4].kind = end(0, 2, 0, 0),
+        |d| d.files[4].kind = end(1, 3, 0, 0),
+        |d| d.files[4].kind = end(1, 5, 0, 1),
+        |d| d.files[4].kind = end(1, 1, 4, 1),
+        |d| d.files[4].kind = long_option(),
         |d| d.members[0].process.timers.swap(0, 1),
         |d| d.members[0].process.timers[0].notify = 3,
         |d| d.members[0].locks[0].number = 5,

@@ -71,7 +71,8 @@ impl Pairs {
         let ends = (inode.min(peer), inode.max(peer));
         let pair = *self.numbers.entry(ends).or_insert(fresh);
         let unread = content.len() as u32;
-        Ok(Some((FileKind::Pair { pair, kind: socket.kind, shut: shut & 3, unread }, content)))
+        let (kind, options) = (socket.kind, socket.options.clone());
+        Ok(Some((FileKind::Pair { pair, kind, shut: shut & 3, unread, options }, content)))
     }
 
     /// Notes a socket that is in the image, whatever it is.

@@ -11,17 +11,44 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Options of a socket that are recorded and set again: level, name, bytes.
-pub(in super::super) const OPTIONS: [(c_int, c_int, usize); 18] = [
+const IPV6_MINHOPCOUNT: c_int = 73;
+const IPV6_TRANSPARENT: c_int = 75;
+const IPV6_FREEBIND: c_int = 78;
+
+/// An option of a socket: level, name, bytes.
+pub(in super::super) type Known = (c_int, c_int, usize);
+
+/// Options that let a socket have an address of somebody else's. A connection does without: it has
+/// its address, and a promotion sets what it needs itself.
+pub(in super::super) const OF_ADDRESSES: [Known; 4] = [
+    (libc::IPPROTO_IP, libc::IP_FREEBIND, 4),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 4),
+    (libc::IPPROTO_IPV6, IPV6_FREEBIND, 4),
+    (libc::IPPROTO_IPV6, IPV6_TRANSPARENT, 4),
+];
+
+/// Further options that are recorded and set again. The kernel derives the priority from the type
+/// of service, which therefore comes first.
+pub(in super::super) const OPTIONS: [Known; 29] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, 4),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT, 4),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4),
+    (libc::SOL_SOCKET, libc::SO_PASSCRED, 4),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO, 16),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
+    (libc::SOL_SOCKET, libc::SO_MARK, 4),
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 16),
     (libc::IPPROTO_IP, libc::IP_TOS, 4),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
+    (libc::IPPROTO_IP, libc::IP_TTL, 4),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 4),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 4),
+    (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, 4),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
     (libc::IPPROTO_TCP, libc::TCP_CORK, 4),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
@@ -31,7 +58,10 @@ pub(in super::super) const OPTIONS: [(c_int, c_int, usize); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 4),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, 4),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 4),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION, 16),
 ];
+/// Room for any option's value.
+const OPTION_BYTES: usize = 16;
 /// Largest `sockaddr`, in bytes.
 const ADDRESS_MAX: usize = 128;
 
@@ -50,13 +80,19 @@ pub(super) fn describe(fd: BorrowedFd<'_>) -> io::Result<Socket> {
     })
 }
 
-/// The values of [`OPTIONS`] that the socket has.
-fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
-    let option = |(level, name, bytes): (c_int, c_int, usize)| {
-        let value: [u8; 8] = sockopt::get(fd, level, name).ok()?;
-        Some(SocketOption { level, name, value: value[..bytes].to_vec() })
+/// The options that the socket has, with their values.
+pub(super) fn options(fd: BorrowedFd<'_>) -> Vec<SocketOption> {
+    let option = |known| {
+        let (level, name, _) = known;
+        Some(SocketOption { level, name, value: value(fd, known)? })
     };
-    OPTIONS.into_iter().filter_map(option).collect()
+    OPTIONS.into_iter().chain(OF_ADDRESSES).filter_map(option).collect()
+}
+
+/// What an option is set to; `None`: this kind of socket does not have it.
+pub(in super::super) fn value(fd: BorrowedFd<'_>, (level, name, bytes): Known) -> Option<Vec<u8>> {
+    let value: [u8; OPTION_BYTES] = sockopt::get(fd, level, name).ok()?;
+    Some(value[..bytes].to_vec())
 }
 
 /// A connection about which nothing is known; it may be closed at once.

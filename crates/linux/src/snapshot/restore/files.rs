@@ -1,10 +1,11 @@
 //! The image's open files, made here; the stubs inherit them.
 
+use super::super::describe::sockets::OPTIONS;
 use super::super::error::{Doing, Result};
 use super::super::names::{Mounts, again};
 use super::super::owner;
 use super::shared::Named;
-use super::{Surroundings, mapped, within};
+use super::{Surroundings, mapped, sockets, within};
 use crate::sockopt::{self, checked, checked_fd};
 use holdfast_wire::snapshot::{Description, FileKind, Object, ObjectKind, OpenFile, Watched};
 use libc::{c_int, c_long};
@@ -93,7 +94,8 @@ impl Made {
     /// Sets positions, flags and seals once all content is there.
     pub fn finish(&self, description: &Description) -> Result<()> {
         for (file, made) in description.files.iter().zip(&self.files) {
-            if let (FileKind::Pair { shut, .. }, Some(made)) = (&file.kind, made) {
+            if let (FileKind::Pair { shut, options, .. }, Some(made)) = (&file.kind, made) {
+                sockets::set_options(made.as_fd(), options, &OPTIONS);
                 finish_pair(made.as_fd(), *shut, file.flags).doing("a pair of sockets")?;
             }
             let (FileKind::Unlinked { position, .. }

@@ -1,11 +1,11 @@
 //! Sockets like those of an image: they come without connections.
 
-use super::super::describe::sockets::OPTIONS;
+use super::super::describe::sockets::{Known, OF_ADDRESSES, OPTIONS, value};
 use crate::sockopt::{checked, set, socket};
 use holdfast_wire::snapshot::{Socket, SocketOption};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -16,13 +16,22 @@ use std::path::Path;
 /// As socket(2).
 pub fn placeholder(of: &Socket) -> io::Result<OwnedFd> {
     let fd = socket(of.family, of.kind, of.protocol)?;
-    let own = |it: &&SocketOption| OPTIONS.contains(&(it.level, it.name, it.value.len()));
-    for option in of.options.iter().filter(own) {
-        // Some values that can be read cannot be set: most often 0 seconds of
-        // something.
-        let _ = set(fd.as_fd(), option.level, option.name, &option.value[..]);
+    set_options(fd.as_fd(), &of.options, &OPTIONS);
+    if !of.is_connected {
+        set_options(fd.as_fd(), &of.options, &OF_ADDRESSES);
     }
     Ok(fd)
+}
+
+/// Sets those of the image's options that are known here, and are not as they were set. Some that
+/// can be read cannot be set: most often to 0 seconds of something.
+pub(super) fn set_options(fd: BorrowedFd<'_>, options: &[SocketOption], known: &[Known]) {
+    for option in options {
+        let it = (option.level, option.name, option.value.len());
+        if known.contains(&it) && value(fd, it).as_ref() != Some(&option.value) {
+            let _ = set(fd, option.level, option.name, &option.value[..]);
+        }
+    }
 }
 
 /// A socket that is bound, and listens, as the image's was.
