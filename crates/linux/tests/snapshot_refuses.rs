@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// What a process has, with the words by which it is refused.
-const REFUSED: [(&str, &str); 30] = [
+const REFUSED: [(&str, &str); 35] = [
     ("alone", "its first thread has ended"),
     ("stopped", "it is stopped by a signal"),
     ("traced", "somebody else traces it"),
@@ -42,6 +42,11 @@ const REFUSED: [(&str, &str); 30] = [
     ("alarm", "it has set an alarm (alarm, setitimer)"),
     ("groups", "it is in more than 1024 groups"),
     ("itimer", "it has set an alarm (alarm, setitimer)"),
+    ("own-ids", "its threads differ: one has users, groups or capabilities of its own"),
+    ("own-folder", "its threads differ: one has a working folder of its own"),
+    ("own-umask", "its threads differ: one has a umask of its own"),
+    ("own-seccomp", "its threads differ: one has a filter of system calls (seccomp) of its own"),
+    ("own-bits", "its threads differ: one has secure bits of its own"),
 ];
 
 fn program() -> &'static Path {

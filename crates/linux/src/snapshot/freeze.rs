@@ -299,10 +299,15 @@ fn refuse_misplaced(description: &Description) -> Result<()> {
 
 /// The threads of one process.
 fn threads(pid: u32, stand: &Stand, insides: &[Inside]) -> Result<Vec<Thread>> {
+    let first = insides.iter().find(|inside| inside.tid == pid);
+    let secure_bits = first.map_or(0, |inside| inside.secure_bits);
     let thread = |still: &Still| {
         let inside = insides.iter().find(|inside| inside.tid == still.tid);
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let inside = inside.ok_or_else(missing).doing("a thread in the kernel's list")?;
+        if inside.secure_bits != secure_bits {
+            return refuse("its threads differ: one has secure bits of its own");
+        }
         thread::read(still, inside)
     };
     stand.threads().iter().filter(|still| still.pid == pid).map(thread).collect()

@@ -17,7 +17,14 @@ pub(in super::super) struct Status(String);
 
 impl Status {
     pub fn read(pid: u32) -> Result<Self> {
-        let path = format!("/proc/{pid}/status");
+        Self::at(format!("/proc/{pid}/status"))
+    }
+
+    fn of_thread(pid: u32, tid: u32) -> Result<Self> {
+        Self::at(format!("/proc/{pid}/task/{tid}/status"))
+    }
+
+    fn at(path: String) -> Result<Self> {
         // A name need not be text.
         let bytes = list(&path).doing(path)?;
         Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
@@ -110,6 +117,7 @@ pub(in super::super) fn lasting(
 ) {
     let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
+    threads(pid, status, refusals);
     say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
     say(refusals, status.number("VmLck") != 0, "it has locked memory (mlock)");
     say(refusals, status.number("HugetlbPages") != 0, "it has huge pages (hugetlbfs)");
@@ -135,6 +143,25 @@ pub(in super::super) fn lasting(
         let of = |pid| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).ok();
         let other = first != pid && of(pid) != of(first);
         say(refusals, other, &format!("its processes are in several {namespace} namespaces"));
+    }
+}
+
+/// Refuses threads that have of their own what an image has once for all of them.
+fn threads(pid: u32, first: &Status, refusals: &mut Refusals) {
+    let folder = |tid| fs::read_link(format!("/proc/{pid}/task/{tid}/cwd")).ok();
+    let first_folder = folder(pid);
+    for tid in crate::process::threads(pid).into_iter().flatten().filter(|tid| *tid != pid) {
+        // One that has ended meanwhile is in no image.
+        let Ok(status) = Status::of_thread(pid, tid) else { continue };
+        let own = |name| status.text(name) != first.text(name);
+        let mut say = |holds, what: &str| {
+            refusals.add_if(holds, &format!("its threads differ: one has {what} of its own"));
+        };
+        say(status.rights() != first.rights(), "users, groups or capabilities");
+        say(own("NoNewPrivs") || own("Seccomp"), "a filter of system calls (seccomp)");
+        say(own("Umask"), "a umask");
+        let there = folder(tid);
+        say(there.is_some() && there != first_folder, "a working folder");
     }
 }
 
