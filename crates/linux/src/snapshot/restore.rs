@@ -76,6 +76,11 @@ pub trait Surroundings {
     /// Nothing is restored then.
     fn memory(&mut self, object: &Object) -> io::Result<OwnedFd>;
 
+    /// Whether threads whose system calls are watched may not read the time stamp counter.
+    fn traps_tsc(&self) -> bool {
+        false
+    }
+
     /// Everything is in place and nothing runs yet: the last chance to change the memory of a
     /// process. Called for each.
     ///
@@ -177,14 +182,15 @@ pub fn restore(
 ) -> Result<Restored> {
     let mut image = Reader::begin(input, &loading.key, loading.limits)?;
     let description = image.description().clone();
+    layout::same_kernel(&description)?;
     surroundings.begin(&description)?;
     place_state(&mut image, &description, loading)?;
     let place = layout::free_place(&description)?;
     let ipc = Ipc::of(&description)?;
     let (mut made, mapped) = files_of(&description, loading, surroundings)?;
-    layout::same_kernel(&description)?;
     let stubs = stub::start(&description, &made, place, loading.dies_with_parent)?;
     let mut family = Family::seize(&stubs.pids, place)?;
+    program::start(&mut family.0, &description)?;
     state::groups(&mut family.0, &description.members)?;
     for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {
         layout::map(stub, member, &made, mapped)?;
@@ -192,7 +198,6 @@ pub fn restore(
     ipc.remove(&description)?;
     drop(ipc);
     fill(&mut image, &stubs.pids, &mut made)?;
-    program::start(&mut family.0, &description)?;
     made.finish(&description)?;
     made.signal(&description, &stubs.pids)?;
     for ((stub, member), mapped) in family.0.iter_mut().zip(&description.members).zip(&mapped) {
@@ -211,7 +216,7 @@ pub fn restore(
     let first_dies = loading.dies_with_parent && !stubs.root.is_keeper;
     let mut dies_by = if first_dies { libc::SIGKILL } else { 0 };
     for (stub, member) in family.0.iter_mut().zip(&description.members) {
-        state::finish(stub, member, std::mem::take(&mut dies_by))?;
+        state::finish(stub, member, std::mem::take(&mut dies_by), surroundings.traps_tsc())?;
     }
     drop(mapped);
     made.keep();

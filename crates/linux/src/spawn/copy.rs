@@ -9,7 +9,7 @@ use crate::snapshot::error::{Doing, refuse};
 use crate::snapshot::restore::{Loading, Stopped, Surroundings, bind, placeholder, restore};
 use crate::spawn::books;
 use holdfast_wire::quiet::{ShimState, shim_mode};
-use holdfast_wire::shm::{POOL_BYTES, RING_OFFSET, mode};
+use holdfast_wire::shm::{POOL_BYTES, RING_OFFSET, mode, option};
 use holdfast_wire::snapshot::{Books, Description, FileKind, Object, OpenFile, Socket};
 use std::fs::File;
 use std::io::{self, Read};
@@ -246,6 +246,10 @@ impl Surroundings for Place<'_> {
     fn memory(&mut self, _: &Object) -> io::Result<OwnedFd> {
         let memory = self.memory.as_ref().ok_or(io::ErrorKind::NotFound)?;
         memory.fd().try_clone_to_owned()
+    }
+
+    fn traps_tsc(&self) -> bool {
+        self.copying.settings.options & option::TRAP_TSC != 0
     }
 
     fn before_it_runs(&mut self, stopped: &Stopped) -> io::Result<()> {

@@ -307,11 +307,11 @@ fn timer(clock: u32, ticks: u64, left_ns: u64, interval_ns: u64) -> io::Result<O
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as c_long,
     };
-    let value = libc::itimerspec { it_interval: time(interval_ns), it_value: time(left_ns) };
-    // SAFETY: the kernel only reads `value` and `ticks`.
     // Reading a periodic timer begins its next period, but only if it has expired itself, which
     // this one has not: its period begins now.
     let left_ns = if ticks > 0 && left_ns == 0 { interval_ns } else { left_ns };
+    let value = libc::itimerspec { it_interval: time(interval_ns), it_value: time(left_ns) };
+    // SAFETY: the kernel only reads `value` and `ticks`.
     unsafe {
         checked(libc::timerfd_settime(fd.as_raw_fd(), 0, &raw const value, std::ptr::null_mut()))?;
         if ticks > 0 {

@@ -67,11 +67,21 @@ fn userfaultfds(stub: &mut Remote, of: &Member, files: &[OpenFile]) -> Result<()
 
 /// Sets everything else, up to the point at which the threads can be released. `dies_by` is the
 /// signal that it gets when its parent ends.
-pub(super) fn finish(stub: &mut Remote, of: &Member, dies_by: c_int) -> Result<()> {
+pub(super) fn finish(
+    stub: &mut Remote,
+    of: &Member,
+    dies_by: c_int,
+    traps_tsc: bool,
+) -> Result<()> {
     let tids = stub.tids.clone();
     actions(stub, &of.process)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
         attributes(stub, *tid, thread)?;
+        // Whoever's calls are watched is not to read the counter either.
+        if traps_tsc && thread.dispatch.mode != 0 {
+            let arguments = [libc::PR_SET_TSC as u64, libc::PR_TSC_SIGSEGV as u64];
+            stub.call_in(*tid, "trapping its counter", libc::SYS_prctl, &arguments)?;
+        }
         scheduling(*tid, thread).doing("its scheduling")?;
     }
     from_outside(stub.pid, &of.process).doing("its limits")?;
