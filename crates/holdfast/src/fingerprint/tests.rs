@@ -61,8 +61,8 @@ fn kernels_are_compared_where_a_takeover_builds_the_server_of_an_image() {
     let is_kernels = |part: &Part| part.name.contains("of the kernel");
     assert!(!gathered(&config).parts.iter().any(is_kernels));
     config.group.mode = Mode::Cold;
-    let (here, mut there) = (gathered(&config), gathered(&config));
-    assert_eq!(between(&here, &there), None);
+    let here = gathered(&config);
+    let mut there = here.clone();
     there.parts.iter_mut().filter(|part| is_kernels(part)).for_each(|part| part.hash ^= 1);
     let found = between(&here, &there).unwrap();
     assert_eq!(found.what, "library linux-vdso.so.1 of the kernel");
