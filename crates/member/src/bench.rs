@@ -27,6 +27,8 @@ pub struct Bench {
     pub opens: bool,
     /// What the other member says in the next turn, beside its heartbeats.
     pub peer: Vec<Message<'static>>,
+    /// Whether something was said to the other member that has not left yet.
+    pub is_unsent: bool,
 }
 
 impl Bench {
@@ -35,7 +37,8 @@ impl Bench {
         member.epoch = EPOCH;
         let now = Nanos::from_ms(1);
         let (lines, edge, peer) = (Vec::new(), Vec::new(), Vec::new());
-        Self { now, member, lines, edge, mute: false, is_cut: false, opens: false, peer }
+        let (mute, is_cut, opens, is_unsent) = (false, false, false, false);
+        Self { now, member, lines, edge, mute, is_cut, opens, peer, is_unsent }
     }
 
     pub fn note(&mut self, line: impl Into<String>) {
@@ -147,7 +150,9 @@ macro_rules! on_bench {
         }
         impl $bed {
             fn turn(&mut self) -> Turn {
-                self.machine.turn(false, &mut self.book)
+                let turn = self.machine.turn(false, &mut self.book);
+                assert!(!self.book.is_unsent, "what it says leaves in its turn");
+                turn
             }
             fn pass(&mut self, ms: u64) {
                 for _ in 0..ms {

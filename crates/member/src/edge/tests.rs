@@ -298,7 +298,9 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     booted.open(B, 4, true);
     booted.says(B, MemberRequest::Promote { epoch: 5, lives: false });
     assert!(!booted.take().contains(&"write 5".to_owned()));
-    booted.pass(3100, &[B], false);
+    booted.pass(2900, &[B], false);
+    assert!(!booted.take().contains(&"write 4".to_owned()), "others may speak yet");
+    booted.pass(200, &[B], false);
     assert!(booted.take().contains(&"write 4".to_owned()), "its claim");
     booted.written(Ok(()));
     assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));

@@ -70,6 +70,10 @@ pub(super) struct Book {
     /// server for that, and how much of the image has come.
     pub(super) reports: u32,
     pub(super) reported: (Option<Cause>, bool, Option<u8>),
+    /// Whether it says that it takes over from a primary that was stopped.
+    pub(super) stopped: bool,
+    /// Whether a takeover has begun that is not over.
+    pub(super) takes_over: bool,
 }
 
 impl Book {
@@ -113,6 +117,8 @@ impl Book {
             beats_sent: (0, 0),
             reports: 0,
             reported: (None, false, None),
+            stopped: false,
+            takes_over: false,
         }
     }
 
@@ -156,6 +162,7 @@ impl MemberHost for Book {
             | MemberEvent::JoinFailed { reason }
             | MemberEvent::RenewedNot { reason }
             | MemberEvent::NotRebuilt { reason, .. } => self.reason = reason.to_owned(),
+            MemberEvent::Promotes { stopped, .. } => self.stopped = stopped,
             MemberEvent::TakesOver { builds, .. } => self.builds = builds,
             MemberEvent::TookOver { phases, .. } => self.phases = *phases,
             MemberEvent::Joined { took }
@@ -247,6 +254,8 @@ impl FollowHost for Book {
         std::mem::take(&mut self.is_lost)
     }
     fn send(&mut self, message: &Message<'_>) {
+        // How much of a new image is kept may leave with whatever is said next.
+        self.is_unsent |= !matches!(message, Message::ImageOk { .. });
         if let Message::GaveUp { state, .. } = message {
             self.said_state = (*state).to_owned();
         }
@@ -257,8 +266,11 @@ impl FollowHost for Book {
             self.note(format!("send {}", name(message)));
         }
     }
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.is_unsent = false;
+    }
     fn close_peer(&mut self) {
+        self.is_unsent = false;
         self.note("close peer");
     }
     fn report(&mut self, report: &Report<'_>) {
@@ -289,7 +301,9 @@ impl BackupHost for Book {
     fn kept(&self) -> Option<Kept> {
         self.kept
     }
-    fn begin_takeover(&mut self) {}
+    fn begin_takeover(&mut self) {
+        self.takes_over = true;
+    }
     fn find_interface(&mut self) -> Result<(), String> {
         self.good("interface")
     }
@@ -344,7 +358,9 @@ impl BackupHost for Book {
     fn inject(&mut self, raw: Vec<u8>) {
         self.note(format!("inject {}", String::from_utf8_lossy(&raw)));
     }
-    fn end_takeover(&mut self) {}
+    fn end_takeover(&mut self) {
+        self.takes_over = false;
+    }
     fn has_nudges(&self) -> bool {
         self.nudges
     }

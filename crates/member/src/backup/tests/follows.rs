@@ -209,3 +209,55 @@ fn a_joiner_looks_for_its_server_and_then_for_its_log() {
     bed.turn();
     assert!(looks(&mut bed) <= nanos(LOOK_AFTER));
 }
+
+/// Its heartbeats may be lost while the rest of what it says comes.
+#[test]
+fn every_word_of_the_primary_says_that_it_lives() {
+    let mut bed = Bed::served();
+    bed.book.beats = None;
+    for _ in 0..200 {
+        bed.book.peer.push(Message::Progress { conns: Vec::new() });
+        bed.pass(1);
+    }
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_takeover_tells_whether_the_primary_was_stopped() {
+    for stops in [false, true] {
+        let mut bed = Bed::served();
+        bed.book.peer.extend(stops.then_some(Message::Stopping));
+        bed.book.peer.push(Message::ServerDied { last: 9 });
+        bed.turn();
+        assert_eq!((bed.book.has("promotes: ServerDied"), bed.book.stopped), (true, stops));
+    }
+}
+
+/// It may have been the primary of an earlier epoch.
+#[test]
+fn who_follows_or_joins_speaks_no_more() {
+    for joins in [false, true] {
+        let mut book = Bed::new().book;
+        book.member.speaks = true;
+        match joins {
+            true => BackupMachine::joining(KEY, Limits::DEFAULT, &mut book),
+            false => BackupMachine::new(KEY, &mut book),
+        };
+        assert!(!book.member.speaks, "{joins}");
+    }
+}
+
+#[test]
+fn who_is_no_backup_any_more_says_so_to_an_edge_that_comes_back() {
+    let mut bed = Bed::served();
+    bed.book.replica = Replica::Diverged("it wrote something else".to_owned());
+    bed.turn();
+    bed.book.take();
+    bed.book.opens = true;
+    bed.turn();
+    assert_eq!(bed.book.take(), [in_step(false)]);
+    // Who is in no epoch was never in step.
+    (bed.book.opens, bed.book.member.epoch) = (true, 0);
+    bed.turn();
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}

@@ -137,6 +137,9 @@ fn a_disk_that_keeps_no_second_log_is_a_failure() {
     bed.turn();
     assert_eq!(bed.book.take(), ["keeps twice", "replaces: false", "send ImageOff", "RenewedNot"]);
     assert_eq!(bed.book.reason, "cannot renew");
+    bed.book.bad = "";
+    bed.pass(RENEW_PAUSE.as_millis() as u64);
+    assert_eq!(bed.book.take(), ["keeps twice", "send Renew"], "it is tried again");
 }
 
 #[test]

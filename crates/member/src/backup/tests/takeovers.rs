@@ -213,3 +213,11 @@ fn what_clients_send_meanwhile_is_not_lost() {
     let injected: Vec<_> = lines.iter().filter(|line| line.starts_with("inject")).collect();
     assert_eq!(injected, ["inject late", "inject SYN"]);
 }
+
+/// A grant may be lost with the channel that it was sent through.
+#[test]
+fn an_edge_that_does_not_answer_is_asked_again() {
+    let mut bed = Bed::taking_over();
+    bed.pass(1_000);
+    assert!(bed.book.has(&promote()), "{:?}", bed.book.lines);
+}

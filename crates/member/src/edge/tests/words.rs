@@ -183,3 +183,15 @@ fn whichever_member_was_judged_too_late_counts() {
     bed.pass(1, &[A], false);
     assert_eq!(bed.machine.overslept(), 1, "the other's was late by less than a heartbeat");
 }
+
+#[test]
+fn only_the_current_member_is_suspected_in_words() {
+    for (heard, suspected) in [(A, false), (B, true)] {
+        let mut bed = Bed::pair();
+        bed.book.notes.clear();
+        bed.pass(200, &[heard], false);
+        let noted = bed.book.notes.contains(&"suspect: a".to_owned());
+        assert_eq!(noted, suspected, "{:?}", bed.book.notes);
+        assert!(!bed.book.notes.contains(&"suspect: b".to_owned()), "{:?}", bed.book.notes);
+    }
+}

@@ -401,6 +401,7 @@ impl PrimaryHost for Book {
         self.is_lost
     }
     fn send(&mut self, message: &Message<'_>) {
+        self.is_unsent = true;
         if let Message::Adopt { conns } = message {
             self.adopted.clone_from(conns);
         }
@@ -426,6 +427,7 @@ impl PrimaryHost for Book {
         }
     }
     fn flush(&mut self) -> bool {
+        self.is_unsent = false;
         self.good("flush").is_ok()
     }
     fn drop_peer(&mut self) {

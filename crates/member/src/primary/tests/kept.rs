@@ -125,6 +125,7 @@ fn what_cannot_be_kept_harms_nobody_and_is_tried_again() {
     bed.book.unkept = Some("the spool is full".to_owned());
     bed.pass(10);
     assert!(bed.book.has("alone") && bed.book.has("shows KeepsNot"), "{:?}", bed.book.lines);
+    assert!(!bed.book.has("take image"), "{:?}", bed.book.lines);
     bed.book.unkept = None;
     bed.book.take();
     bed.pass(KEEP_PAUSE.as_millis() as u64 / 2);

@@ -45,7 +45,9 @@ impl Bed {
     fn rests_and_joins(&mut self) {
         let since = self.book.now;
         let last = since.plus(nanos(REPLACED_REST));
+        self.book.edge.push(Message::Reach { member: "b", yes: true });
         assert!(matches!(self.turn_at(last), Turn::Until(_)));
+        assert!(self.book.edge.is_empty(), "it hears the edge");
         assert_eq!(self.turn_at(last.plus(Nanos(1))), Turn::End(End::Again));
     }
 }
@@ -235,4 +237,20 @@ fn acks_that_the_gate_held_back_leave_once_nothing_waits() {
         assert_eq!(lines.iter().any(|line| line.starts_with("ack")), sent, "{lines:?}");
         assert!(!sent || at("alone") < at("ack 1100"), "{lines:?}");
     }
+}
+
+/// Clients get what the backup holds by now, and the edge is heard.
+#[test]
+fn a_hand_over_goes_on_with_what_the_backup_confirms() {
+    let mut bed = Bed::new();
+    bed.turn();
+    bed.book.log = log_record();
+    bed.stop();
+    bed.book.edge.push(Message::Reach { member: "b", yes: true });
+    bed.book.peer.push(Message::FrameOk { number: 1 });
+    bed.book.behind = 8;
+    bed.turn();
+    assert!(!bed.book.has("shows Stopped"), "{:?}", bed.book.lines);
+    assert!(bed.book.edge.is_empty(), "it hears the edge");
+    assert_eq!(bed.book.stable, HEADER_LEN as u64);
 }

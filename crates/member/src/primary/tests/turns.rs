@@ -206,3 +206,16 @@ fn a_handshake_that_cannot_be_ended_stays() {
         assert_eq!(bed.machine.tables.conns.len(), 2 - ended as usize);
     }
 }
+
+/// Its heartbeats may be lost while the rest of what it says comes.
+#[test]
+fn every_word_of_the_backup_says_that_it_lives() {
+    let mut bed = Bed::new();
+    bed.pass(30);
+    bed.book.is_silent = true;
+    for _ in 0..200 {
+        bed.book.peer.push(Message::Held { conns: Vec::new() });
+        bed.pass(1);
+    }
+    assert_eq!(bed.book.take(), Vec::<String>::new());
+}

@@ -123,7 +123,10 @@ fn a_fin_is_answered_behind_what_was_acknowledged_alone() {
 #[test]
 fn who_takes_nothing_is_not_waited_for_and_loses_nothing() {
     let closed = Unacked { bytes: 30, window_closed: true, ..NONE };
-    for (unacked, is_slow) in [(closed, true), (SOME, true), (SILENT, true), (NONE, false)] {
+    let idle = Unacked { bytes: 0, ..closed };
+    for (unacked, is_slow) in
+        [(closed, true), (SOME, true), (SILENT, true), (NONE, false), (idle, false)]
+    {
         let mut bed = Bed::alone();
         (bed.book.books, bed.book.unacked) = (vec![book(5, 30)], unacked);
         bed.book.knocks = true;
@@ -163,4 +166,19 @@ fn connections_end_as_before_after_a_join_that_failed() {
     bed.book.state = ConnState::Over;
     bed.pass(5_000);
     assert!(bed.machine.tables.conns.is_empty());
+}
+
+#[test]
+fn what_the_kernel_held_goes_over_in_pieces() {
+    let mut bed = Bed::alone();
+    let len = 2 * IMAGE_BYTES_MAX + 10;
+    (bed.book.books, bed.book.unacked) = (vec![book(5, len as u64)], SOME);
+    let bytes = (0..len).map(|at| (at / IMAGE_BYTES_MAX) as u8).collect();
+    bed.book.earlier = vec![Earlier { socket: 5, from: SeqNo(101), bytes }];
+    bed.book.knocks = true;
+    bed.turn();
+    let pieces = bed.book.handed_over.iter().map(|(_, offset, bytes)| (*offset, bytes.len()));
+    let expected = [(0, IMAGE_BYTES_MAX), (IMAGE_BYTES_MAX, IMAGE_BYTES_MAX), (len - 10, 10)];
+    let expected = expected.map(|(offset, len)| (offset as u64, len));
+    assert_eq!(pieces.collect::<Vec<_>>(), expected);
 }
