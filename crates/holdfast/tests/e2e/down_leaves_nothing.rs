@@ -265,14 +265,15 @@ fn down(group: &Group<'_>, role: Role, words: &[&str]) -> Value {
     serde_json::from_slice(&done.stdout).expect("JSON")
 }
 
-/// Everything of a host that daemons change: filters, addresses, mounts, processes.
+/// Everything of a host that daemons change: filters, addresses, mounts, files, processes. Lock
+/// files stay: who removed one could let two daemons hold it.
 fn shape(host: &Host) -> String {
     // Of the processes only the programs, without those of this script and those that a host
     // without an init has not reaped.
     let script = "tc qdisc show; for d in $(ls /sys/class/net); do \
         tc filter show dev $d ingress 2>&1; tc filter show dev $d egress 2>&1; done; \
         ip -o addr | sed 's/ *valid_lft.*//; s/ tentative//'; grep $0/run /proc/mounts; \
-        ls -A $0/run 2>/dev/null; \
+        ls -A $0/run 2>/dev/null | grep -v '\\.lock$'; \
         ps -eo stat=,comm= | awk '$1 !~ /^Z/ && $2 !~ /^(sh|ps|awk|sort)$/ {print $2}' | sort";
     let shown = || {
         let done = host.command("sh").args(["-c", script]).arg(host.inside()).output();
