@@ -241,8 +241,8 @@ __attribute__((noinline)) __u32 routed_string(struct __sk_buff *skb, const struc
 	return string_at(t, fib.ifindex);
 }
 
-/* Whether an ICMP error may answer the packet: it is no ICMP error itself, and no
- * later fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4). */
+/* Whether an ICMP error is made here for the packet: for no ICMP error, and no
+ * fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4; the first one is not told apart). */
 static __always_inline int may_be_answered(struct __sk_buff *skb, const struct packet *p,
 					   enum parsed what, enum keyed how)
 {
@@ -271,14 +271,19 @@ __attribute__((noinline)) int make_answer(struct __sk_buff *skb, const struct pa
 }
 
 /* The packet is too long for its flow's string, and the stack would cut or answer it
- * by another one, whose middleboxes know nothing of the flow. */
+ * by another one, whose middleboxes know nothing of the flow. What may not be answered
+ * is the stack's all the same: its sender would never learn of it. */
 static __always_inline int answer_too_long(struct __sk_buff *skb, const struct packet *p,
 					   enum parsed what, enum keyed how, __u32 mtu)
 {
 	if (!mtu) /* the string's interface is gone */
 		return steal(TRANSIT_ODD);
+	if (!may_be_answered(skb, p, what, how)) {
+		count(TRANSIT_SLOW_PATH);
+		return PASS;
+	}
 	count(TRANSIT_TOO_BIG);
-	if (!may_be_answered(skb, p, what, how) || !may_answer())
+	if (!may_answer())
 		return TC_ACT_STOLEN;
 	capture(skb, CAPTURE_ANSWERED);
 	if (make_answer(skb, p, mtu))

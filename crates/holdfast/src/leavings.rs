@@ -9,8 +9,7 @@ use crate::lock;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
-    Detached, Edge, Gate, HostEnd, Left, Redirect, TapDrop, Transit, Whose, remove_pin_dir,
-    remove_qdiscs,
+    Detached, Edge, Gate, HostEnd, Left, Redirect, TapDrop, Transit, remove_pin_dir, remove_qdiscs,
 };
 use holdfast_linux::clock::monotonic;
 use holdfast_linux::diag::DiagSocket;
@@ -129,8 +128,8 @@ fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Re
 }
 
 /// Removes everything that the daemons of a role have put into this host, also what they were told
-/// by an earlier file: programs are found by their pins and by the group that they belong to, at
-/// every interface, and addresses by the programs' maps.
+/// by an earlier file: programs are found by their pins, at every interface, and addresses by the
+/// programs' maps.
 ///
 /// # Errors
 /// When something cannot be removed, or there is no such role.
@@ -140,8 +139,8 @@ pub fn remove_all(file: &GroupFile, role: &str) -> Result<Vec<Removed>> {
             Role::Edge => edge(config),
             Role::Member(index) => {
                 let me = config.members.get(index).context("no such member")?;
-                let (services, pins) = (config.served(), pin_dir(&config.group.run_dir, &me.name));
-                let left = Left::find(&["gate", "tapdrop"], Whose::Services(&services), &pins)?;
+                let pins = pin_dir(&config.group.run_dir, &me.name);
+                let left = Left::find(&["gate", "tapdrop"], &pins)?;
                 remove_member_and(config, me, &left)
             }
         },
@@ -161,7 +160,7 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
         .chain(&config.edge.l3)
         .map(String::as_str)
         .collect();
-    let left = Left::find(&["edge"], Whose::Services(&config.served()), &pins)?;
+    let left = Left::find(&["edge"], &pins)?;
     let mut removed = filters(Edge::detach_stale(&interfaces, &config.served(), &pins)?);
     removed.extend(filters(left.detach()?));
     removed.extend(kernel_objects(&pins)?);
@@ -170,15 +169,14 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
 
 fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
     let pins = config.pin_dir(role);
-    let whose = Whose::Group(&config.group.name);
     let mut removed = if role == "edge" {
-        let left = Left::find(&["redirect"], whose, &pins)?;
+        let left = Left::find(&["redirect"], &pins)?;
         let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
         let removed = filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?);
         [removed, filters(left.detach()?)].concat()
     } else {
         let me = config.host(role).context("there is no such host in the file")?;
-        let left = Left::find(&["host"], whose, &pins)?;
+        let left = Left::find(&["host"], &pins)?;
         let mut removed = addresses("lo", &config.group.addresses)?;
         removed.extend(addresses("lo", &left.addresses().collect::<Vec<_>>())?);
         removed.extend(filters(HostEnd::detach_stale(&me.interface, &config.group.name, &pins)?));
@@ -195,7 +193,7 @@ fn transit(config: &TransitConfig, role: &str) -> Result<Vec<Removed>> {
     let strings = config.strings.iter().map(|string| &string.end(side).interface);
     let interfaces: Vec<&str> =
         config.edge(side).outside.iter().chain(strings).map(String::as_str).collect();
-    let left = Left::find(&["transit"], Whose::Group(&config.group.name), &pins)?;
+    let left = Left::find(&["transit"], &pins)?;
     let mut removed = filters(Transit::detach_stale(&interfaces, &config.group.name, &pins)?);
     removed.extend(filters(left.detach()?));
     removed.extend(kernel_objects(&pins)?);

@@ -1,9 +1,11 @@
 //! Where the parts of this host's fingerprint come from.
 
+use super::lacks::user_of;
 use super::{FingerprintError, Hasher, Kind, Part, libraries};
 use crate::config::{Config, Mode, Server};
 use holdfast_linux::limits;
 use holdfast_linux::snapshot::restore::own_vdso;
+use holdfast_linux::spawn::{Use, try_use};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -93,7 +95,8 @@ pub(super) fn parts(
     Ok(parts)
 }
 
-/// The program that the server's command names, searched as `execvp` would.
+/// The program that the server's command names, searched as `execvp` would: what its user may not
+/// run is passed over, as long as there is another one.
 #[must_use]
 pub fn find_program(server: &Server) -> Option<PathBuf> {
     let name = server.command.first().map_or("", String::as_str);
@@ -105,7 +108,15 @@ pub fn find_program(server: &Server) -> Option<PathBuf> {
     }
     let own = || std::env::var_os("PATH").unwrap_or_default();
     let folders = server.env.get("PATH").map_or_else(own, OsString::from);
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(runs)
+    let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).filter(runs);
+    let mut found: Vec<PathBuf> = found.collect();
+    let user = server.user.as_deref().and_then(|name| user_of(name).ok());
+    let first = match found.len() {
+        0 => return None,
+        1 => 0,
+        _ => found.iter().position(|it| try_use(user.as_ref(), it, Use::Run).is_ok()).unwrap_or(0),
+    };
+    Some(found.swap_remove(first))
 }
 
 /// Path of the shim, beside the program or where packages put it.

@@ -50,7 +50,7 @@ pub use layout::{
     REGULATE_FLOWS_DEFAULT, SERVICES_MAX, SPREAD_FLOWS_DEFAULT, SPREAD_HOSTS_MAX,
     SPREAD_SERVICES_MAX, STRINGS_MAX, SYN_ACK_BYTES_MAX, TRANSIT_FLOWS_DEFAULT, TRANSIT_SLOTS,
 };
-pub use left::{Left, Whose};
+pub use left::Left;
 pub use loader::{Detached, Mended, has_pins, remove_pin_dir, remove_qdiscs};
 pub use owner::{OTHER_GROUP_REMEDY, OtherGroup};
 pub use pins::Shape;

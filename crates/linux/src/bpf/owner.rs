@@ -67,13 +67,6 @@ impl Owner {
         name.map_or(Self::Unknown, Self::Group)
     }
 
-    /// Whether this is known to be the same as `own`.
-    pub(super) fn is(&self, own: &Self) -> bool {
-        let is_known = !matches!(self, Self::Unknown) && !matches!(own, Self::Unknown);
-        let same_kind = matches!(self, Self::Group(_)) == matches!(own, Self::Group(_));
-        is_known && same_kind && self.unlike(own).is_none()
-    }
-
     /// This owner as a text, if both are known and it is not `own`.
     fn unlike(&self, own: &Self) -> Option<String> {
         match (self, own) {
@@ -153,23 +146,16 @@ pub(super) fn raw_name(name: &str) -> [u8; GROUP_NAME_BYTES] {
 }
 
 /// The owner of a program in the kernel, by the program's id.
-pub(super) fn owner_of(program: u32) -> Owner {
-    let ids = maps_of(program);
-    Owner::of_maps(|called| map_called(&ids, called))
-}
-
-/// The maps of a program in the kernel, by the program's id.
-pub(super) fn maps_of(program: u32) -> Vec<u32> {
+fn owner_of(program: u32) -> Owner {
     let found = aya::programs::loaded_programs().flatten().find(|info| info.id() == program);
-    found.and_then(|info| info.map_ids().ok().flatten()).unwrap_or_default()
-}
-
-/// The one of these maps that has this name.
-pub(super) fn map_called(ids: &[u32], called: &str) -> Option<MapData> {
-    let is_called = |map: &MapData| {
+    let ids = found.and_then(|info| info.map_ids().ok().flatten()).unwrap_or_default();
+    let is_called = |map: &MapData, called: &str| {
         map.info().is_ok_and(|info| info.name_as_str().is_some_and(|name| name == called))
     };
-    ids.iter().filter_map(|id| MapData::from_id(*id).ok()).find(is_called)
+    Owner::of_maps(|called| {
+        let mut maps = ids.iter().filter_map(|id| MapData::from_id(*id).ok());
+        maps.find(|map| is_called(map, called))
+    })
 }
 
 fn in_words(services: &[ServiceKey]) -> String {

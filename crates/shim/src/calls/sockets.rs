@@ -211,7 +211,7 @@ const OPTION_BYTES: usize = 16;
 
 /// Options that a connection inherits from its listener: level, name, and size in bytes. On the
 /// primary the kernel copies them; on the replica the shim does.
-const INHERITED: [(i32, i32, usize); 19] = [
+const INHERITED: [(i32, i32, usize); 17] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
@@ -220,9 +220,7 @@ const INHERITED: [(i32, i32, usize); 19] = [
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO, OPTION_BYTES),
     (libc::SOL_SOCKET, libc::SO_MARK, 4),
     (libc::IPPROTO_IP, libc::IP_TOS, 4),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
     (libc::IPPROTO_IP, libc::IP_TTL, 4),
-    (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 4),
     (libc::IPPROTO_TCP, libc::TCP_CONGESTION, OPTION_BYTES),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),

@@ -38,13 +38,16 @@ impl<'a> drive::Role<'a> for Asking<'_, 'a> {}
 /// # Errors
 /// Whatever keeps it from starting or ends it.
 pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
-    // A member that could never start its server must not keep the other one waiting.
-    if let Some(lack) = fingerprint::lacks(&config.server).first() {
+    let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
+    // A member that could never start its server must not keep the other one waiting. One that has
+    // outlived its daemon needs no start.
+    if let Some(lack) = fingerprint::lacks(&config.server).first()
+        && survivor().is_none()
+    {
         anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
     }
     let mut node = MemberContext::new(config, member)?;
     loop {
-        let survivor = || leavings::survivor(&config.group.run_dir, &member.name);
         // Who becomes current and cannot note its server would keep the other one waiting. One that
         // has outlived its daemon is noted.
         if let Err(error) = leavings::try_room(&config.group.run_dir, &member.name)

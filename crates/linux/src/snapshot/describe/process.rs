@@ -117,7 +117,7 @@ pub(in super::super) fn lasting(
 ) {
     let say = |refusals: &mut Refusals, holds, reason: &str| refusals.add_if(holds, reason);
     say(refusals, status.number("Seccomp") != 0, "it has seccomp filters");
-    threads(pid, status, refusals);
+    threads(pid, refusals);
     say(refusals, status.text("x86_Thread_features").contains("shstk"), "it has a shadow stack");
     say(refusals, status.number("VmLck") != 0, "it has locked memory (mlock)");
     say(refusals, status.number("HugetlbPages") != 0, "it has huge pages (hugetlbfs)");
@@ -146,23 +146,40 @@ pub(in super::super) fn lasting(
     }
 }
 
-/// Refuses threads that have of their own what an image has once for all of them.
-fn threads(pid: u32, first: &Status, refusals: &mut Refusals) {
-    let folder = |tid| fs::read_link(format!("/proc/{pid}/task/{tid}/cwd")).ok();
-    let first_folder = folder(pid);
+/// Refuses threads that have of their own what an image has once for all of them. The threads run:
+/// what is seen once may have been changed for all of them between two looks.
+fn threads(pid: u32, refusals: &mut Refusals) {
+    const LOOKS: usize = 3;
     for tid in crate::process::threads(pid).into_iter().flatten().filter(|tid| *tid != pid) {
-        // One that has ended meanwhile is in no image.
-        let Ok(status) = Status::of_thread(pid, tid) else { continue };
-        let own = |name| status.text(name) != first.text(name);
-        let mut say = |holds, what: &str| {
-            refusals.add_if(holds, &format!("its threads differ: one has {what} of its own"));
-        };
-        say(status.rights() != first.rights(), "users, groups or capabilities");
-        say(own("NoNewPrivs") || own("Seccomp"), "a filter of system calls (seccomp)");
-        say(own("Umask"), "a umask");
-        let there = folder(tid);
-        say(there.is_some() && there != first_folder, "a working folder");
+        let mut found = own_of(pid, tid);
+        for _ in 1..LOOKS {
+            let again = own_of(pid, tid);
+            found.retain(|what| again.contains(what));
+        }
+        for what in found {
+            refusals.add_if(true, &format!("its threads differ: one has {what} of its own"));
+        }
     }
+}
+
+/// What a thread has at this moment that the first one has not. One that ends has nothing.
+fn own_of(pid: u32, tid: u32) -> Vec<&'static str> {
+    let folder = |tid| fs::read_link(format!("/proc/{pid}/task/{tid}/cwd")).ok();
+    let (Ok(status), Ok(first)) = (Status::of_thread(pid, tid), Status::read(pid)) else {
+        return Vec::new();
+    };
+    let own = |name| status.text(name) != first.text(name);
+    let there = folder(tid);
+    let lies_elsewhere = there.is_some() && there != folder(pid);
+    [
+        (status.rights() != first.rights(), "users, groups or capabilities"),
+        (own("NoNewPrivs") || own("Seccomp"), "a filter of system calls (seccomp)"),
+        (own("Umask") && !status.text("Umask").is_empty(), "a umask"),
+        (lies_elsewhere, "a working folder"),
+    ]
+    .into_iter()
+    .filter_map(|(holds, what)| holds.then_some(what))
+    .collect()
 }
 
 /// Whether a process has children that are not in `family`, and that have not ended.

@@ -18,9 +18,13 @@ const IPV6_FREEBIND: c_int = 78;
 /// An option of a socket: level, name, bytes.
 pub(in super::super) type Known = (c_int, c_int, usize);
 
-/// Options that let a socket have an address of somebody else's. A connection does without: it has
-/// its address, and a promotion sets what it needs itself.
-pub(in super::super) const OF_ADDRESSES: [Known; 4] = [
+/// Options that let a socket have an address of somebody else's, or that say which packets reach
+/// it. A connection does without: it has its address, a promotion sets what it needs itself, and
+/// what clients had sent is played to it from this host, by another interface and with a usual TTL.
+pub(in super::super) const OF_ADDRESSES: [Known; 7] = [
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 16),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
+    (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, 4),
     (libc::IPPROTO_IP, libc::IP_FREEBIND, 4),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 4),
     (libc::IPPROTO_IPV6, IPV6_FREEBIND, 4),
@@ -29,7 +33,7 @@ pub(in super::super) const OF_ADDRESSES: [Known; 4] = [
 
 /// Further options that are recorded and set again. The kernel derives the priority from the type
 /// of service, which therefore comes first.
-pub(in super::super) const OPTIONS: [Known; 29] = [
+pub(in super::super) const OPTIONS: [Known; 26] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, 4),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT, 4),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
@@ -40,15 +44,12 @@ pub(in super::super) const OPTIONS: [Known; 29] = [
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO, 16),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
     (libc::SOL_SOCKET, libc::SO_MARK, 4),
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 16),
     (libc::IPPROTO_IP, libc::IP_TOS, 4),
     (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
     (libc::IPPROTO_IP, libc::IP_TTL, 4),
-    (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 4),
-    (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, 4),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
     (libc::IPPROTO_TCP, libc::TCP_CORK, 4),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),

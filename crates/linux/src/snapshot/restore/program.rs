@@ -35,7 +35,9 @@ pub(super) fn start(stubs: &mut [Remote], of: &Description) -> Result<()> {
                 Some(program) => program,
                 None => program.insert(file(stub.place + AT).doing("the stub's program")?),
             };
-            run(stub, &member.process, program)?;
+            if let Some(program) = program {
+                run(stub, &member.process, program)?;
+            }
         }
         close_on_exec(stub, member)?;
     }
@@ -43,13 +45,17 @@ pub(super) fn start(stubs: &mut [Remote], of: &Description) -> Result<()> {
 }
 
 /// A memory file with the program, which nobody can write any more: the kernel runs no other.
-fn file(at: u64) -> io::Result<File> {
+/// `None` where this host runs none at all (`vm.memfd_noexec`): a copy is worth more than its place.
+fn file(at: u64) -> io::Result<Option<File>> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_EXEC;
     // SAFETY: the kernel reads a C string.
     let fd = unsafe { libc::memfd_create(c"stub".as_ptr(), flags) };
-    let mut whole = File::from(checked_fd(c_long::from(fd))?);
+    let mut whole = match checked_fd(c_long::from(fd)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        made => File::from(made?),
+    };
     whole.write_all(&elf(at))?;
-    super::super::names::again(whole.as_fd(), libc::O_RDONLY).map(File::from)
+    super::super::names::again(whole.as_fd(), libc::O_RDONLY).map(|it| Some(File::from(it)))
 }
 
 /// A program of one page at a fixed address: it stops for its tracer, and makes system calls.
