@@ -91,6 +91,8 @@ fn a_host_with_another_kernel_keeps_its_state_folders() {
     let file = folder.join("state");
     std::fs::write(&file, "the primary's").unwrap();
     let server = Server::start("sleep 600", "/dev/null");
+    let name = || std::fs::read_to_string(format!("/proc/{}/comm", server.pid()));
+    wait_for("its program", || name().is_ok_and(|name| name == "sleep\n"));
     let options = || {
         let mut options = options();
         options.state_dirs.push(folder.clone());
