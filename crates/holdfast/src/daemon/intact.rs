@@ -1,11 +1,12 @@
 //! What the daemons of spread and transit groups have put into their host, or need of it: programs,
 //! addresses, interfaces. It is looked at whenever the kernel reports a change; what was removed is
-//! put back, and what cannot be is shown in the status, for nobody is protected by it.
+//! put back, and what cannot be is shown in the status, for nobody is protected by it. Members and
+//! edges of pairs look for themselves, and note here what they have put back.
 
 use crate::admin::Events;
 use crate::status::{State, Status};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::Mended;
+use holdfast_linux::bpf::{Detached, Mended};
 use holdfast_linux::changes::Changes;
 use holdfast_wire::packet::mapped;
 use std::io;
@@ -26,7 +27,12 @@ pub struct Trouble {
 
 impl Trouble {
     pub fn new(state: State, reason: String, remedy: &str) -> Self {
-        Self { state, reason, remedy: remedy.to_owned() }
+        Self::of(state, (reason, remedy.to_owned()))
+    }
+
+    /// Of a reason and its remedy.
+    pub fn of(state: State, (reason, remedy): (String, String)) -> Self {
+        Self { state, reason, remedy }
     }
 }
 
@@ -87,11 +93,16 @@ impl Intact {
     }
 }
 
-/// Notes programs that were attached again; returns why another one could not be.
-pub fn note_mended(mended: Mended, events: &mut Events) -> Option<Trouble> {
-    for one in &mended.missing {
+/// Notes programs that were attached again.
+pub fn note_missing(missing: &[Detached], events: &mut Events) {
+    for one in missing {
         events.add("mended", format!("tc filter {one} {}", one.fate()));
     }
+}
+
+/// As [`note_missing`]; returns why another one could not be attached.
+pub fn note_mended(mended: Mended, events: &mut Events) -> Option<Trouble> {
+    note_missing(&mended.missing, events);
     let remedy = "look at the interface; if it is there, start this daemon again";
     let torn =
         |error| Trouble::new(State::Unprotected, format!("a program is gone: {error}"), remedy);

@@ -10,6 +10,7 @@ use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::strings::{Edge, Strings};
 use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 fn mended(group: &Group<'_>, role: Role) -> usize {
@@ -47,9 +48,7 @@ fn what_was_removed_comes_back() {
         ];
         for (role, interface, count) in places {
             let host = testbed.host(role);
-            let mut tc = host.command("tc");
-            let removed = tc.args(["qdisc", "del", "dev", interface, "clsact"]).status();
-            assert!(removed.expect("tc runs").success(), "{interface}");
+            remove_clsact(host, interface);
             world::wait_for_group(group, "its return", || mended(group, role) == count);
             let mut tc = host.command("tc");
             let shown = tc.args(["filter", "show", "dev", interface, "ingress"]).output();
@@ -126,18 +125,24 @@ fn the_names_of_a_members_programs_too() {
     });
 }
 
+/// A spread group with two host servers, and the servers there.
+fn spread_pair(testbed: &Testbed, at: SocketAddr) -> (SpreadGroup<'_>, [Server; 2]) {
+    let hosts = [Role::Primary, Role::Backup];
+    let mut group =
+        SpreadGroup::start(testbed, &hosts, &SpreadOptions::default()).expect("the group stands");
+    let servers = [(Role::Primary, b'a'), (Role::Backup, b'b')];
+    let servers = servers.map(|(role, name)| Server::start(testbed, role, name, 8080));
+    group.wait_members(&at.to_string(), &["a", "b"]).expect("both serve");
+    (group, servers)
+}
+
 #[test]
 fn the_names_of_a_redirectors_programs_too() {
     let _limit = world::limit(Duration::from_secs(60));
     world::binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-    let hosts = [Role::Primary, Role::Backup];
-    let mut group =
-        SpreadGroup::start(&testbed, &hosts, &SpreadOptions::default()).expect("the group stands");
     let at = service(false, 8080);
-    let servers = [(Role::Primary, b'a'), (Role::Backup, b'b')];
-    let _servers = servers.map(|(role, name)| Server::start(&testbed, role, name, 8080));
-    group.wait_members(&at.to_string(), &["a", "b"]).expect("both serve");
+    let (mut group, _servers) = spread_pair(&testbed, at);
     let mut clients: Vec<(Client, u8)> = (0..8)
         .map(|_| {
             let mut client = Client::connect(&testbed, at).expect("a connection");
@@ -190,13 +195,8 @@ fn of_a_spread_group() {
     let _limit = world::limit(Duration::from_secs(60));
     world::binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
-    let hosts = [Role::Primary, Role::Backup];
-    let mut group =
-        SpreadGroup::start(&testbed, &hosts, &SpreadOptions::default()).expect("the group stands");
     let at = service(false, 8080);
-    let servers = [(Role::Primary, b'a'), (Role::Backup, b'b')];
-    let _servers = servers.map(|(role, name)| Server::start(&testbed, role, name, 8080));
-    group.wait_members(&at.to_string(), &["a", "b"]).expect("both serve");
+    let (group, _servers) = spread_pair(&testbed, at);
     let serves = || Client::connect(&testbed, at).expect("a connection").ask(100).is_ok();
     let places = [(Role::Edge, "ec", 1), (Role::Primary, "p0", 2), (Role::Backup, "b0", 2)];
     for (role, interface, count) in places {

@@ -4,6 +4,7 @@ use super::{EdgeDaemon, edge_config};
 use crate::check;
 use crate::config::Config;
 use crate::daemon::clients::{deaf, unreached};
+use crate::daemon::intact::note_missing;
 use crate::daemon::kept::Kept;
 use holdfast_linux::bpf::Mended;
 use std::time::{Duration, Instant};
@@ -51,9 +52,7 @@ impl EdgeDaemon<'_> {
             return;
         }
         let Mended { missing, moved, failed } = self.wire.bpf.mend(&edge_config(self.config));
-        for one in &missing {
-            self.wire.events.add("mended", format!("tc filter {one} {}", one.fate()));
-        }
+        note_missing(&missing, &mut self.wire.events);
         if moved || !missing.is_empty() {
             self.machine.update_taps(&mut self.wire);
             for index in 0..self.machine.count() {

@@ -4,11 +4,12 @@
 use super::MemberContext;
 use super::words::LINKS;
 use crate::check;
+use crate::daemon::intact::note_missing;
 use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{Detached, Gate, GateConfig, TapDrop};
+use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
 use holdfast_linux::link::{Link, LinkError};
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
@@ -147,7 +148,7 @@ impl MemberContext<'_> {
         match mended {
             Ok(missing) => {
                 self.torn = None;
-                self.note_mended(&missing);
+                note_missing(&missing, &mut self.events);
             }
             Err(error) => self.torn = Some(format!("a program is gone: {error}")),
         }
@@ -179,17 +180,11 @@ impl MemberContext<'_> {
         let was_torn = self.torn.take().is_some();
         // Without the gate, which knows the connections, nobody can join.
         match Gate::mend(&self.me.interface, &self.pin_dir()) {
-            Ok(missing) => self.note_mended(&missing),
+            Ok(missing) => note_missing(&missing, &mut self.events),
             Err(error) => tracing::warn!("the gate is gone, and nobody can join: {error}"),
         }
         if self.mend_addresses() && !was_torn {
             self.events.add("torn", self.torn.clone().unwrap_or_default());
-        }
-    }
-
-    fn note_mended(&mut self, missing: &[Detached]) {
-        for one in missing {
-            self.events.add("mended", format!("tc filter {one} {}", one.fate()));
         }
     }
 

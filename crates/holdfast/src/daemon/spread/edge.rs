@@ -146,7 +146,7 @@ impl<'a> SpreadEdge<'a> {
         let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
         let unreached = unreached("clients'", &edge.clients, &deaf(&edge.clients));
         let trouble = unreached
-            .map(|(reason, remedy)| Trouble { state: State::Waiting, reason, remedy })
+            .map(|found| Trouble::of(State::Waiting, found))
             .or(torn)
             .or_else(|| lost_address("edge.listen", edge.listen.ip(), None));
         self.intact.found(trouble, &mut self.wire.events);

@@ -153,7 +153,7 @@ impl<'a> HostDaemon<'a> {
         let key = |ip: &IpAddr| if ip.is_ipv4() { "tunnel" } else { "tunnel6" };
         let lost = |ip: IpAddr| lost_address(key(&ip), ip, Some(&me.interface));
         let trouble = link
-            .map(|(reason, remedy)| Trouble { state: State::Waiting, reason, remedy })
+            .map(|found| Trouble::of(State::Waiting, found))
             .or(torn)
             .or(mend_addresses(self.config, events))
             .or_else(|| me.tunnels().into_iter().find_map(lost));

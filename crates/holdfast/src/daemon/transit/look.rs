@@ -20,7 +20,7 @@ impl TransitDaemon<'_> {
         let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
         let outside = &self.wire.config.edge(self.wire.side).outside;
         let trouble = unreached("outside", outside, &deaf(outside))
-            .map(|(reason, remedy)| Trouble { state: State::Waiting, reason, remedy })
+            .map(|found| Trouble::of(State::Waiting, found))
             .or(torn);
         let strings = 0..self.wire.config.strings.len();
         // All are looked at, for all are mended.
@@ -34,8 +34,7 @@ impl TransitDaemon<'_> {
         let it = &self.wire.config.strings[string];
         let (name, end) = (&it.name, it.end(self.wire.side));
         let of_string = |(reason, remedy): (String, String)| {
-            let reason = format!("string `{name}`: {reason}");
-            Trouble { state: State::Unprotected, reason, remedy }
+            Trouble::of(State::Unprotected, (format!("string `{name}`: {reason}"), remedy))
         };
         let followed = self.follow(string);
         link_trouble(&end.interface, carries(&end.interface).ok())
