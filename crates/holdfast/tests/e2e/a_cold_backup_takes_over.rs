@@ -80,7 +80,7 @@ fn twice(end: impl Fn(&mut Group<'_>, Role), again: impl Fn(&mut Group<'_>, Role
         let load = world::start(testbed, &world::counting(12_000, 0, None));
         std::thread::sleep(Duration::from_millis(500));
         for takeover in 1..=2 {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             end(group, primary);
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{takeover}"), "{}", group.log_tails());
@@ -158,7 +158,7 @@ fn of_a_server_that_appends_to_files() {
     let mut group = Group::start(&testbed, &recipe, &options).expect("the group protects");
     let mut old = connect(&testbed);
     for takeover in 0..2 {
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{}", 2 * takeover + 1));
         group.kill_member(primary).expect("they die");
         let is = old.ask(&[b"INCR", b"kept"]);
@@ -176,7 +176,7 @@ fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(8000, 0, None));
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let backup = primary.other();
         std::thread::sleep(Duration::from_millis(500));
         group.stop_daemon(backup, Signal::KILL).expect("a daemon");
@@ -316,7 +316,7 @@ fn and_gets_a_new_image_when_its_log_is_long() {
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(9000, 0, None));
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         for renewals in 1..=3 {
             lengthen(&mut old);
             world::wait_until("there is a new image", || {
@@ -348,7 +348,7 @@ fn and_takes_over_in_the_middle_of_a_new_image() {
             assert_eq!(old.ask(&[b"SET", format!("large {part}").as_bytes(), &value]), "+OK");
         }
         let load = world::start(testbed, &world::counting(6000, 0, None));
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let backup = primary.other();
         let taken = |group: &Group<'_>| group.details(primary, "image").len();
         let before = taken(group);
@@ -374,7 +374,7 @@ fn of_a_server_with_threads_that_was_imaged_while_it_was_protected() {
         load.groups =
             vec![LoadGroup::usual(Workload::MemcachedShared, 8, Program::Memcached4.port())];
         let load = world::start(testbed, &load);
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         world::wait_until("there is a new image", || {
             !group.details(primary.other(), "renewed").is_empty()
         });
@@ -390,7 +390,7 @@ fn is_refused(options: ColdOptions, why: &str) {
     let options = cold(options);
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let mut old = connect(testbed);
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let value = vec![b'x'; 1 << 20];
         for part in 0..40 {
             assert_eq!(old.ask(&[b"SET", format!("part {part}").as_bytes(), &value]), "+OK");

@@ -103,7 +103,7 @@ fn a_server_that_is_being_joined() {
             let name = n.to_string();
             assert_eq!(redis.ask(&[b"SET", name.as_bytes(), &value]), "+OK");
         }
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         group.stop_daemon(primary.other(), Signal::KILL).expect("its end");
         world::wait_until("a server alone", || {
             group.status(primary).is_ok_and(|it| it["state"] == "unprotected")

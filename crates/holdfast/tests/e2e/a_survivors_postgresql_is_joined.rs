@@ -140,7 +140,7 @@ fn members_die(group: &mut Group<'_>, session: &mut Session) {
     for round in 1..=3 {
         std::thread::sleep(BETWEEN);
         group.ensure_protected().expect("a pair under load");
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         group.kill_member(primary).expect("they die");
         world::speaks(group, primary.other());
         let counted = session.ask("update own set n = n + 1 returning n;");

@@ -42,7 +42,7 @@ fn all_say(group: &Group<'_>, state: &str) {
 /// Kills the primary's server under load. Then everybody says what is true of the survivor, and
 /// the other member joins.
 fn takes_over(testbed: &Testbed, group: &mut Group<'_>) {
-    let primary = group.primary().expect("a primary");
+    let primary = group.wait_primary().expect("a primary");
     let load = world::start(testbed, &world::counting(3000, 4, None));
     std::thread::sleep(Duration::from_millis(500));
     world::signal(group.server_pid(primary).expect("a server"), "KILL");

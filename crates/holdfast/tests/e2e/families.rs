@@ -178,7 +178,7 @@ fn each_dies_twice(options: &GroupOptions) {
             assert_eq!((own.len(), own[0]), (WORKERS + 1, 1));
         }
         // A worker of a copy may die like any other.
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let worker = *processes(group, primary).last().expect("a worker");
         world::signal(worker, "KILL");
         await_workers(group, primary, worker);

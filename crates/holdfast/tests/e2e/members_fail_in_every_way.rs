@@ -148,7 +148,7 @@ fn an_edge_that_has_forgotten_everything_is_opened_by_its_member() {
 fn an_edge_that_is_rebooted_with_the_members_wire_replaces_nobody() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_mut(|testbed, group| {
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let load = world::start(testbed, &world::counting(8000, 0, None));
         std::thread::sleep(Duration::from_millis(300));
         let edge = testbed.host(Role::Edge);

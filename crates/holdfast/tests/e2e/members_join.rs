@@ -35,7 +35,7 @@ fn a_backup_that_died_joins_again_and_takes_over() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
         let mut old = connect(testbed);
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         let backup = primary.other();
         group.kill_member(backup).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
@@ -70,7 +70,7 @@ fn a_server_that_writes_to_its_daemons_output_is_joined() {
     world::heals(&mut group, "it protects");
     let mut old = connect(&testbed);
     for failover in 1..=3 {
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         group.kill_member(primary).expect("they die");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{failover}"));
         group.start_daemon(primary).expect("a daemon");
@@ -91,7 +91,7 @@ fn a_client_with_a_closed_window_is_kept_too() {
         patient.send(&[b"GET", b"large"]);
         assert_eq!(patient.line(), format!("${SIZE}"));
         for (failover, part) in [(1, 0..SIZE / 3), (2, SIZE / 3..SIZE)] {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             group.kill_member(primary.other()).expect("they die");
             assert_eq!(other.ask(&[b"INCR", b"kept"]), format!(":{failover}"), "served alone");
             std::thread::sleep(Duration::from_millis(500));
@@ -147,7 +147,7 @@ fn a_chain_of_failovers_keeps_every_connection() {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(20_000, 0, None));
         for failover in 1..=FAILOVERS {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             group.kill_member(primary).expect("they die");
             let is = old.ask(&[b"INCR", b"kept"]);
             assert_eq!(is, format!(":{failover}"), "failover {failover}: the first connection");
@@ -165,7 +165,7 @@ fn a_member_whose_server_died_is_the_backup_of_the_other_one_by_itself() {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(6000, 0, None));
         for takeover in 1..=2 {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             group.signal_server(primary, Signal::KILL).expect("a server");
             assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{takeover}"));
             world::speaks(group, primary.other());
@@ -182,7 +182,7 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(5000, 0, None));
         for switchover in 1..=2 {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             let swapped = group.verb(primary, &["switchover", "--json"]).expect("the verb runs");
             let said = String::from_utf8_lossy(&swapped.stdout).into_owned();
             let error = String::from_utf8_lossy(&swapped.stderr).into_owned();
@@ -191,7 +191,7 @@ fn a_switchover_swaps_the_members_and_loses_nothing() {
             world::speaks(group, primary.other());
             assert_eq!(old.ask(&[b"INCR", b"kept"]), format!(":{switchover}"));
         }
-        let backup = group.primary().expect("a primary").other();
+        let backup = group.wait_primary().expect("a primary").other();
         let refused = group.verb(backup, &["switchover"]).expect("the verb runs");
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(error.contains("only a protected primary hands over"), "{error}");
@@ -222,7 +222,7 @@ fn daemons_that_swap_roles_again_and_again_do_not_grow() {
         let load = world::start(testbed, &world::counting(35_000, 0, None));
         let mut sizes = Vec::new();
         for _ in 0..SWITCHOVERS {
-            let primary = group.primary().expect("a primary");
+            let primary = group.wait_primary().expect("a primary");
             let swapped = group.verb(primary, &["switchover"]).expect("the verb runs");
             assert!(swapped.status.success(), "{}", group.log_tails());
             sizes.push([0, 1].map(|role| size(group, role)));
@@ -293,7 +293,7 @@ fn a_lone_server_moves_to_another_host() {
     world::with_server(Program::Redis, 0, &Plan::default(), &options(), |testbed, group| {
         let mut old = connect(testbed);
         let load = world::start(testbed, &world::counting(6000, 0, None));
-        let from = group.primary().expect("a primary");
+        let from = group.wait_primary().expect("a primary");
         let to = from.other();
         group.kill_member(to).expect("they die");
         let name = if to == Role::Primary { "a" } else { "b" };

@@ -86,7 +86,7 @@ fn a_server_that_appends_to_files_is_joined_with_them_again_and_again() {
         assert_eq!(old.ask(&[b"SET", b"kept", b"0"]), "+OK");
         fill(testbed);
         let load = world::start(testbed, &world::counting(12_000, 0, None));
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         kill(testbed, group, primary.other());
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1");
         joins(group, primary.other());
@@ -132,7 +132,7 @@ fn members_with_different_files_end_with_the_same() {
     assert_eq!(redis.ask(&[b"GET", b"kept"]), "$1");
     assert_eq!(redis.line(), "3", "the first member's");
     are_alike(&testbed);
-    let primary = group.primary().expect("a primary");
+    let primary = group.wait_primary().expect("a primary");
     kill(&testbed, &mut group, primary);
     assert_eq!(redis.ask(&[b"INCR", b"kept"]), ":4", "{}", group.log_tails());
 }

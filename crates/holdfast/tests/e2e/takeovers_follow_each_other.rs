@@ -61,7 +61,7 @@ fn take_over(
     number: usize,
     end: &impl Fn(&mut Group<'_>, Role),
 ) {
-    let primary = group.primary().expect("a primary");
+    let primary = group.wait_primary().expect("a primary");
     let mut old = on_client(testbed, || {
         let redis = Redis::try_connect(service(Program::Redis.port()), PATIENCE);
         let mut redis = redis.expect("a connection before the takeover");
@@ -76,7 +76,7 @@ fn take_over(
     old.send(&[b"GET", b"kept"]);
     assert_eq!(old.value(), b"here", "takeover {number}: a standing connection");
     world::finish(world::start(testbed, &world::counting(200, 0, None)), group);
-    let survivor = group.primary().expect("a survivor");
+    let survivor = group.wait_primary().expect("a survivor");
     assert_ne!(survivor, primary, "takeover {number}: somebody else serves");
     let status = group.status(survivor).expect("the survivor answers");
     assert!(status["last_takeover"].is_object(), "takeover {number}: {status}");

@@ -297,7 +297,7 @@ pub fn speaks(group: &Group<'_>, role: Role) {
 /// When a member does not join.
 pub fn each_dies_and_joins(group: &mut Group<'_>) {
     for _ in 0..2 {
-        let primary = group.primary().expect("a primary");
+        let primary = group.wait_primary().expect("a primary");
         group.kill_member(primary).expect("they die");
         group.start_daemon(primary).expect("a daemon");
         heals(group, "it joins");

@@ -231,7 +231,7 @@ impl Trial<'_> {
         crowd: Crowd,
         number: u64,
     ) -> Result<Crowd> {
-        let victim = group.primary().context("nobody is the primary")?;
+        let victim = group.wait_primary()?;
         thread::sleep(Duration::from_millis(self.rng.below(KILL_WITHIN_MS)));
         crowd.progress(1).context("before it")?;
         crowd.take_longest();
@@ -267,7 +267,7 @@ impl Trial<'_> {
             refused => self.found.join_refused = refused,
         }
         crowd.finish()?;
-        let survivor = group.primary().context("nobody is the primary")?;
+        let survivor = group.wait_primary()?;
         let [from, to] = [survivor, survivor.other()].map(|role| testbed.host(role));
         // The survivor's files are the ones that are right.
         group.repair_with(|| if self.row.is_copied { copy_files(from, to) } else { Ok(()) })?;

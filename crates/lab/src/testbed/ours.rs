@@ -277,6 +277,18 @@ impl<'a> Group<'a> {
         })
     }
 
+    /// The member that says that it is the primary, as soon as one says so: on a busy machine
+    /// its word may be `waiting` for a moment.
+    ///
+    /// # Errors
+    /// When nobody says so; the error has the daemons' words and the tails of their logs.
+    pub fn wait_primary(&self) -> Result<Role> {
+        wait_for("a primary", SETUP_LIMIT, || self.primary()).with_context(|| {
+            let [a, b] = MEMBERS.map(|role| self.status(role).unwrap_or_default());
+            format!("{a}; {b}\n{}", self.log_tails())
+        })
+    }
+
     fn wait_ended(&mut self, role: Role, limit: Duration) -> Result<()> {
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
         let daemon = &mut daemon.context("no daemon on this host")?.1;

@@ -8,7 +8,7 @@ use crate::load::{Group as LoadGroup, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use holdfast_chance::Rng;
 use holdfast_report::Stalls;
 use serde::Serialize;
@@ -113,7 +113,7 @@ fn chain(
 /// Kills the primary, and starts it again as the backup.
 fn fail_over(service: &mut Service<'_>) -> Result<Duration> {
     let group = service.group()?;
-    let primary = group.primary().context("nobody is the primary")?;
+    let primary = group.wait_primary()?;
     kill(group, primary)?;
     start_again(group, primary)
 }
