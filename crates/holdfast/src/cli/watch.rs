@@ -3,6 +3,7 @@
 use super::args::{EventsArgs, GroupArgs, StatusArgs};
 use super::{Failure, load_of_daemon, print};
 use crate::admin::{self, Event, Request};
+use crate::config::GroupFile;
 use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -13,6 +14,12 @@ use std::time::{Duration, Instant, SystemTime};
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two looks of `--wait` and `--follow`.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Time for which a group must be shown as protected before `--wait protected` believes it. A fault
+/// of a moment ago may not be noticed yet: within this time everything that `protected` says is
+/// proved again, the slowest part of it (a frame of the edge that is missed) after 3 s.
+const PROVEN_WITHIN: Duration = Duration::from_millis(3500);
+/// The same for silence, in heartbeats: three are missed, and late ones waited for.
+const BEATS_MISSED: u32 = 5;
 /// Time for which a group must be lost for good before `--wait protected` gives
 /// up.
 const LOST_LASTS: Duration = Duration::from_millis(500);
@@ -20,22 +27,17 @@ const LOST_LASTS: Duration = Duration::from_millis(500);
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
-    let path = socket_of(&args.group)?;
+    let (file, role) = load_of_daemon(&args.group)?;
+    let path = file.admin_socket(&role);
     if args.watch {
         return watch(&path, args.json, style);
     }
     let until = Instant::now() + Duration::from_secs(args.timeout);
-    let mut lost = None;
+    let mut wait = args.wait.map(|wanted| Wait::new(wanted, proven_within(&file), until));
     let status = loop {
-        let (answer, now) = (fetch(&path), Instant::now());
-        let reached =
-            args.wait.is_none_or(|wanted| answer.as_ref().is_ok_and(|s| s.state == wanted));
-        let is_lost = args.wait == Some(State::Protected)
-            && answer.as_ref().is_ok_and(Status::is_lost_for_good);
-        // A daemon that is just being restarted is not the one that is waited for.
-        lost = is_lost.then(|| lost.unwrap_or(now));
-        let in_vain = lost.is_some_and(|since| now - since >= LOST_LASTS);
-        if reached || in_vain || now >= until {
+        let answer = fetch(&path);
+        let told = answer.as_ref().ok();
+        if wait.as_mut().is_none_or(|wait| wait.is_over(told, Instant::now())) {
             break answer?;
         }
         sleep(LOOK_PERIOD);
@@ -46,6 +48,46 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
         Some(wanted) if status.state == wanted => exit::OK,
         Some(_) => status.exit_code().max(exit::DEGRADED),
     })
+}
+
+/// Within how long a fault of this moment is shown.
+fn proven_within(file: &GroupFile) -> Duration {
+    PROVEN_WITHIN + file.heartbeat() * BEATS_MISSED
+}
+
+/// A wait for a state.
+struct Wait {
+    wanted: State,
+    /// How long the state must last to be believed.
+    lasts: Duration,
+    until: Instant,
+    /// Since when the daemon has shown it.
+    reached: Option<Instant>,
+    /// Since when it can never be reached.
+    lost: Option<Instant>,
+}
+
+impl Wait {
+    fn new(wanted: State, proven_within: Duration, until: Instant) -> Self {
+        // Any other state is a report of what was found: there is nothing to be proved.
+        let lasts = if wanted == State::Protected { proven_within } else { Duration::ZERO };
+        Self { wanted, lasts, until, reached: None, lost: None }
+    }
+
+    /// Takes the next answer (`None`: nobody answers); whether to wait no longer. A state that is
+    /// reached in time may prove itself after that time.
+    fn is_over(&mut self, answer: Option<&Status>, now: Instant) -> bool {
+        let since = |holds: bool, before: Option<Instant>| holds.then(|| before.unwrap_or(now));
+        self.reached = since(answer.is_some_and(|it| it.state == self.wanted), self.reached);
+        let is_lost =
+            self.wanted == State::Protected && answer.is_some_and(Status::is_lost_for_good);
+        // A daemon that is just being restarted is not the one that is waited for.
+        self.lost = since(is_lost, self.lost);
+        let lasted = |since: Option<Instant>, long| since.is_some_and(|since| now - since >= long);
+        lasted(self.reached, self.lasts)
+            || lasted(self.lost, LOST_LASTS)
+            || self.reached.is_none() && now >= self.until
+    }
 }
 
 /// Shows the status again and again; ends only with the terminal or by a
@@ -172,6 +214,32 @@ mod tests {
     fn told(follower: &mut Follower, events: &Events) -> Vec<String> {
         let new = follower.take(events.answer(follower.next)).expect("events");
         new.into_iter().map(|event| event.what).collect()
+    }
+
+    /// Whether a wait for `protected` is over after each of these answers, which come every second.
+    fn over(timeout_s: u64, answers: &[Option<State>]) -> Vec<bool> {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut wait = Wait::new(State::Protected, 3 * second, begun + timeout_s as u32 * second);
+        let status = |state| Status { state, ..Status::new("g", "a") };
+        let each = answers.iter().zip(0..);
+        each.map(|(state, at)| wait.is_over(state.map(status).as_ref(), begun + at * second))
+            .collect()
+    }
+
+    #[test]
+    fn protected_is_believed_when_it_has_been_proved_again() {
+        let (yes, no) = (Some(State::Protected), Some(State::Waiting));
+        assert_eq!(over(9, &[yes, yes, yes, yes]), [false, false, false, true]);
+        // The fault was there before the question, and is noticed after it.
+        assert_eq!(over(9, &[yes, yes, no, yes, yes, yes]), [false; 6]);
+        assert_eq!(over(9, &[yes, yes, None, yes, yes, yes]), [false; 6], "the daemon has ended");
+        // What is reached in time may prove itself later, and fail to.
+        assert_eq!(over(1, &[no, yes, yes, yes, yes]), [false, false, false, false, true]);
+        assert_eq!(over(1, &[yes, yes, no]), [false, false, true]);
+        assert_eq!(over(0, &[no]), [true]);
+        let now = Instant::now();
+        let mut other = Wait::new(State::Waiting, Duration::from_secs(3), now);
+        assert!(other.is_over(Some(&Status::new("g", "a")), now), "there is nothing to prove");
     }
 
     #[test]

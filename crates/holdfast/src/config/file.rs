@@ -8,6 +8,7 @@ use super::spread::SpreadConfig;
 use super::transit::TransitConfig;
 use crate::key::GroupKey;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Largest configuration file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -57,6 +58,12 @@ impl GroupFile {
     #[must_use]
     pub fn name(&self) -> &str {
         self.common().name
+    }
+
+    /// Time between two heartbeats.
+    #[must_use]
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.common().heartbeat_ms)
     }
 
     /// What the group is for, in a few words.
