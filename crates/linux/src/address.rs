@@ -1,5 +1,5 @@
 //! Taking and giving up the service address (`RTM_NEWADDR`, `RTM_DELADDR`), over
-//! a socket that is opened before it is needed.
+//! a socket that is opened before it is needed; and whether an address is this host's.
 
 use crate::netlink;
 use holdfast_wire::packet::mapped_ipv4;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
@@ -17,6 +18,10 @@ const RTN_LOCAL: u8 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
+/// Size of `struct ifaddrmsg`, in bytes.
+const IFADDRMSG: usize = 8;
+/// Room for a part of the list of addresses: the kernel sends no longer ones.
+const LIST_BYTES: usize = 32 << 10;
 /// No duplicate address detection: an address must work at once, and the fence
 /// already guarantees that nobody else speaks for it.
 const IFA_F_NODAD: u32 = 0x02;
@@ -84,7 +89,7 @@ impl AddressSocket {
     pub fn wait_local(&mut self, address: &[u8; 16]) -> Result<(), AddressError> {
         let failed = |source| AddressError::Change { action: "waiting for", source };
         let begun = Instant::now();
-        while mapped_ipv4(address).is_none() && !self.is_local(address).map_err(failed)? {
+        while mapped_ipv4(address).is_none() && !self.is_routed_here(address).map_err(failed)? {
             if begun.elapsed() > LOCAL_MAX {
                 return Err(failed(io::ErrorKind::TimedOut.into()));
             }
@@ -93,17 +98,44 @@ impl AddressSocket {
         Ok(())
     }
 
-    /// Whether `address` (IPv4 mapped into IPv6) is one of this host's: packets to it stay here.
-    /// A bind would not tell: with `ip_nonlocal_bind` it is allowed to any address.
+    /// Whether `address` (IPv4 mapped into IPv6) is one of this host's: an interface has it, or
+    /// packets to it stay here. The routes alone would not tell: those of an interface in a VRF
+    /// are in another table, and rules may come before the table of local ones. Nor would a bind:
+    /// with `ip_nonlocal_bind` it is allowed to any address.
     ///
     /// # Errors
     /// When the kernel does not answer.
     pub fn is_local(&mut self, address: &[u8; 16]) -> io::Result<bool> {
+        Ok(self.has_interface(address)? || self.is_routed_here(address)?)
+    }
+
+    /// Whether an interface has the address.
+    fn has_interface(&mut self, address: &[u8; 16]) -> io::Result<bool> {
         let ipv4 = mapped_ipv4(address);
-        let (family, bytes): (c_int, &[u8]) = match &ipv4 {
-            Some(ipv4) => (libc::AF_INET, ipv4),
-            None => (libc::AF_INET6, address),
-        };
+        let (family, bytes) = family_of(address, ipv4.as_ref());
+        let mut body = vec![0; IFADDRMSG];
+        body[0] = family as u8;
+        self.request(RTM_GETADDR, libc::NLM_F_DUMP, &body)?;
+        let (mut found, mut buffer) = (false, vec![0; LIST_BYTES]);
+        loop {
+            let datagram = netlink::receive(&self.fd, &mut buffer)?;
+            let own = |answer: &netlink::Answer<'_>| answer.sequence == self.sequence;
+            for answer in netlink::answers(datagram).filter(own) {
+                if let Some(errno) = answer.errno() {
+                    return Err(io::Error::from_raw_os_error(errno));
+                }
+                if c_int::from(answer.kind) == libc::NLMSG_DONE {
+                    return Ok(found);
+                }
+                found |= answer.kind == RTM_NEWADDR && has(answer.body, bytes);
+            }
+        }
+    }
+
+    /// Whether the kernel's routes keep packets to the address here.
+    fn is_routed_here(&mut self, address: &[u8; 16]) -> io::Result<bool> {
+        let ipv4 = mapped_ipv4(address);
+        let (family, bytes) = family_of(address, ipv4.as_ref());
         // struct rtmsg: family, prefix length, and nothing else known.
         let mut body = vec![0; 12];
         (body[0], body[1]) = (family as u8, 8 * bytes.len() as u8);
@@ -136,10 +168,7 @@ impl AddressSocket {
         address: &[u8; 16],
     ) -> io::Result<()> {
         let ipv4 = mapped_ipv4(address);
-        let (family, bytes): (c_int, &[u8]) = match &ipv4 {
-            Some(ipv4) => (libc::AF_INET, ipv4),
-            None => (libc::AF_INET6, address),
-        };
+        let (family, bytes) = family_of(address, ipv4.as_ref());
         // struct ifaddrmsg
         let mut body = vec![family as u8, 8 * bytes.len() as u8, 0, 0];
         body.extend(interface.to_ne_bytes());
@@ -176,10 +205,27 @@ impl AddressSocket {
     }
 }
 
+/// An address as netlink has it: its family, and its bytes.
+fn family_of<'a>(address: &'a [u8; 16], ipv4: Option<&'a [u8; 4]>) -> (c_int, &'a [u8]) {
+    match ipv4 {
+        Some(ipv4) => (libc::AF_INET, ipv4),
+        None => (libc::AF_INET6, address),
+    }
+}
+
+/// Whether an entry of the list is this address. Where there is a peer, `IFA_ADDRESS` is that one's.
+fn has(entry: &[u8], address: &[u8]) -> bool {
+    let all = || netlink::attributes(entry.get(IFADDRMSG..).unwrap_or_default());
+    let of = |wanted| all().find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)) == Some(address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use holdfast_wire::packet::mapped;
+    use std::path::Path;
+    use std::process::Command;
 
     #[test]
     fn only_this_hosts_addresses_are_local() {
@@ -187,5 +233,38 @@ mod tests {
         let mut is_local = |ip: &str| socket.is_local(&mapped(ip.parse().unwrap())).unwrap();
         assert!(is_local("127.0.0.1") && is_local("127.9.9.9"));
         assert!(!is_local("192.0.2.7") && !is_local("2001:db8::7"));
+    }
+
+    fn ip(words: &str) {
+        let done = Command::new("ip").args(words.split(' ')).status();
+        assert!(done.is_ok_and(|done| done.success()), "ip {words}: it needs root");
+    }
+
+    #[test]
+    fn an_address_whose_routes_are_elsewhere_is_local_too() {
+        let name = format!("hfa{}", std::process::id());
+        ip(&format!("netns add {name}"));
+        let result = std::thread::scope(|scope| {
+            let test = scope.spawn(|| {
+                crate::netns::enter(&Path::new("/run/netns").join(&name)).unwrap();
+                ip("link set lo up");
+                let of = |text: &str| mapped(text.parse().unwrap());
+                let mut socket = AddressSocket::open().unwrap();
+                for (family, own, other) in
+                    [("-4", "192.0.2.7", "192.0.2.8"), ("-6", "2001:db8::7", "2001:db8::8")]
+                {
+                    ip(&format!("{family} address add {own} dev lo"));
+                    socket.wait_local(&of(own)).unwrap();
+                    // As for an interface in a VRF: no rule leads to the table of its routes.
+                    ip(&format!("{family} rule del pref 0"));
+                    assert!(!socket.is_routed_here(&of(own)).unwrap());
+                    assert!(socket.is_local(&of(own)).unwrap(), "{own}");
+                    assert!(!socket.is_local(&of(other)).unwrap(), "{other}");
+                }
+            });
+            test.join()
+        });
+        ip(&format!("netns del {name}"));
+        assert!(result.is_ok(), "see above");
     }
 }
