@@ -81,7 +81,7 @@ const NOWHERE: [IpAddr; 2] = [
 pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, String)> {
     let lost = |to: &IpAddr| {
         let v6 = to.is_ipv6();
-        serves(config, v6) && !leads_off(*to) && !has_gateway(v6, &member.interface)
+        serves(config, v6) && !leads_off(*to) && gateways(v6, &member.interface).is_empty()
     };
     let v6 = NOWHERE.into_iter().find(lost)?.is_ipv6();
     // Its routes have gone with it, and come back with it or after it.
@@ -155,19 +155,28 @@ fn leads_off(to: IpAddr) -> bool {
     routed.err().is_none_or(|error| !unreachable.contains(&error.kind()))
 }
 
-/// Clients' networks may have routes of their own.
-fn has_gateway(v6: bool, interface: &str) -> bool {
-    if v6 {
-        return read("/proc/net/ipv6_route").lines().any(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let [_, _, _, _, gateway, .., through] = fields[..] else { return false };
-            through == interface && u128::from_str_radix(gateway, 16) != Ok(0)
-        });
-    }
-    read("/proc/net/route").lines().skip(1).any(|line| {
+/// The gateways on an interface: clients' networks may have routes of their own.
+fn gateways(v6: bool, interface: &str) -> Vec<IpAddr> {
+    let path = if v6 { "/proc/net/ipv6_route" } else { "/proc/net/route" };
+    let table = read(path);
+    let gateway = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        matches!(fields[..], [through, _, gateway, ..] if through == interface && gateway != "00000000")
-    })
+        let gateway: IpAddr = match (v6, &fields[..]) {
+            (true, [_, _, _, _, gateway, .., through]) if *through == interface => {
+                Ipv6Addr::from(u128::from_str_radix(gateway, 16).ok()?).into()
+            }
+            // The kernel prints the address as a little-endian number.
+            (false, [through, _, gateway, ..]) if *through == interface => {
+                Ipv4Addr::from(u32::from_str_radix(gateway, 16).ok()?.swap_bytes()).into()
+            }
+            _ => return None,
+        };
+        (!gateway.is_unspecified()).then_some(gateway)
+    };
+    let mut found: Vec<IpAddr> = table.lines().filter_map(gateway).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// Checks that answers to clients pass the edge, which fences and rewrites them
@@ -190,28 +199,40 @@ fn return_path(
     let is_known = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
     let Some((interface, gateway)) = route else {
         let remedy = || add_default_route(config, member, v6);
-        return without_default(name, has_gateway(v6, &member.interface), remedy);
+        let gateways = gateways(v6, &member.interface);
+        return without_default(name, is_known.then_some(edge), &gateways, remedy);
     };
     let found = format!("the default route goes through {gateway} on {interface}");
     if interface == member.interface && (!is_known || gateway == edge) {
         return Finding::ok(name, found);
     }
-    let remedy = format!(
-        "answers to clients must pass the edge ({edge}): route the clients' networks through it"
-    );
-    Finding::warn(name, found, remedy)
+    Finding::warn(name, found, through_edge(edge))
 }
 
-/// Without a default route only clients are answered whose networks have a route of their own;
-/// `has_gateway`: there are such.
+/// The remedy where answers to clients take another way.
+fn through_edge(edge: IpAddr) -> String {
+    format!(
+        "answers to clients must pass the edge ({edge}): route the clients' networks through it"
+    )
+}
+
+/// Without a default route only clients are answered whose networks have a route of their own:
+/// through one of the `gateways`, of which one must be the `edge`, where its address is known.
 fn without_default(
     name: &'static str,
-    has_gateway: bool,
+    edge: Option<IpAddr>,
+    gateways: &[IpAddr],
     remedy: impl FnOnce() -> String,
 ) -> Finding {
-    match has_gateway {
-        true => Finding::ok(name, "there is no default route: clients' networks have their own"),
-        false => Finding::fail(name, "there is no default route", remedy()),
+    match edge.filter(|edge| !gateways.contains(edge)) {
+        _ if gateways.is_empty() => Finding::fail(name, "there is no default route", remedy()),
+        Some(edge) => {
+            let all: Vec<String> = gateways.iter().map(ToString::to_string).collect();
+            let found =
+                format!("there is no default route, and others go through {}", all.join(", "));
+            Finding::warn(name, found, through_edge(edge))
+        }
+        None => Finding::ok(name, "there is no default route: clients' networks have their own"),
     }
 }
 
@@ -275,8 +296,17 @@ mod tests {
     #[test]
     fn networks_with_routes_of_their_own_need_no_default_route() {
         use super::super::Verdict;
-        let judge = |has| without_default("return path", has, || "ip route add".to_owned());
-        assert_eq!([true, false].map(|has| judge(has).verdict), [Verdict::Ok, Verdict::Fail]);
+        let [edge, other] = ["10.9.0.1", "10.9.0.7"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let judge = |edge, gateways: &[IpAddr]| {
+            without_default("return path", edge, gateways, || "ip route add".to_owned())
+        };
+        assert_eq!(judge(None, &[]).verdict, Verdict::Fail);
+        assert_eq!(judge(Some(edge), &[]).verdict, Verdict::Fail);
+        assert_eq!(judge(None, &[other]).verdict, Verdict::Ok, "it may be the edge");
+        assert_eq!(judge(Some(edge), &[other, edge]).verdict, Verdict::Ok);
+        let told = judge(Some(edge), &[other]);
+        assert_eq!(told.verdict, Verdict::Warn);
+        assert!(told.found.contains("10.9.0.7") && told.remedy.contains("10.9.0.1"), "{told:?}");
     }
 
     #[test]
