@@ -280,8 +280,14 @@ impl BackupMachine {
         if cause.is_none() && self.log.is_hung(&mut is_busy) {
             let slow = "the replica has not moved for ten seconds: look at its host's load";
             let asleep = "the replica has not moved for a second";
-            let reason = if busy { slow } else { asleep };
-            return self.give_up(Fault::Hung, reason, false, host);
+            let reason = match host.stopped_by_hand() {
+                Some(pid) => format!(
+                    "the replica's process {pid} is stopped (SIGSTOP, or a debugger), so that it \
+                     could not follow"
+                ),
+                None => if busy { slow } else { asleep }.to_owned(),
+            };
+            return self.give_up(Fault::Hung, &reason, false, host);
         }
         if cause == Some(Cause::ChannelLost) && self.armed.is_none() {
             host.kill_server();

@@ -63,12 +63,13 @@ pub const FOREGROUND: &str = "if nobody stopped it, start it in the foreground: 
      with -f, -F, -D or -n; what ran on was ended, for nobody could have protected it";
 
 /// Texts that occur in reasons, each with what to do before the member can join again.
-const REMEDIES: [(&str, &str); 7] = [
+const REMEDIES: [(&str, &str); 8] = [
     (
         "did Lock",
-        "threads of the server race outside the locks that are replayed: after the next join one of \
-         them runs at a time, unless `run`, `mode` or `rebuild` in the file forbid it; or run it \
-         with one thread",
+        "if the server has read its files again (a reload), look whether they are equal on both \
+         members: files are compared only while it starts; else its threads race outside the locks \
+         that are replayed: after the next join one of them runs at a time, unless `run`, `mode` or \
+         `rebuild` in the file forbid it; or run it with one thread",
     ),
     (
         "the replica writes other bytes",
@@ -81,8 +82,16 @@ const REMEDIES: [(&str, &str); 7] = [
     ),
     ("differs", "make equal what the reason names"),
     ("does not have the recorded hash", "the copies of clients' packets are changed on their way"),
+    (
+        "is stopped (SIGSTOP",
+        "leave the replica's processes alone: it is killed, and a new one made",
+    ),
     ("has not moved", "look at the load of the backup's host"),
-    ("the primary did", "look for that call in `holdfast support`"),
+    (
+        "the primary did",
+        "look for that call in `holdfast support`; if the server has read its files again (a \
+         reload), look whether they are equal on both members",
+    ),
 ];
 
 /// Texts that occur in reasons for which no attempt to join will ever succeed, because of what
@@ -178,7 +187,13 @@ mod tests {
     #[test]
     fn a_reason_meets_its_remedy() {
         let lock = "the primary did Lock pthread_mutex on descriptor or from place 3871 (result 0)";
-        assert!(after_giving_up(State::Diverged, lock).starts_with("threads of the server race"));
+        assert!(after_giving_up(State::Diverged, lock).contains("its threads race"));
+        for reason in [lock, "the primary did NewFd open_device on descriptor 3"] {
+            let remedy = after_giving_up(State::Diverged, reason);
+            assert!(remedy.contains("(a reload), look whether they are equal"), "{remedy}");
+        }
+        let stopped = "the replica's process 7 is stopped (SIGSTOP, or a debugger)";
+        assert!(after_giving_up(State::Hung, stopped).starts_with("leave the replica's processes"));
         let call = "the primary did NewFd open_device on descriptor 3";
         assert!(after_giving_up(State::Diverged, call).contains("holdfast support"));
         assert_eq!(after_giving_up(State::Fenced, "told so"), REJOINS);

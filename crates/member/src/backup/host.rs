@@ -48,6 +48,8 @@ pub trait FollowHost: MemberHost + Sized {
     fn replica(&self) -> Replica;
     /// Does a thread of the replica compute, or wait for a processor or a disk?
     fn is_replica_busy(&self) -> bool;
+    /// A process of the replica that somebody has stopped.
+    fn stopped_by_hand(&self) -> Option<u32>;
     /// Appends a record to its log; whether there was room.
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool;
     /// The client has acknowledged so much of a connection's output.

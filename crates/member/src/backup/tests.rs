@@ -256,6 +256,16 @@ fn a_replica_that_stands_still_gives_up() {
 }
 
 #[test]
+fn a_replica_that_somebody_stopped_is_named() {
+    let mut bed = Bed::served();
+    (bed.book.progress, bed.book.stopped) = ((200, 100), Some(77));
+    bed.pass(1100);
+    assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
+    let reason = &bed.book.reason;
+    assert!(reason.starts_with("the replica's process 77 is stopped (SIGSTOP"), "{reason}");
+}
+
+#[test]
 fn a_replica_that_starves_is_no_hung_one() {
     let mut bed = Bed::served();
     (bed.book.progress, bed.book.is_replica_busy) = ((200, 100), true);

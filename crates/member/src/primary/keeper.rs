@@ -232,6 +232,9 @@ impl<H: KeeperHost> FollowHost for SharedHost<'_, H> {
     fn is_replica_busy(&self) -> bool {
         false
     }
+    fn stopped_by_hand(&self) -> Option<u32> {
+        None
+    }
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         self.host.keep_record(header, payload)
     }

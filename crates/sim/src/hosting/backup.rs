@@ -190,6 +190,10 @@ impl FollowHost for AtHost<'_> {
         self.server().is_some_and(|server| server.alive && !server.hung)
     }
 
+    fn stopped_by_hand(&self) -> Option<u32> {
+        None
+    }
+
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         let full = self.world.plan.uneven.ring_full_permille;
         if full > 0 && self.world.rng.below(1000) < full {

@@ -223,6 +223,12 @@ impl FollowHost for BackupDaemon<'_, '_> {
         self.replica.as_ref().is_some_and(is_busy)
     }
 
+    fn stopped_by_hand(&self) -> Option<u32> {
+        let stopped =
+            |replica: &Server| processes(replica).into_iter().find(|pid| process::is_stopped(*pid));
+        self.replica.as_ref().and_then(stopped)
+    }
+
     fn replay(&mut self, header: &Header, payload: &[&[u8]]) -> bool {
         self.append(header, payload)
     }

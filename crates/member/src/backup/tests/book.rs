@@ -21,6 +21,7 @@ pub(super) struct Book {
     /// What clients have of the replica's output, by the number of their accept.
     pub(super) acked: Vec<(u32, u64)>,
     pub(super) is_replica_busy: bool,
+    pub(super) stopped: Option<u32>,
     pub(super) nudges: bool,
     /// Whether the replica has accepted its first connection.
     pub(super) manifest: bool,
@@ -90,6 +91,7 @@ impl Book {
             progress: (0, 0),
             acked: Vec::new(),
             is_replica_busy: false,
+            stopped: None,
             nudges: false,
             manifest: false,
             bad: "",
@@ -190,6 +192,9 @@ impl FollowHost for Book {
     }
     fn replica(&self) -> Replica {
         self.replica.clone()
+    }
+    fn stopped_by_hand(&self) -> Option<u32> {
+        self.stopped
     }
     fn is_replica_busy(&self) -> bool {
         self.is_replica_busy
