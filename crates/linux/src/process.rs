@@ -5,7 +5,7 @@ mod event;
 mod state;
 
 pub use event::EventFd;
-pub use state::{is_busy, is_over, is_stopped, sleeps};
+pub use state::{deeds, is_busy, is_over, is_stopped, sleeps};
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_ulong};

@@ -37,6 +37,9 @@ const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// Time between two counts of connections: with ten thousand of them a count takes milliseconds.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 
+/// Most processes of such a server that are looked at in one turn.
+const PROCESSES_MAX: usize = 16;
+
 /// Remedy if the server does not listen everywhere after a takeover.
 const LISTENS_NOT: &str = "stop who listens there (`ss -ltnp` names it): the server then listens again by itself, \
     within seconds; else restart both members when the open connections, which are served, are over";
@@ -147,10 +150,7 @@ impl Alone {
         else {
             return;
         };
-        // There is no log whose position would tell, but the shim's counters in the shared memory
-        // and the number of times that the process went to sleep.
-        let books = memory.and_then(SharedMemory::moved);
-        let moved = books.map(|books| books.wrapping_add(process::sleeps(pid)));
+        let moved = moved(pid, memory);
         let is_family = memory.is_some_and(SharedMemory::is_family);
         let watched = Watched { pid, is_family, moved };
         let missing = services.missing(&node.config.group.services, watched, now);
@@ -172,6 +172,19 @@ impl Alone {
             }
         }
     }
+}
+
+/// A number that changes whenever a server does anything that writes no log. There are the shim's
+/// counters in the shared `memory`, and the number of times that the process went to sleep. Where
+/// there is no shim any more (the server has replaced itself by exec), or none that this daemon
+/// knows, only who does not even compute is said to stand still.
+fn moved(pid: u32, memory: Option<&SharedMemory>) -> Option<u64> {
+    let memory = memory.filter(|memory| memory.is_attached());
+    if let Some(books) = memory.and_then(SharedMemory::moved) {
+        return Some(books.wrapping_add(process::sleeps(pid)));
+    }
+    let all = process::family(pid);
+    (all.len() <= PROCESSES_MAX).then(|| process::deeds(&all))
 }
 
 /// A server that has outlived its daemon, and that this daemon only watches.

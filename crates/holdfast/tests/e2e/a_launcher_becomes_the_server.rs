@@ -1,6 +1,8 @@
 //! The program in `command` need not be the server itself: a script may become it. A program into
-//! which the shim cannot be loaded is not called protected.
+//! which the shim cannot be loaded is not called protected, and one that replaces itself while it
+//! serves is still watched.
 
+use crate::client::connected;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
@@ -36,6 +38,35 @@ fn a_script_may_start_the_server() {
     assert!(report.total(|it| it.replies) > 0);
     let status = group.status(Role::Backup).expect("the daemon answers");
     assert_eq!(status["role"], "primary", "{status}");
+}
+
+/// A server that becomes another program when its first client has said something: one that keeps
+/// its listener, and does nothing.
+const BECOMES_SLEEP: &str = r"
+import os, socket, sys
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('0.0.0.0', int(sys.argv[1]))); s.listen(16); s.set_inheritable(True)
+s.accept()[0].recv(1)
+os.execv('/bin/sleep', ['sleep', '1000'])
+";
+
+#[test]
+fn a_server_that_became_another_program_and_hangs_is_named() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let port = Program::Redis.port().to_string();
+    let command = ["/usr/bin/python3", "-c", BECOMES_SLEEP, &port].map(str::to_owned);
+    let recipe = by(&testbed, |_| command.to_vec());
+    let options = GroupOptions { heartbeat_ms: Some(200), ..GroupOptions::default() };
+    let group = Group::start(&testbed, &recipe, &options).expect("a group");
+    connected(&testbed, world::WAIT_LIMIT).send(&[b"x"]);
+    let _waits = connected(&testbed, world::WAIT_LIMIT);
+    world::wait_until("the reason", || {
+        let status = group.status(Role::Primary).unwrap_or_default();
+        let reason = status["reason"].as_str().unwrap_or_default().to_owned();
+        status["state"] == "waiting" && reason.contains("the server does nothing: 1 of its clients")
+    });
 }
 
 #[test]

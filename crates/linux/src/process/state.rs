@@ -37,6 +37,21 @@ pub fn sleeps(pid: u32) -> u64 {
     threads(pid).into_iter().flatten().filter_map(of).sum()
 }
 
+/// A number that changes whenever one of these processes does anything: goes to sleep by itself, or
+/// computes (`utime` and `stime`, in ticks of 10 ms). One that has become another one counts anew.
+#[must_use]
+pub fn deeds(pids: &[u32]) -> u64 {
+    const UTIME: usize = 11;
+    const STIME: usize = 12;
+    let computed = |pid: u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let ticks = |number| stat_field(&stat, number)?.parse::<u64>().ok();
+        Some(ticks(UTIME)? + ticks(STIME)?)
+    };
+    let of = |pid: &u32| sleeps(*pid).wrapping_add(computed(*pid).unwrap_or(0));
+    pids.iter().map(of).fold(pids.len() as u64, u64::wrapping_add)
+}
+
 /// The state of one thread after the other; each is read when it is asked for.
 fn states(pid: u32) -> impl Iterator<Item = String> {
     let stat = move |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok();
@@ -71,6 +86,26 @@ mod tests {
         }
         assert_eq!(sleeps(waits.id()), asleep);
         for child in [&mut wakes, &mut waits] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_computes_is_told_from_who_waits_for_ever() {
+        let said = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let (mut computes, mut waits) = (said("while :; do :; done"), said("exec sleep 60"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while states(waits.id()).collect::<Vec<_>>() != ["S"] {
+            assert!(Instant::now() < until, "it waits");
+        }
+        let (asleep, first) = (deeds(&[waits.id()]), deeds(&[computes.id()]));
+        while deeds(&[computes.id()]) == first {
+            assert!(Instant::now() < until, "it computes");
+        }
+        assert_eq!(deeds(&[waits.id()]), asleep);
+        assert_ne!(deeds(&[waits.id(), computes.id()]), asleep);
+        for child in [&mut computes, &mut waits] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
