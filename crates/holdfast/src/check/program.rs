@@ -4,9 +4,9 @@
 
 use super::Finding;
 use crate::config::{Run, Server};
-use crate::fingerprint::{find_program, user_ids};
+use crate::fingerprint::find_program;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "server";
@@ -35,7 +35,7 @@ pub fn findings(server: &Server) -> Vec<Finding> {
     found.extend(program.as_deref().and_then(by_file));
     found.extend(program.as_deref().and_then(|path| by_script(server, path)));
     found.extend(server.log.as_deref().and_then(log));
-    found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(server, folder)));
+    found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(folder)));
     found
 }
 
@@ -52,31 +52,15 @@ fn log(path: &Path) -> Option<Finding> {
     Some(Finding::fail(NAME, found, format!("mkdir -p {folder}")))
 }
 
-/// Checks a folder whose content a joining member replaces, as the server's user.
-fn state_dir(server: &Server, folder: &Path) -> Option<Finding> {
+/// Checks a folder whose content a joining member replaces. Whether it can be written is tried
+/// before a start, too (`fingerprint::lacks`).
+fn state_dir(folder: &Path) -> Option<Finding> {
     const NAME: &str = "state_dirs";
-    let shown = folder.display();
-    let fail = |what: &str, remedy: String| {
-        Some(Finding::fail(NAME, format!("{shown} {what}: no member could join"), remedy))
-    };
-    let Ok(real) = folder.canonicalize() else {
-        return fail("is not there", format!("mkdir -p {shown}"));
-    };
-    if real != folder {
-        let real = real.display();
-        return fail("has a symbolic link in its way", format!("name {real} in its place"));
-    }
-    let metadata = folder.metadata().ok()?;
-    let (user, group) = server.user.as_deref().map(user_ids)?.ok()?;
-    let may = |bits: u32| metadata.permissions().mode() & bits == bits;
-    let writes =
-        metadata.uid() == user && may(0o700) || metadata.gid() == group && may(0o070) || may(0o007);
-    // Further groups and access lists may allow it.
-    (!writes).then(|| {
-        let name = server.user.as_deref().unwrap_or_default();
-        let found = format!("{shown} may not be writable for `{name}`: no member could join then");
-        Finding::warn(NAME, found, format!("chown {name}: {shown}"))
-    })
+    // One that is not there is named by that, too.
+    let real = folder.canonicalize().ok().filter(|real| real != folder)?;
+    let (shown, real) = (folder.display(), real.display());
+    let found = format!("{shown} has a symbolic link in its way: no member could join");
+    Some(Finding::fail(NAME, found, format!("name {real} in its place")))
 }
 
 /// What the program's file says: a shim is loaded by the loader, and sees

@@ -3,7 +3,6 @@
 
 use super::{find_program, shim_path};
 use crate::config::Server;
-use crate::spool;
 use anyhow::Context as _;
 use holdfast_linux::spawn::{Use, User, try_log, try_use};
 use std::path::Path;
@@ -36,12 +35,12 @@ fn program(server: &Server) -> Option<Lack> {
     })
 }
 
-/// What the server's user, where it is known, may not run or read. Without the shim the server
-/// would run, and nobody would protect it.
+/// What the server's user, where it is known, may not run or load. Without the shim, which the loader
+/// leaves out without an error, the server would run, and nobody would protect it.
 fn for_user(server: &Server) -> Option<Lack> {
     let user = server.user.as_deref().map(user_of).transpose().ok()?;
     let program = find_program(server).map(|path| (path, Use::Run, "run"));
-    let shim = shim_path().ok().map(|path| (path, Use::Read, "read"));
+    let shim = shim_path().ok().map(|path| (path, Use::Load, "load"));
     [program, shim].into_iter().flatten().find_map(|(path, wanted, verb)| {
         let error = try_use(user.as_ref(), &path, wanted).err()?;
         let (who, path) = (server.user.as_deref().unwrap_or("this daemon's user"), path.display());
@@ -75,19 +74,24 @@ fn log(server: &Server) -> Option<Lack> {
     })
 }
 
-/// State folders that are missing, or cannot be written. A server may make its own, but a joining
-/// member needs them before.
+/// State folders that are missing, or that the server's user, where it is known, cannot write: as
+/// that user a joining member fills them. A server may make its own, but a joining member needs
+/// them before.
 fn state_dirs(server: &Server) -> impl Iterator<Item = Lack> {
-    server.state_dirs.iter().filter_map(|path| {
+    let user = server.user.as_deref().map(user_of).transpose();
+    let name = server.user.as_deref().unwrap_or("this daemon's user");
+    server.state_dirs.iter().filter_map(move |path| {
         if !path.is_dir() {
             return Some(missing_folder("state_dirs", path));
         }
-        let error = spool::try_out(path).err()?;
+        let error = try_use(user.as_ref().ok()?.as_ref(), path, Use::Fill).err()?;
         Some(Lack {
             key: "state_dirs",
-            what: format!("no file can be made in {}: {error}", path.display()),
-            remedy: "mount it so that it can be written, or change `state_dirs` in [server]"
-                .to_owned(),
+            what: format!("no file can be made in {} by `{name}`: {error}", path.display()),
+            remedy: format!(
+                "let `{name}` write it (`chown {name}:`, and how it is mounted), or change \
+                 `state_dirs` in [server]"
+            ),
         })
     })
 }
@@ -212,7 +216,11 @@ mod tests {
         let told = what(&Server { log, ..whole() }).expect("it is a folder");
         assert!(told.contains("the server's log"), "{told}");
         let told = what(&Server { state_dirs: vec!["/proc".into()], ..whole() });
-        assert!(told.is_some_and(|told| told.contains("no file can be made in /proc")));
+        assert!(told.is_some_and(|told| told.contains("no file can be made in /proc by `root`")));
+        let of_root = vec![folder.clone()];
+        let told =
+            what(&Server { state_dirs: of_root, user: Some("nobody".to_owned()), ..whole() });
+        assert!(told.is_some_and(|told| told.contains("by `nobody`: Permission denied")));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

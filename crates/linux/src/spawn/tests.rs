@@ -37,6 +37,74 @@ fn a_log_is_tried_without_a_trace() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A server that starts while its log is tried keeps it.
+#[test]
+fn a_log_that_is_made_meanwhile_stays() {
+    let folder = std::env::temp_dir().join(format!("holdfast-race-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = folder.canonicalize().unwrap().join("log");
+    for _ in 0..500 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| try_log(&log).unwrap());
+            std::fs::write(&log, "words").unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "words");
+        std::fs::remove_file(&log).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A mounted file system that goes, whatever becomes of the test.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_library_on_a_disk_for_data_is_not_loaded() {
+    let place = std::env::temp_dir().join(format!("holdfast-noexec-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let mount = |options: &str| {
+        let mut mount = Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&place).status();
+        assert!(done.unwrap().success(), "run the tests as root");
+    };
+    let mounted = Mounted(place.clone());
+    mount("noexec");
+    let library = place.join("library");
+    let load = || try_use(None, &library, Use::Load).map_err(|error| error.raw_os_error());
+    std::fs::write(&library, "\x7fELF").unwrap();
+    assert_eq!(load(), Err(Some(libc::EPERM)));
+    mount("remount,exec");
+    assert_eq!(load(), Ok(()));
+    drop(mounted);
+    assert_eq!(load(), Err(Some(libc::ENOENT)));
+}
+
+#[test]
+fn a_folder_is_filled_by_its_user() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = std::env::temp_dir().join(format!("holdfast-fill-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let nobody = User { uid: 65534, gid: 65534, groups: vec![65534] };
+    let may = |user| try_use(user, &folder, Use::Fill).map_err(|error| error.kind());
+    let set = |mode| {
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(0o755);
+    assert_eq!(may(Some(&nobody)), Err(io::ErrorKind::PermissionDenied));
+    assert_eq!(may(None), Ok(()), "run the tests as root");
+    set(0o777);
+    assert_eq!(may(Some(&nobody)), Ok(()));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_user_may_use_what_it_reaches() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -53,9 +121,9 @@ fn a_user_may_use_what_it_reaches() {
     set(&folder, 0o755);
     set(&program, 0o700);
     assert_eq!(may(None, Use::Run), Ok(()), "run the tests as root");
-    assert_eq!([Use::Run, Use::Read].map(|wanted| may(Some(&nobody), wanted)), [denied, denied]);
+    assert_eq!([Use::Run, Use::Load].map(|wanted| may(Some(&nobody), wanted)), [denied, denied]);
     set(&program, 0o755);
-    assert_eq!([Use::Run, Use::Read].map(|wanted| may(Some(&nobody), wanted)), [Ok(()), Ok(())]);
+    assert_eq!([Use::Run, Use::Load].map(|wanted| may(Some(&nobody), wanted)), [Ok(()), Ok(())]);
     set(&folder, 0o700);
     assert_eq!(may(Some(&nobody), Use::Run), denied, "it does not come there");
     std::fs::remove_dir_all(folder).unwrap();
