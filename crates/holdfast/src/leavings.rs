@@ -79,18 +79,35 @@ impl fmt::Display for Removed {
     }
 }
 
+/// What an earlier daemon has left that had these objects of `bpf/`, also what only its file named:
+/// to be looked for before new programs take the place of its pins, by which it is found.
+#[must_use]
+pub fn earlier(objects: &[&str], pins: &Path) -> Left {
+    Left::find(objects, pins).unwrap_or_else(|error| {
+        tracing::warn!("what an earlier daemon may have left is not known: {error}");
+        Left::default()
+    })
+}
+
 /// Removes what an earlier life of a member has left and its new role does not
 /// need. The new role's own program is attached by now, in place of an earlier
 /// one, so that nothing slips through in between.
 ///
 /// # Errors
 /// When something that would harm the service cannot be removed.
-pub fn remove_earlier_life(config: &Config, me: &Member, own: Own) -> Result<Vec<Removed>> {
+pub fn remove_earlier_life(
+    config: &Config,
+    me: &Member,
+    own: Own,
+    left: &Left,
+) -> Result<Vec<Removed>> {
     let run_dir = &config.group.run_dir;
     let pins = pin_dir(run_dir, &me.name);
     // First, so that their clients hear of it if the edge lets this member speak.
     let mut removed: Vec<Removed> = sockets(config).into_iter().collect();
     removed.extend(addresses(&me.interface, &config.service_ips())?);
+    removed.extend(addresses_left(left, &me.interface)?);
+    removed.extend(filters(left.detach_elsewhere(&me.interface)?));
     // A backup has a gate too, which takes the place of an earlier one.
     if own == Own::Gate {
         removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
@@ -116,9 +133,7 @@ fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Re
     // Without an address the kernel sends nothing for the service, whatever is
     // left of its sockets: now nothing needs to be held back any more.
     removed.extend(addresses(&me.interface, &config.service_ips())?);
-    for interface in left.interfaces() {
-        removed.extend(addresses(interface, &left.addresses().collect::<Vec<_>>())?);
-    }
+    removed.extend(addresses_left(left, &me.interface)?);
     removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(left.detach()?));
@@ -197,6 +212,38 @@ fn transit(config: &TransitConfig, role: &str) -> Result<Vec<Removed>> {
     let mut removed = filters(Transit::detach_stale(&interfaces, &config.group.name, &pins)?);
     removed.extend(filters(left.detach()?));
     removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+/// Removes what an earlier daemon of a host server has left and the file names no more. The new
+/// programs are attached by now.
+///
+/// # Errors
+/// When it cannot be removed.
+pub fn remove_earlier_host(config: &SpreadConfig, left: &Left) -> Result<Vec<Removed>> {
+    let is_own = |ip: &IpAddr| config.group.addresses.contains(ip);
+    let gone: Vec<IpAddr> = left.addresses().filter(|ip| !is_own(ip)).collect();
+    Ok([addresses("lo", &gone)?, remove_earlier_edge(left)?].concat())
+}
+
+/// Removes the programs of an edge's earlier daemon at interfaces that the file names no more. At
+/// all others new ones have taken their place by now.
+///
+/// # Errors
+/// When they cannot be removed.
+pub fn remove_earlier_edge(left: &Left) -> Result<Vec<Removed>> {
+    Ok(filters(left.detach()?))
+}
+
+/// Removes service addresses that earlier files of a member named, from the interface of this one
+/// and from theirs.
+fn addresses_left(left: &Left, interface: &str) -> Result<Vec<Removed>> {
+    let ips: Vec<IpAddr> = left.addresses().collect();
+    let others = left.interfaces().filter(|other| *other != interface);
+    let mut removed = addresses(interface, &ips)?;
+    for other in others {
+        removed.extend(addresses(other, &ips)?);
+    }
     Ok(removed)
 }
 

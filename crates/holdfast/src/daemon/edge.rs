@@ -25,6 +25,7 @@ use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::check::why_taken;
 use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
+use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
 use announced::Announced;
@@ -148,7 +149,12 @@ impl<'a> EdgeDaemon<'a> {
         machine: EdgeMachine,
     ) -> Result<Self> {
         let key = config.key()?;
+        let left = leavings::earlier(&["edge"], &config.pin_dir(Role::Edge));
         let mut bpf = Edge::attach(&edge_config(config))?;
+        let mut events = Events::default();
+        for one in leavings::remove_earlier_edge(&left)? {
+            events.add("removed", one.to_string());
+        }
         let started = Instant::now();
         let disk = Disk::start(file, config.group.realtime.then_some(PRIORITY), started)?;
         let hops = (0..config.members.len()).map(|index| bpf.hop(index));
@@ -163,7 +169,7 @@ impl<'a> EdgeDaemon<'a> {
             recoverer,
             disk,
             links: Links::new(config, pulse),
-            events: Events::default(),
+            events,
             clock: Clock::new(started),
             vanished: 0,
             failed: Vec::new(),

@@ -23,6 +23,7 @@ use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Role, State, Status};
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
+use holdfast_linux::bpf::Left;
 use holdfast_linux::changes::Changes;
 use holdfast_linux::link::Link;
 use holdfast_linux::priority;
@@ -106,6 +107,8 @@ pub struct MemberContext<'a> {
     /// Why a program or address that was removed cannot be put back.
     torn: Option<String>,
     kept: Kept,
+    /// What this member's earlier life has left, as its pins told when this one began.
+    left: Left,
     /// Reason and remedy if this host's answers do not reach clients.
     way_lost: Option<(String, String)>,
     /// Tells when programs and addresses must be checked.
@@ -207,6 +210,7 @@ impl<'a> MemberContext<'a> {
             mend_at: now,
             torn: None,
             kept: Kept::default(),
+            left: Left::default(),
             way_lost: None,
             changes,
             server: None,

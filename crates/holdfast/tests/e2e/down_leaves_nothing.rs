@@ -215,6 +215,49 @@ fn after_the_files_of_a_pair_have_changed() {
     });
 }
 
+/// A daemon that starts with a changed file removes what only the earlier one named: nobody would
+/// find it later.
+#[test]
+fn after_daemons_have_started_with_changed_files() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
+    let renamed = ("10.9.0.100", "10.9.0.101");
+    let moved = |host: &Host| {
+        let left = shape(host);
+        left.contains("10.9.0.101/32") && !left.contains("10.9.0.100/32")
+    };
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        for role in HOSTS {
+            group.stop_daemon(role, Signal::KILL).expect("a daemon");
+            change(testbed.host(role), "holdfast.toml", &[renamed]);
+        }
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            group.start_daemon(role).expect("a daemon");
+        }
+        world::wait_until("the address to go", || moved(testbed.host(Role::Primary)));
+    });
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let mut group = SpreadGroup::start(&testbed, &HOSTS[..2], &SpreadOptions::default())
+        .expect("the group stands");
+    let host = testbed.host(Role::Primary);
+    group.kill(Role::Primary).expect("killed");
+    change(host, "spread.toml", &[renamed]);
+    group.launch(Role::Primary).expect("another");
+    world::wait_until("the address to go", || moved(host));
+    // Its interface has another name for the file: the programs are at the old one.
+    group.kill(Role::Primary).expect("killed");
+    host.ip("link add p9 type veth peer name p8\nlink set p9 up\nlink set p8 up\n")
+        .expect("ip runs");
+    change(host, "spread.toml", &[("\"p0\"", "\"p9\"")]);
+    group.launch(Role::Primary).expect("another");
+    let filters = |interface: &str| {
+        let mut tc = host.command("tc");
+        let shown = tc.args(["filter", "show", "dev", interface, "ingress"]).output();
+        String::from_utf8_lossy(&shown.expect("tc runs").stdout).contains("host_ingress")
+    };
+    world::wait_until("the programs to move", || filters("p9") && !filters("p0"));
+}
+
 #[test]
 fn after_the_files_of_other_groups_have_changed() {
     let _limit = world::limit(Duration::from_secs(90));

@@ -39,6 +39,9 @@ impl Left {
             let map = MapData::from_pin(pins.join(ADDRESSES));
             left.addresses.extend(map.into_iter().flat_map(addresses_in));
         }
+        if left.programs.is_empty() {
+            return Ok(left);
+        }
         for (interface, _, filter) in everywhere()? {
             if filter.program.is_some_and(|it| left.programs.contains(&it)) {
                 left.interfaces.insert(interface);
@@ -62,8 +65,24 @@ impl Left {
     /// # Errors
     /// [`BpfError::Filters`] if the kernel refuses.
     pub fn detach(&self) -> Result<Vec<Detached>, BpfError> {
+        self.detach_where(|_| true)
+    }
+
+    /// As [`Self::detach`], but for an interface where new programs take their place.
+    ///
+    /// # Errors
+    /// As [`Self::detach`].
+    pub fn detach_elsewhere(&self, here: &str) -> Result<Vec<Detached>, BpfError> {
+        self.detach_where(|interface| interface != here)
+    }
+
+    fn detach_where(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Detached>, BpfError> {
+        if self.programs.is_empty() {
+            return Ok(Vec::new());
+        }
         let is_one = |it: &Filter| it.program.is_some_and(|it| self.programs.contains(&it));
-        let found = everywhere()?.into_iter().filter(|(_, _, filter)| is_one(filter));
+        let all = everywhere()?.into_iter();
+        let found = all.filter(|(interface, _, filter)| wanted(interface) && is_one(filter));
         found.map(|(interface, way, filter)| detach(filter, &interface, way)).collect()
     }
 }

@@ -122,6 +122,8 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     };
     node.note_removed(&orphan);
     node.server = None;
+    let pins = node.pin_dir();
+    node.left = node.attend_until(|| leavings::earlier(&["gate", "tapdrop"], &pins));
     if let Err(error) = settle_folders(&node.config.server) {
         return node.wait_unsettled(&error.to_string(), UNSETTLED);
     }

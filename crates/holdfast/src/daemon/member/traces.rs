@@ -53,7 +53,7 @@ impl MemberContext<'_> {
     /// # Errors
     /// When it cannot be removed.
     pub fn clear_earlier_life(&mut self, own: Own) -> anyhow::Result<()> {
-        let removed = leavings::remove_earlier_life(self.config, self.me, own)?;
+        let removed = leavings::remove_earlier_life(self.config, self.me, own, &self.left)?;
         self.note_removed(&removed);
         Ok(())
     }
