@@ -10,6 +10,7 @@ pub mod edge;
 pub mod edge_state;
 mod intact;
 mod kept;
+mod looker;
 pub mod member;
 pub mod pairing;
 mod placement;

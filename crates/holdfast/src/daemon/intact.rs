@@ -8,7 +8,9 @@ use crate::status::{State, Status};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Detached, Mended};
 use holdfast_linux::changes::Changes;
+use holdfast_linux::link::{self, Link};
 use holdfast_wire::packet::mapped;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -42,6 +44,10 @@ pub struct Intact {
     look_at: Instant,
     trouble: Option<Trouble>,
 }
+
+/// Numbers of the interfaces that were there, by the names in the file.
+#[derive(Default)]
+pub struct Names(BTreeMap<String, u32>);
 
 impl Intact {
     /// # Errors
@@ -93,6 +99,25 @@ impl Intact {
     }
 }
 
+impl Names {
+    /// The trouble if somebody has given one of these interfaces another name. Programs and sockets
+    /// stay with it, so that packets pass as before; but nothing could be put back there, and no
+    /// later daemon would find it.
+    pub fn renamed<'n>(&mut self, names: impl IntoIterator<Item = &'n String>) -> Option<Trouble> {
+        let mut found = None;
+        for name in names {
+            match Link::by_name(name) {
+                Ok(link) => drop(self.0.insert(name.clone(), link.index)),
+                Err(_) => {
+                    let now = self.0.get(name).and_then(|index| link::name_of(*index));
+                    found = found.or(now.map(|now| renamed(name, &now)));
+                }
+            }
+        }
+        found
+    }
+}
+
 /// Notes programs that were attached again.
 pub fn note_missing(missing: &[Detached], events: &mut Events) {
     for one in missing {
@@ -107,6 +132,18 @@ pub fn note_mended(mended: Mended, events: &mut Events) -> Option<Trouble> {
     let torn =
         |error| Trouble::new(State::Unprotected, format!("a program is gone: {error}"), remedy);
     mended.failed.map(torn)
+}
+
+fn renamed(name: &str, now: &str) -> Trouble {
+    let reason = format!(
+        "the interface {name} is called {now} now: packets pass, and a daemon that is started again \
+         will not find it"
+    );
+    let remedy = format!(
+        "ip link set {now} name {name}, which older kernels allow only while it is down; or write \
+         {now} into the file of every host, and start this daemon again"
+    );
+    Trouble::new(State::Unprotected, reason, &remedy)
 }
 
 /// The trouble if an address that the file gives this host, as the value of `key`, is not there.
@@ -178,6 +215,38 @@ mod tests {
         assert!(intact.is_due(begun + LOOK_EVERY));
         intact.found(None, &mut events);
         assert_eq!(events.answer(0)["events"].as_array().map(Vec::len), Some(2));
+    }
+
+    fn ip(words: &str) {
+        let done = std::process::Command::new("ip").args(words.split(' ')).status();
+        assert!(done.is_ok_and(|done| done.success()), "ip {words}: it needs root");
+    }
+
+    #[test]
+    fn an_interface_of_another_name_is_not_called_lost() {
+        let space = format!("hfi{}", std::process::id());
+        ip(&format!("netns add {space}"));
+        let result = std::thread::scope(|scope| {
+            let test = scope.spawn(|| {
+                let place = std::path::Path::new("/run/netns").join(&space);
+                holdfast_linux::netns::enter(&place).unwrap();
+                ip("link add ea type veth peer name eb");
+                let names = ["ea", "eb"].map(str::to_owned);
+                let mut known = Names::default();
+                assert_eq!(known.renamed(&names), None);
+                ip("link set eb name ec");
+                let told = known.renamed(&names).unwrap();
+                assert!(told.reason.contains("eb is called ec now"), "{told:?}");
+                assert!(told.remedy.starts_with("ip link set ec name eb"), "{told:?}");
+                ip("link set ec name eb");
+                assert_eq!(known.renamed(&names), None);
+                ip("link del ea");
+                assert_eq!(known.renamed(&names), None, "it is gone");
+            });
+            test.join()
+        });
+        ip(&format!("netns del {space}"));
+        assert!(result.is_ok(), "see above");
     }
 
     #[test]

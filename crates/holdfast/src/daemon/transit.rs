@@ -14,10 +14,12 @@ mod wire;
 use super::clock::Clock;
 use super::intact::Intact;
 use super::kept::Kept;
+use super::looker::Looker;
 use super::trace;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::config::admin_socket;
 use crate::config::transit::{Return, Side, TransitConfig};
+use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
@@ -52,6 +54,7 @@ struct TransitDaemon<'a> {
     wire: Wire<'a>,
     kept: Kept,
     intact: Intact,
+    looker: Looker<look::Found>,
 }
 
 /// Runs one edge until a signal ends it. Its eBPF programs stay in the kernel.
@@ -77,7 +80,12 @@ pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
 impl<'a> TransitDaemon<'a> {
     fn start(config: &'a TransitConfig, side: Side) -> Result<Self> {
         let key = config.key()?;
+        let earlier = leavings::earlier(&["transit"], &config.pin_dir(side));
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
+        let mut events = Events::default();
+        for one in leavings::remove_earlier_edge(&earlier)? {
+            events.add("removed", one.to_string());
+        }
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
         let left = wire::left(&bpf)?;
         let poll = Poll::new()?;
@@ -97,12 +105,13 @@ impl<'a> TransitDaemon<'a> {
             lines,
             exits: wire::exits(config, side)?,
             flows,
-            events: Events::default(),
+            events,
             clock: Clock::new(Instant::now()),
         };
         let machine = TransitMachine::new(setup(config, side), left, Nanos(0));
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
-        let mut daemon = Self { poll, machine, wire, kept: Kept::default(), intact };
+        let looker = look::looker(config, side, wire.bpf.programs())?;
+        let mut daemon = Self { poll, machine, wire, kept: Kept::default(), intact, looker };
         daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
         Ok(daemon)
     }

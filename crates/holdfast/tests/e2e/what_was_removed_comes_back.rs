@@ -275,6 +275,13 @@ fn of_an_edge_of_strings() {
         transit::wait_for_state(strings, Edge::Far, 1, "alive");
         wait_told("protected", "", || status_of(strings, Edge::Near));
         assert!(has_clsact(near, "n2"));
+        near.ip("link set n1 down\nlink set n1 name nx\nlink set nx up\n").expect("ip runs");
+        let renamed = "the interface n1 is called nx now";
+        wait_told("unprotected", renamed, || status_of(strings, Edge::Near));
+        near.ip("link set nx down\nlink set nx name n1\nlink set n1 up\nroute add 10.12.1.1/32 via 10.11.1.2\n\
+             route add 10.9.0.0/24 via 10.11.1.2\n")
+            .expect("ip runs");
+        wait_told("protected", "", || status_of(strings, Edge::Near));
         transit::finish(strings, transit::counting(strings, 300));
         near.ip("link set nc down\n").expect("ip runs");
         let unreached = "no outside interface of the edge is up: nc";

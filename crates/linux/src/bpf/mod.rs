@@ -59,4 +59,6 @@ pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey,
 pub use regulate::{Measured, Regulated};
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};
-pub use transit::{FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitState};
+pub use transit::{
+    FlowSweeper, StringPort, Traffic, Transit, TransitConfig, TransitPrograms, TransitState,
+};

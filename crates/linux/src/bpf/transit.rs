@@ -124,6 +124,25 @@ pub struct Transit {
     pin_dir: PathBuf,
 }
 
+/// The places of an edge's programs; see [`Transit::programs`].
+#[derive(Clone, Debug)]
+pub struct TransitPrograms {
+    strings: Vec<String>,
+    outside: Vec<String>,
+    pin_dir: PathBuf,
+}
+
+impl TransitPrograms {
+    /// Attaches again the programs that somebody has removed, alone or with their interface, as far
+    /// as the interfaces exist.
+    #[must_use]
+    pub fn mend(&self) -> Mended {
+        let strings = self.strings.iter().map(|name| ("transit_string", name.as_str(), Ingress));
+        let outside = self.outside.iter().map(|name| ("transit_outside", name.as_str(), Ingress));
+        OBJECT.mend_each(&self.pin_dir, strings.chain(outside))
+    }
+}
+
 impl Transit {
     /// Attaches the edge. Maps of an earlier edge in `pin_dir` keep their table
     /// and flows; a new edge forwards nothing into strings until
@@ -163,32 +182,31 @@ impl Transit {
         Ok(transit)
     }
 
-    /// Attaches again the programs that somebody has removed, alone or with their interface, as far
-    /// as the interfaces exist.
-    pub fn mend(&mut self) -> Mended {
+    /// Its programs, to look after in another thread: the kernel may make that one wait.
+    #[must_use]
+    pub fn programs(&self) -> TransitPrograms {
         let (strings, outside) = self.interfaces.split_at(self.string_count);
-        let strings = strings.iter().map(|name| ("transit_string", name.as_str(), Ingress));
-        let outside = outside.iter().map(|name| ("transit_outside", name.as_str(), Ingress));
-        let mut mended = OBJECT.mend_each(&self.pin_dir, strings.chain(outside));
-        match self.follow_interfaces() {
-            Ok(moved) => mended.moved = moved,
-            Err(error) => mended.failed = Some(error),
-        }
-        mended
+        let (strings, outside) = (strings.to_vec(), outside.to_vec());
+        TransitPrograms { strings, outside, pin_dir: self.pin_dir.clone() }
     }
 
-    /// Writes the numbers of the strings' interfaces that were made anew; true if there are such.
-    /// An absent one keeps its number, which is nobody's.
-    fn follow_interfaces(&mut self) -> Result<bool, BpfError> {
+    /// Sends through the interfaces with these numbers, those of the strings, of which some may
+    /// have been made anew. An absent one (`None`) keeps its number, which is nobody's.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses.
+    pub fn follow(
+        &mut self,
+        interfaces: impl IntoIterator<Item = Option<u32>>,
+    ) -> Result<(), BpfError> {
         let before = self.raw.strings;
-        for (row, name) in self.raw.strings.iter_mut().zip(&self.interfaces[..self.string_count]) {
-            row.ifindex = net::ifindex(name).unwrap_or(row.ifindex);
+        for (row, index) in self.raw.strings.iter_mut().zip(interfaces) {
+            row.ifindex = index.unwrap_or(row.ifindex);
         }
         if self.raw.strings == before {
-            return Ok(false);
+            return Ok(());
         }
-        self.table.set(0, self.raw, 0).map_err(BpfError::map("transit_table"))?;
-        Ok(true)
+        self.table.set(0, self.raw, 0).map_err(BpfError::map("transit_table"))
     }
 
     /// Lets flows use only these strings from now on. One map update, in force

@@ -11,9 +11,10 @@ use crate::config::admin_socket;
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
 use crate::daemon::clients::{deaf, unreached};
-use crate::daemon::intact::{Intact, Trouble, lost_address, note_mended};
+use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::trace;
+use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::State;
 use anyhow::{Context, Result};
@@ -39,6 +40,7 @@ pub(super) struct SpreadEdge<'a> {
     pub listener: Listener,
     pub kept: Kept,
     pub intact: Intact,
+    names: Names,
 }
 
 /// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
@@ -73,7 +75,11 @@ impl<'a> SpreadEdge<'a> {
         // Only after the listener is bound: another edge's daemon may run here, and its programs
         // must not be touched.
         let mut events = Events::default();
+        let left = leavings::earlier(&["redirect"], &config.pin_dir("edge"));
         let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
+        for one in leavings::remove_earlier_edge(&left)? {
+            events.add("removed", one.to_string());
+        }
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {
@@ -86,7 +92,8 @@ impl<'a> SpreadEdge<'a> {
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
-        Ok(Self { config, machine, wire, listener, kept: Kept::default(), intact })
+        let (kept, names) = (Kept::default(), Names::default());
+        Ok(Self { config, machine, wire, listener, kept, intact, names })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -144,9 +151,10 @@ impl<'a> SpreadEdge<'a> {
         }
         let edge = &self.config.edge;
         let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
+        let renamed = self.names.renamed(&edge.clients);
         let unreached = unreached("clients'", &edge.clients, &deaf(&edge.clients));
-        let trouble = unreached
-            .map(|found| Trouble::of(State::Waiting, found))
+        let trouble = renamed
+            .or(unreached.map(|found| Trouble::of(State::Waiting, found)))
             .or(torn)
             .or_else(|| lost_address("edge.listen", edge.listen.ip(), None));
         self.intact.found(trouble, &mut self.wire.events);

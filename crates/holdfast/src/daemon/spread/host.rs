@@ -10,9 +10,10 @@ use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
-use crate::daemon::intact::{Intact, Trouble, lost_address, note_mended};
+use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::shown;
+use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Peer, Role, State, Status};
 use anyhow::{Context, Result};
@@ -43,6 +44,7 @@ struct HostDaemon<'a> {
     poll: Poll,
     kept: Kept,
     intact: Intact,
+    names: Names,
 }
 
 /// What the machine acts upon.
@@ -77,6 +79,7 @@ impl<'a> HostDaemon<'a> {
     fn start(config: &'a SpreadConfig, me: &'a SpreadHost) -> Result<Self> {
         keep_neighbours_unaware(me)?;
         take_addresses(config)?;
+        let left = leavings::earlier(&["host"], &config.pin_dir(&me.name));
         let bpf = HostEnd::attach(&end_config(config, me)?)?;
         let identity = Identity {
             key: config.key()?.channel_key(),
@@ -86,6 +89,9 @@ impl<'a> HostDaemon<'a> {
         };
         let mut events = Events::default();
         events.add("started", format!("{}, weight {}", me.name, me.weight));
+        for one in leavings::remove_earlier_host(config, &left)? {
+            events.add("removed", one.to_string());
+        }
         let binds = watch_binds(config, me).inspect_err(|error| {
             let how = "listeners are only looked up, five times a second";
             let cause = error.root_cause();
@@ -103,8 +109,8 @@ impl<'a> HostDaemon<'a> {
         };
         let machine = HostServer::new(setup(config, me), clock.now());
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
-        let (poll, kept) = (Poll::new()?, Kept::default());
-        Ok(Self { config, me, machine, wire, poll, kept, intact })
+        let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
+        Ok(Self { config, me, machine, wire, poll, kept, intact, names })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -149,11 +155,12 @@ impl<'a> HostDaemon<'a> {
         let (me, events) = (self.me, &mut self.wire.events);
         let mended = HostEnd::mend(&me.interface, &self.config.pin_dir(&me.name));
         let torn = note_mended(mended, events);
+        let renamed = self.names.renamed([&me.interface]);
         let link = link_trouble(&me.interface, carries(&me.interface).ok());
         let key = |ip: &IpAddr| if ip.is_ipv4() { "tunnel" } else { "tunnel6" };
         let lost = |ip: IpAddr| lost_address(key(&ip), ip, Some(&me.interface));
-        let trouble = link
-            .map(|found| Trouble::of(State::Waiting, found))
+        let trouble = renamed
+            .or(link.map(|found| Trouble::of(State::Waiting, found)))
             .or(torn)
             .or(mend_addresses(self.config, events))
             .or_else(|| me.tunnels().into_iter().find_map(lost));
