@@ -364,6 +364,24 @@ mod tests {
     }
 
     #[test]
+    fn who_is_heard_again_is_alive_and_keeps_this_one_from_hearing_nobody() {
+        let at = Nanos::from_ms;
+        let mut watch = Watch::new(at(0), at(PERIOD));
+        for ms in 0..2000 {
+            watch.handle_edge(at(ms));
+            if watch.next_deadline().is_some_and(|due| due <= at(ms)) {
+                watch.handle_timeout(at(ms));
+            }
+        }
+        assert_eq!(watch.verdict(at(1999)), Some(Ground::Silent));
+        for ms in (2000..3000).step_by(10) {
+            watch.handle_received(at(ms));
+            assert_eq!(watch.verdict(at(ms)), None, "{ms} ms");
+            assert!(!watch.hears_nobody(at(ms + 9)), "{ms} ms");
+        }
+    }
+
+    #[test]
     fn who_comes_back_in_time_is_alive() {
         let mut watch = Watch::new(Nanos(0), Nanos::from_ms(PERIOD));
         for ms in 0..1000 {

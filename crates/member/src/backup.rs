@@ -162,9 +162,7 @@ impl BackupMachine {
     /// Like [`new`](Self::new), with the caller's own bounds.
     pub fn with_limits(key: HashKey, limits: Limits, host: &mut impl BackupHost) -> Self {
         let now = host.now();
-        let Member { watch, speaks, .. } = host.member();
-        watch.renew(now);
-        *speaks = false;
+        host.member().speaks = false;
         say_in_step(true, host);
         Self::of(Backup::with_limits(key, limits), now)
     }

@@ -71,6 +71,19 @@ fn a_backup_that_is_silent_bars_nobody_and_is_barred() {
 }
 
 #[test]
+fn who_comes_or_goes_is_in_step_when_it_says_so_again() {
+    let mut edge = group();
+    grant(&mut edge, "alpha", 1);
+    for leaves in [false, true] {
+        assert!(edge.handle_builds("beta", 1));
+        if leaves {
+            edge.handle_left("beta");
+        }
+        assert_eq!((edge.is_in_step("beta"), edge.builds("beta")), (!leaves, !leaves));
+    }
+}
+
+#[test]
 fn a_grant_counts_only_once_it_is_written() {
     let mut edge = group();
     grant(&mut edge, "alpha", 1);

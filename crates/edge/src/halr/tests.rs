@@ -396,3 +396,14 @@ fn a_flow_that_has_ended_is_not_resent() {
     bed.halr.forget(1);
     assert_eq!((bed.restore(), words(&bed.turn(1))), (1, vec![(0, "2:1000")]));
 }
+
+#[test]
+fn what_an_earlier_life_has_left_in_the_data_path_is_thrown_away() {
+    for always in [false, true] {
+        let mut book = Book { copying: true, ..Book::default() };
+        book.ring.push_back((1, data(0), false));
+        let config = HalrConfig::shipped(Keeps::All, always, &LIMITS);
+        Halr::new(config, Inline::default()).handle_start(0, &mut book).unwrap();
+        assert_eq!((book.copying, book.ring.len()), (always, 0));
+    }
+}

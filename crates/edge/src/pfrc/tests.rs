@@ -358,3 +358,21 @@ fn who_has_ended_is_known_no_more() {
     [0, 7].into_iter().for_each(|key| controller.flows.forget(key));
     assert!(controller.flows.is_empty());
 }
+
+/// Until it has used up what it was promised before, the cap says nothing of what it sends.
+#[test]
+fn a_flow_is_free_that_was_promised_a_quarter_more_than_the_cap() {
+    for (promised, is_free) in [(96_000, true), (74_220, true), (74_219, false), (-96_000, false)] {
+        let config = PfrcConfig { right_edge: RightEdge::Keeps, ..CONFIG };
+        let mut controller = Controller::new(config);
+        (0..20).for_each(|key| controller.handle_data(key, 1500));
+        controller.handle_ack(1, SeqNo(100_000), 96_000);
+        controller.handle_failure(0);
+        assert_eq!(controller.window_bytes(), Some(59_375.0));
+        controller.handle_ack(1, SeqNo((196_000 - promised) as u32), 1000);
+        controller.handle_data(1, 1500);
+        let Measurement { free_bytes, free_flows, .. } = controller.flows.measured();
+        let expected = if is_free { (1500, 1) } else { (0, 0) };
+        assert_eq!((free_bytes, free_flows), expected, "{promised}");
+    }
+}

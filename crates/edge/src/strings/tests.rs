@@ -228,6 +228,21 @@ fn the_last_string_is_not_given_up_for_a_silent_daemon() {
     assert_eq!(strings.usable(), 0b11);
 }
 
+/// Flows share what is left from the first moment on.
+#[test]
+fn who_begins_with_strings_that_are_out_tells_how_much_is_left() {
+    for (usable, expected) in [(0b11, None), (0b10, Some(50 * MBIT))] {
+        let capacities_bytes_per_s = vec![100 * MBIT, 50 * MBIT];
+        let config = StringsConfig { mode: Mode::ActiveBackup, capacities_bytes_per_s };
+        let mut strings = Strings::new(config, usable);
+        let told = expected.map(|bytes_per_s| StringsEvent::Capacity {
+            bytes_per_s,
+            full_bytes_per_s: 100 * MBIT,
+        });
+        assert_eq!(drain(&mut strings)[1..], told.into_iter().collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn parts_are_in_proportion_and_only_those_of_the_dead_move() {
     let mut strings = machine(Mode::ActiveActive, &[100 * MBIT, 50 * MBIT, 50 * MBIT]);

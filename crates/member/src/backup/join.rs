@@ -4,7 +4,7 @@
 //! for it.
 
 use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
-use crate::host::{End, Fault, Member, MemberEvent, Turn, hear_out_of_step};
+use crate::host::{End, Fault, MemberEvent, Turn, hear_out_of_step};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
 };
@@ -95,9 +95,7 @@ impl BackupMachine {
     /// The primary whose hello was heard has a server that runs: this member joins it.
     pub fn joining(key: HashKey, limits: Limits, host: &mut impl FollowHost) -> Self {
         let now = host.now();
-        let Member { watch, speaks, .. } = host.member();
-        watch.renew(now);
-        *speaks = false;
+        host.member().speaks = false;
         say_in_step(false, host);
         // Packets that came before the primary let this member in are older than any
         // image, and fill the tap.

@@ -330,7 +330,7 @@ impl BackupMachine {
             host.end_log();
             t.drained = Some(now);
         }
-        if self.builds && t.drained.is_some() && host.replica() == Replica::Parked {
+        if self.builds && host.replica() == Replica::Parked {
             // Nothing that this host does alone can fail any more.
             t.ask(host)?;
             self.builds = false;

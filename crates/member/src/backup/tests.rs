@@ -380,6 +380,7 @@ fn clients_acks_drive_what_was_in_flight() {
     bed.book.tap = vec![segment(0, b""), syn()];
     bed.turn();
     assert_eq!(bed.book.take(), ["nudge 101", "SYN-ACK"]);
+    assert_eq!(bed.book.looks_at_nudges, 1, "some clients make no progress");
     bed.pass(crate::timing::takeover::NUDGE_MAX.as_millis() as u64 - 2);
     assert_eq!(bed.book.take(), Vec::<String>::new(), "clients have their time");
     bed.pass(50);

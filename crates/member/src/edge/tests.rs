@@ -175,6 +175,8 @@ fn a_grant_is_on_disk_then_in_the_fence_then_told() {
     let told = ["fence 1 Some(0)", "to 0: Granted", "to 0: Bounds", "to 1: Epoch", "resend 0"];
     assert_eq!(bed.take(), told);
     assert_eq!(bed.book.taps, [false, true]);
+    let noted = ["fence: epoch 1: nobody but a speaks", "switch: clients' packets go to a"];
+    assert!(noted.iter().all(|note| bed.book.notes.iter().any(|it| it == note)));
 }
 
 /// A backup that builds its server has not asked yet, and a primary that was only cut off goes on.
@@ -440,6 +442,19 @@ fn a_hand_that_closed_the_edge_is_not_overruled() {
     assert_eq!(bed.machine.handle_opening(&mut bed.book), Some(grant + 2));
     assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(3));
     assert_eq!(bed.take(), ["write 3", "fence 3 Some(0)"]);
+}
+
+/// The primary asks no more, and went on while the disk was lost.
+#[test]
+fn a_hand_that_opens_the_edge_lets_a_primary_go_on_that_knows_more_than_the_disk() {
+    let closed = EdgeState { fenced: true, ..state(1, Some("a")) };
+    let mut bed = Bed::new(closed, (1, None));
+    bed.open(B, 0, false);
+    bed.open(A, 3, true);
+    assert!(!bed.take().contains(&"write 3".to_owned()), "it is closed by hand");
+    assert!(bed.machine.handle_opening(&mut bed.book).is_some());
+    assert_eq!(bed.machine.handle_open(bed.book.now, &mut bed.book), Ok(1));
+    assert_eq!(bed.take(), ["write 1", "fence 1 Some(0)", "write 3"]);
 }
 
 #[test]

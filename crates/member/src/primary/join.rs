@@ -254,7 +254,6 @@ impl PrimaryMachine {
             self.tables.say(&Message::Adopt { conns: conns.to_vec() }, host);
         }
         lacking.hand_over(&mut self.tables, &adopted, host);
-        host.member().watch.renew(now);
         if self.tables.keeper.is_none() {
             host.show(MemberEvent::Joins { image_bytes: image.bytes });
         }

@@ -98,9 +98,7 @@ fn encoded(message: &Message<'_>) -> Vec<u8> {
 impl Keeper {
     pub(super) fn new((key, limits): (HashKey, Limits), host: &mut impl KeeperHost) -> Self {
         let now = host.now();
-        let mut member = Member::new("", "", "", NO_BEATS, now);
-        member.epoch = host.member().epoch;
-        let context = Secluded { now, member };
+        let context = Secluded { now, member: Member::new("", "", "", NO_BEATS, now) };
         let mut desk = Desk { context, inbox: VecDeque::new(), outbox: Vec::new() };
         let machine = {
             let mut beside = SharedHost { host, desk: &mut desk };
@@ -125,7 +123,6 @@ impl Keeper {
     /// Nothing is kept any more, in words.
     pub(super) fn turn(&mut self, host: &mut impl KeeperHost) -> Result<Vec<Vec<u8>>, String> {
         self.desk.context.now = host.now();
-        self.desk.context.member.epoch = host.member().epoch;
         let kept = self.machine.keep(&mut SharedHost { host, desk: &mut self.desk });
         let said = std::mem::take(&mut self.desk.outbox);
         let why = said.iter().find_map(|bytes| match Message::decode(bytes) {

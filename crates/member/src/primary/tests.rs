@@ -471,6 +471,7 @@ fn a_hand_over_whose_backup_gives_up_is_taken_back() {
 fn a_hand_over_whose_backup_is_lost_is_taken_back_when_the_edge_says_so() {
     let mut bed = Bed::new();
     bed.turn();
+    bed.book.log = log_record();
     bed.book.member.hands_over = true;
     bed.pass(20);
     bed.book.take();
@@ -485,6 +486,7 @@ fn a_hand_over_whose_backup_is_lost_is_taken_back_when_the_edge_says_so() {
     let lines = bed.book.take();
     assert!(lines.contains(&"resume".to_owned()) && bed.book.member.speaks, "{lines:?}");
     assert!(lines.contains(&"shows Alone".to_owned()), "{lines:?}");
+    assert_eq!(bed.machine.log.frames_unconfirmed(), 0, "nobody is left to confirm them");
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) struct Book {
     pub(super) is_replica_busy: bool,
     pub(super) stopped: Option<u32>,
     pub(super) nudges: bool,
+    /// How often it has looked after clients that make no progress.
+    pub(super) looks_at_nudges: u32,
     /// Whether the replica has accepted its first connection.
     pub(super) manifest: bool,
     /// The part of a copy that fails.
@@ -93,6 +95,7 @@ impl Book {
             is_replica_busy: false,
             stopped: None,
             nudges: false,
+            looks_at_nudges: 0,
             manifest: false,
             bad: "",
             keeps: false,
@@ -375,7 +378,9 @@ impl BackupHost for Book {
     fn repeat_syn_ack(&mut self, _: &ConnKey) {
         self.note("SYN-ACK");
     }
-    fn nudge_again(&mut self) {}
+    fn nudge_again(&mut self) {
+        self.looks_at_nudges += 1;
+    }
     fn end_unanswered(&mut self) {
         self.note("end unanswered");
     }

@@ -261,3 +261,20 @@ fn who_is_no_backup_any_more_says_so_to_an_edge_that_comes_back() {
     bed.turn();
     assert_eq!(bed.book.take(), Vec::<String>::new());
 }
+
+/// What it says before that comes when its server does something, and pauses mean nothing.
+#[test]
+fn how_late_a_primary_is_counts_from_its_first_heartbeat() {
+    let mut bed = Bed::new();
+    let says_something =
+        |bed: &mut Bed| bed.book.peer.push(Message::Progress { conns: Vec::new() });
+    says_something(&mut bed);
+    bed.pass(200);
+    says_something(&mut bed);
+    bed.pass(1);
+    bed.book.beats = Some(0);
+    bed.pass(500);
+    bed.book.beats = None;
+    bed.pass(100);
+    assert!(bed.book.has("promotes: Silent"), "{:?}", bed.book.lines);
+}

@@ -3,6 +3,7 @@
 use super::*;
 use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
 use crate::timing::primary::JOINER_SILENT;
+use holdfast_replica::promotion::Why;
 use holdfast_wire::message::{Adopted, ConnProgress};
 
 impl Bed {
@@ -105,6 +106,7 @@ fn a_joiner_is_in_step_only_when_it_has_executed_all_that_it_was_told() {
     bed.book.progress = (190, 150);
     bed.turn();
     assert_eq!(bed.book.take(), ["send Joined", &in_step(true), "Joined"]);
+    assert_eq!(bed.machine.log.counters().messages_late, 0, "all of it was for the joiner");
     // From then on it takes over.
     bed.pass(200);
     bed.book.is_lost = true;
@@ -189,6 +191,15 @@ fn who_is_not_accepted_does_not_keep_a_joiner_from_being_in_step() {
         bed.pass(2);
         assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
         assert!(wait < CLOSING_MAX);
+        // Its client would wait for ever for an answer to bytes that nobody has.
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.grant();
+        bed.turn();
+        (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+        bed.book.tap = vec![segment(10, b"")];
+        bed.pass(10);
+        assert_eq!(bed.book.losses, [Why::InputNotHeld], "{:?}", bed.book.lines);
     }
 }
 

@@ -146,3 +146,16 @@ impl Bed {
         }
     }
 }
+
+/// Nobody is left who could send what its log lacks.
+#[test]
+fn a_fallen_servers_log_ends_before_the_bytes_that_it_lacks() {
+    let mut bed = Bed::served();
+    bed.connect();
+    let records = [accept_record(), read_record(b"hello")].concat().leak();
+    bed.book.peer.push(Message::Frame { number: 1, records });
+    bed.book.peer.push(Message::ServerDied { last: 1 });
+    assert!(bed.keep().is_ok() && !bed.machine.has_all());
+    bed.machine.rebuild(&mut bed.book);
+    assert!(bed.book.has("end log"), "{:?}", bed.book.lines);
+}

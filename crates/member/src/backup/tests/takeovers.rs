@@ -152,9 +152,11 @@ fn every_phase_of_a_takeover_has_its_time() {
     (bed.book.manifest, bed.book.step) = (true, ms(3));
     bed.book.beats = None;
     bed.pass(9);
-    bed.book.is_lost = true;
+    (bed.book.is_lost, bed.book.keeps) = (true, true);
     bed.pass(1);
-    bed.pass(7);
+    bed.pass(1);
+    bed.book.keeps = false;
+    bed.pass(6);
     bed.grant();
     bed.pass(1);
     // The time that goes to its socket is not that of its question.
@@ -166,7 +168,7 @@ fn every_phase_of_a_takeover_has_its_time() {
     let phases = Phases {
         detect: ms(10),
         fence: ms(8),
-        drain: ms(0),
+        drain: ms(2),
         repair: ms(3),
         probe: ms(6),
         address: ms(3),

@@ -45,6 +45,8 @@ pub(super) struct Book {
     pub(super) sockets: BTreeSet<u64>,
     pub(super) strangers: usize,
     pub(super) unacked: Unacked,
+    /// How often the kernel was asked for that.
+    pub(super) questions: u32,
     /// Sockets whose output is to go with the image.
     pub(super) slow: Vec<u64>,
     /// Unacknowledged output of the slow sockets.
@@ -91,6 +93,8 @@ pub(super) struct Book {
     /// What clients send to a server that can be rebuilt, and whether it wakes the member.
     pub(super) own_tap: Vec<TcpPacket<'static>>,
     pub(super) is_own_tap_watched: bool,
+    /// How often it was looked for what may be wrong with what is kept.
+    pub(super) looks_at_kept: u32,
     /// Number of the records that were kept, and whether there is room for more.
     pub(super) kept_records: u32,
     pub(super) keeping_room: bool,
@@ -146,6 +150,7 @@ impl Book {
             minded_until: None,
             strangers: 0,
             unacked: Unacked::default(),
+            questions: 0,
             slow: Vec::new(),
             earlier: Vec::new(),
             handed_over: Vec::new(),
@@ -172,6 +177,7 @@ impl Book {
             unread: None,
             own_tap: Vec::new(),
             is_own_tap_watched: true,
+            looks_at_kept: 0,
             kept_records: 0,
             keeping_room: true,
             kept_acked: Vec::new(),
@@ -260,7 +266,9 @@ impl KeeperHost for Book {
     fn watch_own_tap(&mut self, yes: bool) {
         self.is_own_tap_watched = yes;
     }
-    fn look_at_kept(&mut self) {}
+    fn look_at_kept(&mut self) {
+        self.looks_at_kept += 1;
+    }
     fn kept(&self) -> Replica {
         self.unkept.clone().map_or(Replica::Replays, Replica::Unkept)
     }
@@ -497,6 +505,7 @@ impl PrimaryHost for Book {
     }
 
     fn unacked(&mut self, keys: &[ConnKey]) -> Option<Vec<Unacked>> {
+        self.questions += 1;
         Some(vec![self.unacked; keys.len()])
     }
     fn report(&mut self, report: &Report<'_>) {

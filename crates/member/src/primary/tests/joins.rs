@@ -51,7 +51,7 @@ impl Bed {
 
     /// The joiner that has just come is in step for `in_step_ms` and then lost, and the edge lets
     /// the server speak alone.
-    fn joins_for(&mut self, in_step_ms: u64) {
+    pub(super) fn joins_for(&mut self, in_step_ms: u64) {
         self.book.peer.push(Message::CaughtUp);
         self.pass(3);
         self.book.peer.push(Message::Joined);
@@ -351,6 +351,7 @@ fn who_has_taken_over_speaks_alone_with_its_connections() {
     assert!(bed.book.member.speaks);
     bed.turn();
     assert!(bed.book.has("send Adopt"), "{:?}", bed.book.lines);
+    assert!(bed.book.shown.is_attached, "the shim has run in its server all the time");
 }
 
 /// Who was current before it took over is not another member that speaks: a server that is

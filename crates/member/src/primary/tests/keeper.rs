@@ -66,6 +66,9 @@ impl Bed {
         self.book.take();
         self.pass(10);
         assert!(self.book.has("keeps nothing") && self.book.has("shows KeepsNot"));
+        // Nobody is told of clients that come from then on.
+        self.hold(77);
+        self.pass(1);
         assert_eq!(self.book.reason, reason, "{:?}", self.book.lines);
         assert!(!self.book.lines.iter().any(|line| line.starts_with("send")));
         assert!(self.book.member.speaks && !self.book.has("kill"));
@@ -75,7 +78,7 @@ impl Bed {
     fn keeps_within(&mut self, ms: u64) -> bool {
         self.book.take();
         self.pass(ms);
-        self.book.has("take image")
+        self.book.lines.iter().any(|line| line.starts_with("take image"))
     }
 }
 
@@ -337,4 +340,40 @@ fn the_door_is_looked_at_now_and_then_and_may_not_open() {
     bed.turn_at(look);
     assert_eq!(bed.book.take(), ["turn away"]);
     assert!(matches!(bed.machine.stage, Stage::Kept(_)), "it is kept still");
+}
+
+/// A backup that was only lost may come back at once, and needs an image of its own.
+#[test]
+fn who_is_left_alone_again_waits_before_it_keeps_anything() {
+    let after = KEEP_AFTER.as_millis() as u64;
+    let mut bed = Bed::joining();
+    bed.book.rebuilds = true;
+    bed.joins_for(after);
+    assert!(!bed.keeps_within(after - 10));
+    assert!(bed.keeps_within(20));
+    // So does one that was let in and failed to join.
+    let mut bed = Bed::kept();
+    bed.book.knocks = true;
+    bed.pass(30);
+    assert!(bed.book.has("shows Joins"), "{:?}", bed.book.lines);
+    bed.book.is_lost = true;
+    bed.turn();
+    assert!(bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+    bed.book.is_lost = false;
+    assert!(!bed.keeps_within(after - 10));
+    assert!(bed.keeps_within(20));
+}
+
+/// It has no replica that could be behind.
+#[test]
+fn nothing_of_what_is_kept_waits_to_be_run() {
+    let mut bed = Bed::alone();
+    bed.book.log = log_record();
+    let log_from = bed.book.log.len() as u64;
+    bed.book.image = Some(Image { log_from, bytes: IMAGE_BYTES as u64 });
+    bed.book.rebuilds = true;
+    bed.pass(KEEP_AFTER.as_millis() as u64 + 200);
+    assert!(bed.book.has("shows Keeps") && bed.book.shown.keeps, "{:?}", bed.book.lines);
+    assert_eq!(bed.book.shown.unexecuted, 0);
+    assert!(bed.book.looks_at_kept > 0, "what is wrong with it is found out");
 }

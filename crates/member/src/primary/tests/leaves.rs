@@ -254,3 +254,22 @@ fn a_hand_over_goes_on_with_what_the_backup_confirms() {
     assert!(bed.book.edge.is_empty(), "it hears the edge");
     assert_eq!(bed.book.stable, HEADER_LEN as u64);
 }
+
+/// The members may have met long ago.
+#[test]
+fn a_silence_before_it_was_paired_is_not_held_against_the_backup() {
+    let mut book = Book::new();
+    for _ in 0..2000 {
+        let now = book.bench.now.plus(Nanos::from_ms(1));
+        book.bench.now = now;
+        book.member.watch.handle_edge(now);
+        book.member.watch.handle_timeout(now);
+    }
+    let now = book.bench.now;
+    assert!(book.member.watch.verdict(now).is_some());
+    let machine = PrimaryMachine::new(100, &mut book);
+    let mut bed = Bed { machine, book };
+    bed.book.is_silent = true;
+    bed.pass(100);
+    assert!(!bed.book.has("shows Doubts"), "{:?}", bed.book.lines);
+}

@@ -1,7 +1,7 @@
 //! Clients that a join waits for.
 
 use super::*;
-use crate::timing::primary::REPEATS_MAX;
+use crate::timing::primary::{CLOSING_EVERY, REPEATS_MAX};
 
 const NONE: Unacked = Unacked { bytes: 0, repeats: 0, window_closed: false };
 const SOME: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX - 1, ..NONE };
@@ -181,4 +181,32 @@ fn what_the_kernel_held_goes_over_in_pieces() {
     let expected = [(0, IMAGE_BYTES_MAX), (IMAGE_BYTES_MAX, IMAGE_BYTES_MAX), (len - 10, 10)];
     let expected = expected.map(|(offset, len)| (offset as u64, len));
     assert_eq!(pieces.collect::<Vec<_>>(), expected);
+}
+
+/// Each question is a system call.
+#[test]
+fn the_kernel_is_asked_now_and_then_what_clients_lack() {
+    let mut bed = Bed::alone();
+    (bed.book.books, bed.book.unacked, bed.book.knocks) = (vec![book(5, 30)], SOME, true);
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    bed.book.questions = 0;
+    bed.pass(10 * CLOSING_EVERY.as_millis() as u64);
+    assert_eq!(bed.book.questions, 10);
+}
+
+/// Its silence has cost nobody anything before.
+#[test]
+fn who_is_silent_when_output_begins_to_wait_has_the_time_of_a_new_backup() {
+    let mut bed = Bed::alone();
+    (bed.book.books, bed.book.unacked, bed.book.knocks) = (vec![book(5, 30)], SOME, true);
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    bed.book.is_silent = true;
+    bed.pass(500);
+    bed.slot(ConnId(5)).snd_una = SeqNo(131);
+    bed.pass(500);
+    assert!(bed.book.has("clamp") && !bed.book.has("shows Doubts"), "{:?}", bed.book.lines);
 }

@@ -166,3 +166,36 @@ fn a_joiner_is_told_why_it_is_not_let_in_or_left() {
     bed.turn();
     assert_eq!(bed.book.turns_away, join::ANOTHER);
 }
+
+/// Only its own word makes a backup that is lost one that has given up.
+#[test]
+fn what_an_earlier_joiner_has_said_is_not_held_against_the_next_one() {
+    let mut bed = Bed::joining();
+    bed.book.peer.push(Message::GaveUp { state: "ended", reason: "no memory" });
+    bed.turn();
+    bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
+    bed.book.peer.push(Message::CaughtUp);
+    bed.pass(3);
+    bed.book.peer.push(Message::Joined);
+    bed.pass(3);
+    assert!(bed.book.has("shows Joined"), "{:?}", bed.book.lines);
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.book.is_lost = false;
+    bed.book.edge.push(Message::Granted { epoch: EPOCH + 2 });
+    bed.turn();
+    assert!(bed.book.has("shows Alone"), "{:?}", bed.book.lines);
+    bed.book.take();
+    assert!(bed.may_join_after(0), "it was only lost");
+}
+
+/// A member that has taken over is alone from its first moment on.
+#[test]
+fn who_has_taken_over_tells_nobody_of_clients_that_come() {
+    let mut book = Bed::new().book;
+    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, [held(5)], &mut book);
+    let mut bed = Bed { machine, book };
+    bed.hold(6);
+    bed.turn();
+    assert!(bed.book.has("open 6") && !bed.book.has("send Conn"), "{:?}", bed.book.lines);
+}
