@@ -63,6 +63,9 @@ struct Wait {
     until: Instant,
     /// Since when the daemon has shown it.
     reached: Option<Instant>,
+    /// Whether something else was shown before: the state is news then, and not what a daemon
+    /// still says that has not noticed a fault.
+    has_changed: bool,
     /// Since when it can never be reached.
     lost: Option<Instant>,
 }
@@ -71,7 +74,7 @@ impl Wait {
     fn new(wanted: State, proven_within: Duration, until: Instant) -> Self {
         // Any other state is a report of what was found: there is nothing to be proved.
         let lasts = if wanted == State::Protected { proven_within } else { Duration::ZERO };
-        Self { wanted, lasts, until, reached: None, lost: None }
+        Self { wanted, lasts, until, reached: None, has_changed: false, lost: None }
     }
 
     /// Takes the next answer (`None`: nobody answers); whether to wait no longer. A state that is
@@ -79,12 +82,14 @@ impl Wait {
     fn is_over(&mut self, answer: Option<&Status>, now: Instant) -> bool {
         let since = |holds: bool, before: Option<Instant>| holds.then(|| before.unwrap_or(now));
         self.reached = since(answer.is_some_and(|it| it.state == self.wanted), self.reached);
+        self.has_changed |= self.reached.is_none();
+        let lasts = if self.has_changed { Duration::ZERO } else { self.lasts };
         let is_lost =
             self.wanted == State::Protected && answer.is_some_and(Status::is_lost_for_good);
         // A daemon that is just being restarted is not the one that is waited for.
         self.lost = since(is_lost, self.lost);
         let lasted = |since: Option<Instant>, long| since.is_some_and(|since| now - since >= long);
-        lasted(self.reached, self.lasts)
+        lasted(self.reached, lasts)
             || lasted(self.lost, LOST_LASTS)
             || self.reached.is_none() && now >= self.until
     }
@@ -230,11 +235,13 @@ mod tests {
     fn protected_is_believed_when_it_has_been_proved_again() {
         let (yes, no) = (Some(State::Protected), Some(State::Waiting));
         assert_eq!(over(9, &[yes, yes, yes, yes]), [false, false, false, true]);
-        // The fault was there before the question, and is noticed after it.
-        assert_eq!(over(9, &[yes, yes, no, yes, yes, yes]), [false; 6]);
-        assert_eq!(over(9, &[yes, yes, None, yes, yes, yes]), [false; 6], "the daemon has ended");
-        // What is reached in time may prove itself later, and fail to.
-        assert_eq!(over(1, &[no, yes, yes, yes, yes]), [false, false, false, false, true]);
+        // The fault was there before the question, and is noticed after it; what follows is news.
+        assert_eq!(over(9, &[yes, yes, no, yes]), [false, false, false, true]);
+        assert_eq!(over(9, &[yes, yes, None, no]), [false; 4], "the daemon has ended");
+        // Nobody who waits for a start waits longer than for that.
+        assert_eq!(over(9, &[None, no, yes]), [false, false, true]);
+        // What is shown in time may prove itself later, and fail to.
+        assert_eq!(over(1, &[yes, yes, yes, yes]), [false, false, false, true]);
         assert_eq!(over(1, &[yes, yes, no]), [false, false, true]);
         assert_eq!(over(0, &[no]), [true]);
         let now = Instant::now();
