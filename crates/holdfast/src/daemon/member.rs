@@ -98,7 +98,7 @@ pub struct MemberContext<'a> {
     /// reason and remedy.
     distrust: Option<(String, &'static str)>,
     /// Why the primary has not let this member join (its last answer), and the remedy.
-    pub put_off: Option<(String, String)>,
+    pub put_off: Option<Said>,
     /// When this member's state is repeated to the edge; a change is told at once.
     say_at: Instant,
     /// When the channel to the edge was last open.

@@ -297,14 +297,13 @@ impl PairingHost for Seeker<'_, '_, '_> {
         let (reason, remedy) = apart(self.node, self.fingerprint.as_ref(), why);
         match why {
             Apart::TurnedAway { again: false, .. } => {
-                self.node.set_state(status::Role::Backup, State::Ended, &reason, &remedy);
+                self.node.set_answered(State::Ended, &reason, &remedy);
             }
             // This member knows better why its last attempt has failed.
             Apart::TurnedAway { reason: AGAIN, .. } if self.node.put_off.is_some() => {
                 self.node.seek(&reason, &remedy);
             }
-            Apart::TurnedAway { .. } => self.node.set_put_off(&reason, &remedy),
-            _ => self.node.set_state(status::Role::Backup, State::Waiting, &reason, &remedy),
+            _ => self.node.set_put_off(&reason, &remedy),
         }
     }
 }

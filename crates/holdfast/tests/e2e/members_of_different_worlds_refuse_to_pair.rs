@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Exit code of `holdfast status` for a degraded state.
 const DEGRADED: i32 = 1;
 
+/// Time in which a backup tries again twice.
+const TRIES: Duration = Duration::from_secs(6);
+
 #[test]
 fn members_of_different_worlds_refuse_to_pair() {
     let _limit = world::limit(Duration::from_secs(60));
@@ -35,6 +38,13 @@ fn members_of_different_worlds_refuse_to_pair() {
         assert_eq!(exit_code(&testbed, role), Some(DEGRADED));
         assert!(!listens(testbed.host(role).holder(), Program::Mosquitto.port()));
     }
+    // The answer stands while the backup tries again, and is told once.
+    std::thread::sleep(TRIES);
+    let told = group.details(Role::Backup, "state");
+    let [.., last] = &told[..] else { panic!("no event tells the backup's state") };
+    assert!(last.contains("server.conf"), "{told:?}");
+    let refusals = told.iter().filter(|told| told.contains("server.conf")).count();
+    assert_eq!(refusals, 1, "{told:?}");
 
     std::fs::write(&theirs, right).expect("the same config");
     group.wait_protected().unwrap_or_else(|e| panic!("{e:#}\n{}", group.log_tails()));

@@ -66,9 +66,9 @@ impl MemberContext<'_> {
     /// Notes that this member looks for its primary, and that it waits for `reason`. What the
     /// primary has answered last stands until it answers something else.
     pub fn seek(&mut self, reason: &str, remedy: &str) {
-        let said = (reason.to_owned(), remedy.to_owned());
-        let (reason, remedy) = self.put_off.clone().unwrap_or(said);
-        self.set_state(Role::Backup, State::Waiting, &reason, &remedy);
+        let said = Said::new(Role::Backup, State::Waiting, reason, remedy);
+        let said = self.put_off.clone().unwrap_or(said);
+        self.set_said(&said);
     }
 
     /// Notes that the primary has not answered. Its heartbeats tell whether its daemon runs.
@@ -89,8 +89,15 @@ impl MemberContext<'_> {
 
     /// Notes why this member cannot join for now: the primary's answer, or a reason of its own.
     pub fn set_put_off(&mut self, reason: &str, remedy: &str) {
-        self.put_off = Some((reason.to_owned(), remedy.to_owned()));
-        self.set_state(Role::Backup, State::Waiting, reason, remedy);
+        self.set_answered(State::Waiting, reason, remedy);
+    }
+
+    /// Notes what the primary has answered, which leaves this member in `state` until it answers
+    /// something else.
+    pub fn set_answered(&mut self, state: State, reason: &str, remedy: &str) {
+        let said = Said::new(Role::Backup, state, reason, remedy);
+        self.set_said(&said);
+        self.put_off = Some(said);
     }
 
     /// Notes that a join begins, with an image of `image_bytes` bytes.
