@@ -125,6 +125,7 @@ impl Renewal {
         if kept > self.told {
             self.told = kept;
             host.send(&Message::ImageOk { bytes: kept });
+            host.flush();
         }
         if !host.is_renewal_kept()? || !self.is_whole {
             return self.waits(now);

@@ -262,8 +262,7 @@ impl FollowHost for Book {
         std::mem::take(&mut self.is_lost)
     }
     fn send(&mut self, message: &Message<'_>) {
-        // How much of a new image is kept may leave with whatever is said next.
-        self.is_unsent |= !matches!(message, Message::ImageOk { .. });
+        self.is_unsent = true;
         if let Message::GaveUp { state, .. } = message {
             self.said_state = (*state).to_owned();
         }
