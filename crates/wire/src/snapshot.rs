@@ -22,7 +22,7 @@ use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the stream; another one is refused.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"HOLDSNAP");

@@ -9,6 +9,7 @@
 //! ([`super::guise`]).
 
 mod aside;
+mod attributes;
 pub(super) mod collect;
 pub(super) mod place;
 #[cfg(test)]

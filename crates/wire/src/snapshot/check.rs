@@ -1,10 +1,10 @@
 //! The rules of a description; restoring relies on them.
 
 use super::{
-    Area, Backing, Books, Description, Family, FileKind, GROUPS_MAX, Holds, ImageError, LOCKS_MAX,
-    Limits, Member, ObjectKind, PAGE, PROT_ALL, REGISTERS, RESOURCES, SEGMENTS_MAX, SIGINFO,
-    SIGNALS, STATE_RESERVED, Segment, SocketOption, State, StateEntry, StateKind, TIMERS_MAX,
-    Thread, Timer, UNREAD_MAX,
+    ATTRIBUTES_BYTES_MAX, Area, Attribute, Backing, Books, Description, Family, FileKind,
+    GROUPS_MAX, Holds, ImageError, LOCKS_MAX, Limits, Member, ObjectKind, PAGE, PROT_ALL,
+    REGISTERS, RESOURCES, SEGMENTS_MAX, SIGINFO, SIGNALS, STATE_RESERVED, Segment, SocketOption,
+    State, StateEntry, StateKind, TIMERS_MAX, Thread, Timer, UNREAD_MAX,
 };
 use crate::group::{PROCESSES_MAX, THREAD_NUMBERS};
 use crate::log::POSITION_MAX;
@@ -34,6 +34,9 @@ pub const STATE_FOLDERS_MAX: usize = 16;
 const MODE_MAX: u32 = 0o777;
 /// Longest name in a folder (`NAME_MAX`), in bytes.
 const FILE_NAME_MAX: usize = 255;
+/// Longest name and value of an extended attribute (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`), in bytes.
+const ATTRIBUTE_NAME_MAX: usize = 255;
+const ATTRIBUTE_MAX: usize = 64 << 10;
 /// `PROT_WRITE`.
 const PROT_WRITE: u8 = 2;
 /// Types of sockets that come in pairs: `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
@@ -366,14 +369,29 @@ fn state(of: &State, limits: &Limits) -> Checked {
     of.folders.iter().try_for_each(|folder| path(folder, limits))?;
     let in_order = of.entries.is_sorted_by(|a, b| (a.folder, &a.path) < (b.folder, &b.path));
     rule(in_order, "state entries are out of order")?;
-    let mut most = 0u64;
+    let (mut most, mut attributes_bytes) = (0u64, 0);
     for entry in &of.entries {
         state_entry(of, entry, limits)?;
+        attributes(&entry.attributes)?;
+        attributes_bytes += entry.attributes.iter().map(Attribute::bytes).sum::<usize>();
         if let StateKind::File { size } = entry.kind {
             most = most.saturating_add(size);
         }
     }
+    limit(attributes_bytes, ATTRIBUTES_BYTES_MAX, "extended attributes")?;
     rule(of.bytes <= most, "files hold more than they are long")
+}
+
+fn attributes(of: &[Attribute]) -> Checked {
+    let in_order = of.is_sorted_by(|a, b| a.name < b.name);
+    rule(in_order, "extended attributes are out of order")?;
+    for attribute in of {
+        limit(attribute.name.len(), ATTRIBUTE_NAME_MAX, "an extended attribute's name")?;
+        limit(attribute.value.len(), ATTRIBUTE_MAX, "an extended attribute")?;
+        let is_good = Attribute::may_go_over(&attribute.name) && !attribute.name.contains(&0);
+        rule(is_good, "no extended attribute of that name goes over")?;
+    }
+    Ok(())
 }
 
 fn state_entry(of: &State, entry: &StateEntry, limits: &Limits) -> Checked {

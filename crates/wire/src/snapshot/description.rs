@@ -126,6 +126,37 @@ pub struct StateEntry {
     /// Time of the last write, in nanoseconds.
     pub written_ns: i64,
     pub kind: StateKind,
+    /// Extended attributes, in order of name.
+    pub attributes: Vec<Attribute>,
+}
+
+/// An extended attribute of a file, folder or link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribute {
+    pub name: Name,
+    pub value: Vec<u8>,
+}
+
+/// Most bytes of all extended attributes together, with their names.
+pub const ATTRIBUTES_BYTES_MAX: usize = 16 << 20;
+
+impl Attribute {
+    /// Whether an attribute of this name may go over with a file: it is data of the server's, or
+    /// says who may use the file. One with rights for whoever runs it (`security.capability`) is
+    /// none of them.
+    #[must_use]
+    pub fn may_go_over(name: &[u8]) -> bool {
+        const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+        const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+        let is_known = SPACES.iter().any(|space| name.starts_with(space)) || LISTS.contains(&name);
+        is_known && name != b"security.capability"
+    }
+
+    /// Bytes that count against [`ATTRIBUTES_BYTES_MAX`].
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.name.len() + self.value.len()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -141,7 +141,8 @@ fn timer(number: u32) -> Timer {
 fn state() -> State {
     let entry = |path: &[u8], kind| {
         let (path, mode, user, group) = (path.to_vec(), 0o640, 7, 7);
-        StateEntry { folder: 0, path, mode, user, group, written_ns: 5, kind }
+        let attributes = vec![attribute("user.a"), attribute("user.b")];
+        StateEntry { folder: 0, path, mode, user, group, written_ns: 5, kind, attributes }
     };
     State {
         folders: vec![b"/srv/state".to_vec()],
@@ -152,6 +153,10 @@ fn state() -> State {
         ],
         bytes: 7,
     }
+}
+
+fn attribute(name: &str) -> Attribute {
+    Attribute { name: name.as_bytes().to_vec(), value: vec![1, 0, 2] }
 }
 
 fn books() -> Books {

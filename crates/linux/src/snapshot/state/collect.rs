@@ -7,10 +7,14 @@ use super::super::describe::fdinfo::{flags_of, info_of};
 use super::super::error::{Doing, Result, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
+use super::attributes;
 use super::place::{REMOVING, remove};
 use super::{FileId, LOST_AND_FOUND, Root, Writing};
 use crate::sockopt::{checked, checked_fd};
-use holdfast_wire::snapshot::{Ids, Limits, PAGE, STATE_RESERVED, State, StateEntry, StateKind};
+use holdfast_wire::snapshot::{
+    ATTRIBUTES_BYTES_MAX, Attribute, Ids, Limits, PAGE, STATE_RESERVED, State, StateEntry,
+    StateKind,
+};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -92,12 +96,21 @@ pub(in super::super) type Sink<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<()> + 
 /// A name in one of the folders.
 type Place = (u32, Vec<u8>);
 
+/// The extended attributes of what has that name, as they were when it looked so; and whether they
+/// may have changed since without showing.
+struct Noted {
+    stamp: Stamp,
+    is_doubtful: bool,
+    attributes: Vec<Attribute>,
+}
+
 /// The copies; see the module.
 pub(in super::super) struct Collected {
     ids: Ids,
     limits: Limits,
     roots: Vec<(Root, Store)>,
     copies: BTreeMap<Place, Copy>,
+    notes: BTreeMap<Place, Noted>,
     state: State,
 }
 
@@ -117,6 +130,11 @@ struct Look<'a> {
     entries_max: usize,
     /// Whether the server runs.
     runs: bool,
+    /// What the last look has found of attributes, and this one; and how many bytes of them may
+    /// still come.
+    notes: BTreeMap<Place, Noted>,
+    noted: BTreeMap<Place, Noted>,
+    attributes_left: usize,
 }
 
 impl Collected {
@@ -131,8 +149,8 @@ impl Collected {
             Ok((root, store))
         };
         let roots: Result<Vec<(Root, Store)>> = paths.iter().map(root).collect();
-        let (roots, copies, state) = (roots?, BTreeMap::new(), State::default());
-        Ok(Self { ids, limits, roots, copies, state })
+        let (copies, notes, state) = (BTreeMap::new(), BTreeMap::new(), State::default());
+        Ok(Self { ids, limits, roots: roots?, copies, notes, state })
     }
 
     /// Copies what has changed since the last round; returns the number of bytes. Files
@@ -187,6 +205,9 @@ impl Collected {
             linked,
             entries_max,
             runs,
+            notes: std::mem::take(&mut self.notes),
+            noted: BTreeMap::new(),
+            attributes_left: ATTRIBUTES_BYTES_MAX,
         };
         self.state = State::default();
         let mut found = BTreeMap::new();
@@ -197,8 +218,10 @@ impl Collected {
             let mut entries = entries_of(root, number, &mut look, left)?;
             entries.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
             for (mut entry, metadata) in entries {
+                let place = (entry.folder, entry.path.clone());
+                let Some(attributes) = look.attributes(root, &place, &metadata)? else { continue };
+                entry.attributes = attributes;
                 if let StateKind::File { size } = &mut entry.kind {
-                    let place = (entry.folder, entry.path.clone());
                     let known = copies.remove(&place);
                     let Some(copy) = look.copy(root, store, &entry.path, known, &metadata)? else {
                         continue;
@@ -210,6 +233,7 @@ impl Collected {
                 state.entries.push(entry);
             }
         }
+        self.notes = look.noted;
         for (place, gone) in std::mem::replace(copies, found) {
             roots[place.0 as usize].1.forget(&gone);
         }
@@ -286,6 +310,50 @@ impl Store {
 const GUISE: &str = "the server's rights to files";
 
 impl Look<'_> {
+    /// Whether something has changed so lately that it could change once more and look the same.
+    const fn is_fresh(&self, stamp: &Stamp) -> bool {
+        stamp.changed_ns > self.now_ns - TICK_NS
+    }
+
+    /// The attributes of an entry; `None` if it is gone. Only what has changed is asked for them,
+    /// for a server that stands still may have thousands of files.
+    fn attributes(
+        &mut self,
+        root: &Root,
+        place: &Place,
+        metadata: &Metadata,
+    ) -> Result<Option<Vec<Attribute>>> {
+        self.patience.check()?;
+        let (name, stamp) = (&place.1, Stamp::of(metadata));
+        let is_known = |known: &Noted| known.stamp == stamp && !known.is_doubtful;
+        let note = match self.notes.remove(place).filter(is_known) {
+            Some(known) => known,
+            None => match attributes::of(&root.at(OsStr::from_bytes(name))) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                read => Noted {
+                    is_doubtful: self.is_fresh(&stamp),
+                    stamp,
+                    attributes: read.doing(root.shown(name))?,
+                },
+            },
+        };
+        let odd = note.attributes.iter().find(|it| !Attribute::may_go_over(&it.name));
+        if let Some(odd) = odd {
+            let (name, odd) = (root.shown(name), String::from_utf8_lossy(&odd.name));
+            return refuse(format!("{name} has an extended attribute that cannot go over: {odd}"));
+        }
+        let bytes = note.attributes.iter().map(Attribute::bytes).sum();
+        let Some(left) = self.attributes_left.checked_sub(bytes) else {
+            let most = ATTRIBUTES_BYTES_MAX >> 20;
+            let name = root.shown(name);
+            return refuse(format!("up to {name} it has over {most} MB of extended attributes"));
+        };
+        self.attributes_left = left;
+        let attributes = note.attributes.clone();
+        self.noted.insert(place.clone(), note);
+        Ok(Some(attributes))
+    }
+
     /// A file's copy as the file is now, or was when it was last copied; `None` if it is
     /// gone.
     fn copy(
@@ -300,7 +368,7 @@ impl Look<'_> {
         let what = || format!("copying {}", root.shown(name));
         let stamp = Stamp::of(metadata);
         let is_mapped = self.mapped.contains(&root.path.join(OsStr::from_bytes(name)));
-        let is_doubtful = is_mapped || stamp.changed_ns > self.now_ns - TICK_NS;
+        let is_doubtful = is_mapped || self.is_fresh(&stamp);
         let is_same = |known: &Copy| known.stamp == stamp && !known.is_doubtful && !is_mapped;
         let known = match known {
             Some(known) if is_same(&known) => return Ok(Some(known)),
@@ -477,7 +545,8 @@ fn entry(
     let (path, mode) = (name.to_vec(), metadata.mode() & 0o777);
     let (user, group, written_ns) =
         (metadata.uid(), metadata.gid(), Stamp::of(metadata).written_ns);
-    Ok(Some(StateEntry { folder, path, mode, user, group, written_ns, kind }))
+    let attributes = Vec::new();
+    Ok(Some(StateEntry { folder, path, mode, user, group, written_ns, kind, attributes }))
 }
 
 /// Files that a server has open for writing while it runs.

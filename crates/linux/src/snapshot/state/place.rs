@@ -5,6 +5,7 @@ use super::super::error::{Doing, Result, SnapshotError, refuse};
 use super::super::guise::Guise;
 use super::super::names::Mounts;
 use super::aside::{self, ASIDE, set_aside};
+use super::attributes;
 use super::{LOST_AND_FOUND, Root};
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::{State, StateEntry, StateKind};
@@ -150,7 +151,8 @@ impl<'a> Placing<'a> {
         Ok(())
     }
 
-    /// Sets owner, rights and time of what is there by now.
+    /// Sets attributes, owner, rights and time of what is there by now. Whoever does this may not be
+    /// its owner any more then, and a list of rights decides what the mode says of the group.
     fn complete(&self, entry: &StateEntry) -> io::Result<()> {
         // The kernel lets only root set other owners.
         let owner =
@@ -165,8 +167,10 @@ impl<'a> Placing<'a> {
         let path = self.path(entry);
         if let StateKind::Link { to } = &entry.kind {
             symlink(OsStr::from_bytes(to), &path)?;
+            attributes::set(&path, &entry.attributes)?;
             return owner(&path, |path, user, group| lchown(path, user, group));
         }
+        attributes::set(&path, &entry.attributes)?;
         owner(&path, |path, user, group| chown(path, user, group))?;
         let mut again = OpenOptions::new();
         let file = again.read(true).custom_flags(AT_ONCE).open(&path)?;

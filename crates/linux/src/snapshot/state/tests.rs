@@ -3,7 +3,7 @@ use super::place::Placing;
 use super::*;
 use crate::snapshot::bounds::Patience;
 use crate::snapshot::describe::process::Status;
-use holdfast_wire::snapshot::{Ids, Limits, State, StateKind};
+use holdfast_wire::snapshot::{Attribute, Ids, Limits, State, StateKind};
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, Write};
@@ -386,4 +386,61 @@ fn of_what_is_appended_to_all_is_compared_while_the_server_runs() {
     let state = freeze(&mut collected, &Writing::from([(id, true)])).unwrap();
     folders.place(&collected, &state, false).unwrap();
     assert!(fs::read(folders.from("log")).unwrap() == fs::read(folders.to("log")).unwrap());
+}
+
+/// A list of rights (acl(5)) that names user 7, as the kernel has it.
+fn list_of_rights() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 6, 7), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+    let entry = |(tag, may, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+}
+
+/// Needs root.
+#[test]
+fn extended_attributes_go_over_and_what_cannot_is_refused_by_name() {
+    let folders = Folders::new("attributes");
+    let with = |name: &str, value: &[u8]| {
+        vec![Attribute { name: name.as_bytes().to_vec(), value: value.to_vec() }]
+    };
+    let set = |path: PathBuf, all: &[Attribute]| attributes::set(&path, all).unwrap();
+    fs::create_dir(folders.from("folder")).unwrap();
+    for name in ["file", "folder/plain", "shared"] {
+        fs::write(folders.from(name), "x").unwrap();
+    }
+    symlink("file", folders.from("link")).unwrap();
+    let mut of_file = with("user.DOSATTRIB", b"0x20\0\x03");
+    of_file.extend(with("user.empty", b""));
+    set(folders.from("file"), &of_file);
+    set(folders.from("folder"), &with("security.NTACL", &[7; 900]));
+    set(folders.from("link"), &with("trusted.of_link", b"not the file's"));
+    set(folders.from("shared"), &with("system.posix_acl_access", &list_of_rights()));
+    fs::set_permissions(folders.from("shared"), PermissionsExt::from_mode(0o660)).unwrap();
+    // What is made in this folder inherits a list of rights.
+    set(folders.to(""), &with("system.posix_acl_default", &list_of_rights()));
+    let mut collected = folders.collect();
+    round(&mut collected);
+    // Nothing but the attribute changes.
+    of_file[0].value[0] = b'1';
+    set(folders.from("file"), &of_file);
+    let state = freeze(&mut collected, &Writing::new()).unwrap();
+    folders.place(&collected, &state, false).unwrap();
+    assert_eq!(attributes::of(&folders.to("file")).unwrap(), of_file);
+    for name in ["file", "folder", "folder/plain", "link", "shared"] {
+        let [from, to] = [folders.from(name), folders.to(name)];
+        assert_eq!(attributes::of(&from).unwrap(), attributes::of(&to).unwrap(), "{name}");
+        let [from, to] = [from, to].map(|it| it.symlink_metadata().unwrap().mode());
+        assert_eq!(from, to, "{name}");
+    }
+    let refused = |words: &str| {
+        let refused = freeze(&mut folders.collect(), &Writing::new()).unwrap_err().to_string();
+        assert!(refused.contains(words), "{refused}");
+    };
+    let rights = [&0x0200_0000u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 12]].concat();
+    set(folders.from("folder/plain"), &with("security.capability", &rights));
+    refused("from/folder/plain has an extended attribute that cannot go over: security.capability");
+    attributes::set(&folders.from("folder/plain"), &[]).unwrap();
+    freeze(&mut folders.collect(), &Writing::new()).unwrap();
 }

@@ -115,3 +115,36 @@ fn only_open_connections_with_a_descriptor_are_listed() {
     let open: Vec<(u32, i32)> = books.open().map(|(fd, it)| (fd, it.fd)).collect();
     assert_eq!(open, [(9, 9)]);
 }
+
+#[test]
+fn attributes_are_in_order_and_give_no_rights() {
+    let with = |names: &[&str], value: usize| {
+        let mut it = small();
+        let named = |name: &&str| Attribute { value: vec![0; value], ..attribute(name) };
+        it.state.entries[0].attributes = names.iter().map(named).collect();
+        found(&it).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let long = format!("user.{}", "a".repeat(250));
+    for names in [&["security.NTACL", "trusted.x", "user.a"][..], &["system.posix_acl_access"]] {
+        assert_eq!(with(names, 0), Ok(()));
+    }
+    assert_eq!(with(&[&long], 64 << 10), Ok(()));
+    for (names, value, words) in [
+        (&["user.b", "user.a"][..], 1, "out of order"),
+        (&["user.a", "user.a"], 1, "out of order"),
+        (&["security.capability"], 1, "of that name"),
+        (&["system.other"], 1, "of that name"),
+        (&["user.a\0"], 1, "of that name"),
+        (&[""], 1, "of that name"),
+        (&[&format!("{long}a")], 1, "attribute's name"),
+        (&["user.a"], (64 << 10) + 1, "limit of an extended attribute"),
+    ] {
+        let refused = with(names, value).unwrap_err();
+        assert!(refused.contains(words), "{names:?}: {refused}");
+    }
+    // Of all entries together, as many as there may be.
+    let names: Vec<String> = (0..256).map(|n| format!("user.{n:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let refused = with(&names, 64 << 10).unwrap_err();
+    assert!(refused.contains("limit of extended attributes"), "{refused}");
+}
