@@ -211,7 +211,7 @@ const OPTION_BYTES: usize = 16;
 
 /// Options that a connection inherits from its listener: level, name, and size in bytes. On the
 /// primary the kernel copies them; on the replica the shim does.
-const INHERITED: [(i32, i32, usize); 17] = [
+const INHERITED: [(i32, i32, usize); 18] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
     (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 4),
@@ -221,6 +221,7 @@ const INHERITED: [(i32, i32, usize); 17] = [
     (libc::SOL_SOCKET, libc::SO_MARK, 4),
     (libc::IPPROTO_IP, libc::IP_TOS, 4),
     (libc::IPPROTO_IP, libc::IP_TTL, 4),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 4),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 4),
     (libc::IPPROTO_TCP, libc::TCP_CONGESTION, OPTION_BYTES),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
@@ -395,4 +396,28 @@ unsafe fn hurries(option: i32, value: *const i32, len: u32) -> bool {
     // SAFETY: by the caller's promise.
     let is_on = unsafe { value.read_unaligned() } != 0;
     (option, is_on) == (libc::TCP_CORK, false) || (option, is_on) == (libc::TCP_NODELAY, true)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_inherits_its_listeners_traffic_class() {
+        // SAFETY: plain numbers, and a word of ours.
+        unsafe {
+            let [listener, made] =
+                [(); 2].map(|()| libc::socket(libc::AF_INET6, libc::SOCK_STREAM, 0));
+            let (class, size) = (0x28i32, size_of::<i32>() as u32);
+            let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+            let set = libc::setsockopt(listener, level, name, (&raw const class).cast(), size);
+            assert_eq!(set, 0);
+            inherit(listener, made as isize);
+            let (mut found, mut len) = (0i32, size);
+            libc::getsockopt(made, level, name, (&raw mut found).cast(), &raw mut len);
+            assert_eq!(found, class);
+            libc::close(listener);
+            libc::close(made);
+        }
+    }
 }

@@ -18,11 +18,14 @@ const IPV6_FREEBIND: c_int = 78;
 /// An option of a socket: level, name, bytes.
 pub(in super::super) type Known = (c_int, c_int, usize);
 
+/// The interface that a socket is bound to, if any.
+pub(in super::super) const OF_DEVICE: Known = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 16);
+
 /// Options that let a socket have an address of somebody else's, or that say which packets reach
 /// it. A connection does without: it has its address, a promotion sets what it needs itself, and
 /// what clients had sent is played to it from this host, by another interface and with a usual TTL.
 pub(in super::super) const OF_ADDRESSES: [Known; 7] = [
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 16),
+    OF_DEVICE,
     (libc::IPPROTO_IP, libc::IP_MINTTL, 4),
     (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, 4),
     (libc::IPPROTO_IP, libc::IP_FREEBIND, 4),

@@ -1,6 +1,6 @@
 //! Sockets like those of an image: they come without connections.
 
-use super::super::describe::sockets::{Known, OF_ADDRESSES, OPTIONS, value};
+use super::super::describe::sockets::{Known, OF_ADDRESSES, OF_DEVICE, OPTIONS, value};
 use crate::sockopt::{checked, set, socket};
 use holdfast_wire::snapshot::{Socket, SocketOption};
 use std::ffi::OsStr;
@@ -19,8 +19,27 @@ pub fn placeholder(of: &Socket) -> io::Result<OwnedFd> {
     set_options(fd.as_fd(), &of.options, &OPTIONS);
     if !of.is_connected {
         set_options(fd.as_fd(), &of.options, &OF_ADDRESSES);
+        same_device(fd.as_fd(), &of.options)?;
     }
     Ok(fd)
+}
+
+/// Refuses a socket that is bound to an interface in the image and could not be bound to it here:
+/// it would hear everybody.
+fn same_device(fd: BorrowedFd<'_>, options: &[SocketOption]) -> io::Result<()> {
+    let is_it = |it: &&SocketOption| (it.level, it.name) == (OF_DEVICE.0, OF_DEVICE.1);
+    let Some(device) = options.iter().find(is_it).map(|it| &it.value[..]) else { return Ok(()) };
+    let set_here = value(fd, OF_DEVICE).unwrap_or_default();
+    let name = |of: &[u8]| of.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+    if name(device) == name(&set_here) {
+        return Ok(());
+    }
+    set(fd, OF_DEVICE.0, OF_DEVICE.1, device).map_err(|error| {
+        let name = String::from_utf8_lossy(&name(device)).into_owned();
+        let text =
+            format!("a socket is bound to the interface {name}, and cannot be here: {error}");
+        io::Error::new(error.kind(), text)
+    })
 }
 
 /// Sets those of the image's options that are known here, and are not as they were set. Some that
@@ -91,6 +110,34 @@ fn is_left(path: &Path, of: &Socket) -> bool {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    /// Needs root.
+    #[test]
+    fn a_listener_of_one_interface_does_not_become_one_of_all() {
+        let with = |device: &[u8; 16], is_connected: bool| Socket {
+            family: libc::AF_INET,
+            kind: libc::SOCK_STREAM,
+            protocol: 0,
+            cookie: 1,
+            is_listening: !is_connected,
+            is_connected,
+            options: vec![SocketOption {
+                level: OF_DEVICE.0,
+                name: OF_DEVICE.1,
+                value: device.to_vec(),
+            }],
+            local: Vec::new(),
+        };
+        let gone = b"hfgone0\0\0\0\0\0\0\0\0\0";
+        let refused = placeholder(&with(gone, false)).expect_err("no such interface").to_string();
+        let words = "bound to the interface hfgone0, and cannot be here: No such device";
+        assert!(refused.contains(words), "{refused}");
+        placeholder(&with(gone, true)).expect("a connection has its address");
+        let here = b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        let made = placeholder(&with(here, false)).expect("everybody has that");
+        assert_eq!(value(made.as_fd(), OF_DEVICE).as_deref(), Some(&here[..]));
+        placeholder(&with(&[0; 16], false)).expect("bound to none");
+    }
 
     #[test]
     fn a_name_that_nobody_listens_at_is_taken_and_another_is_not() {
