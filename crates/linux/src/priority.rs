@@ -9,11 +9,23 @@ use std::io;
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, `EINVAL` for another priority.
 pub fn set_realtime(priority: i32) -> io::Result<()> {
+    set_policy(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, priority)
+}
+
+/// Gives another thread, and those that it starts, the calling thread's real-time priority, if that
+/// has one.
+///
+/// # Errors
+/// As [`set_realtime`].
+pub fn share_realtime(tid: u32) -> io::Result<()> {
+    realtime().map_or(Ok(()), |priority| set_policy(tid.cast_signed(), libc::SCHED_RR, priority))
+}
+
+/// Thread 0 is the calling one.
+fn set_policy(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
-    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the kernel only reads `parameters`; 0 is the calling thread.
-    checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })?;
-    Ok(())
+    // SAFETY: the kernel only reads `parameters`.
+    checked(unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) }).map(drop)
 }
 
 /// The calling thread's real-time priority, if it has one.
@@ -42,9 +54,6 @@ pub fn give_way(nice: i32) {
 }
 
 fn give_up_realtime() {
-    let ordinary = libc::sched_param { sched_priority: 0 };
     // Without the flag the kernel would demand a right that is not needed.
-    let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the kernel only reads `ordinary`; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, policy, &raw const ordinary) };
+    let _ = set_policy(0, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
 }

@@ -3,6 +3,7 @@
 
 mod snapshot_world;
 
+use holdfast_linux::priority;
 use holdfast_linux::snapshot::Preparation;
 use holdfast_linux::snapshot::quiet::Bare;
 use holdfast_linux::snapshot::restore::{Loading, restore};
@@ -11,7 +12,8 @@ use snapshot_world::{Elsewhere, KEY, Server, ask, beside, image, options, revive
 use std::path::PathBuf;
 
 const SETTINGS: &str = r#"
-import ctypes, mmap, socket, struct
+import ctypes, mmap, resource, socket, struct, sys
+for limit in sys.argv[1:]: resource.setrlimit(resource.RLIMIT_STACK, (int(limit), -1))
 libc = ctypes.CDLL(None)
 def action(number, new=None):
     old, number, size = ctypes.create_string_buffer(32), ctypes.c_long(number), ctypes.c_long(8)
@@ -69,6 +71,83 @@ fn settings_go_over_and_new_memory_lies_where_it_would() {
     assert_eq!(said(second.pid()), expected, "of the second generation");
     assert_eq!(said(restored.pid()), expected);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What decides is the stack's limit at its start.
+#[test]
+fn new_memory_lies_where_it_would_whatever_limit_the_server_has_set_itself() {
+    let folder = scratch("limit");
+    let script = folder.join("settings.py");
+    std::fs::write(&script, SETTINGS).unwrap();
+    let lies_where_it_would = |before: i64, own: i64| {
+        let python = format!("setarch -R /usr/bin/python3 {} {own}", script.display());
+        let server = Server::start(&format!("prlimit --stack={before}: {python}"), "/dev/null");
+        wait_for("its listener", || server.listens(7321));
+        let of = |pid| beside(pid, || image(pid));
+        let restored = revive(&of(server.pid())).unwrap();
+        let second = revive(&of(restored.pid())).unwrap();
+        let said = |pid| ask(pid, 7321, "", "\n");
+        let expected = said(server.pid());
+        assert_eq!(said(restored.pid()), expected, "{before} {own}");
+        assert_eq!(said(second.pid()), expected, "of the second generation: {before} {own}");
+        let limits = |pid| std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        assert_eq!(limits(restored.pid()), limits(server.pid()));
+    };
+    for (before, own) in [(8 << 20, 1 << 30), (1 << 30, 8 << 20), (8 << 20, -1), (1 << 30, -1)] {
+        // Each has a network namespace of its own in the end.
+        let case = || lies_where_it_would(before, own);
+        std::thread::scope(|scope| scope.spawn(case).join()).unwrap();
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+const NOEXEC: &str = "/proc/sys/vm/memfd_noexec";
+
+/// Where a host runs no memory files a copy's stub cannot start a program of its own: the copy is
+/// made all the same. Each pid namespace has this setting for itself.
+#[test]
+fn a_host_that_runs_no_memory_files_makes_copies_too() {
+    const NAME: &str = "a_host_that_runs_no_memory_files_makes_copies_too";
+    const INSIDE: &str = "HOLDFAST_TEST_NOEXEC";
+    if !std::path::Path::new(NOEXEC).exists() {
+        return;
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        let exe = std::env::current_exe().unwrap();
+        let script = format!("echo 2 > {NOEXEC} && \"$0\" --exact {NAME}");
+        let mut inside = std::process::Command::new("unshare");
+        inside.args(["--pid", "--fork", "--mount-proc", "sh", "-c", &script]).arg(exe);
+        assert!(inside.env(INSIDE, "1").status().unwrap().success());
+        return;
+    }
+    assert_eq!(std::fs::read_to_string(NOEXEC).unwrap(), "2\n");
+    let folder = scratch("noexec");
+    let script = folder.join("settings.py");
+    std::fs::write(&script, SETTINGS).unwrap();
+    let python = format!("setarch -R /usr/bin/python3 {}", script.display());
+    let server = Server::start(&python, "/dev/null");
+    wait_for("its listener", || server.listens(7321));
+    let image = beside(server.pid(), || image(server.pid()));
+    let restored = revive(&image).unwrap();
+    let settings = |pid| ask(pid, 7321, "", "\n").split(" at ").next().unwrap().to_owned();
+    assert_eq!(settings(restored.pid()), settings(server.pid()));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Whoever makes a copy in a hurry shares its priority with it, until it runs.
+#[test]
+fn a_copy_that_was_made_urgently_has_its_originals_priority() {
+    let server = Server::start("sleep 600", "/dev/null");
+    let name = || std::fs::read_to_string(format!("/proc/{}/comm", server.pid()));
+    wait_for("its program", || name().is_ok_and(|name| name == "sleep\n"));
+    let image = image(server.pid());
+    let restored = priority::urgently(Some(1), || {
+        assert_eq!(priority::realtime(), Some(1), "this needs root");
+        revive(&image).unwrap()
+    });
+    // SAFETY: plain numbers.
+    let policy = |pid: u32| unsafe { libc::sched_getscheduler(pid.cast_signed()) };
+    assert_eq!((policy(restored.pid()), policy(server.pid())), (0, 0));
 }
 
 /// An image as another kernel would have made it: with another vDSO.

@@ -4,6 +4,7 @@ use super::super::error::{Doing, Result, SnapshotError};
 use super::super::seize::{Came, ptrace, ptrace_plain, wait};
 use super::super::thread::{NT_PRSTATUS, registers};
 use super::STEP_MAX;
+use crate::priority;
 use crate::sockopt::checked_len;
 use libc::{c_long, c_void, user_regs_struct};
 use std::io;
@@ -49,6 +50,9 @@ impl Remote {
         let remote = Self { pid, place, tids: vec![pid] };
         ptrace_plain(libc::PTRACE_INTERRUPT, pid, 0).doing(what)?;
         stopped(pid)?;
+        // It makes thousands of calls, each of which it has to be given a processor for: whoever is
+        // in a hurry would wait for all others on the machine each time.
+        priority::share_realtime(pid).doing("the stub's priority")?;
         Ok(remote)
     }
 
@@ -171,4 +175,35 @@ pub(super) fn poke(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
         libc::process_vm_writev(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
     };
     if checked_len(written)? == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs root.
+    #[test]
+    fn a_stub_is_as_urgent_as_whoever_makes_it() {
+        for urgency in [None, Some(7)] {
+            // SAFETY: the child makes one system call after the other, and no memory of its own.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                loop {
+                    // SAFETY: a plain call.
+                    unsafe { libc::pause() };
+                }
+            }
+            let stub = priority::urgently(urgency, || Remote::seize(pid.cast_unsigned(), 0));
+            let stub = stub.expect("our own child");
+            let mut parameters = libc::sched_param { sched_priority: -1 };
+            // SAFETY: the kernel writes `parameters`.
+            let policy = unsafe {
+                libc::sched_getparam(pid, &raw mut parameters);
+                libc::sched_getscheduler(pid)
+            };
+            let expected = urgency.map_or((libc::SCHED_OTHER, 0), |it| (libc::SCHED_RR, it));
+            assert_eq!((policy, parameters.sched_priority), expected);
+            drop(stub);
+        }
+    }
 }

@@ -82,7 +82,6 @@ pub(super) fn finish(
             let arguments = [libc::PR_SET_TSC as u64, libc::PR_TSC_SIGSEGV as u64];
             stub.call_in(*tid, "trapping its counter", libc::SYS_prctl, &arguments)?;
         }
-        scheduling(*tid, thread).doing("its scheduling")?;
     }
     from_outside(stub.pid, &of.process).doing("its limits")?;
     for tid in &tids {
@@ -102,6 +101,8 @@ pub(super) fn finish(
     stub.call("protecting the stub's code", libc::SYS_mprotect, &arguments)?;
     for (tid, thread) in tids.iter().zip(&of.threads) {
         registers(*tid, thread).doing(format!("the registers of thread {}", thread.tid))?;
+        // Until here it may have had its loader's priority.
+        scheduling(*tid, thread).doing("its scheduling")?;
     }
     Ok(())
 }
