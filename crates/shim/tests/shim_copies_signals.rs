@@ -30,7 +30,7 @@ fn signals_that_wait_in_an_image_are_handled_once_and_the_counter_stays_trapped(
     client.write_all(b"b").expect("asked");
     std::thread::sleep(Duration::from_millis(200));
     let pid = server.0.pid();
-    sh(&format!("kill -USR1 {pid}; kill -USR2 {pid}"));
+    sh(&format!("for it in USR1 USR2 HUP TERM; do kill -$it {pid}; done"));
     std::thread::sleep(Duration::from_millis(50));
     let image = image_of(&server.0);
     client.set_nonblocking(true).expect("a socket");
@@ -42,20 +42,22 @@ fn signals_that_wait_in_an_image_are_handled_once_and_the_counter_stays_trapped(
     let copy = Killed(Server::copy(&image.bytes[..], &copying).expect("a copy"));
     std::thread::scope(|s| {
         let asks = s.spawn(move || {
-            client.write_all(b"w").expect("asked");
+            client.write_all(b"wor").expect("asked");
             let mut lines = BufReader::new(client).lines();
-            [(); 2].map(|()| lines.next().expect("a line").expect("an answer"))
+            [(); 4].map(|()| lines.next().expect("a line").expect("an answer"))
         });
         while !asks.is_finished() {
             log.pass(&server.0, &copy.0);
             std::thread::yield_now();
         }
-        assert_eq!(asks.join().expect("answers"), ["handled 1", "took 12"]);
+        let answers = asks.join().expect("answers");
+        assert_eq!(answers, ["handled 1", "took 12", "opened 1", "read 15"]);
     });
     log.catch_up(&server.0, &copy.0);
     server.0.kill();
     promote_copy(&copy.0);
-    assert_eq!(ask(PORT, "cwt"), ["handled 1", "took -1", TRAPPED]);
+    let answers = ["handled 1", "took -1", "opened 1", "read 0", TRAPPED];
+    assert_eq!(ask(PORT, "cwort"), answers);
     let _ = std::fs::remove_file(program);
     let _ = std::fs::remove_dir_all(dir);
 }

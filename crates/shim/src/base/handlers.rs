@@ -2,9 +2,12 @@
 //! server's handlers run at records of the log; `calls::signals` marks and delivers signals.
 
 use crate::base::actions::ActionCell;
-use crate::base::{alarm, real, state, sys, token};
+use crate::base::sys::{self, syscall};
+use crate::base::{alarm, real, state, token};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
+/// Size of the kernel's signal set, in bytes.
+const SET_BYTES: usize = 8;
 /// Number of the highest signal, plus 1.
 pub const SIGNALS: usize = 65;
 
@@ -27,12 +30,16 @@ pub const fn bit(signal: i32) -> u64 {
 }
 
 /// Forgets a signal that had come before the server was copied: the log has told what the original
-/// did with it. The end of a child is kept: the replica's own children end when they like, and
-/// servers know that one signal may stand for several ends, or for none.
+/// did with it. One that is blocked the kernel still keeps here, and whoever opens it behind the log
+/// would get it once more. The end of a child is kept: the replica's own children end when they
+/// like, and servers know that one signal may stand for several ends, or for none.
 pub fn has_been_told(signal: i32) {
     if signal != libc::SIGCHLD {
         PENDING.fetch_and(!bit(signal), SeqCst);
         ASIDE.fetch_and(!bit(signal), SeqCst);
+        let (set, now, none) = (bit(signal), [0u64; 2], 0usize);
+        // SAFETY: memory of ours, of the sizes that are said.
+        unsafe { syscall!(SYS_rt_sigtimedwait, &raw const set, none, now.as_ptr(), SET_BYTES) };
     }
 }
 

@@ -169,19 +169,12 @@ pub unsafe extern "C" fn sigtimedwait(
     libc_result(told(|| with_data(Call::sigwait, -1, &[(info, SIGINFO_BYTES)], raw))) as i32
 }
 
-/// A wait whose outcome is a signal. If the log has told it, and the signal had come before the
-/// server was copied, the kernel still keeps it here, and the next wait behind the log would get
-/// it once more.
+/// A wait whose outcome is a signal, which the log may have told.
 fn told(wait: impl FnOnce() -> isize) -> isize {
     let from_log = mode() == Mode::Replay;
     let signal = wait();
     if from_log && mode() == Mode::Replay && signal > 0 {
         handlers::has_been_told(signal as i32);
-        if signal as i32 != libc::SIGCHLD {
-            let (set, now, none) = (handlers::bit(signal as i32), [0u64; 2], 0usize);
-            // SAFETY: memory of ours, of the sizes that are said.
-            unsafe { syscall!(SYS_rt_sigtimedwait, &raw const set, none, now.as_ptr(), SET_BYTES) };
-        }
     }
     signal
 }
