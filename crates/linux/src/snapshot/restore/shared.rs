@@ -174,9 +174,34 @@ impl Drop for Named {
 
 fn memory_file(object: &Object) -> io::Result<OwnedFd> {
     let name = CString::new(object.name.as_slice())?;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Of a file that may be run the seal on that right would seal what is in it, too.
+    let (runs, writes) = (libc::F_SEAL_EXEC.cast_unsigned(), libc::F_SEAL_WRITE.cast_unsigned());
+    let is_no_program = object.seals & (runs | writes) == runs;
+    let kind = if is_no_program { libc::MFD_NOEXEC_SEAL } else { 0 };
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind;
     // SAFETY: the kernel reads a C string.
     let fd = checked_fd(c_long::from(unsafe { libc::memfd_create(name.as_ptr(), flags) }))?;
     File::from(fd.try_clone()?).set_len(object.size)?;
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_file_that_is_no_program_stays_writable() {
+        let sealed = libc::F_SEAL_EXEC.cast_unsigned();
+        for seals in [sealed, sealed | libc::F_SEAL_SHRINK.cast_unsigned()] {
+            let (name, kind) = (b"data".to_vec(), ObjectKind::Memory);
+            let object = Object { name, size: 4096, seals, is_external: false, kind };
+            let made = memory_file(&object).expect("memory");
+            // SAFETY: plain numbers.
+            let all = unsafe {
+                libc::fcntl(made.as_raw_fd(), libc::F_ADD_SEALS, seals.cast_signed());
+                libc::fcntl(made.as_raw_fd(), libc::F_GET_SEALS)
+            };
+            assert_eq!(all.cast_unsigned(), seals);
+        }
+    }
 }
