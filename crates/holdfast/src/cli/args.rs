@@ -75,7 +75,8 @@ pub enum Verb {
     /// may use the service address again; said twice it does nothing. It refuses
     /// while the daemon runs, unless --stop is given. Take the members down before
     /// the edge, whose fence lets only one of them speak. The edge's state file
-    /// stays: remove it by hand only if the group will never start again.
+    /// stays: remove it by hand only if the group will never start again, or if the
+    /// member that was current never comes back (docs/STATUS.md).
     ///
     /// The exit code is 0 if nothing is left, 1 if a daemon runs or something could
     /// not be removed.

@@ -20,9 +20,11 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
             let request = Request::Fence { until_takeover: args.until_takeover };
             by_hand(&args.group, request, ("closed: no member speaks", args.json))
         }
-        EdgeVerb::Unfence(args) => {
-            by_hand(&args.group, Request::Unfence, ("open: the current member speaks", args.json))
-        }
+        EdgeVerb::Unfence(args) => by_hand(
+            &args.group,
+            Request::Unfence,
+            ("open: the current member may speak", args.json),
+        ),
     }
 }
 

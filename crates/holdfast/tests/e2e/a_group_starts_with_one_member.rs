@@ -85,3 +85,35 @@ fn after_all_have_ended_only_who_was_current_serves_alone() {
         assert_eq!(new.ask(&[b"PING"]), "+PONG");
     });
 }
+
+/// Docs/STATUS.md, "A member that never comes back".
+#[test]
+fn a_member_that_never_comes_back_is_given_up_by_hand() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_one(Role::Backup, |testbed, group| {
+        serves_alone(group, Role::Backup, Duration::from_secs(30));
+        for role in [Role::Backup, Role::Edge] {
+            group.stop_daemon(role, Signal::TERM).expect("it ends");
+        }
+        for role in [Role::Edge, Role::Primary] {
+            group.start_daemon(role).expect("a daemon");
+        }
+        let remedy = |group: &Group<'_>| {
+            let status = group.status(Role::Edge).unwrap_or_default();
+            status["remedy"].as_str().unwrap_or_default().to_owned()
+        };
+        world::wait_until("the way out", || remedy(group).contains("never comes back"));
+        for role in [Role::Primary, Role::Edge] {
+            group.stop_daemon(role, Signal::TERM).expect("it ends");
+            let done = group.verb(role, &["down"]).expect("a verb");
+            assert_eq!(done.status.code(), Some(0), "{done:?}");
+        }
+        let state = testbed.disk(Role::Edge).join("edge.state");
+        std::fs::remove_file(state).expect("the edge's memory");
+        for role in [Role::Edge, Role::Primary] {
+            group.start_daemon(role).expect("a daemon");
+        }
+        serves_alone(group, Role::Primary, Duration::from_secs(30));
+        assert_eq!(connected(testbed, PATIENCE).ask(&[b"PING"]), "+PONG");
+    });
+}

@@ -370,7 +370,13 @@ impl EdgeDaemon<'_> {
             _ if self.is_starting() => {
                 says(State::Waiting, &format!("{reason}; the edge has just started"), COMES_BACK)
             }
-            _ => says(State::Waiting, &reason, &format!("start holdfast on `{member}`")),
+            _ => {
+                let remedy = format!(
+                    "start holdfast on `{member}`, whose server may live; docs/STATUS.md says what to \
+                     do if it never comes back"
+                );
+                says(State::Waiting, &reason, &remedy)
+            }
         }
     }
 
