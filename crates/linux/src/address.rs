@@ -255,7 +255,9 @@ mod tests {
                 {
                     ip(&format!("{family} address add {own} dev lo"));
                     socket.wait_local(&of(own)).unwrap();
-                    // As for an interface in a VRF: no rule leads to the table of its routes.
+                    // As for an interface in a VRF: no rule leads to the table of its routes. With
+                    // no rule of one's own IPv6 would look there all the same.
+                    ip(&format!("{family} rule add pref 1 to {own} lookup 77"));
                     ip(&format!("{family} rule del pref 0"));
                     assert!(!socket.is_routed_here(&of(own)).unwrap());
                     assert!(socket.is_local(&of(own)).unwrap(), "{own}");

@@ -258,7 +258,7 @@ fn a_replica_that_stands_still_gives_up() {
 #[test]
 fn a_replica_that_somebody_stopped_is_named() {
     let mut bed = Bed::served();
-    (bed.book.progress, bed.book.stopped) = ((200, 100), Some(77));
+    (bed.book.progress, bed.book.stopped_by_hand) = ((200, 100), Some(77));
     bed.pass(1100);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
     let reason = &bed.book.reason;

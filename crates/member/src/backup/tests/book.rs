@@ -21,7 +21,7 @@ pub(super) struct Book {
     /// What clients have of the replica's output, by the number of their accept.
     pub(super) acked: Vec<(u32, u64)>,
     pub(super) is_replica_busy: bool,
-    pub(super) stopped: Option<u32>,
+    pub(super) stopped_by_hand: Option<u32>,
     pub(super) nudges: bool,
     /// How often it has looked after clients that make no progress.
     pub(super) looks_at_nudges: u32,
@@ -93,7 +93,7 @@ impl Book {
             progress: (0, 0),
             acked: Vec::new(),
             is_replica_busy: false,
-            stopped: None,
+            stopped_by_hand: None,
             nudges: false,
             looks_at_nudges: 0,
             manifest: false,
@@ -197,7 +197,7 @@ impl FollowHost for Book {
         self.replica.clone()
     }
     fn stopped_by_hand(&self) -> Option<u32> {
-        self.stopped
+        self.stopped_by_hand
     }
     fn is_replica_busy(&self) -> bool {
         self.is_replica_busy
