@@ -17,7 +17,7 @@ mod closing;
 mod nudge;
 
 pub use closing::{ClosingState, finish_closing, show_clock};
-pub use nudge::{NUDGE_SEGMENTS_FIRST, NUDGE_SEGMENTS_MAX, Nudge, NudgeHeader};
+pub use nudge::{NUDGE_SEGMENTS_FIRST, NUDGE_SEGMENTS_MAX, Nudge, NudgeHeader, segment_bytes};
 
 use crate::sockopt::{self, Address};
 use holdfast_wire::message::{ConnKey, ConnRecord};

@@ -34,14 +34,17 @@ struct Measured {
 }
 
 fn measure(way: Way, len: usize, sack: bool, timestamps: bool) -> Measured {
-    let world = World::new(false);
+    measure_in(&World::new(false), way, len, sack, timestamps)
+}
+
+fn measure_in(world: &World, way: Way, len: usize, sack: bool, timestamps: bool) -> Measured {
     world.sysctl("c", "ipv4/tcp_sack", if sack { "1" } else { "0" });
     world.sysctl("c", "ipv4/tcp_timestamps", if timestamps { "1" } else { "0" });
-    let (client, mut server, mut backup) = idle(&world);
-    fence(&world);
+    let (client, mut server, mut backup) = idle(world);
+    fence(world);
     let output = pattern_range(0, len);
     server.write_all(&output).unwrap();
-    let mut dead = dissect(&server, &world, client.local_addr().unwrap().port());
+    let mut dead = dissect(&server, world, client.local_addr().unwrap().port());
     dead.in_flight = len;
     let in_flight: &[u8] = if way == Way::LiveSend { &[] } else { &output };
     let spec = spec(&dead, &[], in_flight);
@@ -53,7 +56,7 @@ fn measure(way: Way, len: usize, sack: bool, timestamps: bool) -> Measured {
     }
     repair::restore(backup.socket.as_fd(), &spec).unwrap();
     let rto_ms = info(&backup.socket).tcpi_rto / 1000;
-    backup.take_address(&world);
+    backup.take_address(world);
     let services = [Service { address: mapped(world.vip()), port: PORT }];
     let mut tap = world.within("b", || TapSocket::open("m0", &services, 4 << 20).unwrap());
     let start = Instant::now();
@@ -87,7 +90,8 @@ fn receive(mut client: TcpStream, len: usize, start: Instant) -> (Vec<u8>, f64, 
 /// Nudges as a daemon does, whose tap shows every ACK of the client.
 fn nudge(tap: &mut TapSocket, backup: &Backup, spec: &RestoreSpec<'_>) {
     let timestamps = spec.tsval.map(|value| (value, 0));
-    let header = NudgeHeader { ack: spec.rcv_end(), window: 1000, timestamps };
+    let segment_bytes = repair::segment_bytes(backup.socket.as_fd()).unwrap();
+    let header = NudgeHeader { ack: spec.rcv_end(), window: 1000, timestamps, segment_bytes };
     let mut nudge = Nudge::default();
     let mut acks = vec![spec.snd_una];
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -130,5 +134,15 @@ fn nudged_output_arrives_at_once() {
         for (sack, timestamps) in [(true, true), (true, false), (false, true), (false, false)] {
             assert!(table(Way::Nudge, len, sack, timestamps).all_ms < 150.0);
         }
+    }
+}
+
+/// A client that takes larger segments than this host's link does.
+#[test]
+fn nudged_output_fits_the_own_link() {
+    for timestamps in [true, false] {
+        let world = World::new(false);
+        world.ip("b", "link set m0 mtu 1300");
+        assert!(measure_in(&world, Way::Nudge, 14_000, true, timestamps).all_ms < 150.0);
     }
 }

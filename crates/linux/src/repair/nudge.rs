@@ -12,8 +12,11 @@
 //! from the client belongs in [`super::live_send`] and leaves at once.
 
 use super::RestoreSpec;
+use crate::sockopt;
 use holdfast_wire::packet::{Flags, PacketError, TcpOptions, TcpSegment};
 use holdfast_wire::seq::SeqNo;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Segments a [`Nudge`] sends before the first ACK: the initial window of RFC 6928.
 pub const NUDGE_SEGMENTS_FIRST: usize = 10;
@@ -34,6 +37,19 @@ pub struct NudgeHeader {
     pub window: u16,
     /// TSval, not below any value sent before, and TSecr.
     pub timestamps: Option<(u32, u32)>,
+    /// Most payload of a packet: the client may take larger segments than the own link does,
+    /// and a raw socket refuses these. See [`segment_bytes`].
+    pub segment_bytes: usize,
+}
+
+/// Payload of the largest segment that the rebuilt socket sends, as its route and what the client
+/// announced allow.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn segment_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let bytes: libc::c_int = sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// Sends the output in flight of one connection again, in slow start (RFC 5681
@@ -58,7 +74,7 @@ impl Nudge {
         header: &NudgeHeader,
     ) -> Result<Vec<Vec<u8>>, PacketError> {
         let overhead = if header.timestamps.is_some() { TIMESTAMP_BYTES } else { 0 };
-        let mss = usize::from(spec.mss()).saturating_sub(overhead).max(1);
+        let mss = usize::from(spec.mss()).saturating_sub(overhead).min(header.segment_bytes).max(1);
         let acked = usize::try_from(client_ack.since(spec.snd_una)).unwrap_or(0);
         // An ACK from before the repair may still arrive, or one beyond the output.
         let acked = acked.min(spec.in_flight.len());

@@ -66,6 +66,8 @@ pub struct RestoredSocket {
     syn_ack_at: Instant,
     /// Resends what may be lost, until the client has acknowledged all of it.
     nudge: Option<Nudge>,
+    /// Most payload of a segment that leaves on this host's link.
+    segment_bytes: usize,
     acked: SeqNo,
     nudged_at: Instant,
     /// When the client last made progress.
@@ -292,6 +294,8 @@ impl SocketRestorer {
                 }
             }
             if !c.in_flight.is_empty() {
+                let told = c.fd.as_ref().and_then(|fd| repair::segment_bytes(fd.as_fd()).ok());
+                c.segment_bytes = told.unwrap_or(usize::MAX);
                 c.nudge = Some(Nudge::default());
                 c.moved_at = Instant::now();
                 let una = c.snd_una;
@@ -430,6 +434,7 @@ impl RestoredSocket {
             ack: self.rcv_end(),
             window: self.window(),
             timestamps: self.timestamps(),
+            segment_bytes: self.segment_bytes,
         };
         let unread = [self.unread.as_slice()];
         let spec = self.spec(&unread);
@@ -484,6 +489,7 @@ impl SocketRestorer {
             syn_ack: r.half_open.as_ref().and_then(probe_packet),
             syn_ack_at: Instant::now() + SYN_ACK_AFTER,
             nudge: None,
+            segment_bytes: usize::MAX,
             acked: r.snd_una.plus(behind_fin),
             nudged_at: Instant::now(),
             moved_at: Instant::now(),
