@@ -83,28 +83,47 @@ static __always_inline void regulate_key(struct conn_key *key, const struct pack
 	key->server_port = near ? p->target_port : p->source_port;
 }
 
-/* Learns the window scale of one side from its SYN or SYN-ACK (RFC 7323 §2.2).
- * A SYN begins a new life of the tuple. A global function, proved once. */
-__attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct packet *p, int near)
+/* The window scale that a SYN or SYN-ACK offers (RFC 7323 §2.2). A function of its own,
+ * as the next one is: what they have on the stack is not there at the same time. */
+__attribute__((noinline)) int regulate_scale(struct __sk_buff *skb, const struct packet *p)
 {
 	struct tcp_options o = {};
+
+	if (!p || p->tcp_header <= TCP_HEADER || p->tcp_header > TCP_HEADER + OPTIONS_MAX)
+		return NO_SCALE;
+	read_options(skb, p->l4 + TCP_HEADER, p->tcp_header - TCP_HEADER, &o);
+	return o.wscale;
+}
+
+/* Enters a flow of which nothing is known yet. */
+__attribute__((noinline)) int regulate_begin(const struct conn_key *key)
+{
+	struct regulate_flow fresh = {};
+
+	if (!key)
+		return 1;
+	fresh.seen_ns = bpf_ktime_get_coarse_ns();
+	fresh.near_scale = NO_SCALE;
+	fresh.far_scale = NO_SCALE;
+	return bpf_map_update_elem(&regulate_flows, key, &fresh, BPF_ANY) != 0;
+}
+
+/* Learns the window scale of one side from its handshake. A SYN begins a new life of
+ * the tuple. A global function, proved once. */
+__attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct packet *p, int near)
+{
 	struct conn_key key = {};
-	struct regulate_flow fresh = {}, *flow;
+	struct regulate_flow *flow;
+	__u8 scale;
 
 	if (!p)
 		return 1;
 	regulate_key(&key, p, near);
-	if (p->tcp_header > TCP_HEADER && p->tcp_header <= TCP_HEADER + OPTIONS_MAX)
-		read_options(skb, p->l4 + TCP_HEADER, p->tcp_header - TCP_HEADER, &o);
-	else
-		o.wscale = NO_SCALE;
+	scale = regulate_scale(skb, p);
 	flow = bpf_map_lookup_elem(&regulate_flows, &key);
 	if (!flow || !(p->flags & TCP_ACK)) {
-		fresh.seen_ns = bpf_ktime_get_coarse_ns();
-		fresh.near_scale = NO_SCALE;
-		fresh.far_scale = NO_SCALE;
 		/* A SYN-ACK alone is half of what must be known. */
-		if (bpf_map_update_elem(&regulate_flows, &key, &fresh, BPF_ANY)) {
+		if (regulate_begin(&key)) {
 			regulate_counted(0);
 			return 0;
 		}
@@ -114,13 +133,13 @@ __attribute__((noinline)) int regulate_learn(struct __sk_buff *skb, const struct
 	}
 	flow->seen_ns = bpf_ktime_get_coarse_ns();
 	if (near) {
-		flow->near_scale = o.wscale;
+		flow->near_scale = scale;
 		flow->flags |= REGULATE_NEAR_SEEN;
 		flow->sent_end = p->seq + 1;
 		flow->turn_from = p->seq + 1;
 	} else {
 		flow->turn_ns = bpf_ktime_get_ns();
-		flow->far_scale = o.wscale;
+		flow->far_scale = scale;
 		flow->flags |= REGULATE_FAR_SEEN;
 	}
 	return 0;

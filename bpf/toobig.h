@@ -20,10 +20,36 @@
 #define ANSWERS_WINDOW_SHIFT 27
 #define ANSWERS_MAX 64
 
+struct icmp_error {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be32 mtu;
+};
+
+struct answer_head4 {
+	__u8 macs[12];
+	__be16 protocol;
+	struct iphdr ip;
+	struct icmp_error icmp;
+} __attribute__((packed));
+
+struct answer_head6 {
+	__u8 macs[12];
+	__be16 protocol;
+	struct ipv6hdr ip;
+	struct icmp_error icmp;
+} __attribute__((packed));
+
+/* The answer itself is made here, because the stack is short. */
 struct answers {
 	__u64 window;
 	__u64 count;
-	__u8 quote[QUOTE_BYTES]; /* of the packet that is answered: the stack is short */
+	__u8 quote[QUOTE_BYTES]; /* of the packet that is answered */
+	union {
+		struct answer_head4 v4;
+		struct answer_head6 v6;
+	} head;
 };
 
 struct {
@@ -32,13 +58,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct answers);
 } too_big_answers SEC(".maps");
-
-struct icmp_error {
-	__u8 type;
-	__u8 code;
-	__u16 check;
-	__be32 mtu;
-};
 
 static __always_inline int may_answer(void)
 {
@@ -96,25 +115,23 @@ static __always_inline int is_open(struct __sk_buff *skb, const struct look *k, 
 static __always_inline __u64 sum_quote(struct __sk_buff *skb, const struct look *k,
 				       const __u8 *quote)
 {
+	__u32 plain = ETH_HLEN + (k->v6 ? IPV6_HEADER : IPV4_HEADER);
 	__be16 check = 0;
 
-	if (k->options || k->l4 != ETH_HLEN + (k->v6 ? IPV6_HEADER : IPV4_HEADER) ||
+	/* A frame of segments may have a hop-by-hop header (is_jumbo). */
+	if (k->options || (k->l4 != plain && (!k->v6 || k->l4 != plain + JUMBO_BYTES)) ||
 	    !is_open(skb, k, &check))
 		return sum_words(quote, QUOTE_BYTES / 2);
+	if (k->l4 != plain)
+		return sum_words(quote, (IPV6_HEADER + JUMBO_BYTES) / 2) + (__u16)~check;
 	if (k->v6)
 		return sum_words(quote, IPV6_HEADER / 2) + (__u16)~check;
 	return sum_words(quote, IPV4_HEADER / 2) + (__u16)~check;
 }
 
-static __always_inline int answer4(struct __sk_buff *skb, const struct look *k, __u8 *macs,
-				   __u64 sum, __u32 mtu)
+static __always_inline int answer4(struct __sk_buff *skb, const struct look *k,
+				   struct answer_head4 *head, __u64 sum, __u32 mtu)
 {
-	struct {
-		__u8 macs[12];
-		__be16 protocol;
-		struct iphdr ip;
-		struct icmp_error icmp;
-	} __attribute__((packed)) head = {};
 	struct iphdr ip = {};
 	struct icmp_error icmp = {};
 
@@ -131,22 +148,15 @@ static __always_inline int answer4(struct __sk_buff *skb, const struct look *k, 
 	icmp.code = ICMP_FRAGMENTATION_NEEDED;
 	icmp.mtu = bpf_htonl(mtu);
 	icmp.check = ~fold(sum + sum_words(&icmp, ICMP_BYTES / 2));
-	__builtin_memcpy(head.macs, macs, 12);
-	head.protocol = bpf_htons(ETH_P_IP);
-	__builtin_memcpy(&head.ip, &ip, sizeof(ip));
-	__builtin_memcpy(&head.icmp, &icmp, sizeof(icmp));
-	return bpf_skb_store_bytes(skb, 0, &head, sizeof(head), 0);
+	head->protocol = bpf_htons(ETH_P_IP);
+	__builtin_memcpy(&head->ip, &ip, sizeof(ip));
+	__builtin_memcpy(&head->icmp, &icmp, sizeof(icmp));
+	return bpf_skb_store_bytes(skb, 0, head, sizeof(*head), 0);
 }
 
-static __always_inline int answer6(struct __sk_buff *skb, const struct look *k, __u8 *macs,
-				   __u64 sum, __u32 mtu)
+static __always_inline int answer6(struct __sk_buff *skb, const struct look *k,
+				   struct answer_head6 *head, __u64 sum, __u32 mtu)
 {
-	struct {
-		__u8 macs[12];
-		__be16 protocol;
-		struct ipv6hdr ip;
-		struct icmp_error icmp;
-	} __attribute__((packed)) head = {};
 	struct icmp_error icmp = {};
 
 	icmp.type = ICMPV6_TOO_BIG;
@@ -154,16 +164,16 @@ static __always_inline int answer6(struct __sk_buff *skb, const struct look *k, 
 	sum += sum_words(k->key.client, 8) + sum_words(k->key.server, 8);
 	sum += bpf_htons(ICMP_BYTES + QUOTE_BYTES) + bpf_htons(IPPROTO_ICMPV6);
 	icmp.check = ~fold(sum + sum_words(&icmp, ICMP_BYTES / 2));
-	__builtin_memcpy(head.macs, macs, 12);
-	head.protocol = bpf_htons(ETH_P_IPV6);
-	head.ip.version = 6;
-	head.ip.payload_len = bpf_htons(ICMP_BYTES + QUOTE_BYTES);
-	head.ip.nexthdr = IPPROTO_ICMPV6;
-	head.ip.hop_limit = OUTER_TTL;
-	__builtin_memcpy(&head.ip.saddr, k->key.server, 16);
-	__builtin_memcpy(&head.ip.daddr, k->key.client, 16);
-	__builtin_memcpy(&head.icmp, &icmp, sizeof(icmp));
-	return bpf_skb_store_bytes(skb, 0, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM);
+	head->protocol = bpf_htons(ETH_P_IPV6);
+	__builtin_memset(&head->ip, 0, sizeof(head->ip));
+	head->ip.version = 6;
+	head->ip.payload_len = bpf_htons(ICMP_BYTES + QUOTE_BYTES);
+	head->ip.nexthdr = IPPROTO_ICMPV6;
+	head->ip.hop_limit = OUTER_TTL;
+	__builtin_memcpy(&head->ip.saddr, k->key.server, 16);
+	__builtin_memcpy(&head->ip.daddr, k->key.client, 16);
+	__builtin_memcpy(&head->icmp, &icmp, sizeof(icmp));
+	return bpf_skb_store_bytes(skb, 0, head, sizeof(*head), BPF_F_RECOMPUTE_CSUM);
 }
 
 /* Turns the packet into the answer; returns 0 when that is done. The quoted
@@ -174,19 +184,21 @@ static __always_inline int make_too_big(struct __sk_buff *skb, const struct look
 	__u32 room = (k->v6 ? IPV6_HEADER : IPV4_HEADER) + ICMP_BYTES;
 	__u32 zero = 0;
 	struct answers *a = bpf_map_lookup_elem(&too_big_answers, &zero);
-	__u8 from[12], macs[12];
+	__u8 from[12];
 	__u64 sum;
 
 	if (!a || bpf_skb_load_bytes(skb, ETH_HLEN, a->quote, QUOTE_BYTES) ||
 	    bpf_skb_load_bytes(skb, 0, from, 12))
 		return -1;
-	__builtin_memcpy(macs, from + 6, 6);
-	__builtin_memcpy(macs + 6, from, 6);
 	sum = sum_quote(skb, k, a->quote);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + QUOTE_BYTES, 0) ||
 	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	return k->v6 ? answer6(skb, k, macs, sum, mtu) : answer4(skb, k, macs, sum, mtu);
+	/* Both heads begin with the addresses. */
+	__builtin_memcpy(a->head.v4.macs, from + 6, 6);
+	__builtin_memcpy(a->head.v4.macs + 6, from, 6);
+	return k->v6 ? answer6(skb, k, &a->head.v6, sum, mtu) :
+		       answer4(skb, k, &a->head.v4, sum, mtu);
 }
 
 #endif

@@ -341,7 +341,7 @@ static __always_inline int send_into(struct __sk_buff *skb, const struct packet 
  * remembered or sent (`BPF_PROG_TEST_RUN` carries no redirect out). */
 static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
 				 const struct transit_table *t, const struct transit_key *key,
-				 enum keyed how)
+				 enum parsed what, enum keyed how)
 {
 	struct transit_flow *flow = 0;
 	__u32 string, ifindex, mtu;
@@ -358,8 +358,12 @@ static __always_inline int trace(struct __sk_buff *skb, const struct packet *p,
 	if (string == NO_STRING)
 		return TC_ACT_STOLEN;
 	ifindex = t->strings[string & (STRINGS_MAX - 1)].ifindex;
-	if (is_too_long(skb, p, ifindex, &mtu))
-		return string == routed_string(skb, p) ? PASS : TC_ACT_STOLEN;
+	if (is_too_long(skb, p, ifindex, &mtu)) {
+		/* As send_into and answer_too_long do; an answer is not made. */
+		if (string == routed_string(skb, p) || (mtu && !may_be_answered(skb, p, what, how)))
+			return PASS;
+		return TC_ACT_STOLEN;
+	}
 	return decrement_ttl(skb, p) ? TC_ACT_STOLEN : bpf_redirect(ifindex, 0);
 }
 
@@ -382,7 +386,7 @@ int transit_outside(struct __sk_buff *skb)
 		return PASS;
 	how = key_of(skb, &p, what, &key);
 	if (traced)
-		return trace(skb, &p, t, &key, how);
+		return trace(skb, &p, t, &key, what, how);
 	string = how == KEYED_FLOW ? string_of(t, &key, &p) : string_by_hash(t, &key, how);
 	if (string == NO_STRING)
 		return drop(skb, &p, what);

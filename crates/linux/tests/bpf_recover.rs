@@ -63,7 +63,11 @@ impl Fixture {
 
     /// Sends a frame from the client; returns what was copied of it.
     fn enters(&mut self, frame: &[u8], gso_size: u32) -> Option<Seen> {
-        self.lab.run(CLIENT_IN, frame, Context { ifindex: ifindex("ec"), gso_size });
+        self.lab.run(
+            CLIENT_IN,
+            frame,
+            Context { ifindex: ifindex("ec"), gso_size, ..Context::default() },
+        );
         self.seen()
     }
 

@@ -5,8 +5,8 @@ mod bpf_common;
 
 use bpf_common::transit::*;
 use bpf_common::{
-    ACK, Context, Frame, PASS, REDIRECT, STOLEN, SYN, assert_too_big, ifindex, is_root, sh,
-    sums_are_right,
+    ACK, Context, Frame, PASS, REDIRECT, STOLEN, SYN, TRACE_MARK, assert_too_big, ifindex, is_root,
+    sh, sums_are_right,
 };
 use holdfast_linux::bpf::{
     How, Question, STRINGS_MAX, TRANSIT_SLOTS, Transit, TransitConfig, TransitState, Verdict,
@@ -152,6 +152,8 @@ fn what_is_too_long_for_its_string_takes_no_other_one() {
         let mut fragment = request(1).payload(1600).build();
         (fragment[20], fragment[21]) = offset;
         assert_eq!(f.outside_sends(&fragment).0, PASS, "the stack cuts fragments");
+        let asked = Context { ifindex: ifindex("nc"), mark: TRACE_MARK, ..Context::default() };
+        assert_eq!(f.lab.run(OUTSIDE, &fragment, asked).0, PASS, "and a question is told so");
     }
     assert_eq!((f.count("too_big"), f.count("slow_path")), (2, 3));
     // Where the plain route is the flow's string, the stack cuts the packet or answers.
@@ -172,7 +174,7 @@ fn the_segments_of_a_large_frame_fit_where_they_leave() {
     sh("ip link set nc mtu 1300");
     let frame = reply(1).payload(3000).build();
     let leaves = |gso_size| {
-        let context = Context { ifindex: ifindex("n0"), gso_size };
+        let context = Context { ifindex: ifindex("n0"), gso_size, ..Context::default() };
         f.lab.run(STRING, &frame, context).0
     };
     assert_eq!((leaves(1200), f.count("slow_path")), (REDIRECT, 0));

@@ -34,11 +34,15 @@ pub const PASS: u32 = u32::MAX;
 pub const STOLEN: u32 = 4;
 pub const REDIRECT: u32 = 7;
 
+/// Mark by which an edge's program knows a question, as in `bpf/layout.h`.
+pub const TRACE_MARK: u32 = 0x686f_6c64;
+
 const ETHERNET: usize = 14;
 /// Bytes of a capture's buffer: more than any test keeps in flight, so that captures lose nothing.
 const CAPTURE_BYTES: i32 = 128 << 20;
 /// Bytes of `struct __sk_buff`, of which a test may set some fields.
 const CONTEXT_BYTES: usize = 192;
+const CONTEXT_MARK: usize = 8;
 const CONTEXT_IFINDEX: usize = 40;
 const CONTEXT_GSO_SEGS: usize = 164;
 const CONTEXT_GSO_SIZE: usize = 176;
@@ -253,6 +257,7 @@ pub fn counter(counters: &[(&str, u64)], name: &str) -> u64 {
 pub struct Context {
     pub ifindex: u32,
     pub gso_size: u32,
+    pub mark: u32,
 }
 
 impl Context {
@@ -260,6 +265,7 @@ impl Context {
         let mut bytes = [0; CONTEXT_BYTES];
         let mut put =
             |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        put(CONTEXT_MARK, self.mark);
         put(CONTEXT_IFINDEX, self.ifindex);
         put(CONTEXT_GSO_SIZE, self.gso_size);
         put(CONTEXT_GSO_SEGS, u32::from(self.gso_size != 0));
@@ -441,7 +447,12 @@ pub fn assert_too_big(out: &[u8], frame: &[u8], mtu: u32) {
         assert_eq!((out[20], out[54], out[55]), (58, 2, 0));
         assert_eq!(u32::from_be_bytes([out[58], out[59], out[60], out[61]]), mtu);
         assert_eq!(out[62..], frame[14..94]);
-        let length = (out.len() as u32 - 54).to_be_bytes();
-        assert_eq!(checksum(&[&out[22..54], &length, &[0, 0, 0, 58], &out[54..]]), 0);
+        assert!(icmp6_is_right(out));
     }
+}
+
+/// Whether the checksum of an ICMPv6 frame is right.
+pub fn icmp6_is_right(frame: &[u8]) -> bool {
+    let length = (frame.len() as u32 - 54).to_be_bytes();
+    checksum(&[&frame[22..54], &length, &[0, 0, 0, 58], &frame[54..]]) == 0
 }

@@ -114,7 +114,7 @@ impl Fixture {
     }
 
     pub fn send_gso(&self, frame: &[u8], gso_size: u32) -> (u32, Vec<u8>) {
-        let context = Context { ifindex: ifindex("ec"), gso_size };
+        let context = Context { ifindex: ifindex("ec"), gso_size, ..Context::default() };
         self.lab.run("redirect/redirect", frame, context)
     }
 
