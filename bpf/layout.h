@@ -387,7 +387,7 @@ struct spread_flow {
 	__u32 hash; /* which outer source it has */
 	__u8 host;
 	__u8 flags; /* FLOW_CLIENT_FIN, FLOW_RESET, FLOW_ESTABLISHED, FLOW_LEARNT, FLOW_OPENED */
-	__u16 zero;
+	__u16 lived; /* ticks from its first packet to its last; this many or more */
 };
 
 struct spread_fragment {

@@ -20,6 +20,10 @@
 
 /* Seconds after which a datagram's flow may go elsewhere. */
 #define DATAGRAM_AGE 30
+/* Seconds for which a client must come back that sends no payload, as one that only
+ * downloads, until its connection counts as established. */
+#define ESTABLISHED_AFTER 30
+#define LIVED_MAX 0xffff
 #define NOBODY 255
 
 struct {
@@ -251,21 +255,29 @@ static __always_inline void found_full(const struct handling *h)
  * entry. */
 static __always_inline void stamp(struct spread_flow *flow, const struct handling *h)
 {
-	if (flow->tick != h->config->tick && !h->traced)
-		flow->tick = h->config->tick;
+	__u32 lived = flow->lived + (h->config->tick - flow->tick);
+
+	if (flow->tick == h->config->tick || h->traced)
+		return;
+	flow->lived = lived > LIVED_MAX ? LIVED_MAX : lived;
+	flow->tick = h->config->tick;
 }
 
-/* Notes how soon the entry may be forgotten. A connection that goes on after a
- * RST was not reset: the RST was forged. */
-static __always_inline void note_flags(struct spread_flow *flow, __u8 tcp_flags)
+/* Notes how soon the entry may be forgotten. The answers do not pass here, so nothing
+ * proves that there is a client; but it costs more to pretend one that says something,
+ * or goes on for long. A connection that goes on after a RST was not reset: the RST was
+ * forged. */
+static __always_inline void note_flags(struct spread_flow *flow, const struct look *k)
 {
-	__u8 flags = flow->flags | FLOW_ESTABLISHED;
+	__u8 flags = flow->flags;
 
-	if (tcp_flags & TCP_RST)
+	if (k->l3_len > k->headers || flow->lived >= ESTABLISHED_AFTER)
+		flags |= FLOW_ESTABLISHED;
+	if (k->tcp_flags & TCP_RST)
 		flags |= FLOW_RESET;
 	else
 		flags = (flags & ~FLOW_RESET) | FLOW_OPENED;
-	if (tcp_flags & TCP_FIN)
+	if (k->tcp_flags & TCP_FIN)
 		flags |= FLOW_CLIENT_FIN;
 	if (flags != flow->flags)
 		flow->flags = flags;
@@ -283,6 +295,7 @@ static __always_inline int place_syn(struct handling *h, const struct conn_key *
 		if (!h->traced && (flow->flags & (FLOW_CLIENT_FIN | FLOW_RESET))) {
 			flow->tick = h->config->tick;
 			flow->flags = 0;
+			flow->lived = 0;
 		}
 		/* Its client may have begun anew without saying so. */
 		if (!h->traced && (flow->flags & FLOW_OPENED))
@@ -383,7 +396,7 @@ static __always_inline int place_segment(struct handling *h, const struct look *
 	if (!(flow->flags & FLOW_OPENED) && !(k->tcp_flags & TCP_RST))
 		h->opened = 1;
 	if (!h->traced)
-		note_flags(flow, k->tcp_flags);
+		note_flags(flow, k);
 	return 1;
 }
 

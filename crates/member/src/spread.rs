@@ -54,11 +54,11 @@ pub trait SpreadHost {
     /// # Errors
     /// When the kernel refuses.
     fn tick(&mut self) -> Result<(), Self::Error>;
-    /// Forgets flows that are over.
+    /// Forgets flows that are over, up to a number. Returns whether more may be left.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn age_flows(&mut self) -> Result<(), Self::Error>;
+    fn age_flows(&mut self) -> Result<bool, Self::Error>;
     /// Whether flows of any service are left.
     fn has_flows(&mut self) -> bool;
     /// Re-injects SYNs that were kept on their way to these slots. Returns the
@@ -165,6 +165,8 @@ pub struct SpreadMachine {
     settle_at: Nanos,
     tick_at: Nanos,
     ticks: u64,
+    /// Whether the last aging may have left flows that are over.
+    more_over: bool,
     /// Slots whose SYNs may have been lost and can now be delivered.
     lost: BTreeSet<u8>,
 }
@@ -181,6 +183,7 @@ impl SpreadMachine {
             settle_at: now.plus(nanos(GRACE)),
             tick_at: now.plus(nanos(TICK)),
             ticks: 0,
+            more_over: false,
             lost: BTreeSet::new(),
         }
     }
@@ -427,8 +430,12 @@ impl SpreadMachine {
         self.set_hosts(host);
         // The redirector may have room for the service now.
         self.roster.try_again();
-        if self.ticks.is_multiple_of(AGE_TICKS) {
-            host.age_flows()?;
+        let is_due = self.ticks.is_multiple_of(AGE_TICKS);
+        // A flood may end more flows than are forgotten at once.
+        if is_due || self.more_over {
+            self.more_over = host.age_flows()?;
+        }
+        if is_due {
             self.forget_unserved(host)?;
         }
         Ok(())

@@ -504,7 +504,7 @@ pub(crate) struct SpreadFlow {
     pub hash: u32,
     pub host: u8,
     pub flags: u8,
-    pub zero: u16,
+    pub lived: u16,
 }
 
 #[derive(Clone, Copy)]

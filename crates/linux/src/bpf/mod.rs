@@ -55,7 +55,7 @@ pub use loader::{Detached, Mended, has_pins, remove_pin_dir, remove_qdiscs};
 pub use owner::{OTHER_GROUP_REMEDY, OtherGroup};
 pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
-pub use redirect::{Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
+pub use redirect::{FORGET_MAX, Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};

@@ -61,15 +61,16 @@ static OBJECT: Object = Object {
 const RESET_AGE: u32 = 10;
 /// The same for a flow that the client has closed.
 const CLOSED_AGE: u32 = 120;
-/// The same for a flow that was never seen after its handshake.
+/// The same for a flow whose client has said nothing after its handshake, nor for long enough.
 const YOUNG_AGE: u32 = 600;
-/// The same while the table is nearly full, closed or not: two packets, which anybody can send in
-/// another's name, hold such a place. What still comes goes on by its hash.
+/// The same while the table is nearly full, closed or not: a few packets, which anybody can send
+/// in another's name, hold such a place. What still comes goes on by its hash.
 const YOUNG_AGE_CROWDED: u32 = 30;
-/// The same for all other flows (RFC 5382 §5 asks for more than two hours).
+/// The same for all other flows (RFC 5382 §5 asks for more than two hours). While the table is
+/// nearly full, only as long as the flow has lived, and at least [`YOUNG_AGE`].
 const IDLE_AGE: u32 = 3 * 3600;
 /// Most flows of one family forgotten at a time, so that a tick stays short.
-const FORGET_MAX: usize = 16_384;
+pub const FORGET_MAX: usize = 16_384;
 
 /// Configuration of a redirector.
 #[derive(Clone, Debug)]
@@ -291,7 +292,8 @@ impl Redirect {
         self.config.set(0, row, 0).map_err(BpfError::map("spread_config"))
     }
 
-    /// Forgets flows that are over or were silent for too long. Returns their number.
+    /// Forgets flows that are over or were silent for too long. Returns their number; from
+    /// [`FORGET_MAX`] on there may be more.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses.
@@ -299,7 +301,7 @@ impl Redirect {
         let now = self.config()?.tick;
         let crowded = self.flows_max / 4 * 3;
         let forgotten = self.flows4.forget(now, crowded, FORGET_MAX)?;
-        Ok(forgotten + self.flows6.forget(now, crowded, FORGET_MAX - forgotten)?)
+        Ok(forgotten + self.flows6.forget(now, crowded, FORGET_MAX)?)
     }
 
     /// Number of the current flows, and how many each host server has.
@@ -464,6 +466,8 @@ fn age_of(flow: &SpreadFlow, is_crowded: bool) -> u32 {
         YOUNG_AGE_CROWDED
     } else if has(FLOW_CLIENT_FIN) {
         CLOSED_AGE
+    } else if has(FLOW_ESTABLISHED) && is_crowded {
+        u32::from(flow.lived).clamp(YOUNG_AGE, IDLE_AGE)
     } else if has(FLOW_ESTABLISHED) {
         IDLE_AGE
     } else {

@@ -100,6 +100,7 @@ fn place(raw: [u8; PLACE_BYTES]) -> PlaceWords {
         established: flags & ESTABLISHED != 0,
         opened: flags & OPENED != 0,
         learnt: flags & LEARNT != 0,
+        lived: u16::from_ne_bytes([raw[10], raw[11]]),
     }
 }
 

@@ -22,6 +22,8 @@ struct Book {
     full: bool,
     ticks: u64,
     ages: u64,
+    /// How many times flows must be aged until none is left that is over.
+    over: u64,
     /// Number of host servers whose ways were looked for, each time.
     ways: Vec<usize>,
     lines: Vec<String>,
@@ -64,9 +66,10 @@ impl SpreadHost for Book {
         self.ticks += 1;
         Ok(())
     }
-    fn age_flows(&mut self) -> Result<(), Infallible> {
+    fn age_flows(&mut self) -> Result<bool, Infallible> {
         self.ages += 1;
-        Ok(())
+        self.over = self.over.saturating_sub(1);
+        Ok(self.over > 0)
     }
     fn has_flows(&mut self) -> bool {
         self.flows
@@ -380,6 +383,20 @@ fn a_service_that_nobody_serves_goes_when_the_last_flow_has_gone() {
     assert_eq!(bed.noted().last().unwrap(), "removed: 10.9.0.100:443");
     assert!((10..=12).contains(&bed.book.ticks), "{}", bed.book.ticks);
     assert_eq!(bed.book.ages, bed.book.ticks / AGE_TICKS, "now and then");
+}
+
+#[test]
+fn flows_that_a_flood_has_left_are_forgotten_second_by_second() {
+    let mut bed = Bed::serving();
+    bed.run(500);
+    bed.book.over = 4;
+    let (ages, ticks) = (bed.book.ages, bed.book.ticks);
+    bed.run(1000 * (AGE_TICKS - ticks % AGE_TICKS));
+    assert_eq!(bed.book.ages, ages + 1, "now and then");
+    bed.run(3000);
+    assert_eq!(bed.book.ages, ages + 4, "until none is left");
+    bed.run(1000);
+    assert_eq!((bed.book.ages, bed.book.over), (ages + 4, 0));
 }
 
 #[test]

@@ -136,9 +136,9 @@ impl SpreadHost for Wire {
         Ok(())
     }
 
-    fn age_flows(&mut self) -> Result<(), Infallible> {
+    fn age_flows(&mut self) -> Result<bool, Infallible> {
         self.redirector.age_flows();
-        Ok(())
+        Ok(false)
     }
 
     fn has_flows(&mut self) -> bool {

@@ -22,6 +22,7 @@ pub struct PlaceWords {
     pub established: bool,
     pub opened: bool,
     pub learnt: bool,
+    pub lived: u16,
 }
 
 /// What happens to a packet.

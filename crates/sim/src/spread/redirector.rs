@@ -14,12 +14,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const RESET_AGE: u32 = 10;
 /// Idle time after which a flow that its client has closed is forgotten, in s.
 const CLOSED_AGE: u32 = 120;
-/// Idle time after which a flow without packets after its handshake is forgotten, in s.
+/// Idle time after which a flow that is not established yet is forgotten, in s.
 const YOUNG_AGE: u32 = 600;
 /// The same while the table is nearly full, closed or not, in s.
 const YOUNG_AGE_CROWDED: u32 = 30;
-/// Idle time after which any other flow is forgotten, in s.
+/// Idle time after which any other flow is forgotten, in s; while the table is nearly full,
+/// as long as it has lived, but at least [`YOUNG_AGE`].
 const IDLE_AGE: u32 = 3 * 3600;
+/// Time in s after which a flow whose client sends no payload is established (as in
+/// `bpf/spread.h`).
+const ESTABLISHED_AFTER: u16 = 30;
 
 /// An entry for a connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +36,8 @@ struct Flow {
     reset: bool,
     /// Whether it was learnt from a later packet, because its handshake was not seen.
     learnt: bool,
+    /// Time in s from its first packet to its last.
+    lived: u16,
 }
 
 /// Where a packet goes, and why.
@@ -290,8 +296,8 @@ impl Redirector {
         }
         let (tick, flows_max) = (self.tick, self.limits.flows_max);
         if let Some(flow) = self.flows.get_mut(&tuple) {
-            flow.tick = tick;
-            flow.established = true;
+            flow.stamp(tick);
+            flow.established |= matches!(said, Said::Data(_)) || flow.lived >= ESTABLISHED_AFTER;
             flow.reset = said == Said::Rst;
             flow.client_fin |= said == Said::Fin;
             let opened = !flow.opened && said != Said::Rst;
@@ -342,8 +348,14 @@ impl Redirector {
 
 impl Flow {
     fn words(&self) -> PlaceWords {
-        let Self { host, tick, established, opened, client_fin, reset, learnt } = *self;
-        PlaceWords { tick, host, client_fin, reset, established, opened, learnt }
+        let Self { host, tick, established, opened, client_fin, reset, learnt, lived } = *self;
+        PlaceWords { tick, host, client_fin, reset, established, opened, learnt, lived }
+    }
+
+    fn stamp(&mut self, tick: u32) {
+        let lived = u32::from(self.lived).saturating_add(tick - self.tick);
+        self.lived = u16::try_from(lived).unwrap_or(u16::MAX);
+        self.tick = tick;
     }
 
     fn age_max(&self, is_crowded: bool) -> u32 {
@@ -351,6 +363,9 @@ impl Flow {
             Self { reset: true, .. } => RESET_AGE,
             Self { established: false, .. } if is_crowded => YOUNG_AGE_CROWDED,
             Self { client_fin: true, .. } => CLOSED_AGE,
+            Self { established: true, lived, .. } if is_crowded => {
+                u32::from(*lived).clamp(YOUNG_AGE, IDLE_AGE)
+            }
             Self { established: true, .. } => IDLE_AGE,
             _ => YOUNG_AGE,
         }

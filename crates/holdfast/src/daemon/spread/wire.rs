@@ -9,7 +9,7 @@ use crate::config::spread::SpreadConfig;
 use crate::daemon::clock::Clock;
 use crate::poll::Poll;
 use anyhow::Result;
-use holdfast_linux::bpf::{Host, HostState, Redirect, ServiceKey, Way};
+use holdfast_linux::bpf::{FORGET_MAX, Host, HostState, Redirect, ServiceKey, Way};
 use holdfast_linux::route::RouteSocket;
 use holdfast_member::spread::{Placed, Service, SpreadHost, State};
 use holdfast_wire::message::Message;
@@ -140,9 +140,8 @@ impl SpreadHost for Wire<'_> {
         Ok(self.bpf.tick()?)
     }
 
-    fn age_flows(&mut self) -> Result<()> {
-        self.bpf.age_flows()?;
-        Ok(())
+    fn age_flows(&mut self) -> Result<bool> {
+        Ok(self.bpf.age_flows()? >= FORGET_MAX)
     }
 
     fn has_flows(&mut self) -> bool {

@@ -117,7 +117,7 @@ fn spread(c: &mut String) {
     fields!(c, "spread_config", SpreadConfig: seed, outer4, outer4_mask, outer6, outer6_mask,
         tick, directory);
     fields!(c, "spread_key4", SpreadKey4: server, client, ports);
-    fields!(c, "spread_flow", SpreadFlow: tick, hash, host, flags);
+    fields!(c, "spread_flow", SpreadFlow: tick, hash, host, flags, lived);
     fields!(c, "host_config", HostConfig: tunnel4, outer4, outer4_mask, mtu, tunnel6, outer6,
         outer6_mask);
     constants!(c: SPREAD_HOSTS_MAX, SPREAD_SERVICES_MAX, SPREAD_FLOWS_DEFAULT, MAGLEV_ENTRIES,
