@@ -89,6 +89,20 @@ static __always_inline int is_minded(void)
 	return until && bpf_ktime_get_coarse_ns() < *(volatile __u64 *)until;
 }
 
+/* A client that knows nothing of the connection resets it at the ACK that it was shown
+ * (RFC 9293 §3.10.7.1). The stack may have acknowledged more, and would ignore that: for
+ * ever, where bytes in between never become stable. */
+static __always_inline void aim_reset(struct __sk_buff *skb, const struct packet *p,
+				      const struct conn_key *key)
+{
+	__u32 *index = bpf_map_lookup_elem(&gate_conns, key);
+	struct gate_slot *slot = index ? bpf_map_lookup_elem(&gate_slots, index) : 0;
+
+	if (slot && p->seq == slot->last_ack && AFTER(slot->rcv_nxt, p->seq))
+		set_tcp_word(skb, p, offsetof(struct tcphdr, seq), bpf_htonl(p->seq),
+			     bpf_htonl(slot->rcv_nxt));
+}
+
 SEC("classifier")
 int gate_ingress(struct __sk_buff *skb)
 {
@@ -97,17 +111,21 @@ int gate_ingress(struct __sk_buff *skb)
 	struct conn_key key = {};
 	struct syn_offer offer = {};
 
-	if (parse(skb, &p) != PARSED_TCP || (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+	if (parse(skb, &p) != PARSED_TCP || !(p.flags & (TCP_SYN | TCP_RST)))
 		return PASS;
 	if (!is_service(p.target, p.target_port))
-		return PASS;
-	options_of(skb, &p, &o);
-	if (o.cut)
 		return PASS;
 	__builtin_memcpy(key.server, p.target, 16);
 	__builtin_memcpy(key.client, p.source, 16);
 	key.server_port = p.target_port;
 	key.client_port = p.source_port;
+	if ((p.flags & (TCP_SYN | TCP_RST)) == TCP_RST)
+		aim_reset(skb, &p, &key);
+	if ((p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+		return PASS;
+	options_of(skb, &p, &o);
+	if (o.cut)
+		return PASS;
 	offer.seq = p.seq;
 	offer.mss = o.mss;
 	offer.wscale = o.wscale;

@@ -304,8 +304,15 @@ impl Gate {
         id
     }
 
-    /// `gate_ingress`: remembers a client's SYN, for its options.
-    pub fn ingress(&mut self, p: &Packet) {
+    /// `gate_ingress`: remembers a client's SYN, for its options, and aims a RST at what the
+    /// kernel has acknowledged, if the client was shown less.
+    pub fn ingress(&mut self, p: &mut Packet) {
+        if p.is(Flags::RST) && !p.is(Flags::SYN) {
+            let slot = self.conns.get(&p.key).and_then(|id| self.slots.get(id));
+            if let Some(slot) = slot.filter(|slot| slot.last_ack == p.seq) {
+                p.seq = slot.rcv_nxt;
+            }
+        }
         if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
             self.syns.retain(|syn| syn.key != p.key);
             self.syns.push_back(p.clone());

@@ -44,9 +44,11 @@ impl World {
     pub fn kernel_receives(&mut self, member: usize, packet: &Packet) {
         let now = self.time_at(member);
         let host = &mut self.hosts[member];
+        let mut packet = packet.clone();
         if let Some(gate) = &mut host.gate {
-            gate.ingress(packet);
+            gate.ingress(&mut packet);
         }
+        let packet = &packet;
         if packet.is(Flags::SYN) && !packet.is(ACK) {
             return self.kernel_takes_syn(member, packet);
         }
