@@ -499,4 +499,15 @@ mod tests {
             prop_assert!(!notes.0.contains(&"declared") && !notes.0.contains(&"suspected"));
         }
     }
+
+    /// Whoever comes back then hears at once that this member lives.
+    #[test]
+    fn who_starts_over_beats_at_once() {
+        let mut notes = Notes::default();
+        let mut detector = heard(20, &mut notes);
+        let now = run_until(&mut detector, Nanos::from_ms(1000), &mut notes);
+        assert_eq!(detector.peer(), Peer::Dead);
+        detector.start_over(now);
+        assert_eq!(detector.next_deadline(), Some(now));
+    }
 }

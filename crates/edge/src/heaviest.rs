@@ -98,4 +98,13 @@ mod tests {
         let mut heaviest = Heaviest::new(2, 1000);
         assert_eq!([1, 2, 3, 1].map(|key| heaviest.has(key)), [true, true, false, true]);
     }
+
+    #[test]
+    fn who_was_heavy_in_an_earlier_window_is_not_for_that() {
+        let mut heaviest = Heaviest::new(1, 1000);
+        heaviest.see(0, 1, 9000);
+        assert!(heaviest.see(1000, 2, 60) && heaviest.has(1));
+        assert!(heaviest.see(2000, 3, 60));
+        assert!(heaviest.has(2) && !heaviest.has(1));
+    }
 }
