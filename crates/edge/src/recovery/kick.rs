@@ -49,7 +49,6 @@ impl<K: Ord + Copy, S: PacketStore> Recovery<K, S> {
     /// The service is back for some flows: those with a kept packet for which
     /// `lost_since` tells since when such packets may have been lost.
     pub fn handle_restored_for(&mut self, now: Ns, lost_since: impl Fn(&S::Packet) -> Option<Ns>) {
-        self.release_spent();
         let lists = &self.lists;
         let since = |flow: u32| {
             let ack = Some(lists.flows[flow].ack).filter(|ack| *ack != NONE);
