@@ -1,7 +1,7 @@
 //! Clients that a join waits for.
 
 use super::*;
-use crate::timing::primary::{CLOSING_EVERY, REPEATS_MAX};
+use crate::timing::primary::{CLOSING_EVERY, REPEATS_MAX, SLOW_MAX};
 
 const NONE: Unacked = Unacked { bytes: 0, repeats: 0, window_closed: false };
 const SOME: Unacked = Unacked { bytes: 1, repeats: REPEATS_MAX - 1, ..NONE };
@@ -209,4 +209,16 @@ fn who_is_silent_when_output_begins_to_wait_has_the_time_of_a_new_backup() {
     bed.slot(ConnId(5)).snd_una = SeqNo(131);
     bed.pass(500);
     assert!(bed.book.has("clamp") && !bed.book.has("shows Doubts"), "{:?}", bed.book.lines);
+}
+
+/// Each of them costs the others some time in which the server stands still.
+#[test]
+fn no_more_slow_clients_go_with_an_image_than_the_limit() {
+    let mut bed = Bed::alone();
+    (6..6 + SLOW_MAX as u64).for_each(|id| bed.hold(id));
+    bed.turn();
+    bed.book.unacked = Unacked { bytes: 30, window_closed: true, ..NONE };
+    bed.book.knocks = true;
+    bed.turn();
+    assert_eq!(bed.book.slow.len(), SLOW_MAX);
 }
