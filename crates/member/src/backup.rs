@@ -12,7 +12,7 @@ pub use host::{BackupHost, FollowHost, Kept, Replica, Report};
 pub use rebuild::TWICE;
 pub use takeover::{Cause, Phases, probe_segment};
 
-use crate::host::{End, Fault, Member, MemberEvent, Turn, hear_out_of_step, stand_alone};
+use crate::host::{End, Fault, Member, MemberEvent, STOPPED, Turn, hear_out_of_step, stand_alone};
 use crate::nanos;
 use crate::standing::CurrentMember;
 use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
@@ -247,7 +247,7 @@ impl BackupMachine {
 
     fn follow(&mut self, stop: bool, host: &mut impl BackupHost) -> (Stage, Turn) {
         if stop {
-            return self.give_up(Fault::Ended, "it was stopped", true, host);
+            return self.give_up(Fault::Ended, STOPPED, true, host);
         }
         self.stay_in_step(host);
         match host.replica() {

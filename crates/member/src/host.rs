@@ -114,6 +114,9 @@ pub enum ConnState {
     Living,
 }
 
+/// What a backup says whose daemon somebody has stopped.
+pub const STOPPED: &str = "it was stopped";
+
 /// Why a backup gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -23,7 +23,7 @@ pub use keeper::KeeperHost;
 use lacking::lacks;
 pub use lacking::{Earlier, Unacked};
 
-use crate::host::{Fault, Member, Turn, tell_vanished};
+use crate::host::{Fault, Member, STOPPED, Turn, tell_vanished};
 use crate::nanos;
 use crate::timing::primary::{
     ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
@@ -62,8 +62,10 @@ struct Tables {
     owed: BTreeMap<ConnId, Nanos>,
     ending: BTreeSet<ConnId>,
     broken: Option<String>,
-    /// Whether the backup said that it cannot follow.
+    /// Whether the backup said that it follows no more.
     gave_up: bool,
+    /// Whether that was because somebody has stopped it.
+    was_stopped: bool,
     /// Whether a replica has differed from this server.
     has_differed: bool,
     /// What a joiner has said, and a backup that wants a new image.
@@ -219,6 +221,7 @@ impl Hearing<'_> {
             let gave_up = || format!("the backup gave up: {state}: {reason}");
             self.tables.broken.get_or_insert_with(gave_up);
             self.tables.gave_up = true;
+            self.tables.was_stopped = *reason == STOPPED;
             self.tables.has_differed |= *state == Fault::Diverged.word();
         }
         let outbox = Some(&mut *self.outbox);

@@ -63,6 +63,14 @@ const ATTEND_EVERY: Duration = Duration::from_millis(5);
 /// late heartbeat looks like death.
 const PRIORITY: i32 = 10;
 
+/// What is said of a server that runs alone.
+#[derive(Default)]
+struct Lonely {
+    reason: String,
+    /// Why the other member, which is there, could last not join, as it was told.
+    unfit: Option<String>,
+}
+
 /// What the loops of all roles of a member share.
 pub struct MemberContext<'a> {
     pub config: &'a Config,
@@ -99,6 +107,7 @@ pub struct MemberContext<'a> {
     distrust: Option<(String, &'static str)>,
     /// Why the primary has not let this member join (its last answer), and the remedy.
     pub put_off: Option<Said>,
+    lonely: Lonely,
     /// When this member's state is repeated to the edge; a change is told at once.
     say_at: Instant,
     /// When the channel to the edge was last open.
@@ -205,6 +214,7 @@ impl<'a> MemberContext<'a> {
             other_says: None,
             distrust: None,
             put_off: None,
+            lonely: Lonely::default(),
             say_at: now,
             edge_at: now,
             mend_at: now,

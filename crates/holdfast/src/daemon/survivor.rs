@@ -124,6 +124,7 @@ impl Alone {
             self.count_at = now + COUNT_EVERY;
             if node.own().state == State::Unprotected {
                 node.mend_alone();
+                node.forget_unfit();
             }
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {

@@ -60,7 +60,9 @@ fn remedy(kinds: &[Kind]) -> String {
             Kind::Program | Kind::Library => "install the same packages on both hosts",
             Kind::File => "copy the files from one host to the other",
             Kind::Argument | Kind::Setting => {
-                "use the same group file on both hosts and restart the daemons"
+                "use the same group file on both hosts, and the shim at the same place, and start the \
+                 daemon again that waits: with one whose server runs alone, its clients' connections \
+                 would end"
             }
             Kind::Variable => {
                 "start both daemons the same way, or set the variables in the group file's `env`"

@@ -86,6 +86,30 @@ fn after_all_have_ended_only_who_was_current_serves_alone() {
     });
 }
 
+#[test]
+fn a_member_that_does_not_fit_is_named_once_and_while_it_is_there() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_one(Role::Primary, |testbed, group| {
+        serves_alone(group, Role::Primary, Duration::from_secs(30));
+        let theirs = testbed.host(Role::Backup).outside().join("server/server.conf");
+        let right = std::fs::read_to_string(&theirs).expect("a config");
+        std::fs::write(&theirs, right + "# of another kind\n").expect("another config");
+        group.start_daemon(Role::Backup).expect("a daemon");
+        let says = |group: &Group<'_>, text: &str| {
+            let status = group.status(Role::Primary).unwrap_or_default();
+            status["reason"].as_str().is_some_and(|reason| reason.contains(text))
+        };
+        world::wait_until("its name", || says(group, "b cannot join: a and b differ"));
+        // It tries every two seconds.
+        std::thread::sleep(Duration::from_secs(6));
+        let told = group.details(Role::Primary, "cannot join");
+        assert_eq!(told.len(), 1, "{told:?}");
+        group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
+        world::wait_until("nobody", || says(group, "no backup has come"));
+        assert!(!says(group, "cannot join"));
+    });
+}
+
 /// Docs/STATUS.md, "A member that never comes back".
 #[test]
 fn a_member_that_never_comes_back_is_given_up_by_hand() {

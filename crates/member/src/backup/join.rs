@@ -4,7 +4,7 @@
 //! for it.
 
 use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
-use crate::host::{End, Fault, MemberEvent, Turn, hear_out_of_step};
+use crate::host::{End, Fault, MemberEvent, STOPPED, Turn, hear_out_of_step};
 use crate::timing::backup::{
     CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
 };
@@ -115,7 +115,7 @@ impl BackupMachine {
         host: &mut impl FollowHost,
     ) -> (Stage, Turn) {
         if stop {
-            return self.leave("it was stopped", End::Stopped, host);
+            return self.leave(STOPPED, End::Stopped, host);
         }
         hear_out_of_step(host, &mut |_| {});
         self.joins = Some(percent(joining.arrived, joining.image_bytes.unwrap_or(0)));

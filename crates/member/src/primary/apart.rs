@@ -360,9 +360,10 @@ impl PrimaryMachine {
         self.keeping = Keeping::default();
         host.show(MemberEvent::Alone { reason });
         let now = host.now();
-        // A backup that was only lost may come back at once.
+        // A backup that was only lost, or stopped by somebody, may come back at once.
         let gave_up = std::mem::take(&mut self.tables.gave_up);
-        let alone = Alone::after(self.tried.take().filter(|_| gave_up), now);
+        let has_failed = gave_up && !std::mem::take(&mut self.tables.was_stopped);
+        let alone = Alone::after(self.tried.take().filter(|_| has_failed), now);
         (Stage::Alone(Box::new(alone)), Turn::after(IDLE_LOOK, now))
     }
 

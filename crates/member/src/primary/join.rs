@@ -184,7 +184,7 @@ impl PrimaryMachine {
         }
         (self.tables.broken, self.tables.joiner) = (None, Joiner::default());
         self.tables.wish = Wish::default();
-        self.tables.gave_up = false;
+        (self.tables.gave_up, self.tables.was_stopped) = (false, false);
         let slow = slow(&self.tables.conns, host);
         if let Err(reason) = host.take_image(&slow, self.tables.has_differed) {
             return self.turn_away(alone, &reason, host);

@@ -1,7 +1,7 @@
 //! A member's own state, which it tells to the others, and its status, which combines that with
 //! what the others report.
 
-use super::MemberContext;
+use super::{Lonely, MemberContext};
 use crate::daemon::advice;
 use crate::daemon::pulse;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
@@ -45,7 +45,39 @@ impl MemberContext<'_> {
     /// Notes that this member's server runs alone for `reason`: the other member can join.
     pub fn set_alone(&mut self, reason: &str) {
         let remedy = advice::alone(reason, &self.other.name);
+        self.lonely = Lonely { reason: reason.to_owned(), unfit: None };
         self.set_state(Role::Primary, State::Unprotected, reason, &remedy);
+    }
+
+    /// Notes why the other member, which is there, cannot join the server that runs alone here. It
+    /// tries again and again: what it is told each time is one event.
+    pub fn set_unfit(&mut self, reason: &str, remedy: &str) {
+        let other = &self.other.name;
+        let told = format!("{other}: {reason}; remedy: {remedy}");
+        if self.lonely.unfit.as_ref() != Some(&told) {
+            self.events.add("cannot join", told.clone());
+            self.lonely.unfit = Some(told);
+        }
+        // This member serves, even if the other one cannot join it.
+        if self.own.state == State::Unprotected {
+            let reason = format!("running alone; {other} cannot join: {reason}");
+            self.set_state(Role::Primary, State::Unprotected, &reason, remedy);
+        }
+    }
+
+    /// Takes back what [`set_unfit`](Self::set_unfit) has said of a member that is not there any
+    /// more: it may come back with something else.
+    pub fn forget_unfit(&mut self) {
+        if self.lonely.unfit.is_some() && !self.hears_other() {
+            let reason = self.lonely.reason.clone();
+            self.set_alone(&reason);
+        }
+    }
+
+    /// Whether the other member's daemon runs, as its heartbeats tell.
+    fn hears_other(&self) -> bool {
+        let heard = self.pulse.heard(pulse::OTHER).map(|at| self.nanos().saturating_sub(at.0));
+        heard.is_some_and(|ago| ago < HEARD_LATELY.as_nanos() as u64)
     }
 
     /// The state of a member whose server runs alone because the other member's attempt to join
@@ -73,8 +105,7 @@ impl MemberContext<'_> {
 
     /// Notes that the primary has not answered. Its heartbeats tell whether its daemon runs.
     pub fn seek_primary(&mut self) {
-        let heard = self.pulse.heard(pulse::OTHER).map(|at| self.nanos().saturating_sub(at.0));
-        if heard.is_some_and(|ago| ago < HEARD_LATELY.as_nanos() as u64) {
+        if self.hears_other() {
             return self.seek_prepared();
         }
         let remedy = "it asks again and again; start the other member's daemon, if it does not run";

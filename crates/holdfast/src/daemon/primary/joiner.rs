@@ -1,7 +1,6 @@
 //! The pairing of a primary whose server runs alone with a member that joins it.
 
 use super::{PEER, PrimaryDaemon};
-use crate::status::{Role, State};
 use holdfast_member::pairing::{Apart, PairingHost};
 use holdfast_wire::message::{FingerprintPart, Message};
 
@@ -31,14 +30,7 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
     }
 
     fn show_apart(&mut self, why: &Apart<'_>) {
-        // This member serves, even if the other one cannot join it.
         let (reason, remedy) = self.door.apart(self.node, why);
-        let other = &self.node.other.name;
-        let what = format!("{other}: {reason}; remedy: {remedy}");
-        self.node.events.add("cannot join", what);
-        if self.node.own().state == State::Unprotected {
-            let reason = format!("running alone; {other} cannot join: {reason}");
-            self.node.set_state(Role::Primary, State::Unprotected, &reason, &remedy);
-        }
+        self.node.set_unfit(&reason, &remedy);
     }
 }

@@ -199,3 +199,23 @@ fn who_has_taken_over_tells_nobody_of_clients_that_come() {
     bed.turn();
     assert!(bed.book.has("open 6") && !bed.book.has("send Conn"), "{:?}", bed.book.lines);
 }
+
+/// Maintenance of a backup is no reason to keep it out.
+#[test]
+fn a_joined_backup_that_somebody_has_stopped_may_come_back_at_once() {
+    for (reason, pause_ms) in [(STOPPED, 0), ("its replica has ended", 1000)] {
+        let mut bed = Bed::joining();
+        bed.book.peer.push(Message::CaughtUp);
+        bed.pass(3);
+        bed.book.peer.push(Message::Joined);
+        bed.pass(3);
+        bed.book.peer.push(Message::GaveUp { state: "ended", reason });
+        bed.turn();
+        bed.book.edge.push(Message::Granted { epoch: EPOCH + 2 });
+        bed.turn();
+        bed.book.books = vec![book(5, 0)];
+        assert!(bed.book.has("shows Alone"), "{:?}", bed.book.lines);
+        bed.book.take();
+        assert!(bed.may_join_after(pause_ms), "{reason}");
+    }
+}
