@@ -3,7 +3,8 @@
 use crate::client::connected;
 use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
-use holdfast_lab::testbed::{Role, Testbed};
+use holdfast_lab::testbed::server::{Program, Recipe};
+use holdfast_lab::testbed::{Plan, Role, Testbed};
 use std::time::{Duration, Instant};
 
 /// Longest time for a request.
@@ -12,12 +13,15 @@ const ALONE_AFTER_S: u64 = 2;
 
 /// Runs only the edge and one member.
 fn with_one<T>(first: Role, work: impl FnOnce(&Testbed, &mut Group<'_>) -> T) -> T {
-    let options = GroupOptions {
+    world::with_one(first, &options(), |_| {}, work)
+}
+
+fn options() -> GroupOptions {
+    GroupOptions {
         heartbeat_ms: Some(300),
         alone_after_s: Some(ALONE_AFTER_S),
         ..GroupOptions::default()
-    };
-    world::with_one(first, &options, |_| {}, work)
+    }
 }
 
 /// Checks that the member serves, and says that it is unprotected.
@@ -89,25 +93,32 @@ fn after_all_have_ended_only_who_was_current_serves_alone() {
 #[test]
 fn a_member_that_does_not_fit_is_named_once_and_while_it_is_there() {
     let _limit = world::limit(Duration::from_secs(90));
-    with_one(Role::Primary, |testbed, group| {
-        serves_alone(group, Role::Primary, Duration::from_secs(30));
-        let theirs = testbed.host(Role::Backup).outside().join("server/server.conf");
-        let right = std::fs::read_to_string(&theirs).expect("a config");
-        std::fs::write(&theirs, right + "# of another kind\n").expect("another config");
-        group.start_daemon(Role::Backup).expect("a daemon");
-        let says = |group: &Group<'_>, text: &str| {
-            let status = group.status(Role::Primary).unwrap_or_default();
-            status["reason"].as_str().is_some_and(|reason| reason.contains(text))
-        };
-        world::wait_until("its name", || says(group, "b cannot join: a and b differ"));
-        // It tries every two seconds.
-        std::thread::sleep(Duration::from_secs(6));
-        let told = group.details(Role::Primary, "cannot join");
-        assert_eq!(told.len(), 1, "{told:?}");
-        group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
-        world::wait_until("nobody", || says(group, "no backup has come"));
-        assert!(!says(group, "cannot join"));
-    });
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let hosts = [Role::Primary, Role::Backup].map(|role| testbed.host(role));
+    let [recipe, _] =
+        hosts.map(|host| Recipe::prepare(Program::Mosquitto, host, 0).expect("a directory"));
+    let theirs = testbed.host(Role::Backup).outside().join("server/server.conf");
+    let right = std::fs::read_to_string(&theirs).expect("a config");
+    std::fs::write(&theirs, right + "max_keepalive 60\n").expect("another config");
+    let mut group = Group::prepare(&testbed, &recipe, &options()).expect("folders");
+    for role in [Role::Edge, Role::Primary] {
+        group.start_daemon(role).expect("a daemon");
+    }
+    serves_alone(&group, Role::Primary, Duration::from_secs(30));
+    group.start_daemon(Role::Backup).expect("a daemon");
+    let says = |group: &Group<'_>, text: &str| {
+        let status = group.status(Role::Primary).unwrap_or_default();
+        status["reason"].as_str().is_some_and(|reason| reason.contains(text))
+    };
+    world::wait_until("its name", || says(&group, "b cannot join: a and b differ"));
+    // It tries every two seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    let told = group.details(Role::Primary, "cannot join");
+    assert_eq!(told.len(), 1, "{told:?}");
+    group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
+    world::wait_until("nobody", || says(&group, "no backup has come"));
+    assert!(!says(&group, "cannot join"));
 }
 
 /// Docs/STATUS.md, "A member that never comes back".
