@@ -142,7 +142,7 @@ pub struct BackupMachine {
     /// When to confirm the tapped bytes.
     held_at: Option<Nanos>,
     /// When the primary was last heard.
-    heard_at: Nanos,
+    pub(crate) heard_at: Nanos,
     /// See [`Report::joins`].
     joins: Option<u8>,
     /// What the primary has said to this joiner since the last turn, or of a new image.

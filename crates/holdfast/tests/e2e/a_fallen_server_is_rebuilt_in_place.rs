@@ -73,6 +73,27 @@ fn status(group: &Group<'_>) -> Value {
     group.status(Role::Primary).unwrap_or_default()
 }
 
+/// Asserts that `last_takeover` counts from the server's fall, in all and by phase.
+fn counts_from_the_fall(group: &Group<'_>) {
+    // All of it is over within a minute.
+    let second = |at: &str| {
+        let (_, seconds) = at.trim_end_matches('Z').rsplit_once(':').expect("a time");
+        seconds.parse::<f64>().expect("seconds")
+    };
+    let takeover = &status(group)["last_takeover"];
+    let over = second(takeover["at"].as_str().expect("a time"));
+    let events = group.events(Role::Primary);
+    let since = |what: &str| {
+        let (at, _) = events.iter().rfind(|(_, it)| it == what).expect(what);
+        (over - second(at)).rem_euclid(60.0) * 1e6
+    };
+    let (total, detect) = (takeover["total_us"].as_f64(), takeover["phases_us"]["detect"].as_f64());
+    // What is noted after the fall, and the time of its end, are a moment later.
+    let (fell, waited) = (since("fell"), since("fell") - since("rebuild"));
+    assert!(total.is_some_and(|us| us + 20e3 >= fell), "{fell} us: {takeover}");
+    assert!(detect.is_some_and(|us| us + 20e3 >= waited), "{waited} us: {takeover}");
+}
+
 /// A server is killed under load twice in a row; then a backup joins, and takes over.
 #[test]
 fn under_load_twice_in_a_row_and_a_backup_joins() {
@@ -106,6 +127,7 @@ fn under_load_twice_in_a_row_and_a_backup_joins() {
                     "{}",
                     group.log_tails()
                 );
+                counts_from_the_fall(group);
             }
             group.start_daemon(Role::Backup).expect("a daemon");
             world::heals(group, "it joins");

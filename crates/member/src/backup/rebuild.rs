@@ -56,7 +56,6 @@ impl BackupMachine {
 
     /// The server has fallen, and all that it has logged is here: it is rebuilt.
     pub fn rebuild(&mut self, host: &mut impl BackupHost) -> Turn {
-        self.heard_at = host.now();
         self.promote(Cause::Fallen, host)
     }
 

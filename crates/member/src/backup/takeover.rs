@@ -58,7 +58,8 @@ impl Cause {
 /// Durations of the phases. Fence and drain go on at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// From the last sign of the primary to the beginning of the takeover.
+    /// From the last sign of the primary, or the fall of this host's own server, to the beginning
+    /// of the takeover.
     pub detect: Nanos,
     pub fence: Nanos,
     pub drain: Nanos,
@@ -66,7 +67,8 @@ pub struct Phases {
     pub probe: Nanos,
     pub address: Nanos,
     pub kick: Nanos,
-    /// From the beginning to the end.
+    /// From the beginning to the end; where a fallen server was rebuilt, from its fall: nobody
+    /// else could have begun before.
     pub total: Nanos,
 }
 
@@ -443,6 +445,9 @@ fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHos
     t.phases.address = addressed.since(begun);
     t.phases.kick = now.since(addressed);
     t.phases.total = t.since_begin(now);
+    if t.cause == Cause::Fallen {
+        t.phases.total = t.phases.total.plus(t.phases.detect);
+    }
     Ok(Step::Live)
 }
 

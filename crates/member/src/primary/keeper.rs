@@ -143,6 +143,11 @@ impl Keeper {
         self.machine.last_input()
     }
 
+    /// The server has fallen, and is to be rebuilt: the outage counts from here.
+    pub(super) fn note_fall(&mut self, at: Nanos) {
+        self.machine.heard_at = at;
+    }
+
     /// What the server is rebuilt of.
     pub(super) fn into_backup(self) -> BackupMachine {
         self.machine

@@ -200,13 +200,14 @@ impl PrimaryMachine {
     /// Handles the fall of the server: the rest of its log is kept, and it is rebuilt. Its kernel
     /// does not tell clients of its end.
     fn fall(&mut self, fall: Fall, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        let since = host.now();
         if self.closing.is_some() {
             self.tables.broken.get_or_insert_with(|| NOT_YET.to_owned());
         }
         self.announce_end(host);
         host.strike_server();
         host.stop_watching();
-        self.end_kept((fall, host.now()), false, host)
+        self.end_kept((fall, since), false, host)
     }
 
     /// Waits until all of the fallen server's log is kept; then it is rebuilt. A server that fell
@@ -233,6 +234,7 @@ impl PrimaryMachine {
             Some(reason) => reason,
             None if repeats > fall.repeats_max() => TWICE.to_owned(),
             None => {
+                self.tables.keeper.iter_mut().for_each(|keeper| keeper.note_fall(since));
                 host.show(MemberEvent::Fell { log_at });
                 return (Stage::Down, Turn::End(End::Fallen));
             }

@@ -8,6 +8,7 @@ impl Bed {
     fn fallen() -> Self {
         let mut bed = Self::cold_in_step();
         (bed.book.kept, bed.book.beats) = (Some(Kept { image: 3, log: 100 }), None);
+        bed.machine.heard_at = bed.book.now;
         bed.book.now = bed.book.now.plus(Nanos::from_ms(70));
         // Nobody else could go on, so the edge is asked at once, also by a host that is cut off.
         bed.book.bad = "interface";
@@ -40,6 +41,7 @@ impl Bed {
 #[test]
 fn a_server_that_has_fallen_is_built_and_goes_on() {
     let mut bed = Bed::fallen();
+    let fell = Nanos(bed.book.now.0 - Nanos::from_ms(70).0);
     (bed.book.is_whole, bed.book.keeps, bed.book.bad) = (true, false, "");
     bed.pass(1);
     assert_eq!(bed.book.take(), ["makes", "Built", "end log"]);
@@ -49,7 +51,9 @@ fn a_server_that_has_fallen_is_built_and_goes_on() {
     bed.book.replica = Replica::Parked;
     assert_eq!(bed.turn(), Turn::Busy);
     assert!(bed.book.has("TookOver"), "{:?}", bed.book.lines);
-    assert_eq!(bed.book.phases.detect, Nanos(0), "it saw the fall itself");
+    let Phases { detect, total, .. } = bed.book.phases;
+    assert_eq!(detect, Nanos::from_ms(70), "what the dead server left took that long");
+    assert_eq!(total, bed.book.now.since(fell), "nobody served since the fall");
 }
 
 /// Its clients hear from the kernel that it is over.

@@ -142,6 +142,8 @@ fn the_rest_of_a_fallen_servers_log_is_waited_for() {
     let asked = Nanos(PROMOTE_DRAIN_MAX.0 - 1_000_000);
     assert_eq!(bed.turn_at(begun.plus(asked)), Turn::End(End::Fallen));
     assert_eq!(bed.book.kept_records, kept + 1);
+    let machine = bed.machine.take_kept().expect("all is kept");
+    assert_eq!(machine.heard_at, begun, "the outage counts from the fall");
     // A member that is late does not ask any more: the log ends before them.
     let (mut bed, begun) = Bed::falling();
     assert_eq!(bed.turn_at(begun.plus(PROMOTE_DRAIN_MAX)), Turn::End(End::Fallen));
