@@ -1,6 +1,7 @@
 //! The folder of a daemon's socket, pins and notes. Anybody who may write there could
 //! answer in the daemon's place, and name processes that the next daemon ends.
 
+use crate::spool;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -12,24 +13,35 @@ const BY_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// Makes the folder if it does not exist, and refuses it if others may write to
-/// it.
+/// it, or this daemon may not.
 ///
 /// # Errors
 /// As mkdir(2), or with reason and remedy.
 pub fn make(folder: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-    match trouble(folder) {
-        None => Ok(()),
-        Some((reason, remedy)) => Err(io::Error::other(format!(
-            "{reason}\n  remedy: {remedy}, or choose another run_dir"
-        ))),
-    }
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
+    let Some((reason, remedy)) = trouble(folder) else { return made };
+    let kind = made.err().map_or(io::ErrorKind::Other, |error| error.kind());
+    Err(io::Error::new(kind, format!("{reason}\n  remedy: {remedy}")))
 }
 
-/// Why the folder is not this daemon's alone, and the remedy. A folder that does not
+/// Why the folder could not be a daemon's, and the remedy. A folder that does not
 /// exist is judged by where it will be.
 #[must_use]
 pub fn trouble(folder: &Path) -> Option<(String, String)> {
+    let (reason, remedy) = foreign(folder).or_else(|| unwritable(folder))?;
+    Some((reason, format!("{remedy}, or choose another run_dir in [group]")))
+}
+
+/// Why nothing can be made there.
+fn unwritable(folder: &Path) -> Option<(String, String)> {
+    let there = folder.ancestors().find(|path| path.exists())?;
+    let error = spool::try_out(there).err()?;
+    let reason = format!("no file can be made in {}: {error}", there.display());
+    Some((reason, "look at how its file system is mounted, and at the room on it".to_owned()))
+}
+
+/// Why the folder is not this daemon's alone.
+fn foreign(folder: &Path) -> Option<(String, String)> {
     let real = folder.canonicalize();
     let own = std::fs::metadata("/proc/self").ok()?.uid();
     // Names of what does not exist lead nowhere yet.
@@ -111,6 +123,18 @@ mod tests {
         make(&folders.run()).expect("a folder");
         set_mode(&folders.run(), 0o700);
         make(&folders.run()).expect("it was there");
+    }
+
+    /// Nobody makes files in `/proc`, and it has been there since before the daemon.
+    #[test]
+    fn a_folder_that_cannot_be_written_is_refused_with_the_remedy() {
+        for folder in ["/proc", "/proc/sys/holdfast/demo"] {
+            let (reason, remedy) = trouble(Path::new(folder)).expect("it cannot be written");
+            assert!(reason.starts_with("no file can be made in /proc"), "{reason}");
+            assert!(remedy.ends_with("choose another run_dir in [group]"), "{remedy}");
+            let error = make(Path::new(folder)).expect_err("as check said").to_string();
+            assert_eq!(error, format!("{reason}\n  remedy: {remedy}"));
+        }
     }
 
     #[test]
