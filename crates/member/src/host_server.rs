@@ -21,6 +21,10 @@ use looks::Looks;
 use offered::offered;
 use std::net::IpAddr;
 
+/// Remedy where no listener is one of the group.
+const UNSEEN: &str = "let a server listen at one of them; one that listens at all addresses (0.0.0.0, [::]) counts \
+                      where services = [\"ADDRESS:PORT\"] in this host's [[host]] names its port";
+
 /// What the machine needs of its host: its listeners, clients for them, and a
 /// channel to the edge.
 pub trait ListenerHost {
@@ -209,12 +213,12 @@ impl HostServer {
     /// The state that it shows, with its channel to the edge open or not.
     #[must_use]
     pub fn shown(&self, is_connected: bool) -> Shown {
-        let waits = |reason| Shown::new(Protection::Waiting, reason, "");
+        let waits = |reason, remedy| Shown::new(Protection::Waiting, reason, remedy);
         if !is_connected {
-            return waits("the edge does not answer");
+            return waits("the edge does not answer", "");
         }
         if self.announced.is_empty() {
-            return waits("no server listens at an address of the group");
+            return waits("no server listens at an address of the group", UNSEEN);
         }
         Shown::protected()
     }

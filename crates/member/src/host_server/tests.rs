@@ -272,6 +272,7 @@ fn it_shows_what_it_lacks() {
     };
     let nobody = "no server listens at an address of the group".to_owned();
     assert_eq!(shown(&bed, true), (Protection::Waiting, nobody));
+    assert!(bed.machine.shown(true).remedy.contains("services = ["), "[::]:80 is no such address");
     bed.bench.sockets = Some(vec![service(80)]);
     bed.run_until(200);
     assert_eq!(shown(&bed, true), (Protection::Protected, String::new()));
