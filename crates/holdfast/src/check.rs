@@ -93,12 +93,22 @@ impl Finding {
         Self { name, verdict: Verdict::Warn, found: found.into(), remedy: remedy.into() }
     }
 
-    fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn fail(
+        name: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self { name, verdict: Verdict::Fail, found: found.into(), remedy: remedy.into() }
     }
 }
 
 impl Report {
+    /// What was found in a file, for the given role or for any.
+    pub(crate) fn of(role: Option<&str>, findings: Vec<Finding>) -> Self {
+        let role = role.unwrap_or("any").to_owned();
+        Self { schema: SCHEMA, role, findings, not_checked: &[] }
+    }
+
     /// Verdict of the worst line.
     #[must_use]
     pub fn verdict(&self) -> Verdict {

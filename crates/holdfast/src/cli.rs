@@ -3,6 +3,7 @@
 
 pub mod args;
 mod capture;
+mod check;
 mod demo;
 mod down;
 mod edge;
@@ -14,7 +15,7 @@ mod watch;
 
 pub use failure::Failure;
 
-use crate::check;
+use crate::check::may_administer;
 use crate::config::GroupFile;
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
@@ -63,7 +64,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Run(group) => run_daemon(&group),
         Verb::Status(args) => watch::status(&args, style),
         Verb::Events(args) => watch::events(&args),
-        Verb::Check(args) => run_check(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Down(args) => down::run(&args),
         Verb::Switchover(args) => hand_over::switchover(&args),
         Verb::Move(args) => hand_over::relocate(&args),
@@ -85,7 +86,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
 /// Checks the user before anything is touched, with a better message than that of
 /// the first call that fails.
 fn must_be_root() -> Result<(), Failure> {
-    if check::may_administer() {
+    if may_administer() {
         return Ok(());
     }
     let message = "CAP_NET_ADMIN is missing\n  remedy: do it as root; `holdfast check` names all \
@@ -100,37 +101,9 @@ fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-fn run_check(args: &args::CheckArgs) -> Result<u8, Failure> {
-    let loaded = match &args.config {
-        None => None,
-        Some(file) => Some(load(&GroupArgs { config: file.clone(), role: args.role.clone() })?),
-    };
-    let report = check::run(loaded.as_ref().map(|(file, role)| (file, role.as_str())));
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.render() };
-    print(&text)?;
-    Ok(if report.verdict() == check::Verdict::Fail { exit::DEGRADED } else { exit::OK })
-}
-
 fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
     match verb {
-        ConfigVerb::Check { file, json } => {
-            let group = GroupFile::load(&file)?;
-            group.key()?;
-            let (name, summary) = (group.name().to_owned(), group.summary());
-            // The member's own `holdfast check` looks at more than the command.
-            let known = group.replicated().map(|config| check::program::by_command(&config.server));
-            let findings = known.unwrap_or_default();
-            let (schema, role) = (check::SCHEMA, "any".into());
-            let report = check::Report { schema, role, findings, not_checked: &[] };
-            let head = format!("{}: group {name} {summary}\n", file.display());
-            let text = match json {
-                true => serde_json::to_string(&report)? + "\n",
-                false => head + &report.render(),
-            };
-            print(&text)?;
-            let fails = report.verdict() == check::Verdict::Fail;
-            Ok(if fails { exit::DEGRADED } else { exit::OK })
-        }
+        ConfigVerb::Check { file, json } => check::file(&file, json),
         ConfigVerb::Show { file, effective } => {
             let group = GroupFile::load(&file)?;
             let text = if effective { group.effective() } else { std::fs::read_to_string(file)? };

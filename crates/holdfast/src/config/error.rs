@@ -32,16 +32,22 @@ pub struct ConfigError {
     pub remedy: String,
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ConfigError {
+    /// Its place and what is wrong there.
+    #[must_use]
+    pub fn placed(&self) -> String {
         let path = self.path.display();
         let Position { line, column } = self.at;
-        if line == 0 {
-            write!(f, "{path}: {}", self.message)?;
-        } else {
-            write!(f, "{path}:{line}:{column}: {}", self.message)?;
+        match line {
+            0 => format!("{path}: {}", self.message),
+            _ => format!("{path}:{line}:{column}: {}", self.message),
         }
-        write!(f, "\n  remedy: {}", self.remedy)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  remedy: {}", self.placed(), self.remedy)
     }
 }
 

@@ -72,6 +72,35 @@ fn each_mistake_comes_with_its_line_and_a_remedy() {
     }
 }
 
+/// Whoever asked for JSON gets the object that the help promises, also of a file without its key.
+#[test]
+fn mistakes_are_told_in_json_too() {
+    let files = Files::new("json");
+    for (from, to, found) in [
+        ("key_file", "keyfile", "demo.toml:6:1: unknown key `keyfile`"),
+        ("demo.key", "none.key", "none.key"),
+    ] {
+        assert_eq!(files.check(from, to).0, Some(2));
+        let file = files.folder.join("demo.toml").display().to_string();
+        for verb in
+            [&["config", "check", "--json", &file][..], &["check", "--json", "--config", &file]]
+        {
+            // `check` looks at the key among other things.
+            if verb[0] == "check" && to == "none.key" {
+                continue;
+            }
+            let done = world::holdfast(verb);
+            assert_eq!(done.status.code(), Some(2), "{verb:?}");
+            let told: serde_json::Value = serde_json::from_slice(&done.stdout).expect("an object");
+            assert_eq!(told["schema"], "holdfast.check/1");
+            let first = &told["findings"][0];
+            assert_eq!(first["verdict"], "fail", "{told}");
+            assert!(first["found"].as_str().is_some_and(|it| it.contains(found)), "{told}");
+            assert!(!first["remedy"].as_str().unwrap_or_default().is_empty(), "{told}");
+        }
+    }
+}
+
 #[test]
 fn a_second_backup_is_refused_with_a_reason() {
     let files = Files::new("three");
