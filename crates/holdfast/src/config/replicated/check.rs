@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
+/// Variables that the server gets from Holdfast.
+const OURS: [&str; 2] = ["LD_PRELOAD", "HOLDFAST_SHIM"];
 const REJOIN_MAX_DEFAULT: u64 = 16;
 /// Default of `alone_after_s`, in seconds: longer than the gap between two
 /// hosts that are started together.
@@ -296,7 +298,7 @@ fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<M
         let at = raw.get(2).or(raw.first()).map_or(0..0, Spanned::span);
         findings.add(
             at,
-            format!("the group has {} members", raw.len()),
+            format!("the group has {} member{}", raw.len(), if raw.len() == 1 { "" } else { "s" }),
             "exactly two [[member]] sections: one backup per group for now",
         );
     }
@@ -348,10 +350,36 @@ fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
     }
 }
 
-fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Server {
-    if raw.command.get_ref().first().is_none_or(String::is_empty) {
+/// Checks the command and the variables that the server gets besides.
+fn check_start(findings: &mut Findings, raw: &RawServer) {
+    let command = raw.command.get_ref();
+    if command.first().is_none_or(String::is_empty) {
         findings.add(raw.command.span(), "command is empty", "give the program and its arguments: command = [\"/usr/bin/redis-server\", \"--save\", \"\"]");
     }
+    let has_nul = |text: &String| text.contains('\0');
+    if command.iter().any(has_nul) {
+        let message = "command has a word with a zero byte";
+        findings.add(raw.command.span(), message, "leave it out: no program can be given one");
+    }
+    for (key, value) in &raw.env {
+        let name = key.get_ref();
+        if name.is_empty() || name.contains('=') || has_nul(name) {
+            let message = format!("`{name}` cannot name an environment variable");
+            findings.add(key.span(), message, "a name is not empty and has no `=`");
+        } else if has_nul(value) {
+            let message = format!("`{name}` has a value with a zero byte");
+            findings.add(key.span(), message, "leave it out: no program can be given one");
+        } else if OURS.contains(&name.as_str()) {
+            let message = format!("`{name}` is set by Holdfast itself");
+            let remedy = "leave it out: Holdfast's own library is preloaded, and what another one \
+                          does in the server is not logged";
+            findings.add(key.span(), message, remedy);
+        }
+    }
+}
+
+fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Server {
+    check_start(findings, &raw);
     if let Some(user) = raw.user.as_ref().filter(|u| u.get_ref().is_empty()) {
         findings.add(
             user.span(),
@@ -364,13 +392,6 @@ fn check_server(findings: &mut Findings, raw: RawServer, folder: &Path) -> Serve
             directory.span(),
             "directory is not an absolute path",
             "start it with a slash: it is the same on both members",
-        );
-    }
-    for key in raw.env.keys().filter(|k| k.get_ref().is_empty() || k.get_ref().contains('=')) {
-        findings.add(
-            key.span(),
-            format!("`{}` cannot name an environment variable", key.get_ref()),
-            "a name is not empty and has no `=`",
         );
     }
     let ring_bytes =
