@@ -67,12 +67,17 @@ fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
     let has_one_edge = file.role(Some("edge")).is_ok();
     match file.role(None) {
         Ok(own) if has_one_edge && group.role.is_none() && own != "edge" && !socket.exists() => {
-            Err(Failure::unreachable(format!(
-                "this host is `{own}`, and not the edge\n  remedy: ask on the edge's host"
-            )))
+            Err(not_the_edge(&own))
         }
         _ => Ok(socket),
     }
+}
+
+/// As a daemon refuses a verb that is another one's: somebody answers here.
+fn not_the_edge(own: &str) -> Failure {
+    Failure::degraded(format!(
+        "this host is `{own}`, and not the edge\n  remedy: ask on the edge's host"
+    ))
 }
 
 fn parse_flow(text: &str) -> Result<(SocketAddr, SocketAddr), String> {
@@ -169,6 +174,12 @@ mod tests {
         for bad in ["", "10.0.0.1:1", "10.0.0.1>10.0.0.2:1", "10.0.0.1:1>[fd00::2]:2"] {
             assert!(parse_flow(bad).unwrap_err().contains("is not a flow"), "{bad}");
         }
+    }
+
+    /// `switchover` on the edge has the same.
+    #[test]
+    fn a_verb_on_the_wrong_host_has_the_code_of_a_refusal() {
+        assert_eq!(not_the_edge("a").code, exit::DEGRADED);
     }
 
     #[test]
