@@ -15,6 +15,8 @@ use holdfast_chance::Rng;
 use holdfast_program::DemoArgs;
 use holdfast_report::plot::{Chart, Line, Moment, Span, escape, stacked};
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -62,6 +64,7 @@ struct Chapter {
 /// When a pair cannot be built or the plot not be written. A wrong byte is no
 /// error but exit code 1.
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+    try_out(&args.output)?;
     let drawn = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |it| it.subsec_nanos());
     let seed = args.seed.unwrap_or_else(|| u64::from(drawn()));
     println!("A redis-server that nobody changed runs on a primary and, in lockstep, on a backup.");
@@ -93,6 +96,17 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
         if good { "Every byte of every client was right." } else { "NOT every byte was right." }
     );
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks whether the plot could be written, before anybody waits for it. What is there stays.
+fn try_out(plot: &Path) -> Result<()> {
+    let is_there = plot.exists();
+    let made = OpenOptions::new().append(true).create(true).open(plot);
+    made.with_context(|| format!("cannot write {}", plot.display()))?;
+    if !is_there {
+        std::fs::remove_file(plot)?;
+    }
+    Ok(())
 }
 
 /// The demonstration's clients: the first is the long download, the second the idle subscriber,
@@ -381,5 +395,18 @@ mod tests {
         for text in ["", "2026-11-21", "2026-11-21T01:02Z", "2026-11-21Tone:02:03Z"] {
             assert_eq!(second_of_day(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_plot_that_could_not_be_written_is_refused_at_once() {
+        let error = try_out(Path::new("/nosuch/x.html")).expect_err("there is no folder");
+        assert_eq!(error.to_string(), "cannot write /nosuch/x.html");
+        let plot = std::env::temp_dir().join(format!("holdfast-plot-{}.svg", std::process::id()));
+        try_out(&plot).expect("it can be written");
+        assert!(!plot.exists(), "nothing is left");
+        std::fs::write(&plot, "old").expect("a file");
+        try_out(&plot).expect("it can be written");
+        assert_eq!(std::fs::read_to_string(&plot).expect("a file"), "old");
+        std::fs::remove_file(plot).expect("a file");
     }
 }
