@@ -18,6 +18,9 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
     } else if message.starts_with("missing field") {
         let key = quoted.first().copied().unwrap_or_default();
         (format!("`{key}` is missing"), example(key))
+    } else if message.starts_with("invalid type: string") && message.ends_with("a sequence") {
+        let list = listed(text.get(span.clone()).unwrap_or_default());
+        (message.to_owned(), format!("write a list: {list}"))
     } else {
         (
             message.lines().collect::<Vec<_>>().join("; "),
@@ -25,6 +28,16 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         )
     };
     ConfigError { path: path.to_owned(), at: Position::of(text, span.start), message, remedy }
+}
+
+/// The words of a text, as a list of them; where it has quotes of its own, how one looks.
+fn listed(text: &str) -> String {
+    let words = text.trim_matches('"');
+    if words.contains(['"', '\'', '\\', '\n']) {
+        return "[\"...\", \"...\"]".to_owned();
+    }
+    let words: Vec<String> = words.split_whitespace().map(|word| format!("\"{word}\"")).collect();
+    format!("[{}]", words.join(", "))
 }
 
 pub(super) fn suggestion(word: &str, known: &[&str]) -> Option<String> {

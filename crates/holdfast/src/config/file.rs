@@ -7,6 +7,8 @@ use super::replicated::Config;
 use super::spread::SpreadConfig;
 use super::transit::TransitConfig;
 use crate::key::GroupKey;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -150,19 +152,21 @@ fn read_limited(path: &Path) -> Result<String, ConfigError> {
         message,
         remedy: remedy.to_owned(),
     };
-    let size = std::fs::metadata(path)
-        .map_err(|e| {
-            error(format!("cannot be read: {e}"), "give the path of the group's file with --config")
-        })?
-        .len();
-    if size > FILE_BYTES_MAX {
+    let unreadable = |e: io::Error| {
+        error(format!("cannot be read: {e}"), "give the path of the group's file with --config")
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    // What a device says of its size is not what it gives.
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(error(
-            format!("has {size} bytes"),
+            format!("has more than {FILE_BYTES_MAX} bytes"),
             "a configuration is never that large; is it the right file?",
         ));
     }
-    std::fs::read_to_string(path)
-        .map_err(|e| error(format!("cannot be read: {e}"), "it must be a readable UTF-8 text file"))
+    String::from_utf8(bytes)
+        .map_err(|e| error(format!("cannot be read: {e}"), "it must be a UTF-8 text file"))
 }
 
 #[cfg(test)]
@@ -199,5 +203,11 @@ mod tests {
     fn a_file_that_is_not_there_is_an_error() {
         let error = GroupFile::load(Path::new("/nonexistent/holdfast.toml")).unwrap_err();
         assert!(error.to_string().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_it() {
+        let error = GroupFile::load(Path::new("/dev/zero")).unwrap_err();
+        assert!(error.to_string().contains("has more than 1048576 bytes"), "{error}");
     }
 }

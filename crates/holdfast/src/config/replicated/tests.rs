@@ -144,6 +144,9 @@ fn values_are_checked_where_they_stand() {
             "env = { \"A=B\" = \"1\" }",
             "cannot name an environment variable",
         ),
+        ("env = { TZ = \"UTC\" }", "env = { LD_PRELOAD = \"/x.so\" }", "is set by Holdfast itself"),
+        ("env = { TZ = \"UTC\" }", "env = { TZ = \"a\\u0000\" }", "a value with a zero byte"),
+        ("\"--save\", \"\"]", "\"a\\u0000b\"]", "a word with a zero byte"),
     ];
     for (from, to, expected) in cases {
         let (message, remedy, line) = mistake(from, to);
@@ -161,6 +164,24 @@ fn one_backup_per_group() {
     let (message, remedy, _) = mistake("[server]", third);
     assert_eq!(message, "the group has 3 members");
     assert!(remedy.contains("one backup per group for now"));
+}
+
+#[test]
+fn a_text_in_place_of_a_list_is_put_in_brackets() {
+    for (from, to, list) in [
+        (
+            "[\"/usr/bin/redis-server\", \"--save\", \"\"]",
+            "\"redis --port 1\"",
+            "[\"redis\", \"--port\", \"1\"]",
+        ),
+        ("[\"ec\"]", "\"ec\"", "[\"ec\"]"),
+        ("[\"ec\"]", "'a \"b\"'", "[\"...\", \"...\"]"),
+    ] {
+        let (message, remedy, line) = mistake(from, to);
+        assert!(message.contains("expected a sequence"), "{message}");
+        assert_eq!(remedy, format!("write a list: {list}"));
+        assert!(line.contains(to), "{line}");
+    }
 }
 
 #[test]
