@@ -27,4 +27,11 @@ impl Conn {
         let key = record.key;
         Self { key, socket, record, opened, ending: false, over: None, told: None, acked: None }
     }
+    /// What the server's clock shows the client by now, if it was last `sent` this; `None`: the
+    /// connection has no timestamps. One that says nothing has a clock that goes on: in ms, from
+    /// what it was when the connection came here.
+    pub(super) fn tsval(&self, sent: u32, now: Nanos) -> Option<u32> {
+        let goes_on = self.record.tsval?.wrapping_add(now.since(self.opened).as_ms() as u32);
+        Some(if SeqNo(goes_on).after(SeqNo(sent)) { goes_on } else { sent })
+    }
 }

@@ -275,6 +275,7 @@ impl PrimaryMachine {
         &self,
         host: &mut impl PrimaryHost,
     ) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
+        let now = host.now();
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
         let accepted = host.sockets();
@@ -302,11 +303,11 @@ impl PrimaryMachine {
             let (in_bytes, out_bytes) = book.map_or((0, 0), |it| (it.in_bytes, it.out_bytes));
             let Conn { key, socket, record: ConnRecord { irs, iss, .. }, .. } = *conn;
             taken.push(Taken { id: *id, socket, key, irs, iss, accept, in_bytes, out_bytes });
-            adopted.push(adopt(Some((*id, conn)), book.as_ref(), Some(&slot)));
+            adopted.push(adopt(now, Some((*id, conn)), book.as_ref(), Some(&slot)));
             ended.extend(book.filter(|book| book.shut || book.closed).map(|_| *id));
         }
         let unknown = books.values().filter(|book| !book.closed);
-        adopted.extend(unknown.map(|book| adopt(None, Some(book), None)));
+        adopted.extend(unknown.map(|book| adopt(now, None, Some(book), None)));
         (taken, adopted, ended)
     }
 
@@ -501,7 +502,12 @@ impl Joiner {
     }
 }
 
-fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotView>) -> Adopted {
+fn adopt(
+    now: Nanos,
+    conn: Option<(ConnId, &Conn)>,
+    book: Option<&Book>,
+    slot: Option<&SlotView>,
+) -> Adopted {
     let count = |of: fn(&Book) -> u64| book.map_or(0, of);
     let is = |of: fn(&Book) -> bool| book.is_some_and(of);
     let (in_bytes, out_bytes) = (count(|book| book.in_bytes), count(|book| book.out_bytes));
@@ -513,7 +519,7 @@ fn adopt(conn: Option<(ConnId, &Conn)>, book: Option<&Book>, slot: Option<&SlotV
         let mut record = conn.record;
         // The record gets the connection's clock as it is now: that of the handshake may be weeks
         // old.
-        record.tsval = record.tsval.and(slot.map(|slot| slot.tsval));
+        record.tsval = slot.and_then(|slot| conn.tsval(slot.tsval, now));
         (id, record)
     };
     Adopted {

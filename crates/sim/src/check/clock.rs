@@ -20,8 +20,9 @@ pub struct Clocks {
 
 impl Clocks {
     /// Notes that a member's clock has leapt ahead, or has stood still for longer than the margin
-    /// of decision 18. Before the edge's bounds come, the member may probe clients with an older
-    /// timestamp than they have seen; they answer nevertheless (RFC 7323 §5.3).
+    /// of decision 18, or that a daemon goes on with connections of an earlier one. Before the
+    /// edge's bounds come, the member may probe clients with an older timestamp than they have
+    /// seen; they answer nevertheless (RFC 7323 §5.3).
     pub fn falls_behind(&mut self) {
         self.is_behind = true;
     }

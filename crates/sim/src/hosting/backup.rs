@@ -15,7 +15,7 @@ use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::message::{ConnKey, ConnRecord, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
@@ -82,7 +82,8 @@ impl AtHost<'_> {
         };
         let conn = self.host_mut().gate.as_mut().and_then(|gate| gate.adopt(&adopted));
         let socket = cookie(r.record.iss, r.record.irs);
-        self.d.survivors.extend(conn.map(|conn| Held { conn, socket, record: *r.record }));
+        let record = ConnRecord { tsval: r.tsval, ..*r.record };
+        self.d.survivors.extend(conn.map(|conn| Held { conn, socket, record }));
     }
 
     fn make_copy(&mut self) -> Result<(), String> {

@@ -21,7 +21,7 @@ use holdfast_member::timing::primary::MINDED;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::message::{ConnKey, ConnRecord, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
@@ -93,7 +93,11 @@ impl BackupDaemon<'_, '_> {
             memory.entry(accept).socket.store(socket, Relaxed);
         }
         match self.gate.adopt(&adopted) {
-            Ok(conn) => self.conns.push(Held { conn, socket, record: *record }),
+            Ok(conn) => {
+                // Its clock begins anew here.
+                let record = ConnRecord { tsval: restore.tsval, ..*record };
+                self.conns.push(Held { conn, socket, record });
+            }
             Err(error) => {
                 let what = format!("{}: {error}; no later takeover keeps it", record.key);
                 self.node.events.add("gate", what);

@@ -434,20 +434,28 @@ fn a_joiner_hears_of_each_connection_as_it_is_by_then() {
     let mut book = Bed::new().book;
     (book.image, book.knocks) = (Some(IMAGE), true);
     let acked = SeqNo(101 + 30 + 1);
-    let now = SlotView { held_synack: false, snd_una: acked, tsval: 77, ..slot(5) };
+    let now = SlotView { held_synack: false, snd_una: acked, tsval: 77_000, ..slot(5) };
     book.slots.insert(ConnId(5), now);
+    // This one has sent nothing for five seconds.
+    book.slots.insert(ConnId(6), SlotView { held_synack: false, tsval: 77, ..slot(6) });
     let closed = join::Book { closed: true, ..super::joins::book(9, 0) };
-    book.books = vec![super::joins::book(5, 30), super::joins::book(8, 0), closed];
-    let mut began = held(5);
-    began.record.tsval = Some(1);
-    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, [began], &mut book);
+    let living = [(5, 30), (6, 0), (8, 0)].map(|(id, out)| super::joins::book(id, out));
+    book.books = [&living[..], &[closed]].concat();
+    let began = [5, 6].map(held).map(|mut held| {
+        held.record.tsval = Some(1);
+        held
+    });
+    let machine = PrimaryMachine::alone(100, PrimaryLimits::DEFAULT, began, &mut book);
     let mut bed = Bed { machine, book };
+    bed.book.now = bed.book.now.plus(Nanos::from_ms(5_000));
     bed.turn();
     let seen: Vec<_> =
         bed.book.adopted.iter().map(|it| (it.accept, it.conn, it.acked_bytes)).collect();
-    let record = ConnRecord { tsval: Some(77), ..record(5) };
-    // The client has the server's FIN, too.
-    assert_eq!(seen, [(Some(5), Some((ConnId(5), record)), 31), (Some(8), None, 0)]);
+    let of =
+        |id: u16, tsval| Some((ConnId(id.into()), ConnRecord { tsval: Some(tsval), ..record(id) }));
+    // The client of the first has the server's FIN, too.
+    let all = [(Some(5), of(5, 77_000), 31), (Some(6), of(6, 5_001), 0), (Some(8), None, 0)];
+    assert_eq!(seen, all);
 }
 
 /// The client has vanished, and the kernel repeats the last bytes for a quarter of an hour. A
