@@ -7,6 +7,7 @@
 
 pub mod beat;
 mod lines;
+mod other;
 
 pub use lines::Fresh;
 
@@ -14,6 +15,7 @@ use crate::shown::{Protection, Shown};
 use holdfast_cluster::Nanos;
 use holdfast_edge::strings::{Strings, StringsConfig, StringsEvent, Table};
 use lines::Lines;
+use other::{News, Other};
 
 /// What the machine needs of its host: the kernel's table, sockets into each
 /// string, and something that keeps packets and caps windows. Strings are named by
@@ -79,6 +81,10 @@ pub struct Way {
     pub into: usize,
 }
 
+/// Remedy for an edge with another key.
+const SAME_KEY: &str =
+    "copy key_file from one edge to the other; then start the daemon there again";
+
 /// What the life of a daemon has left in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
@@ -121,6 +127,7 @@ pub struct TransitMachine {
     setup: Setup,
     strings: Strings,
     lines: Lines,
+    other: Other,
     beat_at: Nanos,
     /// Number of the table.
     epoch: u32,
@@ -133,9 +140,10 @@ impl TransitMachine {
     #[must_use]
     pub fn new(setup: Setup, left: Left, now: Nanos) -> Self {
         let lines = Lines::new(setup.names.len(), setup.period, now);
+        let other = Other::new(setup.period);
         let strings = Strings::new(setup.strings.clone(), left.usable);
         let Left { epoch, is_closed: closed, .. } = left;
-        Self { strings, lines, beat_at: now, epoch, closed, setup }
+        Self { strings, lines, other, beat_at: now, epoch, closed, setup }
     }
 
     /// Puts the first table in force.
@@ -149,7 +157,13 @@ impl TransitMachine {
 
     /// A fresh heartbeat has come through a string.
     pub fn handle_beat(&mut self, string: usize, fresh: &Fresh, now: Nanos) {
+        self.other.handle_beat();
         self.lines.handle_beat(string, fresh, now, &mut self.strings);
+    }
+
+    /// A heartbeat has come from the other edge's address that was made with another key.
+    pub fn handle_foreign_beat(&mut self) {
+        self.other.handle_foreign();
     }
 
     /// Judges which strings are silent, carries that out, and sends heartbeats, each
@@ -172,8 +186,24 @@ impl TransitMachine {
             self.beat_at = now.plus(self.setup.period);
             host.mark();
             host.beat(self.strings.lost());
+            self.other.handle_sent();
         }
+        self.tell_of_other(host);
         Ok(())
+    }
+
+    fn tell_of_other(&mut self, host: &mut impl TransitHost) {
+        let other = self.setup.other;
+        while let Some(news) = self.other.poll_news(self.strings.is_all_silent()) {
+            match news {
+                News::Silent => host.note(
+                    "silent",
+                    format!("nothing from the {other} edge; its daemon may be dead"),
+                ),
+                News::Foreign => host.note("refused", foreign(other)),
+                News::Heard => host.note("trust", format!("{other} edge: heard again")),
+            }
+        }
     }
 
     /// Keeps packets while they may be lost.
@@ -253,11 +283,8 @@ impl TransitMachine {
                 host.note("declare", format!("{}: {why}", self.name(string)));
             }
             StringsEvent::Returned(string) => host.note("return", self.name(string).to_owned()),
-            StringsEvent::AllSilent => {
-                let other = self.setup.other;
-                let words = format!("nothing from the {other} edge; its daemon may be dead");
-                host.note("silent", words);
-            }
+            // Told with what else is known of the other edge.
+            StringsEvent::AllSilent => {}
         }
         Ok(())
     }
@@ -364,7 +391,11 @@ impl TransitMachine {
             );
         }
         let other = self.setup.other;
-        if self.strings.is_all_silent() {
+        if self.other.is_foreign() {
+            let reason = format!("{}; flows stay where they are", foreign(other));
+            return Shown::new(Protection::Waiting, &reason, SAME_KEY);
+        }
+        if self.strings.is_all_silent() || self.other.is_unheard() {
             return Shown::new(
                 Protection::Waiting,
                 &format!("nothing is heard from the {other} edge; flows stay where they are"),
@@ -421,6 +452,11 @@ impl TransitMachine {
         let used = slots.iter().fold(0, |mask, slot| mask | 1 << slot);
         format!("flows go by {}", self.names(used))
     }
+}
+
+/// Why the other edge's heartbeats are not believed.
+fn foreign(other: &str) -> String {
+    format!("heartbeats of the {other} edge are not believed: its key differs")
 }
 
 #[cfg(test)]

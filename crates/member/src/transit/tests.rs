@@ -446,6 +446,8 @@ fn it_shows_what_is_left_and_what_to_do() {
     let open = "holdfast edge unfence --config FILE --role ROLE";
     assert_eq!(shown(&mut bed), line(Protection::Fenced, closed, open), "whatever else is so");
     *bed.near() = edge(0, Mode::ActiveActive);
+    let fresh = Fresh { peer_lost: 0, step: 2, round_trip_ns: None, echoed_ns: None };
+    bed.near().machine.handle_beat(0, &fresh, Nanos(0));
     let none = line(Protection::Waiting, "no string is left", "look at the strings");
     assert_eq!(shown(&mut bed), none);
 }
@@ -513,4 +515,69 @@ fn that_nothing_was_resent_is_not_worth_a_word() {
     assert_eq!(bed.near().book.resent.len(), 1);
     let noted = bed.noted();
     assert!(!noted.iter().any(|it| it.starts_with("resend")), "{noted:?}");
+}
+
+/// They tell of a string, and of nobody who would hear that the other one dies.
+#[test]
+fn packets_of_flows_do_not_stand_for_the_other_edge() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    let pass = |bed: &mut Bed, ms: u64| {
+        for _ in 0..ms / 10 {
+            bed.edges
+                .iter_mut()
+                .for_each(|edge| edge.book.traffic.iter_mut().for_each(|n| *n += 1));
+            bed.run(10);
+        }
+    };
+    let protection = |bed: &mut Bed| bed.near().machine.shown().protection;
+    pass(&mut bed, 100);
+    assert_eq!(protection(&mut bed), Protection::Protected);
+    bed.edges[1].is_dead = true;
+    pass(&mut bed, 100);
+    assert_eq!(protection(&mut bed), Protection::Protected, "full queues may swallow some");
+    pass(&mut bed, 400);
+    let Shown { protection: shown, reason, .. } = bed.near().machine.shown();
+    assert_eq!(shown, Protection::Waiting);
+    assert_eq!(reason, "nothing is heard from the far edge; flows stay where they are");
+    let told = "silent: nothing from the far edge; its daemon may be dead";
+    bed.run(500);
+    assert_eq!(bed.noted().iter().filter(|it| *it == told).count(), 1, "flows end: no news");
+    bed.edges[1].is_dead = false;
+    bed.run(300);
+    assert_eq!(protection(&mut bed), Protection::Protected);
+    let noted = bed.noted();
+    assert_eq!(noted.iter().filter(|it| *it == "trust: far edge: heard again").count(), 1);
+}
+
+#[test]
+fn what_was_not_heard_yet_is_not_protected() {
+    let mut near = edge(u32::MAX, Mode::ActiveActive);
+    assert_eq!(near.machine.shown().protection, Protection::Waiting);
+    let fresh = Fresh { peer_lost: 0, step: 0, round_trip_ns: None, echoed_ns: None };
+    near.machine.handle_beat(0, &fresh, Nanos(0));
+    assert_eq!(near.machine.shown().protection, Protection::Protected);
+}
+
+#[test]
+fn an_edge_with_another_key_is_called_so_while_it_is_not_heard() {
+    let mut bed = Bed::new(Mode::ActiveActive);
+    bed.near().machine.handle_foreign_beat();
+    bed.run(100);
+    assert_eq!(bed.near().machine.shown(), Shown::protected(), "anybody can send them");
+    assert_eq!(bed.noted(), [""; 0]);
+    bed.edges[1].is_dead = true;
+    for _ in 0..25 {
+        bed.near().machine.handle_foreign_beat();
+        bed.run(20);
+    }
+    let Shown { protection, reason, remedy } = bed.near().machine.shown();
+    let key = "heartbeats of the far edge are not believed: its key differs";
+    let key_and_flows = format!("{key}; flows stay where they are");
+    assert_eq!((protection, reason), (Protection::Waiting, key_and_flows));
+    assert_eq!(remedy, SAME_KEY);
+    let refused = format!("refused: {key}");
+    assert_eq!(bed.noted().iter().filter(|it| **it == refused).count(), 1);
+    bed.run(2100);
+    let reason = bed.near().machine.shown().reason;
+    assert!(reason.starts_with("nothing is heard"), "it has gone: {reason}");
 }

@@ -23,6 +23,11 @@ pub(super) fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Beat> {
     Some(Beat { side, string, lost, session, number, echo, waited_us: word })
 }
 
+/// Whether `bytes` are in the form of a heartbeat, whatever key they were made with.
+pub(super) fn has_form(bytes: &[u8]) -> bool {
+    bytes.len() == DATAGRAM_BYTES && bytes.starts_with(&MAGIC)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +49,7 @@ mod tests {
         let bytes = encode(&BEAT, &KEY);
         assert_eq!(decode(&bytes, &KEY), Some(BEAT));
         assert_eq!(decode(&bytes, &[8; 32]), None);
+        assert!(has_form(&bytes) && !has_form(&bytes[1..]) && !has_form(&[0; DATAGRAM_BYTES]));
         assert!((0..DATAGRAM_BYTES).all(|len| decode(&bytes[..len], &KEY).is_none()));
     }
 

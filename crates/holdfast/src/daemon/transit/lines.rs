@@ -109,6 +109,9 @@ impl Lines {
                 }
                 let Some(beat) = beat::decode(&bytes[..len], &self.key) else {
                     self.rejected.forged += 1;
+                    if beat::has_form(&bytes[..len]) {
+                        machine.handle_foreign_beat();
+                    }
                     continue;
                 };
                 match self.beats.receive(now.0, string, &beat) {
