@@ -25,6 +25,7 @@ use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::check::why_taken;
 use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
+use crate::daemon::distrust::Distrust;
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
@@ -42,7 +43,6 @@ use holdfast_member::edge::{EdgeHost, EdgeMachine, Setup};
 use holdfast_wire::message::Message;
 use host::Host;
 use members::{Links, Report};
-use report::Distrusted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ struct EdgeDaemon<'a> {
     /// [`Self::watch`].
     spoken: u64,
     /// Members whose handshakes fail, by index.
-    distrusted: BTreeMap<usize, Distrusted>,
+    distrust: Distrust,
     ways: Ways,
     processors: Processors,
     host: Host,
@@ -183,7 +183,7 @@ impl<'a> EdgeDaemon<'a> {
             doubles: BTreeMap::new(),
             turned_away: None,
             spoken: 0,
-            distrusted: BTreeMap::new(),
+            distrust: Distrust::default(),
             ways: Ways::new(hops, Instant::now())?,
             processors: Processors::watch(config.heartbeat(), started, config.group.realtime),
             host: Host::new(started),
@@ -276,12 +276,9 @@ impl<'a> EdgeDaemon<'a> {
         let ChannelError::Refused { from, why, .. } = error else { return };
         let index = self.config.members.iter().position(|member| member.address.ip() == *from);
         let Some(index) = index else { return };
-        let Some((reason, remedy)) = why.distrust(self.machine.name(index)) else { return };
-        let known = self.distrusted.get(&index).is_some_and(|d| d.reason == reason);
-        if !known {
-            self.wire.events.add("refused", reason.clone());
+        if let Some(news) = self.distrust.note(index, self.machine.name(index), why, now) {
+            self.wire.events.add("refused", news);
         }
-        self.distrusted.insert(index, Distrusted { reason, remedy, seen: now });
     }
 
     fn admit(&mut self, index: usize, channel: Channel, now: Instant) {
@@ -296,7 +293,7 @@ impl<'a> EdgeDaemon<'a> {
         self.machine.handle_opened(index, &mut self.wire);
         self.repetition.hurry(now);
         self.ways.joined(index, now);
-        self.distrusted.remove(&index);
+        self.distrust.forget(index);
         // The member may have sent something along with its handshake.
         self.hear(index, now);
     }

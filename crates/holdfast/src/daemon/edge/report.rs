@@ -12,11 +12,7 @@ use crate::status::{Peer, Role, State, Status};
 use holdfast_cluster::Nanos;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// Time after which a failed handshake is forgotten: a member that still fails tries again
-/// all the time.
-const DISTRUST_LASTS: Duration = Duration::from_secs(10);
+use std::time::Instant;
 
 /// Time after the edge's start for which a missing member is explained by that start: even on a
 /// busy machine members reconnect within it.
@@ -145,10 +141,7 @@ impl EdgeDaemon<'_> {
 
     /// Why a member that is not connected fails to connect: its handshakes fail.
     fn distrust(&self, now: Instant) -> Option<Said> {
-        let fresh = |(index, it): &(&usize, &Distrusted)| {
-            !self.machine.is_here(**index) && now.duration_since(it.seen) < DISTRUST_LASTS
-        };
-        let (_, it) = self.distrusted.iter().find(fresh)?;
+        let it = self.distrust.fresh(now, |index| !self.machine.is_here(index))?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
     }
 
@@ -455,7 +448,7 @@ impl EdgeDaemon<'_> {
         if let Some(theirs) = self.wire.links.says(index).filter(|it| connected && !it.is_fine()) {
             parts.push(theirs.to_string());
         }
-        if let Some(distrusted) = self.distrusted.get(&index).filter(|_| !connected) {
+        if let Some(distrusted) = self.distrust.of(index).filter(|_| !connected) {
             parts.push(distrusted.reason.clone());
         }
         parts.retain(|part| !part.is_empty());
@@ -479,13 +472,6 @@ fn all_ended<'s>(
         false => format!("{}; {}", told.reason, advice::NOBODY_SERVES),
     };
     Some(says(State::Ended, &reason, &told.remedy))
-}
-
-/// A member whose handshakes fail.
-pub(super) struct Distrusted {
-    pub reason: String,
-    pub remedy: &'static str,
-    pub seen: Instant,
 }
 
 fn says(state: State, reason: &str, remedy: &str) -> Said {

@@ -6,11 +6,12 @@ use super::links::Link;
 use super::syns::Syns;
 use super::wire::{Wire, key_of, placed_of};
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
-use crate::channel::{Identity, Kind, Listener};
+use crate::channel::{ChannelError, Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
 use crate::daemon::clients::{deaf, unreached};
+use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::trace;
@@ -40,6 +41,7 @@ pub(super) struct SpreadEdge<'a> {
     pub listener: Listener,
     pub kept: Kept,
     pub intact: Intact,
+    pub distrust: Distrust,
     names: Names,
 }
 
@@ -92,8 +94,8 @@ impl<'a> SpreadEdge<'a> {
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
-        let (kept, names) = (Kept::default(), Names::default());
-        Ok(Self { config, machine, wire, listener, kept, intact, names })
+        let (kept, names, distrust) = (Kept::default(), Names::default(), Distrust::default());
+        Ok(Self { config, machine, wire, listener, kept, intact, distrust, names })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -169,6 +171,7 @@ impl<'a> SpreadEdge<'a> {
                 Ok(Some(channel)) => channel,
                 Err(error) => {
                     tracing::warn!("{error}");
+                    self.doubt(&error, now);
                     continue;
                 }
             };
@@ -182,6 +185,7 @@ impl<'a> SpreadEdge<'a> {
             }
             match self.wire.adopt(index, channel) {
                 Ok(()) => {
+                    self.trust(&name);
                     self.machine.handle_opened(index, &mut self.wire);
                     // The host server may have sent something along with its
                     // handshake.
@@ -189,6 +193,25 @@ impl<'a> SpreadEdge<'a> {
                 }
                 Err(error) => tracing::warn!("{name}: {error}"),
             }
+        }
+    }
+
+    /// Notes a failed handshake from a host server's address: it explains why that one does not
+    /// connect.
+    fn doubt(&mut self, error: &ChannelError, now: Instant) {
+        let ChannelError::Refused { from, why, .. } = error else { return };
+        let mut hosts = self.config.hosts.iter().enumerate();
+        let Some((index, host)) = hosts.find(|(_, host)| host.tunnels().contains(from)) else {
+            return;
+        };
+        if let Some(news) = self.distrust.note(index, &host.name, why, now) {
+            self.wire.events.add("refused", news);
+        }
+    }
+
+    fn trust(&mut self, name: &str) {
+        if let Some(index) = self.config.hosts.iter().position(|host| host.name == name) {
+            self.distrust.forget(index);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::config::admin_socket;
 use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
+use crate::daemon::distrust::explain;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
 use crate::daemon::kept::Kept;
 use crate::daemon::shown;
@@ -45,6 +46,8 @@ struct HostDaemon<'a> {
     kept: Kept,
     intact: Intact,
     names: Names,
+    /// Why the last handshake with the edge has failed, and the remedy.
+    distrust: Option<(String, &'static str)>,
 }
 
 /// What the machine acts upon.
@@ -110,7 +113,7 @@ impl<'a> HostDaemon<'a> {
         let machine = HostServer::new(setup(config, me), clock.now());
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
-        Ok(Self { config, me, machine, wire, poll, kept, intact, names })
+        Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust: None })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -176,12 +179,25 @@ impl<'a> HostDaemon<'a> {
 
     fn follow(&mut self, event: &LinkEvent) {
         match event {
-            LinkEvent::Opened => self.machine.handle_opened(&mut self.wire),
+            LinkEvent::Opened => {
+                self.doubt(None);
+                self.machine.handle_opened(&mut self.wire);
+            }
             LinkEvent::Lost(error) => {
                 self.machine.handle_closed(&error.to_string(), &mut self.wire);
             }
-            LinkEvent::Failed(error) => tracing::debug!("the edge: {error}"),
+            LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
             LinkEvent::Nothing => {}
+        }
+    }
+
+    /// Notes that a handshake has failed for want of trust, or not (`None`).
+    fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
+        if self.distrust != distrust {
+            self.distrust = distrust;
+            if let Some((reason, _)) = &self.distrust {
+                self.wire.events.add("refused", reason.clone());
+            }
         }
     }
 
@@ -204,6 +220,7 @@ impl<'a> HostDaemon<'a> {
         let note = if connected { "" } else { "does not answer" };
         status.peers = vec![Peer { name: "edge".into(), connected, note: note.into() }];
         (status.state, status.reason, status.remedy) = shown(self.machine.shown(connected));
+        explain(&mut status, self.distrust.as_ref().map(|(why, remedy)| (why.as_str(), *remedy)));
         self.kept.show(&mut status);
         self.intact.show(&mut status);
         status

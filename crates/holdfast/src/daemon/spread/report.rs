@@ -3,10 +3,12 @@
 use super::edge::SpreadEdge;
 use crate::admin::EDGE_SCHEMA;
 use crate::config::Kind;
+use crate::daemon::distrust::explain;
 use crate::daemon::shown;
 use crate::status::{Peer, Role, Status};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 impl SpreadEdge<'_> {
     /// The answer to `edge show`.
@@ -55,6 +57,9 @@ impl SpreadEdge<'_> {
         let mut status = Status::new(&self.config.group.name, "edge");
         status.role = Role::Edge;
         (status.state, status.reason, status.remedy) = shown(self.machine.shown());
+        let is_away = |index: usize| !self.machine.is_here(&self.config.hosts[index].name);
+        let distrusted = self.distrust.fresh(Instant::now(), is_away);
+        explain(&mut status, distrusted.map(|it| (it.reason.as_str(), it.remedy)));
         self.kept.show(&mut status);
         self.intact.show(&mut status);
         status.connections = self.wire.bpf.flows().count() as u64;
