@@ -18,23 +18,27 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
         EdgeVerb::Drain(args) => drain(args),
         EdgeVerb::Fence(args) => {
             let request = Request::Fence { until_takeover: args.until_takeover };
-            by_hand(&args.group, request, ("closed: no member speaks", args.json))
+            by_hand(&args.group, request, args.json)
         }
-        EdgeVerb::Unfence(args) => by_hand(
-            &args.group,
-            Request::Unfence,
-            ("open: the current member may speak", args.json),
-        ),
+        EdgeVerb::Unfence(args) => by_hand(&args.group, Request::Unfence, args.json),
     }
 }
 
-fn by_hand(group: &GroupArgs, request: Request, (what, json): (&str, bool)) -> Result<u8, Failure> {
-    let answer = ask(&socket(group)?, request)?;
-    print(&if json { answer.to_string() + "\n" } else { done(what, &answer) })?;
+fn by_hand(group: &GroupArgs, request: Request, json: bool) -> Result<u8, Failure> {
+    let file = GroupFile::load(&group.config)?;
+    let closes = matches!(request, Request::Fence { .. });
+    let answer = ask(&socket_of(&file, group.role.as_deref())?, request)?;
+    print(&if json { answer.to_string() + "\n" } else { done(&file, closes, &answer) })?;
     Ok(exit::OK)
 }
 
-fn done(what: &str, answer: &Value) -> String {
+fn done(file: &GroupFile, closes: bool, answer: &Value) -> String {
+    let what = match (closes, matches!(file, GroupFile::Transit(_))) {
+        (true, true) => "closed: nothing goes into the strings",
+        (false, true) => "open: flows go through the strings",
+        (true, false) => "closed: no member speaks",
+        (false, false) => "open: the current member may speak",
+    };
     format!("the edge is {what} (epoch {})\n", plain(&answer["epoch"]))
 }
 
@@ -56,19 +60,31 @@ fn trace(args: &EdgeTraceArgs) -> Result<u8, Failure> {
 fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
     let request = Request::Drain { name: args.name.clone(), end: args.end };
     ask(&socket(&args.group)?, request)?;
+    let EdgeDrainArgs { name, end, .. } = args;
+    print(&if *end {
+        format!("{name} gets new connections again\n")
+    } else {
+        format!(
+            "{name} gets no new connections; those it has go on \
+             (`holdfast edge drain {name} --end` undoes that)\n"
+        )
+    })?;
     Ok(exit::OK)
 }
 
-/// The edge's socket, whatever role this host has; transit groups have two
-/// edges, and `--role` names one.
+/// The edge's socket, whatever role this host has; of the two edges of a transit group, that of
+/// this host.
 fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
-    let file = GroupFile::load(&group.config)?;
-    let socket = file.admin_socket(group.role.as_deref().unwrap_or("edge"));
-    let has_one_edge = file.role(Some("edge")).is_ok();
+    socket_of(&GroupFile::load(&group.config)?, group.role.as_deref())
+}
+
+fn socket_of(file: &GroupFile, asked: Option<&str>) -> Result<PathBuf, Failure> {
+    if matches!(file, GroupFile::Transit(_)) {
+        return Ok(file.admin_socket(&file.role_of_daemon(asked).map_err(Failure::usage)?));
+    }
+    let socket = file.admin_socket(asked.unwrap_or("edge"));
     match file.role(None) {
-        Ok(own) if has_one_edge && group.role.is_none() && own != "edge" && !socket.exists() => {
-            Err(not_the_edge(&own))
-        }
+        Ok(own) if asked.is_none() && own != "edge" && !socket.exists() => Err(not_the_edge(&own)),
         _ => Ok(socket),
     }
 }
@@ -165,6 +181,14 @@ fn render_trace(answer: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::path::Path;
+
+    const PAIR: &str = include_str!("../../../../docs/example.toml");
+    const STRINGS: &str = include_str!("../../../../docs/example-transit.toml");
+
+    fn file(text: &str) -> GroupFile {
+        GroupFile::parse(Path::new("/etc/x.toml"), text).unwrap()
+    }
 
     #[test]
     fn a_flow_has_two_ends_of_one_family() {
@@ -185,7 +209,25 @@ mod tests {
     #[test]
     fn what_was_done_by_hand_is_said() {
         let answer = json!({"epoch": 7});
-        assert_eq!(done("closed: x", &answer), "the edge is closed: x (epoch 7)\n");
+        let [pair, strings] = [PAIR, STRINGS].map(file);
+        let said = |file, closes| done(file, closes, &answer);
+        assert_eq!(said(&pair, true), "the edge is closed: no member speaks (epoch 7)\n");
+        assert!(said(&pair, false).contains("open: the current member may speak"));
+        assert!(said(&strings, true).contains("closed: nothing goes into the strings"));
+        assert!(said(&strings, false).contains("open: flows go through the strings"));
+    }
+
+    #[test]
+    fn an_edge_of_strings_is_found_without_its_role() {
+        let folder = std::env::temp_dir().join(format!("holdfast-edges-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let run_dir = format!("[group]\nrun_dir = {folder:?}\n");
+        let file = file(&STRINGS.replace("[group]\n", &run_dir));
+        assert!(socket_of(&file, None).unwrap_err().to_string().contains("--role near|far"));
+        std::fs::write(file.admin_socket("far"), "").unwrap();
+        assert_eq!(socket_of(&file, None).unwrap(), file.admin_socket("far"));
+        assert_eq!(socket_of(&file, Some("near")).unwrap(), file.admin_socket("near"));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::watch::{LOOK_PERIOD, ask, fetch};
 use super::{load, print};
 use crate::admin::{Event, Request};
 use crate::status::{NEVER_COPIED, Role, State, Status, exit};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -107,6 +108,7 @@ pub(super) fn relocate(args: &MoveArgs) -> Result<u8, Failure> {
 }
 
 fn wait_joined(path: &Path, other: &str, until: Instant) -> Result<(), Failure> {
+    let mut told = String::new();
     loop {
         let status = fetch(path)?;
         if status.role != Role::Primary {
@@ -117,6 +119,14 @@ fn wait_joined(path: &Path, other: &str, until: Instant) -> Result<(), Failure> 
         }
         if status.state == State::Protected {
             return Ok(());
+        }
+        if status.reason != told {
+            told.clone_from(&status.reason);
+            let _nobody_reads = writeln!(
+                io::stderr(),
+                "holdfast: waiting until `{other}` has joined: {told}\n  remedy: {}",
+                status.remedy
+            );
         }
         if Instant::now() >= until {
             return Err(Failure::degraded(format!(

@@ -30,6 +30,7 @@ mod an_interface_is_made_anew;
 mod an_outage_has_a_timeline;
 mod an_urgent_byte_is_a_byte;
 mod announcements_are_held_against_the_file;
+mod another_key_is_named;
 mod both_directions_use_one_string;
 mod client;
 mod clients_that_vanish_make_room;

@@ -185,6 +185,16 @@ impl Roster {
         self.inherited.remove(service);
     }
 
+    /// A host server that serves this, and gets no new flows only because an operator drains it.
+    pub(super) fn drained(&self, service: &Service) -> Option<u8> {
+        let mut hosts = self.hosts.iter();
+        let is_drained = |condition: Condition| condition.alive && condition.draining;
+        let (slot, _) = hosts.find(|(_, entry)| {
+            is_drained(entry.condition) && entry.said.services.contains(service)
+        })?;
+        Some(*slot)
+    }
+
     fn shares(&self, service: &Service) -> Vec<(u8, u32)> {
         let serving = self.hosts.iter().filter(|(_, entry)| {
             entry.condition.takes_new() && entry.said.services.contains(service)

@@ -337,6 +337,12 @@ fn one_that_is_drained_keeps_its_flows_and_gets_no_new_ones() {
     bed.say(0, said(2, &[80, 443]));
     bed.run(300);
     assert_eq!((bed.table(80), bed.table(443)), (Some(&[1][..]), Some(&[][..])));
+    let remedy = "holdfast edge drain a --end --config FILE";
+    assert_eq!(bed.machine.shown().remedy, remedy, "nobody serves port 443");
+    bed.say(0, said(2, &[80]));
+    bed.run(10_000);
+    let Shown { reason, remedy: shown, .. } = bed.machine.shown();
+    assert_eq!((&reason[..], &shown[..]), ("only b serves 10.9.0.100:80", remedy));
     assert_eq!(drain(&mut bed, "a", true), Ok(()));
     assert_eq!((bed.table(80), bed.book.hosts[&0]), (Some(&[0, 1][..]), State::Up));
     let error = drain(&mut bed, "x", false).unwrap_err();
