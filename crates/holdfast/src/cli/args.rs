@@ -307,9 +307,10 @@ pub enum EdgeVerb {
     /// Close the service: no member speaks until `edge unfence`.
     ///
     /// The edge remembers it: neither a member nor a restart of the edge's daemon or
-    /// host opens it.
+    /// host opens it. An edge of strings lets nothing into them, until its host boots or
+    /// `holdfast down`.
     Fence(EdgeFenceArgs),
-    /// Let the current member speak again.
+    /// Let the current member speak again, or flows go through the strings.
     Unfence(EdgeUnfenceArgs),
 }
 

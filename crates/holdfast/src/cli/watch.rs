@@ -18,8 +18,9 @@ pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// of a moment ago may not be noticed yet: within this time everything that `protected` says is
 /// proved again, the slowest part of it (a frame of the edge that is missed) after 3 s.
 const PROVEN_WITHIN: Duration = Duration::from_millis(3500);
-/// The same for silence, in heartbeats: three are missed, and late ones waited for.
-const BEATS_MISSED: u32 = 5;
+/// The same for silence, in heartbeats: three are missed, and late ones waited for; between edges of
+/// strings it is ten, which the longest ones also take with the time above.
+const BEATS_MISSED: u32 = 7;
 /// Time for which a group must be lost for good before `--wait protected` gives
 /// up.
 const LOST_LASTS: Duration = Duration::from_millis(500);
