@@ -4,6 +4,7 @@
 mod ahead;
 mod alone;
 mod apart;
+mod audit;
 mod closing;
 mod conn;
 mod doubt;

@@ -47,6 +47,11 @@ pub enum Broken {
     AcceptUnknown { accept: u32 },
     #[error("connection {conn:?} was taken up before")]
     AdoptedTwice { conn: ConnId },
+    #[error(
+        "the primary says of a connection what cannot be ({conn:?}: {read} bytes read, {written} \
+         written, {acked} acknowledged)"
+    )]
+    AdoptedWrong { conn: Option<ConnId>, read: u64, written: u64, acked: u64 },
     #[error("more than {max} connections are to be taken up")]
     AdoptedFull { max: usize },
     #[error("more than {max} accepted connections are open")]

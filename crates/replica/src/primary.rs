@@ -340,6 +340,15 @@ impl Primary {
         out.send(&Message::Progress { conns });
     }
 
+    /// If a client has acknowledged more than the server had written by what is known of a
+    /// connection, and an end: how many bytes, and how many are known. Read the log after
+    /// `acked`; while some of it waits in the ring, nobody can tell.
+    #[must_use]
+    pub fn unwritten(&self, id: ConnId, acked: SeqNo) -> Option<(u64, u64)> {
+        let conn = self.conns.get(&id).filter(|_| self.framed == self.produced)?;
+        conn.sent.is_exceeded_by(acked)
+    }
+
     /// Output waits for the backup from ring position `pos` on.
     pub fn output_waits(&mut self, pos: u64) {
         self.waits_from = Some(pos);

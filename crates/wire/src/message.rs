@@ -120,6 +120,10 @@ pub struct ConnProgress {
     pub rcv_nxt: SeqNo,
 }
 
+/// Most bytes of one direction of a connection: no network carries so much, and positions in such
+/// streams add up within 64 bits.
+pub const STREAM_BYTES_MAX: u64 = 1 << 62;
+
 /// A connection that the server already had when its log begins, as the joining backup
 /// takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,6 +146,15 @@ pub struct Adopted {
     /// The client's last timestamp, as the primary's kernel has it; `None` if it is not known, or
     /// there are none. What is older is stale (PAWS, RFC 7323 §5).
     pub client_tsval: Option<u32>,
+}
+
+impl Adopted {
+    /// Whether there could be a connection with these numbers, which are the server's word.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        let Self { in_bytes, out_bytes, acked_bytes, .. } = *self;
+        in_bytes.max(out_bytes) <= STREAM_BYTES_MAX && acked_bytes <= out_bytes + 1
+    }
 }
 
 /// Bounds the edge has seen on the wire for one flow (decision 16).

@@ -5,6 +5,7 @@
 
 use super::alone::{Alone, Tried, knock};
 use super::apart::{Stage, rest_replaced};
+use super::audit::{contradiction, impossible};
 use super::lacking::{Lacking, slow};
 use super::renewal::Wish;
 use super::sending::Sending;
@@ -232,13 +233,16 @@ impl PrimaryMachine {
         // Handshakes that began before the image are in its books.
         self.take_held(host);
         let now = host.now();
-        let (taken, adopted, ended) = self.adopted(host);
+        let (taken, adopted, ended) = match self.adopted(host) {
+            Ok(conns) => conns,
+            Err(reason) => return self.abandon(alone, &reason, host),
+        };
         if taken.len() > self.limits.conns_max {
             return self.abandon(alone, TOO_MANY, host);
         }
         for Taken { id, irs, in_bytes, .. } in &taken {
             // What an earlier backup held beyond what the server has read, no member holds now.
-            host.set_stable(*id, irs.plus(1 + in_bytes));
+            host.set_stable(*id, irs.plus(1).plus(*in_bytes));
         }
         let mut lacking = Lacking::of(&adopted, &ended, now, host);
         self.log = Primary::adopt(image.log_from, self.limits, *self.log.counters(), taken);
@@ -270,11 +274,12 @@ impl PrimaryMachine {
     }
 
     /// The connections that the server has, for the log's machine and for the joiner, and
-    /// those whose sending side it has ended.
+    /// those whose sending side it has ended. An error names a connection of which the server's
+    /// memory tells what cannot be.
     pub(super) fn adopted(
         &self,
         host: &mut impl PrimaryHost,
-    ) -> (Vec<Taken>, Vec<Adopted>, Vec<ConnId>) {
+    ) -> Result<(Vec<Taken>, Vec<Adopted>, Vec<ConnId>), String> {
         let now = host.now();
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
@@ -287,6 +292,9 @@ impl PrimaryMachine {
             let newest = host.conn_of(&conn.key) == Some(*id);
             let Some(slot) = host.slot(*id).filter(|_| newest) else { continue };
             let book = books.remove(&conn.socket);
+            if let Some(reason) = book.and_then(|book| contradiction(&book, conn, &slot)) {
+                return Err(reason);
+            }
             if book.is_none() && state == ConnState::Over {
                 // It is over, and not yet off the tables.
                 continue;
@@ -306,9 +314,12 @@ impl PrimaryMachine {
             adopted.push(adopt(now, Some((*id, conn)), book.as_ref(), Some(&slot)));
             ended.extend(book.filter(|book| book.shut || book.closed).map(|_| *id));
         }
+        if let Some(reason) = books.values().find_map(|book| impossible(book, None)) {
+            return Err(reason);
+        }
         let unknown = books.values().filter(|book| !book.closed);
         adopted.extend(unknown.map(|book| adopt(now, None, Some(book), None)));
-        (taken, adopted, ended)
+        Ok((taken, adopted, ended))
     }
 
     /// Takes connections that have begun; none of their SYN-ACKs stays held back.
@@ -396,6 +407,9 @@ impl PrimaryMachine {
     /// CLOSING: from here on output and ACKs wait. Only after that may the joiner say that it is in
     /// step, and then only the edge can take that back.
     fn close_ranks(&mut self, join: Join, host: &mut impl PrimaryHost) -> (Stage, Turn) {
+        if let Some(reason) = self.unwritten(host) {
+            return self.abandon(join.alone, &reason, host);
+        }
         self.tables.is_committing = true;
         host.commit(self.log.confirmed());
         if let Err(reason) = host.clamp() {
@@ -527,7 +541,7 @@ fn adopt(
         accept: book.map(|book| book.accept),
         in_bytes,
         out_bytes,
-        acked_bytes: acked.min(out_bytes + 1),
+        acked_bytes: acked.min(out_bytes.saturating_add(1)),
         eof: is(|book| book.eof),
         closed: is(|book| book.closed),
         // A gate that has sent nothing yet has 0.

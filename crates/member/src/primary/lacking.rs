@@ -44,7 +44,7 @@ pub(super) struct Lacking {
 impl Lacking {
     fn new(adopted: &[Adopted], now: Nanos) -> Self {
         let open = adopted.iter().filter(|it| it.acked_bytes < it.out_bytes);
-        let end = |it: &Adopted| it.conn.map(|(id, of)| (id, of.iss.plus(1 + it.out_bytes)));
+        let end = |it: &Adopted| it.conn.map(|(id, of)| (id, of.iss.plus(1).plus(it.out_bytes)));
         let ends = open.filter_map(end).collect();
         Self { ends, given_up: BTreeMap::new(), begun: now, ask_at: now }
     }
@@ -140,7 +140,7 @@ pub(super) fn lacks(conn: ConnId, end: SeqNo, host: &impl PrimaryHost) -> bool {
 /// stream, if the kernel held all of it.
 fn missing<'a>(adopted: &Adopted, held: &'a Earlier) -> Option<(ConnId, &'a [u8], u64)> {
     let (id, record) = adopted.conn?;
-    let first = record.iss.plus(1 + adopted.acked_bytes);
+    let first = record.iss.plus(1).plus(adopted.acked_bytes);
     let start = usize::try_from(first.since(held.from)).ok()?;
     let len = usize::try_from(adopted.out_bytes.checked_sub(adopted.acked_bytes)?).ok()?;
     Some((id, held.bytes.get(start..start.checked_add(len)?)?, adopted.acked_bytes))

@@ -2,21 +2,24 @@
 //! log. The backup keeps what it has until the new image is whole, and no client lacks what it
 //! was sent before that was taken: only this host's kernel has that.
 
+use super::audit::unwritten;
 use super::lacking::Lacking;
 use super::sending::Sending;
 use super::{PrimaryHost, PrimaryMachine};
 use crate::nanos;
 use crate::timing::primary::TICK;
 use holdfast_cluster::Nanos;
-use holdfast_wire::message::{Message, clip};
+use holdfast_wire::message::{ConnId, Message, clip};
+use holdfast_wire::seq::SeqNo;
+use std::collections::BTreeMap;
 
 const UNTAKEN: &str = "clients have not taken what they were sent before the new image";
 
 /// How far it has come; see the module.
 #[derive(Debug)]
 pub(super) enum Renewal {
-    /// The image is being taken.
-    Taking,
+    /// The image is being taken; what each client had acknowledged before.
+    Taking(BTreeMap<ConnId, SeqNo>),
     Sending {
         sending: Sending,
         lacking: Lacking,
@@ -51,14 +54,14 @@ impl PrimaryMachine {
         }
         if is_wanted {
             self.drop_renewal(host);
-            self.renewal = Some(Renewal::Taking);
+            self.renewal = Some(Renewal::Taking(self.acked(host)));
             if let Err(reason) = host.take_image(&[], false) {
                 return self.refuse_renewal(&reason, host);
             }
         }
         let done = match self.renewal.take() {
             None => return,
-            Some(Renewal::Taking) => self.begin_renewal(host),
+            Some(Renewal::Taking(acked)) => self.begin_renewal(acked, host),
             Some(Renewal::Sending { mut sending, lacking }) => {
                 sending.note(arrived);
                 self.send_renewal(sending, lacking, host)
@@ -71,11 +74,18 @@ impl PrimaryMachine {
     }
 
     /// The image is sent as soon as it is taken, and the log knows where.
-    fn begin_renewal(&mut self, host: &mut impl PrimaryHost) -> Result<Option<Renewal>, String> {
-        let Some(taken) = host.image_taken() else { return Ok(Some(Renewal::Taking)) };
+    fn begin_renewal(
+        &mut self,
+        acked: BTreeMap<ConnId, SeqNo>,
+        host: &mut impl PrimaryHost,
+    ) -> Result<Option<Renewal>, String> {
+        let Some(taken) = host.image_taken() else { return Ok(Some(Renewal::Taking(acked))) };
         let image = taken?;
         let now = host.now();
-        let (_, adopted, ended) = self.adopted(host);
+        let (_, adopted, ended) = self.adopted(host)?;
+        if let Some(reason) = unwritten(&adopted, &acked) {
+            return Err(reason);
+        }
         let lacking = Lacking::of(&adopted, &ended, now, host);
         let renewed = Message::Renewed { log_from: image.log_from, image_bytes: image.bytes };
         self.tables.say(&renewed, host);
@@ -119,7 +129,7 @@ impl PrimaryMachine {
     /// When it wants the next turn.
     pub(super) fn renewal_due(&self, now: Nanos) -> Option<Nanos> {
         match self.renewal.as_ref()? {
-            Renewal::Taking => Some(now.plus(nanos(TICK))),
+            Renewal::Taking(_) => Some(now.plus(nanos(TICK))),
             Renewal::Sending { sending, .. } => Some(sending.due(now)),
         }
     }

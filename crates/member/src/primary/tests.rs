@@ -91,6 +91,14 @@ fn log_record() -> Vec<u8> {
     bytes
 }
 
+/// A record that says how much the server has written to a connection.
+fn written_record(accept: u32, bytes: i64) -> Vec<u8> {
+    let header = Header { op: Op::Written as u8, conn: accept, ret: bytes, ..Header::default() };
+    let mut record = header.as_bytes().to_vec();
+    record.resize(record_len(0), 0);
+    record
+}
+
 /// A record that says that the server has accepted the connection.
 fn accept_record(id: u64) -> Vec<u8> {
     let ConnKey { server, client, server_port, client_port } = key(id as u16);

@@ -180,6 +180,10 @@ impl Backup {
     ) -> Result<(), Broken> {
         let Adopted { conn, accept, in_bytes, out_bytes, acked_bytes, closed, .. } = *adopted;
         let id = conn.map(|(id, _)| id);
+        if !adopted.is_possible() {
+            let (read, written, acked) = (in_bytes, out_bytes, acked_bytes);
+            return Err(Broken::AdoptedWrong { conn: id, read, written, acked });
+        }
         if let Some(accept) = accept {
             self.check_number(accept)?;
             self.accepts.insert(accept, Accepted { conn: id, in_bytes, out_bytes, closed });

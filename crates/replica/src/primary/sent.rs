@@ -46,9 +46,14 @@ impl Sent {
     /// If bytes, or an end, have left before `snd_nxt` that no record tells of: how many in
     /// all, and how many are known at most.
     pub fn lacks(&self, snd_nxt: SeqNo) -> Option<(u64, u64)> {
+        self.is_exceeded_by(snd_nxt).filter(|_| !self.is_vague)
+    }
+
+    /// The same where no call from before the log can be under way any more.
+    pub fn is_exceeded_by(&self, end: SeqNo) -> Option<(u64, u64)> {
         let most = self.written.saturating_add(self.intended);
-        let sent = snd_nxt.offset_near(self.origin, most);
-        (!self.is_vague && sent > most.saturating_add(1)).then_some((sent, most))
+        let sent = end.offset_near(self.origin, most);
+        (sent > most.saturating_add(1)).then_some((sent, most))
     }
 }
 

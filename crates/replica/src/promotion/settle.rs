@@ -208,7 +208,8 @@ impl Conn {
                 read: replica.in_bytes,
             });
         }
-        let written = replica.out_bytes + u64::from(replica.has_ended());
+        // The replica's word, as everything in its memory.
+        let written = replica.out_bytes.saturating_add(u64::from(replica.has_ended()));
         let near = planned.snd_una;
         let offset = |seq: SeqNo| seq.offset_near(tap.snd_origin, near);
         let passed = |bounds: &FlowBounds| offset(bounds.seq_end).max(planned.snd_una);

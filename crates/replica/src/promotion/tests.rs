@@ -257,6 +257,16 @@ fn a_client_that_acknowledges_what_was_never_sent_harms_only_itself() {
     );
 }
 
+/// The replica may have written over its own books.
+#[test]
+fn a_replica_that_says_what_cannot_be_ends_no_daemon() {
+    let ended = ManifestConn { out_bytes: u64::MAX, shut: 1, ..replica() };
+    for bounds in [None, Some(bounds(80, 10))] {
+        let note = verdict(planned(Some(1)), bounds, Some(10), ended);
+        assert!(matches!(note, Note::Restore { acked: 10, .. }), "{note:?}");
+    }
+}
+
 #[test]
 fn a_client_that_holds_more_than_the_replica_wrote_shows_divergence() {
     let diverged = |held| Note::Diverged(Diverged::Output { conn: ID, held, written: 100 });

@@ -149,3 +149,24 @@ fn an_image_that_is_taken_is_looked_for() {
     let Turn::Until(at) = bed.turn() else { panic!("it waits") };
     assert!(at <= bed.book.now.plus(nanos(TICK)), "{at:?}");
 }
+
+#[test]
+fn numbers_that_cannot_be_end_the_renewal_and_not_the_pair() {
+    let mut bed = Bed::renewing(u64::MAX);
+    assert!(bed.book.has("send ImageOff"), "{:?}", bed.book.lines);
+    bed.pass(30);
+    assert!(bed.pieces() == 0 && bed.book.watches, "{:?}", bed.book.lines);
+    for (has, is_too_much) in [(6, false), (7, true), (300_012, true)] {
+        let mut bed = Bed::new();
+        let conn = bed.connect(5);
+        bed.slot(conn).snd_una = SeqNo(101).plus(has);
+        bed.slot(conn).snd_nxt = SeqNo(101).plus(has);
+        bed.book.log = [accept_record(5), written_record(1, has as i64)].concat();
+        bed.pass(5);
+        (bed.book.image, bed.book.books) = (Some(IMAGE), vec![book(5, 5)]);
+        bed.book.peer.push(Message::Renew);
+        bed.turn();
+        assert_eq!(bed.book.has("send ImageOff"), is_too_much, "{has}: {:?}", bed.book.lines);
+        assert_eq!(bed.book.refused.contains("5 bytes written"), is_too_much);
+    }
+}

@@ -1,7 +1,7 @@
 //! Tests of joining a server that already runs and has connections.
 
 use super::*;
-use holdfast_wire::message::Adopted;
+use holdfast_wire::message::{Adopted, STREAM_BYTES_MAX};
 
 /// A connection with accept number 1, of which the server had read `in_bytes`.
 pub(super) fn adopted(in_bytes: u64) -> Adopted {
@@ -244,4 +244,39 @@ fn output_from_before_is_kept_until_the_client_has_it_and_never_beyond_the_limit
     let message = Message::Earlier { conn: ID, offset: 30, bytes: b"x" };
     case.backup.handle_message(Nanos(0), &message, &mut case.notes);
     assert_eq!(case.backup.earlier_bytes, 0);
+}
+
+/// They are the word of the primary's server, which may write nonsense.
+#[test]
+fn a_connection_that_cannot_be_ends_the_join_and_nothing_else() {
+    let wrong = [
+        Adopted { in_bytes: u64::MAX, ..adopted(0) },
+        Adopted { in_bytes: u64::MAX - 15, eof: true, ..adopted(0) },
+        Adopted { in_bytes: 1 << 63, conn: None, ..adopted(0) },
+        Adopted { out_bytes: u64::MAX, ..adopted(0) },
+        Adopted { out_bytes: 5, acked_bytes: 7, ..adopted(0) },
+    ];
+    for adopted in wrong {
+        let mut case = Case::joins();
+        case.adopt(&adopted);
+        case.tap(0, b"hello");
+        case.flush();
+        let effects = case.take();
+        let is_named = matches!(effects[..], [Effect::Broken(Broken::AdoptedWrong { .. })]);
+        assert!(is_named, "{adopted:?}: {effects:?}");
+    }
+}
+
+#[test]
+fn the_longest_stream_that_may_be_goes_on() {
+    let most = STREAM_BYTES_MAX;
+    let mut case = Case::joins();
+    case.adopt(&Adopted { out_bytes: most, acked_bytes: most + 1, ..adopted(most) });
+    case.flush();
+    case.take();
+    // Sequence numbers begin anew every 4 GiB.
+    case.tap(most as u32, b"hello");
+    case.frame(&read(0, b"hello"));
+    case.flush();
+    assert!(case.take().contains(&replayed(b"hello")));
 }

@@ -219,3 +219,77 @@ fn a_joined_backup_that_somebody_has_stopped_may_come_back_at_once() {
         assert!(bed.may_join_after(pause_ms), "{reason}");
     }
 }
+
+/// The server can write over its books, and a takeover would go by them.
+#[test]
+fn nobody_joins_on_numbers_that_cannot_be() {
+    let wrong = [
+        (u64::MAX, 0, "bytes read"),
+        (u64::MAX - 15, 0, "bytes read"),
+        (0, u64::MAX, "written"),
+        (80_000 + (1 << 20), 0, "may not have sent so much"),
+        (0, (1 << 30) + 1, "no kernel keeps so much"),
+    ];
+    for (in_bytes, out_bytes, what) in wrong {
+        let mut bed = Bed::alone();
+        bed.book.books = vec![join::Book { in_bytes, ..book(5, out_bytes) }];
+        bed.book.knocks = true;
+        bed.turn();
+        let refused = bed.book.refused.clone();
+        assert!(refused.contains(&key(5).to_string()) && refused.contains(what), "{refused}");
+        assert!(bed.book.has("shows JoinFailed") && !bed.book.has("send Join"));
+        bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
+    }
+    // The gate does not know this one, and it has no name.
+    let mut bed = Bed::alone();
+    bed.book.books = vec![book(5, 0), book(8, u64::MAX)];
+    bed.book.knocks = true;
+    bed.turn();
+    assert!(bed.book.refused.contains("connection number 8"), "{}", bed.book.refused);
+}
+
+#[test]
+fn what_a_kernel_holds_is_no_contradiction() {
+    for (in_bytes, out_bytes) in [(70_000, 0), (0, 1 << 30), ((1 << 32) + 20, 1 << 32)] {
+        let mut bed = Bed::alone();
+        bed.book.books = vec![join::Book { in_bytes, ..book(5, out_bytes) }];
+        bed.book.knocks = true;
+        bed.turn();
+        assert!(bed.book.has("send Adopt"), "{in_bytes}, {out_bytes}: {}", bed.book.refused);
+    }
+}
+
+/// A replica that has written less than its client holds would not be promoted, and all
+/// connections would be lost.
+#[test]
+fn who_has_less_than_a_client_acknowledges_is_not_in_step() {
+    for (has, out_bytes) in [(300_012, 0), (300_012, 1 << 40), (300_012, u64::MAX >> 2), (7, 5)] {
+        let mut bed = Bed::alone();
+        bed.slot(ConnId(5)).snd_una = SeqNo(101).plus(has);
+        bed.slot(ConnId(5)).snd_nxt = SeqNo(101).plus(has);
+        bed.book.books = vec![book(5, out_bytes)];
+        bed.book.knocks = true;
+        bed.turn();
+        assert!(bed.book.has("shows Joins"), "a write may have been under way: {has}");
+        bed.book.take();
+        bed.book.peer.push(Message::CaughtUp);
+        bed.turn();
+        let refused = &bed.book.refused;
+        assert!(refused.contains(&key(5).to_string()), "{refused}");
+        assert!(refused.contains("its client has acknowledged"), "{refused}");
+        assert!(!bed.book.has("clamp"), "{:?}", bed.book.lines);
+        bed.has_failed(true, REJOIN_PAUSE.as_millis() as u64);
+    }
+}
+
+/// The server was writing when its image was taken, and the log tells what came of it.
+#[test]
+fn what_was_written_since_the_image_is_known() {
+    let mut bed = Bed::joining();
+    bed.book.log = written_record(5, 40);
+    // The client has the server's end, too.
+    bed.slot(ConnId(5)).snd_una = SeqNo(101 + 41);
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(bed.book.has("send Closing"), "{} {:?}", bed.book.refused, bed.book.lines);
+}
