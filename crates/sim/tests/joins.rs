@@ -196,6 +196,24 @@ fn failed_attempts_are_made_again() {
     assert!(joins >= SEEDS / 2, "{joins} of {SEEDS}");
 }
 
+/// A server that writes over its books is not joined on what cannot be, and serves on. That
+/// nothing was written to a client may be true again once the connection is over.
+#[test]
+fn who_says_what_cannot_be_is_not_joined() {
+    for (said, may_be) in [(0, true), (1 << 40, true), (u64::MAX, false)] {
+        let (mut images, mut joins) = (0, 0);
+        for seed in 0..SEEDS {
+            let mut plan = calm(seed, 3000);
+            plan.joins.out_bytes_said = Some(said);
+            plan.faults = comes_back();
+            let outcome = run(&plan);
+            assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{said}\n{plan}");
+            (images, joins) = (images + outcome.reached.images, joins + outcome.reached.joins);
+        }
+        assert!(images > joins && (may_be || joins == 0), "{said}: {images} images, {joins} joins");
+    }
+}
+
 #[test]
 fn no_drawn_join_breaks_a_law() {
     let (mut runs, mut joins, mut takeovers) = (0, 0, 0);

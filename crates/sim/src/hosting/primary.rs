@@ -72,7 +72,9 @@ impl AtHost<'_> {
         });
         self.d.let_go = let_go.into_iter().map(|(key, _)| key).collect();
         let (log_from, copy) = (server.tail(), server.copied(&books));
-        self.d.books = books.into_iter().map(|(_, book)| book).collect();
+        let said =
+            |book: Book| Book { out_bytes: plan.out_bytes_said.unwrap_or(book.out_bytes), ..book };
+        self.d.books = books.into_iter().map(|(_, book)| said(book)).collect();
         self.world.reached.images += 1;
         let image = Bytes { id: self.world.reached.images, bytes: plan.image_bytes };
         (self.d.image, self.d.image_at) = (Some(image), 0);

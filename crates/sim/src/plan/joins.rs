@@ -64,16 +64,25 @@ pub struct JoinPlan {
     pub untaken_permille: u64,
     /// Permille of images of which no copy can be made.
     pub unmade_permille: u64,
+    /// What the server has written over its books: so many bytes would have been written to each
+    /// client.
+    pub out_bytes_said: Option<u64>,
 }
 
 impl JoinPlan {
-    pub const SMOOTH: Self = Self { image_bytes: 100_000, untaken_permille: 0, unmade_permille: 0 };
+    pub const SMOOTH: Self = Self {
+        image_bytes: 100_000,
+        untaken_permille: 0,
+        unmade_permille: 0,
+        out_bytes_said: None,
+    };
 
     pub(super) fn draw(rng: &mut Rng) -> Self {
         Self {
             image_bytes: rng.spread(8, 3_000_000),
             untaken_permille: rng.pick(&[0, 0, 0, 300]),
             unmade_permille: rng.pick(&[0, 0, 0, 300]),
+            out_bytes_said: None,
         }
     }
 }
