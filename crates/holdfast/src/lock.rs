@@ -13,8 +13,9 @@ use std::path::Path;
 pub fn exclusive(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    // A pipe that somebody has put there waits for no reader: it is refused.
-    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    // A pipe that somebody has put there waits for no reader: it is refused. So is a link, since
+    // the folder may be one in which others make files (`/tmp`).
+    let file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -50,5 +51,15 @@ mod tests {
         assert!(refused.is_err());
         let _ = exclusive(&path).expect("a file").expect("nobody else's");
         std::fs::remove_file(&path).expect("it is there");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("hf-lock-link-{}", std::process::id()));
+        let target = path.with_extension("target");
+        std::os::unix::fs::symlink(&target, &path).expect("a link");
+        let refused = exclusive(&path);
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(refused.is_err() && !target.exists(), "{refused:?}");
     }
 }

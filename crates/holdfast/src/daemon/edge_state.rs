@@ -171,7 +171,9 @@ fn create(path: &Path, text: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let fresh = beside(path, ".new");
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    // What is there is an unfinished one, or a link or file that somebody else has put there.
+    let _absent = std::fs::remove_file(&fresh);
+    options.read(true).write(true).create_new(true).mode(0o600);
     let mut file = options.open(&fresh)?;
     for _ in 0..BLOCKS {
         let mut block = text.to_vec();
@@ -254,6 +256,19 @@ mod tests {
             assert_eq!(StateFile::open(path).unwrap().state().epoch, epoch);
             remove(path);
         }
+    }
+
+    #[test]
+    fn a_link_of_somebody_else_is_not_followed() {
+        let path = path("linked");
+        let target = beside(&path, ".target");
+        std::fs::write(&target, "theirs").unwrap();
+        std::os::unix::fs::symlink(&target, beside(&path, ".new")).unwrap();
+        drop(StateFile::open(&path).unwrap());
+        assert_eq!(std::fs::read(&target).unwrap(), b"theirs");
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+        std::fs::remove_file(&target).unwrap();
+        remove(&path);
     }
 
     /// `/dev/null` accepts every write and cannot be synced.
