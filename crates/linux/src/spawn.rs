@@ -82,6 +82,7 @@ pub struct Server {
     pidfd: OwnedFd,
     /// How it ended, once it has.
     ending: Option<Ending>,
+    is_reaped: bool,
     /// The daemon's end of the control socket; nobody has that of an earlier
     /// daemon.
     control: Option<OwnedFd>,
@@ -174,6 +175,7 @@ impl Server {
             process,
             pidfd,
             ending: None,
+            is_reaped: false,
             control: None,
             wake,
             started: Instant::now(),
@@ -301,12 +303,17 @@ impl Server {
         let mut is_gone = process::poll_in(self.pidfd(), KILLED_MAX_MS).unwrap_or(false);
         is_gone &= process::poll_in(self.child(), KILLED_MAX_MS).unwrap_or(false);
         let _ = self.has_ended();
-        // Without this the dead process stays in the list of processes until its daemon
-        // ends.
-        if let Ok(child) = self.child().try_clone_to_owned() {
+        self.reap();
+        is_gone
+    }
+
+    /// Without this the dead process stays in the list of processes until its daemon ends.
+    fn reap(&mut self) {
+        if !std::mem::replace(&mut self.is_reaped, true)
+            && let Ok(child) = self.child().try_clone_to_owned()
+        {
             process::reap_aside(child);
         }
-        is_gone
     }
 
     /// Call once the server speaks alone: asks its first thread not to die with
@@ -376,6 +383,15 @@ impl Server {
         match &self.process {
             Process::Child(_) | Process::Found(_) => self.pidfd.as_fd(),
             Process::Copy(copy) => copy.namespace(),
+        }
+    }
+}
+
+impl Drop for Server {
+    /// One that has ended by itself was not killed, and its daemon may live for long.
+    fn drop(&mut self) {
+        if self.has_ended() {
+            self.reap();
         }
     }
 }

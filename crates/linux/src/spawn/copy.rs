@@ -91,7 +91,10 @@ impl Making {
         let work = move || {
             let (maker, until_dropped) = channel();
             let server = priority::urgently(urgency, || Server::copy(image, &copying));
-            let server = server.map(|server| Server { _maker: Some(maker), ..server });
+            let server = server.map(|mut server| {
+                server._maker = Some(maker);
+                server
+            });
             if to.send(server).is_ok() {
                 // The copy is this thread's child: it would end with it.
                 let _dropped = until_dropped.recv();

@@ -55,6 +55,30 @@ fn a_log_that_is_made_meanwhile_stays() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn a_server_that_has_ended_by_itself_leaves_no_zombie() {
+    let settings = Settings {
+        ring_bytes: 1 << 20,
+        hash_key: [1; 8],
+        ports: vec![80],
+        options: 0,
+        mode: mode::RECORD,
+        name: "reaped".to_owned(),
+    };
+    let child = Command::new("true").spawn().unwrap();
+    let (pid, pidfd) = (child.id(), process::pidfd_open(child.id()).unwrap());
+    assert!(process::poll_in(pidfd.as_fd(), 10_000).unwrap());
+    let memory = SharedMemory::create(&settings).unwrap();
+    let wake = EventFd::new().unwrap();
+    drop(Server::new(memory, (Process::Child(pid), pidfd), wake, own_standard()));
+    let place = format!("/proc/{pid}");
+    let begun = Instant::now();
+    while Path::new(&place).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it is a zombie");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A mounted file system that goes, whatever becomes of the test.
 struct Mounted(std::path::PathBuf);
 

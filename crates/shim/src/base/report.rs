@@ -114,7 +114,8 @@ pub fn diverged_write(fd: i32, intent: &Header, len: usize) -> ! {
         decimal(len as i64, c),
         " bytes: ",
         if intent.ret == len as i64 {
-            "random bytes or addresses that differ: is address randomisation off on both members?"
+            "random bytes or addresses that differ (is address randomisation off on both members?), or \
+             memory that somebody has written over"
         } else if state::threaded() {
             "threads that race outside pthread locks, or files that differ"
         } else {
