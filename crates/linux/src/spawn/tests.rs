@@ -65,8 +65,8 @@ fn a_server_that_has_ended_by_itself_leaves_no_zombie() {
         mode: mode::RECORD,
         name: "reaped".to_owned(),
     };
-    let child = Command::new("true").spawn().unwrap();
-    let (pid, pidfd) = (child.id(), process::pidfd_open(child.id()).unwrap());
+    let pid = Command::new("true").spawn().map(|child| child.id()).unwrap();
+    let pidfd = process::pidfd_open(pid).unwrap();
     assert!(process::poll_in(pidfd.as_fd(), 10_000).unwrap());
     let memory = SharedMemory::create(&settings).unwrap();
     let wake = EventFd::new().unwrap();

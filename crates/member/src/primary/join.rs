@@ -40,6 +40,9 @@ fn strangers(host: &mut impl PrimaryHost) -> Option<String> {
     })
 }
 
+/// Connections for the log's machine and for the joiner, and those whose sending side has ended.
+type Conns = (Vec<Taken>, Vec<Adopted>, Vec<ConnId>);
+
 /// What the server's books say of a connection that it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Book {
@@ -276,10 +279,7 @@ impl PrimaryMachine {
     /// The connections that the server has, for the log's machine and for the joiner, and
     /// those whose sending side it has ended. An error names a connection of which the server's
     /// memory tells what cannot be.
-    pub(super) fn adopted(
-        &self,
-        host: &mut impl PrimaryHost,
-    ) -> Result<(Vec<Taken>, Vec<Adopted>, Vec<ConnId>), String> {
+    pub(super) fn adopted(&self, host: &mut impl PrimaryHost) -> Result<Conns, String> {
         let now = host.now();
         let mut books: BTreeMap<u64, Book> =
             host.books().into_iter().map(|book| (book.socket, book)).collect();
