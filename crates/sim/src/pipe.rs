@@ -204,8 +204,11 @@ impl World {
     fn arrives(&mut self, id: PipeId, dir: usize, number: u64, item: Item) {
         let [sender, receiver] = [dir, 1 - dir].map(|end| self.pipes[id].ends[end]);
         let lost = self.now > self.hosts[sender.host].heard_until;
-        if lost || !self.hosts[receiver.host].alive {
+        if lost {
             return;
+        }
+        if !self.hosts[receiver.host].alive {
+            return self.repeats_later(id, dir, number, item);
         }
         if !self.pipes[id].open[1 - dir] {
             let delay = self.link_delay();
@@ -253,9 +256,25 @@ impl World {
                         self.close_pipe(id, end);
                     } else {
                         self.pipes[id].open[end] = false;
+                        self.pipes[id].flows[end].stalled.clear();
                     }
                 }
             }
+        }
+    }
+
+    /// Nobody has acknowledged this item, for the other end's host is down: TCP repeats it until it
+    /// gives up. A host that is back by then does not know the connection, and says so.
+    fn repeats_later(&mut self, id: PipeId, dir: usize, number: u64, item: Item) {
+        let flow = &mut self.pipes[id].flows[dir];
+        let given_up = |(_, since): &(u64, Ns)| self.now >= since + USER_TIMEOUT;
+        if flow.unacked.front().is_none_or(given_up) {
+            return;
+        }
+        flow.stalled.push_back((number, item));
+        if flow.stalled.len() == 1 {
+            let delay = self.rng.below(REPEAT_MAX);
+            self.schedule(delay, Event::Pipe(PipeEvent::Repeats { pipe: id, dir }));
         }
     }
 
