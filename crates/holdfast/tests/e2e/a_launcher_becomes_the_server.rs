@@ -44,8 +44,8 @@ fn a_script_may_start_the_server() {
 /// its listener, and does nothing.
 const BECOMES_SLEEP: &str = r"
 import os, socket, sys
-s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(('0.0.0.0', int(sys.argv[1]))); s.listen(16); s.set_inheritable(True)
+s = socket.socket(socket.AF_INET6); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('::', int(sys.argv[1]))); s.listen(16); s.set_inheritable(True)
 s.accept()[0].recv(1)
 os.execv('/bin/sleep', ['sleep', '1000'])
 ";
