@@ -121,15 +121,20 @@ fn a_member_that_does_not_fit_is_named_once_and_while_it_is_there() {
     assert!(!says(&group, "cannot join"));
 }
 
+fn down(group: &mut Group<'_>, role: Role) {
+    group.stop_daemon(role, Signal::TERM).expect("it ends");
+    let done = group.verb(role, &["down"]).expect("a verb");
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+}
+
 /// Docs/STATUS.md, "A member that never comes back".
 #[test]
 fn a_member_that_never_comes_back_is_given_up_by_hand() {
     let _limit = world::limit(Duration::from_secs(90));
     with_one(Role::Backup, |testbed, group| {
         serves_alone(group, Role::Backup, Duration::from_secs(30));
-        for role in [Role::Backup, Role::Edge] {
-            group.stop_daemon(role, Signal::TERM).expect("it ends");
-        }
+        group.stop_daemon(Role::Backup, Signal::TERM).expect("it ends");
+        down(group, Role::Edge);
         for role in [Role::Edge, Role::Primary] {
             group.start_daemon(role).expect("a daemon");
         }
@@ -139,9 +144,7 @@ fn a_member_that_never_comes_back_is_given_up_by_hand() {
         };
         world::wait_until("the way out", || remedy(group).contains("never comes back"));
         for role in [Role::Primary, Role::Edge] {
-            group.stop_daemon(role, Signal::TERM).expect("it ends");
-            let done = group.verb(role, &["down"]).expect("a verb");
-            assert_eq!(done.status.code(), Some(0), "{done:?}");
+            down(group, role);
         }
         let state = testbed.disk(Role::Edge).join("edge.state");
         std::fs::remove_file(state).expect("the edge's memory");

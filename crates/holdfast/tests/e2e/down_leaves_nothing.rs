@@ -234,7 +234,7 @@ fn after_daemons_have_started_with_changed_files() {
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             group.start_daemon(role).expect("a daemon");
         }
-        world::wait_until("the address to go", || moved(testbed.host(Role::Primary)));
+        world::wait_for_group(group, "the address to go", || moved(testbed.host(Role::Primary)));
     });
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let mut group = SpreadGroup::start(&testbed, &HOSTS[..2], &SpreadOptions::default())
