@@ -223,9 +223,8 @@ fn has(entry: &[u8], address: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netns::testing::{inside, run};
     use holdfast_wire::packet::mapped;
-    use std::path::Path;
-    use std::process::Command;
 
     #[test]
     fn only_this_hosts_addresses_are_local() {
@@ -235,38 +234,25 @@ mod tests {
         assert!(!is_local("192.0.2.7") && !is_local("2001:db8::7"));
     }
 
-    fn ip(words: &str) {
-        let done = Command::new("ip").args(words.split(' ')).status();
-        assert!(done.is_ok_and(|done| done.success()), "ip {words}: it needs root");
-    }
-
     #[test]
     fn an_address_whose_routes_are_elsewhere_is_local_too() {
-        let name = format!("hfa{}", std::process::id());
-        ip(&format!("netns add {name}"));
-        let result = std::thread::scope(|scope| {
-            let test = scope.spawn(|| {
-                crate::netns::enter(&Path::new("/run/netns").join(&name)).unwrap();
-                ip("link set lo up");
-                let of = |text: &str| mapped(text.parse().unwrap());
-                let mut socket = AddressSocket::open().unwrap();
-                for (family, own, other) in
-                    [("-4", "192.0.2.7", "192.0.2.8"), ("-6", "2001:db8::7", "2001:db8::8")]
-                {
-                    ip(&format!("{family} address add {own} dev lo"));
-                    socket.wait_local(&of(own)).unwrap();
-                    // As for an interface in a VRF: no rule leads to the table of its routes. With
-                    // no rule of one's own IPv6 would look there all the same.
-                    ip(&format!("{family} rule add pref 1 to {own} lookup 77"));
-                    ip(&format!("{family} rule del pref 0"));
-                    assert!(!socket.is_routed_here(&of(own)).unwrap());
-                    assert!(socket.is_local(&of(own)).unwrap(), "{own}");
-                    assert!(!socket.is_local(&of(other)).unwrap(), "{other}");
-                }
-            });
-            test.join()
+        inside("hfa", || {
+            run("ip", "link set lo up");
+            let of = |text: &str| mapped(text.parse().unwrap());
+            let mut socket = AddressSocket::open().unwrap();
+            for (family, own, other) in
+                [("-4", "192.0.2.7", "192.0.2.8"), ("-6", "2001:db8::7", "2001:db8::8")]
+            {
+                run("ip", &format!("{family} address add {own} dev lo"));
+                socket.wait_local(&of(own)).unwrap();
+                // As for an interface in a VRF: no rule leads to the table of its routes. With
+                // no rule of one's own IPv6 would look there all the same.
+                run("ip", &format!("{family} rule add pref 1 to {own} lookup 77"));
+                run("ip", &format!("{family} rule del pref 0"));
+                assert!(!socket.is_routed_here(&of(own)).unwrap());
+                assert!(socket.is_local(&of(own)).unwrap(), "{own}");
+                assert!(!socket.is_local(&of(other)).unwrap(), "{other}");
+            }
         });
-        ip(&format!("netns del {name}"));
-        assert!(result.is_ok(), "see above");
     }
 }

@@ -49,43 +49,29 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-    use std::process::Command;
-
-    fn run(program: &str, words: &str) {
-        let done = Command::new(program).args(words.split(' ')).status();
-        assert!(done.is_ok_and(|done| done.success()), "{program} {words}: it needs root");
-    }
+    use crate::netns::testing::{inside, run};
 
     #[test]
     fn what_others_change_is_noticed_and_nothing_else() {
-        let name = format!("hfc{}", std::process::id());
-        run("ip", &format!("netns add {name}"));
-        let result = std::thread::scope(|scope| {
-            let test = scope.spawn(|| {
-                crate::netns::enter(&Path::new("/run/netns").join(&name)).unwrap();
-                let mut changes = Changes::open().unwrap();
-                assert!(changes.take() && !changes.take());
-                for (program, words) in [
-                    ("ip", "link set lo up"),
-                    ("ip", "address add 10.1.1.1/32 dev lo"),
-                    ("ip", "address add fd01::1/128 dev lo"),
-                    ("tc", "qdisc add dev lo clsact"),
-                    ("tc", "qdisc del dev lo clsact"),
-                    ("ip", "address del 10.1.1.1/32 dev lo"),
-                ] {
-                    run(program, words);
-                    assert!(changes.take(), "{words}");
-                    // An IPv6 address that comes with it is reported a moment
-                    // later.
-                    std::thread::sleep(std::time::Duration::from_millis(50));
-                    let _later = changes.take();
-                    assert!(!changes.take(), "{words}");
-                }
-            });
-            test.join()
+        inside("hfc", || {
+            let mut changes = Changes::open().unwrap();
+            assert!(changes.take() && !changes.take());
+            for (program, words) in [
+                ("ip", "link set lo up"),
+                ("ip", "address add 10.1.1.1/32 dev lo"),
+                ("ip", "address add fd01::1/128 dev lo"),
+                ("tc", "qdisc add dev lo clsact"),
+                ("tc", "qdisc del dev lo clsact"),
+                ("ip", "address del 10.1.1.1/32 dev lo"),
+            ] {
+                run(program, words);
+                assert!(changes.take(), "{words}");
+                // An IPv6 address that comes with it is reported a moment
+                // later.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let _later = changes.take();
+                assert!(!changes.take(), "{words}");
+            }
         });
-        run("ip", &format!("netns del {name}"));
-        assert!(result.is_ok(), "see above");
     }
 }

@@ -28,3 +28,32 @@ pub fn enter(path: &Path) -> Result<(), NetnsError> {
     checked(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(failed)?;
     Ok(())
 }
+
+/// For tests that need a network namespace of their own, and root.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::enter;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Runs `program` with these words, and panics if it fails.
+    pub(crate) fn run(program: &str, words: &str) {
+        let done = Command::new(program).args(words.split(' ')).status();
+        assert!(done.is_ok_and(|done| done.success()), "{program} {words}: it needs root");
+    }
+
+    /// Runs a test in a new namespace, whose `name` nobody else uses.
+    pub(crate) fn inside(name: &str, test: impl FnOnce() + Send) {
+        let name = format!("{name}{}", std::process::id());
+        run("ip", &format!("netns add {name}"));
+        let result = std::thread::scope(|scope| {
+            let test = scope.spawn(|| {
+                enter(&Path::new("/run/netns").join(&name)).unwrap();
+                test();
+            });
+            test.join()
+        });
+        run("ip", &format!("netns del {name}"));
+        assert!(result.is_ok(), "see above");
+    }
+}

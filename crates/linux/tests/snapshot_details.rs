@@ -6,7 +6,7 @@ mod snapshot_world;
 use holdfast_linux::priority;
 use holdfast_linux::snapshot::Preparation;
 use holdfast_linux::snapshot::quiet::Bare;
-use holdfast_linux::snapshot::restore::{Loading, restore};
+use holdfast_linux::snapshot::restore::{Loading, Restored, restore};
 use holdfast_wire::snapshot::{Holds, Limits, Reader, Writer};
 use snapshot_world::{Elsewhere, KEY, Server, ask, beside, image, options, revive, wait_for};
 use std::path::PathBuf;
@@ -51,6 +51,17 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
+/// A server of [`SETTINGS`], a copy of it, and a copy of that.
+fn with_copies(command: &str) -> (Server, Restored, Restored) {
+    let server = Server::start(command, "/dev/null");
+    wait_for("its listener", || server.listens(7321));
+    // The kernel tells of sockets in its own network namespace only.
+    let of = |pid| beside(pid, || image(pid));
+    let restored = revive(&of(server.pid())).unwrap();
+    let second = revive(&of(restored.pid())).unwrap();
+    (server, restored, second)
+}
+
 /// Addresses are not random here: what is mapped from the image on lies at the same ones. That
 /// holds for a copy of a copy, and with a stack that may be larger than a loader's.
 #[test]
@@ -59,12 +70,7 @@ fn settings_go_over_and_new_memory_lies_where_it_would() {
     let script = folder.join("settings.py");
     std::fs::write(&script, SETTINGS).unwrap();
     let python = format!("setarch -R /usr/bin/python3 {}", script.display());
-    let server = Server::start(&format!("prlimit --stack=1073741824 {python}"), "/dev/null");
-    wait_for("its listener", || server.listens(7321));
-    // The kernel tells of sockets in its own network namespace only.
-    let of = |pid| beside(pid, || image(pid));
-    let restored = revive(&of(server.pid())).unwrap();
-    let second = revive(&of(restored.pid())).unwrap();
+    let (server, restored, second) = with_copies(&format!("prlimit --stack=1073741824 {python}"));
     let said = |pid| ask(pid, 7321, "", "\n");
     let expected = said(server.pid());
     assert!(expected.starts_with("[1, 1, 4, 1] 2 "), "{expected}");
@@ -81,11 +87,8 @@ fn new_memory_lies_where_it_would_whatever_limit_the_server_has_set_itself() {
     std::fs::write(&script, SETTINGS).unwrap();
     let lies_where_it_would = |before: i64, own: i64| {
         let python = format!("setarch -R /usr/bin/python3 {} {own}", script.display());
-        let server = Server::start(&format!("prlimit --stack={before}: {python}"), "/dev/null");
-        wait_for("its listener", || server.listens(7321));
-        let of = |pid| beside(pid, || image(pid));
-        let restored = revive(&of(server.pid())).unwrap();
-        let second = revive(&of(restored.pid())).unwrap();
+        let (server, restored, second) =
+            with_copies(&format!("prlimit --stack={before}: {python}"));
         let said = |pid| ask(pid, 7321, "", "\n");
         let expected = said(server.pid());
         assert_eq!(said(restored.pid()), expected, "{before} {own}");

@@ -304,14 +304,12 @@ impl Gate {
         id
     }
 
-    /// `gate_ingress`: remembers a client's SYN, for its options, and aims a RST at what the
-    /// kernel has acknowledged, if the client was shown less.
-    pub fn ingress(&mut self, p: &mut Packet) {
+    /// `gate_ingress`: remembers a client's SYN, for its options. A RST at what the client was shown
+    /// is aimed at what the kernel has acknowledged: the number that it gets.
+    pub fn ingress(&mut self, p: &Packet) -> Option<SeqNo> {
         if p.is(Flags::RST) && !p.is(Flags::SYN) {
-            let slot = self.conns.get(&p.key).and_then(|id| self.slots.get(id));
-            if let Some(slot) = slot.filter(|slot| slot.last_ack == p.seq) {
-                p.seq = slot.rcv_nxt;
-            }
+            let slot = self.slots.get(self.conns.get(&p.key)?)?;
+            return (slot.last_ack == p.seq).then_some(slot.rcv_nxt);
         }
         if p.is(Flags::SYN) && !p.is(ACK) && !p.is(Flags::RST) {
             self.syns.retain(|syn| syn.key != p.key);
@@ -320,6 +318,7 @@ impl Gate {
                 self.syns.pop_front();
             }
         }
+        None
     }
 
     /// `gate_egress`: the packet that leaves, if one does; `snd_una` is what the

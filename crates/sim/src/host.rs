@@ -44,11 +44,9 @@ impl World {
     pub fn kernel_receives(&mut self, member: usize, packet: &Packet) {
         let now = self.time_at(member);
         let host = &mut self.hosts[member];
-        let mut packet = packet.clone();
-        if let Some(gate) = &mut host.gate {
-            gate.ingress(&mut packet);
-        }
-        let packet = &packet;
+        let aimed = host.gate.as_mut().and_then(|gate| gate.ingress(packet));
+        let aimed = aimed.map(|seq| Packet { seq, ..packet.clone() });
+        let packet = aimed.as_ref().unwrap_or(packet);
         if packet.is(Flags::SYN) && !packet.is(ACK) {
             return self.kernel_takes_syn(member, packet);
         }

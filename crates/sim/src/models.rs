@@ -49,8 +49,8 @@ impl GateModel {
 
     /// Handles a packet from a client.
     pub fn ingress(&mut self, bytes: &[u8]) {
-        if let Some(mut packet) = packet(bytes, false, |_| None) {
-            self.0.ingress(&mut packet);
+        if let Some(packet) = packet(bytes, false, |_| None) {
+            self.0.ingress(&packet);
         }
     }
 

@@ -64,9 +64,6 @@ struct Wait {
     until: Instant,
     /// Since when the daemon has shown it.
     reached: Option<Instant>,
-    /// Whether something else was shown before: the state is news then, and not what a daemon
-    /// still says that has not noticed a fault.
-    has_changed: bool,
     /// Since when it can never be reached.
     lost: Option<Instant>,
 }
@@ -75,7 +72,7 @@ impl Wait {
     fn new(wanted: State, proven_within: Duration, until: Instant) -> Self {
         // Any other state is a report of what was found: there is nothing to be proved.
         let lasts = if wanted == State::Protected { proven_within } else { Duration::ZERO };
-        Self { wanted, lasts, until, reached: None, has_changed: false, lost: None }
+        Self { wanted, lasts, until, reached: None, lost: None }
     }
 
     /// Takes the next answer (`None`: nobody answers); whether to wait no longer. A state that is
@@ -83,14 +80,17 @@ impl Wait {
     fn is_over(&mut self, answer: Option<&Status>, now: Instant) -> bool {
         let since = |holds: bool, before: Option<Instant>| holds.then(|| before.unwrap_or(now));
         self.reached = since(answer.is_some_and(|it| it.state == self.wanted), self.reached);
-        self.has_changed |= self.reached.is_none();
-        let lasts = if self.has_changed { Duration::ZERO } else { self.lasts };
+        if self.reached.is_none() {
+            // What is shown after something else is news, and not what a daemon still says that has
+            // not noticed a fault.
+            self.lasts = Duration::ZERO;
+        }
         let is_lost =
             self.wanted == State::Protected && answer.is_some_and(Status::is_lost_for_good);
         // A daemon that is just being restarted is not the one that is waited for.
         self.lost = since(is_lost, self.lost);
         let lasted = |since: Option<Instant>, long| since.is_some_and(|since| now - since >= long);
-        lasted(self.reached, lasts)
+        lasted(self.reached, self.lasts)
             || lasted(self.lost, LOST_LASTS)
             || self.reached.is_none() && now >= self.until
     }

@@ -26,6 +26,7 @@ use crate::check::why_taken;
 use crate::config::{Config, Role};
 use crate::daemon::clock::Clock;
 use crate::daemon::distrust::Distrust;
+use crate::daemon::intact::note_removed;
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::Takeover;
@@ -152,9 +153,7 @@ impl<'a> EdgeDaemon<'a> {
         let left = leavings::earlier(&["edge"], &config.pin_dir(Role::Edge));
         let mut bpf = Edge::attach(&edge_config(config))?;
         let mut events = Events::default();
-        for one in leavings::remove_earlier_edge(&left)? {
-            events.add("removed", one.to_string());
-        }
+        note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
         let started = Instant::now();
         let disk = Disk::start(file, config.group.realtime.then_some(PRIORITY), started)?;
         let hops = (0..config.members.len()).map(|index| bpf.hop(index));

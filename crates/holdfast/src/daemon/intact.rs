@@ -4,6 +4,7 @@
 //! edges of pairs look for themselves, and note here what they have put back.
 
 use crate::admin::Events;
+use crate::leavings::Removed;
 use crate::status::{State, Status};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Detached, Mended};
@@ -115,6 +116,13 @@ impl Names {
             }
         }
         found
+    }
+}
+
+/// Notes what an earlier life had left, and is gone.
+pub fn note_removed(removed: &[Removed], events: &mut Events) {
+    for one in removed {
+        events.add("removed", one.to_string());
     }
 }
 

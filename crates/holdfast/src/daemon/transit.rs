@@ -12,7 +12,7 @@ mod report;
 mod wire;
 
 use super::clock::Clock;
-use super::intact::Intact;
+use super::intact::{Intact, note_removed};
 use super::kept::Kept;
 use super::looker::Looker;
 use super::trace;
@@ -83,9 +83,7 @@ impl<'a> TransitDaemon<'a> {
         let earlier = leavings::earlier(&["transit"], &config.pin_dir(side));
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
         let mut events = Events::default();
-        for one in leavings::remove_earlier_edge(&earlier)? {
-            events.add("removed", one.to_string());
-        }
+        note_removed(&leavings::remove_earlier_edge(&earlier)?, &mut events);
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
         let left = wire::left(&bpf)?;
         let poll = Poll::new()?;

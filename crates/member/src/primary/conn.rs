@@ -27,6 +27,7 @@ impl Conn {
         let key = record.key;
         Self { key, socket, record, opened, ending: false, over: None, told: None, acked: None }
     }
+
     /// What the server's clock shows the client by now, if it was last `sent` this; `None`: the
     /// connection has no timestamps. One that says nothing has a clock that goes on: in ms, from
     /// what it was when the connection came here.

@@ -4,7 +4,7 @@
 use super::MemberContext;
 use super::words::LINKS;
 use crate::check;
-use crate::daemon::intact::note_missing;
+use crate::daemon::intact::{note_missing, note_removed};
 use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
@@ -262,8 +262,6 @@ impl MemberContext<'_> {
     }
 
     pub(super) fn note_removed(&mut self, removed: &[Removed]) {
-        for one in removed {
-            self.events.add("removed", one.to_string());
-        }
+        note_removed(removed, &mut self.events);
     }
 }

@@ -12,7 +12,7 @@ use crate::config::recover::Policy;
 use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
 use crate::daemon::clients::{deaf, unreached};
 use crate::daemon::distrust::Distrust;
-use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
+use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
 use crate::daemon::trace;
 use crate::leavings;
@@ -79,9 +79,7 @@ impl<'a> SpreadEdge<'a> {
         let mut events = Events::default();
         let left = leavings::earlier(&["redirect"], &config.pin_dir("edge"));
         let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
-        for one in leavings::remove_earlier_edge(&left)? {
-            events.add("removed", one.to_string());
-        }
+        note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {

@@ -11,7 +11,7 @@ use crate::config::spread::{Method, SpreadConfig, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
 use crate::daemon::distrust::explain;
-use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended};
+use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
 use crate::daemon::shown;
 use crate::leavings;
@@ -92,9 +92,7 @@ impl<'a> HostDaemon<'a> {
         };
         let mut events = Events::default();
         events.add("started", format!("{}, weight {}", me.name, me.weight));
-        for one in leavings::remove_earlier_host(config, &left)? {
-            events.add("removed", one.to_string());
-        }
+        note_removed(&leavings::remove_earlier_host(config, &left)?, &mut events);
         let binds = watch_binds(config, me).inspect_err(|error| {
             let how = "listeners are only looked up, five times a second";
             let cause = error.root_cause();

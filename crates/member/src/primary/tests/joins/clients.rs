@@ -183,14 +183,20 @@ fn what_the_kernel_held_goes_over_in_pieces() {
     assert_eq!(pieces.collect::<Vec<_>>(), expected);
 }
 
-/// Each question is a system call.
-#[test]
-fn the_kernel_is_asked_now_and_then_what_clients_lack() {
+/// A primary whose joiner has caught up, while a client lacks some of what it was sent.
+fn waiting_for_clients() -> Bed {
     let mut bed = Bed::alone();
     (bed.book.books, bed.book.unacked, bed.book.knocks) = (vec![book(5, 30)], SOME, true);
     bed.turn();
     bed.book.peer.push(Message::CaughtUp);
     bed.turn();
+    bed
+}
+
+/// Each question is a system call.
+#[test]
+fn the_kernel_is_asked_now_and_then_what_clients_lack() {
+    let mut bed = waiting_for_clients();
     bed.book.questions = 0;
     bed.pass(10 * CLOSING_EVERY.as_millis() as u64);
     assert_eq!(bed.book.questions, 10);
@@ -199,11 +205,7 @@ fn the_kernel_is_asked_now_and_then_what_clients_lack() {
 /// Its silence has cost nobody anything before.
 #[test]
 fn who_is_silent_when_output_begins_to_wait_has_the_time_of_a_new_backup() {
-    let mut bed = Bed::alone();
-    (bed.book.books, bed.book.unacked, bed.book.knocks) = (vec![book(5, 30)], SOME, true);
-    bed.turn();
-    bed.book.peer.push(Message::CaughtUp);
-    bed.turn();
+    let mut bed = waiting_for_clients();
     bed.book.is_silent = true;
     bed.pass(500);
     bed.slot(ConnId(5)).snd_una = SeqNo(131);
