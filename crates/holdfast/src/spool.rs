@@ -14,6 +14,7 @@ mod writer;
 pub use reading::{Image, Reading};
 pub use sealed::SEAL_BYTES;
 
+use holdfast_linux::snapshot::free_bytes;
 use holdfast_wire::log::{HEADER_LEN, Header, record_len};
 use serde::Serialize;
 use std::io;
@@ -100,16 +101,31 @@ impl Spool {
         })
     }
 
-    /// Why an image of so many bytes has no room in it, in words.
+    /// Why an image of so many bytes, and as much log as `log_bytes`, have no room in it, or on its
+    /// disk, in words.
     ///
     /// # Errors
     /// Then.
-    pub fn has_room_for(&self, image_bytes: u64) -> Result<(), String> {
+    pub fn has_room_for(&self, image_bytes: u64, log_bytes: u64) -> Result<(), String> {
         if image_bytes > self.settings.bytes_max {
             return Err(format!(
                 "the server's image has {} MB, and the spool may have {} MB (spool_max_mb)",
                 image_bytes.div_ceil(1 << 20),
                 self.settings.bytes_max >> 20
+            ));
+        }
+        let dir = &self.settings.dir;
+        let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
+        let needs = image_bytes.saturating_add(log_bytes.min(QUEUE_BYTES_MAX));
+        // A disk that does not tell is asked by writing.
+        let free = free_bytes(there).unwrap_or(u64::MAX);
+        if needs > free {
+            return Err(format!(
+                "the spool in {} needs {} MB for the server's image and its log, and its file \
+                 system has {} MB free",
+                dir.display(),
+                needs.div_ceil(1 << 20),
+                free >> 20
             ));
         }
         Ok(())

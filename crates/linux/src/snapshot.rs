@@ -36,7 +36,7 @@ mod thread;
 pub use error::SnapshotError;
 pub use freeze::{Frozen, Preparation, Snapshot};
 pub use stand::{Stand, Still};
-pub use state::{forget, has_room, settle};
+pub use state::{forget, free_bytes, has_room, settle};
 
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::snapshot::Limits;

@@ -126,7 +126,7 @@ fn what_cannot_be_made_again_is_refused_by_name() {
     ] {
         let segments = Segments::start(7332, "-p -i", more);
         let found = image(&segments.pids()).expect_err(more).to_string();
-        assert_eq!(found, format!("it cannot be rebuilt: {words}"));
+        assert_eq!(found, format!("it cannot be copied: {words}"));
     }
 }
 

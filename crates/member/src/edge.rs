@@ -136,9 +136,9 @@ impl EdgeMachine {
     }
 
     /// Takes the state of the kernel's fence, which an earlier life of this daemon has left. It may
-    /// be older than the disk (the daemon died between the two), new and closed (the host was
-    /// started again), or newer (the file was lost or rolled back). It may stay open only if both
-    /// agree; otherwise the named member has to ask.
+    /// be older than the disk (the daemon died between the two, and nobody was told: the fence's
+    /// member is current), new and closed (the host was started again), or newer (the file was lost
+    /// or rolled back). It may stay open only if both agree; otherwise the named member has to ask.
     ///
     /// # Errors
     /// When the fence cannot be closed.
@@ -153,10 +153,13 @@ impl EdgeMachine {
             let who = name.as_deref().unwrap_or("nobody");
             host.note("disk", format!("older than the fence: epoch {epoch}, {who} it is"));
             // Closed by hand, as far as anybody can tell.
-            let newer = EdgeState { epoch, fenced: name.is_none(), current: name };
-            host.keep(&newer);
-            self.membership =
-                membership(&self.names, &self.first, newer).map_err(|error| error.to_string())?;
+            self.believe(EdgeState { epoch, fenced: name.is_none(), current: name }, host)?;
+        } else if let Some(name) = name.clone().filter(|name| was_not_given(&disk, epoch, name)) {
+            let what =
+                format!("epoch {} was written and never granted: {name} goes on", disk.epoch);
+            host.note("disk", what);
+            self.believe(EdgeState { epoch, current: Some(name), fenced: false }, host)?;
+            self.set_fence(epoch, None, host)?;
         } else if epoch < disk.epoch || name != disk.current || disk.fenced {
             self.set_fence(disk.epoch, None, host)?;
         }
@@ -175,6 +178,14 @@ impl EdgeMachine {
         let state = self.membership.handle_ask();
         let current = state.current.as_deref().unwrap_or("nobody");
         host.note("started", format!("epoch {}, current: {current}", state.epoch));
+        Ok(())
+    }
+
+    /// Takes the fence's word for the disk's, and writes it.
+    fn believe(&mut self, state: EdgeState, host: &mut impl EdgeHost) -> Result<(), String> {
+        host.keep(&state);
+        self.membership =
+            membership(&self.names, &self.first, state).map_err(|error| error.to_string())?;
         Ok(())
     }
 
@@ -398,6 +409,13 @@ fn membership(
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
     names.sort_by_key(|name| *name != first);
     EdgeMembership::new(&names, state)
+}
+
+/// Whether `disk` has a grant that an earlier life has written and not come to give: the fence
+/// lets the member `name` of the `epoch` before it through. Nobody hears of a grant before that.
+fn was_not_given(disk: &EdgeState, epoch: u64, name: &str) -> bool {
+    let is_another = disk.current.as_deref().is_some_and(|current| current != name);
+    is_another && !disk.fenced && epoch.checked_add(1) == Some(disk.epoch)
 }
 
 #[cfg(test)]

@@ -7,6 +7,23 @@ use crate::status::{NEVER_COPIED, State};
 use holdfast_linux::process::Ending;
 use std::path::Path;
 
+/// Remedy where nothing is to be done.
+pub const WAIT: &str = "wait";
+/// Remedy of a member whose primary has not answered yet.
+pub const ASKS_AGAIN: &str =
+    "it asks again and again; start the other member's daemon, if it does not run";
+
+/// Whether the state of a member that waits names something to be done, and `current`, of the member
+/// that serves alone, does not repeat it.
+#[must_use]
+pub fn adds_to(waiting: &Said, current: &Said) -> bool {
+    let is_state = matches!(waiting.state, State::Waiting | State::Diverged | State::Hung);
+    let has_remedy = !matches!(waiting.remedy.as_str(), "" | WAIT | ASKS_AGAIN);
+    // What it could not do, in words of its own, stands before the reason.
+    let reason = waiting.reason.split_once(": ").map_or(&*waiting.reason, |(_, reason)| reason);
+    is_state && has_remedy && !current.reason.contains(reason)
+}
+
 /// Reason of a server that has ended, and its remedy.
 pub const ENDED: &str = "the server's process has ended";
 pub const AFTER_END: &str = "look at the server's log, and start the group again";
@@ -231,6 +248,21 @@ mod tests {
         assert!(alone("no backup has come", "b").starts_with("start b's daemon"));
         assert!(unjoined("the channel was lost", "b").starts_with("b tries again"));
         assert_eq!(not_joined("the channel was lost", "it tries again"), "it tries again");
+    }
+
+    #[test]
+    fn what_a_waiting_member_says_of_itself_is_added_once() {
+        let alone = |reason: &str| Said::new(Role::Primary, State::Unprotected, reason, "look");
+        let waits =
+            |reason: &str, remedy: &str| Said::new(Role::Backup, State::Waiting, reason, remedy);
+        let full = waits("could not join a: the spool in /s needs 9 MB", "free space");
+        assert!(adds_to(&full, &alone("the backup has ended; running alone")));
+        let known = "running alone; b could not join: the spool in /s needs 9 MB";
+        assert!(!adds_to(&full, &alone(known)));
+        for remedy in ["", WAIT, ASKS_AGAIN] {
+            assert!(!adds_to(&waits("joins a: 3 % is here", remedy), &alone("running alone")));
+        }
+        assert!(!adds_to(&Said::fine(Role::Backup), &alone("running alone")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod rebuild;
 mod shown;
 mod sockets;
 
+use super::advice;
 use super::dialer::Dialer;
 use super::drive::{Role, drive};
 use super::heed;
@@ -153,7 +154,7 @@ fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapS
 pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.member.speaks = false;
     node.other_says = None;
-    node.seek("this host loads its programs", "wait");
+    node.seek("this host loads its programs", advice::WAIT);
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;
     node.seek_primary();

@@ -1,7 +1,7 @@
 //! What the daemons of spread and transit groups have put into their host, or need of it: programs,
 //! addresses, interfaces. It is looked at whenever the kernel reports a change; what was removed is
 //! put back, and what cannot be is shown in the status, for nobody is protected by it. Members and
-//! edges of pairs look for themselves, and note here what they have put back.
+//! edges of pairs look for themselves, and note here what they have put back or lack.
 
 use crate::admin::Events;
 use crate::leavings::Removed;
@@ -77,8 +77,7 @@ impl Intact {
         if trouble == self.trouble {
             return;
         }
-        let words = trouble.as_ref().map_or("everything is in its place again", |it| &it.reason);
-        events.add("torn", words);
+        note_torn(trouble.as_ref(), events);
         self.trouble = trouble;
     }
 
@@ -110,8 +109,7 @@ impl Names {
             match Link::by_name(name) {
                 Ok(link) => drop(self.0.insert(name.clone(), link.index)),
                 Err(_) => {
-                    let now = self.0.get(name).and_then(|index| link::name_of(*index));
-                    found = found.or(now.map(|now| renamed(name, &now)));
+                    found = found.or(self.0.get(name).and_then(|index| renamed(name, *index)));
                 }
             }
         }
@@ -124,6 +122,12 @@ pub fn note_removed(removed: &[Removed], events: &mut Events) {
     for one in removed {
         events.add("removed", one.to_string());
     }
+}
+
+/// Notes what the host lacks, or that nothing is lacking any more.
+pub fn note_torn(trouble: Option<&Trouble>, events: &mut Events) {
+    let words = trouble.map_or("everything is in its place again", |it| &it.reason);
+    events.add("torn", words);
 }
 
 /// Notes programs that were attached again.
@@ -142,7 +146,10 @@ pub fn note_mended(mended: Mended, events: &mut Events) -> Option<Trouble> {
     mended.failed.map(torn)
 }
 
-fn renamed(name: &str, now: &str) -> Trouble {
+/// The trouble if the interface with the number `index`, which the file calls `name`, has another
+/// name now.
+pub fn renamed(name: &str, index: u32) -> Option<Trouble> {
+    let now = link::name_of(index)?;
     let reason = format!(
         "the interface {name} is called {now} now: packets pass, and a daemon that is started again \
          will not find it"
@@ -151,7 +158,7 @@ fn renamed(name: &str, now: &str) -> Trouble {
         "ip link set {now} name {name}, which older kernels allow only while it is down; or write \
          {now} into the file of every host, and start this daemon again"
     );
-    Trouble::new(State::Unprotected, reason, &remedy)
+    Some(Trouble::new(State::Unprotected, reason, &remedy))
 }
 
 /// The trouble if an address that the file gives this host, as the value of `key`, is not there.

@@ -8,6 +8,7 @@ mod words;
 
 use super::dialer::{Dialer, LinkEvent};
 use super::heed;
+use super::intact::Trouble;
 use super::kept::Kept;
 use super::pulse::{self, Pulse};
 use super::said::Said;
@@ -115,6 +116,9 @@ pub struct MemberContext<'a> {
     mend_at: Instant,
     /// Why a program or address that was removed cannot be put back.
     torn: Option<String>,
+    /// What of the file's names and addresses this host has no more, which only its own
+    /// configuration can give back.
+    lacking: Option<Trouble>,
     kept: Kept,
     /// What this member's earlier life has left, as its pins told when this one began.
     left: Left,
@@ -219,6 +223,7 @@ impl<'a> MemberContext<'a> {
             edge_at: now,
             mend_at: now,
             torn: None,
+            lacking: None,
             kept: Kept::default(),
             left: Left::default(),
             way_lost: None,

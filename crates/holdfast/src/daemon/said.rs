@@ -51,6 +51,15 @@ impl Said {
         send(&Message::Says { role: &role, state: &state, reason, remedy });
     }
 
+    /// Whether the reporting daemon repeats what `name` says, in [`quoted`](Self::quoted) words.
+    #[must_use]
+    pub fn is_of(&self, name: &str) -> bool {
+        self.reason
+            .strip_prefix('`')
+            .and_then(|it| it.strip_prefix(name))
+            .is_some_and(|rest| rest.starts_with("`: "))
+    }
+
     /// The same state, with the reporting daemon's `name` before the reason.
     #[must_use]
     pub fn quoted(&self, name: &str) -> Self {

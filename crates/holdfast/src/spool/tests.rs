@@ -115,8 +115,8 @@ fn a_spool_without_log_is_over_at_once() {
 fn it_keeps_no_more_than_it_may() {
     let folder = Folder::new("bound");
     let mut spool = Spool::begin(settings(&folder.0, 1 << 20)).expect("a thread");
-    assert!(spool.has_room_for((1 << 20) + 1).is_err_and(|why| why.contains("spool_max_mb")));
-    assert_eq!(spool.has_room_for(1 << 20), Ok(()));
+    assert!(spool.has_room_for((1 << 20) + 1, 0).is_err_and(|why| why.contains("spool_max_mb")));
+    assert_eq!(spool.has_room_for(1 << 20, u64::MAX), Ok(()));
     spool.take_image(vec![0; 600 << 10]);
     assert_eq!(spool.trouble(Instant::now()), None);
     assert!(spool.take_record(&header(0), &[&vec![0; 500 << 10]]));
@@ -131,6 +131,16 @@ fn a_full_disk_is_told() {
     let mounted = Command::new("mount").args(mount).arg(&folder.0).status().expect("mount runs");
     assert!(mounted.success(), "run the tests as root");
     let mut spool = Spool::begin(settings(&folder.0, 1 << 30)).expect("a thread");
+    assert_eq!(spool.has_room_for(1 << 20, 0), Ok(()));
+    for (image, log) in [((1 << 20) + 1, 0), (1 << 20, 1)] {
+        let why = spool.has_room_for(image, log).expect_err("no room");
+        assert!(
+            why.ends_with(
+                "needs 2 MB for the server's image and its log, and its file system has 1 MB free"
+            ),
+            "{why}"
+        );
+    }
     for _ in 0..8 {
         spool.take_image(vec![0; 256 << 10]);
     }

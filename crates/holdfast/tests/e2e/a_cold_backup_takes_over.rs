@@ -418,8 +418,47 @@ fn but_not_with_a_full_spool() {
 
 #[test]
 fn but_not_with_a_full_disk() {
-    // The testbed's disks have 16 MB.
+    is_refused(on_a_disk(), "No space left on device");
+}
+
+/// A spool on one of the testbed's disks, which have 16 MB.
+fn on_a_disk() -> ColdOptions {
     let spool_dir = Some(PathBuf::from("disk/spool"));
-    let options = ColdOptions { spool_dir, ..ColdOptions::default() };
-    is_refused(options, "No space left on device");
+    ColdOptions { spool_dir, snapshot_every_mb: Some(4), ..ColdOptions::default() }
+}
+
+/// A disk that somebody else has filled keeps the backup out, all hosts say so, and nobody calls
+/// the group protected for a moment. Once there is room the backup joins.
+#[test]
+fn nor_with_one_that_somebody_else_has_filled() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let options = cold(on_a_disk());
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let primary = group.wait_primary().expect("a primary");
+        let backup = primary.other();
+        let mut old = connect(testbed);
+        group.stop_daemon(backup, Signal::KILL).expect("a daemon");
+        let ballast = testbed.disk(backup).join("ballast");
+        std::fs::write(&ballast, vec![0; 12 << 20]).expect("room for that");
+        world::wait_until("a primary that is alone", || {
+            group.status(primary).is_ok_and(|status| status["state"] == "unprotected")
+        });
+        group.start_daemon(backup).expect("a daemon");
+        let says = |role| {
+            let status = group.status(role).unwrap_or_default();
+            assert_ne!(status["state"], "protected", "{status}");
+            status["reason"].as_str().is_some_and(|it| it.contains("MB free"))
+        };
+        world::wait_until("its reason on every host", || {
+            [primary, backup, Role::Edge].into_iter().all(says)
+        });
+        // It tries again and again meanwhile.
+        for _ in 0..100 {
+            says(primary);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "served alone");
+        std::fs::remove_file(ballast).expect("it is there");
+        world::wait_until("protection", || group.ensure_protected().is_ok());
+    });
 }

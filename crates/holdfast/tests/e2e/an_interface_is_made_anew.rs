@@ -109,6 +109,40 @@ fn a_backup_without_one_does_not_ask_for_the_service() {
     });
 }
 
+fn reason_has(group: &Group<'_>, role: Role, words: &str) -> bool {
+    let status = group.status(role).unwrap_or_default();
+    status["reason"].as_str().is_some_and(|reason| reason.contains(words))
+}
+
+/// Nobody could take over there: the service address would be given to an interface of the old name.
+#[test]
+fn with_another_name_is_called_so_on_every_host() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_log_wire(|testbed, group| {
+        testbed.host(Role::Backup).ip("link set b0 name new0\n").expect("ip runs");
+        for role in [Role::Backup, Role::Primary, Role::Edge] {
+            world::wait_until("its new name", || {
+                reason_has(group, role, "the interface b0 is called new0 now")
+            });
+        }
+        testbed.host(Role::Backup).ip("link set new0 name b0\n").expect("ip runs");
+        all_say(group, "protected");
+    });
+}
+
+#[test]
+fn a_member_that_has_lost_its_address_says_so() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(Program::Redis, 0, &Plan::default(), &slow(), |testbed, group| {
+        let own = "10.9.0.3/24 dev b0";
+        let lost = "this host has lost its address 10.9.0.3 (address)";
+        testbed.host(Role::Backup).ip(&format!("address del {own}\n")).expect("ip runs");
+        world::wait_until(lost, || reason_has(group, Role::Backup, lost));
+        testbed.host(Role::Backup).ip(&format!("address add {own}\n")).expect("ip runs");
+        world::wait_until("protection", || group.ensure_protected().is_ok());
+    });
+}
+
 /// What this host knows of a neighbour.
 fn neighbour(testbed: &Testbed, role: Role, address: &str) -> String {
     let mut ip = testbed.host(role).network_command("ip");

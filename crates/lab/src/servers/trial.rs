@@ -360,7 +360,7 @@ const TOOK_OVER: &str = "took over from";
 const DIFFERED: &str = "diverged";
 
 /// A part of the reason where a server cannot be joined.
-const REFUSES_JOIN: &str = "it cannot be rebuilt";
+const REFUSES_JOIN: &str = "it cannot be copied";
 
 /// Turns per second of a crowd, once all its sessions work.
 fn rate(crowd: &Crowd) -> Result<f64> {

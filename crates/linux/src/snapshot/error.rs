@@ -19,7 +19,7 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(reasons) => write!(f, "it cannot be rebuilt: {}", reasons.join("; ")),
+            Self::Refused(reasons) => write!(f, "it cannot be copied: {}", reasons.join("; ")),
             Self::NeverQuiet => write!(f, "its threads were not quiet in time"),
             Self::Step { what, error } => write!(f, "{what}: {error}"),
             Self::Image(error) => error.fmt(f),

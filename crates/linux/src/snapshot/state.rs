@@ -100,6 +100,15 @@ pub fn has_room(path: &Path, bytes: u64, more: u64) -> std::result::Result<(), S
     Ok(())
 }
 
+/// How many bytes of the file system on which `path` lies are free to anybody.
+///
+/// # Errors
+/// As open(2) and statvfs(2).
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let (free, _) = File::open(path).and_then(|file| room(&file))?;
+    Ok(free)
+}
+
 /// Bytes of a file system: free to anybody, and in total.
 fn room(file: &File) -> io::Result<(u64, u64)> {
     let mut it = MaybeUninit::<libc::statvfs>::zeroed();

@@ -287,8 +287,10 @@ fn strangers_to_the_group_are_shown_the_door() {
 fn only_where_fence_and_disk_agree_it_stays_open() {
     let mut same = Bed::new(state(3, Some("a")), (3, Some(A)));
     assert!(same.take().is_empty());
-    let mut died_between = Bed::new(state(3, Some("a")), (2, Some(B)));
-    assert_eq!(died_between.take(), ["fence 3 None"]);
+    let mut died_between = Bed::new(state(3, Some("a")), (2, Some(A)));
+    assert_eq!(died_between.take(), ["fence 3 None"], "a has to ask");
+    let mut older = Bed::new(state(3, Some("a")), (1, Some(B)));
+    assert_eq!(older.take(), ["fence 3 None"]);
     let mut lost = Bed::new(state(1, Some("a")), (4, Some(B)));
     assert_eq!(lost.take(), ["write 4"]);
     assert_eq!(lost.machine.membership().handle_ask(), &state(4, Some("b")));
@@ -306,6 +308,21 @@ fn only_where_fence_and_disk_agree_it_stays_open() {
     assert!(booted.take().contains(&"write 4".to_owned()), "its claim");
     booted.written(Ok(()));
     assert!(booted.take().contains(&"fence 4 Some(1)".to_owned()));
+}
+
+/// A grant that was written when the edge's daemon died, before anybody heard of it: the member that
+/// was let through until then goes on, for the other one may be gone.
+#[test]
+fn a_grant_that_was_written_and_not_given_is_none() {
+    let mut bed = Bed::new(state(3, Some("a")), (2, Some(B)));
+    assert_eq!(bed.take(), ["write 2", "fence 2 None"], "b has to ask");
+    assert_eq!(bed.machine.membership().handle_ask(), &state(2, Some("b")));
+    bed.open(B, 2, true);
+    bed.says(B, MemberRequest::Promote { epoch: 2, lives: true });
+    assert!(bed.take().contains(&"fence 2 Some(1)".to_owned()));
+    let by_hand = EdgeState { fenced: true, ..state(3, Some("a")) };
+    let closed = Bed::new(by_hand.clone(), (2, Some(B)));
+    assert_eq!(closed.machine.membership().handle_ask(), &by_hand);
 }
 
 /// The edge may die before the members have contradicted a disk that was rolled

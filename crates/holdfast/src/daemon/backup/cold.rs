@@ -115,11 +115,11 @@ impl Cold {
             sync: config.spool_sync,
         };
         let spool = Spool::begin(settings.clone()).map_err(|error| error.to_string())?;
-        spool.has_room_for(image_bytes)?;
+        let renew_after = config.snapshot_every_mb << 20;
+        spool.has_room_for(image_bytes, renew_after)?;
         let keeping =
             Keeping { spool, skipped: 0, image_is_whole: false, is_told: false, next: None };
-        let (stage, renew_after) =
-            (Stage::Keeping(Box::new(keeping)), config.snapshot_every_mb << 20);
+        let stage = Stage::Keeping(Box::new(keeping));
         Ok(Self { log_from, stage, trouble: None, settings, renew_after })
     }
 
@@ -177,7 +177,7 @@ impl Cold {
         has_memory_for(image_bytes)?;
         let Stage::Keeping(keeping) = &mut self.stage else { return Err(NOTHING.to_owned()) };
         let next = keeping.next.as_mut().filter(|next| next.from <= log_from).ok_or(NOTHING)?;
-        next.spool.has_room_for(image_bytes)?;
+        next.spool.has_room_for(image_bytes, self.renew_after)?;
         next.log_from = Some(log_from);
         Ok(())
     }

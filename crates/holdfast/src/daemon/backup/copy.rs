@@ -50,7 +50,7 @@ impl Incoming {
 /// in it, because the other member repeats it.
 fn cannot_be_made(here: &str, error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
-    let why = why.strip_prefix("it cannot be rebuilt: ").unwrap_or(&why);
+    let why = why.strip_prefix("it cannot be copied: ").unwrap_or(&why);
     format!("the server cannot be rebuilt on {here}: {why}")
 }
 

@@ -226,7 +226,7 @@ impl BackupDaemon<'_, '_> {
             let reason = format!("{wants}; the edge does not let it yet: {refused}");
             (reason, "look at the edge's status; this member asks again and again")
         } else if let Some(progress) = self.progress() {
-            (format!("{does}: {why}; {progress}"), "wait")
+            (format!("{does}: {why}; {progress}"), advice::WAIT)
         } else {
             (format!("{does}: {why}"), "")
         };
@@ -252,7 +252,7 @@ impl BackupDaemon<'_, '_> {
             "builds the server to take over: {why}; {progress}{other} goes on if it comes back before"
         );
         let (reason, remedy) = match self.node.edge.is_open() {
-            true => (reason, "wait"),
+            true => (reason, advice::WAIT),
             false => (
                 format!("{reason}; the edge does not answer"),
                 "start the edge's daemon, or look at the way to it: nobody else may decide",
@@ -294,7 +294,7 @@ impl BackupDaemon<'_, '_> {
         } else if let Some(percent) = report.joins {
             let reason =
                 format!("joins {}: {percent} % of the server is here", self.node.other.name);
-            self.node.set_state(Role::Backup, State::Waiting, &reason, "wait");
+            self.node.set_state(Role::Backup, State::Waiting, &reason, advice::WAIT);
         } else if !self.node.is_whole(Role::Backup, Own::TapDrop) {
             // `is_whole` has set the state.
         } else {

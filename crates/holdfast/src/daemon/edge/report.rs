@@ -123,11 +123,11 @@ impl EdgeDaemon<'_> {
         let trouble = indices.iter().find_map(|index| self.way_trouble(*index, now));
         let file = || indices.iter().find_map(|index| self.file_trouble(*index));
         let disk = || self.disk_trouble();
-        let distrust = || self.distrust(now);
         trouble
             .or_else(file)
             .or_else(disk)
-            .or_else(distrust)
+            .or_else(|| self.distrust(now))
+            .or_else(|| self.kept_out())
             .unwrap_or_else(|| Said::fine(Role::Edge))
     }
 
@@ -143,6 +143,19 @@ impl EdgeDaemon<'_> {
     fn distrust(&self, now: Instant) -> Option<Said> {
         let it = self.distrust.fresh(now, |index| !self.machine.is_here(index))?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
+    }
+
+    /// Why the other member does not follow the current one, which serves alone and has not been
+    /// told: the other one's own words.
+    fn kept_out(&self) -> Option<Said> {
+        let current = self.machine.membership().handle_ask().current.as_deref()?;
+        let alone = self.says(current).filter(|said| said.state == State::Unprotected)?;
+        let other = self.other(current)?;
+        let theirs = self.says(other).filter(|_| self.is_connected(other))?;
+        advice::adds_to(theirs, alone).then(|| {
+            let state = State::Unprotected;
+            Said { role: Role::Edge, state, ..theirs.quoted(&format!("`{other}`")) }
+        })
     }
 
     /// How the member's file differs from the edge's. A service that the edge does not know is
@@ -306,9 +319,9 @@ impl EdgeDaemon<'_> {
     /// `theirs`, the state of a member that is alone or missing, with the reason why the other
     /// side does not connect; `None` if the edge knows no reason.
     fn explained(&self, theirs: &Said) -> Option<Said> {
-        let distrust = self.distrust(Instant::now())?;
-        let reason = format!("{}; {}", theirs.reason, distrust.reason);
-        Some(Said { reason, remedy: distrust.remedy, ..theirs.clone() })
+        let known = self.distrust(Instant::now()).or_else(|| self.kept_out())?;
+        let reason = format!("{}; {}", theirs.reason, known.reason);
+        Some(Said { reason, remedy: known.remedy, ..theirs.clone() })
     }
 
     /// The state if the current member's daemon does not answer.
@@ -346,7 +359,7 @@ impl EdgeDaemon<'_> {
     /// The state if the edge is closed until this member asks to be current.
     fn closed(&self, member: &str) -> Said {
         let reason = format!("closed until member `{member}` asks to be current");
-        let connected = self.machine.index(member).is_some_and(|i| self.machine.is_here(i));
+        let connected = self.is_connected(member);
         let explained = self.explained(&says(State::Waiting, &reason, ""));
         if let Some(explained) = explained.filter(|_| !connected) {
             return explained;
@@ -381,13 +394,10 @@ impl EdgeDaemon<'_> {
 
     /// The state of the group according to the other members.
     fn backup(&self, current: &str) -> Said {
-        let mut others = self.config.members.iter().filter(|m| m.name != current);
-        let Some(other) = others.next() else {
+        let Some(name) = self.other(current) else {
             return says(State::Unprotected, "the group has one member", "add another");
         };
-        let name = other.name.as_str();
-        let connected = self.machine.index(name).is_some_and(|i| self.machine.is_here(i));
-        match self.says(name).filter(|_| connected) {
+        match self.says(name).filter(|_| self.is_connected(name)) {
             None => says(
                 State::Unprotected,
                 &format!("`{name}` is not connected"),
@@ -412,6 +422,16 @@ impl EdgeDaemon<'_> {
                 &format!("look at the status of `{name}`"),
             ),
         }
+    }
+
+    /// The name of the member beside `current`.
+    fn other(&self, current: &str) -> Option<&str> {
+        let mut names = self.config.members.iter().map(|member| member.name.as_str());
+        names.find(|name| *name != current)
+    }
+
+    fn is_connected(&self, member: &str) -> bool {
+        self.machine.index(member).is_some_and(|index| self.machine.is_here(index))
     }
 
     fn says(&self, member: &str) -> Option<&Said> {

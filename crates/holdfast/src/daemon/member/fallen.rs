@@ -66,7 +66,7 @@ impl MemberContext<'_> {
         *self.status.counters.entry("server.falls".to_owned()).or_default() += 1;
         self.status.rebuild = IS_REBUILT.to_owned();
         let reason = format!("{}{}; it is rebuilt on this host", advice::ENDED, in_words(how));
-        self.set_state(Role::Primary, State::Waiting, &reason, "wait");
+        self.set_state(Role::Primary, State::Waiting, &reason, advice::WAIT);
     }
 
     /// Notes that the crashed server is not rebuilt: `how` it ended, `why` it stays down, and the

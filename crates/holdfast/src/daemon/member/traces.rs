@@ -4,7 +4,10 @@
 use super::MemberContext;
 use super::words::LINKS;
 use crate::check;
-use crate::daemon::intact::{note_missing, note_removed};
+use crate::daemon::intact::{
+    Trouble, lost_address, note_missing, note_removed, note_torn, renamed,
+};
+use crate::daemon::said::Said;
 use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
@@ -75,6 +78,9 @@ impl MemberContext<'_> {
 
     /// The state, reason and remedy of a member whose host lacks something.
     fn lost(&self, role: Role) -> Option<(State, String, String)> {
+        if let Some(Trouble { state, reason, remedy }) = &self.lacking {
+            return Some((*state, reason.clone(), remedy.clone()));
+        }
         if let Some(reason) = &self.torn {
             let remedy = "look at the interface of this member, and start it again".to_owned();
             return Some((State::Unprotected, reason.clone(), remedy));
@@ -88,7 +94,8 @@ impl MemberContext<'_> {
         Some((state, reason, remedy))
     }
 
-    /// Checks, every [`MEND_EVERY`], whether the interface was created again.
+    /// Checks, every [`MEND_EVERY`], whether the interface was created again or has another name,
+    /// and whether this member's own address is there.
     pub(super) fn look_at_interface(&mut self) {
         let now = Instant::now();
         if now < self.link_at {
@@ -96,7 +103,25 @@ impl MemberContext<'_> {
         }
         self.link_at = now + MEND_EVERY;
         // A missing interface is reported where programs and routes are checked.
-        let _found = self.find_interface();
+        let gone = self.find_interface().err();
+        let renamed = gone.and_then(|_| renamed(&self.me.interface, self.link_index));
+        let lacking = renamed.or_else(|| lost_address("address", self.me.address.ip(), None));
+        if lacking != self.lacking {
+            note_torn(lacking.as_ref(), &mut self.events);
+            self.lacking = lacking;
+            self.show();
+        }
+    }
+
+    /// `said` with what this host lacks before it: what follows from that is said behind it.
+    pub(super) fn for_lack(&self, said: Said) -> Said {
+        let Some(Trouble { reason, remedy, .. }) = &self.lacking else { return said };
+        let may_follow = matches!(said.state, State::Unprotected | State::Waiting);
+        if !may_follow || said.reason.contains(reason) {
+            return said;
+        }
+        let reason = format!("{reason}; {}", said.reason);
+        Said { reason, remedy: remedy.clone(), ..said }
     }
 
     /// Finds the interface, and moves the socket for the edge's signs to it if it is another one:

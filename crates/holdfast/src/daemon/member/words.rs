@@ -108,14 +108,13 @@ impl MemberContext<'_> {
         if self.hears_other() {
             return self.seek_prepared();
         }
-        let remedy = "it asks again and again; start the other member's daemon, if it does not run";
-        self.seek("the primary has not answered yet", remedy);
+        self.seek("the primary has not answered yet", advice::ASKS_AGAIN);
     }
 
     /// Notes that the other member's daemon runs and has not answered yet.
     pub fn seek_prepared(&mut self) {
         let reason = format!("{} is there and has not answered yet: it prepares", self.other.name);
-        self.seek(&reason, "wait");
+        self.seek(&reason, advice::WAIT);
     }
 
     /// Notes why this member cannot join for now: the primary's answer, or a reason of its own.
@@ -215,7 +214,7 @@ impl MemberContext<'_> {
             // member may be current by then.
             self.edge_says = None;
         }
-        let shown = self.together();
+        let shown = self.for_lack(self.together());
         if !hears_nobody && self.member.watch.is_proven() {
             self.serves = matches!(shown.state, State::Protected | State::Unprotected);
         }
@@ -262,6 +261,8 @@ impl MemberContext<'_> {
     fn together(&self) -> Said {
         let own = &self.own;
         let edge = self.edge_says.as_ref().filter(|edge| !edge.is_fine() && self.hears_edge());
+        // The edge repeats to the other member what this one says of itself.
+        let edge = edge.filter(|edge| !edge.is_of(&self.me.name));
         if let (State::Waiting, Some((reason, remedy))) = (own.state, &self.distrust) {
             let reason = format!("{}; {reason}", own.reason);
             return Said { reason, remedy: (*remedy).to_owned(), ..own.clone() };

@@ -231,7 +231,7 @@ impl PrimaryDaemon<'_, '_> {
             self.node.mend(Own::Gate);
             let reason =
                 format!("{} joins: {percent} % of the server is there", self.node.other.name);
-            self.say_alone(Said::new(Role::Primary, State::Unprotected, &reason, "wait"));
+            self.say_alone(Said::new(Role::Primary, State::Unprotected, &reason, advice::WAIT));
         } else if !report.is_in_doubt && !report.keeps {
             self.judge(report);
         }
