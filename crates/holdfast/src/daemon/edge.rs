@@ -410,7 +410,8 @@ impl<'a> EdgeDaemon<'a> {
             }
         }
         for index in 0..self.machine.count() {
-            self.ways.turn(index, self.machine.is_here(index), now);
+            let answers = self.machine.membership().answers(self.machine.name(index));
+            self.ways.turn(index, (self.machine.is_here(index), answers), now);
         }
     }
 

@@ -205,6 +205,7 @@ fn read_block(file: &File, block: usize) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     fn state(epoch: u64, current: &str) -> EdgeState {
         EdgeState { epoch, current: Some(current.to_owned()), fenced: epoch == 3 }
@@ -216,6 +217,26 @@ mod tests {
         path
     }
 
+    /// What a file that was closed a moment ago answers. What another test of this process forks
+    /// has all its descriptors, and so its locks, until that becomes another program.
+    fn afterwards<T>(
+        mut attempt: impl FnMut() -> Result<T, StateFileError>,
+    ) -> Result<T, StateFileError> {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            match attempt() {
+                Err(StateFileError::InUse { .. }) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn opened_again(path: &Path) -> StateFile {
+        afterwards(|| StateFile::open(path)).unwrap()
+    }
+
     fn remove(path: &Path) {
         std::fs::remove_file(path).unwrap();
         std::fs::remove_file(lock_path(path)).unwrap();
@@ -225,11 +246,11 @@ mod tests {
     fn what_is_kept_is_there_after_a_restart() {
         let path = path("state");
         for epoch in 1..5 {
-            let mut file = StateFile::open(&path).unwrap();
+            let mut file = opened_again(&path);
             assert_eq!(file.state().epoch, epoch - 1);
             file.keep(state(epoch, "a")).unwrap();
         }
-        assert_eq!(StateFile::open(&path).unwrap().state(), &state(4, "a"));
+        assert_eq!(opened_again(&path).state(), &state(4, "a"));
         remove(&path);
     }
 
@@ -239,7 +260,7 @@ mod tests {
         let file = StateFile::open(&path).unwrap();
         assert!(matches!(StateFile::open(&path), Err(StateFileError::InUse { .. })));
         drop(file);
-        StateFile::open(&path).unwrap();
+        opened_again(&path);
         remove(&path);
     }
 
@@ -253,7 +274,7 @@ mod tests {
         }
         drop(files);
         for (epoch, path) in (1..).zip(&paths) {
-            assert_eq!(StateFile::open(path).unwrap().state().epoch, epoch);
+            assert_eq!(opened_again(path).state().epoch, epoch);
             remove(path);
         }
     }
@@ -322,7 +343,7 @@ mod tests {
         let other = StateFile::open(&path).unwrap();
         assert!(matches!(file.keep(state(2, "a")), Err(StateFileError::InUse { .. })));
         drop(other);
-        file.keep(state(2, "a")).unwrap();
+        afterwards(|| file.keep(state(2, "a"))).unwrap();
         drop(file);
         remove(&path);
     }
@@ -368,7 +389,8 @@ mod tests {
         assert_eq!(now(&file), state(2, "b"));
         file.file.write_all_at(&[0; 2 * BLOCK_BYTES as usize], 0).unwrap();
         drop(file);
-        assert!(matches!(StateFile::open(&path), Err(StateFileError::Damaged { .. })));
+        let opened = afterwards(|| StateFile::open(&path));
+        assert!(matches!(opened, Err(StateFileError::Damaged { .. })));
         remove(&path);
     }
 }

@@ -90,11 +90,15 @@ impl Ways {
         }
     }
 
-    /// Sends the sign or call that is due to a member, if it is connected.
-    pub fn turn(&mut self, index: usize, is_here: bool, now: Instant) {
+    /// Sends the sign or call that is due to a member, if it is connected. One that `answers`
+    /// nothing else now (its daemon stands still) is no reason to doubt its path.
+    pub fn turn(&mut self, index: usize, (is_here, answers): (bool, bool), now: Instant) {
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.sign_at <= now) else {
             return;
         };
+        if !answers && slot.is_proved(now) {
+            slot.since = now;
+        }
         if !is_here {
             slot.sign_at = now + SIGN_EVERY;
             return;
@@ -193,7 +197,7 @@ mod tests {
         let mut now = from;
         while now < from + PATIENCE {
             now += SIGN_SOON;
-            ways.turn(0, true, now);
+            ways.turn(0, (true, true), now);
             let call = ways.slots[0].call;
             who.iter().for_each(|index| ways.seen(*index, call, OWN, now));
         }
@@ -226,6 +230,22 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_stood_still_has_kept_its_way() {
+        let begun = Instant::now();
+        let mut ways = ways(begun);
+        ways.seen(0, ways.slots[0].number, OWN, begun);
+        let mut now = begun;
+        while now < begun + PATIENCE * 2 {
+            now += SIGN_EVERY;
+            ways.turn(0, (true, false), now);
+        }
+        assert_eq!(ways.verdict(0, now), Verdict::Proved);
+        // It answers again, but not this.
+        ways.turn(0, (true, true), now + PATIENCE);
+        assert_eq!(ways.verdict(0, now + PATIENCE), Verdict::Silent);
+    }
+
+    #[test]
     fn calls_are_made_only_while_a_way_is_not_proved() {
         let begun = Instant::now();
         let mut ways = ways(begun);
@@ -237,7 +257,7 @@ mod tests {
         for turn in 1..50 {
             let at = now + SIGN_EVERY * turn;
             ways.seen(0, ways.slots[0].number, OWN, at);
-            ways.turn(0, true, at);
+            ways.turn(0, (true, true), at);
         }
         assert_eq!(calls(&ways).wrapping_sub(before), made);
     }
