@@ -115,14 +115,32 @@ fn a_fence_that_is_older_than_the_disk_is_closed() {
     in_bed("agree", |bed| {
         let (mut a, _b) = (bed.member("a"), bed.member("b"));
         a.promote(1);
-        // The daemon has died between the disk and the fence.
+        bed.kill();
+        bed.write_state(3, Some("b"));
+        bed.start();
+        let status = bed.status();
+        assert_eq!((status.epoch, status.state), (3, State::Waiting), "{}", status.reason);
+        let (mut a, mut b) = (bed.member_in("a", 1, true), bed.member("b"));
+        assert!(a.ask(1).contains("not the next one"));
+        b.promote(3);
+    });
+}
+
+/// The daemon has died between the disk and the fence: nobody was told, and who was to be current may
+/// have died, too.
+#[test]
+fn a_grant_that_was_written_and_not_given_is_none() {
+    in_bed("ungiven", |bed| {
+        let (mut a, _b) = (bed.member("a"), bed.member("b"));
+        a.promote(1);
         bed.kill();
         bed.write_state(2, Some("b"));
         bed.start();
         let status = bed.status();
-        assert_eq!((status.epoch, status.state), (2, State::Waiting), "{}", status.reason);
-        let (mut a, mut b) = (bed.member_in("a", 1, true), bed.member("b"));
-        assert!(a.ask(1).contains("not the next one"));
+        assert_eq!((status.epoch, status.state), (1, State::Waiting), "{}", status.reason);
+        let (mut a, mut b) = (bed.member_in("a", 1, true), bed.member_in("b", 1, false));
+        a.promote(1);
+        b.say(&Message::InStep { epoch: 1, yes: true });
         b.promote(2);
     });
 }
