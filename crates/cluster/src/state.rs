@@ -298,6 +298,24 @@ mod tests {
             disk[write.block] = write.bytes();
             assert_eq!(read(&disk).unwrap().state().epoch, epoch);
             blocks.handle_written(write);
+            assert_eq!(blocks.state().epoch, epoch);
+        }
+    }
+
+    /// A hand closes and opens the edge in one epoch.
+    #[test]
+    fn the_last_of_two_states_of_an_epoch_counts() {
+        let empty = StateBlock::default().to_string().into_bytes();
+        let mut disk: [Vec<u8>; BLOCKS] = [empty.clone(), empty];
+        let read = |disk: &[Vec<u8>; BLOCKS]| {
+            StateBlocks::read(disk.each_ref().map(|block| Some(block.as_slice()))).unwrap()
+        };
+        let mut blocks = read(&disk);
+        for fenced in [true, false, true, false] {
+            let write = blocks.next(EdgeState { epoch: 5, fenced, ..EdgeState::default() });
+            disk[write.block] = write.bytes();
+            blocks.handle_written(write);
+            assert_eq!(read(&disk).state().fenced, fenced);
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Bench {
     pub peer: Vec<Message<'static>>,
     /// Whether something was said to the other member that has not left yet.
     pub is_unsent: bool,
+    /// Whether the last turn was the end of the role.
+    pub has_ended: bool,
 }
 
 impl Bench {
@@ -37,8 +39,8 @@ impl Bench {
         member.epoch = EPOCH;
         let now = Nanos::from_ms(1);
         let (lines, edge, peer) = (Vec::new(), Vec::new(), Vec::new());
-        let (mute, is_cut, opens, is_unsent) = (false, false, false, false);
-        Self { now, member, lines, edge, mute, is_cut, opens, peer, is_unsent }
+        let (mute, is_cut, opens, is_unsent, has_ended) = (false, false, false, false, false);
+        Self { now, member, lines, edge, mute, is_cut, opens, peer, is_unsent, has_ended }
     }
 
     pub fn note(&mut self, line: impl Into<String>) {
@@ -152,6 +154,7 @@ macro_rules! on_bench {
             fn turn(&mut self) -> Turn {
                 let turn = self.machine.turn(false, &mut self.book);
                 assert!(!self.book.is_unsent, "what it says leaves in its turn");
+                self.book.has_ended = matches!(turn, Turn::End(_));
                 turn
             }
             fn pass(&mut self, ms: u64) {

@@ -192,12 +192,12 @@ impl Pairing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{Member, Secluded};
+    use crate::bench::Bench;
     use crate::standing::hello;
 
     /// Takes messages from a list; what is said is noted.
     struct Host {
-        context: Secluded,
+        context: Bench,
         /// Whether a channel opens, and what it brings, in the next turn.
         next: Option<(bool, Vec<Message<'static>>)>,
         is_ready: bool,
@@ -207,11 +207,11 @@ mod tests {
     }
 
     impl Hosted for Host {
-        type Context = Secluded;
-        fn context(&self) -> &Secluded {
+        type Context = Bench;
+        fn context(&self) -> &Bench {
             &self.context
         }
-        fn context_mut(&mut self) -> &mut Secluded {
+        fn context_mut(&mut self) -> &mut Bench {
             &mut self.context
         }
     }
@@ -244,8 +244,8 @@ mod tests {
     }
 
     fn host() -> Host {
-        let member = Member::new("demo", "b", "a", Nanos::from_ms(10), Nanos(0));
-        let context = Secluded { now: Nanos(0), member };
+        let mut context = Bench::new("b", "a");
+        (context.now, context.member.epoch) = (Nanos(0), 0);
         Host { context, next: None, is_ready: true, says: Ok(true), lines: Vec::new() }
     }
 
@@ -408,5 +408,16 @@ mod tests {
         let runs = hello("demo", "a", (7, true), Vec::new());
         host.next = Some((true, vec![runs]));
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
+    }
+
+    /// An edge that has just started waits for that word.
+    #[test]
+    fn who_waits_for_the_other_member_hears_its_edge_and_says_that_it_is_not_in_step() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+        host.context.edge.push(BEAT);
+        (host.context.opens, host.context.member.epoch) = (true, 7);
+        pairing.turn(false, &mut host);
+        assert!(host.context.edge.is_empty());
+        assert_eq!(host.context.take(), ["to the edge: InStep { epoch: 7, yes: false }"]);
     }
 }

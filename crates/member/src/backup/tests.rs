@@ -79,6 +79,7 @@ impl Bed {
     fn gave_up(&mut self) -> Option<String> {
         let lines = self.book.take();
         let at = lines.iter().position(|line| line == "close peer")?;
+        assert!(!self.book.has_ended, "it rests, and may join again");
         assert!(lines[..at].contains(&in_step(false)), "the edge hears it first: {lines:?}");
         assert!(lines[..at].contains(&"send GaveUp".to_owned()), "{lines:?}");
         assert_eq!(lines[at + 1..at + 3], ["kill", "close tap"]);

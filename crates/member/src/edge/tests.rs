@@ -2,6 +2,7 @@ use super::*;
 use crate::timing::edge::TAP_LINGER;
 use holdfast_wire::seq::SeqNo;
 
+mod notes;
 mod words;
 
 const PERIOD: Nanos = Nanos::from_ms(10);
@@ -37,6 +38,10 @@ struct Book {
     quiet: Vec<ConnKey>,
     /// Whether somebody could be asked about them.
     can_ask: bool,
+    /// Heartbeats to each member.
+    beats: [u32; 2],
+    /// Whether the last one that was refused may ask again.
+    again: Option<bool>,
 }
 
 impl EdgeHost for Book {
@@ -49,8 +54,11 @@ impl EdgeHost for Book {
             let name = name.split([' ', '{']).next().unwrap_or_default();
             self.lines.push(format!("to {member}: {name}"));
         }
-        if let Message::Bounds { flows, last } = message {
-            self.bounds.push((flows.len(), *last));
+        match message {
+            Message::Beat { .. } => self.beats[member] += 1,
+            Message::Bounds { flows, last } => self.bounds.push((flows.len(), *last)),
+            Message::Refused { again, .. } => self.again = Some(*again),
+            _ => {}
         }
     }
     fn close(&mut self, member: usize) {

@@ -391,10 +391,13 @@ fn what_the_edge_grants_holds_although_the_server_has_ended() {
 #[test]
 fn who_is_replaced_ends_its_server() {
     let mut bed = Bed::new();
+    let conn = bed.connect(5);
+    bed.book.take();
     bed.book.edge.push(Message::Epoch { epoch: EPOCH + 1, current: "b" });
     bed.turn();
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
     assert!(!bed.book.member.speaks && !bed.book.watches);
+    assert!(!bed.machine.log.follows(conn), "nobody is told of its connections");
 }
 
 /// The gate hears of the end first, so that what a dying server's kernel says stays behind it.

@@ -84,6 +84,8 @@ pub(super) struct Book {
     /// Why members are turned away that come now, and why the last one was refused.
     pub(super) turns_away: String,
     pub(super) refused: String,
+    /// Whether that one may come again.
+    pub(super) may_come_again: Option<bool>,
     /// Whether more of the log could come unannounced.
     pub(super) stays_awake: bool,
     /// Whether the log has ended because the server ends.
@@ -100,6 +102,8 @@ pub(super) struct Book {
     pub(super) keeping_room: bool,
     /// What clients of a server that can be rebuilt have, by the number of their accept.
     pub(super) kept_acked: Vec<(u32, u64)>,
+    /// How often it was looked after what goes on beside a lone server.
+    pub(super) stood_beside: u32,
     /// How often things were shown, and what was shown last.
     pub(super) reports: u32,
     pub(super) shown: Shown,
@@ -172,6 +176,7 @@ impl Book {
             reason: String::new(),
             turns_away: String::new(),
             refused: String::new(),
+            may_come_again: None,
             stays_awake: false,
             is_log_over: false,
             unread: None,
@@ -181,6 +186,7 @@ impl Book {
             kept_records: 0,
             keeping_room: true,
             kept_acked: Vec::new(),
+            stood_beside: 0,
             reports: 0,
             shown: Shown::default(),
         }
@@ -419,6 +425,9 @@ impl PrimaryHost for Book {
         if let Message::Refused { reason, .. } | Message::ImageOff { reason } = message {
             self.refused = (*reason).to_owned();
         }
+        if let Message::Refused { again, .. } = message {
+            self.may_come_again = Some(*again);
+        }
         match message {
             Message::Unread { bytes, last, .. } => {
                 self.note(format!("unread {} {last}", String::from_utf8_lossy(bytes)));
@@ -447,7 +456,9 @@ impl PrimaryHost for Book {
             self.note("turn away");
         }
     }
-    fn stand_beside(&mut self) {}
+    fn stand_beside(&mut self) {
+        self.stood_beside += 1;
+    }
     fn admit(&mut self) {}
     fn strangers(&mut self) -> usize {
         self.strangers

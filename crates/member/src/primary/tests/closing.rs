@@ -192,3 +192,20 @@ fn a_lone_servers_limit_holds_for_as_long_as_its_daemon_turns() {
     bed.pass(1000);
     assert!(bed.book.minded_until > Some(bed.book.bench.now), "who joins needs it most");
 }
+
+/// What the kernel says of a tuple is of its newest connection.
+#[test]
+fn whose_tuple_has_a_newer_connection_is_over_only_if_the_server_has_ended_it() {
+    for ended in [false, true] {
+        let mut bed = Bed::new();
+        bed.connect(5);
+        let ends = if ended { close_record() } else { Vec::new() };
+        bed.book.log = [accept_record(5), ends].concat();
+        bed.turn();
+        bed.book.peer.push(Message::FrameOk { number: 1 });
+        bed.turn();
+        bed.book.slots.insert(ConnId(6), slot(5));
+        bed.pass(5_000);
+        assert_eq!(bed.book.has("send Gone"), ended, "{:?}", bed.book.lines);
+    }
+}

@@ -2,6 +2,7 @@
 
 mod clients;
 mod failures;
+mod steps;
 
 use super::*;
 use crate::timing::primary::{CLIENTS_MAX, IN_STEP_LASTS, JOINER_SILENT, REJOIN_PAUSE};
@@ -93,6 +94,8 @@ impl Bed {
             assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
         }
         assert!(!lines.contains(&"commit 0".to_owned()) && !lines.contains(&"kill".to_owned()));
+        let (waits, joins) = (self.machine.tables.is_committing, self.machine.joins);
+        assert_eq!((waits, joins), (true, None), "nothing of the join is left");
         self.book.is_lost = false;
         self.book.books = vec![book(5, 0)];
         self.pass(pause_ms - 1);

@@ -3,7 +3,7 @@
 use super::kept::has;
 use super::*;
 use crate::backup::TWICE;
-use crate::timing::backup::{TAP_AFTER, UNACCEPTED_MAX};
+use crate::timing::backup::{LOOK_AFTER, TAP_AFTER, UNACCEPTED_MAX};
 use crate::timing::primary::{
     ALONE_LOOK, CONFIRM_LOOK, KEEP_AFTER, KEEP_LASTS, KEEP_PAUSE, REPLACED_REST,
 };
@@ -132,7 +132,9 @@ fn the_rest_of_a_fallen_servers_log_is_waited_for() {
     let (mut bed, begun) = Bed::falling();
     let kept = bed.book.kept_records;
     bed.book.own_tap = vec![segment(b"hello")];
+    bed.book.edge.push(Message::Reach { member: "b", yes: true });
     assert_eq!(bed.turn_at(begun.plus(Nanos::from_ms(1))), Turn::End(End::Fallen));
+    assert!(bed.book.edge.is_empty(), "it hears the edge");
     assert!(bed.book.has("shows Fell"), "{:?}", bed.book.lines);
     assert_eq!(bed.book.kept_records, kept + 1, "it is over as soon as all is here");
     // The tap does not bring them: the log has them, too.
@@ -378,4 +380,22 @@ fn nothing_of_what_is_kept_waits_to_be_run() {
     assert!(bed.book.has("shows Keeps") && bed.book.shown.keeps, "{:?}", bed.book.lines);
     assert_eq!(bed.book.shown.unexecuted, 0);
     assert!(bed.book.looks_at_kept > 0, "what is wrong with it is found out");
+}
+
+#[test]
+fn who_has_nothing_to_say_is_asked_once_in_a_turn() {
+    let mut bed = Bed::kept();
+    let before = bed.book.looks_at_kept;
+    bed.turn();
+    assert_eq!(bed.book.looks_at_kept, before + 1);
+}
+
+/// There is nothing to do until somebody makes room, and nothing waits for that.
+#[test]
+fn a_full_disk_does_not_keep_a_server_awake_that_does_nothing() {
+    let mut bed = Bed::kept();
+    bed.book.keeping_room = false;
+    bed.turn();
+    let Turn::Until(at) = bed.turn() else { panic!("it sleeps") };
+    assert!(at > bed.book.now.plus(nanos(LOOK_AFTER)), "{at:?}");
 }
