@@ -337,6 +337,42 @@ mod tests {
         assert_eq!(said, [(true, false), (false, true)]);
     }
 
+    /// Packets say that the peer lives, and nothing of how late its heartbeats are.
+    #[test]
+    fn packets_that_pass_put_off_the_end_and_not_the_suspicion() {
+        let mut notes = Notes::default();
+        let mut detector = heard(10, &mut notes);
+        for ms in 1..=21 {
+            detector.handle_passing(Nanos::from_ms(ms));
+            detector.handle_timeout(Nanos::from_ms(ms), &mut notes);
+        }
+        assert_eq!(detector.peer(), Peer::Suspected);
+        assert!(!notes.0.contains(&"declared"));
+    }
+
+    #[test]
+    fn each_heartbeat_confirms_the_newest_of_the_peer_and_a_new_channel_is_one_that_is_heard() {
+        #[derive(Default)]
+        struct Confirmed(Vec<u64>);
+        impl DetectorOutput for Confirmed {
+            fn beat(&mut self, _: u64, confirmed: u64) {
+                self.0.push(confirmed);
+            }
+            fn suspected(&mut self) {}
+            fn trusted(&mut self) {}
+            fn declared(&mut self) {}
+        }
+        let mut said = Confirmed::default();
+        let mut detector = Detector::new(Nanos(0), Nanos::from_ms(10));
+        detector.handle_timeout(Nanos(0), &mut said);
+        detector.handle_beat(Nanos::from_ms(1), 7, 0, &mut said);
+        detector.handle_beat(Nanos::from_ms(2), 6, 0, &mut said);
+        detector.handle_timeout(Nanos::from_ms(10), &mut said);
+        assert_eq!(said.0, [0, 7]);
+        detector.start_over(Nanos::from_ms(15));
+        assert_eq!(detector.last_heard(), Nanos::from_ms(15));
+    }
+
     #[test]
     fn a_silent_peer_is_suspected_after_two_and_declared_after_three() {
         for ms in PERIODS_MS {

@@ -313,6 +313,7 @@ mod tests {
         let mut blocks = read(&disk);
         for fenced in [true, false, true, false] {
             let write = blocks.next(EdgeState { epoch: 5, fenced, ..EdgeState::default() });
+            assert_eq!(write.bytes().len(), STATE_BYTES_MAX, "nothing of an older one stays");
             disk[write.block] = write.bytes();
             blocks.handle_written(write);
             assert_eq!(read(&disk).state().fenced, fenced);

@@ -331,7 +331,6 @@ impl BackupMachine {
         if !std::mem::replace(&mut self.wants_out, true) {
             let state = Fault::Outgrown.word();
             host.send(&Message::GaveUp { state, reason: clip(reason) });
-            host.flush();
         }
     }
 

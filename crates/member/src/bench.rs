@@ -88,12 +88,14 @@ pub struct Lone {
     pub bench: Bench,
     /// What the kernel says of connections; `None`: it does not answer.
     pub states: Option<Vec<ConnState>>,
+    /// How often it was asked for that.
+    pub asked: u32,
     pub has_ended: bool,
 }
 
 impl Lone {
     pub fn new(me: &str, other: &str) -> Self {
-        Self { bench: Bench::new(me, other), states: None, has_ended: false }
+        Self { bench: Bench::new(me, other), states: None, asked: 0, has_ended: false }
     }
 }
 
@@ -115,6 +117,7 @@ impl MemberHost for Lone {
         self.bench.note("kill");
     }
     fn states(&mut self, _: &[ConnKey]) -> Option<Vec<ConnState>> {
+        self.asked += 1;
         self.states.clone()
     }
     fn send_segment(&mut self, _: &TcpSegment<'_>) {}

@@ -420,4 +420,28 @@ mod tests {
         assert!(host.context.edge.is_empty());
         assert_eq!(host.context.take(), ["to the edge: InStep { epoch: 7, yes: false }"]);
     }
+
+    #[test]
+    fn who_was_turned_away_has_met_nobody_whatever_else_came() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+        host.next = Some((true, vec![]));
+        pairing.turn(false, &mut host);
+        said(&mut host);
+        host.next = Some((false, vec![greets(0), TURNED_AWAY]));
+        assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+        let lines = said(&mut host);
+        assert_eq!(lines.iter().filter(|line| *line == "hangs up").count(), 1, "{lines:?}");
+    }
+
+    /// What still comes on a channel that it has left is no answer.
+    #[test]
+    fn who_has_left_greets_before_it_meets_anybody() {
+        let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+        host.next = Some((true, vec![greets(1)]));
+        pairing.turn(false, &mut host);
+        host.context.now = nanos(COMPARE_EVERY);
+        host.next = Some((false, vec![greets(0)]));
+        assert!(matches!(pairing.turn(false, &mut host), Turn::Until(_)));
+        assert_eq!(host.context.member.epoch, 0);
+    }
 }

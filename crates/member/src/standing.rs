@@ -325,6 +325,14 @@ mod tests {
     }
 
     #[test]
+    fn who_has_heard_nothing_has_nothing_to_go_by() {
+        let new = Standing::new("demo", "a", "b");
+        assert!(!new.opened && !new.any && !new.alone && new.other_reached);
+        let lone = Lone::new("a", "b");
+        assert!(!lone.bench.member.speaks && !lone.bench.member.hands_over);
+    }
+
+    #[test]
     fn every_hello_tells_what_the_file_says() {
         let mut standing = Standing::new("demo", "a", "b");
         standing.tell_file(vec!["heartbeat_ms = 18".to_owned()]);

@@ -373,3 +373,18 @@ fn a_backup_that_builds_bars_only_a_primary_that_begins_anew() {
     edge.handle_persisted();
     assert!(!edge.builds("beta") && !edge.is_in_step("beta"));
 }
+
+#[test]
+fn who_builds_in_an_epoch_does_not_build_in_the_next() {
+    let mut edge = group();
+    edge.handle_settled();
+    assert!(!edge.builds("alpha") && !edge.builds("beta"));
+    grant(&mut edge, "alpha", 1);
+    assert!(edge.handle_builds("beta", 1) && edge.builds("beta"));
+    edge.handle_left("beta");
+    assert!(!edge.builds("beta"));
+    assert!(edge.handle_builds("beta", 1) && edge.builds("beta"));
+    assert!(matches!(edge.handle_alone("alpha", 2), Decision::Grant { .. }));
+    edge.handle_persisted();
+    assert!(!edge.builds("beta"));
+}

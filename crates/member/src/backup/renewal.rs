@@ -66,7 +66,6 @@ impl BackupMachine {
             Ok(()) => host.send(&Message::Renew),
             Err(reason) => self.fail_renewal(&reason, host),
         }
-        host.flush();
     }
 
     /// A turn of the renewal, if there is one.

@@ -254,6 +254,7 @@ fn a_replica_that_stands_still_gives_up() {
     assert_eq!(bed.gave_up(), None);
     bed.pass(200);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
+    assert_eq!(bed.book.reason, "the replica has not moved for a second");
 }
 
 #[test]
@@ -274,6 +275,7 @@ fn a_replica_that_starves_is_no_hung_one() {
     assert_eq!(bed.gave_up(), None);
     bed.pass(700);
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Hung"));
+    assert!(bed.book.reason.starts_with("the replica has not moved for ten"), "it was busy");
 }
 
 #[test]

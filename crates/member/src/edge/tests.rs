@@ -42,6 +42,8 @@ struct Book {
     beats: [u32; 2],
     /// Whether the last one that was refused may ask again.
     again: Option<bool>,
+    /// Whether the member is heard that others were told of last.
+    reach: Option<bool>,
 }
 
 impl EdgeHost for Book {
@@ -58,6 +60,8 @@ impl EdgeHost for Book {
             Message::Beat { .. } => self.beats[member] += 1,
             Message::Bounds { flows, last } => self.bounds.push((flows.len(), *last)),
             Message::Refused { again, .. } => self.again = Some(*again),
+            Message::Reach { yes, .. } => self.reach = Some(*yes),
+            Message::Hello { speaks, .. } => assert!(!speaks, "an edge serves nobody"),
             _ => {}
         }
     }
@@ -239,8 +243,9 @@ fn who_comes_back_is_in_step_no_more() {
 fn who_comes_into_step_and_out_of_it_is_noted_once() {
     let mut bed = Bed::pair();
     bed.book.notes.clear();
-    for yes in [true, true, false, false] {
+    for (yes, notes) in [(true, 1), (true, 1), (false, 2), (false, 2)] {
         bed.says(B, MemberRequest::InStep { epoch: 1, yes });
+        assert_eq!(bed.book.notes.len(), notes);
     }
     bed.says(B, MemberRequest::InStep { epoch: 0, yes: true });
     assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);

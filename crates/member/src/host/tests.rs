@@ -47,6 +47,7 @@ fn the_kernel_of_a_lone_server_says_which_clients_have_vanished() {
         assert_eq!(lines(&mut host)[1..], Vec::from_iter(told));
         stand_alone(false, &mut host);
         assert_eq!(lines(&mut host), ["refuses who comes"], "it was asked once");
+        assert_eq!(host.asked, 1, "and so was the kernel");
     }
 }
 

@@ -48,7 +48,6 @@ impl Alone {
         let pause = doubled(REJOIN_PAUSE, self.failed, REJOIN_PAUSE_MAX);
         self.failed += 1;
         self.again_at = now.plus(nanos(pause));
-        self.door = Pairing::new(Side::Alone);
     }
 }
 

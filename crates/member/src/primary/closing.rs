@@ -21,7 +21,6 @@ impl PrimaryMachine {
             let stray = |conn: &Conn| !conn.ending && old(conn);
             ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
-        ids.retain(|id| conns.contains_key(id));
         let keys: Vec<ConnKey> = ids.iter().map(|id| conns[id].key).collect();
         let Some(states) = host.states(&keys) else { return };
         for ((id, key), state) in ids.into_iter().zip(keys).zip(states) {

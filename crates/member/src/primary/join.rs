@@ -394,7 +394,6 @@ impl PrimaryMachine {
     fn send_image(&mut self, join: &mut Join, host: &mut impl PrimaryHost) {
         if let Err(reason) = join.sending.turn(&mut self.tables, host) {
             self.tables.broken.get_or_insert(reason);
-            return;
         }
         if join.sending.is_sent() && join.whole_at.is_none() {
             join.whole_at = Some(host.now());

@@ -201,7 +201,7 @@ impl<H: KeeperHost> MemberHost for SharedHost<'_, H> {
         false
     }
     fn kill_server(&mut self) {
-        self.host.stop_keeping();
+        // None runs; its primary ends what is kept.
     }
     fn states(&mut self, _: &[ConnKey]) -> Option<Vec<ConnState>> {
         None
@@ -226,7 +226,7 @@ impl<H: KeeperHost> FollowHost for SharedHost<'_, H> {
         self.host.watch_own_tap(yes);
     }
     fn close_tap(&mut self) {
-        self.host.stop_keeping();
+        // It is closed with the rest.
     }
     fn replica(&self) -> Replica {
         self.host.kept()

@@ -37,7 +37,7 @@ pub(super) struct Wish {
 impl Wish {
     pub(super) fn note(&mut self, message: &Message<'_>) {
         match message {
-            Message::Renew => (self.is_wanted, self.is_off) = (true, false),
+            Message::Renew => self.is_wanted = true,
             Message::ImageOff { .. } => (self.is_wanted, self.is_off) = (false, true),
             Message::ImageOk { bytes } => self.arrived = self.arrived.max(*bytes),
             _ => {}

@@ -204,6 +204,7 @@ fn a_connection_beyond_the_limit_gives_its_slot_back() {
     bed.turn();
     let others = bed.book.take().into_iter().filter(|line| line != "send Conn");
     assert_eq!(others.collect::<Vec<_>>(), [format!("free {CONNS_MAX}")]);
+    assert_eq!(bed.machine.tables.conns.len(), CONNS_MAX);
 }
 
 /// The client may send up to what the wire has shown, whatever the stack wanted.
@@ -398,6 +399,7 @@ fn who_is_replaced_ends_its_server() {
     assert_eq!(bed.book.take(), ["kill", "shows Replaced", "drop peer"]);
     assert!(!bed.book.member.speaks && !bed.book.watches);
     assert!(!bed.machine.log.follows(conn), "nobody is told of its connections");
+    assert!(!bed.book.has_ended, "it rests");
 }
 
 /// The gate hears of the end first, so that what a dying server's kernel says stays behind it.
@@ -513,6 +515,7 @@ fn a_hand_over_that_succeeds_while_its_channel_closes_is_one() {
     bed.turn();
     let lines = bed.book.take();
     assert!(lines.starts_with(&["kill".to_owned(), "shows HandedOver".to_owned()]), "{lines:?}");
+    assert!(!bed.book.has_ended, "it is to stay");
     assert!(!lines.contains(&"resume".to_owned()), "{lines:?}");
 }
 

@@ -75,6 +75,11 @@ pub(super) struct Book {
     pub(super) reported: (Option<Cause>, bool, Option<u8>),
     /// Whether it says that it takes over from a primary that was stopped.
     pub(super) stopped: bool,
+    /// How often the tap was looked at, the replica's table was read, and kept records were given to
+    /// who runs them.
+    pub(super) drains: u32,
+    pub(super) manifests: u32,
+    pub(super) feeds: u32,
     /// Whether a takeover has begun that is not over.
     pub(super) takes_over: bool,
 }
@@ -123,6 +128,9 @@ impl Book {
             reports: 0,
             reported: (None, false, None),
             stopped: false,
+            drains: 0,
+            manifests: 0,
+            feeds: 0,
             takes_over: false,
         }
     }
@@ -182,8 +190,9 @@ impl MemberHost for Book {
 }
 
 impl FollowHost for Book {
-    fn drain_tap(&mut self, _: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
-        let all = std::mem::take(&mut self.tap);
+    fn drain_tap(&mut self, most: usize, each: &mut dyn FnMut(&mut Self, &TcpPacket<'_>)) -> bool {
+        self.drains += 1;
+        let all: Vec<_> = self.tap.drain(..most.min(self.tap.len())).collect();
         all.iter().for_each(|segment| each(self, segment));
         !all.is_empty()
     }
@@ -234,6 +243,7 @@ impl FollowHost for Book {
         self.image - self.unwritten
     }
     fn feed_copy(&mut self) -> bool {
+        self.feeds += 1;
         !self.keeps
     }
     fn end_image(&mut self) {
@@ -277,7 +287,7 @@ impl FollowHost for Book {
         self.is_unsent = false;
     }
     fn close_peer(&mut self) {
-        self.is_unsent = false;
+        assert!(!self.is_unsent, "what was said last leaves first");
         self.note("close peer");
     }
     fn report(&mut self, report: &Report<'_>) {
@@ -315,6 +325,7 @@ impl BackupHost for Book {
         self.good("interface")
     }
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
+        self.manifests += 1;
         // The server has accepted one connection, and neither read nor written.
         let conn = ManifestConn {
             accept: 1,

@@ -278,3 +278,40 @@ fn how_late_a_primary_is_counts_from_its_first_heartbeat() {
     bed.pass(100);
     assert!(bed.book.has("promotes: Silent"), "{:?}", bed.book.lines);
 }
+
+/// What no machine takes is counted, since it may tell of an error.
+#[test]
+fn a_word_that_the_backup_understands_is_not_counted_as_late() {
+    let mut bed = Bed::taking_over();
+    bed.book.peer.push(Message::Refused { reason: "it was slow", again: false });
+    bed.turn();
+    assert_eq!(bed.machine.log.counters().messages_late, 0);
+}
+
+/// Nothing comes of the primary while its output waits for this.
+#[test]
+fn what_a_lagging_replica_owes_is_confirmed_when_it_has_caught_up() {
+    let mut bed = Bed::served();
+    bed.book.progress = (200, 100);
+    bed.pass(20);
+    bed.book.peer.push(Message::Frame { number: 1, records: &[] });
+    bed.turn();
+    bed.book.is_peer_ready = false;
+    bed.pass(1);
+    assert!(!bed.book.has("send FrameOk"), "{:?}", bed.book.lines);
+    bed.book.progress = (200, 200);
+    bed.pass(1);
+    assert!(bed.book.has("send FrameOk"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_backup_wakes_for_its_heartbeat_once_the_primary_serves() {
+    for (mut bed, wakes) in [(Bed::served(), true), (Bed::new(), false)] {
+        let reports = bed.book.reports;
+        while bed.book.reports == reports {
+            bed.pass(1);
+        }
+        let due = bed.due();
+        assert_eq!(due <= bed.book.now.plus(bench::PERIOD), wakes, "{due:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! A member that joins a server that already runs.
 
 use super::*;
-use crate::timing::backup::{CLOSING_MAX, STREAMS_MAX, UNACCEPTED_MAX};
+use crate::timing::backup::{CLOSING_MAX, REPORT_EVERY, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX};
 use crate::timing::primary::JOINER_SILENT;
 use holdfast_replica::promotion::Why;
 use holdfast_wire::message::{Adopted, ConnProgress};
@@ -65,10 +65,11 @@ fn a_primary_that_says_nothing_is_not_waited_for() {
 #[test]
 fn what_came_before_it_was_let_in_is_left_aside() {
     let mut book = Bed::new().book;
-    book.tap = vec![segment(0, b"raw")];
+    book.tap = vec![segment(0, b"raw"); 2 * TAP_BATCH];
     let machine = BackupMachine::joining(KEY, Limits::DEFAULT, &mut book);
     let mut bed = Bed { machine, book };
     assert!(bed.book.tap.is_empty());
+    assert_eq!(bed.book.drains, 3, "as long as some of it is there");
     bed.turn();
     assert_eq!(bed.machine.log.counters().segments_unknown, 0);
 }
@@ -179,6 +180,16 @@ fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
     bed.book.tap = vec![TcpPacket { payload: b"0123456789", ..segment(0, b"raw") }];
     bed.turn();
     assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    assert_eq!(bed.machine.log.counters().messages_late, 0, "it understands all that it is told");
+    // What came in time is as good as what came before.
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.grant();
+    bed.turn();
+    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+    bed.book.tap = vec![segment(10, b"")];
+    bed.pass(10);
+    assert!(bed.book.losses.is_empty(), "{:?}", bed.book.losses);
 }
 
 /// One client's fault, or the server's, costs the other connections nothing.
@@ -405,4 +416,32 @@ fn every_cause_of_a_takeover_has_its_words() {
     ] {
         assert!(cause.text().contains(word), "{cause:?}: {}", cause.text());
     }
+}
+
+/// What it has not run yet waits for its server, which is being built.
+#[test]
+fn the_time_that_a_copy_takes_is_not_held_against_it() {
+    let mut bed = Bed::joins();
+    bed.book.peer.extend([Message::Join { log_from: 7, image_bytes: 3 }, IMAGE, WHOLE]);
+    (bed.book.is_slow, bed.book.progress) = (true, (100, 0));
+    bed.pass(31_000);
+    bed.book.is_slow = false;
+    bed.pass(2);
+    assert!(bed.book.has("makes") && !bed.book.has("JoinFailed"), "{:?}", bed.book.lines);
+}
+
+/// From now on output waits for it, so what it has not run is not confirmed.
+#[test]
+fn a_joiner_in_step_is_a_backup_like_any_other() {
+    let mut bed = Bed::closing();
+    bed.turn();
+    assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
+    bed.pass(REPORT_EVERY.as_millis() as u64);
+    assert_eq!(bed.book.reported.2, None, "it joins no more");
+    bed.book.progress = (200, 100);
+    bed.pass(20);
+    bed.book.take();
+    bed.book.peer.push(Message::Frame { number: 1, records: &[] });
+    bed.turn();
+    assert!(!bed.book.has("send FrameOk"), "{:?}", bed.book.lines);
 }

@@ -1,7 +1,7 @@
 //! A cold backup whose log is long: a new image, or a new join.
 
 use super::*;
-use crate::timing::backup::{RENEW_PAUSE, RENEW_SILENT_MAX, RENEW_TRIES_MAX};
+use crate::timing::backup::{COPY_LOOK, RENEW_PAUSE, RENEW_SILENT_MAX, RENEW_TRIES_MAX};
 
 const RENEWED: Message<'static> = Message::Renewed { log_from: 120, image_bytes: 3 };
 const PIECE: Message<'static> = Message::Image { bytes: &[1, 2, 3] };
@@ -229,4 +229,25 @@ fn a_channel_that_breaks_with_a_silence_is_no_word_of_the_edge() {
     assert_eq!(bed.book.take(), Vec::<String>::new());
     bed.pass(1);
     assert_eq!(bed.book.take()[0], "promotes: Silent");
+}
+
+/// Nothing tells that what came of the image is written.
+#[test]
+fn who_gets_a_new_image_looks_after_it() {
+    for renews in [false, true] {
+        let mut bed = if renews { Bed::renewing() } else { Bed::cold_in_step() };
+        bed.book.keeps = false;
+        bed.turn();
+        let Turn::Until(at) = bed.turn() else { panic!("it waits") };
+        assert_eq!(at <= bed.book.now.plus(nanos(COPY_LOOK)), renews, "{at:?}");
+    }
+}
+
+/// The disk keeps nothing of it before the primary has announced it.
+#[test]
+fn a_new_image_that_was_not_announced_is_not_looked_for() {
+    let mut bed = Bed::renewing();
+    bed.book.bad = "keep";
+    bed.pass(20);
+    assert!(!bed.book.has("RenewedNot"), "{:?}", bed.book.lines);
 }

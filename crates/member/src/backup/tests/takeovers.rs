@@ -223,3 +223,30 @@ fn an_edge_that_does_not_answer_is_asked_again() {
     bed.pass(1_000);
     assert!(bed.book.has(&promote()), "{:?}", bed.book.lines);
 }
+
+/// The table is the one of the moment at which the replica came to its log's end.
+#[test]
+fn the_replicas_table_is_read_once_while_clients_are_asked() {
+    let mut bed = Bed::accepted();
+    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.grant();
+    let feeds = bed.book.feeds;
+    bed.pass(20);
+    assert!(!bed.book.has("live"), "nobody has answered");
+    assert_eq!(bed.book.manifests, 1);
+    assert!(bed.book.feeds >= feeds + 19, "it may still need what clients have");
+}
+
+/// A client that has vanished must not keep the others.
+#[test]
+fn a_client_that_does_not_answer_is_not_waited_for_without_end() {
+    let mut bed = Bed::accepted();
+    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+    bed.book.is_lost = true;
+    bed.turn();
+    bed.grant();
+    bed.pass(3000);
+    assert!(bed.book.has("live"), "{:?}", bed.book.lines);
+}

@@ -113,3 +113,48 @@ fn a_member_that_was_lost_while_the_edge_was_away_is_missed() {
     assert!(bed.take().contains(&"to 1: Reach".to_owned()));
     assert!(bed.notes().contains(&"declare: a".to_owned()));
 }
+
+#[test]
+fn a_member_that_comes_hears_that_another_one_is_not_heard() {
+    let mut bed = Bed::pair();
+    bed.pass(200, &[B], false);
+    bed.machine.handle_closed(B, "test", bed.book.now, &mut bed.book);
+    bed.book.reach = None;
+    bed.open(B, 1, false);
+    assert_eq!(bed.book.reach, Some(false));
+}
+
+#[test]
+fn a_start_is_noted_with_what_it_found() {
+    let found = |disk, fence| Bed::new(disk, fence).notes();
+    assert_eq!(found(state(3, Some("a")), (3, Some(A))), ["started: epoch 3, current: a"]);
+    let older = "disk: older than the fence: epoch 4, b it is";
+    let started = "started: epoch 4, current: b";
+    assert_eq!(found(state(1, Some("a")), (4, Some(B))), [older, started]);
+    let never = "disk: epoch 3 was written and never granted: b goes on";
+    let started = "started: epoch 2, current: b";
+    assert_eq!(found(state(3, Some("a")), (2, Some(B))), [never, started]);
+}
+
+/// An earlier life of this daemon has left its taps, and has let somebody speak in this epoch.
+#[test]
+fn an_edge_that_starts_knows_what_an_earlier_life_has_done() {
+    let setup = Setup { group: GROUP, members: &["a", "b"], first: "a", period: PERIOD };
+    let machine = EdgeMachine::new(&setup, state(3, Some("a")), Nanos(0)).expect("a machine");
+    let mut bed = Bed { machine, book: Book { taps: [true, true], ..Book::default() } };
+    bed.machine.handle_start((3, Some(A)), &mut bed.book).expect("a start");
+    assert_eq!(bed.book.taps, [false, false], "nobody is here");
+    assert!(!bed.machine.is_here(A) && !bed.machine.is_here(B));
+    assert_eq!(bed.machine.fenced_epoch, 3);
+}
+
+#[test]
+fn a_suspicion_is_noted_at_once_and_once() {
+    let suspects = |bed: &Bed| bed.book.notes.iter().filter(|note| *note == "suspect: a").count();
+    let mut bed = Bed::pair();
+    bed.pass(25, &[B], false);
+    assert!(bed.machine.is_suspected(A));
+    assert_eq!(suspects(&bed), 1);
+    bed.pass(500, &[B], false);
+    assert_eq!(suspects(&bed), 1);
+}

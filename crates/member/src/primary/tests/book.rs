@@ -27,6 +27,8 @@ pub(super) struct Book {
     pub(super) late_log: Vec<u8>,
     /// Handshakes that the gate sees while the log is being read.
     pub(super) late_held: Vec<Held>,
+    /// Handshakes that the gate sees while the image is looked at.
+    pub(super) held_later: Vec<Held>,
     /// See [`Report::at_risk`].
     pub(super) at_risk: usize,
     pub(super) slots_read: Cell<bool>,
@@ -102,8 +104,19 @@ pub(super) struct Book {
     pub(super) keeping_room: bool,
     /// What clients of a server that can be rebuilt have, by the number of their accept.
     pub(super) kept_acked: Vec<(u32, u64)>,
-    /// How often it was looked after what goes on beside a lone server.
+    /// How often it was looked after what goes on beside a lone server, after who comes to a host
+    /// that serves nobody, and whether the server lives; how often a member was let in.
     pub(super) stood_beside: u32,
+    pub(super) stood_by: u32,
+    pub(super) server_looks: u32,
+    pub(super) admitted: u32,
+    /// How often the gate was told that slots are freed, the kernel was asked for the states of
+    /// connections, and everything was taken from what wakes the machine.
+    pub(super) minded: u32,
+    pub(super) states_asked: u32,
+    pub(super) unwatched: u32,
+    /// Messages that were handed to who keeps what the server can be rebuilt from.
+    pub(super) handed: u32,
     /// How often things were shown, and what was shown last.
     pub(super) reports: u32,
     pub(super) shown: Shown,
@@ -142,6 +155,7 @@ impl Book {
             log: Vec::new(),
             late_log: Vec::new(),
             late_held: Vec::new(),
+            held_later: Vec::new(),
             at_risk: 0,
             slots_read: Default::default(),
             behind: 0,
@@ -187,6 +201,13 @@ impl Book {
             keeping_room: true,
             kept_acked: Vec::new(),
             stood_beside: 0,
+            stood_by: 0,
+            server_looks: 0,
+            admitted: 0,
+            minded: 0,
+            states_asked: 0,
+            unwatched: 0,
+            handed: 0,
             reports: 0,
             shown: Shown::default(),
         }
@@ -199,18 +220,22 @@ impl Book {
 
 impl MemberHost for Book {
     fn has_server_ended(&mut self) -> bool {
+        self.server_looks += 1;
         self.ended
     }
     fn kill_server(&mut self) {
         self.note("kill");
     }
     fn states(&mut self, keys: &[ConnKey]) -> Option<Vec<ConnState>> {
+        self.states_asked += 1;
         Some(vec![self.state; keys.len()])
     }
     fn send_segment(&mut self, segment: &TcpSegment<'_>) {
         self.note(format!("ack {}", segment.ack.0));
     }
-    fn stand_by(&mut self) {}
+    fn stand_by(&mut self) {
+        self.stood_by += 1;
+    }
     fn show(&mut self, event: MemberEvent<'_>) {
         let news = match &event {
             MemberEvent::ServerEnded(next) => format!("ServerEnded, {next:?}"),
@@ -271,6 +296,9 @@ impl KeeperHost for Book {
     }
     fn watch_own_tap(&mut self, yes: bool) {
         self.is_own_tap_watched = yes;
+    }
+    fn handed(&mut self, _: &Message<'_>) {
+        self.handed += 1;
     }
     fn look_at_kept(&mut self) {
         self.looks_at_kept += 1;
@@ -339,6 +367,7 @@ impl PrimaryHost for Book {
         self.note(format!("fin {}", conn.0));
     }
     fn mind_slots(&mut self, lasts: Duration) {
+        self.minded += 1;
         self.minded_until = Some(self.bench.now.plus(nanos(lasts)));
     }
     fn set_server_dead(&mut self) {
@@ -403,6 +432,7 @@ impl PrimaryHost for Book {
     }
     fn stop_watching(&mut self) {
         self.watches = false;
+        self.unwatched += 1;
     }
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
         if !self.is_silent {
@@ -459,7 +489,9 @@ impl PrimaryHost for Book {
     fn stand_beside(&mut self) {
         self.stood_beside += 1;
     }
-    fn admit(&mut self) {}
+    fn admit(&mut self) {
+        self.admitted += 1;
+    }
     fn strangers(&mut self) -> usize {
         self.strangers
     }
@@ -473,6 +505,7 @@ impl PrimaryHost for Book {
         if self.is_slow {
             return None;
         }
+        self.held.append(&mut self.held_later);
         let image = self.image.ok_or_else(|| "it does not stand still".to_owned());
         self.note(format!("image {}", image.is_ok()));
         Some(image)

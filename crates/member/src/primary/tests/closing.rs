@@ -1,7 +1,7 @@
 //! The end of connections.
 
 use super::*;
-use crate::timing::primary::{BACKLOG_EVERY, CLOSING_EVERY, LINGER, MINDED, YOUNG};
+use crate::timing::primary::{BACKLOG_EVERY, CLOSING_EVERY, LINGER, MINDED, STRAY_EVERY, YOUNG};
 
 /// A connection's last packets come round through the backup, and a repeated FIN whose first copy
 /// was lost is answered.
@@ -208,4 +208,31 @@ fn whose_tuple_has_a_newer_connection_is_over_only_if_the_server_has_ended_it() 
         bed.pass(5_000);
         assert_eq!(bed.book.has("send Gone"), ended, "{:?}", bed.book.lines);
     }
+}
+
+/// Each look asks the kernel about many connections.
+#[test]
+fn ends_are_looked_for_now_and_then() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    bed.pass(1000);
+    let before = bed.book.states_asked;
+    bed.pass(1000);
+    let looks = bed.book.states_asked - before;
+    let every = CLOSING_EVERY.as_millis() as u32;
+    assert!((1000 / every..=1000 / every + 1).contains(&looks), "{looks}");
+}
+
+/// No record tells of the end of one whose server holds it for long.
+#[test]
+fn an_end_that_no_record_tells_of_is_found_at_the_next_look_for_such() {
+    let mut bed = Bed::new();
+    bed.connect(5);
+    let every = STRAY_EVERY.as_millis() as u64;
+    bed.pass(2 * every + 100);
+    bed.book.state = ConnState::Over;
+    bed.pass(every / 2);
+    assert!(!bed.book.has("send Gone"), "{:?}", bed.book.lines);
+    bed.pass(every / 2 + 100);
+    assert!(bed.book.has("send Gone"), "{:?}", bed.book.lines);
 }

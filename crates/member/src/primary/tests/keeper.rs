@@ -48,6 +48,7 @@ impl Bed {
         let begun = bed.book.now;
         assert_eq!(bed.turn(), Turn::Until(begun.plus(nanos(CONFIRM_LOOK))));
         assert_eq!(bed.book.take(), ["dead", "strike"]);
+        assert!(!bed.book.watches, "nothing of it wakes the member any more");
         (bed, begun)
     }
 
@@ -58,6 +59,7 @@ impl Bed {
         assert!(matches!(bed.turn(), Turn::Until(_)));
         assert!(bed.book.has("shows NotRebuilt, 5") || bed.book.has("shows NotRebuilt"));
         assert_eq!(bed.book.reason, "the disk is gone");
+        assert_eq!(bed.book.unwatched, 3, "nor does who comes when the gate is open");
         bed
     }
 
@@ -66,6 +68,8 @@ impl Bed {
         self.book.take();
         self.pass(10);
         assert!(self.book.has("keeps nothing") && self.book.has("shows KeepsNot"));
+        let left = (self.machine.closing.is_some(), self.machine.joins);
+        assert_eq!((left, self.book.watches), ((false, None), false));
         // Nobody is told of clients that come from then on.
         self.hold(77);
         self.pass(1);
@@ -165,6 +169,10 @@ fn a_fallen_server_whose_log_is_lost_stays_down() {
     assert!(at > bed.book.now);
     assert_eq!(bed.stop(), Turn::End(End::Stopped));
     assert!(!bed.book.has("shows Fell") && !bed.book.has("kill"), "{:?}", bed.book.lines);
+    let stood_by = bed.book.stood_by;
+    bed.pass(3000);
+    assert!(!bed.book.has_ended, "nobody else speaks");
+    assert_eq!(bed.book.stood_by, stood_by + 3000);
 }
 
 #[test]
@@ -218,6 +226,8 @@ fn who_falls_before_all_was_kept_is_not_rebuilt() {
             (has(&lines, "shows Fell"), has(&lines, "shows NotRebuilt")),
             (rebuilt, !rebuilt)
         );
+        let reason = "not all was kept yet that it could be rebuilt of";
+        assert_eq!(bed.book.reason == reason, !rebuilt, "{}", bed.book.reason);
     }
 }
 
@@ -398,4 +408,11 @@ fn a_full_disk_does_not_keep_a_server_awake_that_does_nothing() {
     bed.turn();
     let Turn::Until(at) = bed.turn() else { panic!("it sleeps") };
     assert!(at > bed.book.now.plus(nanos(LOOK_AFTER)), "{at:?}");
+}
+
+#[test]
+fn what_is_told_and_sent_of_the_image_is_kept() {
+    let bed = Bed::kept();
+    assert_eq!(bed.book.written, IMAGE_BYTES as u64);
+    assert!(bed.book.handed > 3, "{}", bed.book.handed);
 }

@@ -273,3 +273,37 @@ fn a_silence_before_it_was_paired_is_not_held_against_the_backup() {
     bed.pass(100);
     assert!(!bed.book.has("shows Doubts"), "{:?}", bed.book.lines);
 }
+
+#[test]
+fn who_waits_for_another_one_looks_after_its_own_host() {
+    let mut ended = Bed::server_ended();
+    let mut resting = Bed::new();
+    resting.replaced_by_backup();
+    resting.turn();
+    assert!(!resting.book.has_ended, "{:?}", resting.book.lines);
+    for bed in [&mut ended, &mut resting] {
+        let (stood_by, looks) = (bed.book.stood_by, bed.book.server_looks);
+        bed.pass(3);
+        assert_eq!(bed.book.stood_by, stood_by + 3, "{:?}", bed.machine.stage);
+        assert_eq!(bed.book.server_looks, looks + 3, "{:?}", bed.machine.stage);
+    }
+}
+
+/// Its SYN-ACK would wait until the client gives up.
+#[test]
+fn who_connects_while_the_server_is_handed_over_is_told_to_the_backup() {
+    let mut bed = Bed::new();
+    bed.turn();
+    bed.book.log = log_record();
+    bed.stop();
+    assert!(!bed.book.has("shows Stopped"), "{:?}", bed.book.lines);
+    bed.hold(6);
+    bed.turn();
+    assert!(bed.book.has("send Conn"), "{:?}", bed.book.lines);
+}
+
+#[test]
+fn a_backup_that_is_barred_may_not_come_again_as_it_is() {
+    let bed = Bed::asking();
+    assert_eq!(bed.book.may_come_again, Some(false));
+}

@@ -3,6 +3,7 @@
 use super::joins::{IMAGE, book};
 use super::*;
 use crate::timing::primary::CLIENTS_MAX;
+use holdfast_wire::message::IMAGE_BYTES_MAX;
 
 impl Bed {
     /// A primary with one client, whose backup wants a new image.
@@ -54,6 +55,8 @@ fn it_is_whole_when_no_client_lacks_what_came_before() {
     assert_eq!(bed.pieces(), 3, "its client has not acknowledged");
     bed.book.unacked = Unacked::default();
     bed.pass(30);
+    let place = |what: &str| bed.book.lines.iter().position(|line| line == what);
+    assert!(place("progress 5 edge 61000") < place("send Image"), "{:?}", bed.book.lines);
     assert_eq!(bed.pieces(), 1);
     assert_eq!(bed.book.clients_have, Some(201), "the backup knows it, too");
 }
@@ -169,4 +172,34 @@ fn numbers_that_cannot_be_end_the_renewal_and_not_the_pair() {
         assert_eq!(bed.book.has("send ImageOff"), is_too_much, "{has}: {:?}", bed.book.lines);
         assert_eq!(bed.book.refused.contains("5 bytes written"), is_too_much);
     }
+}
+
+/// Heartbeats and log wait behind the pieces of an image.
+#[test]
+fn no_more_of_a_new_image_is_under_way_than_a_few_pieces() {
+    let mut bed = Bed::new();
+    bed.pass(5);
+    let piece = IMAGE_BYTES_MAX as u64;
+    bed.book.image = Some(Image { log_from: 0, bytes: 10 * piece });
+    bed.book.piece = usize::MAX;
+    bed.book.peer.push(Message::Renew);
+    let pieces = |bed: &mut Bed| {
+        bed.pass(20);
+        bed.pieces()
+    };
+    assert_eq!((pieces(&mut bed), pieces(&mut bed)), (4, 0));
+    bed.book.peer.push(Message::ImageOk { bytes: 2 * piece });
+    assert_eq!((pieces(&mut bed), pieces(&mut bed)), (2, 0));
+}
+
+/// Only one image can be taken at a time.
+#[test]
+fn a_backup_that_begins_anew_gets_an_image_of_now() {
+    let mut bed = Bed::renewing(0);
+    bed.book.take();
+    bed.book.books = vec![book(5, 0)];
+    bed.book.peer.push(Message::Renew);
+    bed.turn();
+    let lines = bed.book.take();
+    assert_eq!(lines[..3], ["drop image", "take image", "image true"], "{lines:?}");
 }

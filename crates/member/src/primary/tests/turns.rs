@@ -219,3 +219,29 @@ fn every_word_of_the_backup_says_that_it_lives() {
     }
     assert_eq!(bed.book.take(), Vec::<String>::new());
 }
+
+/// It would be waited for in every turn.
+#[test]
+fn an_ack_that_is_owed_no_more_is_forgotten() {
+    for is_freed in [false, true] {
+        let mut bed = Bed::new();
+        let conn = bed.connect(5);
+        bed.slot(conn).rcv_nxt = SeqNo(1100);
+        bed.book.peer.push(Message::Held { conns: vec![(conn, SeqNo(1100))] });
+        bed.turn();
+        assert_eq!(bed.machine.tables.owed.len(), 1);
+        match is_freed {
+            true => drop(bed.book.slots.remove(&conn)),
+            false => bed.slot(conn).last_ack = SeqNo(1100),
+        }
+        bed.turn();
+        assert!(bed.machine.tables.owed.is_empty(), "{is_freed}");
+    }
+}
+
+#[test]
+fn heartbeats_are_no_messages_that_mean_nothing() {
+    let mut bed = Bed::new();
+    bed.pass(100);
+    assert_eq!(bed.machine.log.counters().messages_ignored, 0);
+}

@@ -162,9 +162,14 @@ fn a_joiner_is_told_why_it_is_not_let_in_or_left() {
     (bed.book.strangers, bed.book.knocks) = (3, true);
     bed.turn();
     assert!(bed.book.refused.starts_with("3 of the server's"), "{}", bed.book.refused);
-    let mut bed = Bed::joining();
-    bed.turn();
-    assert_eq!(bed.book.turns_away, join::ANOTHER);
+    for is_slow in [false, true] {
+        let mut bed = Bed::alone();
+        (bed.book.is_slow, bed.book.knocks) = (is_slow, true);
+        bed.turn();
+        bed.book.turns_away.clear();
+        bed.turn();
+        assert_eq!(bed.book.turns_away, join::ANOTHER, "{:?}", bed.machine.stage);
+    }
 }
 
 /// Only its own word makes a backup that is lost one that has given up.

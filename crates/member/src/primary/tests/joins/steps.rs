@@ -2,7 +2,7 @@
 //! goes, and what the joiner must have heard before the last step.
 
 use super::*;
-use crate::timing::primary::IMAGE_EVERY;
+use crate::timing::primary::{ALONE_LOOK, BACKLOG_EVERY, CLOSING_EVERY, IMAGE_EVERY};
 
 impl Bed {
     /// A primary with the client 5, which speaks alone; `change` is made to the client's slot.
@@ -84,4 +84,90 @@ fn a_joiner_is_told_the_time_of_a_clients_clock_if_there_is_one() {
         let clocks: Vec<_> = bed.book.adopted.iter().map(|it| it.client_tsval).collect();
         assert_eq!(clocks, [told], "{has_ts} {tsecr}");
     }
+}
+
+#[test]
+fn the_next_piece_is_waited_for_as_long_as_some_may_go() {
+    let mut bed = Bed::joining();
+    let Turn::Until(at) = bed.turn() else { panic!("it waits") };
+    assert!(at <= bed.book.now.plus(nanos(IMAGE_EVERY)), "{at:?}");
+    bed.pass(6);
+    assert!(bed.book.has("drop image"), "all was sent");
+    let Turn::Until(at) = bed.turn() else { panic!("it waits") };
+    assert!(at > bed.book.now.plus(nanos(IMAGE_EVERY)), "{at:?}");
+}
+
+#[test]
+fn who_comes_too_soon_is_turned_away_and_the_next_one_is_looked_for() {
+    let mut bed = Bed::alone();
+    (bed.book.bad, bed.book.knocks) = ("hello", true);
+    bed.turn();
+    assert!(bed.book.has("shows JoinFailed"), "{:?}", bed.book.lines);
+    assert_eq!(bed.turn(), Turn::after(ALONE_LOOK, bed.book.now));
+}
+
+#[test]
+fn who_may_join_is_let_in_once() {
+    let mut bed = Bed::joining();
+    bed.pass(3);
+    assert_eq!(bed.book.admitted, 1);
+}
+
+/// What it said of a new image was said of the one before.
+#[test]
+fn who_joins_gets_one_image() {
+    let mut bed = Bed::alone();
+    bed.machine.tables.wish.note(&Message::Renew);
+    bed.book.knocks = true;
+    bed.turn();
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(bed.book.has("send Closing"), "{:?}", bed.book.lines);
+    assert_eq!(bed.book.lines.iter().filter(|line| *line == "take image").count(), 1);
+}
+
+/// What clients have acknowledged by the image is in the log by then.
+#[test]
+fn a_client_that_connects_just_before_the_log_begins_is_in_the_image() {
+    let mut bed = Bed::alone();
+    bed.book.is_slow = true;
+    bed.book.knocks = true;
+    bed.turn();
+    bed.book.take();
+    bed.book.is_slow = false;
+    bed.book.slots.insert(ConnId(6), SlotView { held_synack: false, ..slot(6) });
+    bed.book.held_later = vec![held(6)];
+    bed.turn();
+    let adopted: Vec<_> = bed.book.adopted.iter().filter_map(|it| it.conn).collect();
+    let ids: Vec<_> = adopted.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids, [ConnId(5), ConnId(6)], "{:?}", bed.book.lines);
+}
+
+/// A server that speaks alone makes room as one with a backup does, and looks no more often.
+#[test]
+fn a_lone_server_ends_the_oldest_unanswered_handshakes_now_and_then() {
+    let mut bed = Bed::alone();
+    (bed.book.backlog, bed.book.state) = (Some(2), ConnState::SynReceived);
+    bed.hold(6);
+    bed.hold(7);
+    bed.pass(BACKLOG_EVERY.as_millis() as u64 + 100);
+    let ends = |line: &String| line.starts_with("destroy");
+    assert!(bed.book.lines.iter().any(ends), "{:?}", bed.book.lines);
+    let every = CLOSING_EVERY.as_millis() as u64;
+    let before = bed.book.minded;
+    bed.pass(10 * every);
+    assert_eq!(bed.book.minded, before + 10);
+}
+
+/// The server's books were read before what it has written since.
+#[test]
+fn what_is_logged_while_clients_are_looked_at_counts_as_written() {
+    let mut bed = Bed::joining();
+    bed.slot(ConnId(5)).snd_una = SeqNo(101 + 40);
+    bed.slot(ConnId(5)).snd_nxt = SeqNo(101 + 40);
+    bed.book.slots_read.set(false);
+    bed.book.late_log = written_record(5, 40);
+    bed.book.peer.push(Message::CaughtUp);
+    bed.turn();
+    assert!(bed.book.has("send Closing"), "{} {:?}", bed.book.refused, bed.book.lines);
 }
