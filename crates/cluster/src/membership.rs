@@ -286,7 +286,7 @@ impl EdgeMembership {
     /// so again, and that word of its is still to come.
     pub fn handle_left(&mut self, name: &str) {
         if let Some(member) = self.members.iter_mut().find(|member| member.name == name) {
-            (member.in_step, member.builds) = (false, false);
+            member.in_step = false;
         }
     }
 
@@ -437,7 +437,7 @@ impl EdgeMembership {
         assert!(self.begins(&granted), "L3: an epoch is granted twice");
         self.state = granted;
         for member in &mut self.members {
-            (member.in_step, member.builds) = (false, false);
+            member.in_step = false;
         }
         Some(&self.state)
     }

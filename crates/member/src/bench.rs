@@ -29,7 +29,7 @@ pub struct Bench {
     pub peer: Vec<Message<'static>>,
     /// Whether something was said to the other member that has not left yet.
     pub is_unsent: bool,
-    /// Whether the last turn was the end of the role.
+    /// Whether a turn was the end of the role.
     pub has_ended: bool,
 }
 
@@ -157,7 +157,7 @@ macro_rules! on_bench {
             fn turn(&mut self) -> Turn {
                 let turn = self.machine.turn(false, &mut self.book);
                 assert!(!self.book.is_unsent, "what it says leaves in its turn");
-                self.book.has_ended = matches!(turn, Turn::End(_));
+                self.book.has_ended |= matches!(turn, Turn::End(_));
                 turn
             }
             fn pass(&mut self, ms: u64) {

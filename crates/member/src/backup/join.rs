@@ -244,7 +244,8 @@ impl BackupMachine {
         closing.streams.retain(|id, until| {
             let most = if log.can_ask(*id) { STREAMS_MAX } else { UNACCEPTED_MAX };
             let (holds, is_late) = (log.holds(*id, *until), waited > nanos(most));
-            if is_late && !holds {
+            if !holds {
+                // Unless the rest comes yet.
                 log.leave_out(*id, *until);
             }
             !holds && !is_late

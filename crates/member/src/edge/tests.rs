@@ -239,33 +239,6 @@ fn who_comes_back_is_in_step_no_more() {
     }
 }
 
-#[test]
-fn who_comes_into_step_and_out_of_it_is_noted_once() {
-    let mut bed = Bed::pair();
-    bed.book.notes.clear();
-    for (yes, notes) in [(true, 1), (true, 1), (false, 2), (false, 2)] {
-        bed.says(B, MemberRequest::InStep { epoch: 1, yes });
-        assert_eq!(bed.book.notes.len(), notes);
-    }
-    bed.says(B, MemberRequest::InStep { epoch: 0, yes: true });
-    assert_eq!(bed.book.notes, ["in step: b, epoch 1", "out of step: b, epoch 1"]);
-}
-
-#[test]
-fn a_refusal_that_is_repeated_is_noted_once_until_somebody_is_granted() {
-    let mut bed = Bed::pair();
-    let noted = |bed: &mut Bed| {
-        bed.book.notes.clear();
-        bed.says(B, MemberRequest::Promote { epoch: 1, lives: false });
-        bed.book.notes.len()
-    };
-    assert_eq!((noted(&mut bed), noted(&mut bed)), (1, 0));
-    bed.says(B, MemberRequest::InStep { epoch: 1, yes: true });
-    bed.says(B, MemberRequest::Promote { epoch: 2, lives: false });
-    bed.written(Ok(()));
-    assert_eq!(noted(&mut bed), 1);
-}
-
 /// A daemon that is started again was never gone.
 #[test]
 fn a_member_whose_channel_is_gone_has_some_time_to_come_back() {

@@ -17,6 +17,7 @@ struct Book {
     refused: Vec<String>,
     closed: Vec<usize>,
     beats: usize,
+    hellos: usize,
     flows: bool,
     /// Whether there is no room for another service.
     full: bool,
@@ -35,6 +36,7 @@ impl SpreadHost for Book {
         match message {
             Message::Refused { reason, .. } => self.refused.push((*reason).to_owned()),
             Message::Beat { .. } => self.beats += 1,
+            Message::Hello { .. } => self.hellos += 1,
             _ => {}
         }
     }
@@ -239,9 +241,10 @@ fn a_silent_host_server_is_out_after_three_heartbeats_and_in_again_with_the_next
     assert_eq!(bed.noted(), expected);
     assert_eq!((bed.book.hosts[&0], bed.book.hosts[&1]), (State::Dead, State::Up));
     assert_eq!(bed.book.resent, [vec![0]], "after the redirector knows");
-    bed.run(1000);
+    bed.run(3000);
     assert_eq!(bed.noted(), [""; 0], "said once");
     assert!(bed.book.beats > beats + 8, "it may come back");
+    assert_eq!(bed.machine.due(bed.now.plus(PERIOD)), [0, 1]);
     assert!(bed.book.caching);
     bed.alive.push(0);
     bed.run(110);
@@ -249,6 +252,10 @@ fn a_silent_host_server_is_out_after_three_heartbeats_and_in_again_with_the_next
     assert_eq!(bed.noted()[..3], expected);
     assert_eq!(bed.book.resent.last().unwrap(), &[0], "what came meanwhile");
     assert!(!bed.book.caching);
+    bed.noted();
+    bed.dies(0);
+    bed.run(500);
+    assert_eq!(bed.noted()[..2], ["suspect: a", "declare: a"], "it dies again");
 }
 
 #[test]
@@ -333,6 +340,13 @@ fn one_that_is_drained_keeps_its_flows_and_gets_no_new_ones() {
     let drain = |bed: &mut Bed, name: &str, end| bed.machine.handle_drain(name, end, &mut bed.book);
     assert_eq!(drain(&mut bed, "a", false), Ok(()));
     assert_eq!((bed.table(80), bed.book.hosts[&0]), (Some(&[1][..]), State::Draining));
+    assert_eq!(drain(&mut bed, "a", false), Ok(()));
+    let drains = |bed: &mut Bed| {
+        let words = bed.noted();
+        let of = |what: &str| words.iter().filter(|it| **it == format!("{what}: a")).count();
+        (of("drained"), of("undrained"))
+    };
+    assert_eq!(drains(&mut bed), (1, 0), "said once");
     // The state stays whatever the host server announces.
     bed.say(0, said(2, &[80, 443]));
     bed.run(300);
@@ -345,6 +359,7 @@ fn one_that_is_drained_keeps_its_flows_and_gets_no_new_ones() {
     assert_eq!((&reason[..], &shown[..]), ("only b serves 10.9.0.100:80", remedy));
     assert_eq!(drain(&mut bed, "a", true), Ok(()));
     assert_eq!((bed.table(80), bed.book.hosts[&0]), (Some(&[0, 1][..]), State::Up));
+    assert_eq!(drains(&mut bed), (0, 1));
     let error = drain(&mut bed, "x", false).unwrap_err();
     assert_eq!(error, "no host server `x`; there are: a, b");
 }
@@ -491,8 +506,10 @@ fn ways_are_looked_for_when_somebody_comes_and_every_second() {
     bed.turn();
     assert_eq!((bed.book.ticks, bed.book.ways.len()), (0, 2));
     bed.now = Nanos::from_ms(1000);
+    bed.book.hosts.clear();
     bed.turn();
     assert_eq!((bed.book.ticks, bed.book.ways.len()), (1, 3));
+    assert_eq!(bed.book.hosts.len(), 2, "what was found is used");
 }
 
 #[test]
@@ -511,7 +528,7 @@ fn a_slot_belongs_to_who_announces_its_tunnel() {
 #[test]
 fn each_channel_begins_with_a_hello() {
     let mut bed = Bed::serving();
-    assert_eq!(bed.open("a"), 0);
+    assert_eq!((bed.open("a"), bed.book.hellos), (0, 3), "and so does the edge");
     assert!(!bed.say(0, Word::Beat));
     assert_eq!(bed.book.refused, ["it did not say hello first"]);
 }
@@ -545,4 +562,29 @@ fn it_is_due_for_whatever_comes_first() {
     assert_eq!(due(&bed), (3000, true), "a heartbeat");
     assert_eq!(bed.machine.due(Nanos::from_ms(2999)), [0; 0]);
     assert_eq!(bed.machine.due(bed.now), [0]);
+}
+
+#[test]
+fn who_has_tunnels_of_both_families_is_placed_with_one_of_each() {
+    let mut bed = Bed::new(&[], Vec::new());
+    let Word::Announce(said) = said(2, &[]) else { unreachable!("it announces") };
+    let six = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    bed.machine = SpreadMachine::new(
+        Setup {
+            hosts: vec![Given {
+                tunnels: vec![IpAddr::from([10, 9, 0, 2]), IpAddr::from(six)],
+                ..setup().hosts[0].clone()
+            }],
+            ..setup()
+        },
+        Nanos(0),
+    );
+    bed.machine.handle_start(&[], Vec::new(), &mut bed.book);
+    let index = bed.open("a");
+    assert!(bed.say(index, Word::Hello { fits: true }));
+    let tunnels = vec![six, said.tunnels[0]];
+    bed.say(index, Word::Announce(Said { tunnels, ..said }));
+    let placed = bed.machine.placed();
+    assert_eq!(placed[0].tunnels, [IpAddr::from([10, 9, 0, 2]), IpAddr::from(six)]);
+    assert_eq!(bed.book.hosts.len(), 1, "its flows can go there");
 }

@@ -86,3 +86,37 @@ impl Other {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Nanos = Nanos::from_ms(100);
+
+    /// Number of this edge's heartbeats after which the other one is called silent.
+    fn silent_after(other: &mut Other) -> Option<u64> {
+        (1..1000).find(|_| {
+            other.handle_sent();
+            other.poll_news(false) == Some(News::Silent)
+        })
+    }
+
+    #[test]
+    fn who_was_never_heard_has_time_to_start() {
+        let mut other = Other::new(PERIOD);
+        assert_eq!(silent_after(&mut other), Some(UNHEARD_BEATS + FIRST_PATIENCE.0 / PERIOD.0));
+        let mut other = Other::new(PERIOD);
+        other.handle_beat();
+        assert_eq!(silent_after(&mut other), Some(UNHEARD_BEATS));
+    }
+
+    #[test]
+    fn another_key_is_told_at_once_and_once() {
+        let mut other = Other::new(PERIOD);
+        other.handle_foreign();
+        assert_eq!(other.poll_news(false), Some(News::Foreign));
+        assert_eq!(other.poll_news(false), None);
+        other.handle_beat();
+        assert_eq!(other.poll_news(false), Some(News::Heard));
+    }
+}

@@ -383,6 +383,8 @@ fn an_edge_that_is_closed_by_hand_lets_nothing_through_until_it_is_opened() {
     let Edge { machine, book, .. } = bed.near();
     let Ok(epoch) = machine.handle_hand(true, book);
     assert_eq!((epoch, machine.is_closed()), (6, true));
+    let said = |book: &Book, words: &str| book.lines.iter().any(|(_, line)| line == words);
+    assert!(said(book, "fenced: by hand") && !said(book, "unfenced: by hand"));
     bed.cut(0, true);
     bed.run(200);
     assert_eq!(bed.usable(), [0, 2], "whatever is declared");
@@ -393,6 +395,7 @@ fn an_edge_that_is_closed_by_hand_lets_nothing_through_until_it_is_opened() {
     assert!(bed.near().machine.is_closed() && bed.near().book.resent.is_empty());
     let Edge { machine, book, .. } = bed.near();
     let Ok(_epoch) = machine.handle_hand(false, book);
+    assert!(said(book, "unfenced: by hand"));
     assert_eq!(bed.usable(), [2, 2]);
     let (_, ways) = bed.near().book.resent.pop().unwrap();
     let ways: Vec<(Option<usize>, usize)> = ways.iter().map(|it| (it.from, it.into)).collect();
@@ -446,6 +449,8 @@ fn it_shows_what_is_left_and_what_to_do() {
     let open = "holdfast edge unfence --config FILE --role ROLE";
     assert_eq!(shown(&mut bed), line(Protection::Fenced, closed, open), "whatever else is so");
     *bed.near() = edge(0, Mode::ActiveActive);
+    let lines = &bed.near().book.lines;
+    assert!(lines.iter().any(|(_, line)| line == "started: near, no string is left"), "{lines:?}");
     let fresh = Fresh { peer_lost: 0, step: 2, round_trip_ns: None, echoed_ns: None };
     bed.near().machine.handle_beat(0, &fresh, Nanos(0));
     let none = line(Protection::Waiting, "no string is left", "look at the strings");

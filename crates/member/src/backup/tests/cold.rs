@@ -85,6 +85,7 @@ fn a_spool_that_fails_ends_protection_and_not_the_service() {
     let lines = bed.book.take();
     assert_eq!(lines[..2], [in_step(false), "send GaveUp".to_owned()]);
     assert!(lines.contains(&"gave up: Unkept".to_owned()), "{lines:?}");
+    assert!(!bed.book.has_ended, "it may join again");
 }
 
 #[test]

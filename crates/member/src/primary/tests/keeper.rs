@@ -66,6 +66,7 @@ impl Bed {
     /// Asserts that nothing is kept any more, and why; the server serves on.
     fn keeps_no_more(&mut self, reason: &str) {
         self.book.take();
+        self.book.watches = true;
         self.pass(10);
         assert!(self.book.has("keeps nothing") && self.book.has("shows KeepsNot"));
         let left = (self.machine.closing.is_some(), self.machine.joins);
@@ -415,4 +416,16 @@ fn what_is_told_and_sent_of_the_image_is_kept() {
     let bed = Bed::kept();
     assert_eq!(bed.book.written, IMAGE_BYTES as u64);
     assert!(bed.book.handed > 3, "{}", bed.book.handed);
+}
+
+#[test]
+fn what_fails_before_all_was_kept_leaves_nothing_of_the_attempt() {
+    let mut bed = Bed::alone();
+    bed.book.books.clear();
+    bed.slot(ConnId(5)).rcv_nxt = SeqNo(1010);
+    bed.book.rebuilds = true;
+    bed.pass(KEEP_AFTER.as_millis() as u64 + 100);
+    assert!(bed.machine.closing.is_some() && bed.machine.joins.is_some());
+    bed.book.bad = "record";
+    bed.keeps_no_more("cannot record");
 }
