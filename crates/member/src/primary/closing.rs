@@ -21,7 +21,8 @@ impl PrimaryMachine {
             let stray = |conn: &Conn| !conn.ending && old(conn);
             ids.extend(conns.iter().filter(|(_, conn)| stray(conn)).map(|(id, _)| *id));
         }
-        let keys: Vec<ConnKey> = ids.iter().map(|id| conns[id].key).collect();
+        let known = ids.into_iter().filter_map(|id| Some((id, conns.get(&id)?.key)));
+        let (ids, keys): (Vec<ConnId>, Vec<ConnKey>) = known.unzip();
         let Some(states) = host.states(&keys) else { return };
         for ((id, key), state) in ids.into_iter().zip(keys).zip(states) {
             let replaced = self.is_replaced(id, &key, host);

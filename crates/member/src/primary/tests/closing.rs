@@ -39,6 +39,7 @@ fn a_connection_that_the_server_has_let_go_of_is_soon_over() {
     bed.book.state = ConnState::Over;
     bed.pass(100);
     assert!(bed.book.has("send Gone") && bed.machine.tables.conns.is_empty());
+    assert!(bed.machine.tables.ending.is_empty(), "nothing is left of it");
 }
 
 #[test]
