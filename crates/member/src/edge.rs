@@ -293,11 +293,14 @@ impl EdgeMachine {
     /// Sends heartbeats, judges the members, and does what else is due. `passing`: whether packets
     /// of the service have passed the fence since the last call.
     pub fn handle_timeout(&mut self, passing: bool, now: Nanos, host: &mut impl EdgeHost) {
+        if passing {
+            self.note_passing(now);
+        }
         if self.next_deadline() > now {
             return;
         }
         for index in 0..self.slots.len() {
-            self.watch(index, passing, now, host);
+            self.watch(index, now, host);
         }
         let over = |slot: &mut Slot| slot.tap_off.take_if(|at| *at <= now);
         if self.slots.iter_mut().filter_map(over).count() > 0 {

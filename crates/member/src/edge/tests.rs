@@ -398,6 +398,20 @@ fn packets_that_pass_buy_time_and_only_for_the_current_member() {
     assert!(bed.take().contains(&"to 0: Reach".to_owned()), "the fence lets it say nothing");
 }
 
+/// A turn in which nothing else is due has its news, too: the next one does not repeat them.
+#[test]
+fn packets_that_have_passed_between_two_deadlines_count() {
+    let mut bed = Bed::pair();
+    for _ in 0..45 {
+        bed.pass(1, &[B], false);
+        let soon = bed.book.now.plus(Nanos(1000));
+        if bed.machine.next_deadline() > soon {
+            bed.machine.handle_timeout(true, soon, &mut bed.book);
+        }
+    }
+    assert!(!bed.take().contains(&"to 1: Reach".to_owned()));
+}
+
 #[test]
 fn an_edge_that_hears_nobody_accuses_nobody() {
     let mut bed = Bed::pair();

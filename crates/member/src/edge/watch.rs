@@ -54,16 +54,17 @@ impl EdgeMachine {
         }
     }
 
+    /// Takes note that packets of the service have passed the fence, which are the current member's:
+    /// it lets nobody else speak. Its kernel sends some without its daemon, too, so that they count
+    /// only while the channel is open.
+    pub(super) fn note_passing(&mut self, now: Nanos) {
+        let current = (0..self.slots.len()).find(|index| self.is_current(*index));
+        let slot = current.and_then(|index| self.slots.get_mut(index)).filter(|slot| slot.here);
+        slot.into_iter().for_each(|slot| slot.detector.handle_passing(now));
+    }
+
     /// Sends a member a heartbeat when it is time, and judges its silence.
-    pub(super) fn watch(
-        &mut self,
-        index: usize,
-        passing: bool,
-        now: Nanos,
-        host: &mut impl EdgeHost,
-    ) {
-        // The fence lets nobody else speak.
-        let passing = passing && self.is_current(index);
+    pub(super) fn watch(&mut self, index: usize, now: Nanos, host: &mut impl EdgeHost) {
         let was_suspected = self.is_suspected(index);
         let excused = self.hearing.excused_until(now);
         // A member that is still starting bars nobody, and nobody waits for it.
@@ -71,11 +72,6 @@ impl EdgeMachine {
         let slot = &mut self.slots[index];
         slot.detector.excuse(excused);
         slot.detector.set_starting(starts);
-        // A kernel sends packets without the member's daemon, too, so that they count only while
-        // the channel is open.
-        if passing && slot.here {
-            slot.detector.handle_passing(now);
-        }
         let mut verdicts = Verdicts::default();
         slot.detector.handle_timeout(now, &mut verdicts);
         let here = slot.here;
