@@ -3,7 +3,7 @@
 
 use super::member::{REJOINS, RESTART_BOTH};
 use super::said::Said;
-use crate::status::{NEVER_COPIED, State};
+use crate::status::{NEVER_COPIED, Role, State};
 use holdfast_linux::process::Ending;
 use std::path::Path;
 
@@ -17,7 +17,8 @@ pub const ASKS_AGAIN: &str =
 /// that serves alone, does not repeat it.
 #[must_use]
 pub fn adds_to(waiting: &Said, current: &Said) -> bool {
-    let is_state = matches!(waiting.state, State::Waiting | State::Diverged | State::Hung);
+    let is_state = waiting.role == Role::Backup
+        && matches!(waiting.state, State::Waiting | State::Diverged | State::Hung);
     let has_remedy = !matches!(waiting.remedy.as_str(), "" | WAIT | ASKS_AGAIN);
     // What it could not do, in words of its own, stands before the reason.
     let reason = waiting.reason.split_once(": ").map_or(&*waiting.reason, |(_, reason)| reason);
@@ -199,7 +200,6 @@ pub fn after_giving_up(state: State, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Role;
 
     #[test]
     fn a_reason_meets_its_remedy() {
@@ -263,6 +263,8 @@ mod tests {
             assert!(!adds_to(&waits("joins a: 3 % is here", remedy), &alone("running alone")));
         }
         assert!(!adds_to(&Said::fine(Role::Backup), &alone("running alone")));
+        let begins = Said { role: Role::None, ..full };
+        assert!(!adds_to(&begins, &alone("running alone")), "it has just been started");
     }
 
     #[test]

@@ -402,7 +402,7 @@ impl<'a> EdgeDaemon<'a> {
             self.mend();
             self.announced.turn();
             let deaf = self.host.deaf.clone();
-            self.host.look(self.config, now);
+            self.host.look(self.config, now, &mut self.wire.events);
             for name in self.host.deaf.iter().filter(|name| !deaf.contains(name)) {
                 let words =
                     format!("{name} is down, or nobody is at its other end: no client comes by it");

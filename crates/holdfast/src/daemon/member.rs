@@ -113,6 +113,8 @@ pub struct MemberContext<'a> {
     say_at: Instant,
     /// When the channel to the edge was last open.
     edge_at: Instant,
+    /// When the edge's daemon was last heard, by a heartbeat or over the channel.
+    edge_heard: Nanos,
     mend_at: Instant,
     /// Why a program or address that was removed cannot be put back.
     torn: Option<String>,
@@ -221,6 +223,7 @@ impl<'a> MemberContext<'a> {
             lonely: Lonely::default(),
             say_at: now,
             edge_at: now,
+            edge_heard: Nanos(0),
             mend_at: now,
             torn: None,
             lacking: None,
@@ -254,9 +257,11 @@ impl<'a> MemberContext<'a> {
     /// passes every message to `each`. Returns whether the channel has just opened.
     pub fn hear_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
         let mut says = None;
-        let Self { edge, member, poll, .. } = self;
+        let at = Nanos(self.nanos());
+        let Self { edge, member, poll, edge_heard, .. } = self;
         let event = edge.turn(Instant::now(), poll, |message| {
             member.handle_edge(&message);
+            *edge_heard = at;
             if matches!(message, Message::Says { .. }) {
                 says = Said::of(&message);
             }
@@ -376,6 +381,7 @@ impl<'a> MemberContext<'a> {
     fn feel_pulses(&mut self) {
         self.pulse.turned();
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
+            self.edge_heard = self.edge_heard.max(at);
             self.member.watch.handle_edge(at);
         }
         if let Some(at) = self.pulse.heard(pulse::OTHER) {

@@ -91,6 +91,8 @@ struct PrimaryDaemon<'n, 'a> {
     place: ServerCpu,
     /// Set while the server runs alone.
     alone: Option<Alone>,
+    /// Whether the operator has asked this member to hand over, after which it comes back.
+    comes_back: bool,
     /// After a takeover: listeners whose port somebody else holds.
     barred: Barred,
     /// What the server can be rebuilt from while it runs alone.
@@ -141,7 +143,9 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let remedy = "look at the server's log";
     let reason = "the server has not started yet";
     this.node.set_state(status::Role::Primary, State::Waiting, reason, remedy);
-    drive(&mut this, |stop, this| machine.turn(stop, this))
+    let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;
+    let lone = this.over(end, machine);
+    rebuild_while_it_falls(node, lone)
 }
 
 /// Starts without a backup: the server serves alone, and a member that comes
@@ -180,20 +184,26 @@ pub struct Survivor {
 ///
 /// # Errors
 /// When the event loop fails, or this member cannot listen for one that joins.
-pub fn run_alone(node: &mut MemberContext<'_>, mut survivor: Survivor) -> anyhow::Result<End> {
+pub fn run_alone(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<End> {
+    let lone = run_once(node, survivor)?;
+    rebuild_while_it_falls(node, lone)
+}
+
+/// Rebuilds a server that has crashed, as often as it does.
+fn rebuild_while_it_falls(node: &mut MemberContext<'_>, mut lone: Lone) -> anyhow::Result<End> {
     loop {
-        let fallen = match run_once(node, survivor)? {
+        let fallen = match lone {
             Lone::Over(end) => return Ok(end),
             Lone::Fell(fallen) => fallen,
         };
-        survivor = match backup::rebuild(node, *fallen)? {
+        lone = match backup::rebuild(node, *fallen)? {
             Ended::Over(end) => return Ok(end),
-            Ended::Survives(again) => *again,
+            Ended::Survives(again) => run_once(node, *again)?,
         };
     }
 }
 
-/// How the role of a member whose server ran alone ends.
+/// How the role of a member that was primary ends.
 enum Lone {
     Over(End),
     /// Its server has crashed, and is to be rebuilt.
@@ -220,18 +230,23 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
     let limits = PrimaryLimits::DEFAULT;
     let mut machine = PrimaryMachine::alone(linger_max, limits, conns, &mut this);
     let end = drive(&mut this, |stop, this| machine.turn(stop, this))?;
-    match (end, machine.take_kept(), this.kept.take()) {
-        (End::Fallen, Some(machine), Some(kept)) => {
-            // Processes that the server had started end with it.
-            this.kill_server();
-            heed("poll", this.node.poll.remove(&kept.tap.fd()));
-            Ok(Lone::Fell(Box::new(Fallen { machine, kept, gate: this.gate })))
-        }
-        (end, _, _) => Ok(Lone::Over(end)),
-    }
+    Ok(this.over(end, machine))
 }
 
 impl<'n, 'a> PrimaryDaemon<'n, 'a> {
+    /// How this role ends: its server may have crashed alone, and is to be rebuilt.
+    fn over(mut self, end: End, mut machine: PrimaryMachine) -> Lone {
+        match (end, machine.take_kept(), self.kept.take()) {
+            (End::Fallen, Some(machine), Some(kept)) => {
+                // Processes that the server had started end with it.
+                self.kill_server();
+                heed("poll", self.node.poll.remove(&kept.tap.fd()));
+                Lone::Fell(Box::new(Fallen { machine, kept, gate: self.gate }))
+            }
+            (end, _, _) => Lone::Over(end),
+        }
+    }
+
     fn new(
         node: &'n mut MemberContext<'a>,
         listener: Listener,
@@ -267,6 +282,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             ended: false,
             place: ServerCpu::new(node.config.group.share_cpu, now),
             alone: None,
+            comes_back: false,
             barred: Barred::default(),
             kept: None,
             node,

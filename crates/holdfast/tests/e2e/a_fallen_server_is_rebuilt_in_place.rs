@@ -139,6 +139,28 @@ fn under_load_twice_in_a_row_and_a_backup_joins() {
     );
 }
 
+/// A pair that began together: its backup is stopped, and the server falls.
+#[test]
+fn of_a_pair_whose_backup_was_stopped() {
+    let _limit = world::limit(Duration::from_secs(90));
+    let (plan, options) = (Plan::default(), options(None));
+    world::with_server(Program::Redis, 0, &plan, &options, |testbed, group| {
+        let mut old = connected(testbed, PATIENCE);
+        assert_eq!(old.ask(&[b"SET", b"kept", b"0"]), "+OK");
+        let primary = group.wait_primary().expect("a primary");
+        assert_eq!(primary, Role::Primary, "{}", group.log_tails());
+        group.stop_daemon(Role::Backup, Signal::TERM).expect("a daemon");
+        for fall in 1..=2 {
+            is_rebuilt(group, "yes");
+            let backup = status(group)["peers"][1].clone();
+            assert_eq!(backup["connected"], false, "{backup}");
+            group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+            let counted = format!(":{fall}");
+            assert_eq!(old.ask(&[b"INCR", b"kept"]), counted, "{}", group.log_tails());
+        }
+    });
+}
+
 /// It appends to files: they become older with it, and end as it says.
 #[test]
 fn with_the_files_that_it_writes() {

@@ -175,6 +175,11 @@ fn lives_through(
         1 => world::is_rebuilt(&group, "yes"),
         _ => world::heals(&mut group, "both are there"),
     }
+    // It listens while it still starts, and refuses everybody.
+    world::wait_until("a session", || {
+        let asked = tool(&testbed, "psql").args(["-XqtAc", "select 1", "postgres"]).output();
+        asked.is_ok_and(|it| it.status.success())
+    });
     let mut session = Session::new(&testbed);
     // A table that only this session has, and a lock that lasts as long as it does.
     let own = "create temp table own (n int); insert into own values (1);";

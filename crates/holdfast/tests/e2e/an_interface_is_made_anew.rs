@@ -125,8 +125,31 @@ fn with_another_name_is_called_so_on_every_host() {
                 reason_has(group, role, "the interface b0 is called new0 now")
             });
         }
+        // Its signs still arrive, so nobody doubts its hardware address after a while.
+        std::thread::sleep(Duration::from_secs(5));
+        for role in [Role::Backup, Role::Primary, Role::Edge] {
+            let status = group.status(role).unwrap_or_default();
+            assert_eq!(status["state"], "unprotected", "{status}");
+            assert!(reason_has(group, role, "the interface b0 is called new0 now"), "{status}");
+        }
         testbed.host(Role::Backup).ip("link set new0 name b0\n").expect("ip runs");
         all_say(group, "protected");
+    });
+}
+
+/// Its members cannot reach it, and clients are served.
+#[test]
+fn an_edge_that_has_lost_its_address_says_so() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::with_server(Program::Redis, 0, &Plan::default(), &slow(), |testbed, group| {
+        let own = "10.9.0.1/24 dev br0";
+        let lost = "this host has lost its address 10.9.0.1 (edge.listen)";
+        testbed.host(Role::Edge).ip(&format!("address del {own}\n")).expect("ip runs");
+        world::wait_until(lost, || reason_has(group, Role::Edge, lost));
+        let remedy = group.status(Role::Edge).expect("it answers")["remedy"].to_string();
+        assert!(remedy.contains("give this host the address 10.9.0.1 again"), "{remedy}");
+        testbed.host(Role::Edge).ip(&format!("address add {own}\n")).expect("ip runs");
+        world::wait_until("protection", || group.ensure_protected().is_ok());
     });
 }
 

@@ -127,6 +127,8 @@ fn members_with_different_files_end_with_the_same() {
     }
     let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
     let mut group = Group::launch(&testbed, &recipe, &options).expect("daemons");
+    // It is a backup for a moment, until its server has read its own files.
+    world::wait_until("a join", || !group.details(Role::Primary, "joined").is_empty());
     world::wait_until("protection", || group.ensure_protected().is_ok());
     let mut redis: Redis = connected(&testbed, world::WAIT_LIMIT);
     assert_eq!(redis.ask(&[b"GET", b"kept"]), "$1");

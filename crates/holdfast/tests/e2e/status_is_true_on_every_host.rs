@@ -147,6 +147,21 @@ fn nobody_promises_the_takeover_of_a_dead_backup() {
     });
 }
 
+/// Its channels stay open, for its kernel answers for it.
+#[test]
+fn an_edge_that_stands_still_protects_nobody() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |_, group| {
+        let edge = group.daemon_pid(Role::Edge).expect("the edge's daemon");
+        world::signal(edge, "STOP");
+        let lost = "the edge's daemon does not answer";
+        let members = [Role::Primary, Role::Backup];
+        expect(group, &members.map(|role| (role, "unprotected", lost)));
+        world::signal(edge, "CONT");
+        expect(group, &members.map(|role| (role, "protected", "")));
+    });
+}
+
 #[test]
 fn a_takeover_that_waits_for_the_edge_says_so() {
     let _limit = world::limit(Duration::from_secs(60));

@@ -140,6 +140,7 @@ fn a_grant_that_was_written_and_not_given_is_none() {
         assert_eq!((status.epoch, status.state), (1, State::Waiting), "{}", status.reason);
         let (mut a, mut b) = (bed.member_in("a", 1, true), bed.member_in("b", 1, false));
         a.promote(1);
+        b.hear("Epoch");
         b.say(&Message::InStep { epoch: 1, yes: true });
         b.promote(2);
     });

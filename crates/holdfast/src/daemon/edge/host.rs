@@ -1,10 +1,11 @@
 //! The host that the edge runs on: whether it forwards packets, and still has the programs.
 
 use super::{EdgeDaemon, edge_config};
+use crate::admin::Events;
 use crate::check;
 use crate::config::Config;
 use crate::daemon::clients::{deaf, unreached};
-use crate::daemon::intact::note_missing;
+use crate::daemon::intact::{Trouble, lost_address, note_missing, note_torn};
 use crate::daemon::kept::Kept;
 use holdfast_linux::bpf::Mended;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ pub(super) struct Host {
     pub look_at: Instant,
     /// Reason and remedy of what is wrong, if anything.
     pub trouble: Option<(String, String)>,
+    /// What of the file's addresses this host has no more.
+    pub lacking: Option<Trouble>,
     /// Why a program that was removed cannot be attached again.
     pub torn: Option<String>,
     pub kept: Kept,
@@ -28,11 +31,17 @@ pub(super) struct Host {
 
 impl Host {
     pub fn new(now: Instant) -> Self {
-        Self { look_at: now, trouble: None, torn: None, kept: Kept::default(), deaf: Vec::new() }
+        let (trouble, lacking, torn) = (None, None, None);
+        Self { look_at: now, trouble, lacking, torn, kept: Kept::default(), deaf: Vec::new() }
     }
 
-    pub fn look(&mut self, config: &Config, now: Instant) {
+    pub fn look(&mut self, config: &Config, now: Instant, events: &mut Events) {
         self.look_at = now + LOOK_EVERY;
+        let lacking = lost_address("edge.listen", config.edge.listen.ip(), None);
+        if lacking != self.lacking {
+            note_torn(lacking.as_ref(), events);
+            self.lacking = lacking;
+        }
         let clients = &config.edge.clients;
         self.deaf = deaf(clients);
         self.trouble =

@@ -5,6 +5,7 @@ use super::ways::Verdict;
 use super::{DOUBLE_LASTS, EdgeDaemon};
 use crate::admin::{EDGE_SCHEMA, TraceRequest, refusal};
 use crate::config::{Kind, Mac};
+use crate::daemon::intact::Trouble;
 use crate::daemon::said::Said;
 use crate::daemon::trace;
 use crate::daemon::{advice, kept};
@@ -105,6 +106,9 @@ impl EdgeDaemon<'_> {
         if let Some((reason, remedy)) = &self.host.trouble {
             return says(State::Waiting, reason, remedy);
         }
+        if let Some(lacking) = self.lacking() {
+            return lacking;
+        }
         if let Some(reason) = &self.host.torn {
             return says(
                 State::Unprotected,
@@ -143,6 +147,12 @@ impl EdgeDaemon<'_> {
     fn distrust(&self, now: Instant) -> Option<Said> {
         let it = self.distrust.fresh(now, |index| !self.machine.is_here(index))?;
         Some(says(State::Unprotected, &it.reason, it.remedy))
+    }
+
+    /// What this host lacks, which only its own configuration can give back.
+    fn lacking(&self) -> Option<Said> {
+        let Trouble { state, reason, remedy } = self.host.lacking.as_ref()?;
+        Some(says(*state, reason, remedy))
     }
 
     /// Why the other member does not follow the current one, which serves alone and has not been
@@ -319,7 +329,8 @@ impl EdgeDaemon<'_> {
     /// `theirs`, the state of a member that is alone or missing, with the reason why the other
     /// side does not connect; `None` if the edge knows no reason.
     fn explained(&self, theirs: &Said) -> Option<Said> {
-        let known = self.distrust(Instant::now()).or_else(|| self.kept_out())?;
+        let distrust = || self.distrust(Instant::now());
+        let known = self.lacking().or_else(distrust).or_else(|| self.kept_out())?;
         let reason = format!("{}; {}", theirs.reason, known.reason);
         Some(Said { reason, remedy: known.remedy, ..theirs.clone() })
     }

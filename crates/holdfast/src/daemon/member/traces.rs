@@ -13,7 +13,7 @@ use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
-use holdfast_linux::link::{Link, LinkError};
+use holdfast_linux::link::{self, Carries, Link, LinkError};
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
 use holdfast_wire::packet::mapped;
@@ -69,6 +69,9 @@ impl MemberContext<'_> {
         // Who hears nobody waits, whatever else is lost: an interface that goes down takes
         // addresses with it.
         let (state, reason, remedy) = match self.cut_off() {
+            Some(cut_off) if self.lacking.is_some() => {
+                (State::Waiting, format!("{reason}; {cut_off}"), remedy)
+            }
             Some(cut_off) => (State::Waiting, format!("{cut_off}; {reason}"), LINKS.to_owned()),
             None => (state, reason, remedy),
         };
@@ -105,12 +108,18 @@ impl MemberContext<'_> {
         // A missing interface is reported where programs and routes are checked.
         let gone = self.find_interface().err();
         let renamed = gone.and_then(|_| renamed(&self.me.interface, self.link_index));
-        let lacking = renamed.or_else(|| lost_address("address", self.me.address.ip(), None));
+        let lacking = renamed.or_else(|| self.lost_address());
         if lacking != self.lacking {
             note_torn(lacking.as_ref(), &mut self.events);
             self.lacking = lacking;
             self.show();
         }
+    }
+
+    /// The trouble if this member's own address is gone, and not only with its link.
+    fn lost_address(&self) -> Option<Trouble> {
+        let carries = link::carries(&self.me.interface).is_ok_and(|it| it == Carries::Yes);
+        lost_address("address", self.me.address.ip(), None).filter(|_| carries)
     }
 
     /// `said` with what this host lacks before it: what follows from that is said behind it.

@@ -7,7 +7,7 @@ use crate::daemon::pulse;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
 use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
 use holdfast_cluster::Nanos;
-use holdfast_linux::link::Link;
+use holdfast_linux::link::{self, Link};
 use holdfast_linux::process;
 use holdfast_wire::message::Message;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,8 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 /// is back within it.
 const EDGE_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Age of the last heartbeat up to which the other member's daemon counts as running.
+/// Age of the last heartbeat up to which another daemon counts as running.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
+
+/// How many heartbeats of the edge may be missing, if they take longer than that.
+const EDGE_BEATS: u32 = 4;
 
 /// Remedy of a member that hears nobody.
 pub(super) const LINKS: &str = "look at this host's links";
@@ -189,7 +192,9 @@ impl MemberContext<'_> {
     pub fn tell_sign(&mut self, number: u64) {
         // A switch that does not know an address sends the frame to all ports. So frames to
         // another address may arrive here, and the answer has this interface's own address.
-        if let Ok(Link { mac, .. }) = Link::by_name(&self.me.interface) {
+        // One that somebody has renamed brings signs as before.
+        let name = link::name_of(self.link_index).unwrap_or_else(|| self.me.interface.clone());
+        if let Ok(Link { mac, .. }) = Link::by_name(&name) {
             self.edge.send(&Message::SignSeen { number, mac });
             self.edge.flush(Instant::now(), &self.poll);
         }
@@ -294,8 +299,13 @@ impl MemberContext<'_> {
         }
     }
 
+    /// Whether the edge's daemon runs: a channel to one that stands still stays open.
     fn hears_edge(&self) -> bool {
-        self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE
+        let heartbeat = Duration::from_millis(self.config.group.heartbeat_ms);
+        let patience = HEARD_LATELY.max(heartbeat * EDGE_BEATS);
+        let silent = Duration::from_nanos(self.nanos().saturating_sub(self.edge_heard.0));
+        let is_open = self.edge.is_open() || self.edge_at.elapsed() <= EDGE_PATIENCE;
+        is_open && silent <= patience
     }
 
     /// The reason of a member that hears nobody: it does not know who serves.

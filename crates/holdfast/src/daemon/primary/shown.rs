@@ -39,22 +39,27 @@ impl PrimaryDaemon<'_, '_> {
         if !matches!(news, MemberEvent::Joined { .. }) {
             self.joins = None;
         }
-        let events = &mut self.node.events;
         match *news {
             MemberEvent::HandsOver => {
                 let what = format!("to {}, as the operator wishes", self.node.other.name);
-                events.add("handing over", what);
+                self.node.events.add("handing over", what);
+                self.comes_back = true;
             }
             MemberEvent::Stopped => {
                 let reason = "this member hands over; the backup takes over";
-                let remedy = "a member that was stopped joins when it is started again";
+                let remedy = match self.comes_back {
+                    true => REJOINS,
+                    false => "a member that was stopped joins when it is started again",
+                };
                 self.node.set_state(Role::Primary, State::Ended, reason, remedy);
             }
             MemberEvent::HandedOver { newer, took } => {
                 let what = format!("{} is current in epoch {}", newer.current, newer.epoch);
-                events.add("handed over", format!("{what} after {} µs", took.0 / 1000));
+                self.node.events.add("handed over", format!("{what} after {} µs", took.0 / 1000));
             }
             MemberEvent::ServerEnded(ref next) => self.tell_end(next),
+            // What was said of its end before, with why it could not be rebuilt, stands.
+            MemberEvent::EndedAlone if self.node.own().state == State::Ended => {}
             MemberEvent::EndedAlone => {
                 let role = self.node.status.role;
                 self.say_ended(role, "", advice::AFTER_END);
@@ -69,6 +74,7 @@ impl PrimaryDaemon<'_, '_> {
                 self.node.wait_for_edge(reason);
             }
             MemberEvent::Alone { reason } => {
+                (self.says, self.node.other_says) = (None, None);
                 self.node.set_alone(&format!("{reason}; running alone"));
                 self.node.begin_alone();
             }
@@ -77,7 +83,7 @@ impl PrimaryDaemon<'_, '_> {
                 self.joins = Some(0);
             }
             MemberEvent::JoinFailed { reason } => {
-                events.add("join failed", format!("{}: {reason}", self.node.other.name));
+                self.node.events.add("join failed", format!("{}: {reason}", self.node.other.name));
                 let said = self.node.unjoined(clip(reason));
                 self.say_alone(said);
             }
