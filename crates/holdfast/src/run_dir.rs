@@ -37,7 +37,12 @@ fn unwritable(folder: &Path) -> Option<(String, String)> {
     let there = folder.ancestors().find(|path| path.exists())?;
     let error = spool::try_out(there).err()?;
     let reason = format!("no file can be made in {}: {error}", there.display());
-    Some((reason, "look at how its file system is mounted, and at the room on it".to_owned()))
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0);
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied if !is_root => "do it as root",
+        _ => "look at how its file system is mounted, and at the room on it",
+    };
+    Some((reason, remedy.to_owned()))
 }
 
 /// Why the folder is not this daemon's alone.

@@ -364,9 +364,17 @@ impl PrimaryMachine {
         act(&mut self.log, &mut LogOutput { host, tables: &mut self.tables, outbox: None });
     }
 
-    /// Takes connections whose SYN-ACKs the gate holds back.
+    /// Takes connections whose SYN-ACKs the gate holds back. Two SYN-ACKs of one request, sent on two
+    /// processors at once, have a slot each; the gate knows one of them by the tuple.
     fn take_held(&mut self, host: &mut impl PrimaryHost) -> Vec<ConnId> {
-        let held = host.held();
+        let mut held = host.held();
+        held.retain(|Held { conn, record, .. }| {
+            let is_it = host.conn_of(&record.key).is_none_or(|known| known == *conn);
+            if !is_it {
+                host.free(*conn);
+            }
+            is_it
+        });
         let ids = held.iter().map(|held| held.conn).collect();
         for Held { conn, socket, record } in held {
             let now = host.now();

@@ -471,11 +471,13 @@ impl Primary {
     }
 
     /// Finds the very socket that was accepted: a tuple may have more than one,
-    /// such as one that an old SYN began and that nobody will ever accept.
+    /// such as one that an old SYN began and that nobody will ever accept. A socket may have two
+    /// connections, if its SYN-ACK was repeated before the gate knew it; the gate goes on with the
+    /// newer one.
     fn bind(&mut self, key: &ConnKey, socket: u64, accept: u32) -> Option<ConnId> {
         let ids = self.by_key.get(key)?;
         let is_it = |conn: &Conn| conn.socket == socket && conn.accept.is_none();
-        let id = *ids.iter().find(|id| self.conns.get(id).is_some_and(is_it))?;
+        let id = *ids.iter().rev().find(|id| self.conns.get(id).is_some_and(is_it))?;
         let replaced = ids.last() != Some(&id);
         self.conns.get_mut(&id)?.accept = Some(accept);
         self.accepts.insert(accept, id);

@@ -146,7 +146,9 @@ fn room(reason: &str) -> Option<String> {
 pub fn alone(reason: &str, other: &str) -> String {
     let tries = |help: String| format!("{help}; {other} tries again by itself");
     let known = for_good(reason).or_else(|| room(reason).map(tries));
-    known.unwrap_or_else(|| format!("start {other}'s daemon, if it does not run: it joins"))
+    known.unwrap_or_else(|| {
+        format!("start {other}'s daemon, if it does not run, or look at the way to it: it joins by itself")
+    })
 }
 
 /// The remedy for a member whose server runs alone because an attempt of `other` to join it

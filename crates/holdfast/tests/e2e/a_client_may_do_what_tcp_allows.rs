@@ -47,6 +47,29 @@ fn take_over(group: &Group<'_>) {
     });
 }
 
+/// With segments and a window as small as that a few bytes take a whole send buffer.
+#[test]
+fn who_takes_little_at_a_time_keeps_nobody_waiting() {
+    let _limit = limit();
+    world::with_redis(|testbed, group| {
+        on_client(testbed, || {
+            let mut other = Redis::connect(redis_port());
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            socket.set_tcp_mss(88).expect("small segments");
+            socket.set_recv_buffer_size(1).expect("a small window");
+            socket.connect(&redis_port().into()).expect("a connection");
+            let mut small = as_redis(socket);
+            for _ in 0..4 {
+                small.send(&[b"INFO"]);
+                std::thread::sleep(a_while() / 4);
+                other.ping();
+            }
+            take_over(group);
+            other.ping();
+        });
+    });
+}
+
 #[test]
 fn a_window_may_stay_closed() {
     const SIZE: u64 = 24 << 20;

@@ -172,6 +172,19 @@ fn what_leaves_while_connections_are_looked_at_is_known_by_then() {
     }
 }
 
+/// Its SYN-ACK left on two processors at once.
+#[test]
+fn of_two_slots_of_one_handshake_the_one_that_the_gate_knows_counts() {
+    let mut bed = Bed::new();
+    for id in [5, 6] {
+        bed.book.slots.insert(ConnId(id), slot(5));
+        bed.book.held.push(Held { conn: ConnId(id), ..held(5) });
+    }
+    bed.turn();
+    assert!(bed.book.take().contains(&"free 5".to_owned()));
+    assert_eq!(bed.machine.tables.conns.keys().collect::<Vec<_>>(), [&ConnId(6)]);
+}
+
 /// Nothing tells that the kernel has received something: it is looked at.
 #[test]
 fn connections_are_looked_at_within_a_tick() {

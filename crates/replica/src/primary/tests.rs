@@ -384,6 +384,21 @@ fn an_accepted_socket_is_found_among_all_lives_of_its_tuple() {
 }
 
 #[test]
+fn of_two_connections_of_one_socket_the_newer_one_is_accepted() {
+    let (mut primary, mut notes) = (Primary::new(0), Notes::default());
+    for id in [2, 3] {
+        primary.handle_synack(Nanos(0), ConnId(id), 300, record(1000), &mut notes);
+    }
+    notes.take();
+    notes.append(Op::Accept, 1, 0, 5, info(1000, 300).as_bytes());
+    notes.feed(&mut primary, 0);
+    let effects = notes.take();
+    let [Effect::Frame(1, records)] = &effects[..] else { panic!("{effects:?}") };
+    let told = AcceptInfo::read_from_prefix(&records[HEADER_LEN..]);
+    assert_eq!(told.map_or(0, |(info, _)| info.conn_id), 3);
+}
+
+#[test]
 fn a_full_table_refuses_the_new_connection() {
     let (mut primary, mut notes) = (Primary::new(0), Notes::default());
     for n in 0..=CONNS_MAX as u64 {

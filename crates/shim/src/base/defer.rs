@@ -1,7 +1,7 @@
 //! Deferred writes: output that waits for the backup without making the server wait.
 //!
-//! A small write to a connection whose send buffer is empty is certain to be accepted whole, so
-//! its result is known before it is made. Such writes are queued here and made at the server's
+//! A small write to a connection whose send buffer is empty, and takes the segments that the write
+//! becomes, is certain to be accepted whole, so its result is known before it is made. Such writes are queued here and made at the server's
 //! next blocking call, all after one wait. So an event loop pays one round trip to the backup for
 //! a batch of replies instead of one for each. Only the first threads of a server defer, each
 //! with a queue of its own.
@@ -13,9 +13,13 @@ use crate::base::{conns, fds, holders, log, state};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::NO_CONN;
 
-/// Most bytes that may be deferred for one connection: far below the smallest send buffer.
+/// Most bytes that may be deferred for one connection.
 const FD_BYTES_MAX: usize = 8 << 10;
-const SIOCOUTQ: u64 = 0x5411;
+/// Bytes of a send buffer that a segment takes beside its payload, at most.
+const SEGMENT_BYTES: usize = 1280;
+/// Places in what SO_MEMINFO tells (`linux/sock_diag.h`).
+const SNDBUF: usize = 3;
+const WMEM_QUEUED: usize = 5;
 
 fn own() -> Option<&'static Queue> {
     waiting::queue(usize::from(tid()))
@@ -41,7 +45,7 @@ pub fn try_keep(fd: i32, parts: &[libc::iovec], len: usize) -> bool {
         return false;
     }
     let is_certain =
-        if has_waiting { held.bytes_of(fd) + len <= FD_BYTES_MAX } else { buffer_is_empty(fd) };
+        if has_waiting { held.bytes_of(fd) + len <= FD_BYTES_MAX } else { takes_all(fd) };
     if is_certain {
         held.add(fd, parts, len);
         f.deferred.store(mark, Relaxed);
@@ -57,11 +61,28 @@ fn is_shared(f: &fds::Fd) -> bool {
     conn != NO_CONN && (!conns::is_last_ref(conn) || by_process())
 }
 
-fn buffer_is_empty(fd: i32) -> bool {
-    let mut queued = 1i32;
+/// Whether the send buffer is empty, and takes [`FD_BYTES_MAX`] bytes at once. A client can make
+/// segments small, and so their number large, by its MSS or by a window that it keeps small: none is
+/// longer than half of the largest window.
+fn takes_all(fd: i32) -> bool {
+    let Some(memory) = option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO) else {
+        return false;
+    };
+    if memory[WMEM_QUEUED] != 0 {
+        return false;
+    }
+    let mss = option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap_or(0);
+    let segments = FD_BYTES_MAX / mss.max(1) as usize + 1;
+    memory[SNDBUF] as usize >= FD_BYTES_MAX + segments * SEGMENT_BYTES
+}
+
+/// A socket option of plain numbers, if the kernel knows it.
+fn option<T: Default>(fd: i32, level: i32, name: i32) -> Option<T> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_ioctl, fd, SIOCOUTQ, &raw mut queued) };
-    r == 0 && queued == 0
+    let r = unsafe { syscall!(SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len) };
+    (r == 0 && len as usize == size_of::<T>()).then_some(value)
 }
 
 /// Whether the calling thread has waiting writes.

@@ -12,8 +12,8 @@ const QUEUES: usize = 16;
 const ENTRIES_MAX: usize = 256;
 /// Most bytes in one queue.
 const ARENA_BYTES: usize = 256 << 10;
-/// Time in ms of one wait for room in a full send buffer, which the rules of `defer` should
-/// exclude.
+/// Time in ms for which a send buffer may be full, which the rules of `defer` should exclude: the
+/// server waits meanwhile.
 const FULL_WAIT_MS: i32 = 1000;
 
 #[derive(Clone, Copy)]
@@ -149,17 +149,20 @@ impl Held<'_> {
 }
 
 /// Sends bytes. An error means that the connection has ended, which the server learns by its next
-/// call.
+/// call. One that takes no more ends: the server was told that everything is sent, and nobody else
+/// shall wait for that client.
 fn send(fd: i32, bytes: &[u8]) {
-    let mut done = 0;
+    let (mut done, mut has_waited) = (0, false);
     while done < bytes.len() {
         let rest = &bytes[done..];
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: memory of ours, of the sizes that are said.
         match unsafe { syscall!(SYS_sendto, fd, rest.as_ptr(), rest.len(), flags, 0usize, 0usize) }
         {
-            r if r >= 0 => done += r as usize,
+            r if r >= 0 => (done, has_waited) = (done + r as usize, false),
+            r if r == -(libc::EAGAIN as isize) && has_waited => return reset(fd),
             r if r == -(libc::EAGAIN as isize) => {
+                has_waited = true;
                 let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
                 // SAFETY: memory of ours, of the sizes that are said.
                 unsafe { syscall!(SYS_poll, &raw mut poll, 1, FULL_WAIT_MS) };
@@ -168,6 +171,13 @@ fn send(fd: i32, bytes: &[u8]) {
             _ => return,
         }
     }
+}
+
+/// Ends a connection by a reset, as connect(2) does with AF_UNSPEC.
+fn reset(fd: i32) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: memory of ours, of the sizes that are said.
+    unsafe { syscall!(SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
 }
 
 #[cfg(test)]

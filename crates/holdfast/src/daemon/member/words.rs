@@ -312,7 +312,12 @@ impl MemberContext<'_> {
     pub(super) fn cut_off(&self) -> Option<String> {
         let other = &self.other.name;
         let is_cut_off = self.member.watch.hears_nobody(Nanos(self.nanos()));
-        is_cut_off.then(|| format!("neither the edge nor {other} is heard: the service waits"))
+        // The other one may serve, where this member does not.
+        let so = match self.own.role {
+            Role::Primary => "the service waits",
+            _ => "this member does not know who serves",
+        };
+        is_cut_off.then(|| format!("neither the edge nor {other} is heard: {so}"))
     }
 
     /// What keeps the pair from being protected, as seen from a member that does its part.
