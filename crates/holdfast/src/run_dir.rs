@@ -37,18 +37,21 @@ fn unwritable(folder: &Path) -> Option<(String, String)> {
     let there = folder.ancestors().find(|path| path.exists())?;
     let error = spool::try_out(there).err()?;
     let reason = format!("no file can be made in {}: {error}", there.display());
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0);
     let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied if !is_root => "do it as root",
+        io::ErrorKind::PermissionDenied if own_user() != Some(0) => "do it as root",
         _ => "look at how its file system is mounted, and at the room on it",
     };
     Some((reason, remedy.to_owned()))
 }
 
+fn own_user() -> Option<u32> {
+    std::fs::metadata("/proc/self").ok().map(|found| found.uid())
+}
+
 /// Why the folder is not this daemon's alone.
 fn foreign(folder: &Path) -> Option<(String, String)> {
     let real = folder.canonicalize();
-    let own = std::fs::metadata("/proc/self").ok()?.uid();
+    let own = own_user()?;
     // Names of what does not exist lead nowhere yet.
     let known = real.as_deref().unwrap_or(folder);
     known.ancestors().find_map(|path| {

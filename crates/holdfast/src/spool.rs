@@ -18,7 +18,7 @@ use holdfast_linux::snapshot::free_bytes;
 use holdfast_wire::log::{HEADER_LEN, Header, record_len};
 use serde::Serialize;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use writer::{Chunk, Files, Shared, Writer};
@@ -70,11 +70,16 @@ pub struct Spool {
     stuck_since: Option<(Instant, u64)>,
 }
 
+/// The folder itself, or of one that is to be made the nearest that is there.
+pub fn standing(dir: &Path) -> &Path {
+    dir.ancestors().find(|path| path.exists()).unwrap_or(dir)
+}
+
 /// Makes a file in a folder that is there, as a spool does; it is gone at once.
 ///
 /// # Errors
 /// As open(2).
-pub fn try_out(dir: &std::path::Path) -> io::Result<()> {
+pub fn try_out(dir: &Path) -> io::Result<()> {
     sealed::Sealed::make(dir).map(drop)
 }
 
@@ -115,7 +120,7 @@ impl Spool {
             ));
         }
         let dir = &self.settings.dir;
-        let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
+        let there = standing(dir);
         let needs = image_bytes.saturating_add(log_bytes.min(QUEUE_BYTES_MAX));
         // A disk that does not tell is asked by writing.
         let free = free_bytes(there).unwrap_or(u64::MAX);

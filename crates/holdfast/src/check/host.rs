@@ -164,8 +164,7 @@ fn in_memory(file: &Path) -> Option<(String, String)> {
 fn spool(dir: &Path) -> Finding {
     const NAME: &str = "spool_dir";
     let shown = dir.display();
-    // A missing folder is made by the daemon.
-    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
+    let there = spool::standing(dir);
     if let Err(error) = spool::try_out(there) {
         let found = format!("no file can be made in {}: {error}", there.display());
         return Finding::fail(NAME, found, "choose a folder on a disk of this host");

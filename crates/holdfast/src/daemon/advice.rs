@@ -147,7 +147,10 @@ pub fn alone(reason: &str, other: &str) -> String {
     let tries = |help: String| format!("{help}; {other} tries again by itself");
     let known = for_good(reason).or_else(|| room(reason).map(tries));
     known.unwrap_or_else(|| {
-        format!("start {other}'s daemon, if it does not run, or look at the way to it: it joins by itself")
+        format!(
+            "start {other}'s daemon, if it does not run, or look at the way to it: it joins by \
+             itself"
+        )
     })
 }
 

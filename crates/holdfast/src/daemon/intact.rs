@@ -74,11 +74,7 @@ impl Intact {
 
     /// Takes what a look has found.
     pub fn found(&mut self, trouble: Option<Trouble>, events: &mut Events) {
-        if trouble == self.trouble {
-            return;
-        }
-        note_torn(trouble.as_ref(), events);
-        self.trouble = trouble;
+        note_torn(&mut self.trouble, trouble, events);
     }
 
     /// Lowers a status by what the host lacks. A reason that the status has already may be a
@@ -124,10 +120,16 @@ pub fn note_removed(removed: &[Removed], events: &mut Events) {
     }
 }
 
-/// Notes what the host lacks, or that nothing is lacking any more.
-pub fn note_torn(trouble: Option<&Trouble>, events: &mut Events) {
-    let words = trouble.map_or("everything is in its place again", |it| &it.reason);
+/// Takes what was `found` that the host lacks, or that nothing is lacking any more; true, and an event,
+/// if that is news.
+pub fn note_torn(known: &mut Option<Trouble>, found: Option<Trouble>, events: &mut Events) -> bool {
+    if found == *known {
+        return false;
+    }
+    let words = found.as_ref().map_or("everything is in its place again", |it| &it.reason);
     events.add("torn", words);
+    *known = found;
+    true
 }
 
 /// Notes programs that were attached again.

@@ -244,8 +244,7 @@ impl BackupMachine {
         closing.streams.retain(|id, until| {
             let most = if log.can_ask(*id) { STREAMS_MAX } else { UNACCEPTED_MAX };
             let (holds, is_late) = (log.holds(*id, *until), waited > nanos(most));
-            if !holds {
-                // Unless the rest comes yet.
+            if is_late && !holds {
                 log.leave_out(*id, *until);
             }
             !holds && !is_late

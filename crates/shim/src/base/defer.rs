@@ -1,13 +1,13 @@
 //! Deferred writes: output that waits for the backup without making the server wait.
 //!
 //! A small write to a connection whose send buffer is empty, and takes the segments that the write
-//! becomes, is certain to be accepted whole, so its result is known before it is made. Such writes are queued here and made at the server's
-//! next blocking call, all after one wait. So an event loop pays one round trip to the backup for
-//! a batch of replies instead of one for each. Only the first threads of a server defer, each
-//! with a queue of its own.
+//! becomes, is certain to be accepted whole, so its result is known before it is made. Such writes
+//! are queued here and made at the server's next blocking call, all after one wait. So an event
+//! loop pays one round trip to the backup for a batch of replies instead of one for each. Only the
+//! first threads of a server defer, each with a queue of its own.
 
 use crate::base::state::{Mode, tid};
-use crate::base::sys::{sys, syscall};
+use crate::base::sys::sys;
 use crate::base::waiting::{self, Queue};
 use crate::base::{conns, fds, holders, log, state};
 use core::sync::atomic::Ordering::Relaxed;
@@ -65,24 +65,16 @@ fn is_shared(f: &fds::Fd) -> bool {
 /// segments small, and so their number large, by its MSS or by a window that it keeps small: none is
 /// longer than half of the largest window.
 fn takes_all(fd: i32) -> bool {
-    let Some(memory) = option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO) else {
+    let Some(memory) = fds::socket_numbers::<9>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO) else {
         return false;
     };
     if memory[WMEM_QUEUED] != 0 {
         return false;
     }
-    let mss = option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap_or(0);
+    let mss = fds::socket_numbers(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    let mss = mss.map_or(0, |[mss]| mss);
     let segments = FD_BYTES_MAX / mss.max(1) as usize + 1;
     memory[SNDBUF] as usize >= FD_BYTES_MAX + segments * SEGMENT_BYTES
-}
-
-/// A socket option of plain numbers, if the kernel knows it.
-fn option<T: Default>(fd: i32, level: i32, name: i32) -> Option<T> {
-    let mut value = T::default();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len) };
-    (r == 0 && len as usize == size_of::<T>()).then_some(value)
 }
 
 /// Whether the calling thread has waiting writes.

@@ -285,22 +285,23 @@ pub fn is_shim(fd: i32) -> bool {
             .any(|ours| fd == ours.load(Relaxed))
 }
 
+/// A socket option that is so many numbers; `None` if `fd` has no such one.
+pub fn socket_numbers<const N: usize>(fd: i32, level: i32, option: i32) -> Option<[i32; N]> {
+    let (mut values, mut len) = ([0i32; N], size_of::<[i32; N]>() as u32);
+    let at = (&raw mut values, &raw mut len);
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_getsockopt, fd, level, option, at.0, at.1) };
+    (r == 0 && len as usize == size_of::<[i32; N]>()).then_some(values)
+}
+
 /// A socket option that is a number; -1 if `fd` is no socket.
 pub fn socket_option(fd: i32, option: i32) -> i32 {
-    let (mut value, mut len) = (-1i32, size_of::<i32>() as u32);
-    let at = (&raw mut value, &raw mut len);
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, option, at.0, at.1) };
-    if r == 0 { value } else { -1 }
+    socket_numbers(fd, libc::SOL_SOCKET, option).map_or(-1, |[value]| value)
 }
 
 /// Whether `fd` is a UNIX socket.
 pub fn is_unix(fd: i32) -> bool {
-    let (mut domain, mut len) = (0i32, 4u32);
-    let (at, len) = (&raw mut domain, &raw mut len);
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, len) };
-    r == 0 && domain == libc::AF_UNIX
+    socket_option(fd, libc::SO_DOMAIN) == libc::AF_UNIX
 }
 
 // Miri looks at the whole table with each access; there is nothing unsafe in it.

@@ -38,10 +38,7 @@ impl Host {
     pub fn look(&mut self, config: &Config, now: Instant, events: &mut Events) {
         self.look_at = now + LOOK_EVERY;
         let lacking = lost_address("edge.listen", config.edge.listen.ip(), None);
-        if lacking != self.lacking {
-            note_torn(lacking.as_ref(), events);
-            self.lacking = lacking;
-        }
+        note_torn(&mut self.lacking, lacking, events);
         let clients = &config.edge.clients;
         self.deaf = deaf(clients);
         self.trouble =

@@ -109,9 +109,7 @@ impl MemberContext<'_> {
         let gone = self.find_interface().err();
         let renamed = gone.and_then(|_| renamed(&self.me.interface, self.link_index));
         let lacking = renamed.or_else(|| self.lost_address());
-        if lacking != self.lacking {
-            note_torn(lacking.as_ref(), &mut self.events);
-            self.lacking = lacking;
+        if note_torn(&mut self.lacking, lacking, &mut self.events) {
             self.show();
         }
     }

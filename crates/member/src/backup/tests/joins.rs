@@ -171,6 +171,19 @@ impl Bed {
     }
 }
 
+impl Bed {
+    /// It takes over, and its client answers that it has sent so many bytes.
+    fn takes_over_at(&mut self, bytes: u32) {
+        self.book.is_lost = true;
+        self.turn();
+        self.grant();
+        self.turn();
+        (self.book.replica, self.book.manifest) = (Replica::Parked, true);
+        self.book.tap = vec![segment(bytes, b"")];
+        self.pass(10);
+    }
+}
+
 /// Clients were told that their bytes have come, and will not send them again.
 #[test]
 fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
@@ -182,13 +195,7 @@ fn a_joiner_is_in_step_only_when_it_holds_what_was_acknowledged() {
     assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
     assert_eq!(bed.machine.log.counters().messages_late, 0, "it understands all that it is told");
     // What came in time is as good as what came before.
-    bed.book.is_lost = true;
-    bed.turn();
-    bed.grant();
-    bed.turn();
-    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
-    bed.book.tap = vec![segment(10, b"")];
-    bed.pass(10);
+    bed.takes_over_at(10);
     assert!(bed.book.losses.is_empty(), "{:?}", bed.book.losses);
 }
 
@@ -203,13 +210,7 @@ fn who_is_not_accepted_does_not_keep_a_joiner_from_being_in_step() {
         assert!(bed.book.has("send Joined"), "{:?}", bed.book.lines);
         assert!(wait < CLOSING_MAX);
         // Its client would wait for ever for an answer to bytes that nobody has.
-        bed.book.is_lost = true;
-        bed.turn();
-        bed.grant();
-        bed.turn();
-        (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
-        bed.book.tap = vec![segment(10, b"")];
-        bed.pass(10);
+        bed.takes_over_at(10);
         assert_eq!(bed.book.losses, [Why::InputNotHeld], "{:?}", bed.book.lines);
     }
 }

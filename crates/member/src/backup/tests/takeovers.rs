@@ -224,14 +224,22 @@ fn an_edge_that_does_not_answer_is_asked_again() {
     assert!(bed.book.has(&promote()), "{:?}", bed.book.lines);
 }
 
+impl Bed {
+    /// One that takes over, has come to its log's end, and asks its one client.
+    fn asks_a_client() -> Self {
+        let mut bed = Self::accepted();
+        (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+        bed.book.is_lost = true;
+        bed.turn();
+        bed.grant();
+        bed
+    }
+}
+
 /// The table is the one of the moment at which the replica came to its log's end.
 #[test]
 fn the_replicas_table_is_read_once_while_clients_are_asked() {
-    let mut bed = Bed::accepted();
-    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
-    bed.book.is_lost = true;
-    bed.turn();
-    bed.grant();
+    let mut bed = Bed::asks_a_client();
     let feeds = bed.book.feeds;
     bed.pass(20);
     assert!(!bed.book.has("live"), "nobody has answered");
@@ -242,11 +250,7 @@ fn the_replicas_table_is_read_once_while_clients_are_asked() {
 /// A client that has vanished must not keep the others.
 #[test]
 fn a_client_that_does_not_answer_is_not_waited_for_without_end() {
-    let mut bed = Bed::accepted();
-    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
-    bed.book.is_lost = true;
-    bed.turn();
-    bed.grant();
+    let mut bed = Bed::asks_a_client();
     bed.pass(3000);
     assert!(bed.book.has("live"), "{:?}", bed.book.lines);
 }
