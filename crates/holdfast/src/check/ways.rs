@@ -91,7 +91,11 @@ pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, S
     }
     let family = if v6 { "IPv6" } else { "IPv4" };
     let found = format!("answers find no way to clients: there is no {family} route to them");
-    Some((found, add_default_route(config, member, v6)))
+    let mut remedy = add_default_route(config, member, v6);
+    if serves(config, !v6) {
+        remedy.push_str(&format!("; or remove the {family} services from the file of every host"));
+    }
+    Some((found, remedy))
 }
 
 /// Whether the group has services of this family.

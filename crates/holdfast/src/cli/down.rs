@@ -1,7 +1,7 @@
 //! `holdfast down`: removes from this host what its daemons have put into it.
 
 use super::args::DownArgs;
-use super::{Failure, load_of_daemon, namespace, print};
+use super::{Failure, load_of_daemon, must_be_root, namespace, print};
 use crate::admin::AdminSocket;
 use crate::leavings::{self, Kind, Removed};
 use crate::status::exit;
@@ -21,6 +21,7 @@ const STOP_SOON: Duration = Duration::from_secs(15);
 const STOP_MAX: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
+    must_be_root()?;
     let (file, role) = load_of_daemon(&args.group)?;
     let socket = file.admin_socket(&role);
     let stopped = args.stop && stop(&socket)?;

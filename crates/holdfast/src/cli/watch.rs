@@ -6,7 +6,7 @@ use crate::admin::{self, Event, Request};
 use crate::config::GroupFile;
 use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
@@ -44,11 +44,15 @@ pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
         sleep(LOOK_PERIOD);
     };
     print(&show(&status, args.json, style)?)?;
-    Ok(match args.wait {
-        None => status.exit_code(),
-        Some(wanted) if status.state == wanted => exit::OK,
-        Some(_) => status.exit_code().max(exit::DEGRADED),
-    })
+    let Some(wanted) = args.wait.filter(|wanted| status.state != *wanted) else {
+        return Ok(if args.wait.is_some() { exit::OK } else { status.exit_code() });
+    };
+    let why = match Instant::now() >= until {
+        true => format!("not {wanted} after {} s", args.timeout),
+        false => format!("it will not be {wanted} by itself"),
+    };
+    let _nobody_reads = writeln!(io::stderr(), "holdfast: {why}: see the state above");
+    Ok(status.exit_code().max(exit::DEGRADED))
 }
 
 /// Within how long a fault of this moment is shown.

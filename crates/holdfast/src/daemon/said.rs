@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 /// Time between two reports of an unchanged state.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
 
+/// Commands in remedies that help only on the host whose daemon names them. A group file or another
+/// member's name in a remedy means the same everywhere.
+const TYPED: [&str; 10] = [
+    "kill ", "sysctl ", "ip route ", "ip -6 ", "ip link ", "ip addr", "`ss ", "systemctl ", "ulimit ",
+    "chown ",
+];
+
 /// A state with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
@@ -60,10 +67,17 @@ impl Said {
             .is_some_and(|rest| rest.starts_with("`: "))
     }
 
-    /// The same state, with the reporting daemon's `name` before the reason.
+    /// The same state, with the reporting daemon's `name` before the reason, and before a remedy
+    /// that is to be typed on its host.
     #[must_use]
     pub fn quoted(&self, name: &str) -> Self {
-        Self { reason: format!("{name}: {}", self.reason), ..self.clone() }
+        let is_typed = TYPED.iter().any(|command| self.remedy.contains(command));
+        let is_placed = self.remedy.starts_with("on ");
+        let remedy = match is_typed && !is_placed {
+            true => format!("on {name}: {}", self.remedy),
+            false => self.remedy.clone(),
+        };
+        Self { reason: format!("{name}: {}", self.reason), remedy, ..self.clone() }
     }
 }
 
@@ -139,6 +153,17 @@ pub fn takeover_of(message: &Message<'_>) -> Option<Takeover> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_says_on_which_host_it_helps() {
+        let stopped = Said::new(Role::Primary, State::Unprotected, "it is stopped", "`kill -CONT 8`");
+        let quoted = stopped.quoted("`b`");
+        assert_eq!(quoted.reason, "`b`: it is stopped");
+        assert_eq!(quoted.remedy, "on `b`: `kill -CONT 8`");
+        assert_eq!(quoted.quoted("`a`").remedy, quoted.remedy, "it is b's host still");
+        let waits = Said::new(Role::Primary, State::Unprotected, "no backup", "start both members");
+        assert_eq!(waits.quoted("`b`").remedy, waits.remedy);
+    }
 
     #[test]
     fn what_is_said_is_heard() {
