@@ -10,17 +10,14 @@
 #include "csum.h"
 #include "maps.h"
 #include "capture.h"
+#include "claims.h"
 #include "recover.h"
+#include "sound.h"
 #include "toobig.h"
 
 #define AF_INET 2
 #define AF_INET6 10
 #define ETH_ADDRESSES 12
-
-#define ARP_SENDER 14 /* offset of the sender's IPv4 address in an ARP packet */
-#define ND_SOLICIT 135
-#define ND_ADVERTISE 136
-#define ND_REDIRECT 137
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -66,42 +63,6 @@ static __always_inline int address_frame(struct __sk_buff *skb, const struct edg
 	__builtin_memcpy(addresses, m->mac, 6);
 	__builtin_memcpy(addresses + 6, m->port_mac, 6);
 	return bpf_skb_store_bytes(skb, 0, addresses, ETH_ADDRESSES, 0);
-}
-
-/* NOP, NOP, timestamps: the options of nearly every segment. */
-#define USUAL_OPTIONS bpf_htonl(0x0101080a)
-#define USUAL_OPTIONS_BYTES 12
-
-/* Refuses what one kernel takes and another does not: the backup would give its
- * server other bytes than the primary's, or ask for each of them. That is: wrong
- * IPv4 header checksums (RFC 1812 §5.2.2), signed segments, for which no protected
- * listener has a key, options of impossible length (Linux has refused them since
- * 6.7 where it can verify signatures, and ignored them before), and more options
- * than are looked at. */
-static __always_inline int is_sound(struct __sk_buff *skb, const struct packet *p)
-{
-	struct tcp_options o = {};
-	__be32 first = 0;
-
-	if (!p->v6) {
-		__be32 header[IPV4_HEADER / 4];
-		__u32 sum;
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(header)))
-			return 0;
-		sum = bpf_csum_diff(0, 0, header, sizeof(header), 0);
-		sum = (sum & 0xffff) + (sum >> 16);
-		if (((sum & 0xffff) + (sum >> 16)) != 0xffff)
-			return 0;
-	}
-	if (p->tcp_header == TCP_HEADER)
-		return 1;
-	if (p->tcp_header == TCP_HEADER + USUAL_OPTIONS_BYTES &&
-	    !bpf_skb_load_bytes(skb, p->l4 + TCP_HEADER, &first, sizeof(first)) &&
-	    first == USUAL_OPTIONS)
-		return 1;
-	options_of(skb, p, &o);
-	return !o.cut && !o.is_signed;
 }
 
 /* Copies what carries information for the tap: payload, SYN, FIN and RST. */
@@ -267,51 +228,6 @@ int edge_client(struct __sk_buff *skb)
 	capture(skb, CAPTURE_REDIRECTED);
 	count(EDGE_FORWARDED_IN);
 	return bpf_redirect(to->ifindex, 0);
-}
-
-/* Does an ARP packet claim a service address as its sender's? */
-static __always_inline int arp_claims(struct __sk_buff *skb)
-{
-	__u8 address[16];
-	__be32 sender;
-
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + ARP_SENDER, &sender, 4))
-		return 0;
-	map_ipv4(address, sender);
-	return is_address(address);
-}
-
-/* Does neighbour discovery (RFC 4861 §4.3-4.5) speak about a service address? */
-static __always_inline int nd_claims(struct __sk_buff *skb, const struct packet *p)
-{
-	__u8 address[16], type, head[2] = { p->protocol, 0 };
-	__u32 at = p->l4;
-
-	/* Hosts look behind an extension header too (RFC 8200 §4.2). */
-	if (is_extension(p->protocol)) {
-		if (bpf_skb_load_bytes(skb, p->l4, head, sizeof(head)))
-			return 0;
-		at += 8 * (head[1] + 1);
-	}
-	if (head[0] != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, at, &type, 1))
-		return 0;
-	if (type < ND_SOLICIT || type > ND_REDIRECT)
-		return 0;
-	if (bpf_skb_load_bytes(skb, at + 8, address, 16))
-		return 0;
-	if (is_address(address))
-		return 1;
-	/* A redirect names the destination after its target. */
-	return type == ND_REDIRECT && !bpf_skb_load_bytes(skb, at + 24, address, 16) &&
-	       is_address(address);
-}
-
-static __always_inline int claims_service(struct __sk_buff *skb, const struct packet *p,
-					  enum parsed what)
-{
-	if (what == PARSED_OTHER)
-		return skb->protocol == bpf_htons(ETH_P_ARP) && arp_claims(skb);
-	return is_address(p->source) || (p->v6 && nd_claims(skb, p));
 }
 
 /* Returns 0 if the table is full. */

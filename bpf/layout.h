@@ -125,6 +125,12 @@ struct gate_event {
 	__u8 packet[SYN_ACK_BYTES_MAX]; /* from the IP header on */
 };
 
+/* Hardware addresses of a member of a pair without an edge. */
+struct speak_macs {
+	__u8 service[6]; /* to which clients' frames go */
+	__u8 own[6];
+};
+
 /* The fence: replaced in one map update. */
 struct edge_fence {
 	__u64 epoch;
@@ -445,6 +451,16 @@ enum gate_counter {
 };
 
 enum tapdrop_counter { TAPDROP_DROPPED, TAPDROP_COUNTERS };
+
+enum speak_counter {
+	SPEAK_TAKEN,
+	SPEAK_LEFT, /* frames for the service that came while this member was silent */
+	SPEAK_SENT,
+	SPEAK_SILENCED,
+	SPEAK_MALFORMED, /* refused: some kernels take it and others do not */
+	SPEAK_ODD,
+	SPEAK_COUNTERS
+};
 
 enum edge_counter {
 	EDGE_FORWARDED_IN,

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-const PROGRAMS: [&str; 9] =
-    ["gate", "tapdrop", "edge", "redirect", "host", "bind", "transit", "undo", "insides"];
+const PROGRAMS: [&str; 10] =
+    ["gate", "tapdrop", "speak", "edge", "redirect", "host", "bind", "transit", "undo", "insides"];
 const REMEDY: &str = "install the compiler and the headers: apt-get install clang libbpf-dev";
 
 fn main() {

@@ -8,6 +8,7 @@ pub mod changes;
 pub mod clock;
 pub mod diag;
 pub mod epoll;
+pub mod filter;
 pub mod frame;
 pub mod inlet;
 pub mod limits;

@@ -88,6 +88,10 @@ pub(crate) const GATE_COUNTERS: [&str; 19] = [
 /// Names of the counters, in the order of `enum tapdrop_counter`.
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
+/// Names of the counters, in the order of `enum speak_counter`.
+pub(crate) const SPEAK_COUNTERS: [&str; 6] =
+    ["taken", "left", "sent", "silenced", "malformed", "odd"];
+
 /// Names of the counters, in the order of `enum edge_counter`.
 pub(crate) const EDGE_COUNTERS: [&str; 14] = [
     "forwarded_in",
@@ -258,6 +262,13 @@ pub(crate) struct RawCaptured {
     pub wire_bytes: u32,
     pub bytes: u32,
     pub data: [u8; CAPTURE_BYTES_MAX],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawSpeakMacs {
+    pub service: [u8; 6],
+    pub own: [u8; 6],
 }
 
 #[derive(Clone, Copy)]
@@ -524,6 +535,8 @@ pub(crate) struct HostConfig {
 unsafe impl Pod for ServiceKey {}
 // SAFETY: as above.
 unsafe impl Pod for RawKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawSpeakMacs {}
 // SAFETY: as above.
 unsafe impl Pod for RawFence {}
 // SAFETY: as above.

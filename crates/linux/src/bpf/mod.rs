@@ -1,5 +1,6 @@
 //! The eBPF programs of `bpf/` and their maps, as safe types: the primary's
-//! [`Gate`], the backup's [`TapDrop`] and the [`Edge`]; a spread group's
+//! [`Gate`], the backup's [`TapDrop`], the [`Edge`] or, where a pair has none,
+//! what lets one member [`Speak`]; a spread group's
 //! [`Redirect`] and [`HostEnd`], and its [`BindWatch`], the only one that ends
 //! with its daemon; and an edge of strings, the [`Transit`].
 //!
@@ -32,6 +33,7 @@ mod recover;
 mod redirect;
 mod regulate;
 mod slots;
+mod speak;
 mod tapdrop;
 mod trace;
 mod transit;
@@ -57,6 +59,7 @@ pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{FORGET_MAX, Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
+pub use speak::{Deadline, Speak, SpeakConfig, Until};
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};
 pub use transit::{

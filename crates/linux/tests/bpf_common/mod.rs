@@ -2,6 +2,7 @@
 //! pins, one frame builder, and a way to run a pinned program on a frame.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod claims;
 pub mod edge;
 pub mod flows;
 pub mod gate;
@@ -449,6 +450,13 @@ pub fn assert_too_big(out: &[u8], frame: &[u8], mtu: u32) {
         assert_eq!(out[62..], frame[14..94]);
         assert!(icmp6_is_right(out));
     }
+}
+
+/// Gives an ICMPv6 frame its checksum.
+pub fn sum_icmp6(frame: &mut [u8]) {
+    let length = (frame.len() as u32 - 54).to_be_bytes();
+    let check = checksum(&[&frame[22..54], &length, &[0, 0, 0, 58], &frame[54..]]);
+    frame[56..58].copy_from_slice(&check.to_be_bytes());
 }
 
 /// Whether the checksum of an ICMPv6 frame is right.

@@ -54,6 +54,7 @@ fn every_field_constant_and_counter_is_where_the_programs_have_it() {
     for (prefix, names) in [
         ("GATE", &GATE_COUNTERS[..]),
         ("TAPDROP", &TAPDROP_COUNTERS),
+        ("SPEAK", &SPEAK_COUNTERS),
         ("EDGE", &EDGE_COUNTERS),
         ("TRANSIT", &TRANSIT_COUNTERS),
         ("SPREAD", &SPREAD_COUNTERS),
@@ -78,6 +79,7 @@ fn pair(c: &mut String) {
         mss, peer_mss, window, rcv_wscale, snd_wscale, sack, has_ts, packet_len, passed, key,
         packet);
     fields!(c, "captured", RawCaptured: at_ns, ifindex, what, wire_bytes, bytes, data);
+    fields!(c, "speak_macs", RawSpeakMacs: service, own);
     fields!(c, "edge_fence", RawFence: epoch, current, armed);
     fields!(c, "edge_member", RawMember: ifindex, l3_ifindex, mac, port_mac, tap);
     fields!(c, "edge_flow", RawFlow: seen_ns, iss, seq_end, right_edge, tsval, client_ack,
