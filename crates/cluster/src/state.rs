@@ -196,7 +196,7 @@ impl fmt::Display for Version1<'_> {
     }
 }
 
-fn checked(f: &mut fmt::Formatter<'_>, body: &str) -> fmt::Result {
+pub(crate) fn checked(f: &mut fmt::Formatter<'_>, body: &str) -> fmt::Result {
     writeln!(f, "{body}check {:016x}", fnv1a(body.as_bytes()))
 }
 

@@ -20,6 +20,7 @@ mod host;
 mod hosting;
 mod image;
 mod kernel;
+pub mod lease;
 mod look;
 mod member;
 pub mod models;
