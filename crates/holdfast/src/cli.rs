@@ -19,10 +19,10 @@ use crate::check::may_administer;
 use crate::config::GroupFile;
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
-use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb};
+use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb, WitnessArgs};
 use clap::{CommandFactory, Parser};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -30,6 +30,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A file to start from.
 const EXAMPLE: &str = include_str!("../../../docs/example.toml");
+/// A file of a pair without an edge to start from.
+const EXAMPLE_SEGMENT: &str = include_str!("../../../docs/example-segment.toml");
 /// A file of a spread group to start from.
 const EXAMPLE_SPREAD: &str = include_str!("../../../docs/example-spread.toml");
 /// The table of calls and their support, kept beside the other documents.
@@ -62,6 +64,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Verb::Lab { words } => Err(demo::moved(&words)),
         Verb::Run(group) => run_daemon(&group),
+        Verb::Witness(args) => run_witness(&args),
         Verb::Status(args) => watch::status(&args, style),
         Verb::Events(args) => watch::events(&args),
         Verb::Check(args) => check::run(&args),
@@ -94,6 +97,13 @@ fn must_be_root() -> Result<(), Failure> {
     Err(Failure::not_permitted(message.to_owned()))
 }
 
+fn run_witness(args: &WitnessArgs) -> Result<u8, Failure> {
+    let load = |path: &PathBuf| GroupFile::load(path)?.replicated().map_err(Failure::usage);
+    let files = args.config.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    crate::daemon::witness::run(files)?;
+    Ok(exit::OK)
+}
+
 fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
     must_be_root()?;
     let (file, role) = load(group)?;
@@ -109,7 +119,9 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
             let text = if effective { group.effective() } else { std::fs::read_to_string(file)? };
             say(&text)
         }
-        ConfigVerb::Example { spread } => say(if spread { EXAMPLE_SPREAD } else { EXAMPLE }),
+        ConfigVerb::Example { spread: true, .. } => say(EXAMPLE_SPREAD),
+        ConfigVerb::Example { segment: true, .. } => say(EXAMPLE_SEGMENT),
+        ConfigVerb::Example { .. } => say(EXAMPLE),
     }
 }
 
@@ -150,7 +162,8 @@ fn style(colour: Colour) -> Style {
 fn start_log(cli: &Cli) -> Option<log::Log> {
     let ansi =
         cli.color == Colour::Always || (cli.color == Colour::Auto && io::stderr().is_terminal());
-    let log = matches!(cli.verb, Verb::Run(_)).then(|| log::Log::start(io::stderr()));
+    let log =
+        matches!(cli.verb, Verb::Run(_) | Verb::Witness(_)).then(|| log::Log::start(io::stderr()));
     let log = log.and_then(Result::ok);
     let to = log.clone();
     let writer = move || -> Box<dyn Write> {

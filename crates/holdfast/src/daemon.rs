@@ -9,8 +9,11 @@ mod distrust;
 mod drive;
 pub mod edge;
 pub mod edge_state;
+mod flood;
+mod front;
 mod intact;
 mod kept;
+mod lease;
 mod looker;
 pub mod member;
 pub mod pairing;
@@ -19,15 +22,21 @@ pub mod primary;
 mod processors;
 mod proven;
 mod pulse;
+mod record;
 pub mod recover;
 pub mod regulate;
 pub mod said;
+mod sealed;
 pub mod services;
+mod speak;
 mod spread;
 mod standstill;
 mod survivor;
 mod trace;
 pub mod transit;
+pub mod witness;
+
+pub(crate) use lease::address as lease_address;
 
 use crate::check;
 use crate::config::{Config, GroupFile, Role};
@@ -97,7 +106,11 @@ fn ending(signals: &Signals) -> Option<i32> {
 
 fn run_replicated(config: &Config, role: Role) -> anyhow::Result<()> {
     match role {
-        Role::Edge => edge::run(config),
+        Role::Edge => {
+            let named = config.edge.as_ref().context("this group has no edge")?;
+            edge::run(config, named)
+        }
+        Role::Witness => witness::run(vec![config.clone()]),
         Role::Member(index) => {
             let member = config.members.get(index).context("no such member")?;
             open_files::take(config)?;

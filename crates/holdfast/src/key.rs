@@ -144,6 +144,12 @@ impl GroupKey {
         self.derive(b"holdfast channel 1")
     }
 
+    /// Authenticates what members without an edge say to each other and to their witness.
+    #[must_use]
+    pub fn arbiter_key(&self) -> [u8; KEY_BYTES] {
+        self.derive(b"holdfast arbiter 1")
+    }
+
     /// Keys the hashes in log records (decision 3).
     #[must_use]
     pub fn hash_key(&self) -> HashKey {

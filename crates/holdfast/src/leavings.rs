@@ -9,10 +9,12 @@ use crate::lock;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{
-    Detached, Edge, Gate, HostEnd, Left, Redirect, TapDrop, Transit, remove_pin_dir, remove_qdiscs,
+    Detached, Edge, Gate, HostEnd, Left, Redirect, Speak, TapDrop, Transit, remove_pin_dir,
+    remove_qdiscs,
 };
 use holdfast_linux::clock::monotonic;
 use holdfast_linux::diag::DiagSocket;
+use holdfast_linux::filter;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
 use holdfast_linux::spawn::Standard;
@@ -136,10 +138,22 @@ fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Re
     removed.extend(addresses_left(left, &me.interface)?);
     removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
+    removed.extend(filters(Speak::detach_stale(&me.interface, &config.served(), &pins)?));
+    removed.extend(shared_address(config, &me.interface)?);
     removed.extend(filters(left.detach()?));
     removed.extend(old_layout(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
+}
+
+/// Has the interface take no more frames to the service's hardware address.
+fn shared_address(config: &Config, interface: &str) -> Result<Option<Removed>> {
+    let Some((segment, link)) = config.segment.as_ref().zip(Link::by_name(interface).ok()) else {
+        return Ok(None);
+    };
+    let was_there = filter::leave_frames(link.index, segment.mac.0)?;
+    let what = format!("{} of {interface}", segment.mac);
+    Ok(was_there.then_some(Removed { kind: Kind::Address, what }))
 }
 
 /// Removes everything that the daemons of a role have put into this host, also what they were told
@@ -152,10 +166,11 @@ pub fn remove_all(file: &GroupFile, role: &str) -> Result<Vec<Removed>> {
     match file {
         GroupFile::Replicated(config) => match config.role(role).map_err(anyhow::Error::msg)? {
             Role::Edge => edge(config),
+            Role::Witness => Ok(Vec::new()),
             Role::Member(index) => {
                 let me = config.members.get(index).context("no such member")?;
                 let pins = pin_dir(&config.group.run_dir, &me.name);
-                let left = Left::find(&["gate", "tapdrop"], &pins)?;
+                let left = Left::find(&["gate", "tapdrop", "speak"], &pins)?;
                 remove_member_and(config, me, &left)
             }
         },
@@ -166,15 +181,9 @@ pub fn remove_all(file: &GroupFile, role: &str) -> Result<Vec<Removed>> {
 
 fn edge(config: &Config) -> Result<Vec<Removed>> {
     let pins = config.pin_dir(Role::Edge);
-    let ports = config.members.iter().map(|member| &member.edge_port);
-    let interfaces: Vec<&str> = config
-        .edge
-        .clients
-        .iter()
-        .chain(ports)
-        .chain(&config.edge.l3)
-        .map(String::as_str)
-        .collect();
+    let ports = config.ports().map(|port| &port.edge_port);
+    let named = config.edge.iter().flat_map(|edge| edge.clients.iter().chain(&edge.l3));
+    let interfaces: Vec<&str> = named.chain(ports).map(String::as_str).collect();
     let left = Left::find(&["edge"], &pins)?;
     let mut removed = filters(Edge::detach_stale(&interfaces, &config.served(), &pins)?);
     removed.extend(filters(left.detach()?));
@@ -494,103 +503,4 @@ fn kill(pid: u32, until: Instant) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::{Command, Stdio};
-
-    const MILLISECOND: Duration = Duration::from_millis(1);
-
-    fn folder(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    #[test]
-    fn only_who_spoke_alone_is_a_survivor() {
-        let folder = folder("survivor");
-        assert!(survivor(&folder, "a").is_none());
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let standard = [None, Some("pipe:[7]".into()), Some("/var/log/a log".into())];
-        note_server(&folder, "a", child.id(), &standard).unwrap();
-        assert!(survivor(&folder, "a").is_none(), "it may have been protected");
-        note_loose(&folder, "a").unwrap();
-        let keys = ["10.6.0.1:1>10.9.0.100:80", "[2001:db8::1]:2>[2001:db8::2]:80"];
-        let keys = keys.map(|text| text.parse().unwrap());
-        let noted_at = monotonic();
-        note_unanswered(&folder, "a", &keys).unwrap();
-        let found = survivor(&folder, "a").unwrap();
-        assert_eq!(found.standard, standard);
-        assert_eq!(found.unanswered.iter().map(|(_, key)| *key).collect::<Vec<_>>(), keys);
-        let is_now = |(since, _): &(Duration, ConnKey)| {
-            (noted_at..noted_at + Duration::from_secs(1)).contains(&(*since + MILLISECOND))
-        };
-        assert!(found.unanswered.iter().all(is_now));
-        assert_eq!(orphan(&folder, "a", None).unwrap().len(), 1);
-        child.wait().unwrap();
-        assert!(survivor(&folder, "a").is_none());
-        std::fs::write(server_file(&folder, "a"), format!("{} 1\nloose\n", std::process::id()))
-            .unwrap();
-        assert!(survivor(&folder, "a").is_none(), "another process of that number");
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// A process that maps the server's memory is the server's, even if its parents
-    /// are gone.
-    const INTO_THE_BACKGROUND: &str = r"
-import mmap, os, sys, time
-fd = os.memfd_create(sys.argv[1]); os.ftruncate(fd, 4096)
-memory = mmap.mmap(fd, 4096)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        sys.stdout.write('%d\n' % os.getpid()); sys.stdout.flush(); time.sleep(60)
-    os._exit(0)
-";
-
-    #[test]
-    fn what_went_into_the_background_is_found_without_a_file() {
-        let folder = folder("back ground");
-        let mut python = Command::new("/usr/bin/python3");
-        python
-            .args(["-c", INTO_THE_BACKGROUND, &mark(&folder, "a").unwrap()])
-            .stdout(Stdio::piped());
-        let mut child = python.spawn().unwrap();
-        let mut line = String::new();
-        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        assert!(child.wait().unwrap().success());
-        assert_eq!(orphan(&folder, "b", None).unwrap(), [], "another member's");
-        assert_eq!(orphan(&folder, "a", Some(65534)).unwrap(), [], "another user's");
-        let killed = orphan(&folder, "a", None).unwrap();
-        assert!(killed.iter().any(|one| one.what == line.trim()), "{killed:?}, not {line}");
-        assert_eq!(orphan(&folder, "a", None).unwrap(), []);
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn an_orphan_is_killed_with_its_children_and_nobody_else() {
-        let folder = folder("orphan");
-        assert_eq!(orphan(&folder, "a", None).unwrap(), []);
-        let shell = ["-c", "sleep 60 & echo; wait"];
-        let mut child = Command::new("sh").args(shell).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        note_server(&folder, "a", child.id(), &Standard::default()).unwrap();
-        let killed: Vec<String> =
-            orphan(&folder, "a", None).unwrap().into_iter().map(|removed| removed.what).collect();
-        assert_eq!(killed.len(), 2, "{killed:?}");
-        assert_eq!(killed[0], child.id().to_string());
-        assert!(!child.wait().unwrap().success());
-        assert_eq!(orphan(&folder, "a", None).unwrap(), [], "it is noted no more");
-
-        // A reused number, and nonsense.
-        let own = std::process::id();
-        for text in [format!("{own} 1\n"), format!("{own}"), "x y\n".into(), String::new()] {
-            std::fs::write(server_file(&folder, "a"), text).unwrap();
-            assert_eq!(orphan(&folder, "a", None).unwrap(), []);
-        }
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
+mod tests;

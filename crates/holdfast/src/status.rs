@@ -84,6 +84,8 @@ pub struct Status {
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Edge,
+    /// The arbiter of a pair without an edge.
+    Witness,
     /// A host server of a spread group.
     Host,
     Primary,
@@ -345,6 +347,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Edge => "edge",
+            Self::Witness => "witness",
             Self::Host => "host",
             Self::Primary => "primary",
             Self::Backup => "backup",

@@ -91,7 +91,8 @@ mod tests {
         child.args(["--nocapture", "clock::tests::a_time_namespace_changes_nothing"]);
         let said = String::from_utf8(child.output().unwrap().stdout).unwrap();
         let found = said.split("it is ").nth(1).and_then(|rest| rest.split_whitespace().next());
-        let seconds: u64 = found.unwrap_or_else(|| panic!("it needs root: {said}")).parse().unwrap();
+        let seconds: u64 =
+            found.unwrap_or_else(|| panic!("it needs root: {said}")).parse().unwrap();
         assert!(seconds.abs_diff(monotonic().as_secs()) < 60, "{seconds}");
     }
 }

@@ -29,7 +29,9 @@ pub fn take_frames(interface: u32, mac: [u8; 6]) -> io::Result<bool> {
 /// As the kernel says.
 pub fn leave_frames(interface: u32, mac: [u8; 6]) -> io::Result<bool> {
     match change(RTM_DELNEIGH, 0, interface, mac) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+            Ok(false)
+        }
         done => done.map(|()| true),
     }
 }

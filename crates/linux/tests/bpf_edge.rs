@@ -8,7 +8,6 @@ use bpf_common::edge::*;
 use bpf_common::{ACK, Context, FIN, Frame, Lab, PASS, REDIRECT, RST, STOLEN, SYN};
 use bpf_common::{Capture, assert_too_big, counter, ifindex, is_root, sh, sums_are_right};
 use holdfast_linux::bpf::{Edge, EdgeConfig, Question, TapDrop, Verdict};
-use std::net::IpAddr;
 
 #[test]
 fn clients_reach_the_current_member_and_nobody_else() {

@@ -159,6 +159,7 @@ impl Pair {
             services: vec![(server, PORT)],
             slots: SLOTS,
             solo: false,
+            deposable: false,
             pin_dir: lab.pin_dir.clone(),
         });
         Self {

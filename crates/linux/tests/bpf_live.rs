@@ -326,6 +326,7 @@ fn gate_config(lab: &Lab) -> GateConfig {
         services: services(),
         slots: 64,
         solo: false,
+        deposable: false,
         pin_dir: lab.pin_dir.clone(),
     }
 }

@@ -137,7 +137,11 @@ fn who_may_speak_gets_clients_frames_and_shows_the_services_hardware_address() {
             assert_eq!((verdict, after), (PASS, to(OWN_MAC, frame)), "{until:?}");
         }
         let asked = to(SERVICE_MAC, arp([10, 9, 0, 1], VIP4_BYTES));
-        assert_eq!(f.run(IN, &asked), (PASS, to(OWN_MAC, asked.clone())), "a router that asks again");
+        assert_eq!(
+            f.run(IN, &asked),
+            (PASS, to(OWN_MAC, asked.clone())),
+            "a router that asks again"
+        );
         for frame in [reply().payload(9).build(), reply6().build()] {
             assert_eq!(f.run(OUT, &frame), (PASS, frame.clone()));
         }
@@ -210,9 +214,11 @@ fn a_daemon_that_comes_back_finds_its_server_speaking() {
         pin_dir: f.lab.pin_dir.clone(),
     };
     let again = Speak::reopen(&config).expect("pinned");
+    assert!(again.deadline().expect("pinned").is_told().expect("a word"));
     assert_eq!(f.run(OUT, &reply().build()).0, PASS);
     again.deadline().expect("pinned").set(Until::Silent).expect("the map");
     assert_eq!(f.run(OUT, &reply().build()).0, STOLEN);
+    assert!(!again.deadline().expect("pinned").is_told().expect("a word"));
     sh("tc qdisc del dev m0 clsact");
     let mended = Speak::mend("m0", &config.pin_dir).expect("attached again");
     assert_eq!(mended.len(), 2, "{mended:?}");

@@ -8,6 +8,7 @@ mod bench;
 pub mod edge;
 pub mod host;
 pub mod host_server;
+pub mod own_edge;
 pub mod pairing;
 pub mod primary;
 pub mod request;

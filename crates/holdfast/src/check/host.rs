@@ -2,7 +2,7 @@
 
 use super::settings::{self, read};
 use super::{Finding, ports, ways};
-use crate::config::{Config, ConfigErrors, Mac, Member, Role, pin_dir};
+use crate::config::{self, Config, ConfigErrors, Mac, Member, Role, pin_dir};
 use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
@@ -21,7 +21,16 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
     let mut findings =
         vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
     match role {
-        Role::Edge => edge(config, &mut findings),
+        Role::Edge => {
+            if let Some(named) = &config.edge {
+                edge(config, named, &mut findings);
+            }
+        }
+        Role::Witness => {
+            if let Some(arbiter) = &config.arbiter {
+                findings.push(local("arbiter.witness", arbiter.witness.ip()));
+            }
+        }
         Role::Member(index) => {
             if let Some(member) = config.members.get(index) {
                 self::member(config, member, &mut findings);
@@ -52,22 +61,22 @@ pub(super) fn run_dir(folder: &Path) -> Finding {
     }
 }
 
-fn edge(config: &Config, findings: &mut Vec<Finding>) {
-    let ports = config.members.iter().map(|m| &m.edge_port);
-    for interface in config.edge.clients.iter().chain(config.edge.l3.as_ref()).chain(ports) {
+fn edge(config: &Config, edge: &config::Edge, findings: &mut Vec<Finding>) {
+    let ports = || config.ports().map(|port| &port.edge_port);
+    for interface in edge.clients.iter().chain(edge.l3.as_ref()).chain(ports()) {
         findings.push(self::interface("interface", interface, None));
     }
     let pins = config.pin_dir(Role::Edge);
-    let ports = config.members.iter().map(|m| &m.edge_port);
-    let places: Vec<&str> = config.edge.clients.iter().chain(ports).map(String::as_str).collect();
+    let places: Vec<&str> = edge.clients.iter().chain(ports()).map(String::as_str).collect();
     findings.extend(others(Edge::is_free(&places, &config.served(), &pins)));
-    findings.push(local("edge.listen", config.edge.listen.ip()));
+    findings.push(local("edge.listen", edge.listen.ip()));
     findings.extend(ways::forwarding(config));
-    findings.push(lasting(&config.edge.state_file));
+    findings.push(lasting(&edge.state_file));
 }
 
 fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
-    findings.push(interface("interface", &member.interface, Some(&member.mac.to_string())));
+    let mac = member.port.as_ref().map(|port| port.mac.to_string());
+    findings.push(interface("interface", &member.interface, mac.as_deref()));
     let (served, pins) = (config.served(), pin_dir(&config.group.run_dir, &member.name));
     let gate = Gate::is_free(&member.interface, &served, &pins);
     let free = gate.and_then(|()| TapDrop::is_free(&member.interface, &served, &pins));

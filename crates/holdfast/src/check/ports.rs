@@ -33,10 +33,10 @@ struct Ports {
 /// Checks the ports of a pair's edge or member.
 pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
     let member = match role {
-        Role::Edge => None,
+        Role::Edge | Role::Witness => None,
         Role::Member(index) => config.members.get(index),
     };
-    let name = member.map_or("edge", |member| member.name.as_str());
+    let name = config.role_name(role);
     let socket = config.admin_socket(role);
     let ports = match Ports::look(&config.group.run_dir, name, &socket) {
         Ok(ports) => ports,
@@ -45,7 +45,11 @@ pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
             return vec![Finding::warn("ports", found, "use a kernel with CONFIG_INET_DIAG")];
         }
     };
-    needs(config, member).into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()
+    let needs = match (role, &config.arbiter) {
+        (Role::Witness, Some(it)) => vec![("arbiter.witness", it.witness, Need::Datagrams)],
+        _ => needs(config, member),
+    };
+    needs.into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()
 }
 
 /// Checks the ports that a spread group's edge listens at.
@@ -72,9 +76,14 @@ pub(crate) fn why_taken(at: SocketAddr) -> String {
 }
 
 fn needs(config: &Config, member: Option<&Member>) -> Vec<(&'static str, SocketAddr, Need)> {
-    let (key, at) = member.map_or(("edge.listen", config.edge.listen), |m| ("address", m.address));
-    let mut all = vec![(key, at, Need::Channel), (key, at, Need::Datagrams)];
-    if member.is_some() {
+    let edge = config.edge.as_ref().map(|edge| ("edge.listen", edge.listen));
+    let own = member.map(|member| ("address", member.address)).or(edge);
+    let both = |(key, at)| [(key, at, Need::Channel), (key, at, Need::Datagrams)];
+    let mut all: Vec<_> = own.into_iter().flat_map(both).collect();
+    if let Some(member) = member {
+        if config.segment.is_some() {
+            all.push(("address", crate::daemon::lease_address(member), Need::Datagrams));
+        }
         let services = config.group.services.iter();
         all.extend(services.map(|service| ("services", *service, Need::Service)));
     }

@@ -60,10 +60,10 @@ fn is_off(sysctl: &str) -> bool {
 /// Where the members' answers enter the edge's IP stack: the interface that the file
 /// names, or the members' ports, or the bridges that they belong to.
 fn inner_interfaces(config: &Config) -> Vec<String> {
-    if let Some(l3) = &config.edge.l3 {
+    if let Some(l3) = config.edge.as_ref().and_then(|edge| edge.l3.as_ref()) {
         return vec![l3.clone()];
     }
-    let ports = config.members.iter().map(|member| &member.edge_port);
+    let ports = config.ports().map(|port| &port.edge_port);
     let mut found: Vec<String> =
         ports.map(|port| link::master_of(port).unwrap_or(port.clone())).collect();
     found.dedup();
@@ -125,7 +125,11 @@ pub(crate) fn link_trouble(name: &str, found: Option<Carries>) -> Option<(String
 
 /// The command that gives a member its path back through the edge.
 fn add_default_route(config: &Config, member: &Member, v6: bool) -> String {
-    let edge = config.edge.listen.ip();
+    let Some(edge) = &config.edge else {
+        let ip = if v6 { "ip -6" } else { "ip" };
+        return format!("{ip} route add default via ROUTER dev {}", member.interface);
+    };
+    let edge = edge.listen.ip();
     let is_gateway = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
     default_route_by(is_gateway.then_some(edge), v6, &member.interface)
 }
@@ -198,19 +202,21 @@ fn return_path(
     route: Option<(String, IpAddr)>,
 ) -> Finding {
     let name = if v6 { "return path IPv6" } else { "return path" };
-    let edge = config.edge.listen.ip();
+    let edge = config.edge.as_ref().map(|edge| edge.listen.ip());
     // The file names only one of its addresses, which may be in the other member's network.
-    let is_known = edge.is_ipv6() == v6 && is_beside(edge, &member.interface);
+    let is_known = |edge: &IpAddr| edge.is_ipv6() == v6 && is_beside(*edge, &member.interface);
+    let known = edge.filter(is_known);
     let Some((interface, gateway)) = route else {
         let remedy = || add_default_route(config, member, v6);
-        let gateways = gateways(v6, &member.interface);
-        return without_default(name, is_known.then_some(edge), &gateways, remedy);
+        return without_default(name, known, &gateways(v6, &member.interface), remedy);
     };
     let found = format!("the default route goes through {gateway} on {interface}");
-    if interface == member.interface && (!is_known || gateway == edge) {
+    if interface == member.interface && known.is_none_or(|edge| gateway == edge) {
         return Finding::ok(name, found);
     }
-    Finding::warn(name, found, through_edge(edge))
+    let through = |edge| through_edge(edge);
+    let segment = || format!("answers to clients must leave by {}", member.interface);
+    Finding::warn(name, found, edge.map_or_else(segment, through))
 }
 
 /// The remedy where answers to clients take another way.

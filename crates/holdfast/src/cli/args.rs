@@ -33,6 +33,14 @@ pub struct Cli {
     pub verbose: u8,
 }
 
+/// Options of `witness`.
+#[derive(Args, Clone, Debug)]
+pub struct WitnessArgs {
+    /// The file of a group that it serves; once for each group.
+    #[arg(short, long, value_name = "FILE", required = true)]
+    pub config: Vec<PathBuf>,
+}
+
 /// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
@@ -44,7 +52,7 @@ pub enum Colour {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Run this host's daemon: edge, or a member.
+    /// Run this host's daemon: edge, witness, or a member.
     ///
     /// The same file is used on all three hosts; the role is the one whose
     /// address belongs to this host, or the one given with --role. A member
@@ -56,6 +64,13 @@ pub enum Verb {
     /// The exit code is 0 after a signal, 1 if it could not start or go on, 2 if its
     /// file is wrong, 3 without the rights.
     Run(GroupArgs),
+    /// Run the arbiter of pairs without an edge, on any third host.
+    ///
+    /// It says which of two members owns a service when they do not hear each other, once per
+    /// takeover; nothing of a client passes it. One witness serves any number of groups: give it
+    /// the file and the key of each. While it is away, pairs go on, and nobody can take over.
+    /// `holdfast run` with the role `witness` does the same for one group.
+    Witness(WitnessArgs),
     /// Is the group protected? Show role, epoch, lag and the last takeover.
     ///
     /// The exit code says it too: 0 protected, 1 not, 4 no answer, 5 fenced.
@@ -286,6 +301,9 @@ pub enum ConfigVerb {
         /// Of a spread group instead of a replicated one.
         #[arg(long)]
         spread: bool,
+        /// Of a pair without an edge.
+        #[arg(long, conflicts_with = "spread")]
+        segment: bool,
     },
 }
 

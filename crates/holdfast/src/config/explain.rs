@@ -49,7 +49,8 @@ pub(super) fn suggestion(word: &str, known: &[&str]) -> Option<String> {
         .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
 }
 
-fn example(key: &str) -> String {
+/// How a missing key looks.
+pub(super) fn example(key: &str) -> String {
     let line = match key {
         "group" => "[group]",
         "edge" => "[edge]",

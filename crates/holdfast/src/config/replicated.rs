@@ -1,7 +1,8 @@
-//! The file of a replicated group: an edge, a primary and its backup.
+//! The file of a replicated group: a primary and its backup, and what stands before them.
 
 mod check;
 mod cold;
+mod front;
 mod state_dirs;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 pub use cold::{Cold, Mode};
+pub use front::{Arbiter, Segment};
 use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,7 +40,15 @@ pub type Config = Checked<Replicated>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replicated {
     pub group: Group,
-    pub edge: Edge,
+    /// What forwards clients' packets to the current member, if anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge: Option<Edge>,
+    /// How clients' packets reach both members where there is no edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
+    /// Who decides between the members of a pair without an edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arbiter: Option<Arbiter>,
     /// Members, exactly two, in the order of the file.
     #[serde(rename = "member")]
     pub members: Vec<Member>,
@@ -113,9 +123,17 @@ pub struct Member {
     pub address: SocketAddr,
     /// The interface of this host that carries the service.
     pub interface: String,
-    /// The edge's interface towards this host.
+    /// How the edge reaches it.
+    #[serde(flatten)]
+    pub port: Option<Port>,
+}
+
+/// The way from an edge to a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Port {
+    /// The edge's interface towards the member.
     pub edge_port: String,
-    /// Hardware address of `interface`.
+    /// Hardware address of the member's interface.
     pub mac: Mac,
 }
 
@@ -190,6 +208,8 @@ pub struct Mac(pub [u8; 6]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Edge,
+    /// The arbiter of a pair without an edge.
+    Witness,
     /// Index into [`Replicated::members`].
     Member(usize),
 }
@@ -212,9 +232,10 @@ impl Settings for Replicated {
     }
 
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
-        let edge = ("edge".to_owned(), vec![self.edge.listen.ip()]);
+        let edge = self.edge.iter().map(|edge| ("edge".to_owned(), vec![edge.listen.ip()]));
         let members = self.members.iter().map(|it| (it.name.clone(), vec![it.address.ip()]));
-        std::iter::once(edge).chain(members).collect()
+        let witness = self.arbiter.iter().map(|it| ("witness".to_owned(), vec![it.witness.ip()]));
+        edge.chain(members).chain(witness).collect()
     }
 
     fn name_of(&self, role: Role) -> &str {
@@ -223,23 +244,37 @@ impl Settings for Replicated {
 }
 
 impl Replicated {
-    /// The role called `name`: `edge` or a member's name.
+    /// The role called `name`: `edge`, `witness` or a member's name.
     ///
     /// # Errors
     /// A sentence that lists the roles there are.
     pub fn role(&self, name: &str) -> Result<Role, String> {
         let name = choose_role(&self.roles(), Some(name))?;
         let member = self.members.iter().position(|member| member.name == name);
-        Ok(member.map_or(Role::Edge, Role::Member))
+        let other = if name == "witness" { Role::Witness } else { Role::Edge };
+        Ok(member.map_or(other, Role::Member))
     }
 
-    /// `edge` or the member's name.
+    /// `edge`, `witness` or the member's name.
     #[must_use]
     pub fn role_name(&self, role: Role) -> &str {
         match role {
             Role::Edge => "edge",
+            Role::Witness => "witness",
             Role::Member(index) => self.members.get(index).map_or("?", |m| &m.name),
         }
+    }
+
+    /// The member that is preferred at the very first start (decision 21).
+    #[must_use]
+    pub fn first(&self) -> &str {
+        let edge = self.edge.as_ref().map(|edge| &edge.first);
+        edge.or(self.segment.as_ref().map(|it| &it.first)).map_or("", String::as_str)
+    }
+
+    /// The ways from the edge to the members, in their order.
+    pub fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.members.iter().filter_map(|member| member.port.as_ref())
     }
 
     /// The member that is not `member`.

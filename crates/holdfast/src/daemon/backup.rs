@@ -38,7 +38,7 @@ use holdfast_member::backup::BackupMachine;
 use holdfast_member::host::End;
 use holdfast_member::primary::Held;
 use holdfast_replica::limits::Limits;
-use holdfast_wire::packet::{Checksum, TcpOptions, TcpPacket};
+use holdfast_wire::packet::{Checksum, Flags, TcpOptions, TcpPacket};
 use holdfast_wire::shm::mode;
 pub use listeners::Barred;
 pub use rebuild::{Fallen, rebuild};
@@ -261,5 +261,12 @@ impl<'a> Role<'a> for BackupDaemon<'_, 'a> {
 /// options, so they must not count after its death either.
 pub fn segment(l3: &[u8], checksum: Checksum) -> Option<TcpPacket<'_>> {
     let refused = |o: &TcpOptions| o.md5 || o.ao || o.malformed;
-    TcpPacket::parse(l3, checksum).ok().filter(|packet| !refused(&packet.options))
+    // An edge clears the urgent pointer before it copies, and refuses IPv4 options. Where there is
+    // none, this host sees them as they came, and the primary is asked for those bytes.
+    let is_plain = |packet: &TcpPacket<'_>| {
+        let is_bare = l3.first().is_none_or(|first| first >> 4 != 4 || first & 0xf == 5);
+        is_bare && !packet.flags.has(Flags::URG)
+    };
+    let packet = TcpPacket::parse(l3, checksum).ok();
+    packet.filter(|packet| !refused(&packet.options) && is_plain(packet))
 }

@@ -23,7 +23,7 @@ use super::said::Repetition;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::check::why_taken;
-use crate::config::{Config, Role};
+use crate::config::{self, Config, Role};
 use crate::daemon::clock::Clock;
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::note_removed;
@@ -46,6 +46,7 @@ use host::Host;
 use members::{Links, Report};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use ways::Ways;
 use wire::Wire;
@@ -69,6 +70,8 @@ const MEMBERS: u64 = 5;
 /// texts for people, and whether the host does its part.
 struct EdgeDaemon<'a> {
     config: &'a Config,
+    /// This role's part of the file.
+    named: &'a config::Edge,
     listener: Listener,
     machine: EdgeMachine,
     wire: Wire,
@@ -99,7 +102,7 @@ struct EdgeDaemon<'a> {
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub fn run(config: &Config) -> Result<()> {
+pub fn run(config: &Config, named: &config::Edge) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
     let admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
@@ -113,45 +116,46 @@ pub fn run(config: &Config) -> Result<()> {
             tracing::warn!("memory is not locked: {error}; takeovers take longer while it swaps");
         }
     }
-    let mut daemon = EdgeDaemon::start(config)?;
+    let mut daemon = EdgeDaemon::start(config, named)?;
     daemon.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals)
 }
 
 impl<'a> EdgeDaemon<'a> {
-    fn start(config: &'a Config) -> Result<Self> {
+    fn start(config: &'a Config, named: &'a config::Edge) -> Result<Self> {
         let key = config.key()?;
         // Before anything is touched: another edge's daemon may run here, with this
         // address and other files, and its programs are in the kernel.
-        let listener = listener(config, key.channel_key())?;
-        let file = StateFile::open(&config.edge.state_file)?;
+        let listener = listener(config, named.listen, key.channel_key())?;
+        let file = StateFile::open(&named.state_file)?;
         let members: Vec<&str> = config.members.iter().map(|m| m.name.as_str()).collect();
         let setup = Setup {
             group: &config.group.name,
             members: &members,
-            first: &config.edge.first,
+            first: &named.first,
             period: Nanos(config.heartbeat().as_nanos() as u64),
         };
         let machine = EdgeMachine::new(&setup, file.state().clone(), Nanos(0))?;
         // Pins of an earlier daemon belong to a data path that is in use, and stay.
         let is_fresh = !has_pins(&config.pin_dir(Role::Edge));
-        let daemon = Self::begin(config, listener, file, machine);
+        let daemon = Self::begin(config, named, listener, file, machine);
         if daemon.is_err() && is_fresh {
-            heed("removing what was made", Edge::undo(&edge_config(config)));
+            heed("removing what was made", Edge::undo(&edge_config(config, named)));
         }
         daemon
     }
 
     fn begin(
         config: &'a Config,
+        named: &'a config::Edge,
         listener: Listener,
         file: StateFile,
         machine: EdgeMachine,
     ) -> Result<Self> {
         let key = config.key()?;
         let left = leavings::earlier(&["edge"], &config.pin_dir(Role::Edge));
-        let mut bpf = Edge::attach(&edge_config(config))?;
+        let mut bpf = Edge::attach(&edge_config(config, named))?;
         let mut events = Events::default();
         note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
         let started = Instant::now();
@@ -161,7 +165,7 @@ impl<'a> EdgeDaemon<'a> {
         let copies = bpf.take_copies().context("no copies")?;
         let recoverer =
             Recoverer::new(&config.recover, HalrConfig::shipped, copies, Instant::now())?;
-        let pulse = Pulse::of_edge(config, key.pulse_key(), started);
+        let pulse = Pulse::of_edge(config, named.listen, key.pulse_key(), started);
         let wire = Wire {
             poll: Poll::new()?,
             bpf,
@@ -176,6 +180,7 @@ impl<'a> EdgeDaemon<'a> {
         };
         let mut daemon = Self {
             config,
+            named,
             listener,
             machine,
             wire,
@@ -402,7 +407,7 @@ impl<'a> EdgeDaemon<'a> {
             self.mend();
             self.announced.turn();
             let deaf = self.host.deaf.clone();
-            self.host.look(self.config, now, &mut self.wire.events);
+            self.host.look(self.config, self.named, now, &mut self.wire.events);
             for name in self.host.deaf.iter().filter(|name| !deaf.contains(name)) {
                 let words =
                     format!("{name} is down, or nobody is at its other end: no client comes by it");
@@ -449,25 +454,23 @@ impl<'a> EdgeDaemon<'a> {
     }
 }
 
-fn edge_config(config: &Config) -> EdgeConfig {
+fn edge_config(config: &Config, named: &config::Edge) -> EdgeConfig {
     EdgeConfig {
-        client_interfaces: config.edge.clients.clone(),
+        client_interfaces: named.clients.clone(),
         members: config
-            .members
-            .iter()
-            .map(|m| MemberPort { interface: m.edge_port.clone(), mac: m.mac.0 })
+            .ports()
+            .map(|port| MemberPort { interface: port.edge_port.clone(), mac: port.mac.0 })
             .collect(),
-        l3_interface: config.edge.l3.clone(),
+        l3_interface: named.l3.clone(),
         services: config.served(),
         pin_dir: config.pin_dir(Role::Edge),
-        flows_max: config.edge.flows_max,
+        flows_max: named.flows_max,
     }
 }
 
-fn listener(config: &Config, key: [u8; 32]) -> Result<Listener> {
+fn listener(config: &Config, listen: SocketAddr, key: [u8; 32]) -> Result<Listener> {
     let identity =
         Identity { key, group: config.group.name.clone(), me: "edge".to_owned(), kind: Kind::Edge };
-    let listen = config.edge.listen;
     let mut listener = Listener::bind(listen, identity)
         .with_context(|| format!("cannot listen at edge.listen = {listen}{}", why_taken(listen)))?;
     listener.prefer(config.members.iter().map(|member| member.address.ip()));

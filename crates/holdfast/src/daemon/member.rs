@@ -7,6 +7,7 @@ mod traces;
 mod words;
 
 use super::dialer::{Dialer, LinkEvent};
+use super::front::{self, Front, Own};
 use super::heed;
 use super::intact::Trouble;
 use super::kept::Kept;
@@ -14,7 +15,6 @@ use super::pulse::{self, Pulse};
 use super::said::Said;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
-use crate::check::why_taken;
 use crate::config::{Config, Member, Mode, Run, admin_socket, pin_dir};
 use crate::fingerprint;
 use crate::key::GroupKey;
@@ -39,7 +39,7 @@ use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,8 @@ pub struct MemberContext<'a> {
     pub poll: Poll,
     pub signals: Signals,
     pub admin: AdminSocket,
-    pub edge: Dialer,
+    /// Whom it asks for its place.
+    pub edge: Front,
     pub status: Status,
     pub events: Events,
     /// What the member has learnt from the edge and the other member.
@@ -155,6 +156,7 @@ impl Context for MemberContext<'_> {
     }
 
     fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
+        self.edge.note_speaks(self.member.speaks);
         let due = self.edge.deadline().is_some_and(|at| at <= Instant::now());
         (due || self.tokens.has(EDGE)) && self.hear_edge(each)
     }
@@ -190,9 +192,13 @@ impl<'a> MemberContext<'a> {
         let changes = Changes::open().context("a netlink socket")?;
         // The heartbeats would only warn about an address that cannot be used at
         // all.
-        may_listen(config, me)?;
+        lives::may_listen(config, me)?;
         let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
         let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
+        let edge = match &config.edge {
+            Some(edge) => Front::Edge(Box::new(Dialer::new(edge.listen, identity, EDGE, now))),
+            None => Front::Own(Box::new(Own::begin(config, me, &key, now)?)),
+        };
         let node = Self {
             config,
             me,
@@ -201,7 +207,7 @@ impl<'a> MemberContext<'a> {
             poll: Poll::new()?,
             signals,
             admin,
-            edge: Dialer::new(config.edge.listen, identity, EDGE, now),
+            edge,
             status: Status {
                 mode: config.group.mode.word().to_owned(),
                 buffering: config.group.buffering.word().to_owned(),
@@ -243,6 +249,9 @@ impl<'a> MemberContext<'a> {
         node.poll.add(&node.admin, ADMIN, Interest::Read)?;
         node.poll.add(&node.signals, SIGNALS, Interest::Read)?;
         node.poll.add(&node.signs, SIGNS, Interest::Read)?;
+        if let Front::Own(own) = &node.edge {
+            node.poll.add(own.lease().bell(), EDGE, Interest::Read)?;
+        }
         if config.group.realtime {
             // Without the privilege the daemon works, only less punctually.
             heed("real-time priority", priority::set_realtime(PRIORITY));
@@ -280,6 +289,7 @@ impl<'a> MemberContext<'a> {
         let new = member.settle(at, &mut |message| {
             edge.send(message);
         });
+        let says = says.or_else(|| self.hear_own());
         if new.reach || says.is_some() {
             self.edge_says = says.or(self.edge_says.take());
             self.show();
@@ -295,6 +305,16 @@ impl<'a> MemberContext<'a> {
             self.edge_at = now;
         }
         new.opened
+    }
+
+    /// What this host's stand-in for an edge says, if that is new.
+    fn hear_own(&mut self) -> Option<Said> {
+        let Front::Own(own) = &mut self.edge else { return None };
+        count(&mut self.status.counters, "lease", own.counters());
+        for note in own.take_notes() {
+            self.events.add_at(front::level(note), "lease", note.words());
+        }
+        Some(own.said()).filter(|said| self.edge_says.as_ref() != Some(said))
     }
 
     /// Sets the epoch that this member is in.
@@ -532,19 +552,6 @@ impl<'a> MemberContext<'a> {
         self.standard.clone_from(server.standard());
         Ok(())
     }
-}
-
-/// Checks that this member can listen at its address, where the other one connects when this one
-/// is the primary. If a server from before this daemon runs alone here, it is not checked.
-fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
-    if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
-        return Ok(());
-    }
-    let tried = TcpListener::bind(me.address).map(drop);
-    tried.with_context(|| {
-        let (at, name) = (me.address, &me.name);
-        format!("cannot listen at {at}, the address of `{name}`{}", why_taken(at))
-    })
 }
 
 /// The state of a member that has not heard from anybody yet.

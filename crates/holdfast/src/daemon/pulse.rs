@@ -80,33 +80,42 @@ enum Place {
 struct Way {
     id: u8,
     socket: usize,
+    /// Its index for [`Pulse::heard`].
+    peer: usize,
     place: Place,
 }
 
 impl Pulse {
     /// The edge's heartbeats; peer `i` is member `i`.
     #[must_use]
-    pub fn of_edge(config: &Config, key: [u8; 32], started: Instant) -> Self {
+    pub fn of_edge(config: &Config, at: SocketAddr, key: [u8; 32], started: Instant) -> Self {
         let ways = (0..config.members.len())
-            .map(|index| Way { id: index as u8, socket: 0, place: Place::Learnt(None) })
+            .map(|index| Way {
+                id: index as u8,
+                socket: 0,
+                peer: index,
+                place: Place::Learnt(None),
+            })
             .collect();
-        Self::start(config, key, EDGE_ID, &[config.edge.listen], ways, started)
+        Self::start(config, key, EDGE_ID, &[at], ways, started)
     }
 
     /// The heartbeats of member `me`; its peers are [`EDGE`] and [`OTHER`].
     #[must_use]
     pub fn of_member(config: &Config, key: [u8; 32], me: usize, started: Instant) -> Self {
         let other = 1 - me.min(1);
-        let any = match config.edge.listen {
-            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-        };
-        let address = |index: usize| config.members.get(index).map_or(any, |m| m.address);
-        let ways = vec![
-            Way { id: EDGE_ID, socket: 0, place: Place::Fixed(config.edge.listen) },
-            Way { id: other as u8, socket: 1, place: Place::Fixed(address(other)) },
-        ];
-        Self::start(config, key, me as u8, &[any, address(me)], ways, started)
+        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let address = |index: usize| config.members.get(index).map_or(v4, |m| m.address);
+        let place = Place::Fixed(address(other));
+        let mut bind = vec![address(me)];
+        let mut ways = vec![Way { id: other as u8, socket: 0, peer: OTHER, place }];
+        if let Some(edge) = &config.edge {
+            bind.push(if edge.listen.is_ipv4() { v4 } else { v6 });
+            let place = Place::Fixed(edge.listen);
+            ways.push(Way { id: EDGE_ID, socket: 1, peer: EDGE, place });
+        }
+        Self::start(config, key, me as u8, &bind, ways, started)
     }
 
     fn start(
@@ -118,7 +127,9 @@ impl Pulse {
         started: Instant,
     ) -> Self {
         let shared = Arc::new(Shared {
-            heard: ways.iter().map(|_| AtomicU64::new(0)).collect(),
+            heard: (0..ways.iter().map(|way| way.peer + 1).max().unwrap_or(0))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             turned: AtomicU64::new(started.elapsed().as_nanos() as u64),
             late_count: AtomicU64::new(0),
             late_worst: AtomicU64::new(0),
@@ -308,7 +319,7 @@ impl Thread {
             Ok(Received { index, stuck_ms, unheard }) => {
                 let at = self.started.elapsed().as_nanos() as u64;
                 if u128::from(stuck_ms) <= STUCK_MAX.as_millis() && unheard <= UNHEARD_MAX {
-                    self.shared.heard[index].store(at, Relaxed);
+                    self.shared.heard[self.ways[index].peer].store(at, Relaxed);
                 }
                 self.learn(index, from);
             }

@@ -12,7 +12,15 @@ pub const SAY_EVERY: Duration = Duration::from_secs(1);
 /// Commands in remedies that help only on the host whose daemon names them. A group file or another
 /// member's name in a remedy means the same everywhere.
 const TYPED: [&str; 10] = [
-    "kill ", "sysctl ", "ip route ", "ip -6 ", "ip link ", "ip addr", "`ss ", "systemctl ", "ulimit ",
+    "kill ",
+    "sysctl ",
+    "ip route ",
+    "ip -6 ",
+    "ip link ",
+    "ip addr",
+    "`ss ",
+    "systemctl ",
+    "ulimit ",
     "chown ",
 ];
 
@@ -156,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_command_says_on_which_host_it_helps() {
-        let stopped = Said::new(Role::Primary, State::Unprotected, "it is stopped", "`kill -CONT 8`");
+        let stopped =
+            Said::new(Role::Primary, State::Unprotected, "it is stopped", "`kill -CONT 8`");
         let quoted = stopped.quoted("`b`");
         assert_eq!(quoted.reason, "`b`: it is stopped");
         assert_eq!(quoted.remedy, "on `b`: `kill -CONT 8`");

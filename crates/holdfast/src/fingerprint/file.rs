@@ -3,26 +3,22 @@
 
 use super::compare;
 use super::{Kind, Part};
-use crate::config::Config;
+use crate::config::{Config, Member};
 
 /// The settings, one line each; every service has a line of its own, so that a
 /// difference names it.
 #[must_use]
 pub fn of_file(config: &Config) -> Vec<String> {
-    let group = [
-        format!("heartbeat_ms = {}", config.group.heartbeat_ms),
-        format!("edge.listen = {}", config.edge.listen),
-        format!("edge.first = {}", config.edge.first),
-    ];
-    let services = config.group.services.iter().map(|service| format!("service {service}"));
-    let members = config.members.iter().flat_map(|member| {
-        let name = &member.name;
-        [
-            format!("address of {name} = {}", member.address),
-            format!("mac of {name} = {}", member.mac),
-        ]
+    let edge = config.edge.iter().flat_map(|edge| {
+        [format!("edge.listen = {}", edge.listen), format!("edge.first = {}", edge.first)]
     });
-    group.into_iter().chain(services).chain(members).collect()
+    let group = std::iter::once(format!("heartbeat_ms = {}", config.group.heartbeat_ms));
+    let services = config.group.services.iter().map(|service| format!("service {service}"));
+    let members = config.members.iter().flat_map(|Member { name, address, port, .. }| {
+        let mac = port.as_ref().map(|port| format!("mac of {name} = {}", port.mac));
+        std::iter::once(format!("address of {name} = {address}")).chain(mac)
+    });
+    group.chain(edge).chain(services).chain(members).collect()
 }
 
 /// How the file of the member `name` differs from the edge's; `None` if it does not, or
@@ -57,10 +53,16 @@ mod tests {
             (|it| it.group.services[0].set_port(80), "service 10.9.0.100:80 (only on a)"),
             (|it| it.group.services.truncate(1), "service [fd09::100]:6379 (only on edge)"),
             (|it| it.group.heartbeat_ms = 20, "heartbeat_ms = 18 (only on edge)"),
-            (|it| it.edge.listen.set_port(1), "edge.listen = 10.9.0.1:1 (only on a)"),
-            (|it| it.edge.first = "b".to_owned(), "edge.first = b (only on a)"),
+            (
+                |it| it.edge.as_mut().unwrap().listen.set_port(1),
+                "edge.listen = 10.9.0.1:1 (only on a)",
+            ),
+            (|it| it.edge.as_mut().unwrap().first = "b".to_owned(), "edge.first = b (only on a)"),
             (|it| it.members[1].address.set_port(1), "address of b = 10.9.0.3:1 (only on a)"),
-            (|it| it.members[0].mac.0[5] = 9, "mac of a = 02:00:00:00:00:09 (only on a)"),
+            (
+                |it| it.members[0].port.as_mut().unwrap().mac.0[5] = 9,
+                "mac of a = 02:00:00:00:00:09 (only on a)",
+            ),
         ];
         for (change, named) in changes {
             let mut theirs = config();

@@ -62,7 +62,7 @@ fn every_field_and_value_of_the_status_is_explained() {
     let part = section("`holdfast.status/1`");
     assert_eq!(missing(part, keys(&status)), [""; 0]);
     let roles = expected::<Role>(json!("?"));
-    assert_eq!((roles.len(), missing(part, roles.iter().map(String::as_str))), (5, vec![]));
+    assert_eq!((roles.len(), missing(part, roles.iter().map(String::as_str))), (6, vec![]));
     let states = expected::<State>(json!("?"));
     assert_eq!(states.len(), 7);
     assert_eq!(missing(section("States"), states.iter().map(String::as_str)), [""; 0]);

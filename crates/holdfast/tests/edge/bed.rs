@@ -143,9 +143,14 @@ impl Bed {
         self.start();
     }
 
+    /// The table of the edge.
+    pub fn edge(&self) -> &holdfast::config::Edge {
+        self.config.edge.as_ref().unwrap()
+    }
+
     /// Both blocks of the state file.
     pub fn blocks(&self) -> [Option<StateBlock>; 2] {
-        let bytes = std::fs::read(&self.config.edge.state_file).unwrap();
+        let bytes = std::fs::read(&self.edge().state_file).unwrap();
         [0, 4096].map(|at| {
             let text = bytes[at..].split(|byte| *byte == b'\n').take(6);
             let text: Vec<u8> = text.flat_map(|line| [line, b"\n"].concat()).collect();
@@ -164,7 +169,7 @@ impl Bed {
             block.resize(4096, b'\n');
             bytes.extend(block);
         }
-        std::fs::write(&self.config.edge.state_file, bytes).unwrap();
+        std::fs::write(&self.edge().state_file, bytes).unwrap();
     }
 
     /// Restarts the host: what the kernel held is gone.
@@ -233,8 +238,7 @@ impl Bed {
             me: name.to_owned(),
             kind: Kind::Edge,
         };
-        let mut channel =
-            Channel::connect(self.config.edge.listen, &identity, Instant::now()).unwrap();
+        let mut channel = Channel::connect(self.edge().listen, &identity, Instant::now()).unwrap();
         wait_for("the handshake", || {
             channel.flush().and_then(|()| channel.handshake()).unwrap();
             channel.is_open().then_some(())

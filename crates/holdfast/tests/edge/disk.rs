@@ -42,7 +42,7 @@ fn a_state_file_that_was_removed_or_replaced_is_written_anew() {
     in_bed("anew", |bed| {
         let mut a = bed.member("a");
         a.promote(1);
-        let path = bed.config.edge.state_file.clone();
+        let path = bed.edge().state_file.clone();
         let is_back = |bed: &Bed| {
             let newest = bed.blocks().into_iter().flatten().max_by_key(|block| block.number);
             newest.is_some_and(|block| block.state.epoch == 1)
@@ -157,7 +157,7 @@ fn a_fence_that_is_newer_than_the_disk_wins() {
         for lost in [true, false] {
             bed.kill();
             if lost {
-                std::fs::remove_file(&bed.config.edge.state_file).unwrap();
+                std::fs::remove_file(&bed.edge().state_file).unwrap();
             } else {
                 bed.write_state(1, Some("a"));
             }
@@ -190,7 +190,7 @@ fn after_a_reboot_with_a_lost_disk_the_living_primary_goes_on() {
         b.promote(2);
         bed.kill();
         bed.reboot();
-        std::fs::remove_file(&bed.config.edge.state_file).unwrap();
+        std::fs::remove_file(&bed.edge().state_file).unwrap();
         bed.start();
         // The member with the empty server asks first.
         let mut a = bed.member("a");

@@ -76,7 +76,7 @@ fn silent_strangers_keep_no_member_out_of_an_edge_that_starts_again() {
         let _b = bed.member("b");
         a.promote(1);
         bed.kill();
-        let to = bed.config.edge.listen;
+        let to = bed.edge().listen;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -110,7 +110,7 @@ fn an_edge_without_descriptors_neither_spins_nor_ends() {
         let pid = daemon_pid(bed);
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
         limit_descriptors(pid, open + 1);
-        let to = bed.config.edge.listen;
+        let to = bed.edge().listen;
         let strangers: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(to).unwrap()).collect();
         let asking: Vec<_> = (0..3)
             .map(|_| UnixStream::connect(bed.config.admin_socket(Role::Edge)).unwrap())

@@ -53,6 +53,9 @@ pub struct GateConfig {
     pub slots: u32,
     /// Whether the server runs alone when the gate is attached; see [`Gate::set_solo`].
     pub solo: bool,
+    /// Whether this host may be replaced without knowing it: then no RST leaves for connections
+    /// without a slot, while the server does not run alone. The other member may have them.
+    pub deposable: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
 }
@@ -82,6 +85,7 @@ pub struct Gate {
     solo: Array<MapData, u32>,
     minded: Array<MapData, u64>,
     counters: Counters,
+    deposable: bool,
     interface: String,
     pin_dir: PathBuf,
 }
@@ -108,6 +112,7 @@ impl Gate {
             dead: loaded.map("gate_dead")?,
             solo: loaded.map("gate_solo")?,
             minded: loaded.map("gate_minded")?,
+            deposable: config.deposable,
             counters: loaded.counters()?,
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -116,6 +121,7 @@ impl Gate {
             gate.free.push(index, 0).map_err(BpfError::map("gate_free"))?;
         }
         gate.set_solo(config.solo)?;
+        gate.set_server_dead(false)?;
         loaded.attach("gate_ingress", &[&config.interface], Ingress)?;
         loaded.attach("gate_egress", &[&config.interface], Egress)?;
         Ok(gate)
@@ -158,6 +164,7 @@ impl Gate {
             dead: array("gate_dead")?,
             solo: array("gate_solo")?,
             minded: minded.map_err(BpfError::map("gate_minded"))?,
+            deposable: config.deposable,
             counters: OBJECT.pinned_counters(&config.pin_dir)?,
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
@@ -314,7 +321,8 @@ impl Gate {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
     pub fn set_server_dead(&mut self, dead: bool) -> Result<(), BpfError> {
-        self.dead.set(0, u32::from(dead), 0).map_err(BpfError::map("gate_dead"))
+        let withheld = dead || self.deposable;
+        self.dead.set(0, u32::from(withheld), 0).map_err(BpfError::map("gate_dead"))
     }
 
     /// Attaches again the programs that somebody has removed from the interface; returns which

@@ -151,6 +151,14 @@ impl Speak {
 pub struct Deadline(Array<MapData, u64>);
 
 impl Deadline {
+    /// Whether this host speaks until it is told otherwise, as one does that speaks alone.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel does not answer.
+    pub fn is_told(&self) -> Result<bool, BpfError> {
+        Ok(self.0.get(&0, 0).map_err(BpfError::map("speak_until"))? == u64::MAX)
+    }
+
     /// From the next packet on this holds: one word that is replaced at once.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Fixture {
 
 pub fn config(lab: &Lab, server: (IpAddr, u16), solo: bool) -> GateConfig {
     let (services, pin_dir) = (vec![server], lab.pin_dir.clone());
-    GateConfig { interface: "p0".into(), services, slots: SLOTS, solo, pin_dir }
+    GateConfig { interface: "p0".into(), services, slots: SLOTS, solo, deposable: false, pin_dir }
 }
 
 impl Fixture {

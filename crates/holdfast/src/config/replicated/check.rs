@@ -2,27 +2,30 @@
 //! meaning.
 
 use super::super::checks::{
-    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces,
-    check_key_file, check_kind, check_name, number, run_dir, unspecified,
+    check_address, check_heartbeat, check_interface, check_key_file, check_kind, check_name,
+    number, run_dir, unspecified,
 };
 use super::super::error::Findings;
-use super::super::explain::suggestion;
+use super::super::explain::example;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::cold::{self, Mode, RawCold};
+use super::front::{self, Front, RawArbiter, RawEdge, RawFront, RawSegment};
 use super::state_dirs::{self, Kept};
-use super::{ALONE_AFTER_S, CONNECTIONS_MAX, FLOWS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
-use super::{Edge, Group, Mac, Member, Replicated, Run, Server};
-use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
+use super::{ALONE_AFTER_S, CONNECTIONS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
+use super::{Group, Mac, Member, Port, Replicated, Run, Server};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_wire::buffering::Buffering;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
+/// Longest heartbeat of a pair without an edge, in ms.
+const LEASED_MS_MAX: u64 = 100;
 /// Variables that the server gets from Holdfast.
 const OURS: [&str; 2] = ["LD_PRELOAD", "HOLDFAST_SHIM"];
 const REJOIN_MAX_DEFAULT: u64 = 16;
@@ -34,7 +37,9 @@ const ALONE_AFTER_S_DEFAULT: u64 = 10;
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReplicated {
     group: RawGroup,
-    edge: RawEdge,
+    edge: Option<RawEdge>,
+    segment: Option<Spanned<RawSegment>>,
+    arbiter: Option<Spanned<RawArbiter>>,
     member: Vec<Spanned<RawMember>>,
     server: RawServer,
     recover: Option<RawRecover>,
@@ -62,23 +67,12 @@ struct RawGroup {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawEdge {
-    listen: Spanned<String>,
-    clients: Spanned<Vec<Spanned<String>>>,
-    l3: Option<Spanned<String>>,
-    state_file: Option<PathBuf>,
-    first: Option<Spanned<String>>,
-    flows_max: Option<Spanned<u64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawMember {
     name: Spanned<String>,
     address: Spanned<String>,
     interface: Spanned<String>,
-    edge_port: Spanned<String>,
-    mac: Spanned<String>,
+    edge_port: Option<Spanned<String>>,
+    mac: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -99,13 +93,23 @@ struct RawServer {
 
 pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicated {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
-    let members = check_members(findings, raw.member);
-    let edge = check_edge(findings, raw.edge, &members, raw.group.name.get_ref(), &folder);
-    let mut hosts: Vec<(IpAddr, &str)> = vec![(edge.listen.ip(), "the edge")];
+    let segment_at = raw.segment.as_ref().map(Spanned::span);
+    let has_segment = segment_at.is_some();
+    let members = check_members(findings, raw.member, has_segment);
+    let tables = RawFront { edge: raw.edge, segment: raw.segment, arbiter: raw.arbiter };
+    let front = front::check(findings, tables, &members, raw.group.name.get_ref(), &folder);
+    let mut hosts: Vec<(IpAddr, &str)> = front.hosts();
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
-    let group = check_group(findings, raw.group, &hosts, &folder);
+    let group = check_group(findings, raw.group, has_segment, &hosts, &folder);
     let keeps = group.mode == Mode::Cold || group.rebuild;
+    if let Some(at) = segment_at.filter(|_| keeps) {
+        findings.add(
+            at,
+            "a group without an edge is hot, and does not rebuild its server",
+            "remove mode = \"cold\" and rebuild from [group], or put an edge before the members",
+        );
+    }
     let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
     let mut server = check_server(findings, raw.server, &folder);
     let program = server.command.first().map_or("", String::as_str);
@@ -113,15 +117,19 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
         Kept { path: findings.path, what: "this file" },
         Kept { path: &group.key_file, what: "the key" },
         Kept { path: &group.run_dir, what: "run_dir" },
-        Kept { path: &edge.state_file, what: "state_file" },
         Kept { path: Path::new(program), what: "the program" },
     ];
+    let edge = front.edge.as_ref();
+    kept.extend(edge.map(|edge| Kept { path: &edge.state_file, what: "state_file" }));
     kept.extend(cold.as_ref().map(|cold| Kept { path: &cold.spool_dir, what: "spool_dir" }));
     kept.extend(server.log.as_deref().map(|path| Kept { path, what: "the log" }));
     server.state_dirs = state_dirs::check(findings, state_dirs, &kept);
+    let Front { edge, segment, arbiter } = front;
     Replicated {
         group,
         edge,
+        segment,
+        arbiter,
         server,
         recover: check_recover(
             findings,
@@ -137,6 +145,7 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
 fn check_group(
     findings: &mut Findings,
     raw: RawGroup,
+    has_segment: bool,
     hosts: &[(IpAddr, &str)],
     folder: &Path,
 ) -> Group {
@@ -162,7 +171,15 @@ fn check_group(
             format!("a group protects 1 to {SERVICES_MAX}; run one group per server"),
         );
     }
+    let heartbeat_at = raw.heartbeat_ms.as_ref().map(Spanned::span);
     let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
+    if let Some(at) = heartbeat_at.filter(|_| has_segment && heartbeat_ms > LEASED_MS_MAX) {
+        findings.add(
+            at,
+            format!("heartbeat_ms = {heartbeat_ms} is too long for a pair without an edge"),
+            format!("at most {LEASED_MS_MAX}: the right to speak lasts three of them"),
+        );
+    }
     let connections_max = number(
         findings,
         "connections_max",
@@ -227,73 +244,11 @@ fn check_service(
     }
 }
 
-fn check_edge(
+fn check_members(
     findings: &mut Findings,
-    raw: RawEdge,
-    members: &[Member],
-    group: &str,
-    folder: &Path,
-) -> Edge {
-    let listen = check_address(findings, &raw.listen);
-    let shares = |it: &&Member| listen.is_some_and(|listen| listen.ip() == it.address.ip());
-    if let Some(member) = members.iter().find(shares) {
-        findings.add(
-            raw.listen.span(),
-            format!("{} is the address of {}, too", member.address.ip(), member.name),
-            "the edge is a host of its own, in front of the members",
-        );
-    }
-    let client_spans: Vec<_> = raw.clients.get_ref().iter().map(Spanned::span).collect();
-    let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
-    for (name, spanned) in clients.iter().zip(client_spans) {
-        let member = members.iter().find(|it| it.edge_port == *name);
-        let is_inner = raw.l3.as_ref().is_some_and(|l3| l3.get_ref() == name);
-        if name == "lo" || member.is_some() || is_inner {
-            let whose = match member {
-                Some(member) => member.name.as_str(),
-                None if is_inner => "the members (`l3`)",
-                None => "itself",
-            };
-            findings.add(
-                spanned,
-                format!("clients do not come through {name}: it leads to {whose}"),
-                format!("name the interfaces {THROUGH_CLIENTS}"),
-            );
-        }
-    }
-    if let Some(l3) = &raw.l3 {
-        check_interface(findings, l3);
-    }
-    if let Some(first) =
-        raw.first.as_ref().filter(|f| members.iter().all(|m| m.name != **f.get_ref()))
-    {
-        let names: Vec<&str> = members.iter().map(|m| m.name.as_str()).collect();
-        findings.add(
-            first.span(),
-            format!("first = \"{}\" is not a member", first.get_ref()),
-            suggestion(first.get_ref(), &names)
-                .unwrap_or_else(|| format!("one of: {}", names.join(", "))),
-        );
-    }
-    let default = u64::from(EDGE_FLOWS_DEFAULT);
-    let flows_max = number(findings, "flows_max", raw.flows_max, default, FLOWS_MAX, "flows");
-    let state_file =
-        raw.state_file.unwrap_or_else(|| PathBuf::from(format!("/var/lib/holdfast/{group}.epoch")));
-    Edge {
-        listen: listen.unwrap_or_else(unspecified),
-        clients,
-        l3: raw.l3.map(Spanned::into_inner),
-        state_file: folder.join(state_file),
-        first: raw
-            .first
-            .map(Spanned::into_inner)
-            .or_else(|| members.first().map(|m| m.name.clone()))
-            .unwrap_or_default(),
-        flows_max: flows_max as u32,
-    }
-}
-
-fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<Member> {
+    raw: Vec<Spanned<RawMember>>,
+    has_segment: bool,
+) -> Vec<Member> {
     if raw.len() != 2 {
         let at = raw.get(2).or(raw.first()).map_or(0..0, Spanned::span);
         findings.add(
@@ -305,16 +260,20 @@ fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<M
     let mut members: Vec<Member> = Vec::new();
     for spanned in raw {
         let span = spanned.span();
-        let member = check_member(findings, spanned.into_inner());
+        let member = check_member(findings, &span, spanned.into_inner(), has_segment);
         for other in &members {
+            let ports = other.port.as_ref().zip(member.port.as_ref());
             let same = [
                 ("name", other.name == member.name),
                 ("address", other.address.ip() == member.address.ip()),
-                ("edge_port", other.edge_port == member.edge_port),
-                ("mac", other.mac == member.mac),
+                ("edge_port", ports.is_some_and(|(one, two)| one.edge_port == two.edge_port)),
+                ("mac", ports.is_some_and(|(one, two)| one.mac == two.mac)),
             ];
             let names = ["members", &other.name, &member.name];
-            let remedy = "members are different hosts, each behind its own port of the edge";
+            let remedy = match has_segment {
+                true => "members are different hosts",
+                false => "members are different hosts, each behind its own port of the edge",
+            };
             findings.add_twins(&span, names, &same, remedy);
         }
         members.push(member);
@@ -322,32 +281,67 @@ fn check_members(findings: &mut Findings, raw: Vec<Spanned<RawMember>>) -> Vec<M
     members
 }
 
-fn check_member(findings: &mut Findings, raw: RawMember) -> Member {
+fn check_member(
+    findings: &mut Findings,
+    span: &Range<usize>,
+    raw: RawMember,
+    has_segment: bool,
+) -> Member {
     check_name(findings, &raw.name);
-    if raw.name.get_ref() == "edge" {
+    if ["edge", "witness"].contains(&raw.name.get_ref().as_str()) {
         findings.add(
             raw.name.span(),
-            "a member cannot be called `edge`",
-            "that is the edge's role; choose another name",
+            format!("a member cannot be called `{}`", raw.name.get_ref()),
+            "that is the role of another host; choose another name",
         );
     }
     check_interface(findings, &raw.interface);
-    check_interface(findings, &raw.edge_port);
-    let mac = raw.mac.get_ref().parse().unwrap_or_else(|remedy: &str| {
-        findings.add(
-            raw.mac.span(),
-            format!("mac = \"{}\" is not a hardware address", raw.mac.get_ref()),
-            remedy,
-        );
-        Mac([2, 0, 0, 0, 0, 0])
-    });
+    let port = match has_segment {
+        true => no_port(findings, raw.edge_port, raw.mac),
+        false => check_port(findings, span, raw.edge_port, raw.mac),
+    };
     Member {
         address: check_address(findings, &raw.address).unwrap_or_else(unspecified),
         name: raw.name.into_inner(),
         interface: raw.interface.into_inner(),
-        edge_port: raw.edge_port.into_inner(),
-        mac,
+        port,
     }
+}
+
+/// Refuses what only an edge would need.
+fn no_port(
+    findings: &mut Findings,
+    edge_port: Option<Spanned<String>>,
+    mac: Option<Spanned<String>>,
+) -> Option<Port> {
+    for (written, key) in [(edge_port, "edge_port"), (mac, "mac")] {
+        if let Some(written) = written {
+            let message = format!("{key} means nothing where no edge stands before the members");
+            findings.add(written.span(), message, "remove it");
+        }
+    }
+    None
+}
+
+fn check_port(
+    findings: &mut Findings,
+    span: &Range<usize>,
+    edge_port: Option<Spanned<String>>,
+    mac: Option<Spanned<String>>,
+) -> Option<Port> {
+    for (is_there, key) in [(edge_port.is_some(), "edge_port"), (mac.is_some(), "mac")] {
+        if !is_there {
+            findings.add(span.clone(), format!("`{key}` is missing"), example(key));
+        }
+    }
+    let (edge_port, written) = (edge_port?, mac?);
+    check_interface(findings, &edge_port);
+    let mac = written.get_ref().parse().unwrap_or_else(|remedy: &str| {
+        let message = format!("mac = \"{}\" is not a hardware address", written.get_ref());
+        findings.add(written.span(), message, remedy);
+        Mac([2, 0, 0, 0, 0, 0])
+    });
+    Some(Port { edge_port: edge_port.into_inner(), mac })
 }
 
 /// Checks the command and the variables that the server gets besides.

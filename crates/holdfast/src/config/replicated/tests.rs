@@ -57,13 +57,14 @@ fn a_good_file_is_understood_with_its_defaults() {
     assert_eq!(config.server.run, Run::Auto);
     assert_eq!(config.group.run_dir, Path::new("/run/holdfast/demo"));
     assert_eq!(config.group.key_file, Path::new("/etc/holdfast/demo.key"));
-    assert_eq!(config.edge.state_file, Path::new("/var/lib/holdfast/demo.epoch"));
-    assert_eq!(config.edge.first, "a");
+    let edge = config.edge.as_ref().unwrap();
+    assert_eq!(edge.state_file, Path::new("/var/lib/holdfast/demo.epoch"));
+    assert_eq!(edge.first, "a");
     assert_eq!(config.other(&config.members[0]).name, "b");
     assert_eq!(config.other(&config.members[1]).name, "a");
     assert_eq!(config.role("b"), Ok(Role::Member(1)));
     assert_eq!(config.admin_socket(Role::Edge), Path::new("/run/holdfast/demo/edge.sock"));
-    assert_eq!(config.members[0].mac.to_string(), "02:00:00:00:00:0a");
+    assert_eq!(config.members[0].port.as_ref().unwrap().mac.to_string(), "02:00:00:00:00:0a");
     assert_eq!((config.service_ips().len(), config.service_ports()), (2, vec![6379]));
 }
 

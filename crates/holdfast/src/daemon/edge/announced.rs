@@ -3,7 +3,7 @@
 //! or a driver or bridge was made anew. Without that, members and clients' routers would send to
 //! the old hardware address until their neighbour entry expires, after a minute or more.
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use holdfast_linux::link::{Link, master_of};
 use holdfast_linux::neighbour::{Announcer, own_addresses};
 use holdfast_wire::packet::mapped;
@@ -26,9 +26,9 @@ impl Announced {
     }
 
     /// Reads the edge's addresses, and begins to announce them if one is new; true then.
-    pub fn look(&mut self, config: &Config) -> bool {
+    pub fn look(&mut self, config: &Config, named: &config::Edge) -> bool {
         // If they cannot be read now, nothing is known to have changed.
-        let Ok(places) = places(config) else { return false };
+        let Ok(places) = places(config, named) else { return false };
         let is_news = places.iter().any(|place| !self.places.contains(place));
         self.places = places;
         if is_news {
@@ -50,13 +50,13 @@ impl Announced {
 
 /// The edge's own addresses: at the interfaces in its file, at their bridges, and the address
 /// that members connect to.
-fn places(config: &Config) -> io::Result<Vec<(Link, [u8; 16])>> {
-    let named = config.edge.clients.iter().chain(config.edge.l3.iter());
+fn places(config: &Config, named: &config::Edge) -> io::Result<Vec<(Link, [u8; 16])>> {
+    let outer = named.clients.iter().chain(named.l3.iter());
     let mut names: Vec<String> =
-        named.chain(config.members.iter().map(|member| &member.edge_port)).cloned().collect();
+        outer.chain(config.ports().map(|port| &port.edge_port)).cloned().collect();
     let masters: Vec<String> = names.iter().filter_map(|name| master_of(name)).collect();
     names.extend(masters);
-    let listen = mapped(config.edge.listen.ip());
+    let listen = mapped(named.listen.ip());
     let places = own_addresses()?.into_iter().filter_map(|(name, address)| {
         let is_ours = names.contains(&name) || address == listen;
         let link = is_ours.then(|| Link::by_name(&name).ok()).flatten()?;

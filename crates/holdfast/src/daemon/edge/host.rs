@@ -3,7 +3,7 @@
 use super::{EdgeDaemon, edge_config};
 use crate::admin::Events;
 use crate::check;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::daemon::clients::{deaf, unreached};
 use crate::daemon::intact::{Trouble, lost_address, note_missing, note_torn};
 use crate::daemon::kept::Kept;
@@ -35,11 +35,17 @@ impl Host {
         Self { look_at: now, trouble, lacking, torn, kept: Kept::default(), deaf: Vec::new() }
     }
 
-    pub fn look(&mut self, config: &Config, now: Instant, events: &mut Events) {
+    pub fn look(
+        &mut self,
+        config: &Config,
+        named: &config::Edge,
+        now: Instant,
+        events: &mut Events,
+    ) {
         self.look_at = now + LOOK_EVERY;
-        let lacking = lost_address("edge.listen", config.edge.listen.ip(), None);
+        let lacking = lost_address("edge.listen", named.listen.ip(), None);
         note_torn(&mut self.lacking, lacking, events);
-        let clients = &config.edge.clients;
+        let clients = &named.clients;
         self.deaf = deaf(clients);
         self.trouble =
             unreached("clients'", clients, &self.deaf).or_else(|| check::not_forwarded(config));
@@ -51,13 +57,14 @@ impl EdgeDaemon<'_> {
     /// interface.
     pub(super) fn mend(&mut self) {
         let has_changed = self.changes.take();
-        if has_changed && self.announced.look(self.config) {
+        if has_changed && self.announced.look(self.config, self.named) {
             self.wire.events.add("announced", "the neighbours are told where the edge is");
         }
         if !has_changed && self.host.torn.is_none() {
             return;
         }
-        let Mended { missing, moved, failed } = self.wire.bpf.mend(&edge_config(self.config));
+        let Mended { missing, moved, failed } =
+            self.wire.bpf.mend(&edge_config(self.config, self.named));
         note_missing(&missing, &mut self.wire.events);
         if moved || !missing.is_empty() {
             self.machine.update_taps(&mut self.wire);

@@ -201,7 +201,7 @@ impl EdgeDaemon<'_> {
     /// Why the edge's frames do not reach a member.
     fn way_trouble(&self, index: usize, now: Instant) -> Option<Said> {
         let member = self.config.members.get(index)?;
-        let (name, mac) = (&member.name, member.mac);
+        let (name, mac) = (&member.name, member.port.as_ref()?.mac);
         let state =
             if self.machine.is_current(index) { State::Waiting } else { State::Unprotected };
         let verdict = self.ways.verdict(index, now);
@@ -244,7 +244,10 @@ impl EdgeDaemon<'_> {
             self.config
                 .members
                 .get(index)
-                .map_or(("?", "?"), |member| (member.name.as_str(), member.edge_port.as_str()))
+                .and_then(|member| {
+                    Some((member.name.as_str(), member.port.as_ref()?.edge_port.as_str()))
+                })
+                .unwrap_or(("?", "?"))
         };
         let (mut one, mut two) = (of(index), of(other));
         let state = if serves { State::Waiting } else { State::Unprotected };
@@ -279,7 +282,7 @@ impl EdgeDaemon<'_> {
         let on_disk = self.machine.membership().handle_ask();
         let is_open = self.wire.bpf.current().is_ok_and(|(_, current)| current.is_some());
         let Some(current) = on_disk.current.as_deref().filter(|_| is_open) else {
-            let first = on_disk.current.as_deref().unwrap_or(&self.config.edge.first);
+            let first = on_disk.current.as_deref().unwrap_or(&self.named.first);
             return self.unless_disk(self.closed(first));
         };
         let is_here = self.machine.index(current).is_some_and(|i| self.machine.is_here(i));

@@ -2,6 +2,7 @@
 //! ends or must begin again, and leaves.
 
 use super::MemberContext;
+use crate::check::why_taken;
 use crate::config::{Config, Member, Server};
 use crate::daemon::backup::Ended;
 use crate::daemon::drive::{self, drive};
@@ -9,10 +10,12 @@ use crate::daemon::{backup, primary, survivor};
 use crate::fingerprint;
 use crate::leavings;
 use crate::status::{Role, State};
+use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_linux::snapshot::settle;
 use holdfast_member::host::{End, Hosted, Turn};
 use holdfast_member::standing::{Ask, Place};
+use std::net::TcpListener;
 
 /// A member that does not know its role yet.
 struct Asking<'n, 'a> {
@@ -164,7 +167,7 @@ impl MemberContext<'_> {
     fn ask_edge(&mut self) -> anyhow::Result<Option<Place>> {
         let remedy = "check that the edge's daemon runs and is reachable, and that the preferred member is started";
         self.set_state(Role::None, State::Waiting, "the edge has not said who is current", remedy);
-        let preferred = self.config.edge.first == self.me.name;
+        let preferred = self.config.first() == self.me.name;
         let mut ask = Ask::new(&self.me.name, &self.other.name, preferred, Nanos(self.nanos()));
         let end = drive(&mut Asking { node: self }, |stop, asking| {
             let turn = ask.turn(stop, asking);
@@ -180,4 +183,17 @@ impl MemberContext<'_> {
             _ => None,
         })
     }
+}
+
+/// Checks that this member can listen at its address, where the other one connects when this one
+/// is the primary. If a server from before this daemon runs alone here, it is not checked.
+pub(super) fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
+    if leavings::survivor(&config.group.run_dir, &me.name).is_some() {
+        return Ok(());
+    }
+    let tried = TcpListener::bind(me.address).map(drop);
+    tried.with_context(|| {
+        let (at, name) = (me.address, &me.name);
+        format!("cannot listen at {at}, the address of `{name}`{}", why_taken(at))
+    })
 }

@@ -12,7 +12,7 @@ use crate::daemon::{advice, kept};
 use crate::leavings::{self, Own, Removed};
 use crate::status::{Role, State};
 use holdfast_linux::address::AddressSocket;
-use holdfast_linux::bpf::{Gate, GateConfig, TapDrop};
+use holdfast_linux::bpf::{BpfError, Detached, Gate, GateConfig, Speak, TapDrop};
 use holdfast_linux::link::{self, Carries, Link, LinkError};
 use holdfast_linux::neighbour::Announcer;
 use holdfast_member::host::End;
@@ -47,6 +47,7 @@ impl MemberContext<'_> {
             slots: self.config.group.connections_max,
             pin_dir: self.pin_dir(),
             solo,
+            deposable: self.config.segment.is_some(),
         }
     }
 
@@ -168,7 +169,7 @@ impl MemberContext<'_> {
         }
         let (interface, pins) = (&self.me.interface, self.pin_dir());
         // A backup has a gate, too.
-        let mut mended = Gate::mend(interface, &pins);
+        let mut mended = self.mend_gate();
         if own == Own::TapDrop {
             mended = mended.and_then(|gate| {
                 TapDrop::mend(interface, &pins).map(|tap_drop| [gate, tap_drop].concat())
@@ -184,6 +185,16 @@ impl MemberContext<'_> {
             }
             Err(error) => self.torn = Some(format!("a program is gone: {error}")),
         }
+    }
+
+    /// Attaches again what holds this member's answers back, and what lets it speak.
+    fn mend_gate(&self) -> Result<Vec<Detached>, BpfError> {
+        let (interface, pins) = (&self.me.interface, self.pin_dir());
+        let mut missing = Gate::mend(interface, &pins)?;
+        if self.config.segment.is_some() {
+            missing.extend(Speak::mend(interface, &pins)?);
+        }
+        Ok(missing)
     }
 
     /// Adds the service addresses to this member's interface; returns those that were missing
@@ -211,7 +222,7 @@ impl MemberContext<'_> {
         }
         let was_torn = self.torn.take().is_some();
         // Without the gate, which knows the connections, nobody can join.
-        match Gate::mend(&self.me.interface, &self.pin_dir()) {
+        match self.mend_gate() {
             Ok(missing) => note_missing(&missing, &mut self.events),
             Err(error) => tracing::warn!("the gate is gone, and nobody can join: {error}"),
         }

@@ -31,7 +31,7 @@ impl MemberContext<'_> {
         if matches!(state, State::Protected | State::Ended | State::Fenced) {
             self.status.rebuild.clear();
         }
-        let own = Said::new(role, state, reason, remedy);
+        let own = Said::new(role, state, &self.edge.words(reason), &self.edge.words(remedy));
         let changed = own != self.own;
         self.own = own;
         self.show();
@@ -247,7 +247,7 @@ impl MemberContext<'_> {
         };
         let (edge, other) = (self.edge_says.as_ref(), self.other_says.as_ref());
         let peers = vec![
-            peer("edge", self.edge.is_open(), edge.filter(|_| self.hears_edge())),
+            peer(self.edge.name(), self.edge.is_open(), edge.filter(|_| self.hears_edge())),
             peer(&self.other.name, other.is_some(), other),
         ];
         let server_pid = self.server.filter(|pid| self.is_server(*pid)).unwrap_or(0);
@@ -264,7 +264,7 @@ impl MemberContext<'_> {
 
     /// The worse of this member's own state and of what it has heard from the others.
     fn together(&self) -> Said {
-        let own = &self.own;
+        let (own, front) = (&self.own, self.edge.name());
         let edge = self.edge_says.as_ref().filter(|edge| !edge.is_fine() && self.hears_edge());
         // The edge repeats to the other member what this one says of itself.
         let edge = edge.filter(|edge| !edge.is_of(&self.me.name));
@@ -280,18 +280,18 @@ impl MemberContext<'_> {
             (State::Ended, Some(edge)) if edge.state == State::Ended => advice::nobody_serves(own),
             // The edge may know why the other member does not connect.
             (State::Waiting, Some(edge)) => Said {
-                reason: format!("{}; edge: {}", own.reason, edge.reason),
+                reason: format!("{}; {front}: {}", own.reason, edge.reason),
                 remedy: edge.remedy.clone(),
                 ..own.clone()
             },
             (State::Unprotected, Some(edge)) if edge.state != State::Unprotected => Said {
                 state: State::Waiting,
-                reason: format!("edge: {}; {}", edge.reason, own.reason),
+                reason: format!("{front}: {}; {}", edge.reason, own.reason),
                 remedy: edge.remedy.clone(),
                 ..own.clone()
             },
             (State::Unprotected, Some(edge)) => Said {
-                reason: format!("{}; edge: {}", own.reason, edge.reason),
+                reason: format!("{}; {front}: {}", own.reason, edge.reason),
                 remedy: edge.remedy.clone(),
                 ..own.clone()
             },
@@ -354,7 +354,7 @@ impl MemberContext<'_> {
             return Some(theirs.quoted(other));
         }
         if !edge.is_fine() {
-            return Some(edge.quoted("edge"));
+            return Some(edge.quoted(self.edge.name()));
         }
         if !self.member.standing.other_reached() {
             let reason = format!("the edge does not hear {other}");

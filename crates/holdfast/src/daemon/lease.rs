@@ -1,0 +1,577 @@
+//! The right to speak of a member without an edge: a thread of its own keeps the lease with the
+//! other member, asks the witness, and tells the kernel until when this host may speak. Nothing
+//! that the daemon's loop does delays it; and where it is not run itself, the kernel falls silent
+//! by what it was told last.
+
+use super::record;
+use super::sealed::{Sealed, TAG_BYTES, open, seal};
+use super::speak::Begun;
+use crate::config::{Arbiter, Config, Member};
+use crate::key::GroupKey;
+use crate::poll::{Interest, Poll};
+use anyhow::{Context as _, Result};
+use holdfast_cluster::Nanos;
+use holdfast_cluster::arbiter::client::ClientSettings;
+use holdfast_cluster::arbiter::datagram::{Question, REPLY_BYTES, parse_reply};
+use holdfast_cluster::arbiter::stored::GroupState;
+use holdfast_cluster::arbiter::{self, Asker, Call, Mode, Owner, Record, Request};
+use holdfast_cluster::lease::{
+    Kept, LEASE_BYTES, Lease, LeaseOutput, Message, Note, Role, Setup, Timing,
+};
+use holdfast_linux::bpf::{Deadline, Until};
+use holdfast_linux::priority;
+use holdfast_linux::process::EventFd;
+use holdfast_member::own_edge::{Orders, Seen, Whose};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Real-time priority, that of the heartbeats.
+const PRIORITY: i32 = super::pulse::PRIORITY;
+/// Shortest lease: shorter ones lapse on machines that have other work, whatever the priority.
+const LEASE_MIN: Duration = Duration::from_millis(60);
+/// Most datagrams taken from a socket in one turn.
+const BATCH_MAX: usize = 64;
+/// Pause after a full turn, so that a stranger who floods the port costs a few percent of a
+/// processor.
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+const PEER: u64 = 0;
+const WITNESS: u64 = 1;
+const ORDERS: u64 = 2;
+
+/// Where a member's lease thread listens: the port above that of its daemon.
+#[must_use]
+pub fn address(member: &Member) -> SocketAddr {
+    let mut address = member.address;
+    address.set_port(member.address.port().wrapping_add(1));
+    address
+}
+
+/// What the thread knows, for the daemon's loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub record: Option<Seen>,
+    /// Until when the kernel lets this host speak, in the machines' time; 0: it does not.
+    pub deadline: u64,
+    pub hears_other: bool,
+    pub other_follows: Option<u64>,
+    /// Whether this host has fallen silent for good in this epoch.
+    pub has_resigned: bool,
+    /// Whether the arbiter answers.
+    pub is_answered: bool,
+    /// Why the arbiter has refused something, since it last did something.
+    pub refused: Option<String>,
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// What the thread and the loop share.
+struct Shared {
+    view: Mutex<View>,
+    notes: Mutex<Vec<Note>>,
+    orders: Mutex<Orders>,
+    stop: AtomicBool,
+    /// Rings in the loop.
+    bell: EventFd,
+    /// Rings in the thread.
+    ordered: EventFd,
+}
+
+/// The loop's handle on the thread; dropping it ends the thread, and this member is silent soon
+/// after, unless it speaks alone.
+pub struct LeaseThread {
+    shared: Arc<Shared>,
+}
+
+impl LeaseThread {
+    /// Starts the thread; `started` is where its time begins. What an earlier life has seen of the
+    /// record counts.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn start(
+        (config, arbiter): (&Config, &Arbiter),
+        me: &Member,
+        key: &GroupKey,
+        begun: Begun,
+        started: Instant,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            view: Mutex::default(),
+            notes: Mutex::default(),
+            orders: Mutex::default(),
+            stop: AtomicBool::new(false),
+            bell: EventFd::new()?,
+            ordered: EventFd::new()?,
+        });
+        let mut outlet = Outlet::open((config, arbiter), me, key, begun, started)?;
+        let realtime = config.group.realtime;
+        let keeper = Keeper::start(config, arbiter, me)?;
+        let setup = setup(config, me, keeper.found.clone())?;
+        outlet.keeper = Some(keeper);
+        let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;
+        std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
+            if realtime {
+                // Without the privilege leases lapse when the machine is busy.
+                let _ = priority::set_realtime(PRIORITY);
+            }
+            thread.run();
+        })?;
+        Ok(Self { shared })
+    }
+
+    /// Rings when there is something new.
+    #[must_use]
+    pub fn bell(&self) -> &EventFd {
+        &self.shared.bell
+    }
+
+    /// What the thread knows now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let _ = self.shared.bell.take();
+        locked(&self.shared.view).clone()
+    }
+
+    /// What is worth telling, since the last call.
+    #[must_use]
+    pub fn take_notes(&self) -> Vec<Note> {
+        std::mem::take(&mut locked(&self.shared.notes))
+    }
+
+    /// Tells the thread what the member wants.
+    pub fn order(&self, orders: Orders) {
+        let mut waiting = locked(&self.shared.orders);
+        *waiting = Orders {
+            in_step: orders.in_step.or(waiting.in_step),
+            claim: waiting.claim || orders.claim,
+            begin: waiting.begin || orders.begin,
+            anew: waiting.anew || orders.anew,
+            resign: waiting.resign || orders.resign,
+            resume: waiting.resume || orders.resume,
+        };
+        drop(waiting);
+        self.shared.ordered.ring();
+    }
+}
+
+impl Drop for LeaseThread {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        self.shared.ordered.ring();
+    }
+}
+
+/// The value, also after a panic of its other user, which ends the daemon anyway.
+fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn setup(config: &Config, me: &Member, kept: Kept) -> Result<Setup> {
+    let period = config.heartbeat();
+    let lease = LEASE_MIN.max(period * 3);
+    let nanos = |of: Duration| Nanos(of.as_nanos() as u64);
+    let timing = Timing::new(nanos(period), nanos(lease), Nanos(0))
+        .context("group.heartbeat_ms does not fit a lease; remedy: write 5 to 100")?;
+    let side = config.members.iter().position(|it| it.name == me.name).unwrap_or(0) as u8;
+    let life = getrandom::u64().map_err(std::io::Error::other)? | 1;
+    Ok(Setup {
+        group: config.group.name.clone(),
+        me: Owner { name: me.name.clone(), life },
+        peer: config.other(me).name.clone(),
+        sides: [side, 1 - side],
+        kept,
+        preferred: config.first() == me.name,
+        timing,
+        arbiter: ClientSettings::STANDARD,
+    })
+}
+
+/// What the lease's machine acts upon.
+struct Outlet {
+    key: [u8; 32],
+    peer: (UdpSocket, SocketAddr),
+    witness: (UdpSocket, SocketAddr),
+    deadline: Deadline,
+    /// Whether the kernel lets a server speak that was alone when an earlier daemon died. The lease
+    /// that begins is silent, and knows nothing of it before it has read the record.
+    speaks_still: bool,
+    started: Instant,
+    notes: Vec<Note>,
+    /// The last note: a refusal that repeats is told once.
+    noted: Option<Note>,
+    keeper: Option<Keeper>,
+    forged: u64,
+}
+
+impl Outlet {
+    fn open(
+        (config, arbiter): (&Config, &Arbiter),
+        me: &Member,
+        key: &GroupKey,
+        begun: Begun,
+        started: Instant,
+    ) -> Result<Self> {
+        let own = address(me);
+        let peer = UdpSocket::bind(own)
+            .with_context(|| format!("cannot listen at {own}, one port above `address`"))?;
+        let any = match arbiter.witness {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        let witness = UdpSocket::bind(any).context("a socket for the witness")?;
+        peer.set_nonblocking(true)?;
+        witness.set_nonblocking(true)?;
+        Ok(Self {
+            key: key.arbiter_key(),
+            peer: (peer, address(config.other(me))),
+            witness: (witness, arbiter.witness),
+            deadline: begun.deadline,
+            speaks_still: begun.speaks,
+            started,
+            notes: Vec::new(),
+            noted: None,
+            keeper: None,
+            forged: 0,
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    fn ask(&self, call: Call, asker: &Asker, request: Request) {
+        let question = Question { number: call.number, asker: asker.clone(), request };
+        // The names are the file's, so there is always a question.
+        let Some(bytes) = question.build() else { return };
+        let (socket, to) = &self.witness;
+        let _ = socket.send_to(&seal(&bytes, Sealed::Question, &self.key), to);
+    }
+}
+
+impl arbiter::Arbiter for Outlet {
+    fn read(&mut self, call: Call, asker: &Asker) {
+        self.ask(call, asker, Request::Read);
+    }
+
+    fn compare_and_swap(
+        &mut self,
+        call: Call,
+        asker: &Asker,
+        expected: Option<&Record>,
+        next: &Record,
+    ) {
+        let request = Request::Swap { expected: expected.cloned(), next: next.clone() };
+        self.ask(call, asker, request);
+    }
+}
+
+impl LeaseOutput for Outlet {
+    fn store(&mut self, deadline: u64) {
+        if self.speaks_still && deadline == 0 {
+            return;
+        }
+        self.speaks_still = false;
+        let until = match deadline {
+            0 => Until::Silent,
+            u64::MAX => Until::Told,
+            ns => Until::At(self.started + Duration::from_nanos(ns)),
+        };
+        // One that cannot be stored leaves what was stored last: an earlier end, or a silence that
+        // was ordered and is not kept, which must end this daemon.
+        if let Err(error) = self.deadline.set(until) {
+            assert!(deadline != 0, "L3: this host cannot be silenced: {error}");
+            tracing::warn!("the right to speak is not renewed: {error}");
+        }
+    }
+
+    fn send(&mut self, message: &Message) {
+        let (socket, to) = &self.peer;
+        // A datagram that cannot be sent is as good as lost.
+        let _ = socket.send_to(&seal(&message.build(), Sealed::Lease, &self.key), to);
+    }
+
+    fn keep(&mut self, kept: &Kept) {
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(kept);
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        let is_said = matches!(note, Note::Refused(_)) && self.noted == Some(note);
+        self.noted = Some(note);
+        if !is_said {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// Writes the newest record that this member has seen, in a thread of its own: no lease waits for a
+/// disk.
+struct Keeper {
+    jobs: Sender<Kept>,
+    /// What an earlier life has kept.
+    found: Kept,
+}
+
+impl Keeper {
+    fn start(config: &Config, arbiter: &Arbiter, me: &Member) -> Result<Self> {
+        let folder = &arbiter.state_dir;
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!(
+                "{}, arbiter.state_dir; it must be writable and survive a reboot",
+                folder.display()
+            )
+        })?;
+        let group = &config.group.name;
+        let path = folder.join(format!("{group}-{}.seen", me.name));
+        let remedy = "remedy: remove it, if the other member and the witness were not set back";
+        let stored = record::read(&path).context(remedy)?;
+        let found =
+            stored.map_or_else(Kept::default, |it| Kept { record: it.record, lineage: it.lineage });
+        let mut members = [me.name.clone(), config.other(me).name.clone()];
+        members.sort();
+        let (jobs, todo) = channel::<Kept>();
+        let group = group.clone();
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
+            while let Ok(Kept { record, lineage }) = todo.recv() {
+                let (group, members) = (group.clone(), members.clone());
+                let state = GroupState { group, members, lineage, record };
+                if let Err(error) = record::replace(&path, state.to_string().as_bytes()) {
+                    tracing::warn!("{}: {error:#}", path.display());
+                }
+            }
+        })?;
+        Ok(Self { jobs, found })
+    }
+
+    fn keep(&self, kept: &Kept) {
+        // The thread ends with this daemon.
+        let _ = self.jobs.send(kept.clone());
+    }
+}
+
+/// What a socket had.
+enum Received<'b> {
+    Nothing,
+    /// An ICMP error about an earlier datagram of ours.
+    Unreached,
+    Stranger,
+    Datagram(&'b [u8]),
+}
+
+fn receive<'b>((socket, peer): &(UdpSocket, SocketAddr), buffer: &'b mut [u8]) -> Received<'b> {
+    match socket.recv_from(buffer) {
+        Ok((len, from)) if from == *peer => Received::Datagram(&buffer[..len]),
+        Ok(_) => Received::Stranger,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
+        Err(_) => Received::Unreached,
+    }
+}
+
+struct Thread {
+    lease: Lease,
+    outlet: Outlet,
+    poll: Poll,
+    shared: Arc<Shared>,
+    refused: Option<String>,
+    /// How often the right to speak has run out in a pair, and whether it has now.
+    lapses: u64,
+    is_lapsed: bool,
+}
+
+impl Thread {
+    fn new(setup: Setup, mut outlet: Outlet, shared: Arc<Shared>) -> Result<Self> {
+        let lease = Lease::new(outlet.now(), setup, &mut outlet);
+        let poll = Poll::new()?;
+        poll.add(&outlet.peer.0, PEER, Interest::Read)?;
+        poll.add(&outlet.witness.0, WITNESS, Interest::Read)?;
+        poll.add(&shared.ordered, ORDERS, Interest::Read)?;
+        Ok(Self { lease, outlet, poll, shared, refused: None, lapses: 0, is_lapsed: false })
+    }
+
+    fn run(&mut self) {
+        while !self.shared.stop.load(Relaxed) {
+            let due = self.outlet.started + Duration::from_nanos(self.lease.next_deadline().0);
+            if self.poll.wait(Some(due)).is_err() {
+                return;
+            }
+            self.note_lapse();
+            // What waits in the sockets is not missing.
+            let full = self.take_peer() | self.take_witness();
+            self.obey();
+            let now = self.outlet.now();
+            if self.lease.next_deadline() <= now {
+                self.lease.handle_timeout(now, &mut self.outlet);
+            }
+            self.settle_outlived();
+            self.publish();
+            if full {
+                std::thread::sleep(FLOOD_PAUSE);
+            }
+        }
+    }
+
+    /// Counts a lease that has run out before it was renewed: clients' packets were left then.
+    fn note_lapse(&mut self) {
+        let is_paired = matches!(self.lease.role(), Role::Paired | Role::Pairing);
+        let is_lapsed = is_paired && self.lease.deadline() <= self.outlet.now().0;
+        self.lapses += u64::from(is_lapsed && !self.is_lapsed);
+        self.is_lapsed = is_lapsed;
+    }
+
+    /// Takes what the other member has sent; true if there may be more.
+    fn take_peer(&mut self) -> bool {
+        let mut buffer = [0; LEASE_BYTES + TAG_BYTES + 1];
+        for _ in 0..BATCH_MAX {
+            let Self { lease, outlet, .. } = self;
+            let plain = match receive(&outlet.peer, &mut buffer) {
+                Received::Nothing => return false,
+                Received::Unreached => continue,
+                Received::Datagram(sealed) => open(sealed, Sealed::Lease, &outlet.key),
+                Received::Stranger => None,
+            };
+            match plain.and_then(Message::parse) {
+                Some(message) => lease.handle_message(outlet.now(), &message, outlet),
+                None => outlet.forged += 1,
+            }
+        }
+        true
+    }
+
+    fn take_witness(&mut self) -> bool {
+        let mut buffer = [0; REPLY_BYTES + TAG_BYTES + 1];
+        for _ in 0..BATCH_MAX {
+            let Self { lease, outlet, .. } = self;
+            let plain = match receive(&outlet.witness, &mut buffer) {
+                Received::Nothing => return false,
+                Received::Unreached => continue,
+                Received::Datagram(sealed) => open(sealed, Sealed::Reply, &outlet.key),
+                Received::Stranger => None,
+            };
+            match plain.and_then(|plain| parse_reply(plain, lease.asker())) {
+                Some((number, reply)) => {
+                    self.refused = reply.outcome.as_ref().err().map(ToString::to_string);
+                    lease.handle_reply(outlet.now(), number, &reply, outlet);
+                }
+                None => outlet.forged += 1,
+            }
+        }
+        true
+    }
+
+    /// Does what the member wants.
+    fn obey(&mut self) {
+        let _ = self.shared.ordered.take();
+        let orders = std::mem::take(&mut *locked(&self.shared.orders));
+        let (now, lease, out) = (self.outlet.now(), &mut self.lease, &mut self.outlet);
+        if orders.resign {
+            lease.handle_resign(now, out);
+        }
+        if orders.resume {
+            lease.handle_resume(now, out);
+        }
+        if orders.begin {
+            lease.handle_found(now, out);
+        }
+        if let Some((epoch, yes)) = orders.in_step
+            && lease.in_step() != yes.then_some(epoch)
+        {
+            lease.handle_in_step(now, epoch, yes, out);
+        }
+        if orders.claim {
+            lease.handle_peer_gone(now, out);
+        }
+        if orders.anew {
+            lease.handle_anew(now, out);
+        }
+    }
+
+    /// Silences a server that has outlived its daemon, if the record turns out to be another's.
+    fn settle_outlived(&mut self) {
+        let is_open =
+            matches!(self.lease.role(), Role::Starting | Role::Restarting | Role::Claiming);
+        if self.outlet.speaks_still && !is_open {
+            self.outlet.speaks_still = false;
+            self.outlet.store(self.lease.deadline());
+        }
+    }
+
+    /// Shows the loop what is known, and wakes it if that is news.
+    fn publish(&mut self) {
+        let notes = std::mem::take(&mut self.outlet.notes);
+        let view = self.view();
+        let mut shown = locked(&self.shared.view);
+        let is_news = !notes.is_empty() || is_news(&shown, &view);
+        *shown = view;
+        drop(shown);
+        locked(&self.shared.notes).extend(notes);
+        if is_news {
+            self.shared.bell.ring();
+        }
+    }
+
+    fn whose(&self, record: &Record) -> Whose {
+        let me = self.lease.me();
+        match () {
+            () if record.owner == *me => Whose::Mine,
+            () if record.owner.name == me.name => Whose::Earlier,
+            () => Whose::Other,
+        }
+    }
+
+    fn view(&self) -> View {
+        let counts = self.lease.counts();
+        let record = self.lease.record().map(|record| Seen {
+            epoch: record.epoch,
+            whose: self.whose(record),
+            pair: record.mode == Mode::Pair,
+        });
+        View {
+            record,
+            deadline: self.lease.deadline(),
+            hears_other: self.lease.hears_peer(self.outlet.now()),
+            other_follows: self.lease.peer_follows(),
+            has_resigned: self.lease.role() == Role::Resigned,
+            is_answered: self.lease.is_arbiter_heard(),
+            refused: self.refused.clone(),
+            counters: vec![
+                ("grants", counts.grants),
+                ("lapses", self.lapses),
+                ("overslept", counts.overslept),
+                ("forged", self.outlet.forged + counts.misdirected),
+                ("replayed", counts.replayed + counts.unproven),
+                ("refusals", counts.refusals),
+                ("conflicts", counts.forgotten + counts.lineages),
+            ],
+        }
+    }
+}
+
+/// Whether the loop has to know: a lease that is only renewed is no news.
+fn is_news(before: &View, after: &View) -> bool {
+    let kind = |deadline: u64| match deadline {
+        0 | u64::MAX => deadline,
+        _ => 1,
+    };
+    let lasting =
+        |view: &View| View { deadline: kind(view.deadline), counters: vec![], ..view.clone() };
+    lasting(before) != lasting(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_changes_for_the_member_wakes_its_loop() {
+        let view = View { deadline: 7, ..View::default() };
+        let renewed = View { deadline: 9, counters: vec![("grants", 1)], ..View::default() };
+        assert!(!is_news(&view, &renewed));
+        assert!(is_news(&view, &View { deadline: u64::MAX, ..View::default() }));
+        assert!(is_news(&view, &View { deadline: 0, ..View::default() }));
+        assert!(is_news(&view, &View { hears_other: true, ..view.clone() }));
+    }
+}

@@ -1,0 +1,42 @@
+//! Records of groups on a disk, one file each: what a witness has granted, and the newest that a
+//! member has seen.
+
+use anyhow::{Context as _, Result};
+use holdfast_cluster::arbiter::stored::{GROUP_BYTES_MAX, GroupState};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// The record in a file; `None` if there is no such file.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub fn read(path: &Path) -> Result<Option<GroupState>> {
+    let shown = || path.display().to_string();
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.with_context(shown)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(GROUP_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).with_context(shown)?;
+    let state = GroupState::parse(&bytes);
+    state.map(Some).with_context(|| format!("{} is damaged", path.display()))
+}
+
+/// Puts `bytes` in the place of the file at once, and waits until the disk has them.
+///
+/// # Errors
+/// As the file system says.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let fresh = path.with_extension("new");
+    let _absent = fs::remove_file(&fresh);
+    let mut options = File::options();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    let folder = path.parent().context("a file has a folder")?;
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! `holdfast witness`: the arbiter of pairs without an edge, on any third host, for many groups.
+//! It says who owns a service, once per takeover; nothing that clients send passes it.
+//!
+//! A question is a datagram with a tag that only the group's key makes; whoever has no key hears
+//! nothing. The machine is [`Witness`]; here are its socket, its disk, and its words.
+
+mod disk;
+
+use super::ending;
+use crate::admin::{AdminSocket, Events, Request, refusal};
+use crate::check::why_taken;
+use crate::config::{Arbiter, Config, Role as ConfigRole};
+use crate::daemon::sealed::{self, Sealed};
+use crate::poll::{Interest, Poll, Signals};
+use crate::status::{Role, State, Status};
+use anyhow::{Context as _, Result, ensure};
+use disk::Disk;
+use holdfast_cluster::Nanos;
+use holdfast_cluster::arbiter::datagram::{QUESTION_BYTES_MAX, Question};
+use holdfast_cluster::arbiter::witness::{Decision, Witness, WitnessLimits};
+use holdfast_cluster::arbiter::{Mode, Reply, Request as Wish};
+use serde_json::Value;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const SOCKET: u64 = 0;
+const SIGNALS: u64 = 1;
+/// First token of the groups' admin sockets.
+const GROUPS: u64 = 2;
+/// Most datagrams taken in one turn.
+const BATCH_MAX: usize = 64;
+/// Time between two turns in which nothing has come.
+const IDLE: Duration = Duration::from_secs(1);
+/// Silence after which a member is shown as away: it asks every second.
+const AWAY_AFTER: Duration = Duration::from_secs(4);
+
+/// A group that is served.
+struct Served {
+    config: Config,
+    key: [u8; 32],
+    admin: AdminSocket,
+    events: Events,
+    /// When each member was last heard.
+    heard: [Option<Instant>; 2],
+    /// What was last told of the record.
+    told: String,
+}
+
+struct Daemon {
+    socket: UdpSocket,
+    poll: Poll,
+    machine: Witness,
+    disk: Disk,
+    groups: Vec<Served>,
+    started: Instant,
+    /// Datagrams that no key of a group has made.
+    strangers: u64,
+    /// Why the last record could not be written.
+    failure: Option<String>,
+}
+
+/// Serves the groups of these files until a signal ends it.
+///
+/// # Errors
+/// Whatever keeps it from starting, with its remedy.
+pub fn run(files: Vec<Config>) -> Result<()> {
+    let signals = Signals::block()?;
+    let mut daemon = Daemon::start(files)?;
+    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
+    loop {
+        let until = Instant::now() + IDLE;
+        let ready: Vec<u64> = daemon.poll.wait(Some(until))?.iter().map(|it| it.token).collect();
+        daemon.take();
+        daemon.tell();
+        daemon.serve();
+        if ready.contains(&SIGNALS)
+            && let Some(signal) = ending(&signals)
+        {
+            tracing::info!("signal {signal}: ending; the groups go on, and nobody can take over");
+            return Ok(());
+        }
+    }
+}
+
+/// What all files must say alike, for one witness serves them.
+fn shared(files: &[Config]) -> Result<&Arbiter> {
+    let mut all = files.iter().map(|file| {
+        let name = &file.group.name;
+        file.arbiter.as_ref().with_context(|| {
+            format!("group `{name}` has no [arbiter]; remedy: leave its file out: its edge decides")
+        })
+    });
+    let first = all.next().context("no group to serve; remedy: name a file with --config")??;
+    for other in all {
+        let other = other?;
+        ensure!(
+            other.witness == first.witness && other.state_dir == first.state_dir,
+            "the files name two witnesses, {} and {}, or two folders for what they keep; remedy: \
+             start one `holdfast witness` for each",
+            first.witness,
+            other.witness
+        );
+    }
+    Ok(first)
+}
+
+impl Daemon {
+    fn start(files: Vec<Config>) -> Result<Self> {
+        let Arbiter { witness: at, state_dir } = shared(&files)?.clone();
+        let socket = UdpSocket::bind(at)
+            .with_context(|| format!("cannot listen at arbiter.witness = {at}{}", why_taken(at)))?;
+        socket.set_nonblocking(true)?;
+        let (disk, stored) = Disk::open(&state_dir)?;
+        let limits = WitnessLimits::STANDARD;
+        let run = getrandom::u64().map_err(std::io::Error::other)?;
+        let machine = Witness::new(Nanos(0), (disk.boot(), run), limits, stored);
+        let poll = Poll::new()?;
+        poll.add(&socket, SOCKET, Interest::Read)?;
+        let mut groups: Vec<Served> = Vec::new();
+        for config in files {
+            let name = &config.group.name;
+            ensure!(
+                groups.iter().all(|it| it.config.group.name != *name),
+                "two files are of a group `{name}`; remedy: give each group a name of its own"
+            );
+            let admin = AdminSocket::bind(&config.admin_socket(ConfigRole::Witness))?;
+            poll.add(&admin, GROUPS + groups.len() as u64, Interest::Read)?;
+            let key = config.key()?.arbiter_key();
+            let (events, heard, told) = (Events::default(), [None; 2], String::new());
+            groups.push(Served { config, key, admin, events, heard, told });
+        }
+        let (started, strangers, failure) = (Instant::now(), 0, None);
+        Ok(Self { socket, poll, machine, disk, groups, started, strangers, failure })
+    }
+
+    /// Takes and answers the questions that have come.
+    fn take(&mut self) {
+        // One byte more than a question has, to notice those that are too long.
+        let mut buffer = [0; QUESTION_BYTES_MAX + sealed::TAG_BYTES + 1];
+        for _ in 0..BATCH_MAX {
+            match self.socket.recv_from(&mut buffer) {
+                Ok((len, from)) => {
+                    if self.answer(&buffer[..len], from).is_none() {
+                        self.strangers += 1;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // An ICMP error about an earlier reply.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Answers a question; `None` if nobody with a group's key has asked it.
+    fn answer(&mut self, datagram: &[u8], from: SocketAddr) -> Option<()> {
+        let (key, bytes) = self.groups.iter().find_map(|group| {
+            sealed::open(datagram, Sealed::Question, &group.key).map(|bytes| (group.key, bytes))
+        })?;
+        let question = Question::parse(bytes)?;
+        let index = self.groups.iter().position(|group| {
+            group.key == key && group.config.group.name == question.asker.group
+        })?;
+        let now = Instant::now();
+        let group = self.groups.get_mut(index)?;
+        let names = group.config.members.iter().map(|member| &member.name);
+        let member = names.clone().position(|name| *name == question.asker.from.name)?;
+        names.clone().position(|name| *name == question.asker.peer).filter(|it| *it != member)?;
+        group.heard[member] = Some(now);
+        let reply = self.decide(index, &question);
+        let bytes = question.reply(&reply)?;
+        let sealed = sealed::seal(&bytes, Sealed::Reply, &key);
+        // A reply that cannot be sent is as good as lost: the member asks again.
+        let _ = self.socket.send_to(&sealed, from);
+        Some(())
+    }
+
+    fn decide(&mut self, index: usize, question: &Question) -> Reply {
+        let Question { asker, request, .. } = question;
+        let now = Nanos(self.started.elapsed().as_nanos() as u64);
+        let reply = match self.machine.handle_question(now, asker, request) {
+            Decision::Answer(reply) => reply,
+            Decision::Persist(state) => {
+                let written = self.disk.keep(&state);
+                self.failure = written.as_ref().err().map(ToString::to_string);
+                let name = &asker.group;
+                // A disk may be slow, and the reply's ticket says when it was made.
+                let now = Nanos(self.started.elapsed().as_nanos() as u64);
+                let reply = match written {
+                    Ok(()) => self.machine.handle_persisted(now, name),
+                    Err(_) => self.machine.handle_persist_failed(now, name),
+                };
+                reply.expect("a question was being answered")
+            }
+        };
+        if let (Err(refusal), Wish::Swap { .. }) = (&reply.outcome, request) {
+            let what = format!("{}: {refusal}", asker.from.name);
+            self.groups[index].events.add("refused", what);
+        }
+        reply
+    }
+
+    /// Notes records that have changed.
+    fn tell(&mut self) {
+        for group in &mut self.groups {
+            group.events.turn(Instant::now());
+            let Some(record) = self.machine.record(&group.config.group.name) else { continue };
+            let mode = if record.mode == Mode::Pair { "with its backup" } else { "alone" };
+            let told = format!("epoch {}: {} serves {mode}", record.epoch, record.owner.name);
+            if group.told != told {
+                group.events.add("granted", told.clone());
+                group.told = told;
+            }
+        }
+    }
+
+    /// Answers verbs.
+    fn serve(&mut self) {
+        for index in 0..self.groups.len() {
+            let status = self.status(index);
+            let group = &mut self.groups[index];
+            let events = &group.events;
+            group.admin.serve(|request| match request {
+                Request::Status => serde_json::to_value(&status).unwrap_or(Value::Null),
+                Request::Events { since } => events.answer(since),
+                _ => refusal("the witness can only say what it knows; ask a member"),
+            });
+        }
+    }
+
+    fn status(&self, index: usize) -> Status {
+        let group = &self.groups[index];
+        let name = &group.config.group.name;
+        let record = self.machine.record(name);
+        let mut status = Status {
+            role: Role::Witness,
+            mode: group.config.group.mode.word().to_owned(),
+            buffering: group.config.group.buffering.word().to_owned(),
+            ..Status::new(name, "witness")
+        };
+        status.epoch = record.map_or(0, |record| record.epoch);
+        let (state, reason, remedy) = self.judge(index);
+        (status.state, status.reason, status.remedy) = (state, reason, remedy.to_owned());
+        let now = Instant::now();
+        for (member, heard) in group.config.members.iter().zip(group.heard) {
+            let connected = heard.is_some_and(|at| now - at < AWAY_AFTER);
+            let is_owner = record.is_some_and(|record| record.owner.name == member.name);
+            let note = if is_owner { "owns the service" } else { "" };
+            status.peers.push(crate::status::Peer {
+                name: member.name.clone(),
+                connected,
+                note: note.to_owned(),
+            });
+        }
+        let counts = self.machine.counts();
+        for (what, count) in [
+            ("changes", counts.changes),
+            ("refusals", counts.refusals),
+            ("behind", counts.behind),
+            ("conflicts", counts.conflicts),
+            ("misdirected", counts.misdirected),
+            ("copies", counts.copies),
+            ("unproven", counts.unproven),
+            ("strangers", self.strangers),
+        ] {
+            status.counters.insert(format!("witness.{what}"), count);
+        }
+        status
+    }
+
+    fn judge(&self, index: usize) -> (State, String, &'static str) {
+        let group = &self.groups[index];
+        let name = &group.config.group.name;
+        if let Some(failure) = &self.failure {
+            let reason = format!("nobody could take over: {failure}");
+            return (State::Unprotected, reason, "look at the disk of arbiter.state_dir");
+        }
+        let now = Instant::now();
+        let away = group
+            .config
+            .members
+            .iter()
+            .zip(group.heard)
+            .find(|(_, heard)| heard.is_none_or(|at| now - at >= AWAY_AFTER));
+        let record = self.machine.record(name);
+        if !self.machine.is_settled(name) {
+            let reason = match away {
+                Some((member, _)) => format!("`{}` has not said yet what it knows", member.name),
+                None => "the members are about to say what they know".to_owned(),
+            };
+            let remedy = "start both members: this host was started anew, or its disk is another";
+            return (State::Waiting, reason, remedy);
+        }
+        match (record, away) {
+            (None, _) => (State::Waiting, "nobody has served yet".to_owned(), "start the members"),
+            (Some(_), Some((member, _))) => {
+                let reason = format!("`{}` is not heard here", member.name);
+                (State::Unprotected, reason, "look at its daemon, and at the way to it")
+            }
+            (Some(record), None) if record.mode == Mode::Solo => {
+                let reason = format!("`{}` serves alone", record.owner.name);
+                (State::Unprotected, reason, "look at the status of the other member")
+            }
+            (Some(_), None) => (State::Protected, String::new(), ""),
+        }
+    }
+}
