@@ -48,7 +48,8 @@ struct {
 	__uint(max_entries, GATE_EVENTS_BYTES);
 } gate_events SEC(".maps");
 
-/* 1 once the server's process is dead: no RST leaves any more (decision 11). */
+/* 1 once the server's process is dead, and where another member may speak before this
+ * host knows: no RST leaves for connections without a slot (decision 11). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -79,6 +79,16 @@ fn a_survivor_of_a_takeover() {
 }
 
 #[test]
+fn a_survivor_of_a_pair_without_an_edge() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let options = GroupOptions { segment: true, heartbeat_ms: Some(100), ..options() };
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
+        let server = group.server_pid(Role::Primary).expect("a server");
+        survives(testbed, group, Role::Backup, || world::signal(server, "KILL"));
+    });
+}
+
+#[test]
 fn a_protected_server_dies_with_its_daemon() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&options(), |_, group| {

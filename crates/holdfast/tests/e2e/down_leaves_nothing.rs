@@ -52,15 +52,34 @@ fn after_kill_9() {
     });
 }
 
+#[test]
+fn of_a_pair_without_an_edge() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let options = GroupOptions { segment: true, ..options() };
+        all_is_as_before_with(&options, |group, _| {
+            for role in HOSTS {
+                group.stop_daemon(role, signal).expect("a daemon");
+            }
+        });
+    }
+}
+
+fn options() -> GroupOptions {
+    GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() }
+}
+
 fn all_is_as_before(end: impl Fn(&mut Group<'_>, &Testbed)) {
+    all_is_as_before_with(&options(), end);
+}
+
+fn all_is_as_before_with(options: &GroupOptions, end: impl Fn(&mut Group<'_>, &Testbed)) {
     let _limit = world::limit(Duration::from_secs(60));
     world::binary();
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
     let recipes = [Role::Primary, Role::Backup].map(recipe);
     let before = HOSTS.map(|role| shape(testbed.host(role)));
-    let options = GroupOptions { heartbeat_ms: Some(HEARTBEAT_MS), ..GroupOptions::default() };
-    let mut group = Group::start(&testbed, &recipes[0], &options).expect("the group protects");
+    let mut group = Group::start(&testbed, &recipes[0], options).expect("the group protects");
     let refused = group.verb(Role::Backup, &["down"]).expect("the verb runs");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "a daemon runs: {said}");

@@ -63,6 +63,22 @@ pub enum ClientPath {
     Wan,
 }
 
+/// How clients' packets reach both members of a pair without an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SegmentMode {
+    /// They go to a hardware address that the switch does not know, and so to every port.
+    Flood,
+}
+
+/// Who decides between the members of a pair without an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ArbiterKind {
+    /// `holdfast witness`, on the router's host.
+    Witness,
+}
+
 /// Options of the takeover bench.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct TakeoverArgs {
@@ -116,6 +132,12 @@ pub struct TakeoverArgs {
     /// What output waits for: commit, or a mode that may lose some: prs, pr, immediate.
     #[arg(long, value_parser = buffering, default_value = Buffering::Commit.word())]
     pub buffering: Buffering,
+    /// Without an edge: how clients' packets reach both members.
+    #[arg(long, value_enum)]
+    pub segment: Option<SegmentMode>,
+    /// Who decides between the members of a pair without an edge.
+    #[arg(long, value_enum, default_value = "witness", requires = "segment")]
+    pub arbiter: ArbiterKind,
     /// Which HTTP server or memcached.
     #[arg(long, value_enum)]
     pub server: Option<Program>,
@@ -299,7 +321,8 @@ impl TakeoverArgs {
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::of_state(seed);
-    let options = GroupOptions { buffering: args.buffering, ..GroupOptions::default() };
+    let (buffering, segment) = (args.buffering, args.segment.is_some());
+    let options = GroupOptions { buffering, segment, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let testbed = service.testbed;

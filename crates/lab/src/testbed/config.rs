@@ -75,17 +75,11 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
             (false, Some(_)) => "mode = \"cold\"\n",
             (false, None) => "",
         };
-    let flows_max = setting("flows_max", config.options.flows_max.map(u64::from));
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
-         run_dir = \"{run_dir}\"\n{settings}\n\
-         [edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
-         state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n{flows_max}",
+         run_dir = \"{run_dir}\"\n{settings}\n{}",
         config.key_file.display(),
-        addresses::EDGE,
-        interface::EDGE_CLIENT,
-        interface::EDGE_BRIDGE,
-        testbed.host(Role::Edge).inside().join(DISK).display(),
+        front(testbed, config.options),
     );
     let members = [
         (
@@ -98,11 +92,15 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         (BACKUP_NAME, backup, interface::BACKUP, interface::EDGE_BACKUP, addresses::BACKUP_MAC),
     ];
     for (name, address, device, port, mac) in members {
+        let port = match config.options.segment {
+            true => String::new(),
+            false => format!("edge_port = \"{port}\"\nmac = \"{mac}\"\n"),
+        };
         // Writing to a string cannot fail.
         let _ = write!(
             out,
             "\n[[member]]\nname = \"{name}\"\naddress = \"{address}:7701\"\n\
-             interface = \"{device}\"\nedge_port = \"{port}\"\nmac = \"{mac}\"\n"
+             interface = \"{device}\"\n{port}"
         );
     }
     let command: Vec<String> =
@@ -126,6 +124,29 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         out += &cold_table(testbed, cold);
     }
     out
+}
+
+/// What stands before the members: the edge, or a router that knows nothing of the service and
+/// beside it the witness.
+fn front(testbed: &Testbed, options: &GroupOptions) -> String {
+    let disk = testbed.host(Role::Edge).inside().join(DISK);
+    if options.segment {
+        return format!(
+            "[segment]\nfirst = \"{PRIMARY_NAME}\"\n\n\
+             [arbiter]\nwitness = \"{}:7702\"\nstate_dir = \"{}/witness\"\n",
+            addresses::EDGE,
+            disk.display(),
+        );
+    }
+    format!(
+        "[edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\nl3 = \"{}\"\n\
+         state_file = \"{}/edge.state\"\nfirst = \"{PRIMARY_NAME}\"\n{}",
+        addresses::EDGE,
+        interface::EDGE_CLIENT,
+        interface::EDGE_BRIDGE,
+        disk.display(),
+        setting("flows_max", options.flows_max.map(u64::from)),
+    )
 }
 
 /// The table that says where a cold backup keeps what it needs.

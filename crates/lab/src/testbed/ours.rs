@@ -16,6 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use told::{current_of, is_protected, load, owner_of, unprotected_yet};
 
 pub use rustix::process::Signal;
 
@@ -49,6 +50,13 @@ const LOG_TAIL_LINES: usize = 30;
 /// Names of the states in which a member has left its pair for good.
 const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 
+/// Environment variable with which every pair has no edge, so that a test of pairs with one can be
+/// run without.
+const NO_EDGE: &str = "HOLDFAST_LAB_NO_EDGE";
+
+/// Longest heartbeat of a pair without an edge, in ms.
+const LEASED_MS_MAX: u64 = 100;
+
 /// Settings of a group beyond the defaults, all for tests.
 #[derive(Clone, Debug, Default)]
 pub struct GroupOptions {
@@ -72,6 +80,8 @@ pub struct GroupOptions {
     pub rebuild: bool,
     /// How the processes of the server run.
     pub run: ServerRun,
+    /// Whether the pair has no edge: the edge's host is a plain router then, and the witness.
+    pub segment: bool,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
@@ -134,6 +144,12 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the hosts' folders cannot be written.
     pub fn prepare(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
+        let segment = options.segment || std::env::var_os(NO_EDGE).is_some();
+        let mut options = GroupOptions { segment, ..options.clone() };
+        if segment {
+            options.heartbeat_ms = options.heartbeat_ms.map(|ms| ms.min(LEASED_MS_MAX));
+        }
+        let options = &options;
         let key = crate::command::output(
             &crate::holdfast_binary()?.display().to_string(),
             &["key", "gen"],
@@ -316,7 +332,13 @@ impl<'a> Group<'a> {
             }
         };
         command
-            .args(["run", "--config", &self.config.display().to_string(), "--role", name(role)])
+            .args([
+                "run",
+                "--config",
+                &self.config.display().to_string(),
+                "--role",
+                self.name(role),
+            ])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -385,9 +407,21 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the edge does not answer, or names no member.
     pub fn current(&self) -> Result<Role> {
+        if self.options.segment {
+            let status = self.status(Role::Edge)?;
+            return owner_of(&status).with_context(|| format!("nobody owns the service: {status}"));
+        }
         let shown = self.verb(Role::Edge, &["edge", "show", "--json"])?.stdout;
         let show: Value = serde_json::from_slice(&shown).context("`edge show` is not JSON")?;
         current_of(&show).with_context(|| format!("the edge names no current member: {show}"))
+    }
+
+    /// The role's name on the command line.
+    fn name(&self, role: Role) -> &'static str {
+        match name(role) {
+            "edge" if self.options.segment => "witness",
+            name => name,
+        }
     }
 
     /// Path of the group's file, the same on every host.
@@ -404,7 +438,7 @@ impl<'a> Group<'a> {
             "--config",
             &config,
             "--role",
-            name(role),
+            self.name(role),
         ]);
         Ok(command)
     }
@@ -416,7 +450,7 @@ impl<'a> Group<'a> {
     pub fn verb(&self, role: Role, words: &[&str]) -> Result<Output> {
         let mut command = self.testbed.host(role).command("timeout");
         command.arg(VERB_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
-        command.arg("--config").arg(&self.config).args(["--role", name(role)]);
+        command.arg("--config").arg(&self.config).args(["--role", self.name(role)]);
         Ok(command.stdin(Stdio::null()).output()?)
     }
 
@@ -513,75 +547,7 @@ fn name(role: Role) -> &'static str {
     }
 }
 
-/// The member that `edge show` calls `current`, connected or not.
-fn current_of(show: &Value) -> Option<Role> {
-    let is_current =
-        |member: &&Value| matches!(member["state"].as_str(), Some("current" | "current, away"));
-    let current = show["members"].as_array()?.iter().find(is_current)?;
-    MEMBERS.into_iter().find(|role| current["name"] == name(*role))
-}
-
-/// Says what a group lacks that should be protected by now: the daemons' words, and the machine's
-/// load.
-fn unprotected_yet(statuses: &[Value], load: f64) -> String {
-    let says = |status: &&Value| status["reason"].as_str().is_some_and(|it| !it.is_empty());
-    // The reason that a primary gives is the group's.
-    let primary = statuses.iter().filter(|status| status["role"] == "primary").find(says);
-    let said = primary.or_else(|| statuses.iter().find(says));
-    let reason = said.and_then(|it| it["reason"].as_str()).unwrap_or("no daemon answers");
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let busy = match load > processors as f64 {
-        true => format!("; this machine is busy (load {load:.1} of {processors}): try again"),
-        false => String::new(),
-    };
-    format!("the group is not protected after {} s: {reason}{busy}", PROTECTED_MAX.as_secs())
-}
-
-/// Number of processes that ran, or waited for a processor or a disk, in the last minute.
-fn load() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default()
-}
-
-/// Whether this is the status of a primary that is protected.
-fn is_protected(status: &Value) -> bool {
-    status["role"] == "primary" && status["state"] == "protected"
-}
-
 fn send(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(pid.cast_signed()).context("no process number")?;
     kill_process(pid, signal).context("cannot send a signal")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_group_that_is_not_protected_says_why_in_words() {
-        let status = |role, reason| json!({"role": role, "reason": reason});
-        let both = [status("backup", "waits"), status("primary", "the server is slow")];
-        let told = unprotected_yet(&both, 1e6);
-        let after =
-            "the group is not protected after 120 s: the server is slow; this machine is busy";
-        assert!(told.starts_with(after), "{told}");
-        assert!(!unprotected_yet(&both, 0.0).contains("busy"));
-        assert!(unprotected_yet(&[Value::Null], 0.0).ends_with("no daemon answers"));
-    }
-
-    #[test]
-    fn whoever_is_current_may_be_away() {
-        let show = |a, b| {
-            let members = [
-                json!({"name": PRIMARY_NAME, "state": a}),
-                json!({"name": BACKUP_NAME, "state": b}),
-            ];
-            json!({ "members": members })
-        };
-        assert_eq!(current_of(&show("current", "in step")), Some(Role::Primary));
-        assert_eq!(current_of(&show("away", "current, away")), Some(Role::Backup));
-        assert_eq!(current_of(&show("out of step", "away")), None);
-        assert_eq!(current_of(&json!({})), None);
-    }
 }

@@ -1,0 +1,163 @@
+//! Two members, a router that knows nothing of the service, and a witness on a third host: every
+//! takeover works as with an edge, and what the witness does not know nobody does.
+
+use crate::client::{Redis, on_client, service};
+use crate::world;
+use holdfast_lab::testbed::ours::{Group, GroupOptions, MEMBERS, Signal};
+use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use std::time::Duration;
+
+fn options() -> GroupOptions {
+    GroupOptions { segment: true, ..GroupOptions::default() }
+}
+
+fn with_pair(work: impl FnOnce(&Testbed, &mut Group<'_>)) {
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), work);
+}
+
+#[test]
+fn whatever_dies_no_client_notices() {
+    let _limit = world::limit(Duration::from_secs(120));
+    world::all_survive(
+        &[
+            "--segment flood --fault kill9 --workload echo",
+            "--segment flood --fault kill9 --workload churn --ipv6",
+            "--segment flood --fault kill9-all --workload upload",
+            "--segment flood --fault kill9-all --workload download --ipv6",
+            "--segment flood --fault daemon-kill --workload pubsub",
+            "--segment flood --fault backup-kill --workload shared",
+            "--segment flood --fault replica-slow --workload pingpong",
+        ],
+        1,
+    );
+}
+
+#[test]
+fn whatever_is_cut_or_stands_still_one_member_speaks() {
+    let _limit = world::limit(Duration::from_secs(120));
+    world::all_survive(
+        &[
+            "--segment flood --fault freeze --workload incr",
+            "--segment flood --fault link-cut --workload download",
+            "--segment flood --fault service-cut --workload pingpong --ipv6",
+            "--segment flood --fault channel-cut --workload echo",
+            "--segment flood --fault one-way-cut --workload shared",
+            "--segment flood --fault false-alarm --workload upload",
+            "--segment flood --fault backup-freeze --workload pingpong",
+            "--segment flood --fault backup-cut --workload download --ipv6",
+            "--segment flood --fault tap-cut --workload echo",
+        ],
+        1,
+    );
+}
+
+/// Each member dies twice, joins, and takes over from the other one.
+#[test]
+fn it_heals_again_and_again() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_pair(|testbed, group| {
+        let mut old = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
+        let load = world::start(testbed, &world::counting(6000, 0, None));
+        for round in 1..=2 {
+            world::each_dies_and_joins(group);
+            assert_eq!(old.ask(&[b"INCR", b"rounds"]), format!(":{round}"));
+        }
+        world::finish(load, group);
+        let primary = group.wait_primary().expect("a primary");
+        assert_eq!(group.current().expect("the witness answers"), primary);
+    });
+}
+
+/// A pair goes on without its witness, and says that nobody could take over; a second fault stops
+/// the service until the witness is back.
+#[test]
+fn without_its_witness_a_pair_goes_on_and_says_so() {
+    let _limit = world::limit(Duration::from_secs(120));
+    with_pair(|testbed, group| {
+        group.stop_daemon(Role::Edge, Signal::KILL).expect("the witness ends");
+        for role in MEMBERS {
+            world::wait_until("the word of it", || {
+                let status = group.status(role).unwrap_or_default();
+                let says = status["reason"].as_str().unwrap_or_default();
+                status["state"] == "unprotected" && says.contains("the witness at 10.9.0.1:7702")
+            });
+        }
+        world::finish(world::start(testbed, &world::counting(1500, 0, None)), group);
+        let mut old = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
+        assert_eq!(old.ask(&[b"SET", b"kept", b"here"]), "+OK");
+        group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+        std::thread::sleep(Duration::from_secs(1));
+        let status = group.status(Role::Backup).expect("it answers");
+        assert_eq!(
+            (&status["role"], &status["state"]),
+            (&"backup".into(), &"waiting".into()),
+            "{status}"
+        );
+        group.start_daemon(Role::Edge).expect("a witness");
+        old.send(&[b"GET", b"kept"]);
+        assert_eq!(old.value(), b"here", "{}", group.log_tails());
+        world::speaks(group, Role::Backup);
+    });
+}
+
+/// The witness's host is started again with a disk of its own: the members tell it what they know.
+#[test]
+fn a_witness_that_has_lost_its_disk_learns_from_the_members() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_pair(|testbed, group| {
+        group.stop_daemon(Role::Edge, Signal::KILL).expect("the witness ends");
+        std::fs::remove_dir_all(testbed.disk(Role::Edge).join("witness")).expect("its disk");
+        group.start_daemon(Role::Edge).expect("a witness");
+        world::heals(group, "the witness knows again");
+        let load = world::start(testbed, &world::counting(1000, 0, None));
+        group.signal_server(Role::Primary, Signal::KILL).expect("a server");
+        world::finish(load, group);
+        world::speaks(group, Role::Backup);
+    });
+}
+
+/// A switchover is planned: nobody waits for a lease.
+#[test]
+fn a_switchover_there_and_back() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_pair(|testbed, group| {
+        let load = world::start(testbed, &world::counting(4000, 0, None));
+        for role in MEMBERS {
+            let done = group.verb(role, &["switchover"]).expect("the verb runs");
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{}: {said}\n{}", role.name(), group.log_tails());
+        }
+        world::finish(load, group);
+        world::speaks(group, Role::Primary);
+    });
+}
+
+/// Where the switch knows the service's hardware address, the backup sees nothing of what clients
+/// send: it says so, and the group is no pair meanwhile.
+#[test]
+fn a_switch_that_knows_the_address_is_named() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_pair(|testbed, group| {
+        let mut redis = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
+        assert_eq!(redis.ask(&[b"SET", b"a", b"b"]), "+OK");
+        let switch = |program: &str, words: &[&str]| {
+            let done = testbed.host(Role::Edge).network_command(program).args(words).output();
+            String::from_utf8(done.expect("iproute2").stdout).expect("a text")
+        };
+        let neighbour = switch("ip", &["neigh", "show", "10.9.0.100"]);
+        let mut words = neighbour.split_whitespace().skip_while(|word| *word != "lladdr");
+        let mac = words.nth(1).unwrap_or_else(|| panic!("no address: {neighbour}")).to_owned();
+        let port = ["dev", interface::EDGE_PRIMARY, "master", "static"];
+        switch("bridge", &[&["fdb", "replace", &mac][..], &port].concat());
+        world::wait_until("its word", || {
+            let status = group.status(Role::Backup).unwrap_or_default();
+            let says = status["reason"].as_str().unwrap_or_default();
+            status["state"] == "unprotected" && says.contains(&mac)
+        });
+        switch("bridge", &[&["fdb", "del", &mac][..], &port[..3]].concat());
+        world::heals(group, "the switch floods again");
+        redis.send(&[b"GET", b"a"]);
+        assert_eq!(redis.value(), b"b");
+    });
+}
