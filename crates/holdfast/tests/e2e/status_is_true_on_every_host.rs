@@ -64,7 +64,7 @@ fn a_loss_of_protection_is_explained() {
         expect(group, &HOSTS.map(|role| (role, "waiting", "the server is stopped")));
         // The pid is that in the host's own pid namespace.
         let told = remedy(group, Role::Edge);
-        assert!(told.starts_with("kill -CONT "), "{told}");
+        assert!(told.starts_with("on `a`: kill -CONT "), "{told}");
         world::signal(server, "CONT");
         expect(group, &HOSTS.map(|role| (role, "protected", "")));
         let link = |to: &str| {
