@@ -120,7 +120,7 @@ pub enum Refusal {
     )]
     OtherLineage,
     #[error(
-        "the witness's host was started again, and its disk may be an old one; it waits until both members have said what they know"
+        "the witness is new to this group, or its host was started again and its disk may be an old one: it waits until both members have said what they know"
     )]
     Settling,
     #[error(

@@ -17,7 +17,7 @@ Exit codes:
 
 /// An unmodified server outlives its machine.
 ///
-/// A primary and a backup run the same server in lockstep behind an edge. When
+/// A primary and a backup run the same server in lockstep. When
 /// the primary dies, the backup continues every TCP connection, byte for byte,
 /// and no client notices more than a pause of milliseconds.
 #[derive(Debug, Parser)]
@@ -56,7 +56,7 @@ pub enum Verb {
     ///
     /// The same file is used on all three hosts; the role is the one whose
     /// address belongs to this host, or the one given with --role. A member
-    /// asks the edge whether it is the primary or the backup. The daemon stays
+    /// asks the edge, or the witness, whether it is the primary or the backup. The daemon stays
     /// in the foreground and ends on SIGTERM or SIGINT: a protected primary hands
     /// over to its backup first, a member removes what it has put into its host,
     /// an edge leaves its programs at work (see `holdfast down`). SIGHUP ends nothing.
@@ -89,9 +89,9 @@ pub enum Verb {
     /// stopped. This verb takes all of it out of the host, so that a plain server
     /// may use the service address again; said twice it does nothing. It refuses
     /// while the daemon runs, unless --stop is given. Take the members down before
-    /// the edge, whose fence lets only one of them speak. The edge's state file
-    /// stays: remove it by hand only if the group will never start again, or if the
-    /// member that was current never comes back (docs/STATUS.md).
+    /// the edge, whose fence lets only one of them speak. The edge's state file, or a
+    /// witness's state_dir, stays: remove it by hand only if the group will never start
+    /// again, or if the member that was current never comes back (docs/STATUS.md).
     ///
     /// The exit code is 0 if nothing is left, 1 if a daemon runs or something could
     /// not be removed.
@@ -152,7 +152,7 @@ pub struct GroupArgs {
     /// The group's file, the same on all hosts.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// `edge` or a member's name; without it, the role whose address this host has.
+    /// `edge`, `witness` or a member's name; without it, the role whose address this host has.
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
 }

@@ -2,7 +2,8 @@
 
 use super::args::DownArgs;
 use super::{Failure, load_of_daemon, must_be_root, namespace, print};
-use crate::admin::AdminSocket;
+use crate::admin::{self, AdminSocket, Request};
+use crate::daemon::witness;
 use crate::leavings::{self, Kind, Removed};
 use crate::status::exit;
 use holdfast_linux::process;
@@ -24,6 +25,9 @@ pub(super) fn run(args: &DownArgs) -> Result<u8, Failure> {
     must_be_root()?;
     let (file, role) = load_of_daemon(&args.group)?;
     let socket = file.admin_socket(&role);
+    if args.stop {
+        keep_shared(&socket)?;
+    }
     let stopped = args.stop && stop(&socket)?;
     let folder = socket.parent().unwrap_or(Path::new("/"));
     let mut removed = Vec::new();
@@ -77,6 +81,20 @@ fn hold(socket: &Path, role: &str, removed: &mut Vec<Removed>) -> Result<AdminSo
         ))),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Refuses to stop a witness that other groups need, too.
+fn keep_shared(socket: &Path) -> Result<(), Failure> {
+    let status = admin::ask(socket, Request::Status).unwrap_or_default();
+    let groups = status["counters"][witness::GROUPS_SERVED].as_u64().unwrap_or(1);
+    if groups <= 1 {
+        return Ok(());
+    }
+    Err(Failure::degraded(format!(
+        "this witness serves {} more groups\n  remedy: start it again with their files only, and \
+         then say `holdfast down`",
+        groups - 1
+    )))
 }
 
 /// Stops the daemon that listens at `socket`, as SIGTERM does; false if there

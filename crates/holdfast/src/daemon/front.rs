@@ -11,6 +11,7 @@ use crate::poll::Poll;
 use crate::status::{Role, State};
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
+use holdfast_cluster::arbiter::Refusal;
 use holdfast_cluster::lease::Note;
 use holdfast_linux::link::{Carries, carries};
 use holdfast_member::own_edge::{OwnEdge, Sight};
@@ -26,12 +27,21 @@ pub enum Front {
 }
 
 impl Front {
-    /// What it is called in reasons.
+    /// What it is called.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Edge(_) => "edge",
             Self::Own(_) => "witness",
+        }
+    }
+
+    /// Who has said what it says: the witness, or its stand-in on this host.
+    #[must_use]
+    pub fn speaker(&self) -> &'static str {
+        match self {
+            Self::Own(own) if own.unheard().is_none() => "this host",
+            _ => self.name(),
         }
     }
 
@@ -61,6 +71,15 @@ impl Front {
         match self {
             Self::Edge(edge) => edge.is_open(),
             Self::Own(own) => own.opened,
+        }
+    }
+
+    /// Whether somebody answers there now.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::Edge(edge) => edge.is_open(),
+            Self::Own(own) => own.view.is_answered,
         }
     }
 
@@ -95,11 +114,21 @@ impl Front {
         }
     }
 
-    /// Notes whether this member's server speaks.
-    pub fn note_speaks(&mut self, speaks: bool) {
+    /// Notes whether this member's server speaks, and whether the other member says that all is
+    /// well with it.
+    pub fn note(&mut self, speaks: bool, is_other_fine: bool) {
         if let Self::Own(own) = self {
             own.is_due |= own.speaks != speaks;
-            own.speaks = speaks;
+            (own.speaks, own.is_other_fine) = (speaks, is_other_fine);
+        }
+    }
+
+    /// What keeps this host from doing its part, where it stands in for an edge.
+    #[must_use]
+    pub fn finding(&self) -> Option<Said> {
+        match self {
+            Self::Edge(_) => None,
+            Self::Own(own) => own.finding(Instant::now()),
         }
     }
 }
@@ -117,6 +146,7 @@ pub struct Own {
     view: View,
     opened: bool,
     speaks: bool,
+    is_other_fine: bool,
     /// Whether something was said to it since its last turn.
     is_due: bool,
     notes: Vec<Note>,
@@ -149,6 +179,7 @@ impl Own {
             view: View::default(),
             opened: false,
             speaks: false,
+            is_other_fine: false,
             is_due: true,
             notes: Vec::new(),
         })
@@ -182,15 +213,20 @@ impl Own {
         self.is_due = false;
         self.view = self.lease.view();
         self.notes.extend(self.lease.take_notes());
-        self.flood.turn(self.view.hears_other, now);
+        // Only a pair needs them, and a backup that joins looks for them where it finds its place.
+        let is_pair = self.view.record.is_some_and(|record| record.pair);
+        self.flood.turn(is_pair && self.view.hears_other, now);
         let unheard = self.unheard();
+        // Where the switch has learnt the address at the other member's port, that one is reached.
+        let is_deaf = self.flood.is_broken(now) && self.is_other_fine;
+        let has_link = carries(&self.interface).is_ok_and(|it| it == Carries::Yes);
         let at = Nanos((now - self.started).as_nanos() as u64);
         let sight = Sight {
             record: self.view.record,
             speaks: self.view.deadline > at.0,
             hears_other: self.view.hears_other,
             other_follows: self.view.other_follows,
-            is_cut: !carries(&self.interface).is_ok_and(|it| it == Carries::Yes),
+            is_cut: is_deaf || !has_link,
             has_resigned: self.view.has_resigned,
             unheard: unheard.as_deref(),
         };
@@ -213,41 +249,75 @@ impl Own {
         if !self.view.is_answered {
             return Some(format!("the witness at {} does not answer", self.witness));
         }
-        self.view.refused.as_ref().map(|why| format!("the witness refuses: {why}"))
+        self.view.refused.map(|why| why.to_string())
     }
 
     fn is_in_step(&self, epoch: u64) -> bool {
         self.view.other_follows == Some(epoch) || self.machine.follows() == Some(epoch)
     }
 
-    /// The state of what stands in the edge's place.
-    #[must_use]
-    pub fn said(&self) -> Said {
-        let says =
-            |state, reason: &str, remedy: &str| Said::new(Role::Witness, state, reason, remedy);
+    /// What keeps this host from doing its part, and which of its neighbours is at fault.
+    fn finding(&self, now: Instant) -> Option<Said> {
+        let says = |reason: &str, remedy: &str| {
+            Some(Said::new(Role::Witness, State::Unprotected, reason, remedy))
+        };
         if let Some(why) = self.unheard() {
-            let remedy = "start `holdfast witness` there, or look at the way to it";
-            return says(State::Unprotected, &format!("nobody could take over: {why}"), remedy);
+            let refused = self.view.refused.filter(|_| self.view.is_answered);
+            let remedy = refused.map_or(UNANSWERED, remedy);
+            return says(&format!("nobody could take over: {why}"), remedy);
         }
-        if self.flood.is_broken(Instant::now()) {
+        if let Some(why) = &self.view.unkept {
+            let reason = format!("what the witness grants cannot be noted on this host: {why}");
+            return says(&reason, "look at the disk of arbiter.state_dir");
+        }
+        if self.flood.is_broken(now) {
             let reason = format!(
                 "frames that the other member sends to {}, the service's hardware address, do not \
-                 come here",
+                 come to this host, and those of clients may not",
                 self.mac
             );
             let remedy = "look at the switch: no port may have that address, and frames to unknown \
                           addresses must go to all ports of this segment";
-            return says(State::Unprotected, &reason, remedy);
+            return says(&reason, remedy);
         }
+        None
+    }
+
+    /// The state of what stands in the edge's place.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        if let Some(finding) = self.finding(Instant::now()) {
+            return finding;
+        }
+        let says =
+            |state, reason: &str| Said::new(Role::Witness, state, reason, super::advice::WAIT);
         match self.view.record {
-            Some(record) if !record.pair && self.is_in_step(record.epoch) => says(
-                State::Unprotected,
-                "the record does not name a backup yet",
-                super::advice::WAIT,
-            ),
+            Some(record) if !record.pair && self.is_in_step(record.epoch) => {
+                says(State::Unprotected, "the record does not name a backup yet")
+            }
             // Who is alone says so itself.
             Some(_) => Said::fine(Role::Witness),
-            None => says(State::Waiting, "nobody has begun yet", super::advice::WAIT),
+            None => says(State::Waiting, "nobody has begun yet"),
+        }
+    }
+}
+
+/// What to do when nobody answers.
+const UNANSWERED: &str = "start `holdfast witness` there, or look at the way to it";
+
+/// What to do when the witness refuses.
+fn remedy(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Settling | Refusal::Behind | Refusal::OtherLineage => {
+            "start both members, and keep them running: they tell the witness what they know"
+        }
+        Refusal::NotWritten => "look at the disk of arbiter.state_dir, on the witness's host",
+        Refusal::TooManyGroups | Refusal::Stranger | Refusal::Name => {
+            "compare the file with the witness's"
+        }
+        Refusal::Conflict | Refusal::Barred => "look at the status of both members",
+        Refusal::Busy | Refusal::OwnerLives | Refusal::Change | Refusal::Unproven => {
+            super::advice::WAIT
         }
     }
 }

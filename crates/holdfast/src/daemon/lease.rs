@@ -3,7 +3,8 @@
 //! that the daemon's loop does delays it; and where it is not run itself, the kernel falls silent
 //! by what it was told last.
 
-use super::record;
+mod keeper;
+
 use super::sealed::{Sealed, TAG_BYTES, open, seal};
 use super::speak::Begun;
 use crate::config::{Arbiter, Config, Member};
@@ -13,8 +14,7 @@ use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::client::ClientSettings;
 use holdfast_cluster::arbiter::datagram::{Question, REPLY_BYTES, parse_reply};
-use holdfast_cluster::arbiter::stored::GroupState;
-use holdfast_cluster::arbiter::{self, Asker, Call, Mode, Owner, Record, Request};
+use holdfast_cluster::arbiter::{self, Asker, Call, Mode, Owner, Record, Refusal, Request};
 use holdfast_cluster::lease::{
     Kept, LEASE_BYTES, Lease, LeaseOutput, Message, Note, Role, Setup, Timing,
 };
@@ -22,10 +22,10 @@ use holdfast_linux::bpf::{Deadline, Until};
 use holdfast_linux::priority;
 use holdfast_linux::process::EventFd;
 use holdfast_member::own_edge::{Orders, Seen, Whose};
+use keeper::Keeper;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,9 @@ pub struct View {
     /// Whether the arbiter answers.
     pub is_answered: bool,
     /// Why the arbiter has refused something, since it last did something.
-    pub refused: Option<String>,
+    pub refused: Option<Refusal>,
+    /// Why this host cannot write down what the arbiter has granted.
+    pub unkept: Option<String>,
     pub counters: Vec<(&'static str, u64)>,
 }
 
@@ -222,6 +224,9 @@ impl Outlet {
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
         let witness = UdpSocket::bind(any).context("a socket for the witness")?;
+        // Then the kernel leaves what strangers send, however much. Without a way there it does not,
+        // and each datagram is looked at here.
+        let _no_route_yet = peer.connect(address(config.other(me)));
         peer.set_nonblocking(true)?;
         witness.set_nonblocking(true)?;
         Ok(Self {
@@ -308,51 +313,6 @@ impl LeaseOutput for Outlet {
     }
 }
 
-/// Writes the newest record that this member has seen, in a thread of its own: no lease waits for a
-/// disk.
-struct Keeper {
-    jobs: Sender<Kept>,
-    /// What an earlier life has kept.
-    found: Kept,
-}
-
-impl Keeper {
-    fn start(config: &Config, arbiter: &Arbiter, me: &Member) -> Result<Self> {
-        let folder = &arbiter.state_dir;
-        std::fs::create_dir_all(folder).with_context(|| {
-            format!(
-                "{}, arbiter.state_dir; it must be writable and survive a reboot",
-                folder.display()
-            )
-        })?;
-        let group = &config.group.name;
-        let path = folder.join(format!("{group}-{}.seen", me.name));
-        let remedy = "remedy: remove it, if the other member and the witness were not set back";
-        let stored = record::read(&path).context(remedy)?;
-        let found =
-            stored.map_or_else(Kept::default, |it| Kept { record: it.record, lineage: it.lineage });
-        let mut members = [me.name.clone(), config.other(me).name.clone()];
-        members.sort();
-        let (jobs, todo) = channel::<Kept>();
-        let group = group.clone();
-        std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
-            while let Ok(Kept { record, lineage }) = todo.recv() {
-                let (group, members) = (group.clone(), members.clone());
-                let state = GroupState { group, members, lineage, record };
-                if let Err(error) = record::replace(&path, state.to_string().as_bytes()) {
-                    tracing::warn!("{}: {error:#}", path.display());
-                }
-            }
-        })?;
-        Ok(Self { jobs, found })
-    }
-
-    fn keep(&self, kept: &Kept) {
-        // The thread ends with this daemon.
-        let _ = self.jobs.send(kept.clone());
-    }
-}
-
 /// What a socket had.
 enum Received<'b> {
     Nothing,
@@ -376,7 +336,7 @@ struct Thread {
     outlet: Outlet,
     poll: Poll,
     shared: Arc<Shared>,
-    refused: Option<String>,
+    refused: Option<Refusal>,
     /// How often the right to speak has run out in a pair, and whether it has now.
     lapses: u64,
     is_lapsed: bool,
@@ -453,7 +413,9 @@ impl Thread {
             };
             match plain.and_then(|plain| parse_reply(plain, lease.asker())) {
                 Some((number, reply)) => {
-                    self.refused = reply.outcome.as_ref().err().map(ToString::to_string);
+                    // The change is asked for again with the ticket that this brings.
+                    let refused = reply.outcome.as_ref().err().copied();
+                    self.refused = refused.filter(|it| *it != Refusal::Unproven);
                     lease.handle_reply(outlet.now(), number, &reply, outlet);
                 }
                 None => outlet.forged += 1,
@@ -536,7 +498,8 @@ impl Thread {
             other_follows: self.lease.peer_follows(),
             has_resigned: self.lease.role() == Role::Resigned,
             is_answered: self.lease.is_arbiter_heard(),
-            refused: self.refused.clone(),
+            refused: self.refused,
+            unkept: self.outlet.keeper.as_ref().and_then(Keeper::failure),
             counters: vec![
                 ("grants", counts.grants),
                 ("lapses", self.lapses),

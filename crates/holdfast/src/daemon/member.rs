@@ -156,7 +156,8 @@ impl Context for MemberContext<'_> {
     }
 
     fn turn_edge(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
-        self.edge.note_speaks(self.member.speaks);
+        let is_other_fine = self.other_says.as_ref().is_some_and(Said::is_fine);
+        self.edge.note(self.member.speaks, is_other_fine);
         let due = self.edge.deadline().is_some_and(|at| at <= Instant::now());
         (due || self.tokens.has(EDGE)) && self.hear_edge(each)
     }

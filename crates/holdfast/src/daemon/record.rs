@@ -1,7 +1,7 @@
 //! Records of groups on a disk, one file each: what a witness has granted, and the newest that a
 //! member has seen.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use holdfast_cluster::arbiter::stored::{GROUP_BYTES_MAX, GroupState};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -11,8 +11,8 @@ use std::path::Path;
 /// The record in a file; `None` if there is no such file.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
-pub fn read(path: &Path) -> Result<Option<GroupState>> {
+/// When it cannot be read, or is none; `remedy` helps there.
+pub fn read(path: &Path, remedy: &str) -> Result<Option<GroupState>> {
     let shown = || path.display().to_string();
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -21,7 +21,9 @@ pub fn read(path: &Path) -> Result<Option<GroupState>> {
     let mut bytes = Vec::new();
     file.take(GROUP_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).with_context(shown)?;
     let state = GroupState::parse(&bytes);
-    state.map(Some).with_context(|| format!("{} is damaged", path.display()))
+    state
+        .map(Some)
+        .map_err(|error| anyhow!("{} is damaged: {error}; remedy: {remedy}", path.display()))
 }
 
 /// Puts `bytes` in the place of the file at once, and waits until the disk has them.

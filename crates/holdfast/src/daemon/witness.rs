@@ -8,7 +8,6 @@ mod disk;
 
 use super::ending;
 use crate::admin::{AdminSocket, Events, Request, refusal};
-use crate::check::why_taken;
 use crate::config::{Arbiter, Config, Role as ConfigRole};
 use crate::daemon::sealed::{self, Sealed};
 use crate::poll::{Interest, Poll, Signals};
@@ -18,7 +17,7 @@ use disk::Disk;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::datagram::{QUESTION_BYTES_MAX, Question};
 use holdfast_cluster::arbiter::witness::{Decision, Witness, WitnessLimits};
-use holdfast_cluster::arbiter::{Mode, Reply, Request as Wish};
+use holdfast_cluster::arbiter::{Mode, Refusal, Reply, Request as Wish};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -26,12 +25,16 @@ use std::time::{Duration, Instant};
 
 const SOCKET: u64 = 0;
 const SIGNALS: u64 = 1;
+/// Counter of the groups that this witness serves.
+pub const GROUPS_SERVED: &str = "witness.groups";
 /// First token of the groups' admin sockets.
 const GROUPS: u64 = 2;
 /// Most datagrams taken in one turn.
 const BATCH_MAX: usize = 64;
 /// Time between two turns in which nothing has come.
 const IDLE: Duration = Duration::from_secs(1);
+/// Time between two looks at the disk.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Silence after which a member is shown as away: it asks every second.
 const AWAY_AFTER: Duration = Duration::from_secs(4);
 
@@ -45,6 +48,8 @@ struct Served {
     heard: [Option<Instant>; 2],
     /// What was last told of the record.
     told: String,
+    /// What was last refused, and told, since something was granted.
+    refused: String,
 }
 
 struct Daemon {
@@ -56,8 +61,9 @@ struct Daemon {
     started: Instant,
     /// Datagrams that no key of a group has made.
     strangers: u64,
-    /// Why the last record could not be written.
+    /// Why the last record could not be written, or the next one could not be.
     failure: Option<String>,
+    probe_at: Instant,
 }
 
 /// Serves the groups of these files until a signal ends it.
@@ -72,6 +78,7 @@ pub fn run(files: Vec<Config>) -> Result<()> {
         let until = Instant::now() + IDLE;
         let ready: Vec<u64> = daemon.poll.wait(Some(until))?.iter().map(|it| it.token).collect();
         daemon.take();
+        daemon.probe();
         daemon.tell();
         daemon.serve();
         if ready.contains(&SIGNALS)
@@ -105,11 +112,19 @@ fn shared(files: &[Config]) -> Result<&Arbiter> {
     Ok(first)
 }
 
+fn unbound(at: SocketAddr, error: &std::io::Error) -> anyhow::Error {
+    let remedy = match error.kind() {
+        ErrorKind::AddrInUse => "end the other witness that runs here; one serves all groups",
+        ErrorKind::AddrNotAvailable => "run it on the host that has this address",
+        _ => "choose another address and port in the file of every host",
+    };
+    anyhow::anyhow!("cannot listen at arbiter.witness = {at}: {error}; remedy: {remedy}")
+}
+
 impl Daemon {
     fn start(files: Vec<Config>) -> Result<Self> {
         let Arbiter { witness: at, state_dir } = shared(&files)?.clone();
-        let socket = UdpSocket::bind(at)
-            .with_context(|| format!("cannot listen at arbiter.witness = {at}{}", why_taken(at)))?;
+        let socket = UdpSocket::bind(at).map_err(|error| unbound(at, &error))?;
         socket.set_nonblocking(true)?;
         let (disk, stored) = Disk::open(&state_dir)?;
         let limits = WitnessLimits::STANDARD;
@@ -127,11 +142,14 @@ impl Daemon {
             let admin = AdminSocket::bind(&config.admin_socket(ConfigRole::Witness))?;
             poll.add(&admin, GROUPS + groups.len() as u64, Interest::Read)?;
             let key = config.key()?.arbiter_key();
-            let (events, heard, told) = (Events::default(), [None; 2], String::new());
-            groups.push(Served { config, key, admin, events, heard, told });
+            tracing::info!("the witness of `{name}` listens at {at}");
+            let (events, heard) = (Events::default(), [None; 2]);
+            let (told, refused) = (String::new(), String::new());
+            groups.push(Served { config, key, admin, events, heard, told, refused });
         }
         let (started, strangers, failure) = (Instant::now(), 0, None);
-        Ok(Self { socket, poll, machine, disk, groups, started, strangers, failure })
+        let probe_at = started;
+        Ok(Self { socket, poll, machine, disk, groups, started, strangers, failure, probe_at })
     }
 
     /// Takes and answers the questions that have come.
@@ -175,14 +193,23 @@ impl Daemon {
         Some(())
     }
 
+    /// Looks now and then whether a record could be written.
+    fn probe(&mut self) {
+        let now = Instant::now();
+        if now >= self.probe_at {
+            self.probe_at = now + PROBE_EVERY;
+            self.failure = self.disk.probe().err().map(|error| format!("{error:#}"));
+        }
+    }
+
     fn decide(&mut self, index: usize, question: &Question) -> Reply {
         let Question { asker, request, .. } = question;
         let now = Nanos(self.started.elapsed().as_nanos() as u64);
-        let reply = match self.machine.handle_question(now, asker, request) {
+        let mut reply = match self.machine.handle_question(now, asker, request) {
             Decision::Answer(reply) => reply,
             Decision::Persist(state) => {
                 let written = self.disk.keep(&state);
-                self.failure = written.as_ref().err().map(ToString::to_string);
+                self.failure = written.as_ref().err().map(|error| format!("{error:#}"));
                 let name = &asker.group;
                 // A disk may be slow, and the reply's ticket says when it was made.
                 let now = Nanos(self.started.elapsed().as_nanos() as u64);
@@ -193,9 +220,23 @@ impl Daemon {
                 reply.expect("a question was being answered")
             }
         };
-        if let (Err(refusal), Wish::Swap { .. }) = (&reply.outcome, request) {
-            let what = format!("{}: {refusal}", asker.from.name);
-            self.groups[index].events.add("refused", what);
+        // Nobody is to believe that a takeover would succeed.
+        if self.failure.is_some() && *request == Wish::Read && reply.outcome.is_ok() {
+            reply.outcome = Err(Refusal::NotWritten);
+        }
+        let group = &mut self.groups[index];
+        match (&reply.outcome, request) {
+            // It is asked again with the ticket that this brings.
+            (Err(Refusal::Unproven), _) => {}
+            (Err(refusal), Wish::Swap { .. }) => {
+                let what = format!("{}: {refusal}", asker.from.name);
+                if group.refused != what {
+                    group.events.add("refused", what.clone());
+                    group.refused = what;
+                }
+            }
+            (Ok(_), Wish::Swap { .. }) => group.refused.clear(),
+            _ => {}
         }
         reply
     }
@@ -265,6 +306,7 @@ impl Daemon {
         ] {
             status.counters.insert(format!("witness.{what}"), count);
         }
+        status.counters.insert(GROUPS_SERVED.to_owned(), self.groups.len() as u64);
         status
     }
 

@@ -188,7 +188,15 @@ fn settings(config: &Config) -> Vec<String> {
     let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
     let state_dirs = config.server.state_dirs.iter().map(|it| it.display().to_string());
     let state_dirs: Vec<String> = state_dirs.collect();
-    vec![
+    // An edge compares what it shares with its members; here they compare it themselves.
+    let front = config.segment.iter().zip(&config.arbiter).flat_map(|(segment, arbiter)| {
+        [
+            format!("segment.mac = {}", segment.mac),
+            format!("segment.first = {}", segment.first),
+            format!("arbiter.witness = {}", arbiter.witness),
+        ]
+    });
+    let server = [
         format!("mode = {}", config.group.mode.word()),
         format!("buffering = {}", config.group.buffering.word()),
         format!("heartbeat_ms = {}", config.group.heartbeat_ms),
@@ -204,7 +212,8 @@ fn settings(config: &Config) -> Vec<String> {
             "directory = {}",
             config.server.directory.as_deref().unwrap_or(Path::new("")).display()
         ),
-    ]
+    ];
+    front.chain(server).collect()
 }
 
 /// Lengths of what lies on the server's stack, and how far the stack may grow:

@@ -133,11 +133,11 @@ fn a_switchover_there_and_back() {
     });
 }
 
-/// Where the switch knows the service's hardware address, the backup sees nothing of what clients
-/// send: it says so, and the group is no pair meanwhile.
+/// Where the switch knows the service's hardware address, only one member sees what clients send: if
+/// that is the backup, it takes over; if it is the primary, both members say what is missing.
 #[test]
 fn a_switch_that_knows_the_address_is_named() {
-    let _limit = world::limit(Duration::from_secs(60));
+    let _limit = world::limit(Duration::from_secs(90));
     with_pair(|testbed, group| {
         let mut redis = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
         assert_eq!(redis.ask(&[b"SET", b"a", b"b"]), "+OK");
@@ -148,16 +148,72 @@ fn a_switch_that_knows_the_address_is_named() {
         let neighbour = switch("ip", &["neigh", "show", "10.9.0.100"]);
         let mut words = neighbour.split_whitespace().skip_while(|word| *word != "lladdr");
         let mac = words.nth(1).unwrap_or_else(|| panic!("no address: {neighbour}")).to_owned();
-        let port = ["dev", interface::EDGE_PRIMARY, "master", "static"];
-        switch("bridge", &[&["fdb", "replace", &mac][..], &port].concat());
-        world::wait_until("its word", || {
-            let status = group.status(Role::Backup).unwrap_or_default();
-            let says = status["reason"].as_str().unwrap_or_default();
-            status["state"] == "unprotected" && says.contains(&mac)
-        });
-        switch("bridge", &[&["fdb", "del", &mac][..], &port[..3]].concat());
+        let learn = |port| {
+            switch("bridge", &["fdb", "replace", &mac, "dev", port, "master", "static"]);
+        };
+        let forget = |port| {
+            switch("bridge", &["fdb", "del", &mac, "dev", port, "master"]);
+        };
+        learn(interface::EDGE_PRIMARY);
+        for role in MEMBERS {
+            world::wait_until("its word", || {
+                let status = group.status(role).unwrap_or_default();
+                let says = status["reason"].as_str().unwrap_or_default();
+                status["state"] == "unprotected" && says.contains(&mac)
+            });
+        }
+        forget(interface::EDGE_PRIMARY);
         world::heals(group, "the switch floods again");
+        learn(interface::EDGE_BACKUP);
         redis.send(&[b"GET", b"a"]);
-        assert_eq!(redis.value(), b"b");
+        assert_eq!(redis.value(), b"b", "{}", group.log_tails());
+        world::speaks(group, Role::Backup);
+        forget(interface::EDGE_BACKUP);
+        world::heals(group, "the switch floods again");
+    });
+}
+
+/// A witness that could write nothing says so before somebody takes over, and a switchover is
+/// refused meanwhile.
+#[test]
+fn a_witness_that_cannot_write_is_no_witness() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_pair(|testbed, group| {
+        let folder = testbed.disk(Role::Edge).join("witness");
+        let away = folder.with_extension("away");
+        std::fs::rename(&folder, &away).expect("a folder");
+        for role in [Role::Edge, Role::Primary, Role::Backup] {
+            world::wait_until("its word", || {
+                let status = group.status(role).unwrap_or_default();
+                let says = status["remedy"].as_str().unwrap_or_default();
+                status["state"] == "unprotected" && says.contains("the disk of arbiter.state_dir")
+            });
+        }
+        let done = group.verb(Role::Primary, &["switchover"]).expect("the verb runs");
+        assert!(!done.status.success());
+        world::finish(world::start(testbed, &world::counting(500, 0, None)), group);
+        std::fs::rename(&away, &folder).expect("a folder");
+        world::heals(group, "it can write again");
+    });
+}
+
+/// The member that served last is gone for good: what was kept is removed, and a new host in its
+/// place begins with the other one.
+#[test]
+fn a_group_begins_anew_without_what_was_kept() {
+    let _limit = world::limit(Duration::from_secs(60));
+    with_pair(|testbed, group| {
+        group.kill_member(Role::Primary).expect("the member");
+        for role in [Role::Backup, Role::Edge] {
+            group.stop_daemon(role, Signal::TERM).expect("it ends");
+        }
+        for role in [Role::Primary, Role::Backup, Role::Edge] {
+            std::fs::remove_dir_all(testbed.disk(role).join("witness")).expect("what it kept");
+        }
+        for role in [Role::Edge, Role::Backup, Role::Primary] {
+            group.start_daemon(role).expect("a daemon");
+        }
+        world::heals(group, "two new members and a new witness");
+        world::finish(world::start(testbed, &world::counting(200, 0, None)), group);
     });
 }

@@ -300,10 +300,11 @@ impl BackupDaemon<'_, '_> {
         } else {
             self.judge_replica();
         }
-        if self.repetition.is_due(self.node.own(), Instant::now())
+        let told = self.node.told();
+        if self.repetition.is_due(&told, Instant::now())
             && let Some(link) = &mut self.link
         {
-            self.node.own().tell(|message| {
+            told.tell(|message| {
                 link.send(message);
             });
         }

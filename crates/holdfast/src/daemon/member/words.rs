@@ -172,6 +172,14 @@ impl MemberContext<'_> {
         &self.own
     }
 
+    /// What the other member is told: without an edge also what keeps this host from doing its
+    /// part, which nobody else sees.
+    #[must_use]
+    pub fn told(&self) -> Said {
+        let finding = self.edge.finding().filter(|_| self.own.is_fine());
+        finding.map_or_else(|| self.own.clone(), |it| Said { role: self.own.role, ..it })
+    }
+
     /// Tells this member's state to the edge.
     pub(super) fn say(&mut self, now: Instant) {
         let Self { edge, own, status, poll, .. } = self;
@@ -247,7 +255,7 @@ impl MemberContext<'_> {
         };
         let (edge, other) = (self.edge_says.as_ref(), self.other_says.as_ref());
         let peers = vec![
-            peer(self.edge.name(), self.edge.is_open(), edge.filter(|_| self.hears_edge())),
+            peer(self.edge.name(), self.edge.answers(), edge.filter(|_| self.hears_edge())),
             peer(&self.other.name, other.is_some(), other),
         ];
         let server_pid = self.server.filter(|pid| self.is_server(*pid)).unwrap_or(0);
@@ -264,7 +272,7 @@ impl MemberContext<'_> {
 
     /// The worse of this member's own state and of what it has heard from the others.
     fn together(&self) -> Said {
-        let (own, front) = (&self.own, self.edge.name());
+        let (own, front) = (&self.own, self.edge.speaker());
         let edge = self.edge_says.as_ref().filter(|edge| !edge.is_fine() && self.hears_edge());
         // The edge repeats to the other member what this one says of itself.
         let edge = edge.filter(|edge| !edge.is_of(&self.me.name));
@@ -354,10 +362,10 @@ impl MemberContext<'_> {
             return Some(theirs.quoted(other));
         }
         if !edge.is_fine() {
-            return Some(edge.quoted(self.edge.name()));
+            return Some(edge.quoted(self.edge.speaker()));
         }
         if !self.member.standing.other_reached() {
-            let reason = format!("the edge does not hear {other}");
+            let reason = format!("the {} does not hear {other}", self.edge.name());
             return says(State::Unprotected, &reason, "look at the link between them");
         }
         None

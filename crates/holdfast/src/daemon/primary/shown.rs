@@ -207,10 +207,11 @@ impl PrimaryDaemon<'_, '_> {
 
     /// Tells this member's own state to the backup.
     fn say(&mut self) {
-        if self.repetition.is_due(self.node.own(), Instant::now())
+        let told = self.node.told();
+        if self.repetition.is_due(&told, Instant::now())
             && let Some(peer) = &mut self.peer
         {
-            self.node.own().tell(|message| drop(peer.send(message)));
+            told.tell(|message| drop(peer.send(message)));
         }
     }
 

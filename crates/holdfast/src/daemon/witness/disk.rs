@@ -4,7 +4,7 @@
 use crate::daemon::record;
 use crate::lock;
 use anyhow::{Context as _, Result, ensure};
-use holdfast_cluster::arbiter::stored::GroupState;
+use holdfast_cluster::arbiter::stored::{GROUP_BYTES_MAX, GroupState};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,14 @@ impl Disk {
     pub fn keep(&mut self, state: &GroupState) -> Result<()> {
         let path = self.folder.join(&state.group).with_extension(ENDING);
         record::replace(&path, state.to_string().as_bytes())
-            .with_context(|| path.display().to_string())
+            .with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// Whether it could write now: a disk that is full is noticed before somebody takes over.
+    pub fn probe(&self) -> Result<()> {
+        let path = self.folder.join("probe");
+        record::replace(&path, &[b' '; GROUP_BYTES_MAX])
+            .with_context(|| format!("{} cannot be written", self.folder.display()))
     }
 }
 
@@ -55,10 +62,10 @@ fn read_groups(folder: &Path) -> Result<Vec<GroupState>> {
         if path.extension().is_none_or(|ending| ending != ENDING) {
             continue;
         }
-        let remedy = "remedy: remove it, and keep both members running: they say what they know";
-        let Some(state) = record::read(&path).context(remedy)? else { continue };
+        let remedy = "remove it, and keep both members running: they say what they know";
+        let Some(state) = record::read(&path, remedy)? else { continue };
         let is_its = path.file_stem().is_some_and(|stem| stem == state.group.as_str());
-        ensure!(is_its, "{} is of the group `{}`; {remedy}", path.display(), state.group);
+        ensure!(is_its, "{} is of the group `{}`; remedy: {remedy}", path.display(), state.group);
         stored.push(state);
     }
     Ok(stored)

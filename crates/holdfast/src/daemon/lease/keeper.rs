@@ -1,0 +1,75 @@
+//! What a member keeps of the arbiter's record over its own end.
+
+use super::super::record;
+use super::locked;
+use crate::config::{Arbiter, Config, Member};
+use anyhow::{Context as _, Result};
+use holdfast_cluster::arbiter::stored::GroupState;
+use holdfast_cluster::lease::Kept;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Time after which what was granted is written again.
+const KEEP_EVERY: Duration = Duration::from_secs(2);
+
+/// Writes the newest record that this member has seen, in a thread of its own: no lease waits for a
+/// disk.
+pub(super) struct Keeper {
+    jobs: Sender<Kept>,
+    failure: Arc<Mutex<Option<String>>>,
+    /// What an earlier life has kept.
+    pub found: Kept,
+}
+
+impl Keeper {
+    pub fn start(config: &Config, arbiter: &Arbiter, me: &Member) -> Result<Self> {
+        let folder = &arbiter.state_dir;
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!(
+                "{}, arbiter.state_dir; it must be writable and survive a reboot",
+                folder.display()
+            )
+        })?;
+        let group = &config.group.name;
+        let path = folder.join(format!("{group}-{}.seen", me.name));
+        let remedy = "remove it, if the other member and the witness were not set back";
+        let stored = record::read(&path, remedy)?;
+        let found =
+            stored.map_or_else(Kept::default, |it| Kept { record: it.record, lineage: it.lineage });
+        let mut members = [me.name.clone(), config.other(me).name.clone()];
+        members.sort();
+        let (jobs, todo) = channel::<Kept>();
+        let group = group.clone();
+        let failure = Arc::new(Mutex::default());
+        let told = Arc::clone(&failure);
+        let write = move |Kept { record, lineage }: &Kept| {
+            let (group, members) = (group.clone(), members.clone());
+            let state = GroupState { group, members, lineage: *lineage, record: record.clone() };
+            let error = record::replace(&path, state.to_string().as_bytes()).err();
+            *locked(&told) = error.map(|error| format!("{}: {error:#}", path.display()));
+        };
+        let mut newest = found.clone();
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
+            // It is written again and again: a disk that fills up is noticed before it is needed.
+            loop {
+                match todo.recv_timeout(KEEP_EVERY) {
+                    Ok(kept) => newest = kept,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                write(&newest);
+            }
+        })?;
+        Ok(Self { jobs, failure, found })
+    }
+
+    pub fn failure(&self) -> Option<String> {
+        locked(&self.failure).clone()
+    }
+
+    pub fn keep(&self, kept: &Kept) {
+        // The thread ends with this daemon.
+        let _ = self.jobs.send(kept.clone());
+    }
+}
