@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOON_US = 10000, WAIT_MS = 200, WORK = 200000, LONG_WORK = 200 * WORK, LOOKS = 20000 };
+enum { SOON_US = 10000, WAIT_MS = 200, WORK = 200000, LONG_WORK = 600 * WORK, LOOKS = 20000 };
 
 static volatile sig_atomic_t rung, depth, deepest;
 static int quiet[2];
