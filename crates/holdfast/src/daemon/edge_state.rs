@@ -5,14 +5,15 @@
 //! in the middle of a write damages only the older block. A promotion waits for one write in
 //! place and one `fdatasync`, never for the creation of a file.
 
+use super::record::{self, beside};
 use crate::lock;
 use crate::spool;
 use holdfast_cluster::state::{
     BLOCKS, EdgeState, MAGIC, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
 };
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Size of a block in bytes, the most that a torn write may destroy: no disk has larger physical
@@ -151,39 +152,17 @@ fn lock_path(path: &Path) -> PathBuf {
     beside(path, ".lock")
 }
 
-/// The file whose name is that of the state file and this ending: it is no other state file's,
-/// whatever endings these have.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
-}
-
 fn take_lock(path: &Path) -> Result<File, StateFileError> {
     let failed = |error| StateFileError::Io { path: path.to_owned(), error };
     let lock = lock::exclusive(&lock_path(path)).map_err(failed)?;
     lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })
 }
 
-/// Creates the file with `text` in every block, by a rename: all blocks appear together or not
-/// at all. Returns the file itself, because a moment later another one may be at `path`.
+/// Creates the file with `text` in every block: all blocks appear together or not at all.
 fn create(path: &Path, text: &[u8]) -> io::Result<File> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let fresh = beside(path, ".new");
-    let mut options = OpenOptions::new();
-    // What is there is an unfinished one, or a link or file that somebody else has put there.
-    let _absent = std::fs::remove_file(&fresh);
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let mut file = options.open(&fresh)?;
-    for _ in 0..BLOCKS {
-        let mut block = text.to_vec();
-        block.resize(BLOCK_BYTES as usize, b'\n');
-        file.write_all(&block)?;
-    }
-    file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
-    File::open(folder)?.sync_all()?;
-    Ok(file)
+    let mut block = text.to_vec();
+    block.resize(BLOCK_BYTES as usize, b'\n');
+    record::replace(path, &block.repeat(BLOCKS))
 }
 
 fn read(file: &File) -> Option<StateBlocks> {

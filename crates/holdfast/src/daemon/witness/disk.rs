@@ -42,8 +42,9 @@ impl Disk {
 
     /// Writes what is known of a group, and waits until the disk has it.
     pub fn keep(&mut self, state: &GroupState) -> Result<()> {
-        let path = self.folder.join(&state.group).with_extension(ENDING);
+        let path = self.folder.join(format!("{}.{ENDING}", state.group));
         record::replace(&path, state.to_string().as_bytes())
+            .map(drop)
             .with_context(|| format!("{} cannot be written", path.display()))
     }
 
@@ -51,6 +52,7 @@ impl Disk {
     pub fn probe(&self) -> Result<()> {
         let path = self.folder.join("probe");
         record::replace(&path, &[b' '; GROUP_BYTES_MAX])
+            .map(drop)
             .with_context(|| format!("{} cannot be written", self.folder.display()))
     }
 }
@@ -118,6 +120,20 @@ mod tests {
         drop(disk);
         fs::write(folder.join(BOOT), format!("{boot:08x} another-start")).unwrap();
         assert_ne!(Disk::open(&folder).unwrap().0.boot(), boot, "its disk may be another");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn groups_whose_names_have_dots_have_files_of_their_own() {
+        let folder = folder("dots");
+        let (mut disk, _) = Disk::open(&folder).unwrap();
+        let named = |group: &str| GroupState { group: group.to_owned(), ..state(1) };
+        let all = [named("web"), named("web.a"), named("web.b")];
+        all.iter().for_each(|state| disk.keep(state).unwrap());
+        drop(disk);
+        let (_disk, mut stored) = Disk::open(&folder).unwrap();
+        stored.sort_by(|one, other| one.group.cmp(&other.group));
+        assert_eq!(stored, all);
         fs::remove_dir_all(folder).unwrap();
     }
 
