@@ -9,7 +9,8 @@ use blake2::digest::{FixedOutput, KeyInit, Update};
 /// Size of every datagram, in bytes.
 pub const DATAGRAM_BYTES: usize = BODY_BYTES + TAG_BYTES;
 const BODY_BYTES: usize = 44;
-const TAG_BYTES: usize = 16;
+/// Bytes of a tag.
+pub const TAG_BYTES: usize = 16;
 
 /// The last datagram that came from the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Datagram {
             put(&word.to_le_bytes());
         }
         put(&self.word.to_le_bytes());
-        let tag = tag(key, &bytes[..BODY_BYTES]);
+        let tag = tag([&bytes[..BODY_BYTES]], key);
         bytes[BODY_BYTES..].copy_from_slice(&tag);
         bytes
     }
@@ -56,10 +57,8 @@ impl Datagram {
     /// or version than `magic`.
     pub fn decode(bytes: &[u8], magic: [u8; 5], key: &[u8; 32]) -> Option<Self> {
         let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
-        let (body, claimed) = bytes.split_at(BODY_BYTES);
-        // All bytes are compared, so that the time it takes tells a forger nothing.
-        let differ = tag(key, body).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b));
-        if differ != 0 || !body.starts_with(&magic) {
+        let (body, claimed) = bytes.split_last_chunk()?;
+        if !is_tag(claimed, [body], key) || !body.starts_with(&magic) {
             return None;
         }
         let word = |index: usize| {
@@ -76,8 +75,19 @@ impl Datagram {
     }
 }
 
-fn tag(key: &[u8; 32], body: &[u8]) -> [u8; TAG_BYTES] {
+/// The tag that only `key` makes of these parts, one behind the other.
+pub fn tag<const N: usize>(parts: [&[u8]; N], key: &[u8; 32]) -> [u8; TAG_BYTES] {
     let mut mac = blake2::Blake2sMac::<U16>::new(key.into());
-    mac.update(body);
+    parts.iter().for_each(|part| mac.update(part));
     mac.finalize_fixed().into()
+}
+
+/// Whether that is the tag. All bytes are compared, so that the time it takes tells a forger
+/// nothing.
+pub fn is_tag<const N: usize>(
+    claimed: &[u8; TAG_BYTES],
+    parts: [&[u8]; N],
+    key: &[u8; 32],
+) -> bool {
+    tag(parts, key).iter().zip(claimed).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
