@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 const PRIORITY: i32 = super::pulse::PRIORITY;
 /// Shortest lease: shorter ones lapse on machines that have other work, whatever the priority.
 const LEASE_MIN: Duration = Duration::from_millis(60);
+/// Longest datagram of those that come to a member.
+const DATAGRAM_BYTES_MAX: usize =
+    TAG_BYTES + if REPLY_BYTES > LEASE_BYTES { REPLY_BYTES } else { LEASE_BYTES };
 /// Most datagrams taken from a socket in one turn.
 const BATCH_MAX: usize = 64;
 /// Pause after a full turn, so that a stranger who floods the port costs a few percent of a
@@ -313,24 +316,6 @@ impl LeaseOutput for Outlet {
     }
 }
 
-/// What a socket had.
-enum Received<'b> {
-    Nothing,
-    /// An ICMP error about an earlier datagram of ours.
-    Unreached,
-    Stranger,
-    Datagram(&'b [u8]),
-}
-
-fn receive<'b>((socket, peer): &(UdpSocket, SocketAddr), buffer: &'b mut [u8]) -> Received<'b> {
-    match socket.recv_from(buffer) {
-        Ok((len, from)) if from == *peer => Received::Datagram(&buffer[..len]),
-        Ok(_) => Received::Stranger,
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
-        Err(_) => Received::Unreached,
-    }
-}
-
 struct Thread {
     lease: Lease,
     outlet: Outlet,
@@ -384,41 +369,41 @@ impl Thread {
 
     /// Takes what the other member has sent; true if there may be more.
     fn take_peer(&mut self) -> bool {
-        let mut buffer = [0; LEASE_BYTES + TAG_BYTES + 1];
-        for _ in 0..BATCH_MAX {
-            let Self { lease, outlet, .. } = self;
-            let plain = match receive(&outlet.peer, &mut buffer) {
-                Received::Nothing => return false,
-                Received::Unreached => continue,
-                Received::Datagram(sealed) => open(sealed, Sealed::Lease, &outlet.key),
-                Received::Stranger => None,
-            };
-            match plain.and_then(Message::parse) {
-                Some(message) => lease.handle_message(outlet.now(), &message, outlet),
-                None => outlet.forged += 1,
-            }
-        }
-        true
+        self.take(Sealed::Lease, |this, plain| {
+            let message = Message::parse(plain)?;
+            this.lease.handle_message(this.outlet.now(), &message, &mut this.outlet);
+            Some(())
+        })
     }
 
     fn take_witness(&mut self) -> bool {
-        let mut buffer = [0; REPLY_BYTES + TAG_BYTES + 1];
+        self.take(Sealed::Reply, |this, plain| {
+            let (number, reply) = parse_reply(plain, this.lease.asker())?;
+            // The change is asked for again with the ticket that this brings.
+            let refused = reply.outcome.as_ref().err().copied();
+            this.refused = refused.filter(|it| *it != Refusal::Unproven);
+            this.lease.handle_reply(this.outlet.now(), number, &reply, &mut this.outlet);
+            Some(())
+        })
+    }
+
+    /// Passes the datagrams of a kind that have come to `each`, which says whether they are any.
+    fn take(&mut self, kind: Sealed, each: impl Fn(&mut Self, &[u8]) -> Option<()>) -> bool {
+        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         for _ in 0..BATCH_MAX {
-            let Self { lease, outlet, .. } = self;
-            let plain = match receive(&outlet.witness, &mut buffer) {
-                Received::Nothing => return false,
-                Received::Unreached => continue,
-                Received::Datagram(sealed) => open(sealed, Sealed::Reply, &outlet.key),
-                Received::Stranger => None,
+            let (socket, peer) = match kind {
+                Sealed::Lease => &self.outlet.peer,
+                Sealed::Question | Sealed::Reply => &self.outlet.witness,
             };
-            match plain.and_then(|plain| parse_reply(plain, lease.asker())) {
-                Some((number, reply)) => {
-                    // The change is asked for again with the ticket that this brings.
-                    let refused = reply.outcome.as_ref().err().copied();
-                    self.refused = refused.filter(|it| *it != Refusal::Unproven);
-                    lease.handle_reply(outlet.now(), number, &reply, outlet);
-                }
-                None => outlet.forged += 1,
+            let (len, is_peer) = match socket.recv_from(&mut buffer) {
+                Ok((len, from)) => (len, from == *peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                // An ICMP error about an earlier datagram of ours.
+                Err(_) => continue,
+            };
+            let plain = open(&buffer[..len], kind, &self.outlet.key).filter(|_| is_peer);
+            if plain.and_then(|plain| each(self, plain)).is_none() {
+                self.outlet.forged += 1;
             }
         }
         true

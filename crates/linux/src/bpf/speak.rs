@@ -107,17 +107,6 @@ impl Speak {
         OBJECT.mend(pin_dir, &places)
     }
 
-    /// # Errors
-    /// [`BpfError::OtherGroup`] if another group has its place at the interface.
-    pub fn is_free(
-        interface: &str,
-        services: &[(IpAddr, u16)],
-        pin_dir: &Path,
-    ) -> Result<(), BpfError> {
-        let own = Owner::of_services(services);
-        OBJECT.refuse_others(&[interface], &DIRECTIONS, &own, pin_dir)
-    }
-
     /// Counts since they were attached.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {

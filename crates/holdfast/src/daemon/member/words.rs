@@ -10,6 +10,7 @@ use holdfast_cluster::Nanos;
 use holdfast_linux::link::{self, Link};
 use holdfast_linux::process;
 use holdfast_wire::message::Message;
+use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Time without a channel to the edge that is not reported: a daemon that is restarted at once
@@ -175,9 +176,10 @@ impl MemberContext<'_> {
     /// What the other member is told: without an edge also what keeps this host from doing its
     /// part, which nobody else sees.
     #[must_use]
-    pub fn told(&self) -> Said {
-        let finding = self.edge.finding().filter(|_| self.own.is_fine());
-        finding.map_or_else(|| self.own.clone(), |it| Said { role: self.own.role, ..it })
+    pub fn told(&self) -> Cow<'_, Said> {
+        let finding = self.own.is_fine().then(|| self.edge.finding()).flatten();
+        finding
+            .map_or(Cow::Borrowed(&self.own), |it| Cow::Owned(Said { role: self.own.role, ..it }))
     }
 
     /// Tells this member's state to the edge.
