@@ -131,6 +131,14 @@ struct speak_macs {
 	__u8 own[6];
 };
 
+/* Where frames to the service's hardware address go besides: to the other member's
+ * own one. */
+struct speak_relay {
+	__u8 peer[6];
+	__u8 hand_on; /* while this member is silent, it gets them in its place */
+	__u8 clone;   /* while this member speaks, it gets copies */
+};
+
 /* The fence: replaced in one map update. */
 struct edge_fence {
 	__u64 epoch;
@@ -459,6 +467,9 @@ enum speak_counter {
 	SPEAK_SILENCED,
 	SPEAK_MALFORMED, /* refused: some kernels take it and others do not */
 	SPEAK_ODD,
+	SPEAK_HANDED_ON,
+	SPEAK_CLONED,
+	SPEAK_CLONE_FAILED,
 	SPEAK_COUNTERS
 };
 

@@ -17,6 +17,7 @@
 #include "sound.h"
 
 #define PACKET_HOST 0
+#define ETH_P_SIGN 0x88b5 /* between the members, about the segment: linux/src/way.rs */
 #define ARP_SENDER_HARDWARE 8 /* offset in an ARP packet */
 #define ICMPV6_CHECK 2
 #define ND_OPTIONS 24
@@ -37,6 +38,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct speak_macs);
 } speak_macs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct speak_relay);
+} speak_relay SEC(".maps");
 
 static __always_inline int may_speak(void)
 {
@@ -70,6 +78,38 @@ static __always_inline int take(struct __sk_buff *skb, const __u8 *own)
 	return bpf_skb_store_bytes(skb, 0, mac, 6, 0) || bpf_skb_change_type(skb, PACKET_HOST);
 }
 
+/* Addresses a frame to the other member, and from this one. */
+static __always_inline int readdress(struct __sk_buff *skb, const struct speak_relay *relay,
+				     const struct speak_macs *known)
+{
+	__u8 macs[12];
+
+	__builtin_memcpy(macs, relay->peer, 6);
+	__builtin_memcpy(macs + 6, known->own, 6);
+	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+}
+
+/* Copies a frame to the other member, and leaves it as it was. */
+static __always_inline int copy(struct __sk_buff *skb, const struct speak_relay *relay,
+				const struct speak_macs *known)
+{
+	__u8 before[12];
+
+	if (bpf_skb_load_bytes(skb, 0, before, sizeof(before)) || readdress(skb, relay, known))
+		return -1;
+	count(bpf_clone_redirect(skb, skb->ifindex, 0) ? SPEAK_CLONE_FAILED : SPEAK_CLONED);
+	return bpf_skb_store_bytes(skb, 0, before, sizeof(before), 0);
+}
+
+static __always_inline int hand_on(struct __sk_buff *skb, const struct speak_relay *relay,
+				   const struct speak_macs *known)
+{
+	if (readdress(skb, relay, known))
+		return steal(SPEAK_ODD);
+	count(SPEAK_HANDED_ON);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 SEC("classifier")
 int speak_ingress(struct __sk_buff *skb)
 {
@@ -77,14 +117,28 @@ int speak_ingress(struct __sk_buff *skb)
 	enum parsed what = parse(skb, &p);
 	struct speak_macs *known = macs();
 	int shared, ours = what != PARSED_OTHER && is_address(p.target);
+	int clones, hands_on, speaks = may_speak();
+	struct speak_relay *relay;
+	__u32 zero = 0;
 	__u8 to[6];
 
-	if (!known || bpf_skb_load_bytes(skb, 0, to, sizeof(to)))
+	relay = bpf_map_lookup_elem(&speak_relay, &zero);
+	if (!known || !relay || bpf_skb_load_bytes(skb, 0, to, sizeof(to)))
 		return PASS;
 	shared = same_mac(to, known->service);
 	if (!shared && !ours)
 		return PASS;
-	if (!may_speak())
+	clones = shared && speaks && relay->clone;
+	hands_on = shared && !speaks && relay->hand_on;
+	/* A sign of the members goes where clients' frames go, and is seen on its way. */
+	if (what == PARSED_OTHER && skb->protocol == bpf_htons(ETH_P_SIGN)) {
+		if (clones || hands_on)
+			copy(skb, relay, known);
+		return PASS;
+	}
+	if (hands_on)
+		return hand_on(skb, relay, known);
+	if (!speaks)
 		return steal(SPEAK_LEFT);
 	if (ours && what == PARSED_ODD)
 		return steal(SPEAK_ODD);
@@ -94,6 +148,8 @@ int speak_ingress(struct __sk_buff *skb)
 		if ((p.flags & TCP_URG) && clear_urgent(skb, &p))
 			return steal(SPEAK_ODD);
 	}
+	if (clones && ours && copy(skb, relay, known))
+		return steal(SPEAK_ODD);
 	if (shared && take(skb, known->own))
 		return steal(SPEAK_ODD);
 	count(SPEAK_TAKEN);

@@ -1,7 +1,8 @@
 //! Proving a path on Ethernet: the edge sends numbered frames of an Ethernet type of their
 //! own to the hardware address that its file names for a member, and the member reports
 //! over its channel which number has arrived, and which address it has there. No stack, no
-//! server and no client sees them.
+//! server and no client sees them. Members without an edge send each other frames of that type, too
+//! (`holdfast_wire::segment`).
 
 use crate::frame::{FrameError, FrameSender, Hop};
 use crate::link::Link;
@@ -33,7 +34,15 @@ pub fn send(number: u64, hop: &Hop, by: &mut FrameSender) -> Result<(), FrameErr
     let mut payload = [0; BYTES];
     payload[..MAGIC.len()].copy_from_slice(&MAGIC);
     payload[MAGIC.len()..].copy_from_slice(&number.to_le_bytes());
-    by.send_as(hop, ETHERTYPE, &payload)
+    send_words(&payload, hop, by)
+}
+
+/// Sends other words in a frame of that type.
+///
+/// # Errors
+/// [`FrameError::Send`].
+pub fn send_words(words: &[u8], hop: &Hop, by: &mut FrameSender) -> Result<(), FrameError> {
+    by.send_as(hop, ETHERTYPE, words)
 }
 
 /// The member's socket for signs, where no tap watches.
@@ -75,19 +84,24 @@ impl SignSocket {
     /// The number of the newest sign that waits.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
+        let mut newest = None;
+        self.drain(|payload| newest = number_of(payload).or(newest));
+        newest
+    }
+
+    /// Passes the payload of each frame that waits to `each`.
+    pub fn drain(&self, mut each: impl FnMut(&[u8])) {
         /// Most frames looked at in a turn: a flood of strangers' frames waits for the
         /// next one.
         const LOOKS_MAX: usize = 64;
-        let mut newest = None;
         for _ in 0..LOOKS_MAX {
             let mut payload = [0; BYTES_MAX];
             match sockopt::receive(self.fd.as_fd(), &mut payload, libc::MSG_DONTWAIT) {
-                Ok(len) => newest = payload.get(..len).and_then(number_of).or(newest),
+                Ok(len) => payload.get(..len).into_iter().for_each(&mut each),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        newest
     }
 }
 

@@ -12,6 +12,7 @@ pub mod own_edge;
 pub mod pairing;
 pub mod primary;
 pub mod request;
+pub mod segment;
 pub mod shown;
 pub mod spread;
 pub mod standing;

@@ -20,6 +20,8 @@ pub mod packet;
 #[cfg(feature = "std")]
 pub mod pcapng;
 pub mod quiet;
+#[cfg(feature = "std")]
+pub mod segment;
 pub mod seq;
 pub mod shm;
 #[cfg(feature = "std")]

@@ -89,8 +89,17 @@ pub(crate) const GATE_COUNTERS: [&str; 19] = [
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
 /// Names of the counters, in the order of `enum speak_counter`.
-pub(crate) const SPEAK_COUNTERS: [&str; 6] =
-    ["taken", "left", "sent", "silenced", "malformed", "odd"];
+pub(crate) const SPEAK_COUNTERS: [&str; 9] = [
+    "taken",
+    "left",
+    "sent",
+    "silenced",
+    "malformed",
+    "odd",
+    "handed_on",
+    "cloned",
+    "clone_failed",
+];
 
 /// Names of the counters, in the order of `enum edge_counter`.
 pub(crate) const EDGE_COUNTERS: [&str; 14] = [
@@ -269,6 +278,14 @@ pub(crate) struct RawCaptured {
 pub(crate) struct RawSpeakMacs {
     pub service: [u8; 6],
     pub own: [u8; 6],
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct RawSpeakRelay {
+    pub peer: [u8; 6],
+    pub hand_on: u8,
+    pub clone: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -537,6 +554,8 @@ unsafe impl Pod for ServiceKey {}
 unsafe impl Pod for RawKey {}
 // SAFETY: as above.
 unsafe impl Pod for RawSpeakMacs {}
+// SAFETY: as above.
+unsafe impl Pod for RawSpeakRelay {}
 // SAFETY: as above.
 unsafe impl Pod for RawFence {}
 // SAFETY: as above.

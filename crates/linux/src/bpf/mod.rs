@@ -59,7 +59,7 @@ pub use pins::Shape;
 pub use recover::{Copied, Copies, CopyPolicy, DRAINS_MAX};
 pub use redirect::{FORGET_MAX, Flows, Host, HostState, Redirect, RedirectConfig, ServiceKey, Way};
 pub use regulate::{Measured, Regulated};
-pub use speak::{Deadline, Speak, SpeakConfig, Until};
+pub use speak::{Deadline, Relay, Speak, SpeakConfig, Until};
 pub use tapdrop::TapDrop;
 pub use trace::{How, Question, Traced, Verdict};
 pub use transit::{

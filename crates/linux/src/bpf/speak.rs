@@ -1,10 +1,11 @@
 //! The programs of a member of a pair without an edge: clients' frames, which go to a hardware
 //! address that no host has, reach this host's stack only while it may speak for the service, and
 //! only then does anything leave that speaks for it. That time is set ahead; it ends by itself when
-//! the daemon stands still or dies. See `bpf/speak.bpf.c`.
+//! the daemon stands still or dies. Where the switch sends such frames to one member alone, its
+//! program brings them to the other one. See `bpf/speak.bpf.c`.
 
 use super::error::BpfError;
-use super::layout::{RawSpeakMacs, SPEAK_COUNTERS};
+use super::layout::{RawSpeakMacs, RawSpeakRelay, SPEAK_COUNTERS};
 use super::loader::{Counters, Detached, Object};
 use super::owner::Owner;
 use crate::clock::kernel_ns;
@@ -17,7 +18,7 @@ use std::time::Instant;
 static OBJECT: Object = Object {
     name: "speak",
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/speak.bpf.o")),
-    maps: &["services", "addresses", "counters", "speak_until", "speak_macs"],
+    maps: &["services", "addresses", "counters", "speak_until", "speak_macs", "speak_relay"],
     counters: &SPEAK_COUNTERS,
     // Behind the gate: what that keeps back was not sent.
     priority: 110,
@@ -32,6 +33,18 @@ pub enum Until {
     At(Instant),
     /// Until it is told otherwise, whether its daemon lives or not.
     Told,
+}
+
+/// What becomes of frames to the service's hardware address besides, for the other member, which
+/// has this one for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    #[default]
+    Nothing,
+    /// It gets them while this member is silent.
+    HandOn([u8; 6]),
+    /// It gets copies while this member speaks.
+    Copy([u8; 6]),
 }
 
 /// Where the programs are attached, and for what.
@@ -96,6 +109,21 @@ impl Speak {
     pub fn deadline(&self) -> Result<Deadline, BpfError> {
         let map = Map::Array(OBJECT.pinned(&self.pin_dir, "speak_until")?);
         Array::try_from(map).map(Deadline).map_err(BpfError::map("speak_until"))
+    }
+
+    /// From the next frame on this holds. A daemon that stands still or dies changes nothing of it.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses the map update.
+    pub fn set_relay(&self, relay: Relay) -> Result<(), BpfError> {
+        let map = Map::Array(OBJECT.pinned(&self.pin_dir, "speak_relay")?);
+        let mut map = Array::try_from(map).map_err(BpfError::map("speak_relay"))?;
+        let raw = match relay {
+            Relay::Nothing => RawSpeakRelay::default(),
+            Relay::HandOn(peer) => RawSpeakRelay { peer, hand_on: 1, clone: 0 },
+            Relay::Copy(peer) => RawSpeakRelay { peer, hand_on: 0, clone: 1 },
+        };
+        map.set(0, raw, 0).map_err(BpfError::map("speak_relay"))
     }
 
     /// Attaches again the programs that somebody has removed; returns which they were.

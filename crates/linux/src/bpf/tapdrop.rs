@@ -16,7 +16,8 @@ static OBJECT: Object = Object {
     bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tapdrop.bpf.o")),
     maps: &["services", "addresses", "counters", "tapdrop_live"],
     counters: &TAPDROP_COUNTERS,
-    priority: 101,
+    // Behind what hands frames on where there is no edge.
+    priority: 111,
 };
 
 /// The attached program. Dropping it leaves it in place.

@@ -80,6 +80,7 @@ fn pair(c: &mut String) {
         packet);
     fields!(c, "captured", RawCaptured: at_ns, ifindex, what, wire_bytes, bytes, data);
     fields!(c, "speak_macs", RawSpeakMacs: service, own);
+    fields!(c, "speak_relay", RawSpeakRelay: peer, hand_on, clone);
     fields!(c, "edge_fence", RawFence: epoch, current, armed);
     fields!(c, "edge_member", RawMember: ifindex, l3_ifindex, mac, port_mac, tap);
     fields!(c, "edge_flow", RawFlow: seen_ns, iss, seq_end, right_edge, tsval, client_ack,
