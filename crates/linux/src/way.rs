@@ -81,14 +81,6 @@ impl SignSocket {
         Ok(true)
     }
 
-    /// The number of the newest sign that waits.
-    #[must_use]
-    pub fn newest(&self) -> Option<u64> {
-        let mut newest = None;
-        self.drain(|payload| newest = number_of(payload).or(newest));
-        newest
-    }
-
     /// Passes the payload of each frame that waits to `each`.
     pub fn drain(&self, mut each: impl FnMut(&[u8])) {
         /// Most frames looked at in a turn: a flood of strangers' frames waits for the

@@ -17,19 +17,26 @@ mod tests;
 use holdfast_cluster::Nanos;
 use holdfast_wire::segment::{Frame, Kind, Mode, Says};
 
-/// Time between two hellos, two announcements, and two probes.
-const EVERY: Nanos = Nanos::from_ms(500);
+/// Time between two hellos with their probes.
+const EVERY: Nanos = Nanos::from_ms(250);
+/// Time between two announcements.
+const ANNOUNCE_EVERY: Nanos = Nanos::from_ms(500);
 /// Time between two probes where clients wait as long as they are lost: through a chain.
 const PROBE_CHAIN_EVERY: Nanos = Nanos::from_ms(20);
 /// How many of these are lost in a row before the chain counts as broken. A primary that stood
 /// still itself has sent none meanwhile.
 const UNANSWERED_MAX: u32 = 5;
-/// Age of the newest hello or probe from which on it is missed.
-const MISSED: Nanos = Nanos::from_ms(1600);
+/// How many hellos come without the probe that was sent with each, before it is said that probes do
+/// not come. Who stands still for a while sends neither.
+const UNSEEN_MAX: u32 = 3;
 /// The same, before the current member takes V in a segment that ought to flood: by then the other
 /// one hands on what comes to it.
-const CLAIM: Nanos = Nanos::from_ms(2600);
-/// The same, before it is told.
+const UNSEEN_CLAIM: u32 = 6;
+/// And own probes that did not come back by then.
+const UNANSWERED_CLAIM: u32 = 4;
+/// Age of a hello from which on the other member is not there.
+const MISSED: Nanos = Nanos::from_ms(1600);
+/// Age of what should have come before it is told.
 const TOLD: Nanos = Nanos::from_ms(3000);
 /// How often a flooding segment may need V to be taken, before it stays taken.
 const CLAIMS_MAX: u32 = 2;
@@ -108,8 +115,9 @@ pub struct Segment {
     /// When a probe of the other member last came, and one of this member came back.
     came: Option<Nanos>,
     back: Option<Nanos>,
-    /// Probes sent since one came back.
+    /// Probes sent since one came back, and hellos of the other member since its last probe.
     unanswered: u32,
+    unseen: u32,
     /// Since when the roles are as they are, so that what is due may be missed.
     since: Nanos,
     says: Says,
@@ -139,6 +147,7 @@ impl Segment {
             came: None,
             back: None,
             unanswered: 0,
+            unseen: 0,
             since: now,
             says: Says { sees: true, ..Says::default() },
             broken: false,
@@ -158,8 +167,9 @@ impl Segment {
         match (frame.kind, frame.side == self.side) {
             (Kind::Hello(says), false) => {
                 self.other = Some(Other { at: now, mac: frame.mac, says });
+                self.unseen = self.unseen.saturating_add(1);
             }
-            (Kind::Probe, false) => self.came = Some(now),
+            (Kind::Probe, false) => (self.came, self.unseen) = (Some(now), 0),
             (Kind::Probe, true) => (self.back, self.unanswered) = (Some(now), 0),
             _ => {}
         }
@@ -198,17 +208,17 @@ impl Segment {
         // A switch learns at once who speaks now, whoever was the last to say that it holds V.
         let is_new = !said.holds || !view.speaks && self.view.speaks;
         if self.says.holds && (is_new || now >= self.announce_at) {
-            self.announce_at = now.plus(EVERY);
+            self.announce_at = now.plus(ANNOUNCE_EVERY);
             kinds.push(Kind::Announcement);
         }
         if self.says != *said || now >= self.hello_at {
-            self.hello_at = now.plus(EVERY);
+            (self.hello_at, self.probe_at) = (now.plus(EVERY), now);
             kinds.push(Kind::Hello(self.says));
         }
         if self.probes() && now >= self.probe_at {
             let every = if self.is_chained() { PROBE_CHAIN_EVERY } else { EVERY };
             self.probe_at = now.plus(every);
-            self.unanswered += 1;
+            self.unanswered = self.unanswered.saturating_add(1);
             kinds.push(Kind::Probe);
         }
         kinds
@@ -216,7 +226,7 @@ impl Segment {
 
     /// Whether this member sends frames to V.
     fn probes(&self) -> bool {
-        self.heard.is_some() && !self.says.holds
+        self.other.is_some() && !self.says.holds
     }
 
     /// What is wrong with the segment of a pair.

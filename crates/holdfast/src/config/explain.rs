@@ -15,6 +15,11 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         let (key, known) = quoted.split_first().map_or(("", &[][..]), |(key, known)| (*key, known));
         let list = || format!("the keys there are: {}", known.join(", "));
         (format!("unknown key `{key}`"), suggestion(key, known).unwrap_or_else(list))
+    } else if message.starts_with("unknown variant") {
+        let (word, known) =
+            quoted.split_first().map_or(("", &[][..]), |(word, known)| (*word, known));
+        let list = || format!("one of: {}", known.join(", "));
+        (format!("unknown variant `{word}`"), suggestion(word, known).unwrap_or_else(list))
     } else if message.starts_with("missing field") {
         let key = quoted.first().copied().unwrap_or_default();
         (format!("`{key}` is missing"), example(key))

@@ -2,10 +2,10 @@
 //! stand-in for it, which asks the witness and keeps the lease.
 
 use super::dialer::{Dialer, LinkEvent};
-use super::flood::Flood;
 use super::lease::{LeaseThread, View};
 use super::said::Said;
-use crate::config::{Config, Mac, Member};
+use super::segment::Watch;
+use crate::config::{Config, Member};
 use crate::key::GroupKey;
 use crate::poll::Poll;
 use crate::status::{Role, State};
@@ -14,7 +14,9 @@ use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::Refusal;
 use holdfast_cluster::lease::Note;
 use holdfast_linux::link::{Carries, carries};
-use holdfast_member::own_edge::{OwnEdge, Sight};
+use holdfast_linux::way;
+use holdfast_member::own_edge::{OwnEdge, Sight, Whose};
+use holdfast_member::segment;
 use holdfast_wire::message::Message;
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -88,9 +90,6 @@ impl Front {
         match self {
             Self::Edge(edge) => edge.send(message),
             Self::Own(own) => {
-                if matches!(message, Message::SignSeen { .. }) {
-                    own.flood.note_seen(Instant::now());
-                }
                 own.machine.handle_message(message);
                 own.is_due = true;
                 true
@@ -103,6 +102,26 @@ impl Front {
         if let Self::Edge(edge) = self {
             // A loss is noticed in the next turn.
             edge.flush(now, poll);
+        }
+    }
+
+    /// Takes the payload of a frame that proves a way; the number of an edge's.
+    pub fn hear_frame(&mut self, payload: &[u8]) -> Option<u64> {
+        match self {
+            Self::Edge(_) => way::number_of(payload),
+            Self::Own(own) => {
+                let now = own.nanos(Instant::now());
+                own.is_due |= own.watch.hear(now, payload);
+                None
+            }
+        }
+    }
+
+    /// Says what is to be said before this member leaves.
+    pub fn part(&mut self) {
+        if let Self::Own(own) = self {
+            let (now, view) = (own.nanos(Instant::now()), own.segment_view());
+            own.watch.part(now, &view);
         }
     }
 
@@ -138,10 +157,10 @@ pub struct Own {
     machine: OwnEdge,
     lease: LeaseThread,
     witness: SocketAddr,
-    /// The interface by which clients come, and the service's hardware address.
+    /// The interface by which clients come.
     interface: String,
-    mac: Mac,
-    flood: Flood,
+    /// Whether what they send reaches both members.
+    watch: Watch,
     started: Instant,
     view: View,
     opened: bool,
@@ -165,7 +184,7 @@ impl Own {
     ) -> anyhow::Result<Self> {
         let arbiter = config.arbiter.as_ref().context("the group has neither edge nor arbiter")?;
         let segment = config.segment.as_ref().context("the group has neither edge nor segment")?;
-        let begun = super::speak::begin(config, segment, me)?;
+        let (programs, begun) = super::speak::begin(config, segment, me)?;
         let lease = LeaseThread::start((config, arbiter), me, key, begun, started)?;
         let period = Nanos(config.heartbeat().as_nanos() as u64);
         Ok(Self {
@@ -173,8 +192,7 @@ impl Own {
             lease,
             witness: arbiter.witness,
             interface: me.interface.clone(),
-            mac: segment.mac,
-            flood: Flood::new(&me.interface, segment.mac.0, started)?,
+            watch: Watch::new(config, (segment, me), key, programs)?,
             started,
             view: View::default(),
             opened: false,
@@ -196,16 +214,19 @@ impl Own {
         std::mem::take(&mut self.notes)
     }
 
-    /// Counts for the status.
+    /// Counts for the status: of the lease, and of clients' frames.
     #[must_use]
-    pub fn counters(&self) -> &[(&'static str, u64)] {
-        &self.view.counters
+    pub fn counters(&self) -> [(&'static str, &[(&'static str, u64)]); 2] {
+        [("lease", &self.view.counters), ("speak", self.watch.counters())]
     }
 
     fn deadline(&self) -> Instant {
         match self.is_due {
             true => Instant::now(),
-            false => self.started + Duration::from_nanos(self.machine.next_deadline().0),
+            false => {
+                let due = self.machine.next_deadline().min(self.watch.next_deadline());
+                self.started + Duration::from_nanos(due.0)
+            }
         }
     }
 
@@ -213,20 +234,18 @@ impl Own {
         self.is_due = false;
         self.view = self.lease.view();
         self.notes.extend(self.lease.take_notes());
-        // Only a pair needs them, and a backup that joins looks for them where it finds its place.
-        let is_pair = self.view.record.is_some_and(|record| record.pair);
-        self.flood.turn(is_pair && self.view.hears_other, now);
+        let at = self.nanos(now);
+        let seen = self.segment_view();
+        self.watch.turn(at, &seen);
         let unheard = self.unheard();
-        // Where the switch has learnt the address at the other member's port, that one is reached.
-        let is_deaf = self.flood.is_broken(now) && self.is_other_fine;
-        let has_link = carries(&self.interface).is_ok_and(|it| it == Carries::Yes);
-        let at = Nanos((now - self.started).as_nanos() as u64);
+        // Clients may reach the other member, which then says that all is well.
+        let is_deaf = self.watch.is_deaf(at) && self.is_other_fine;
         let sight = Sight {
             record: self.view.record,
-            speaks: self.view.deadline > at.0,
+            speaks: seen.speaks,
             hears_other: self.view.hears_other,
             other_follows: self.view.other_follows,
-            is_cut: is_deaf || !has_link,
+            is_cut: is_deaf || !seen.has_link,
             has_resigned: self.view.has_resigned,
             unheard: unheard.as_deref(),
         };
@@ -241,6 +260,24 @@ impl Own {
         match std::mem::replace(&mut self.opened, true) {
             true => LinkEvent::Nothing,
             false => LinkEvent::Opened,
+        }
+    }
+
+    /// The machines' time.
+    fn nanos(&self, at: Instant) -> Nanos {
+        Nanos((at - self.started).as_nanos() as u64)
+    }
+
+    /// What the machine that watches the segment has to know.
+    fn segment_view(&self) -> segment::View {
+        let is = |whose: Whose| self.view.record.is_some_and(|record| record.whose == whose);
+        segment::View {
+            leads: is(Whose::Mine),
+            follows: is(Whose::Other),
+            pair: self.view.record.is_some_and(|record| record.pair),
+            speaks: self.view.deadline > self.nanos(Instant::now()).0,
+            hears_other: self.view.hears_other,
+            has_link: carries(&self.interface).is_ok_and(|it| it == Carries::Yes),
         }
     }
 
@@ -270,17 +307,8 @@ impl Own {
             let reason = format!("what the witness grants cannot be noted on this host: {why}");
             return says(&reason, "look at the disk of arbiter.state_dir");
         }
-        if self.flood.is_broken(now) {
-            let reason = format!(
-                "frames that the other member sends to {}, the service's hardware address, do not \
-                 come to this host, and those of clients may not",
-                self.mac
-            );
-            let remedy = "look at the switch: no port may have that address, and frames to unknown \
-                          addresses must go to all ports of this segment";
-            return says(&reason, remedy);
-        }
-        None
+        let (reason, remedy) = self.watch.finding(self.nanos(now))?;
+        says(&reason, remedy)
     }
 
     /// The state of what stands in the edge's place.

@@ -311,7 +311,9 @@ impl<'a> MemberContext<'a> {
     /// What this host's stand-in for an edge says, if that is new.
     fn hear_own(&mut self) -> Option<Said> {
         let Front::Own(own) = &mut self.edge else { return None };
-        count(&mut self.status.counters, "lease", own.counters());
+        for (prefix, counters) in own.counters() {
+            count(&mut self.status.counters, prefix, counters);
+        }
         for note in own.take_notes() {
             self.events.add_at(front::level(note), "lease", note.words());
         }
@@ -365,16 +367,9 @@ impl<'a> MemberContext<'a> {
     /// is busy with something else. Signals wait.
     pub fn attend(&mut self) {
         self.feel_pulses();
-        self.hear_edge(&mut |_| {});
         self.hear_sign();
+        self.hear_edge(&mut |_| {});
         self.serve_admin();
-    }
-
-    /// Reports the newest sign to the edge: its frames reach this member.
-    fn hear_sign(&mut self) {
-        if let Some(sign) = self.signs.newest().filter(|_| !self.signs_by_tap) {
-            self.tell_sign(sign);
-        }
     }
 
     /// Does long `work` in another thread, and calls [`Self::attend`] meanwhile. That thread does

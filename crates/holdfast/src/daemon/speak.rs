@@ -21,7 +21,7 @@ pub struct Begun {
 ///
 /// # Errors
 /// When the interface is missing, or the kernel refuses.
-pub fn begin(config: &Config, segment: &Segment, me: &Member) -> Result<Begun> {
+pub fn begin(config: &Config, segment: &Segment, me: &Member) -> Result<(Speak, Begun)> {
     let link = Link::by_name(&me.interface)?;
     let programs = SpeakConfig {
         interface: me.interface.clone(),
@@ -34,11 +34,14 @@ pub fn begin(config: &Config, segment: &Segment, me: &Member) -> Result<Begun> {
         format!("{} cannot take frames to {}, the service's address", me.interface, segment.mac)
     })?;
     if leavings::survivor(&config.group.run_dir, &me.name).is_some()
-        && let Ok(deadline) = Speak::reopen(&programs).and_then(|speak| speak.deadline())
+        && let Ok(speak) = Speak::reopen(&programs)
+        && let Ok(deadline) = speak.deadline()
         && deadline.is_told()?
     {
         Speak::mend(&programs.interface, &programs.pin_dir)?;
-        return Ok(Begun { deadline, speaks: true });
+        return Ok((speak, Begun { deadline, speaks: true }));
     }
-    Ok(Begun { deadline: Speak::attach(&programs)?.deadline()?, speaks: false })
+    let speak = Speak::attach(&programs)?;
+    let deadline = speak.deadline()?;
+    Ok((speak, Begun { deadline, speaks: false }))
 }

@@ -192,6 +192,7 @@ fn settings(config: &Config) -> Vec<String> {
     let front = config.segment.iter().zip(&config.arbiter).flat_map(|(segment, arbiter)| {
         [
             format!("segment.mac = {}", segment.mac),
+            format!("segment.mode = {}", segment.mode.word()),
             format!("segment.first = {}", segment.first),
             format!("arbiter.witness = {}", arbiter.witness),
         ]

@@ -11,7 +11,7 @@ use holdfast::status::Status;
 use holdfast_cluster::state::EdgeState;
 use holdfast_cluster::state::StateBlock;
 use holdfast_linux::netns;
-use holdfast_linux::way::SignSocket;
+use holdfast_linux::way::{self, SignSocket};
 use holdfast_wire::log::LOG_VERSION;
 use holdfast_wire::message::Message;
 use holdfast_wire::message::VERSION;
@@ -295,7 +295,9 @@ impl Member {
         for number in beats {
             self.say(&Message::Beat { number, echo: number, executed: 0 });
         }
-        if let Some(number) = self.signs.newest() {
+        let mut newest = None;
+        self.signs.drain(|payload| newest = way::number_of(payload).or(newest));
+        if let Some(number) = newest {
             self.say(&Message::SignSeen { number, mac: self.mac });
         }
     }

@@ -1,8 +1,8 @@
 //! Who holds V, and what becomes of the frames that come for it.
 
 use super::{
-    CLAIM, CLAIMS_MAX, MISSED, Nanos, Other, RETRY_MAX, RETRY_MIN, Relay, Says, Segment,
-    UNANSWERED_MAX, View,
+    CLAIMS_MAX, MISSED, Nanos, Other, RETRY_MAX, RETRY_MIN, Relay, Says, Segment, UNANSWERED_CLAIM,
+    UNANSWERED_MAX, UNSEEN_CLAIM, UNSEEN_MAX, View,
 };
 use holdfast_wire::segment::Mode;
 
@@ -10,11 +10,7 @@ impl Segment {
     /// Decides what this member says of itself. `before`: what was known at the last turn.
     pub(super) fn decide(&mut self, now: Nanos, before: View) {
         let view = self.view;
-        let sees = match self.heard {
-            Some(heard) => now.since(self.came.map_or(heard, |came| came.max(heard))) <= MISSED,
-            // Who takes over has to know what it saw last.
-            None => self.says.sees,
-        };
+        let sees = self.unseen < UNSEEN_MAX;
         let able = view.follows && view.has_link && !self.parted;
         let offers = self.offers(now);
         self.says = Says { offers, able, sees, ..self.says };
@@ -60,17 +56,13 @@ impl Segment {
         if begins {
             self.claims = 0;
         }
-        let Some(heard) = self.heard else {
-            self.claiming = false;
-            // Where the switch knows V at the port of the one that is gone.
-            return begins && !self.says.sees;
-        };
-        let is_missed =
-            |at: Option<Nanos>| now.since(at.map_or(heard, |at| at.max(heard))) > CLAIM;
         // One whose link is cut misses no flood.
-        let lost = self.fresh(now).is_some() && is_missed(self.came) && is_missed(self.back);
+        let lost = self.heard.and(self.fresh(now)).is_some()
+            && self.unseen >= UNSEEN_CLAIM
+            && self.unanswered >= UNANSWERED_CLAIM;
         self.claims += u32::from(lost && !self.claiming);
         self.claiming = lost;
+        // Who takes over may do so where the switch knows V at the port of the one that is gone.
         lost || self.claims >= CLAIMS_MAX || begins && !self.says.sees
     }
 

@@ -9,6 +9,7 @@ use super::super::error::Findings;
 use super::super::explain::{example, suggestion};
 use super::{Edge, FLOWS_MAX, Mac, Member};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
+use holdfast_wire::segment::Mode as SegmentMode;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,9 +18,10 @@ use toml::Spanned;
 /// The table `[segment]` of a pair without an edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Segment {
-    /// Hardware address of the service: no host has it, and no frame comes from it, so that
-    /// switches send what goes there to every port.
+    /// Hardware address of the service, which no host has.
     pub mac: Mac,
+    /// How what goes there reaches both members.
+    pub mode: SegmentMode,
     /// The member that is preferred at the very first start (decision 21).
     pub first: String,
 }
@@ -56,6 +58,7 @@ pub(super) struct RawEdge {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSegment {
     mac: Option<Spanned<String>>,
+    mode: Option<SegmentMode>,
     first: Option<Spanned<String>>,
 }
 
@@ -132,7 +135,8 @@ fn check_segment(
             })
         },
     );
-    Segment { mac, first: check_first(findings, raw.first, members) }
+    let mode = raw.mode.unwrap_or_default();
+    Segment { mac, mode, first: check_first(findings, raw.first, members) }
 }
 
 /// A locally administered address that this group has by its name (IEEE 802-2014 §8.2.2).
@@ -243,6 +247,7 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::super::{Config, ConfigErrors};
+    use super::SegmentMode;
     use std::path::Path;
 
     const EXAMPLE: &str = include_str!("../../../../../docs/example-segment.toml");
@@ -264,6 +269,12 @@ mod tests {
         let own = parse(&own.replacen("# first = \"a\"", "first = \"b\"", 1)).unwrap();
         assert_eq!(own.segment.as_ref().unwrap().mac.to_string(), "02:00:00:00:00:77");
         assert_eq!(own.first(), "b");
+        assert_eq!(own.segment.unwrap().mode, SegmentMode::Flood);
+        for mode in SegmentMode::ALL {
+            let line = format!("mode = \"{}\"", mode.word());
+            let of = parse(&EXAMPLE.replacen("# mode = \"flood\"", &line, 1)).unwrap();
+            assert_eq!(of.segment.unwrap().mode, mode);
+        }
         let arbiter = config.arbiter.as_ref().unwrap();
         assert_eq!(arbiter.witness, "10.9.0.9:7702".parse().unwrap());
         assert_eq!(arbiter.state_dir, Path::new("/var/lib/holdfast/witness"));
@@ -277,6 +288,8 @@ mod tests {
             ("[segment]", "", "`edge` is missing"),
             ("# mac = \"auto\"", "mac = \"03:00:00:00:00:0a\"", "is not a hardware address"),
             ("# first = \"a\"", "first = \"c\"", "is not a member"),
+            ("# mode = \"flood\"", "mode = \"chian\"", "did you mean `chain`?"),
+            ("# mode = \"flood\"", "mode = \"edge\"", "one of: flood, chain, clone"),
             ("10.9.0.9:7702", "10.9.0.3:7702", "10.9.0.3 is the address of b, too"),
             ("10.9.0.100:6379", "10.9.0.9:6379", "10.9.0.9 is the address of the witness"),
             ("# heartbeat_ms = 18 ", "heartbeat_ms = 101 ", "too long for a pair without an edge"),

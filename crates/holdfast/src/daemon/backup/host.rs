@@ -22,6 +22,7 @@ use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnKey, ConnRecord, Message};
+use holdfast_wire::segment;
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
@@ -180,7 +181,8 @@ impl FollowHost for BackupDaemon<'_, '_> {
             Some(segment) => each(self, &segment),
             None => match way::number_of(l3) {
                 Some(seen) => sign = Some(seen),
-                None => self.malformed += 1,
+                // The other member's come by a socket of their own.
+                None => self.malformed += u64::from(!segment::is_one(l3)),
             },
         });
         self.tap = Some(tap);

@@ -294,6 +294,7 @@ impl MemberContext<'_> {
             self.events.add("stopped", what);
             return Ok(());
         }
+        self.edge.part();
         let removed = leavings::remove_member(self.config, self.me)?;
         self.note_removed(&removed);
         self.events.add("stopped", "nothing of it is left on this host");

@@ -198,6 +198,16 @@ impl MemberContext<'_> {
         }
     }
 
+    /// Reports the newest sign to the edge: its frames reach this member. What stands in its place
+    /// is told of each frame of the other member.
+    pub(super) fn hear_sign(&mut self) {
+        let (signs, edge, mut newest) = (&self.signs, &mut self.edge, None);
+        signs.drain(|payload| newest = edge.hear_frame(payload).or(newest));
+        if let Some(sign) = newest.filter(|_| !self.signs_by_tap) {
+            self.tell_sign(sign);
+        }
+    }
+
     /// Tells the edge that its sign `number` has arrived here.
     pub fn tell_sign(&mut self, number: u64) {
         // A switch that does not know an address sends the frame to all ports. So frames to
