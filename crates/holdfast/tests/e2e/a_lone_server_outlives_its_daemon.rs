@@ -5,6 +5,7 @@ use crate::{client, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_wire::segment::Mode;
 use std::time::Duration;
 
 fn options() -> GroupOptions {
@@ -81,7 +82,7 @@ fn a_survivor_of_a_takeover() {
 #[test]
 fn a_survivor_of_a_pair_without_an_edge() {
     let _limit = world::limit(Duration::from_secs(60));
-    let options = GroupOptions { segment: true, heartbeat_ms: Some(100), ..options() };
+    let options = GroupOptions { segment: Some(Mode::Flood), heartbeat_ms: Some(100), ..options() };
     world::with_server(Program::Redis, 0, &Plan::default(), &options, |testbed, group| {
         let server = group.server_pid(Role::Primary).expect("a server");
         survives(testbed, group, Role::Backup, || world::signal(server, "KILL"));

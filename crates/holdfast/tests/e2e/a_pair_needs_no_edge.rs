@@ -6,10 +6,11 @@ use crate::world;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, MEMBERS, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use holdfast_wire::segment::Mode;
 use std::time::Duration;
 
 fn options() -> GroupOptions {
-    GroupOptions { segment: true, ..GroupOptions::default() }
+    GroupOptions { segment: Some(Mode::Flood), ..GroupOptions::default() }
 }
 
 fn with_pair(work: impl FnOnce(&Testbed, &mut Group<'_>)) {

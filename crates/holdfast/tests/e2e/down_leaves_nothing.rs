@@ -8,6 +8,7 @@ use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::strings::{Edge, Strings};
 use holdfast_lab::testbed::{Host, Plan, Role, Testbed};
+use holdfast_wire::segment::Mode;
 use serde_json::Value;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -55,7 +56,7 @@ fn after_kill_9() {
 #[test]
 fn of_a_pair_without_an_edge() {
     for signal in [Signal::TERM, Signal::KILL] {
-        let options = GroupOptions { segment: true, ..options() };
+        let options = GroupOptions { segment: Some(Mode::Flood), ..options() };
         all_is_as_before_with(&options, |group, _| {
             for role in HOSTS {
                 group.stop_daemon(role, signal).expect("a daemon");

@@ -3,6 +3,7 @@
 
 use crate::load::Action;
 use crate::testbed::ours::Group;
+use crate::testbed::ours::switch::THIRD_PORT;
 use crate::testbed::{Host, Role, Testbed, interface};
 use anyhow::Result;
 use serde::Serialize;
@@ -60,6 +61,12 @@ pub enum FaultKind {
     ReplicaSlow,
     /// kill -9 of the edge's daemon, which is started again.
     EdgeDaemonKill,
+    /// The switch learns the service's hardware address at the primary's port.
+    SwitchLearnsPrimary,
+    /// It learns it at the backup's port.
+    SwitchLearnsBackup,
+    /// It learns it at a port where neither member is.
+    SwitchLearnsThird,
 }
 
 /// Who speaks for the service when all is over.
@@ -91,7 +98,10 @@ impl FaultKind {
             | Self::ReplicaKill
             | Self::BackupFreeze
             | Self::BackupCut
-            | Self::TapCut => Survivor::Primary,
+            | Self::TapCut
+            | Self::SwitchLearnsPrimary
+            | Self::SwitchLearnsBackup
+            | Self::SwitchLearnsThird => Survivor::Primary,
             Self::EdgeDaemonKill | Self::ReplicaSlow => Survivor::Pair,
         }
     }
@@ -152,6 +162,9 @@ pub fn fault_steps(
         FaultKind::BackupCut => Ok(cut_off(testbed, Role::Backup)),
         FaultKind::ServiceCut => at_once(down(testbed.host(Role::Primary), interface::PRIMARY)),
         FaultKind::TapCut => at_once(down(testbed.host(Role::Backup), interface::BACKUP)),
+        FaultKind::SwitchLearnsPrimary => at_once(learns(group, interface::EDGE_PRIMARY)?),
+        FaultKind::SwitchLearnsBackup => at_once(learns(group, interface::EDGE_BACKUP)?),
+        FaultKind::SwitchLearnsThird => at_once(learns(group, THIRD_PORT)?),
         FaultKind::ReplicaSlow => Ok(slow(group.server_pid(Role::Backup)?)),
         FaultKind::Freeze => freeze(testbed.host(Role::Primary)),
         FaultKind::BackupFreeze => freeze(testbed.host(Role::Backup)),
@@ -215,6 +228,11 @@ fn cut_off(testbed: &Testbed, role: Role) -> Vec<(u64, Action)> {
 fn freeze(host: &Host) -> Result<Vec<(u64, Action)>> {
     let pids = host.processes()?;
     Ok(vec![(0, Action::Stop(pids.clone())), (FROZEN_US, Action::Continue(pids))])
+}
+
+/// The switch learns the service's hardware address at this port, as by a frame that comes from it.
+fn learns(group: &Group<'_>, port: &str) -> Result<Action> {
+    Ok(Action::Run(group.learn_words(port)?))
 }
 
 /// Lets a process run for one millisecond in ten.

@@ -14,6 +14,7 @@ use clap::Args;
 use holdfast_chance::Rng;
 use holdfast_report::{Stalls, Summary, progress};
 use holdfast_wire::buffering::Buffering;
+use holdfast_wire::segment::Mode;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,14 +62,6 @@ pub enum ClientPath {
     Clean,
     /// 50 ms there and back, 1 % loss, 2 % reordering.
     Wan,
-}
-
-/// How clients' packets reach both members of a pair without an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum SegmentMode {
-    /// They go to a hardware address that the switch does not know, and so to every port.
-    Flood,
 }
 
 /// Who decides between the members of a pair without an edge.
@@ -132,9 +125,10 @@ pub struct TakeoverArgs {
     /// What output waits for: commit, or a mode that may lose some: prs, pr, immediate.
     #[arg(long, value_parser = buffering, default_value = Buffering::Commit.word())]
     pub buffering: Buffering,
-    /// Without an edge: how clients' packets reach both members.
-    #[arg(long, value_enum)]
-    pub segment: Option<SegmentMode>,
+    /// Without an edge: how clients' packets reach both members: flood, chain, clone. Only for
+    /// flood does the switch flood anything.
+    #[arg(long, value_parser = mode)]
+    pub segment: Option<Mode>,
     /// Who decides between the members of a pair without an edge.
     #[arg(long, value_enum, default_value = "witness", requires = "segment")]
     pub arbiter: ArbiterKind,
@@ -321,7 +315,7 @@ impl TakeoverArgs {
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::of_state(seed);
-    let (buffering, segment) = (args.buffering, args.segment.is_some());
+    let (buffering, segment) = (args.buffering, args.segment);
     let options = GroupOptions { buffering, segment, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
@@ -458,6 +452,12 @@ fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
 fn buffering(word: &str) -> Result<Buffering, String> {
     let known = Buffering::ALL.map(Buffering::word);
     let found = Buffering::ALL.into_iter().find(|it| it.word() == word);
+    found.ok_or_else(|| format!("there are {}", known.join(", ")))
+}
+
+fn mode(word: &str) -> Result<Mode, String> {
+    let known = Mode::ALL.map(Mode::word);
+    let found = Mode::ALL.into_iter().find(|it| it.word() == word);
     found.ok_or_else(|| format!("there are {}", known.join(", ")))
 }
 

@@ -93,8 +93,8 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     ];
     for (name, address, device, port, mac) in members {
         let port = match config.options.segment {
-            true => String::new(),
-            false => format!("edge_port = \"{port}\"\nmac = \"{mac}\"\n"),
+            Some(_) => String::new(),
+            None => format!("edge_port = \"{port}\"\nmac = \"{mac}\"\n"),
         };
         // Writing to a string cannot fail.
         let _ = write!(
@@ -130,10 +130,11 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
 /// beside it the witness.
 fn front(testbed: &Testbed, options: &GroupOptions) -> String {
     let disk = testbed.host(Role::Edge).inside().join(DISK);
-    if options.segment {
+    if let Some(mode) = options.segment {
         return format!(
-            "[segment]\nfirst = \"{PRIMARY_NAME}\"\n\n\
+            "[segment]\nmode = \"{}\"\nfirst = \"{PRIMARY_NAME}\"\n\n\
              [arbiter]\nwitness = \"{}:7702\"\nstate_dir = \"{}/witness\"\n",
+            mode.word(),
             addresses::EDGE,
             disk.display(),
         );

@@ -1,6 +1,7 @@
 //! A protected group on a testbed: the three daemons, run as a user would run
 //! them, and what the lab must know about their processes.
 
+pub mod switch;
 mod told;
 
 use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
@@ -9,6 +10,7 @@ use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for, waiting_places};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use holdfast_wire::buffering::Buffering;
+use holdfast_wire::segment::Mode;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -51,7 +53,7 @@ const LOG_TAIL_LINES: usize = 30;
 const OVER: [&str; 4] = ["fenced", "diverged", "hung", "ended"];
 
 /// Environment variable with which every pair has no edge, so that a test of pairs with one can be
-/// run without.
+/// run without: `chain`, `clone`, or anything else for `flood`.
 const NO_EDGE: &str = "HOLDFAST_LAB_NO_EDGE";
 
 /// Longest heartbeat of a pair without an edge, in ms.
@@ -80,8 +82,9 @@ pub struct GroupOptions {
     pub rebuild: bool,
     /// How the processes of the server run.
     pub run: ServerRun,
-    /// Whether the pair has no edge: the edge's host is a plain router then, and the witness.
-    pub segment: bool,
+    /// How clients' frames reach both members of a pair without an edge: the edge's host is a plain
+    /// router then, and the witness. `None`: the pair has an edge.
+    pub segment: Option<Mode>,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
@@ -144,9 +147,10 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the hosts' folders cannot be written.
     pub fn prepare(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
-        let segment = options.segment || std::env::var_os(NO_EDGE).is_some();
+        let segment = options.segment.or_else(without_edge);
         let mut options = GroupOptions { segment, ..options.clone() };
-        if segment {
+        if let Some(mode) = segment {
+            switch::flood(testbed, mode == Mode::Flood)?;
             options.heartbeat_ms = options.heartbeat_ms.map(|ms| ms.min(LEASED_MS_MAX));
         }
         let options = &options;
@@ -407,7 +411,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the edge does not answer, or names no member.
     pub fn current(&self) -> Result<Role> {
-        if self.options.segment {
+        if self.options.segment.is_some() {
             let status = self.status(Role::Edge)?;
             return owner_of(&status).with_context(|| format!("nobody owns the service: {status}"));
         }
@@ -419,7 +423,7 @@ impl<'a> Group<'a> {
     /// The role's name on the command line.
     fn name(&self, role: Role) -> &'static str {
         match name(role) {
-            "edge" if self.options.segment => "witness",
+            "edge" if self.options.segment.is_some() => "witness",
             name => name,
         }
     }
@@ -524,6 +528,12 @@ impl Drop for Group<'_> {
             let _ = child.wait();
         }
     }
+}
+
+/// How a pair that is to have no edge, whatever its test says, does without.
+fn without_edge() -> Option<Mode> {
+    let word = std::env::var_os(NO_EDGE)?;
+    Some(Mode::ALL.into_iter().find(|mode| word == mode.word()).unwrap_or_default())
 }
 
 /// The last lines of a log, and the last of its warnings and errors before them.
