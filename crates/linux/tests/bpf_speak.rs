@@ -6,14 +6,15 @@ mod bpf_common;
 use bpf_common::claims::{arp, neighbour_discovery};
 use bpf_common::edge::{CLIENT4, PORT, VIP4, VIP6, address, reply, reply6, request, request6};
 use bpf_common::{
-    Context, Frame, Lab, PASS, STOLEN, counter, icmp6_is_right, ifindex, is_root, sh, sum_icmp6,
-    sums_are_right,
+    Capture, Context, Frame, Lab, PASS, REDIRECT, STOLEN, counter, icmp6_is_right, ifindex,
+    is_root, sh, sum_icmp6, sums_are_right,
 };
-use holdfast_linux::bpf::{Deadline, Speak, SpeakConfig, Until};
+use holdfast_linux::bpf::{Deadline, Relay, Speak, SpeakConfig, Until};
 use std::time::{Duration, Instant};
 
 const SERVICE_MAC: [u8; 6] = [2, 0x68, 0x66, 1, 2, 3];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 8];
 const HOST4: [u8; 4] = [10, 9, 0, 3];
 const HOST6: &str = "fd00:9::3";
 const VIP4_BYTES: [u8; 4] = [10, 9, 0, 100];
@@ -31,6 +32,7 @@ impl Fixture {
         let lab = Lab::new(name);
         sh("ip link add m0 address 02:00:00:00:09:09 type veth peer name s0");
         sh("ip link set m0 up");
+        sh("ip link set s0 up");
         let config = SpeakConfig {
             interface: "m0".into(),
             services: vec![(address(VIP4), PORT), (address(VIP6), PORT)],
@@ -224,4 +226,96 @@ fn a_daemon_that_comes_back_finds_its_server_speaking() {
     assert_eq!(mended.len(), 2, "{mended:?}");
     again.detach().expect("detached");
     assert!(Speak::reopen(&config).is_err());
+}
+
+/// The frame as this member sends it on to the other one.
+fn sent_on(frame: &[u8]) -> Vec<u8> {
+    [&PEER_MAC, &OWN_MAC, &frame[12..]].concat()
+}
+
+/// A frame of the members about their segment.
+fn sign() -> Vec<u8> {
+    [&SERVICE_MAC[..], &[2, 0, 0, 0, 9, 7, 0x88, 0xb5], &[0; 46]].concat()
+}
+
+#[test]
+fn a_silent_member_hands_on_what_goes_to_the_shared_address_alone() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("speak-chain");
+    f.speak.set_relay(Relay::HandOn(PEER_MAC)).expect("the map");
+    for until in [Until::Silent, Until::At(Instant::now() - Duration::from_millis(1))] {
+        f.set(until);
+        // A router that asks again whether the address is still there is answered by who speaks.
+        for frame in
+            [request().payload(9).build(), request6().build(), arp([10, 9, 0, 1], VIP4_BYTES)]
+        {
+            let frame = to(SERVICE_MAC, frame);
+            assert_eq!(f.run(IN, &frame), (REDIRECT, sent_on(&frame)), "{until:?}");
+        }
+        let for_me = to(OWN_MAC, request().build());
+        assert_eq!(f.run(IN, &for_me), (STOLEN, for_me.clone()), "handed on to this one");
+        let passed = arp([10, 9, 0, 1], VIP4_BYTES);
+        assert_eq!(f.run(IN, &passed), (PASS, passed.clone()), "everybody has it");
+    }
+    assert_eq!((f.count("handed_on"), f.count("left")), (6, 2));
+    f.set(Until::Told);
+    let frame = to(SERVICE_MAC, request().build());
+    assert_eq!(f.run(IN, &frame), (PASS, to(OWN_MAC, frame.clone())), "it speaks now");
+    f.set(Until::Silent);
+    f.speak.set_relay(Relay::Nothing).expect("the map");
+    assert_eq!(f.run(IN, &frame).0, STOLEN);
+}
+
+#[test]
+fn a_speaking_member_copies_what_it_takes_of_the_service() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("speak-clone");
+    f.speak.set_relay(Relay::Copy(PEER_MAC)).expect("the map");
+    let capture = Capture::new("s0");
+    f.set(Until::Silent);
+    let frame = to(SERVICE_MAC, request().payload(9).build());
+    assert_eq!((f.run(IN, &frame).0, capture.tcp_frames().len()), (STOLEN, 0));
+    f.set(Until::Told);
+    for frame in [frame, to(SERVICE_MAC, request6().payload(70).build())] {
+        assert_eq!(f.run(IN, &frame), (PASS, to(OWN_MAC, frame.clone())));
+        assert_eq!(capture.tcp_frames(), [sent_on(&frame)]);
+    }
+    let mut wrong = to(SERVICE_MAC, request().build());
+    wrong[24] ^= 1;
+    assert_eq!(f.run(IN, &wrong).0, STOLEN);
+    let copied = to(OWN_MAC, request().build());
+    assert_eq!(f.run(IN, &copied).0, PASS);
+    assert_eq!(capture.tcp_frames().len(), 0, "nothing wrong, and nothing twice");
+    let urgent = to(SERVICE_MAC, request().payload(4).urgent(2).build());
+    let after = f.run(IN, &urgent).1;
+    assert_eq!(capture.tcp_frames(), [sent_on(&after)], "both get the same");
+    assert_eq!((f.count("cloned"), f.count("clone_failed")), (3, 0));
+}
+
+/// Members see by them whether clients' frames arrive, so they go the same way.
+#[test]
+fn a_members_sign_goes_where_clients_frames_go() {
+    if !is_root() {
+        return;
+    }
+    let mut f = Fixture::new("speak-sign");
+    for (until, relay, copies) in [
+        (Until::Silent, Relay::Nothing, 0),
+        (Until::Silent, Relay::Copy(PEER_MAC), 0),
+        (Until::Silent, Relay::HandOn(PEER_MAC), 1),
+        (Until::Told, Relay::HandOn(PEER_MAC), 0),
+        (Until::Told, Relay::Copy(PEER_MAC), 1),
+    ] {
+        f.set(until);
+        f.speak.set_relay(relay).expect("the map");
+        let before = f.count("cloned");
+        assert_eq!(f.run(IN, &sign()), (PASS, sign()), "it is seen here");
+        assert_eq!(f.count("cloned") - before, copies, "{until:?} {relay:?}");
+        let own = to(OWN_MAC, sign());
+        assert_eq!(f.run(IN, &own), (PASS, own.clone()));
+    }
 }

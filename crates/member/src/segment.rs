@@ -38,6 +38,8 @@ const UNANSWERED_CLAIM: u32 = 4;
 const MISSED: Nanos = Nanos::from_ms(1600);
 /// Age of what should have come before it is told.
 const TOLD: Nanos = Nanos::from_ms(3000);
+/// Time after that until the current member leaves the service to the other one for it.
+const DEAF_AFTER: Nanos = Nanos::from_ms(1500);
 /// How often a flooding segment may need V to be taken, before it stays taken.
 const CLAIMS_MAX: u32 = 2;
 /// First and longest time before a chain that was broken is tried again: each try costs clients
@@ -255,10 +257,11 @@ impl Segment {
         }
     }
 
-    /// Whether clients' frames go to the other member alone, as it is known here.
+    /// Whether clients' frames go to the other member alone, as it is known here. By now that one
+    /// has said what is wrong with it, if anything is.
     #[must_use]
     pub fn is_deaf(&self, now: Nanos) -> bool {
-        let fault = self.fault(now);
+        let fault = self.fault(Nanos(now.0.saturating_sub(DEAF_AFTER.0)));
         self.view.leads && matches!(fault, Some(Fault::Lost | Fault::Elsewhere))
     }
 }

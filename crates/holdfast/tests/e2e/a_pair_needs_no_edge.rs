@@ -3,6 +3,7 @@
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
+use holdfast_lab::testbed::ours::switch::THIRD_PORT;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, MEMBERS, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
@@ -134,43 +135,46 @@ fn a_switchover_there_and_back() {
     });
 }
 
-/// Where the switch knows the service's hardware address, only one member sees what clients send: if
-/// that is the backup, it takes over; if it is the primary, both members say what is missing.
+/// Where the switch knows the service's hardware address, only one member sees what clients send, or
+/// none: they bring it to each other, and say what is wrong. Who takes over has the switch learn it
+/// anew.
 #[test]
-fn a_switch_that_knows_the_address_is_named() {
-    let _limit = world::limit(Duration::from_secs(90));
+fn a_switch_that_knows_the_address_is_named_and_done_without() {
+    let _limit = world::limit(Duration::from_secs(120));
     with_pair(|testbed, group| {
         let mut redis = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
         assert_eq!(redis.ask(&[b"SET", b"a", b"b"]), "+OK");
-        let switch = |program: &str, words: &[&str]| {
-            let done = testbed.host(Role::Edge).network_command(program).args(words).output();
-            String::from_utf8(done.expect("iproute2").stdout).expect("a text")
-        };
-        let neighbour = switch("ip", &["neigh", "show", "10.9.0.100"]);
-        let mut words = neighbour.split_whitespace().skip_while(|word| *word != "lladdr");
-        let mac = words.nth(1).unwrap_or_else(|| panic!("no address: {neighbour}")).to_owned();
-        let learn = |port| {
-            switch("bridge", &["fdb", "replace", &mac, "dev", port, "master", "static"]);
-        };
-        let forget = |port| {
-            switch("bridge", &["fdb", "del", &mac, "dev", port, "master"]);
-        };
-        learn(interface::EDGE_PRIMARY);
-        for role in MEMBERS {
-            world::wait_until("its word", || {
-                let status = group.status(role).unwrap_or_default();
-                let says = status["reason"].as_str().unwrap_or_default();
-                status["state"] == "unprotected" && says.contains(&mac)
-            });
+        let mac = group.service_mac().expect("an address");
+        let (to_primary, to_backup) = (interface::EDGE_PRIMARY, interface::EDGE_BACKUP);
+        let counts = [("cloned", Role::Primary), ("handed_on", Role::Backup)];
+        for (port, (name, by)) in
+            [to_primary, to_backup, THIRD_PORT].into_iter().zip([counts[0], counts[1], counts[0]])
+        {
+            group.learn(port, false).expect("a port");
+            redis.send(&[b"GET", b"a"]);
+            assert_eq!(redis.value(), b"b", "{port}: {}", group.log_tails());
+            for role in MEMBERS {
+                world::wait_until("its word", || {
+                    let status = group.status(role).unwrap_or_default();
+                    let says = status["reason"].as_str().unwrap_or_default();
+                    status["state"] == "unprotected" && says.contains(&mac)
+                });
+            }
+            let status = group.status(by).expect("it answers");
+            assert_ne!(status["counters"][format!("speak.{name}")], 0, "{port}: {status}");
+            world::speaks(group, Role::Primary);
+            group.forget(if port == THIRD_PORT { to_primary } else { port }).expect("a port");
+            world::heals(group, "the switch floods again");
         }
-        forget(interface::EDGE_PRIMARY);
-        world::heals(group, "the switch floods again");
-        learn(interface::EDGE_BACKUP);
+        group.learn(to_primary, false).expect("a port");
+        world::wait_until("help", || {
+            let status = group.status(Role::Primary).unwrap_or_default();
+            status["state"] == "unprotected"
+        });
+        group.signal_server(Role::Primary, Signal::KILL).expect("a server");
         redis.send(&[b"GET", b"a"]);
         assert_eq!(redis.value(), b"b", "{}", group.log_tails());
         world::speaks(group, Role::Backup);
-        forget(interface::EDGE_BACKUP);
-        world::heals(group, "the switch floods again");
     });
 }
 

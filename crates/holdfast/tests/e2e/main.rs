@@ -19,6 +19,7 @@ mod a_lone_request_survives_kill_9;
 mod a_lone_server_outlives_its_daemon;
 mod a_long_lived_connection_keeps_nobody_out;
 mod a_pair_needs_no_edge;
+mod a_pair_needs_no_flood;
 mod a_peer_without_the_key_learns_nothing;
 mod a_server_that_fails_at_its_start_is_named;
 mod a_stale_member_changes_nothing;

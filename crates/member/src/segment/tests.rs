@@ -31,10 +31,7 @@ impl Bed {
         let view = View { pair: true, hears_other: true, has_link: true, ..View::default() };
         Self {
             machines: [A, B].map(|side| Segment::new(mode, side as u8, Nanos(0))),
-            views: [
-                View { leads: true, speaks: true, ..view },
-                View { follows: true, ..view },
-            ],
+            views: [View { leads: true, speaks: true, ..view }, View { follows: true, ..view }],
             relays: [Relay::Nothing; 2],
             runs: [true; 2],
             floods: mode == Mode::Flood,

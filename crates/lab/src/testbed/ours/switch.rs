@@ -8,14 +8,22 @@ use anyhow::{Context as _, Result};
 /// A port of the bridge where neither member is.
 pub const THIRD_PORT: &str = "third";
 
-/// Whether frames to addresses that the switch does not know go to every port of it.
+/// Makes the switch's third port, and says whether frames to addresses that it does not know go to
+/// every port of it.
 ///
 /// # Errors
 /// When `bridge` refuses.
-pub(super) fn flood(testbed: &Testbed, yes: bool) -> Result<()> {
-    let word = if yes { "on" } else { "off" };
-    for port in [interface::EDGE_PRIMARY, interface::EDGE_BACKUP] {
-        let of_router = testbed.host(Role::Edge).namespace();
+pub(super) fn prepare(testbed: &Testbed, floods: bool) -> Result<()> {
+    let (router, word) = (testbed.host(Role::Edge), if floods { "on" } else { "off" });
+    let of_router = router.namespace();
+    if output("ip", &["-n", of_router, "link", "show", THIRD_PORT]).is_err() {
+        router.ip(&format!(
+            "link add {THIRD_PORT} type veth peer name stranger\n\
+             link set stranger up\n\
+             link set {THIRD_PORT} master br0 up\n"
+        ))?;
+    }
+    for port in [interface::EDGE_PRIMARY, interface::EDGE_BACKUP, THIRD_PORT] {
         output("bridge", &["-n", of_router, "link", "set", "dev", port, "flood", word])?;
     }
     Ok(())
@@ -40,16 +48,26 @@ impl Group<'_> {
     /// frame that comes from there.
     ///
     /// # Errors
-    /// When the pair has an edge, or a port cannot be made.
+    /// When the pair has an edge.
     pub fn learn_words(&self, port: &str) -> Result<Vec<String>> {
-        let router = self.testbed.host(Role::Edge);
-        if port == THIRD_PORT {
-            router.ip("link add third type dummy\nlink set third master br0 up\n")?;
-        }
-        let (mac, of_router) = (self.service_mac()?, router.namespace());
-        let words = ["bridge", "-n", of_router, "fdb", "replace", &mac, "dev", port];
-        let words = words.into_iter().chain(["master", "dynamic"]);
-        Ok(words.map(str::to_owned).collect())
+        self.words_to_learn(port, "dynamic")
+    }
+
+    fn words_to_learn(&self, port: &str, how: &str) -> Result<Vec<String>> {
+        let (mac, of_router) = (self.service_mac()?, self.testbed.host(Role::Edge).namespace());
+        let words = ["bridge", "-n", of_router, "fdb", "replace", &mac, "dev", port, "master", how];
+        Ok(words.map(str::to_owned).to_vec())
+    }
+
+    /// The switch learns it now; `for_good`: whatever comes from other ports later.
+    ///
+    /// # Errors
+    /// As [`Group::learn_words`], and when `bridge` refuses.
+    pub fn learn(&self, port: &str, for_good: bool) -> Result<()> {
+        let words = self.words_to_learn(port, if for_good { "static" } else { "dynamic" })?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (program, rest) = words.split_first().context("no words")?;
+        output(program, rest).map(drop)
     }
 
     /// The switch forgets that address.
