@@ -76,11 +76,10 @@ impl Watch {
     pub fn turn(&mut self, now: Nanos, view: &View) {
         let (relay, kinds) = self.machine.turn(now, view);
         // Before the switch sends frames here, the kernel knows where they go on to.
-        if self.relay != Some(relay) {
-            match self.programs.set_relay(told(relay)) {
-                Ok(()) => self.relay = Some(relay),
-                Err(error) => tracing::warn!("where clients' frames go besides: {error}"),
-            }
+        if self.relay.replace(relay) != Some(relay)
+            && let Err(error) = self.programs.set_relay(told(relay))
+        {
+            tracing::warn!("clients' frames do not reach the other member by this host: {error}");
         }
         for kind in kinds {
             self.send(kind);
