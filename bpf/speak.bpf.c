@@ -97,7 +97,7 @@ static __always_inline int copy(struct __sk_buff *skb, const struct speak_relay 
 
 	if (bpf_skb_load_bytes(skb, 0, before, sizeof(before)) || readdress(skb, relay, known))
 		return -1;
-	count(bpf_clone_redirect(skb, skb->ifindex, 0) ? SPEAK_CLONE_FAILED : SPEAK_CLONED);
+	count(bpf_clone_redirect(skb, skb->ifindex, 0) ? SPEAK_UNCLONED : SPEAK_CLONED);
 	return bpf_skb_store_bytes(skb, 0, before, sizeof(before), 0);
 }
 

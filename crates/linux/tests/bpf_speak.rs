@@ -293,7 +293,7 @@ fn a_speaking_member_copies_what_it_takes_of_the_service() {
     let urgent = to(SERVICE_MAC, request().payload(4).urgent(2).build());
     let after = f.run(IN, &urgent).1;
     assert_eq!(capture.tcp_frames(), [sent_on(&after)], "both get the same");
-    assert_eq!((f.count("cloned"), f.count("clone_failed")), (3, 0));
+    assert_eq!((f.count("cloned"), f.count("uncloned")), (3, 0));
 }
 
 /// Members see by them whether clients' frames arrive, so they go the same way.

@@ -89,17 +89,8 @@ pub(crate) const GATE_COUNTERS: [&str; 19] = [
 pub(crate) const TAPDROP_COUNTERS: [&str; 1] = ["dropped"];
 
 /// Names of the counters, in the order of `enum speak_counter`.
-pub(crate) const SPEAK_COUNTERS: [&str; 9] = [
-    "taken",
-    "left",
-    "sent",
-    "silenced",
-    "malformed",
-    "odd",
-    "handed_on",
-    "cloned",
-    "clone_failed",
-];
+pub(crate) const SPEAK_COUNTERS: [&str; 9] =
+    ["taken", "left", "sent", "silenced", "malformed", "odd", "handed_on", "cloned", "uncloned"];
 
 /// Names of the counters, in the order of `enum edge_counter`.
 pub(crate) const EDGE_COUNTERS: [&str; 14] = [

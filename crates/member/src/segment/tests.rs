@@ -198,7 +198,7 @@ fn a_chain_that_hands_nothing_on_is_given_up_and_tried_again() {
     bed.views[A].hears_other = true;
     bed.run(60_000);
     assert_eq!(bed.faults()[A], Some(Fault::NotHandedOn));
-    assert_eq!(bed.reaches()[A], true);
+    assert!(bed.reaches()[A]);
 }
 
 #[test]

@@ -269,11 +269,11 @@ mod tests {
         let own = parse(&own.replacen("# first = \"a\"", "first = \"b\"", 1)).unwrap();
         assert_eq!(own.segment.as_ref().unwrap().mac.to_string(), "02:00:00:00:00:77");
         assert_eq!(own.first(), "b");
-        assert_eq!(own.segment.unwrap().mode, SegmentMode::Flood);
+        assert_eq!(own.segment.as_ref().unwrap().mode, SegmentMode::Flood);
         for mode in SegmentMode::ALL {
             let line = format!("mode = \"{}\"", mode.word());
             let of = parse(&EXAMPLE.replacen("# mode = \"flood\"", &line, 1)).unwrap();
-            assert_eq!(of.segment.unwrap().mode, mode);
+            assert_eq!(of.segment.as_ref().unwrap().mode, mode);
         }
         let arbiter = config.arbiter.as_ref().unwrap();
         assert_eq!(arbiter.witness, "10.9.0.9:7702".parse().unwrap());

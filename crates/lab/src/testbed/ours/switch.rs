@@ -50,13 +50,13 @@ impl Group<'_> {
     /// # Errors
     /// When the pair has an edge.
     pub fn learn_words(&self, port: &str) -> Result<Vec<String>> {
-        self.words_to_learn(port, "dynamic")
+        self.words_to_learn(port, &["dynamic"])
     }
 
-    fn words_to_learn(&self, port: &str, how: &str) -> Result<Vec<String>> {
+    fn words_to_learn(&self, port: &str, how: &[&str]) -> Result<Vec<String>> {
         let (mac, of_router) = (self.service_mac()?, self.testbed.host(Role::Edge).namespace());
-        let words = ["bridge", "-n", of_router, "fdb", "replace", &mac, "dev", port, "master", how];
-        Ok(words.map(str::to_owned).to_vec())
+        let words = ["bridge", "-n", of_router, "fdb", "replace", &mac, "dev", port, "master"];
+        Ok(words.iter().chain(how).map(|word| (*word).to_owned()).collect())
     }
 
     /// The switch learns it now; `for_good`: whatever comes from other ports later.
@@ -64,7 +64,9 @@ impl Group<'_> {
     /// # Errors
     /// As [`Group::learn_words`], and when `bridge` refuses.
     pub fn learn(&self, port: &str, for_good: bool) -> Result<()> {
-        let words = self.words_to_learn(port, if for_good { "static" } else { "dynamic" })?;
+        // A static entry alone moves with the next frame from elsewhere.
+        let how = if for_good { &["static", "sticky"][..] } else { &["dynamic"] };
+        let words = self.words_to_learn(port, how)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (program, rest) = words.split_first().context("no words")?;
         output(program, rest).map(drop)
