@@ -19,7 +19,7 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         let (word, known) =
             quoted.split_first().map_or(("", &[][..]), |(word, known)| (*word, known));
         let list = || format!("one of: {}", known.join(", "));
-        (format!("unknown variant `{word}`"), suggestion(word, known).unwrap_or_else(list))
+        (message.to_owned(), suggestion(word, known).unwrap_or_else(list))
     } else if message.starts_with("missing field") {
         let key = quoted.first().copied().unwrap_or_default();
         (format!("`{key}` is missing"), example(key))

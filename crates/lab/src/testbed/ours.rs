@@ -150,7 +150,7 @@ impl<'a> Group<'a> {
         let segment = options.segment.or_else(without_edge);
         let mut options = GroupOptions { segment, ..options.clone() };
         if let Some(mode) = segment {
-            switch::prepare(testbed, mode == Mode::Flood)?;
+            switch::flood(testbed, mode == Mode::Flood)?;
             options.heartbeat_ms = options.heartbeat_ms.map(|ms| ms.min(LEASED_MS_MAX));
         }
         let options = &options;

@@ -8,25 +8,29 @@ use anyhow::{Context as _, Result};
 /// A port of the bridge where neither member is.
 pub const THIRD_PORT: &str = "third";
 
-/// Makes the switch's third port, and says whether frames to addresses that it does not know go to
-/// every port of it.
+/// Whether frames to addresses that the switch does not know go to every port of it.
 ///
 /// # Errors
 /// When `bridge` refuses.
-pub(super) fn prepare(testbed: &Testbed, floods: bool) -> Result<()> {
-    let (router, word) = (testbed.host(Role::Edge), if floods { "on" } else { "off" });
-    let of_router = router.namespace();
-    if output("ip", &["-n", of_router, "link", "show", THIRD_PORT]).is_err() {
-        router.ip(&format!(
-            "link add {THIRD_PORT} type veth peer name stranger\n\
-             link set stranger up\n\
-             link set {THIRD_PORT} master br0 up\n"
-        ))?;
-    }
-    for port in [interface::EDGE_PRIMARY, interface::EDGE_BACKUP, THIRD_PORT] {
+pub(super) fn flood(testbed: &Testbed, yes: bool) -> Result<()> {
+    let (of_router, word) = (testbed.host(Role::Edge).namespace(), if yes { "on" } else { "off" });
+    for port in [interface::EDGE_PRIMARY, interface::EDGE_BACKUP] {
         output("bridge", &["-n", of_router, "link", "set", "dev", port, "flood", word])?;
     }
     Ok(())
+}
+
+/// Makes the switch's third port, unless there is one.
+fn make_third_port(testbed: &Testbed) -> Result<()> {
+    let router = testbed.host(Role::Edge);
+    if output("ip", &["-n", router.namespace(), "link", "show", THIRD_PORT]).is_ok() {
+        return Ok(());
+    }
+    router.ip(&format!(
+        "link add {THIRD_PORT} type veth peer name stranger\n\
+         link set stranger up\n\
+         link set {THIRD_PORT} master br0 up\n"
+    ))
 }
 
 impl Group<'_> {
@@ -48,12 +52,15 @@ impl Group<'_> {
     /// frame that comes from there.
     ///
     /// # Errors
-    /// When the pair has an edge.
+    /// When the pair has an edge, or a port cannot be made.
     pub fn learn_words(&self, port: &str) -> Result<Vec<String>> {
         self.words_to_learn(port, &["dynamic"])
     }
 
     fn words_to_learn(&self, port: &str, how: &[&str]) -> Result<Vec<String>> {
+        if port == THIRD_PORT {
+            make_third_port(self.testbed)?;
+        }
         let (mac, of_router) = (self.service_mac()?, self.testbed.host(Role::Edge).namespace());
         let words = ["bridge", "-n", of_router, "fdb", "replace", &mac, "dev", port, "master"];
         Ok(words.iter().chain(how).map(|word| (*word).to_owned()).collect())
