@@ -4,6 +4,7 @@
 //! as it should be. Experiments run in namespaces of their own and leave no
 //! trace.
 
+mod arbiter;
 mod experiments;
 mod host;
 mod others;

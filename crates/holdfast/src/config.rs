@@ -27,6 +27,6 @@ pub use group::{Checked, Common, Settings};
 pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;
 pub use replicated::{
-    Arbiter, CONNECTIONS_MAX, Cold, Config, Edge, FLOWS_MAX, Group, Mac, Member, Mode, Port,
-    RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
+    Arbiter, ArbiterKind, CONNECTIONS_MAX, Cold, Config, Edge, Etcd, FLOWS_MAX, Group, Mac, Member,
+    Mode, Port, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
 };

@@ -12,7 +12,7 @@ pub mod edge_state;
 mod front;
 mod intact;
 mod kept;
-mod lease;
+pub(crate) mod lease;
 mod looker;
 pub mod member;
 pub mod pairing;

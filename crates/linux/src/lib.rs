@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod affinity;
+pub mod arp_cache;
 pub mod arrival;
 pub mod bpf;
 pub mod changes;

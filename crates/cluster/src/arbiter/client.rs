@@ -30,12 +30,13 @@ pub struct ClientSettings {
 }
 
 impl ClientSettings {
-    /// For an arbiter that answers within 100 ms.
+    /// For an arbiter that answers within 100 ms. Its tickets are good for half a second
+    /// ([`super::witness::WitnessLimits`]): who reads more often needs no other one for a change.
     pub const STANDARD: Self = Self {
         endpoints: 1,
         try_out: Nanos::from_ms(100),
         pause: Nanos::from_ms(10),
-        poll: Nanos::from_ms(1000),
+        poll: Nanos::from_ms(350),
     };
 }
 

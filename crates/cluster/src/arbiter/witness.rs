@@ -36,7 +36,7 @@ pub struct WitnessLimits {
     /// Most groups.
     pub groups_max: usize,
     /// Time for which the owner's life must not have been heard before another life of the
-    /// same name gets its record. Members ask every second.
+    /// same name gets its record. Members ask several times a second.
     pub owner_quiet: Nanos,
     /// Time for which a ticket is good. A change that was asked for and came late is not made.
     pub ticket_age: Nanos,

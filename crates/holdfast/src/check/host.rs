@@ -1,8 +1,8 @@
 //! What the configuration says about this host, compared with what is there.
 
 use super::settings::{self, read};
-use super::{Finding, ports, ways};
-use crate::config::{self, Config, ConfigErrors, Mac, Member, Role, pin_dir};
+use super::{Finding, arbiter, ports, ways};
+use crate::config::{self, Arbiter, Config, ConfigErrors, Mac, Member, Role, pin_dir};
 use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
 use crate::key::GroupKey;
@@ -27,8 +27,9 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
             }
         }
         Role::Witness => {
-            if let Some(arbiter) = &config.arbiter {
-                findings.push(local("arbiter.witness", arbiter.witness.ip()));
+            if let Some(at) = config.arbiter.as_ref().and_then(Arbiter::witness) {
+                findings.push(local("arbiter.witness", at.ip()));
+                findings.extend(arbiter::state_dir(config));
             }
         }
         Role::Member(index) => {
@@ -87,6 +88,8 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
     findings.extend(config.cold.as_ref().map(|cold| spool(&cold.spool_dir)));
+    findings.extend(arbiter::state_dir(config));
+    findings.extend(arbiter::etcd(config));
     findings.push(same_fingerprint(config));
 }
 
@@ -156,7 +159,7 @@ fn lasting(file: &Path) -> Finding {
 const IN_MEMORY: [&str; 7] = ["tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "cgroup2", "devpts"];
 
 /// The mount point of a file that lies in memory, and the type of its file system.
-fn in_memory(file: &Path) -> Option<(String, String)> {
+pub(super) fn in_memory(file: &Path) -> Option<(String, String)> {
     let mounts = read("/proc/self/mounts");
     let parsed = mounts.lines().filter_map(|l| {
         let mut fields = l.split(' ').skip(1);

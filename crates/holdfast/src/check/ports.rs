@@ -2,7 +2,7 @@
 //! is only looked up, never tried: a running group is not touched.
 
 use super::Finding;
-use crate::config::{Config, Member, Role};
+use crate::config::{Arbiter, Config, Member, Role};
 use crate::leavings;
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use holdfast_linux::process;
@@ -45,8 +45,8 @@ pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
             return vec![Finding::warn("ports", found, "use a kernel with CONFIG_INET_DIAG")];
         }
     };
-    let needs = match (role, &config.arbiter) {
-        (Role::Witness, Some(it)) => vec![("arbiter.witness", it.witness, Need::Datagrams)],
+    let needs = match (role, config.arbiter.as_ref().and_then(Arbiter::witness)) {
+        (Role::Witness, Some(at)) => vec![("arbiter.witness", at, Need::Datagrams)],
         _ => needs(config, member),
     };
     needs.into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()

@@ -1,5 +1,6 @@
 //! The file of a replicated group: a primary and its backup, and what stands before them.
 
+mod arbiter;
 mod check;
 mod cold;
 mod front;
@@ -10,8 +11,9 @@ mod tests;
 use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
+pub use arbiter::{Arbiter, ArbiterKind, Etcd};
 pub use cold::{Cold, Mode};
-pub use front::{Arbiter, Segment};
+pub use front::Segment;
 use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -234,7 +236,8 @@ impl Settings for Replicated {
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
         let edge = self.edge.iter().map(|edge| ("edge".to_owned(), vec![edge.listen.ip()]));
         let members = self.members.iter().map(|it| (it.name.clone(), vec![it.address.ip()]));
-        let witness = self.arbiter.iter().map(|it| ("witness".to_owned(), vec![it.witness.ip()]));
+        let witness = self.arbiter.iter().filter_map(Arbiter::witness);
+        let witness = witness.map(|at| ("witness".to_owned(), vec![at.ip()]));
         edge.chain(members).chain(witness).collect()
     }
 

@@ -5,7 +5,7 @@ use super::dialer::{Dialer, LinkEvent};
 use super::lease::{LeaseThread, View};
 use super::said::Said;
 use super::segment::Watch;
-use crate::config::{Config, Member};
+use crate::config::{Arbiter, ArbiterKind, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::Poll;
 use crate::status::{Role, State};
@@ -19,7 +19,6 @@ use holdfast_member::own_edge::{OwnEdge, Sight, Whose};
 use holdfast_member::segment;
 use holdfast_wire::message::Message;
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// See the module.
@@ -34,7 +33,7 @@ impl Front {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Edge(_) => "edge",
-            Self::Own(_) => "witness",
+            Self::Own(own) => own.arbiter.name(),
         }
     }
 
@@ -51,8 +50,8 @@ impl Front {
     #[must_use]
     pub fn words<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self {
-            Self::Own(_) if text.contains("the edge") => {
-                text.replace("the edge", "the witness").into()
+            Self::Own(own) if text.contains("the edge") => {
+                text.replace("the edge", own.called()).into()
             }
             _ => text.into(),
         }
@@ -156,7 +155,7 @@ impl Front {
 pub struct Own {
     machine: OwnEdge,
     lease: LeaseThread,
-    witness: SocketAddr,
+    arbiter: Arbiter,
     /// The interface by which clients come.
     interface: String,
     /// Whether what they send reaches both members.
@@ -190,7 +189,7 @@ impl Own {
         Ok(Self {
             machine: OwnEdge::new(&me.name, &config.other(me).name, period, Nanos(0)),
             lease,
-            witness: arbiter.witness,
+            arbiter: arbiter.clone(),
             interface: me.interface.clone(),
             watch: Watch::new(config, (segment, me), key, programs)?,
             started,
@@ -281,12 +280,27 @@ impl Own {
         }
     }
 
+    /// What the arbiter is called in a sentence.
+    fn called(&self) -> &'static str {
+        match self.arbiter.kind {
+            ArbiterKind::Witness(_) => "the witness",
+            ArbiterKind::Etcd(_) => "etcd",
+        }
+    }
+
     /// Why nobody could take over now.
     fn unheard(&self) -> Option<String> {
         if !self.view.is_answered {
-            return Some(format!("the witness at {} does not answer", self.witness));
+            let why = self.view.unanswered.as_ref().map(|why| format!(": {why}"));
+            let (called, place) = (self.called(), self.arbiter.place());
+            let why = why.unwrap_or_default();
+            return Some(format!("{called} at {place} does not answer{why}"));
         }
-        self.view.refused.map(|why| why.to_string())
+        let refusal = self.view.refused?;
+        Some(match (&self.arbiter.kind, refusal) {
+            (ArbiterKind::Etcd(_), Refusal::OtherLineage) => OTHER_ETCD.to_owned(),
+            _ => refusal.to_string(),
+        })
     }
 
     fn is_in_step(&self, epoch: u64) -> bool {
@@ -300,11 +314,18 @@ impl Own {
         };
         if let Some(why) = self.unheard() {
             let refused = self.view.refused.filter(|_| self.view.is_answered);
-            let remedy = refused.map_or(UNANSWERED, remedy);
+            let remedy = match (&self.arbiter.kind, refused) {
+                (ArbiterKind::Witness(_), None) => UNANSWERED,
+                (ArbiterKind::Witness(_), Some(refusal)) => remedy(refusal),
+                (ArbiterKind::Etcd(_), None) => ETCD_UNANSWERED,
+                (ArbiterKind::Etcd(_), Some(Refusal::OtherLineage)) => ETCD_ANEW,
+                (ArbiterKind::Etcd(_), Some(_)) => super::advice::WAIT,
+            };
             return says(&format!("nobody could take over: {why}"), remedy);
         }
         if let Some(why) = &self.view.unkept {
-            let reason = format!("what the witness grants cannot be noted on this host: {why}");
+            let called = self.called();
+            let reason = format!("what {called} grants cannot be noted on this host: {why}");
             return says(&reason, "look at the disk of arbiter.state_dir");
         }
         let (reason, remedy) = self.watch.finding(self.nanos(now))?;
@@ -332,6 +353,10 @@ impl Own {
 
 /// What to do when nobody answers.
 const UNANSWERED: &str = "start `holdfast witness` there, or look at the way to it";
+const ETCD_UNANSWERED: &str = "look at `etcdctl endpoint health`, and at the way to it";
+const OTHER_ETCD: &str = "another etcd answers than the one that was asked before";
+const ETCD_ANEW: &str = "name the right one; if the old one is gone for good, take the pair down, and \
+    remove the group's files in arbiter.state_dir on both members before they start again";
 
 /// What to do when the witness refuses.
 fn remedy(refusal: Refusal) -> &'static str {

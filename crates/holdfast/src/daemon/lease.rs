@@ -3,18 +3,19 @@
 //! that the daemon's loop does delays it; and where it is not run itself, the kernel falls silent
 //! by what it was told last.
 
+mod etcd;
 mod keeper;
+mod way;
 
-use super::sealed::{Sealed, TAG_BYTES, open, seal};
+use super::sealed::{self, Sealed, TAG_BYTES, seal};
 use super::speak::Begun;
 use crate::config::{Arbiter, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
-use holdfast_cluster::arbiter::client::ClientSettings;
-use holdfast_cluster::arbiter::datagram::{Question, REPLY_BYTES, parse_reply};
-use holdfast_cluster::arbiter::{self, Asker, Call, Mode, Owner, Record, Refusal, Request};
+use holdfast_cluster::arbiter::datagram::REPLY_BYTES;
+use holdfast_cluster::arbiter::{self, Asker, Call, Mode, Owner, Record, Refusal, Reply, Request};
 use holdfast_cluster::lease::{
     Kept, LEASE_BYTES, Lease, LeaseOutput, Message, Note, Role, Setup, Timing,
 };
@@ -23,11 +24,13 @@ use holdfast_linux::priority;
 use holdfast_linux::process::EventFd;
 use holdfast_member::own_edge::{Orders, Seen, Whose};
 use keeper::Keeper;
-use std::io::ErrorKind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use way::Way;
+
+pub use etcd::reach;
 
 /// Real-time priority, that of the heartbeats.
 const PRIORITY: i32 = super::pulse::PRIORITY;
@@ -42,7 +45,7 @@ const BATCH_MAX: usize = 64;
 /// processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 const PEER: u64 = 0;
-const WITNESS: u64 = 1;
+const ARBITER: u64 = 1;
 const ORDERS: u64 = 2;
 
 /// Where a member's lease thread listens: the port above that of its daemon.
@@ -67,6 +70,8 @@ pub struct View {
     pub is_answered: bool,
     /// Why the arbiter has refused something, since it last did something.
     pub refused: Option<Refusal>,
+    /// Why the arbiter does not answer, where that is known.
+    pub unanswered: Option<String>,
     /// Why this host cannot write down what the arbiter has granted.
     pub unkept: Option<String>,
     pub counters: Vec<(&'static str, u64)>,
@@ -111,11 +116,11 @@ impl LeaseThread {
             bell: EventFd::new()?,
             ordered: EventFd::new()?,
         });
-        let mut outlet = Outlet::open((config, arbiter), me, key, begun, started)?;
         let realtime = config.group.realtime;
         let keeper = Keeper::start(config, arbiter, me)?;
-        let setup = setup(config, me, keeper.found.clone())?;
-        outlet.keeper = Some(keeper);
+        let setup = setup((config, arbiter), me, keeper.found.clone())?;
+        let way = Way::open((config, arbiter), &setup.me, key)?;
+        let outlet = Outlet::open(config, me, key, (begun, started), (way, keeper))?;
         let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;
         std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
             if realtime {
@@ -174,7 +179,7 @@ fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn setup(config: &Config, me: &Member, kept: Kept) -> Result<Setup> {
+fn setup((config, arbiter): (&Config, &Arbiter), me: &Member, kept: Kept) -> Result<Setup> {
     let period = config.heartbeat();
     let lease = LEASE_MIN.max(period * 3);
     let nanos = |of: Duration| Nanos(of.as_nanos() as u64);
@@ -190,7 +195,7 @@ fn setup(config: &Config, me: &Member, kept: Kept) -> Result<Setup> {
         kept,
         preferred: config.first() == me.name,
         timing,
-        arbiter: ClientSettings::STANDARD,
+        arbiter: way::settings(arbiter),
     })
 }
 
@@ -198,7 +203,7 @@ fn setup(config: &Config, me: &Member, kept: Kept) -> Result<Setup> {
 struct Outlet {
     key: [u8; 32],
     peer: (UdpSocket, SocketAddr),
-    witness: (UdpSocket, SocketAddr),
+    way: Way,
     deadline: Deadline,
     /// Whether the kernel lets a server speak that was alone when an earlier daemon died. The lease
     /// that begins is silent, and knows nothing of it before it has read the record.
@@ -207,41 +212,35 @@ struct Outlet {
     notes: Vec<Note>,
     /// The last note: a refusal that repeats is told once.
     noted: Option<Note>,
-    keeper: Option<Keeper>,
+    keeper: Keeper,
     forged: u64,
 }
 
 impl Outlet {
     fn open(
-        (config, arbiter): (&Config, &Arbiter),
+        config: &Config,
         me: &Member,
         key: &GroupKey,
-        begun: Begun,
-        started: Instant,
+        (begun, started): (Begun, Instant),
+        (way, keeper): (Way, Keeper),
     ) -> Result<Self> {
         let own = address(me);
         let peer = UdpSocket::bind(own)
             .with_context(|| format!("cannot listen at {own}, one port above `address`"))?;
-        let any = match arbiter.witness {
-            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-        };
-        let witness = UdpSocket::bind(any).context("a socket for the witness")?;
         // Then the kernel leaves what strangers send, however much. Without a way there it does not,
         // and each datagram is looked at here.
         let _no_route_yet = peer.connect(address(config.other(me)));
         peer.set_nonblocking(true)?;
-        witness.set_nonblocking(true)?;
         Ok(Self {
             key: key.arbiter_key(),
             peer: (peer, address(config.other(me))),
-            witness: (witness, arbiter.witness),
+            way,
             deadline: begun.deadline,
             speaks_still: begun.speaks,
             started,
             notes: Vec::new(),
             noted: None,
-            keeper: None,
+            keeper,
             forged: 0,
         })
     }
@@ -249,19 +248,11 @@ impl Outlet {
     fn now(&self) -> Nanos {
         Nanos(self.started.elapsed().as_nanos() as u64)
     }
-
-    fn ask(&self, call: Call, asker: &Asker, request: Request) {
-        let question = Question { number: call.number, asker: asker.clone(), request };
-        // The names are the file's, so there is always a question.
-        let Some(bytes) = question.build() else { return };
-        let (socket, to) = &self.witness;
-        let _ = socket.send_to(&seal(&bytes, Sealed::Question, &self.key), to);
-    }
 }
 
 impl arbiter::Arbiter for Outlet {
     fn read(&mut self, call: Call, asker: &Asker) {
-        self.ask(call, asker, Request::Read);
+        self.way.ask(call, asker, Request::Read);
     }
 
     fn compare_and_swap(
@@ -272,7 +263,7 @@ impl arbiter::Arbiter for Outlet {
         next: &Record,
     ) {
         let request = Request::Swap { expected: expected.cloned(), next: next.clone() };
-        self.ask(call, asker, request);
+        self.way.ask(call, asker, request);
     }
 }
 
@@ -302,9 +293,7 @@ impl LeaseOutput for Outlet {
     }
 
     fn keep(&mut self, kept: &Kept) {
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(kept);
-        }
+        self.keeper.keep(kept);
     }
 
     fn note(&mut self, note: Note) {
@@ -332,7 +321,7 @@ impl Thread {
         let lease = Lease::new(outlet.now(), setup, &mut outlet);
         let poll = Poll::new()?;
         poll.add(&outlet.peer.0, PEER, Interest::Read)?;
-        poll.add(&outlet.witness.0, WITNESS, Interest::Read)?;
+        outlet.way.register(&poll, ARBITER)?;
         poll.add(&shared.ordered, ORDERS, Interest::Read)?;
         Ok(Self { lease, outlet, poll, shared, refused: None, lapses: 0, is_lapsed: false })
     }
@@ -345,7 +334,7 @@ impl Thread {
             }
             self.note_lapse();
             // What waits in the sockets is not missing.
-            let full = self.take_peer() | self.take_witness();
+            let full = self.take_peer() | self.take_arbiter();
             self.obey();
             let now = self.outlet.now();
             if self.lease.next_deadline() <= now {
@@ -369,44 +358,39 @@ impl Thread {
 
     /// Takes what the other member has sent; true if there may be more.
     fn take_peer(&mut self) -> bool {
-        self.take(Sealed::Lease, |this, plain| {
-            let message = Message::parse(plain)?;
-            this.lease.handle_message(this.outlet.now(), &message, &mut this.outlet);
-            Some(())
-        })
-    }
-
-    fn take_witness(&mut self) -> bool {
-        self.take(Sealed::Reply, |this, plain| {
-            let (number, reply) = parse_reply(plain, this.lease.asker())?;
-            // The change is asked for again with the ticket that this brings.
-            let refused = reply.outcome.as_ref().err().copied();
-            this.refused = refused.filter(|it| *it != Refusal::Unproven);
-            this.lease.handle_reply(this.outlet.now(), number, &reply, &mut this.outlet);
-            Some(())
-        })
-    }
-
-    /// Passes the datagrams of a kind that have come to `each`, which says whether they are any.
-    fn take(&mut self, kind: Sealed, each: impl Fn(&mut Self, &[u8]) -> Option<()>) -> bool {
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         for _ in 0..BATCH_MAX {
-            let (socket, peer) = match kind {
-                Sealed::Lease => &self.outlet.peer,
-                Sealed::Question | Sealed::Reply => &self.outlet.witness,
-            };
-            let (len, is_peer) = match socket.recv_from(&mut buffer) {
-                Ok((len, from)) => (len, from == *peer),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                // An ICMP error about an earlier datagram of ours.
-                Err(_) => continue,
-            };
-            let plain = open(&buffer[..len], kind, &self.outlet.key).filter(|_| is_peer);
-            if plain.and_then(|plain| each(self, plain)).is_none() {
-                self.outlet.forged += 1;
+            let (socket, peer) = &self.outlet.peer;
+            let Some(got) = sealed::receive(socket, *peer, &mut buffer) else { return false };
+            let plain = got.and_then(|it| sealed::open(it, Sealed::Lease, &self.outlet.key));
+            match plain.and_then(Message::parse) {
+                Some(message) => {
+                    let now = self.outlet.now();
+                    self.lease.handle_message(now, &message, &mut self.outlet);
+                }
+                None => self.outlet.forged += 1,
             }
         }
         true
+    }
+
+    /// Takes what the arbiter has said; true if there may be more.
+    fn take_arbiter(&mut self) -> bool {
+        for _ in 0..BATCH_MAX {
+            let Some(answer) = self.outlet.way.take(self.lease.asker()) else { return false };
+            match answer {
+                Some((number, reply)) => self.take_reply(number, &reply),
+                None => self.outlet.forged += 1,
+            }
+        }
+        true
+    }
+
+    fn take_reply(&mut self, number: u64, reply: &Reply) {
+        // The change is asked for again with the ticket that this brings.
+        let refused = reply.outcome.as_ref().err().copied();
+        self.refused = refused.filter(|it| *it != Refusal::Unproven);
+        self.lease.handle_reply(self.outlet.now(), number, reply, &mut self.outlet);
     }
 
     /// Does what the member wants.
@@ -484,7 +468,8 @@ impl Thread {
             has_resigned: self.lease.role() == Role::Resigned,
             is_answered: self.lease.is_arbiter_heard(),
             refused: self.refused,
-            unkept: self.outlet.keeper.as_ref().and_then(Keeper::failure),
+            unkept: self.outlet.keeper.failure(),
+            unanswered: self.outlet.way.failure(),
             counters: vec![
                 ("grants", counts.grants),
                 ("lapses", self.lapses),

@@ -2,6 +2,8 @@
 //! is inside says whether it is fresh.
 
 use super::proven::{is_tag, tag};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 
 pub use super::proven::TAG_BYTES;
 
@@ -37,6 +39,23 @@ pub fn seal(plain: &[u8], kind: Sealed, key: &[u8; 32]) -> Vec<u8> {
 pub fn open<'d>(datagram: &'d [u8], kind: Sealed, key: &[u8; 32]) -> Option<&'d [u8]> {
     let (plain, claimed) = datagram.split_last_chunk()?;
     is_tag(claimed, [kind.label(), plain], key).then_some(plain)
+}
+
+/// The next datagram that has come; `Some(None)` if it is not from `peer`, `None` if there is none.
+pub fn receive<'b>(
+    socket: &UdpSocket,
+    peer: SocketAddr,
+    buffer: &'b mut [u8],
+) -> Option<Option<&'b [u8]>> {
+    let (len, from) = loop {
+        match socket.recv_from(buffer) {
+            Ok(got) => break got,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            // An ICMP error about an earlier datagram of ours: it is told once.
+            Err(_) => {}
+        }
+    };
+    Some(buffer.get(..len).filter(|_| from == peer))
 }
 
 #[cfg(test)]

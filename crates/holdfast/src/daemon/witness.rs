@@ -8,7 +8,7 @@ mod disk;
 
 use super::ending;
 use crate::admin::{AdminSocket, Events, Request, refusal};
-use crate::config::{Arbiter, Config, Role as ConfigRole};
+use crate::config::{Config, Role as ConfigRole};
 use crate::daemon::sealed::{self, Sealed};
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Role, State, Status};
@@ -21,6 +21,7 @@ use holdfast_cluster::arbiter::{Mode, Refusal, Reply, Request as Wish};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const SOCKET: u64 = 0;
@@ -35,7 +36,7 @@ const BATCH_MAX: usize = 64;
 const IDLE: Duration = Duration::from_secs(1);
 /// Time between two looks at the disk.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Silence after which a member is shown as away: it asks every second.
+/// Silence after which a member is shown as away: it asks several times a second.
 const AWAY_AFTER: Duration = Duration::from_secs(4);
 
 /// A group that is served.
@@ -91,22 +92,27 @@ pub fn run(files: Vec<Config>) -> Result<()> {
 }
 
 /// What all files must say alike, for one witness serves them.
-fn shared(files: &[Config]) -> Result<&Arbiter> {
+fn shared(files: &[Config]) -> Result<(SocketAddr, &PathBuf)> {
     let mut all = files.iter().map(|file| {
         let name = &file.group.name;
-        file.arbiter.as_ref().with_context(|| {
+        let arbiter = file.arbiter.as_ref().with_context(|| {
             format!("group `{name}` has no [arbiter]; remedy: leave its file out: its edge decides")
-        })
+        })?;
+        let at = arbiter.witness().with_context(|| {
+            format!("group `{name}` asks {}; remedy: leave its file out", arbiter.name())
+        })?;
+        Ok((at, &arbiter.state_dir))
     });
     let first = all.next().context("no group to serve; remedy: name a file with --config")??;
     for other in all {
+        let other: Result<_> = other;
         let other = other?;
         ensure!(
-            other.witness == first.witness && other.state_dir == first.state_dir,
+            other == first,
             "the files name two witnesses, {} and {}, or two folders for what they keep; remedy: \
              start one `holdfast witness` for each",
-            first.witness,
-            other.witness
+            first.0,
+            other.0
         );
     }
     Ok(first)
@@ -123,10 +129,10 @@ fn unbound(at: SocketAddr, error: &std::io::Error) -> anyhow::Error {
 
 impl Daemon {
     fn start(files: Vec<Config>) -> Result<Self> {
-        let Arbiter { witness: at, state_dir } = shared(&files)?.clone();
+        let (at, state_dir) = shared(&files)?;
         let socket = UdpSocket::bind(at).map_err(|error| unbound(at, &error))?;
         socket.set_nonblocking(true)?;
-        let (disk, stored) = Disk::open(&state_dir)?;
+        let (disk, stored) = Disk::open(state_dir)?;
         let limits = WitnessLimits::STANDARD;
         let run = getrandom::u64().map_err(std::io::Error::other)?;
         let machine = Witness::new(Nanos(0), (disk.boot(), run), limits, stored);

@@ -194,7 +194,7 @@ fn settings(config: &Config) -> Vec<String> {
             format!("segment.mac = {}", segment.mac),
             format!("segment.mode = {}", segment.mode.word()),
             format!("segment.first = {}", segment.first),
-            format!("arbiter.witness = {}", arbiter.witness),
+            format!("arbiter.{} = {}", arbiter.name(), arbiter.place()),
         ]
     });
     let server = [

@@ -42,6 +42,7 @@ mod datagrams_of_any_size_come_back;
 mod down_leaves_nothing;
 mod downloads_and_uploads_lose_no_byte;
 mod downloads_through_a_proxy_end_at_once;
+mod etcd_decides;
 mod every_tcp_is_recovered;
 mod families;
 mod flows_leave_a_dead_string;

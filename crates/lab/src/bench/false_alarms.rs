@@ -7,12 +7,14 @@ use super::faults::{FaultKind, fault_steps};
 use super::service::{Service, Variant, address, with_service};
 use crate::command::Hogs;
 use crate::load::{Fault, Group, Run, Spec, Workload};
+use crate::testbed::config::ArbiterKind;
 use crate::testbed::ours::{Group as TestGroup, GroupOptions};
 use crate::testbed::server::Program;
 use crate::testbed::{Plan, Role};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use holdfast_report::{Stalls, progress};
+use holdfast_wire::segment::Mode;
 use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -78,6 +80,12 @@ pub struct FalseAlarmArgs {
     /// How many links are cut, for each heartbeat and load.
     #[arg(long, default_value_t = 5)]
     pub rounds: u64,
+    /// Without an edge: how clients' packets reach both members: flood, chain, clone.
+    #[arg(long, value_parser = super::takeover::mode)]
+    pub segment: Option<Mode>,
+    /// Who decides between the members of a pair without an edge.
+    #[arg(long, value_enum, default_value = "witness", requires = "segment")]
+    pub arbiter: ArbiterKind,
     /// Determines the moments of the cuts.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -96,6 +104,8 @@ pub struct Cell {
     per_hour: f64,
     /// Primaries that went on alone in that time although nothing was done to the backup.
     pub false_losses: u64,
+    /// Leases of pairs without an edge that ran out in that time before they were renewed.
+    lapses: u64,
     /// Pairs that did not start, or were replaced before they were protected.
     pub starts_failed: u64,
     /// Pairs that could not be watched to the end, because a daemon did not answer or did not tell
@@ -154,7 +164,10 @@ fn watch_time(minutes: f64) -> Duration {
 }
 
 fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<Cell> {
-    let options = GroupOptions { heartbeat_ms: Some(heartbeat_ms), ..GroupOptions::default() };
+    let (segment, arbiter) = (args.segment, args.arbiter);
+    let heartbeat = Some(heartbeat_ms);
+    let options =
+        GroupOptions { heartbeat_ms: heartbeat, segment, arbiter, ..GroupOptions::default() };
     let watched = watch_pairs(&options, args)?;
     let minutes = watched.lasted.as_secs_f64() / 60.0;
     let mut cell = Cell {
@@ -164,6 +177,7 @@ fn measure(args: &FalseAlarmArgs, beside: Beside, heartbeat_ms: u64) -> Result<C
         false_takeovers: watched.false_takeovers,
         per_hour: watched.false_takeovers as f64 * 60.0 / minutes.max(f64::MIN_POSITIVE),
         false_losses: watched.false_losses,
+        lapses: watched.lapses,
         starts_failed: watched.starts_failed,
         watches_failed: watched.watches_failed,
         late_worst_ms: watched.late_worst_ms,
@@ -209,6 +223,7 @@ struct Watched {
     lasted: Duration,
     false_takeovers: u64,
     false_losses: u64,
+    lapses: u64,
     starts_failed: u64,
     watches_failed: u64,
     late_worst_ms: f64,
@@ -219,6 +234,7 @@ impl Watched {
         self.lasted += other.lasted;
         self.false_takeovers += other.false_takeovers;
         self.false_losses += other.false_losses;
+        self.lapses += other.lapses;
         self.starts_failed += other.starts_failed;
         self.watches_failed += other.watches_failed;
         self.late_worst_ms = self.late_worst_ms.max(other.late_worst_ms);
@@ -275,9 +291,14 @@ fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) ->
         watched.note_change(group.current()?);
     }
     for role in [Role::Edge, Role::Primary, Role::Backup] {
-        let status = group.status(role)?;
-        let late_us = status["counters"]["pulse.late_worst_us"].as_f64().unwrap_or(0.0);
+        // An etcd has no daemon of ours.
+        if !group.has_daemon(role) {
+            continue;
+        }
+        let counters = &group.status(role)?["counters"];
+        let late_us = counters["pulse.late_worst_us"].as_f64().unwrap_or(0.0);
         watched.late_worst_ms = watched.late_worst_ms.max(late_us / 1e3);
+        watched.lapses += counters["lease.lapses"].as_u64().unwrap_or(0);
     }
     Ok(())
 }
@@ -285,14 +306,16 @@ fn quiet(service: &mut Service<'_>, at_most: Duration, watched: &mut Watched) ->
 /// Whether the edge has left the pair's epoch before the time was over.
 fn wait_for_change(group: &TestGroup<'_>, at_most: Duration) -> Result<bool> {
     let start = Instant::now();
-    let first = epoch(&group.status(Role::Edge)?)?;
+    // Who knows the epoch without a member.
+    let third = if group.has_daemon(Role::Edge) { Role::Edge } else { Role::Primary };
+    let first = epoch(&group.status(third)?)?;
     // A pair that stands now stood in that epoch, since one that has ended stays so.
     if !group.stands()? {
         return Ok(true);
     }
     while start.elapsed() < at_most {
         std::thread::sleep(LOOK_EVERY.min(at_most.saturating_sub(start.elapsed())));
-        if epoch(&group.status(Role::Edge)?)? != first {
+        if epoch(&group.status(third)?)? != first {
             return Ok(true);
         }
     }
@@ -301,7 +324,7 @@ fn wait_for_change(group: &TestGroup<'_>, at_most: Duration) -> Result<bool> {
 
 /// The epoch in a status. Without one nothing would ever seem to change, so that is an error.
 fn epoch(status: &Value) -> Result<u64> {
-    status["epoch"].as_u64().with_context(|| format!("the edge does not tell its epoch: {status}"))
+    status["epoch"].as_u64().with_context(|| format!("no epoch is told: {status}"))
 }
 
 /// Cuts the primary's link. Returns whether every connection survived, and the longest stall in ns.
@@ -327,13 +350,14 @@ impl FalseAlarmReport {
     /// A table for people.
     pub fn print(&self) {
         println!(
-            "{:>9} {:>6} {:>8} {:>6} {:>8} {:>6} {:>7} {:>7} {:>10} {:>8} {:>7} {:>9} {:>9} {:>9}",
+            "{:>9} {:>6} {:>8} {:>6} {:>8} {:>6} {:>7} {:>7} {:>7} {:>10} {:>8} {:>7} {:>9} {:>9} {:>9}",
             "heartbeat",
             "beside",
             "minutes",
             "taken",
             "per hour",
             "lost",
+            "lapsed",
             "unstart",
             "unwatch",
             "late worst",
@@ -346,12 +370,13 @@ impl FalseAlarmReport {
         for it in &self.cells {
             let beside = if it.beside == Beside::Idle { "idle" } else { "busy" };
             println!(
-                "{:>6} ms {beside:>6} {:>8.1} {:>6} {:>8.1} {:>6} {:>7} {:>7} {:>7.1} ms {:>8} {:>7} {:>6.1} ms {:>6.1} ms {:>6.1} ms",
+                "{:>6} ms {beside:>6} {:>8.1} {:>6} {:>8.1} {:>6} {:>7} {:>7} {:>7} {:>7.1} ms {:>8} {:>7} {:>6.1} ms {:>6.1} ms {:>6.1} ms",
                 it.heartbeat_ms,
                 it.minutes,
                 it.false_takeovers,
                 it.per_hour,
                 it.false_losses,
+                it.lapses,
                 it.starts_failed,
                 it.watches_failed,
                 it.late_worst_ms,
@@ -363,7 +388,8 @@ impl FalseAlarmReport {
             );
         }
         println!(
-            "taken: primaries that were replaced, lost: backups that were given up, all of them healthy"
+            "taken: primaries that were replaced, lost: backups that were given up, all of them healthy; \
+             lapsed: leases that ran out before they were renewed"
         );
     }
 }

@@ -6,6 +6,7 @@ use super::service::{Variant, address, program_for, with_service};
 use crate::command::wait_for;
 use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
+use crate::testbed::config::ArbiterKind;
 use crate::testbed::ours::{Group, GroupOptions};
 use crate::testbed::server::Program;
 use crate::testbed::{LogLink, Overheard, Plan, Role, Testbed};
@@ -62,14 +63,6 @@ pub enum ClientPath {
     Clean,
     /// 50 ms there and back, 1 % loss, 2 % reordering.
     Wan,
-}
-
-/// Who decides between the members of a pair without an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ArbiterKind {
-    /// `holdfast witness`, on the router's host.
-    Witness,
 }
 
 /// Options of the takeover bench.
@@ -315,8 +308,8 @@ impl TakeoverArgs {
 /// When the pair cannot be built or the load cannot begin.
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::of_state(seed);
-    let (buffering, segment) = (args.buffering, args.segment);
-    let options = GroupOptions { buffering, segment, ..GroupOptions::default() };
+    let (buffering, segment, arbiter) = (args.buffering, args.segment, args.arbiter);
+    let options = GroupOptions { buffering, segment, arbiter, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let testbed = service.testbed;
@@ -455,7 +448,11 @@ fn buffering(word: &str) -> Result<Buffering, String> {
     found.ok_or_else(|| format!("there are {}", known.join(", ")))
 }
 
-fn mode(word: &str) -> Result<Mode, String> {
+/// How clients' frames reach both members of a pair without an edge, by its word.
+///
+/// # Errors
+/// The words there are.
+pub fn mode(word: &str) -> Result<Mode, String> {
     let known = Mode::ALL.map(Mode::word);
     let found = Mode::ALL.into_iter().find(|it| it.word() == word);
     found.ok_or_else(|| format!("there are {}", known.join(", ")))

@@ -1,5 +1,6 @@
 //! The config file of a testbed's group, which is the same on every host.
 
+use super::etcd::EtcdCluster;
 use super::host::DISK;
 use super::ours::{ColdOptions, GroupOptions};
 use super::server::Recipe;
@@ -32,6 +33,17 @@ impl ServerRun {
     }
 }
 
+/// Who decides between the members of a pair without an edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ArbiterKind {
+    /// `holdfast witness`, on the router's host.
+    #[default]
+    Witness,
+    /// An etcd of three members with TLS and users, on the router's host.
+    Etcd,
+}
+
 /// What the config of a testbed's group contains besides the topology.
 pub struct GroupConfig<'a> {
     /// The server that both members run.
@@ -44,6 +56,8 @@ pub struct GroupConfig<'a> {
     pub log_file: &'a Path,
     /// Settings beyond the defaults.
     pub options: &'a GroupOptions,
+    /// The etcd that decides, if one does.
+    pub etcd: Option<&'a EtcdCluster>,
 }
 
 /// Name of the primary in the config file.
@@ -79,7 +93,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
          run_dir = \"{run_dir}\"\n{settings}\n{}",
         config.key_file.display(),
-        front(testbed, config.options),
+        front(testbed, config),
     );
     let members = [
         (
@@ -127,15 +141,19 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
 }
 
 /// What stands before the members: the edge, or a router that knows nothing of the service and
-/// beside it the witness.
-fn front(testbed: &Testbed, options: &GroupOptions) -> String {
-    let disk = testbed.host(Role::Edge).inside().join(DISK);
+/// beside it the arbiter.
+fn front(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
+    let (host, options) = (testbed.host(Role::Edge), config.options);
+    let disk = host.inside().join(DISK);
     if let Some(mode) = options.segment {
+        let arbiter = match config.etcd {
+            Some(etcd) => etcd.lines(host.inside()),
+            None => format!("witness = \"{}:7702\"\n", addresses::EDGE),
+        };
         return format!(
             "[segment]\nmode = \"{}\"\nfirst = \"{PRIMARY_NAME}\"\n\n\
-             [arbiter]\nwitness = \"{}:7702\"\nstate_dir = \"{}/witness\"\n",
+             [arbiter]\n{arbiter}state_dir = \"{}/witness\"\n",
             mode.word(),
-            addresses::EDGE,
             disk.display(),
         );
     }

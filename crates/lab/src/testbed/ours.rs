@@ -4,8 +4,10 @@
 pub mod switch;
 mod told;
 
-use super::config::{self, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
+use super::config::{self, ArbiterKind, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
+use super::etcd::EtcdCluster;
 use super::server::{Recipe, listens};
+use super::topology::addresses;
 use super::{Role, SETUP_LIMIT, Testbed};
 use crate::command::{descendants_running, wait_for, waiting_places};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -83,8 +85,10 @@ pub struct GroupOptions {
     /// How the processes of the server run.
     pub run: ServerRun,
     /// How clients' frames reach both members of a pair without an edge: the edge's host is a plain
-    /// router then, and the witness. `None`: the pair has an edge.
+    /// router then, and the arbiter's. `None`: the pair has an edge.
     pub segment: Option<Mode>,
+    /// Who decides between the members of a pair without an edge.
+    pub arbiter: ArbiterKind,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
 }
@@ -109,6 +113,7 @@ pub struct Group<'a> {
     config: PathBuf,
     options: GroupOptions,
     daemons: Vec<(Role, Child)>,
+    etcd: Option<EtcdCluster>,
 }
 
 /// The two members.
@@ -136,7 +141,8 @@ impl<'a> Group<'a> {
     /// When a daemon cannot be started.
     pub fn launch(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let mut group = Self::prepare(testbed, recipe, options)?;
-        for role in [Role::Edge, Role::Primary, Role::Backup] {
+        let third = group.etcd.is_none().then_some(Role::Edge);
+        for role in third.into_iter().chain(MEMBERS) {
             group.start_daemon(role)?;
         }
         Ok(group)
@@ -161,23 +167,31 @@ impl<'a> Group<'a> {
         let inside = testbed.host(Role::Primary).inside();
         let [config, key_file, run_dir, log_file] =
             ["holdfast.toml", "group.key", "run", "server.log"].map(|file| inside.join(file));
+        let router = testbed.host(Role::Edge);
+        let etcd = (segment.is_some() && options.arbiter == ArbiterKind::Etcd)
+            .then(|| EtcdCluster::start(router, addresses::EDGE))
+            .transpose()?;
         let group = GroupConfig {
             recipe,
             key_file: &key_file,
             run_dir: &run_dir,
             log_file: &log_file,
             options,
+            etcd: etcd.as_ref(),
         };
         let text = config::text(testbed, &group);
         for role in [Role::Edge, Role::Primary, Role::Backup] {
             let outside = testbed.host(role).outside();
             fs::create_dir_all(outside.join("run"))?;
             fs::write(outside.join("holdfast.toml"), &text)?;
+            if let Some(etcd) = &etcd {
+                etcd.give(&outside)?;
+            }
             fs::write(outside.join("group.key"), &key)?;
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
         }
         let (recipe, options) = (recipe.clone(), options.clone());
-        Ok(Self { testbed, recipe, config, options, daemons: Vec::new() })
+        Ok(Self { testbed, recipe, config, options, daemons: Vec::new(), etcd })
     }
 
     /// Waits until a daemon has ended, and starts it again with its config.
@@ -411,6 +425,9 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the edge does not answer, or names no member.
     pub fn current(&self) -> Result<Role> {
+        if self.etcd.is_some() {
+            return self.primary().context("no member says that it serves");
+        }
         if self.options.segment.is_some() {
             let status = self.status(Role::Edge)?;
             return owner_of(&status).with_context(|| format!("nobody owns the service: {status}"));
@@ -426,6 +443,12 @@ impl<'a> Group<'a> {
             "edge" if self.options.segment.is_some() => "witness",
             name => name,
         }
+    }
+
+    /// The etcd that decides between the members, if one does.
+    #[must_use]
+    pub fn etcd(&self) -> Option<&EtcdCluster> {
+        self.etcd.as_ref()
     }
 
     /// Path of the group's file, the same on every host.

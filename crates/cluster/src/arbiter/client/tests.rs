@@ -1,7 +1,8 @@
 use super::*;
 use crate::arbiter::{Mode, Owner};
 
-const SETTINGS: ClientSettings = ClientSettings { endpoints: 3, ..ClientSettings::STANDARD };
+const SETTINGS: ClientSettings =
+    ClientSettings { endpoints: 3, poll: Nanos::from_ms(1000), ..ClientSettings::STANDARD };
 const MS: fn(u64) -> Nanos = Nanos::from_ms;
 
 /// What was asked last: whether it was a change, and the call.

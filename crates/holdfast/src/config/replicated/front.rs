@@ -7,11 +7,12 @@ use super::super::checks::{
 };
 use super::super::error::Findings;
 use super::super::explain::{example, suggestion};
+use super::arbiter::{self, Arbiter, RawArbiter};
 use super::{Edge, FLOWS_MAX, Mac, Member};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
 use holdfast_wire::segment::Mode as SegmentMode;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -24,16 +25,6 @@ pub struct Segment {
     pub mode: SegmentMode,
     /// The member that is preferred at the very first start (decision 21).
     pub first: String,
-}
-
-/// Who decides which of the members goes on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Arbiter {
-    /// Where `holdfast witness` listens, on a third host.
-    pub witness: SocketAddr,
-    /// Folder in which the witness keeps what it has granted, and each member the newest of that
-    /// which it has seen.
-    pub state_dir: PathBuf,
 }
 
 /// The front as it was checked.
@@ -62,13 +53,6 @@ pub(super) struct RawSegment {
     first: Option<Spanned<String>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawArbiter {
-    witness: Spanned<String>,
-    state_dir: Option<PathBuf>,
-}
-
 /// The three tables as they are written.
 pub(super) struct RawFront {
     pub edge: Option<RawEdge>,
@@ -79,10 +63,6 @@ pub(super) struct RawFront {
 /// What an arbiter is for, where one is missing.
 const NO_ARBITER: &str = "a group without an edge has nobody who decides which member goes on when \
     they do not hear each other";
-/// How to name one.
-const NAME_ONE: &str = "run `holdfast witness` on any third host, and add [arbiter] with \
-    witness = \"10.9.0.9:7702\", its address and port";
-
 pub(super) fn check(
     findings: &mut Findings,
     raw: RawFront,
@@ -108,11 +88,11 @@ pub(super) fn check(
             }
         }
         (None, Some(segment)) if arbiter.is_none() => {
-            findings.add(segment.span(), NO_ARBITER, NAME_ONE);
+            findings.add(segment.span(), NO_ARBITER, arbiter::CHOICES);
         }
         (None, Some(_)) => {}
     }
-    let arbiter = arbiter.map(|raw| check_arbiter(findings, raw.into_inner(), members, folder));
+    let arbiter = arbiter.map(|raw| arbiter::check(findings, raw, members, folder));
     let edge = edge.map(|raw| check_edge(findings, raw, members, group, folder));
     let segment = segment.map(|raw| check_segment(findings, raw.into_inner(), members, group));
     Front { edge, segment, arbiter }
@@ -145,25 +125,6 @@ fn mac_of(group: &str) -> Mac {
     let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let [a, b, c, _] = group.bytes().fold(0x811c_9dc5, mix).to_le_bytes();
     Mac([0x02, 0x68, 0x66, a, b, c])
-}
-
-fn check_arbiter(
-    findings: &mut Findings,
-    raw: RawArbiter,
-    members: &[Member],
-    folder: &Path,
-) -> Arbiter {
-    let witness = check_address(findings, &raw.witness);
-    let shares = |it: &&Member| witness.is_some_and(|at| at.ip() == it.address.ip());
-    if let Some(member) = members.iter().find(shares) {
-        findings.add(
-            raw.witness.span(),
-            format!("{} is the address of {}, too", member.address.ip(), member.name),
-            "the witness runs on a third host: it decides when one of the members is gone",
-        );
-    }
-    let state_dir = raw.state_dir.unwrap_or_else(|| "/var/lib/holdfast/witness".into());
-    Arbiter { witness: witness.unwrap_or_else(unspecified), state_dir: folder.join(state_dir) }
 }
 
 fn check_first(
@@ -240,7 +201,8 @@ impl Front {
     /// Addresses of hosts that are no members, and their names.
     pub(super) fn hosts(&self) -> Vec<(IpAddr, &'static str)> {
         let edge = self.edge.iter().map(|edge| (edge.listen.ip(), "the edge"));
-        edge.chain(self.arbiter.iter().map(|it| (it.witness.ip(), "the witness"))).collect()
+        let witness = self.arbiter.iter().filter_map(Arbiter::witness);
+        edge.chain(witness.map(|at| (at.ip(), "the witness"))).collect()
     }
 }
 
@@ -276,7 +238,7 @@ mod tests {
             assert_eq!(of.segment.as_ref().unwrap().mode, mode);
         }
         let arbiter = config.arbiter.as_ref().unwrap();
-        assert_eq!(arbiter.witness, "10.9.0.9:7702".parse().unwrap());
+        assert_eq!(arbiter.witness(), Some("10.9.0.9:7702".parse().unwrap()));
         assert_eq!(arbiter.state_dir, Path::new("/var/lib/holdfast/witness"));
     }
 

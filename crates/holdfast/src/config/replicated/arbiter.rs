@@ -1,0 +1,280 @@
+//! Who decides which member of a pair without an edge goes on, when they do not hear each other
+//! (`[arbiter]`).
+
+use super::super::checks::{check_address, unspecified};
+use super::super::error::Findings;
+use super::Member;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// Most addresses of an etcd: it has seven members at most.
+const ETCD_MAX: usize = 7;
+
+/// Who decides which of the members goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Arbiter {
+    pub kind: ArbiterKind,
+    /// Folder in which a witness keeps what it has granted, and each member the newest of that
+    /// which it has seen.
+    pub state_dir: PathBuf,
+}
+
+/// Whom the members ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArbiterKind {
+    /// Where `holdfast witness` listens, on a third host.
+    Witness(SocketAddr),
+    Etcd(Etcd),
+}
+
+/// How etcd is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Etcd {
+    /// Each `http://HOST:PORT` or `https://HOST:PORT`.
+    pub endpoints: Vec<String>,
+    /// Certificates that its members' are signed with, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Certificate and key with which a member shows itself, PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// User, and the file with its password.
+    pub user: Option<(String, PathBuf)>,
+}
+
+impl Arbiter {
+    /// The address of the witness, where one decides.
+    #[must_use]
+    pub fn witness(&self) -> Option<SocketAddr> {
+        match self.kind {
+            ArbiterKind::Witness(at) => Some(at),
+            ArbiterKind::Etcd(_) => None,
+        }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            ArbiterKind::Witness(_) => "witness",
+            ArbiterKind::Etcd(_) => "etcd",
+        }
+    }
+
+    /// Where it is, as the file says.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match &self.kind {
+            ArbiterKind::Witness(at) => at.to_string(),
+            ArbiterKind::Etcd(etcd) => etcd.endpoints.join(", "),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawArbiter {
+    witness: Option<Spanned<String>>,
+    etcd: Option<Spanned<Vec<Spanned<String>>>>,
+    etcd_ca_file: Option<PathBuf>,
+    etcd_cert_file: Option<Spanned<PathBuf>>,
+    etcd_key_file: Option<Spanned<PathBuf>>,
+    etcd_user: Option<Spanned<String>>,
+    etcd_password_file: Option<Spanned<PathBuf>>,
+    state_dir: Option<PathBuf>,
+}
+
+/// The choices there are, each with a line of the file.
+pub(super) const CHOICES: &str = "add [arbiter] with one of: witness = \"10.9.0.9:7702\" (`holdfast \
+    witness` on any third host), etcd = [\"https://10.9.0.4:2379\", ...] (an etcd that runs already)";
+
+pub(super) fn check(
+    findings: &mut Findings,
+    raw: Spanned<RawArbiter>,
+    members: &[Member],
+    folder: &Path,
+) -> Arbiter {
+    let span = raw.span();
+    let raw = raw.into_inner();
+    let state_dir = folder
+        .join(raw.state_dir.as_deref().unwrap_or_else(|| "/var/lib/holdfast/witness".as_ref()));
+    let others = [
+        ("etcd_ca_file", raw.etcd_ca_file.is_some()),
+        ("etcd_cert_file", raw.etcd_cert_file.is_some()),
+        ("etcd_key_file", raw.etcd_key_file.is_some()),
+        ("etcd_user", raw.etcd_user.is_some()),
+        ("etcd_password_file", raw.etcd_password_file.is_some()),
+    ];
+    if raw.etcd.is_none()
+        && let Some((key, _)) = others.iter().find(|(_, is_there)| *is_there)
+    {
+        let remedy = format!("remove {key}, or name etcd = [\"https://...\"]");
+        findings.add(span.clone(), format!("{key} means nothing without etcd"), remedy);
+    }
+    let kind = match (&raw.witness, &raw.etcd) {
+        (Some(_), Some(_)) => {
+            findings.add(span, "[arbiter] names two of them", "keep one: witness, or etcd");
+            None
+        }
+        (None, None) => {
+            findings.add(span, "[arbiter] names nobody", CHOICES);
+            None
+        }
+        (Some(witness), None) => Some(check_witness(findings, witness, members)),
+        (None, Some(_)) => Some(ArbiterKind::Etcd(check_etcd(findings, raw, folder, &span))),
+    };
+    Arbiter { kind: kind.unwrap_or(ArbiterKind::Witness(unspecified())), state_dir }
+}
+
+fn check_witness(
+    findings: &mut Findings,
+    written: &Spanned<String>,
+    members: &[Member],
+) -> ArbiterKind {
+    let witness = check_address(findings, written);
+    let shares = |it: &&Member| witness.is_some_and(|at| at.ip() == it.address.ip());
+    if let Some(member) = members.iter().find(shares) {
+        findings.add(
+            written.span(),
+            format!("{} is the address of {}, too", member.address.ip(), member.name),
+            "the witness runs on a third host: it decides when one of the members is gone",
+        );
+    }
+    ArbiterKind::Witness(witness.unwrap_or_else(unspecified))
+}
+
+fn check_etcd(
+    findings: &mut Findings,
+    raw: RawArbiter,
+    folder: &Path,
+    span: &Range<usize>,
+) -> Etcd {
+    let written = raw.etcd.expect("it was looked at");
+    let count = written.get_ref().len();
+    if count == 0 || count > ETCD_MAX {
+        findings.add(
+            written.span(),
+            format!("etcd lists {count} addresses"),
+            format!("name the client URLs of its 1 to {ETCD_MAX} members"),
+        );
+    }
+    for url in written.get_ref() {
+        check_url(findings, url);
+        if url.get_ref().starts_with("https:") && raw.etcd_ca_file.is_none() {
+            let remedy = "add etcd_ca_file, what the certificates of its members are signed with";
+            findings.add(url.span(), "https without etcd_ca_file", remedy);
+        }
+    }
+    let pairs = [
+        (
+            "etcd_cert_file",
+            raw.etcd_cert_file.is_some(),
+            "etcd_key_file",
+            raw.etcd_key_file.is_some(),
+        ),
+        (
+            "etcd_user",
+            raw.etcd_user.is_some(),
+            "etcd_password_file",
+            raw.etcd_password_file.is_some(),
+        ),
+    ];
+    for (one, has_one, other, has_other) in pairs {
+        if has_one != has_other {
+            let (named, missing) = if has_one { (one, other) } else { (other, one) };
+            let message = format!("{named} without {missing}");
+            findings.add(span.clone(), message, format!("add {missing}, or remove {named}"));
+        }
+    }
+    let path = |it: Spanned<PathBuf>| folder.join(it.into_inner());
+    let user = raw.etcd_user.map(Spanned::into_inner);
+    Etcd {
+        endpoints: written.into_inner().into_iter().map(trimmed).collect(),
+        ca_file: raw.etcd_ca_file.map(|it| folder.join(it)),
+        identity: raw.etcd_cert_file.map(path).zip(raw.etcd_key_file.map(path)),
+        user: user.zip(raw.etcd_password_file.map(path)),
+    }
+}
+
+fn trimmed(url: Spanned<String>) -> String {
+    url.into_inner().trim_end_matches('/').to_owned()
+}
+
+fn check_url(findings: &mut Findings, url: &Spanned<String>) {
+    let text = url.get_ref();
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let has_port = |host: &str| {
+        host.trim_end_matches('/').rsplit_once(':').is_some_and(|(name, port)| {
+            !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+        })
+    };
+    if !host.is_some_and(|host| !host.trim_end_matches('/').contains('/') && has_port(host)) {
+        findings.add(
+            url.span(),
+            format!("\"{text}\" is not the address of a member of etcd"),
+            "write its client URL: \"https://10.9.0.4:2379\" or \"http://[fd09::4]:2379\"",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, ConfigErrors, Settings as _};
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../../docs/example-segment.toml");
+    const WITNESS: &str = "witness = \"10.9.0.9:7702\"";
+
+    fn parse(lines: &str) -> Result<Config, ConfigErrors> {
+        let text = EXAMPLE.replacen(WITNESS, lines, 1);
+        assert!(EXAMPLE.contains(WITNESS));
+        Config::parse(Path::new("/etc/holdfast/demo.toml"), &text)
+    }
+
+    #[test]
+    fn an_etcd_is_asked_as_the_file_says() {
+        let plain = parse("etcd = [\"http://10.9.0.4:2379/\"]").unwrap().arbiter.clone().unwrap();
+        let ArbiterKind::Etcd(etcd) = &plain.kind else { panic!("{plain:?}") };
+        assert_eq!(etcd.endpoints, ["http://10.9.0.4:2379"]);
+        assert_eq!((plain.name(), plain.witness()), ("etcd", None));
+        let whole = "etcd = [\"https://[fd09::4]:2379\", \"https://etcd-2.lan:2379\"]\n\
+            etcd_ca_file = \"ca.pem\"\netcd_cert_file = \"c.pem\"\netcd_key_file = \"c.key\"\n\
+            etcd_user = \"pair\"\netcd_password_file = \"/etc/password\"\n";
+        let whole = parse(whole).unwrap();
+        assert!(!whole.roles().iter().any(|(name, _)| name == "witness"));
+        let whole = whole.arbiter.clone().unwrap();
+        assert_eq!(whole.place(), "https://[fd09::4]:2379, https://etcd-2.lan:2379");
+        let ArbiterKind::Etcd(etcd) = whole.kind else { panic!("{whole:?}") };
+        assert_eq!(etcd.ca_file, Some("/etc/holdfast/ca.pem".into()));
+        let identity = ("/etc/holdfast/c.pem".into(), "/etc/holdfast/c.key".into());
+        assert_eq!(etcd.identity, Some(identity));
+        assert_eq!(etcd.user, Some(("pair".to_owned(), "/etc/password".into())));
+    }
+
+    #[test]
+    fn who_decides_is_named_once_and_well() {
+        let cases = [
+            ("", "[arbiter] names nobody", "witness = "),
+            ("etcd = []", "etcd lists 0 addresses", "client URLs"),
+            ("etcd = [\"10.9.0.4:2379\"]", "not the address of a member of etcd", "https://"),
+            ("etcd = [\"http://10.9.0.4\"]", "not the address of a member of etcd", "2379"),
+            ("etcd = [\"http://a:1/v3\"]", "not the address of a member of etcd", "2379"),
+            ("etcd = [\"https://a:1\"]", "https without etcd_ca_file", "signed"),
+            ("etcd = [\"http://a:1\"]\netcd_user = \"u\"", "etcd_user without", "password_file"),
+            (
+                "etcd = [\"http://a:1\"]\netcd_key_file = \"k\"",
+                "etcd_key_file without etcd_cert_file",
+                "add etcd_cert_file",
+            ),
+            ("witness = \"10.9.0.9:1\"\netcd_user = \"u\"", "means nothing without etcd", "remove"),
+            ("witness = \"10.9.0.9:1\"\netcd = [\"http://a:1\"]", "names two of them", "keep one"),
+            ("etdc = [\"http://a:1\"]", "unknown key `etdc`", "did you mean `etcd`?"),
+        ];
+        for (lines, expected, remedy) in cases {
+            let shown = parse(lines).expect_err(lines).to_string();
+            assert!(shown.contains(expected) && shown.contains(remedy), "{lines}: {shown}");
+        }
+    }
+}

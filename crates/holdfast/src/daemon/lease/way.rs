@@ -1,0 +1,103 @@
+//! How a member asks its arbiter, whatever that is.
+
+use super::DATAGRAM_BYTES_MAX;
+use super::etcd::{self, Etcd};
+use crate::config::{Arbiter, ArbiterKind, Config};
+use crate::daemon::sealed::{self, Sealed, seal};
+use crate::key::GroupKey;
+use crate::poll::{Interest, Poll};
+use anyhow::{Context as _, Result};
+use holdfast_cluster::arbiter::client::ClientSettings;
+use holdfast_cluster::arbiter::datagram::{Question, parse_reply};
+use holdfast_cluster::arbiter::{Asker, Call, Owner, Reply, Request};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// See the module.
+pub(super) enum Way {
+    Witness { socket: UdpSocket, at: SocketAddr, key: [u8; 32] },
+    Etcd(Etcd),
+}
+
+/// How the arbiter is asked.
+pub(super) fn settings(arbiter: &Arbiter) -> ClientSettings {
+    match &arbiter.kind {
+        ArbiterKind::Witness(_) => ClientSettings::STANDARD,
+        ArbiterKind::Etcd(etcd) => etcd::settings(etcd),
+    }
+}
+
+impl Way {
+    /// # Errors
+    /// When a socket cannot be made, or a file not be read.
+    pub fn open(
+        (config, arbiter): (&Config, &Arbiter),
+        me: &Owner,
+        key: &GroupKey,
+    ) -> Result<Self> {
+        match &arbiter.kind {
+            ArbiterKind::Witness(at) => {
+                let any = match at {
+                    SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                    SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+                };
+                let socket = UdpSocket::bind(any).context("a socket for the witness")?;
+                socket.set_nonblocking(true)?;
+                Ok(Self::Witness { socket, at: *at, key: key.arbiter_key() })
+            }
+            ArbiterKind::Etcd(etcd) => {
+                let names: Vec<&str> = config.members.iter().map(|it| it.name.as_str()).collect();
+                let members = names.try_into().ok().context("a group has two members")?;
+                let group = (config.group.name.as_str(), me.name.as_str(), me.life);
+                Etcd::start(etcd, members, group, config.group.realtime).map(Self::Etcd)
+            }
+        }
+    }
+
+    /// Has `poll` look for answers.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn register(&self, poll: &Poll, token: u64) -> Result<()> {
+        match self {
+            Self::Witness { socket, .. } => Ok(poll.add(socket, token, Interest::Read)?),
+            Self::Etcd(etcd) => etcd.register(poll, token),
+        }
+    }
+
+    /// Begins a request.
+    pub fn ask(&self, call: Call, asker: &Asker, request: Request) {
+        match self {
+            Self::Witness { socket, at, key } => {
+                let question = Question { number: call.number, asker: asker.clone(), request };
+                // The names are the file's, so there is always a question. One that cannot be sent
+                // is as good as lost.
+                if let Some(bytes) = question.build() {
+                    let _ = socket.send_to(&seal(&bytes, Sealed::Question, key), at);
+                }
+            }
+            Self::Etcd(etcd) => etcd.ask(call, asker, request),
+        }
+    }
+
+    /// What has come next: an answer with the number of its question, or `Some(None)` for what is
+    /// none; `None` if nothing has come.
+    pub fn take(&self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
+        match self {
+            Self::Witness { socket, at, key } => {
+                let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
+                let got = sealed::receive(socket, *at, &mut buffer)?;
+                let plain = got.and_then(|it| sealed::open(it, Sealed::Reply, key));
+                Some(plain.and_then(|plain| parse_reply(plain, asker)))
+            }
+            Self::Etcd(etcd) => etcd.take().map(Some),
+        }
+    }
+
+    /// Why there is no answer, where that is known.
+    pub fn failure(&self) -> Option<String> {
+        match self {
+            Self::Witness { .. } => None,
+            Self::Etcd(etcd) => etcd.failure(),
+        }
+    }
+}
