@@ -4,10 +4,12 @@
 //! It is asked once per takeover, may be slow, and may be away while nothing else fails: it
 //! holds no lease. Corosync's qnetd and the test-and-set of VMware FT have the same place.
 //! [`witness::Witness`] is an arbiter of our own, [`client::Client`] asks any of them, and
-//! [`Arbiter`] is what a way of asking (a witness, etcd, a row in a database) has to offer.
+//! [`Arbiter`] is what a way of asking (a witness, etcd, a row in a database) has to offer. Where
+//! there is no third party, the members keep the record themselves: [`own::Own`].
 
 pub mod client;
 pub mod datagram;
+pub mod own;
 pub mod stored;
 pub mod witness;
 
@@ -43,6 +45,16 @@ impl Record {
     #[must_use]
     pub fn rank(&self) -> (u64, bool) {
         (self.epoch, self.mode == Mode::Pair)
+    }
+
+    /// Whether its owner may ask for it after `before`: a member begins an epoch alone, and only who
+    /// runs alone, and has made the lease with the other one before, becomes a pair.
+    #[must_use]
+    pub fn may_follow(&self, before: Option<&Self>) -> bool {
+        match self.mode {
+            Mode::Solo => rank_of(before).0.checked_add(1) == Some(self.epoch),
+            Mode::Pair => before.is_some_and(|it| *it == Self { mode: Mode::Solo, ..self.clone() }),
+        }
     }
 
     /// Whether both cannot be of one group: an epoch has one owner, whatever its mode.
@@ -145,6 +157,18 @@ pub enum Refusal {
     Change,
     #[error("the member has not shown that it hears the witness now; it is to ask again")]
     Unproven,
+    #[error(
+        "the other member is silent, which does not prove that its host is off, and nobody else is there to ask"
+    )]
+    NotOff,
+    #[error(
+        "the other member is not heard, and may hold the connections or know of a server that runs"
+    )]
+    Unheard,
+    #[error("the other member is silent, and it is being proved that it stays so")]
+    Proving,
+    #[error("the other member is silent, and it could not be proved that it stays so")]
+    NoProof,
 }
 
 impl Refusal {
@@ -160,7 +184,11 @@ impl Refusal {
             | Self::NotWritten
             | Self::TooManyGroups
             | Self::OwnerLives
-            | Self::Unproven => true,
+            | Self::Unproven
+            | Self::NotOff
+            | Self::Unheard
+            | Self::Proving
+            | Self::NoProof => true,
             Self::Name | Self::Stranger | Self::Barred | Self::Change => false,
         }
     }

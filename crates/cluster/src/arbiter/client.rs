@@ -73,6 +73,8 @@ pub struct Client {
     wish: Option<Wish>,
     unanswered: u32,
     answered: Option<Nanos>,
+    /// Whether the last answer was a refusal that may pass, other than one that brings a ticket.
+    refused: bool,
 }
 
 impl Client {
@@ -90,6 +92,7 @@ impl Client {
             wish: None,
             unanswered: 0,
             answered: None,
+            refused: false,
         }
     }
 
@@ -146,6 +149,12 @@ impl Client {
     #[must_use]
     pub fn unanswered(&self) -> u32 {
         self.unanswered
+    }
+
+    /// Whether the arbiter has refused what is wanted, and may grant it later.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.wish.is_some() && self.refused
     }
 
     /// Whether the arbiter was heard since the last read was due.
@@ -208,6 +217,8 @@ impl Client {
         (self.waits, self.unanswered, self.answered) = (None, 0, Some(now));
         self.next_at = now.plus(self.settings.poll);
         self.asker.ticket = reply.ticket;
+        let may_pass = |it: &Refusal| it.may_pass() && *it != Refusal::Unproven;
+        self.refused = reply.outcome.as_ref().is_err_and(may_pass);
         match (&mut self.wish, &reply.outcome) {
             (None, Ok(_)) => {}
             (Some(wish), Ok(record)) if *record == wish.expected => {

@@ -354,12 +354,7 @@ impl Group {
         if record == Some(next) || record != expected {
             return Ok(None);
         }
-        let epoch = record.map_or(0, |record| record.epoch);
-        let due = match next.mode {
-            Mode::Pair => Some(epoch),
-            Mode::Solo => epoch.checked_add(1),
-        };
-        if next.owner != asker.from || Some(next.epoch) != due {
+        if next.owner != asker.from || !next.may_follow(record) {
             return Err(Refusal::Change);
         }
         if let Some(record) = record {
@@ -370,11 +365,6 @@ impl Group {
             if is_same_member && record.owner.life != next.owner.life && !quiet {
                 return Err(Refusal::OwnerLives);
             }
-        }
-        // Only who runs alone, and has made the lease with the other before, becomes a pair.
-        let is_alone = |it: &Record| it.mode == Mode::Solo && it.owner == next.owner;
-        if next.mode == Mode::Pair && !record.is_some_and(is_alone) {
-            return Err(Refusal::Change);
         }
         let (lineage, record) = (self.lineage, Some(next.clone()));
         Ok(Some(GroupState { lineage, record, ..self.state.clone() }))

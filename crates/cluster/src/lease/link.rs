@@ -73,8 +73,7 @@ impl Link {
         self.number += 1;
         self.unheard.get_or_insert((self.number, now));
         let ([from, to], session, number) = (self.sides, self.session, self.number);
-        let (epoch, solo, follows) = (0, false, false);
-        Message { from, to, kind, session, number, echo, epoch, solo, follows }
+        Message { from, to, kind, session, number, echo, ..Message::NOTHING }
     }
 
     /// Takes a message. Nothing has changed if it does not count. `keeps`: whether no other

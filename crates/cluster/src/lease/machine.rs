@@ -114,6 +114,9 @@ pub trait LeaseOutput: Arbiter {
     fn store(&mut self, deadline: u64);
     /// Sends a message to the other member, by every path that they share.
     fn send(&mut self, message: &Message);
+    /// A message of the other member counts: it is of now, and of a life that is believed. It has
+    /// not been acted upon yet.
+    fn heard(&mut self, now: Nanos, message: &Message);
     /// Keeps this for another life of this member. A crash that loses it does harm only where
     /// the arbiter has forgotten something, or there are two of it.
     fn keep(&mut self, kept: &Kept);
@@ -336,6 +339,7 @@ impl Lease {
             }
             return;
         }
+        out.heard(now, message);
         self.peer_epoch = self.peer_epoch.max(message.epoch);
         (self.heard_at, self.peer_resigns) = (Some(now), message.kind == Kind::Resign);
         self.follows = message.follows.then_some(message.epoch);
@@ -365,7 +369,8 @@ impl Lease {
             self.send(now, Kind::Word, out);
             return;
         }
-        let in_vain = self.client.unanswered() >= TRIES_IN_VAIN && !self.resigned_to;
+        let is_put_off = self.client.unanswered() >= TRIES_IN_VAIN || self.client.is_refused();
+        let in_vain = is_put_off && !self.resigned_to;
         // One that does not hear this member would only wait for grants.
         let is_heard = self.is_heard(now);
         if self.claims_as_backup() && in_vain && is_heard {
@@ -394,8 +399,9 @@ impl Lease {
             return;
         };
         self.granted = self.granted.max(Some(sent));
-        // An arbiter that is away would make it alone when it comes back, for no reason.
-        if self.role == Role::Paired && self.client.unanswered() > 0 {
+        // An arbiter that is away, or refuses, would make it alone later, for no reason.
+        let is_put_off = self.client.unanswered() > 0 || self.client.is_refused();
+        if self.role == Role::Paired && is_put_off {
             self.client.give_up(now);
         }
     }
@@ -553,9 +559,9 @@ impl Lease {
     }
 
     fn say(&self, message: Message, out: &mut impl LeaseOutput) {
-        let asker = self.client.asker();
-        let solo = asker.known.as_ref().is_some_and(|record| record.mode == Mode::Solo);
         let follows = matches!(self.role, Role::Following) || self.claims_as_backup();
-        out.send(&Message { epoch: asker.epoch(), solo, follows, ..message });
+        let mut message = Message { follows, ..message };
+        message.tell(self.record(), &self.setup.me.name);
+        out.send(&message);
     }
 }

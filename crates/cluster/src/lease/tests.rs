@@ -52,6 +52,7 @@ impl LeaseOutput for Wanted {
     fn send(&mut self, message: &Message) {
         self.sent.push(*message);
     }
+    fn heard(&mut self, _: Nanos, _: &Message) {}
     fn keep(&mut self, kept: &Kept) {
         self.kept.push(kept.clone());
     }
