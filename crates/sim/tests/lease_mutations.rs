@@ -2,6 +2,7 @@
 //! way, and a judge says so within 5,000 seeds. And what leases cannot do, as a plan that
 //! shows it.
 
+use holdfast_cluster::arbiter::own::Way;
 use holdfast_sim::lease::{Fault, Mutation, Plan, Ways, simulate};
 
 const MS: u64 = 1_000_000;
@@ -19,6 +20,15 @@ fn plan(seed: u64, faults: &[(u64, Fault)]) -> Plan {
 /// The same with a slow disk.
 fn slow(seed: u64, faults: &[(u64, Fault)]) -> Plan {
     Plan { disk: 60 * MS, ..plan(seed, faults) }
+}
+
+/// The same without a third party.
+fn nobody(seed: u64, faults: &[(u64, Fault)]) -> Plan {
+    Plan { way: Some(Way::Nobody), ..plan(seed, faults) }
+}
+
+fn command(seed: u64, faults: &[(u64, Fault)]) -> Plan {
+    Plan { way: Some(Way::Command), ..plan(seed, faults) }
 }
 
 /// Some seed breaks this law with the mutation; without it none breaks any.
@@ -137,6 +147,61 @@ fn an_epoch_that_comes_again_is_seen() {
 fn a_witness_that_asks_for_no_ticket_is_seen() {
     // What is granted to one who never hears of it bars the other one for ever.
     sees("liveness", Mutation::NoTickets, &[(400, Fault::Deaf { member: 0, lasts: None })]);
+}
+
+#[test]
+fn a_takeover_by_nothing_but_silence_is_seen() {
+    sees_in("L3", Mutation::WordUngiven, &[(400, CUT)], nobody);
+}
+
+#[test]
+fn a_yield_that_nobody_has_given_is_seen() {
+    // The primary gives the service away, and is back before it hears who has taken it.
+    let mute = Fault::Cut { ways: Ways::FromSecond, lasts: None };
+    let faults = [(399, mute), (400, Fault::Resigns { member: 0 })];
+    sees_in("L3", Mutation::YieldAssumed, &faults, nobody);
+}
+
+#[test]
+fn a_group_that_is_founded_twice_is_seen() {
+    // The primary hands over, and comes back with an empty disk.
+    let lost = Fault::DiskLost { member: 0, again: 100 * MS };
+    let faults = [(400, Fault::Resigns { member: 0 }), (440, lost)];
+    sees_in("L3", Mutation::FoundsUnasked, &faults, nobody);
+}
+
+#[test]
+fn a_host_that_was_not_switched_off_is_seen() {
+    sees_in("L3", Mutation::FalseProof, &[(400, CUT)], command);
+}
+
+#[test]
+fn an_owner_that_needs_no_proof_is_seen() {
+    sees_in("epoch", Mutation::FilesDiffer, &[(400, CUT)], command);
+}
+
+#[test]
+fn a_change_that_is_true_before_it_is_written_is_seen() {
+    // The backup takes over, and falls before its disk has it.
+    let dies = Fault::HostDies { member: 1, again: Some(100 * MS) };
+    sees_in(
+        "epoch",
+        Mutation::AnswersFirst,
+        &[(400, Fault::Resigns { member: 0 }), (420, dies)],
+        |seed, faults| Plan { disk: 60 * MS, ..nobody(seed, faults) },
+    );
+}
+
+/// What is to be taken for granted where an operator gives the word: that the host had not gone on
+/// alone. Otherwise what it told its clients since is lost.
+#[test]
+fn a_word_over_one_who_went_on_alone_is_a_limit() {
+    let cut = Fault::Cut { ways: Ways::Both, lasts: None };
+    let dies = Fault::HostDies { member: 0, again: None };
+    let mut plan = nobody(1, &[(400, cut), (600, dies)]);
+    plan.mutation = Some(Mutation::WordUngiven);
+    let violations = simulate(plan, false).violations;
+    assert!(violations.iter().any(|it| it.law == "step"), "{violations:?}");
 }
 
 /// Who hears nothing and sends all the same stops nobody else.

@@ -21,6 +21,17 @@ pub struct Speaks {
     pub life: u64,
 }
 
+/// What a run has that nobody can bear.
+#[derive(Clone, Copy, Debug)]
+pub struct Excuse {
+    /// A member was copied, and that is not all that is wrong.
+    pub copied: bool,
+    /// The members' proof is a gateway, and they do not hear each other.
+    pub split: bool,
+    /// Nobody can keep two from owning one epoch, one after the other.
+    pub records: bool,
+}
+
 /// All judges.
 #[derive(Debug, Default)]
 pub struct Checkers {
@@ -29,6 +40,9 @@ pub struct Checkers {
     pub by_clock: Ns,
     /// Whether two spoke because a member was copied, while something else was wrong, too.
     pub by_copy: bool,
+    /// Longest time for which two spoke because a gateway that both reach was their proof, while
+    /// the path between them was cut.
+    pub by_gateway: Ns,
     /// When the service was first there; nobody is missed before.
     begun: bool,
     /// Time until which somebody speaks, as things are.
@@ -46,17 +60,18 @@ impl Checkers {
         }
     }
 
-    /// Looks at all kernels; called after each change to any of them. `copied`: whether a
-    /// member was copied, and that is not all that is wrong.
-    pub fn look(&mut self, at: Ns, hosts: [Speaks; 3], copied: bool) {
+    /// Looks at all kernels; called after each change to any of them.
+    pub fn look(&mut self, at: Ns, hosts: [Speaks; 3], excuse: Excuse) {
         let mut speakers = hosts.iter().enumerate().filter(|(_, host)| host.now);
         let (first, second) = (speakers.next(), speakers.next());
         if let (Some((one, first)), Some((other, second))) = (first, second) {
             let both = first.until.min(second.until).saturating_sub(at);
             if first.clock_stood || second.clock_stood {
                 self.by_clock = self.by_clock.max(both);
-            } else if copied {
+            } else if excuse.copied {
                 self.by_copy = true;
+            } else if excuse.split {
+                self.by_gateway = self.by_gateway.max(both).max(1);
             } else {
                 let what = format!("{one} and {other} speak, for {:.3} ms", both as f64 / 1e6);
                 self.violation(at, "L3", what);
@@ -77,7 +92,7 @@ impl Checkers {
         self.covered = until;
         let (epoch, life) = self.spoken;
         let is_anothers = speaker.epoch == epoch && speaker.life != life;
-        let is_excused = speaker.clock_stood || self.by_copy;
+        let is_excused = speaker.clock_stood || self.by_copy || excuse.records;
         if (speaker.epoch < epoch || is_anothers) && !is_excused {
             let what = format!("epoch {} speaks after epoch {epoch} of another", speaker.epoch);
             self.violation(at, "epoch", what);

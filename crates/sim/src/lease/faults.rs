@@ -7,6 +7,7 @@ use super::world::{Event, World};
 use crate::Ns;
 use crate::clock::Pause;
 use holdfast_cluster::arbiter::Mode;
+use holdfast_cluster::lease::Kept;
 
 /// Time for which a claim may be under way.
 const CLAIMED: Ns = 100 * MS;
@@ -38,10 +39,13 @@ impl World {
                 None
             }
             Fault::HostDies { member, again } => {
-                self.count(member);
-                self.members[member].ends();
-                self.members[member].alive = false;
+                self.goes_off(member, again.is_some());
                 again
+            }
+            Fault::DiskLost { member, again } => {
+                self.goes_off(member, true);
+                self.members[member].kept = Kept::default();
+                Some(again)
             }
             Fault::Cut { ways, lasts } => {
                 self.set_cut(ways, true);
@@ -88,10 +92,33 @@ impl World {
         }
     }
 
+    /// A machine is off from now on; `returns`: not for good.
+    pub fn goes_off(&mut self, host: usize, returns: bool) {
+        self.count(host);
+        let member = &mut self.members[host];
+        member.ends();
+        (member.alive, member.returns) = (false, returns);
+        if !returns {
+            self.calls_operator(host);
+        }
+    }
+
+    /// A machine that was off is on again.
+    pub fn comes_back(&mut self, host: usize) {
+        let member = &mut self.members[host];
+        if !member.alive {
+            (member.alive, member.still, member.deadline) = (true, None, 0);
+            self.starts(host);
+        }
+    }
+
     /// Who has to go on when this member alone becomes deaf; nobody if it doubts already that it
     /// hears anything, or has just asked for the record: then it has heard the witness since,
     /// and no more than the answer is missing. No protocol can tell that from a lost answer.
     fn survives(&self, deaf: usize) -> Option<usize> {
+        if self.plan.way.is_some() {
+            return None;
+        }
         let record = self.witnesses[0].machine.as_ref()?.record(GROUP)?;
         let other = 1 - deaf;
         let is_others = record.owner.name == NAMES[other];
@@ -121,6 +148,7 @@ impl World {
     }
 
     fn set_cut(&mut self, ways: Ways, yes: bool) {
+        self.was_cut = true;
         if ways != Ways::FromSecond {
             self.cut[0] = yes;
         }
@@ -145,12 +173,8 @@ impl World {
                 }
             }
             Fault::ArbiterBoots { old, .. } => self.witness_boots(old),
-            Fault::HostDies { member, .. } => {
-                if !self.members[member].alive {
-                    let host = &mut self.members[member];
-                    (host.alive, host.still, host.deadline) = (true, None, 0);
-                    self.starts(member);
-                }
+            Fault::HostDies { member, .. } | Fault::DiskLost { member, .. } => {
+                self.comes_back(member);
             }
             Fault::Cut { ways, .. } => self.set_cut(ways, false),
             Fault::CutArbiter { member, .. } => self.cut_arbiter[member] = false,

@@ -1,12 +1,14 @@
 //! A member's host: its clock, its kernel, and the daemon's machine.
 
-use super::plan::{MS, Plan};
+use super::own;
+use super::plan::{MS, Mutation, Plan};
 use super::witness::GROUP;
 use super::world::Event;
 use crate::Ns;
 use crate::clock::Clock;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::client::ClientSettings;
+use holdfast_cluster::arbiter::own::{Own, Way};
 use holdfast_cluster::arbiter::{Arbiter, Asker, Call, Owner, Record, Request};
 use holdfast_cluster::lease::{Kept, Kind, Lease, LeaseOutput, Message, Note, Setup, Timing};
 
@@ -23,6 +25,7 @@ pub enum Deed {
     Store(u64),
     Send(Message),
     Ask(Call, Box<(Asker, Request)>),
+    Heard(Message),
     Keep(Kept),
     Note(Note),
 }
@@ -53,6 +56,9 @@ impl LeaseOutput for Deeds {
     }
     fn send(&mut self, message: &Message) {
         self.0.push(Deed::Send(*message));
+    }
+    fn heard(&mut self, _: Nanos, message: &Message) {
+        self.0.push(Deed::Heard(*message));
     }
     fn keep(&mut self, kept: &Kept) {
         self.0.push(Deed::Keep(kept.clone()));
@@ -107,6 +113,10 @@ pub struct Member {
     pub spoken: u64,
     /// What its machine has kept on its disk.
     pub kept: Kept,
+    /// The record that it keeps itself, where there is no third party.
+    pub own: Option<Own>,
+    /// Whether its host comes back, if that is off.
+    pub returns: bool,
     /// What its daemon's life has drawn.
     pub drawn: u64,
     /// The life that holds all that a backup needs, whatever it believes; 0: none does.
@@ -136,6 +146,8 @@ impl Member {
             resigned: None,
             spoken: 0,
             kept: Kept::default(),
+            own: None,
+            returns: false,
             drawn: 0,
             holds: 0,
             thawed: None,
@@ -187,8 +199,9 @@ impl Member {
     pub fn starts(&mut self, at: Ns, plan: &Plan, life: u64, deeds: &mut Deeds) {
         let arbiter = ClientSettings {
             endpoints: 1,
-            try_out: Nanos(plan.try_out),
-            pause: Nanos(2 * MS),
+            // A disk is no path on which something is lost.
+            try_out: Nanos(plan.way.map_or(plan.try_out, |_| 4 * plan.try_out)),
+            pause: Nanos(if plan.way.is_some() { 5 * MS } else { 2 * MS }),
             poll: Nanos(POLL),
         };
         let timing = Timing::new(Nanos(plan.period), Nanos(plan.lease), Nanos(0));
@@ -204,12 +217,18 @@ impl Member {
             arbiter,
         };
         (self.life, self.drawn, self.wakes) = (self.life + 1, life, None);
+        self.own = plan.way.map(|way| {
+            let is_misled = plan.mutation == Some(Mutation::FilesDiffer) && self.side == 0;
+            let way = if is_misled { Way::Nobody } else { way };
+            let settings = own::settings(setup.me.clone(), &setup.peer, setup.preferred, way);
+            Own::new(settings, self.kept.record.clone())
+        });
         self.machine = Some(Lease::new(self.now(at), setup, deeds));
     }
 
     /// The daemon ends, and what waits for it.
     pub fn ends(&mut self) {
-        self.machine = None;
+        (self.machine, self.own) = (None, None);
         self.waits.clear();
     }
 }

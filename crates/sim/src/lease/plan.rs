@@ -2,6 +2,7 @@
 
 use crate::clock::ClockPlan;
 use crate::{Ns, Rng};
+use holdfast_cluster::arbiter::own::Way;
 use std::fmt;
 
 pub(super) const MS: Ns = 1_000_000;
@@ -53,6 +54,8 @@ pub enum Fault {
     Forger { lasts: Ns },
     /// A copy of the member's disk is started beside it.
     MemberCopied { member: usize },
+    /// The whole machine dies, and comes back with an empty disk.
+    DiskLost { member: usize, again: Ns },
 }
 
 impl Fault {
@@ -86,6 +89,7 @@ impl Fault {
             Self::Resigns { .. } => "resigns",
             Self::Forger { .. } => "replayed and forged messages",
             Self::MemberCopied { .. } => "member copied",
+            Self::DiskLost { .. } => "member's disk lost",
         }
     }
 }
@@ -121,6 +125,16 @@ pub enum Mutation {
     KeepsNothing,
     /// The witness asks for no ticket.
     NoTickets,
+    /// Without a third party: somebody gives an operator's word whenever it is needed.
+    WordUngiven,
+    /// The command succeeds, and switches nothing off.
+    FalseProof,
+    /// The primary's file says that no proof is needed, its backup's that one is.
+    FilesDiffer,
+    /// Everybody takes for granted that the other one yields.
+    YieldAssumed,
+    /// A primary with an empty disk takes for granted that the other one's is empty, too.
+    FoundsUnasked,
 }
 
 /// Everything a run depends on.
@@ -136,6 +150,8 @@ pub struct Plan {
     /// Longest time that the witness's disk takes to write.
     pub disk: Ns,
     pub faults: Vec<(Ns, Fault)>,
+    /// How the members do without a third party; `None`: they have a witness.
+    pub way: Option<Way>,
     pub mutation: Option<Mutation>,
 }
 
@@ -166,8 +182,23 @@ impl Plan {
             loss: if rng.one_in(3) { rng.below(30_001) as f64 / 1e6 } else { 0.0 },
             disk: if rng.one_in(4) { 60 * MS } else { 3 * MS },
             faults,
+            way: None,
             mutation: None,
         }
+    }
+
+    /// The same seed's plan for a pair without a third party: what befalls the arbiter befalls the
+    /// switch of the command, or the gateway; a copy of it is a member's disk that is lost.
+    #[must_use]
+    pub fn draw_own(seed: u64, way: Way) -> Self {
+        let mut plan = Self::draw(seed);
+        for (_, fault) in &mut plan.faults {
+            if *fault == Fault::ArbiterCopied {
+                let member = usize::from(seed.is_multiple_of(3));
+                *fault = Fault::DiskLost { member, again: 50 * MS + seed % 100 * MS };
+            }
+        }
+        Self { way: Some(way), ..plan }
     }
 }
 

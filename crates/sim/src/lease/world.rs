@@ -1,7 +1,7 @@
 //! The world: virtual time, three hosts that may be members (the third is a copy), two that
 //! may be witnesses (the second is a copy), and the paths between them.
 
-use super::check::{Checkers, Speaks};
+use super::check::{Checkers, Excuse, Speaks};
 use super::member::{ASKS, Deed, Deeds, Member, NAMES, Still};
 use super::plan::{MS, Mutation, Plan};
 use super::witness::{GROUP, WitnessHost};
@@ -10,8 +10,9 @@ use crate::queue::Queue;
 use crate::trace::Trace;
 use crate::{Ns, Rng};
 use holdfast_cluster::arbiter::stored::GroupState;
-use holdfast_cluster::arbiter::{Asker, Call, Mode, Record, Reply, Request};
+use holdfast_cluster::arbiter::{Asker, Call, Mode, Owner, Record, Reply, Request};
 use holdfast_cluster::lease::{Kind, LEASE_BYTES, Lease, Message, Note, Role};
+use std::collections::BTreeMap;
 
 /// Time after the last fault after which everything must have been sorted out.
 const REST: Ns = 900 * MS;
@@ -39,6 +40,16 @@ pub enum Event {
     ToldGone(usize),
     Looks,
     Forges,
+    /// At a member without a third party, and of which life: a record is on its disk, and it is
+    /// told so.
+    Stored(usize, u32, Record),
+    StoredTold(usize, u32),
+    /// A host is switched off by the other one's command, and what became of a proof.
+    Shoots(usize),
+    Proved(usize, u32, bool),
+    Boots(usize),
+    /// An operator gives the word to this one.
+    Word(usize),
 }
 
 pub struct World {
@@ -54,6 +65,10 @@ pub struct World {
     pub cut: [bool; 2],
     /// Whether a member and the witness do not reach each other.
     pub cut_arbiter: [bool; 2],
+    /// Whether the paths between the members were ever cut.
+    pub was_cut: bool,
+    /// Who has begun which epoch, where there is no third party that knows.
+    pub begun: BTreeMap<u64, Owner>,
     /// Who has to speak while the other one, and nothing else, is deaf.
     pub survivor: Option<usize>,
     pub forges_until: Ns,
@@ -80,6 +95,8 @@ impl World {
             witnesses: vec![WitnessHost::new(None)],
             cut: [false; 2],
             cut_arbiter: [false; 2],
+            was_cut: false,
+            begun: BTreeMap::new(),
             survivor: None,
             forges_until: 0,
             recorded: Vec::new(),
@@ -132,6 +149,7 @@ impl World {
             speaks,
             by_clock: self.check.by_clock,
             by_copy: self.check.by_copy,
+            by_gateway: self.check.by_gateway,
             violations: self.check.violations,
             trace: self.trace.into_lines(),
         }
@@ -178,12 +196,26 @@ impl World {
             }
             Event::Looks => self.looks(),
             Event::Forges => self.forges(),
+            Event::Stored(host, life, record) => self.stored(host, life, record),
+            Event::StoredTold(host, life) => self.stored_told(host, life),
+            Event::Shoots(host) => self.shoots(host),
+            Event::Proved(host, life, ok) => self.proved(host, life, ok),
+            Event::Boots(host) => self.comes_back(host),
+            Event::Word(host) => self.gives_word(host),
         }
     }
 
     /// Keeps an event for processes that stand still; what comes to a machine that does, or
     /// hears nothing, is lost. Returns the event otherwise.
     fn defer(&mut self, event: Event) -> Option<Event> {
+        if let Event::Stored(host, ..) | Event::StoredTold(host, _) | Event::Proved(host, ..) =
+            event
+            && self.members[host].still.is_some()
+        {
+            // Its own disk and its own processes wait for it.
+            self.members[host].waits.push(event);
+            return None;
+        }
         let host = match event {
             Event::ToMember(host, _)
             | Event::Answer(host, ..)
@@ -192,7 +224,9 @@ impl World {
             event => return Some(event),
         };
         let member = &mut self.members[host];
-        if member.is_deaf && !matches!(event, Event::Turn(..)) {
+        let is_own = matches!(event, Event::Turn(..))
+            || self.plan.way.is_some() && matches!(event, Event::Answer(..));
+        if member.is_deaf && !is_own {
             return None;
         }
         match member.still {
@@ -262,6 +296,11 @@ impl World {
         let now = member.now(self.now);
         // What was not made with the group's key is thrown away before.
         let Some(mut message) = Message::parse(bytes) else { return };
+        message.yields |= self.plan.mutation == Some(Mutation::YieldAssumed);
+        let has_none = member.own.as_ref().is_some_and(|own| own.record().is_none());
+        if has_none && host == 0 && self.plan.mutation == Some(Mutation::FoundsUnasked) {
+            message.tell(None, "");
+        }
         if message.kind == Kind::Grant && self.plan.mutation == Some(Mutation::OldGrantForNew) {
             message.echo.number = member.asked;
         }
@@ -291,8 +330,13 @@ impl World {
         for deed in deeds.0 {
             match deed {
                 Deed::Store(deadline) => self.told(host, deadline),
-                Deed::Send(message) => self.sends(host, &message),
+                Deed::Send(message) => self.sends(host, message),
+                Deed::Ask(call, question) if self.plan.way.is_some() => {
+                    self.asks_own(host, call, question.1);
+                }
                 Deed::Ask(call, question) => self.asks(host, call, question),
+                Deed::Heard(message) => self.heard_own(host, &message),
+                Deed::Keep(_) if self.plan.way.is_some() => {}
                 Deed::Keep(kept) if self.plan.mutation != Some(Mutation::KeepsNothing) => {
                     self.members[host].kept = kept;
                 }
@@ -336,8 +380,11 @@ impl World {
                 life: member.drawn,
             }
         };
-        let copied = self.members[2].alive && self.plan.faults.len() > 1;
-        self.check.look(self.now, [speaks(0), speaks(1), speaks(2)], copied);
+        let is_own = self.plan.way.is_some();
+        let copied = self.members[2].alive && (is_own || self.plan.faults.len() > 1);
+        let records = is_own && self.is_record_lost();
+        let excuse = Excuse { copied, split: self.is_split(), records };
+        self.check.look(self.now, [speaks(0), speaks(1), speaks(2)], excuse);
     }
 
     fn noted(&mut self, host: usize, note: Note) {
@@ -376,8 +423,11 @@ impl World {
         self.now + CALM < self.end && self.rng.chance(self.plan.loss)
     }
 
-    fn sends(&mut self, host: usize, message: &Message) {
+    fn sends(&mut self, host: usize, mut message: Message) {
         let side = self.members[host].side;
+        if let Some(own) = &mut self.members[host].own {
+            own.mark(&mut message);
+        }
         if message.kind == Kind::Ask {
             let member = &mut self.members[host];
             member.asked = message.number;
@@ -509,6 +559,9 @@ impl World {
     fn should_speak(&self) -> Option<&'static str> {
         if self.is_copied() {
             return None;
+        }
+        if let Some(way) = self.plan.way {
+            return self.should_speak_alone(way);
         }
         let reaches = |host: usize| {
             let member = &self.members[host];
