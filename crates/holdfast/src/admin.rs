@@ -72,6 +72,9 @@ pub enum Request {
         #[serde(default)]
         leaves: bool,
     },
+    /// An operator says that the other member's host is off, and stays so (a member without an edge
+    /// and without a third party only).
+    Takeover,
     /// What the edge serves: one object of the schema [`EDGE_SCHEMA`].
     Show,
     /// Where a packet would go.
@@ -95,7 +98,7 @@ pub struct TraceRequest {
     pub payload_bytes: u16,
 }
 
-/// The refusal of a switchover by anything but a member.
+/// The refusal of a switchover, or a takeover by hand, by anything but a member.
 pub const NO_PRIMARY: &str = "only a primary hands over; ask on the primary's host";
 
 /// An answer that says why there is none.

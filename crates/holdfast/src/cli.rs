@@ -70,6 +70,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Check(args) => check::run(&args),
         Verb::Down(args) => down::run(&args),
         Verb::Switchover(args) => hand_over::switchover(&args),
+        Verb::Takeover(args) => hand_over::take_over(&args),
         Verb::Move(args) => hand_over::relocate(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),

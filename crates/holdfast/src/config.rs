@@ -28,5 +28,5 @@ pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;
 pub use replicated::{
     Arbiter, ArbiterKind, CONNECTIONS_MAX, Cold, Config, Edge, Etcd, FLOWS_MAX, Group, Mac, Member,
-    Mode, Port, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
+    Mode, Port, PowerOff, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
 };

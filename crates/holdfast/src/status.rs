@@ -45,6 +45,9 @@ pub struct Status {
     /// Of a pair: what output waits for, as the file says it; else empty.
     #[serde(default)]
     pub buffering: String,
+    /// Of a member of a pair without an edge: who decides which of the two goes on; else empty.
+    #[serde(default)]
+    pub arbiter: String,
     pub epoch: u64,
     pub state: State,
     /// Why the state is what it is; never empty unless protected.
@@ -187,6 +190,7 @@ impl Status {
             state: State::Waiting,
             reason: String::new(),
             remedy: String::new(),
+            arbiter: String::new(),
             rebuild: String::new(),
             server_pid: 0,
             connections: 0,
@@ -262,6 +266,9 @@ impl Status {
         }
         if !self.remedy.is_empty() {
             writeln!(out, "  remedy  {}", self.remedy)?;
+        }
+        if self.arbiter.contains(':') {
+            writeln!(out, "  arbiter {}", self.arbiter)?;
         }
         if !self.rebuild.is_empty() {
             writeln!(out, "  rebuilt in place: {}", self.rebuild)?;
@@ -491,7 +498,7 @@ mod tests {
             json,
             concat!(
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
-                r#""mode":"","buffering":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","server_pid":0,"connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
+                r#""mode":"","buffering":"","arbiter":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","server_pid":0,"connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,

@@ -4,6 +4,7 @@
 use super::{Finding, host};
 use crate::config::{ArbiterKind, Config};
 use crate::daemon::lease;
+use std::os::unix::fs::PermissionsExt as _;
 
 /// Checks the folder in which the record is kept. One that a reboot empties is no danger: then both
 /// members have to be there before anything is granted.
@@ -21,6 +22,39 @@ pub(super) fn state_dir(config: &Config) -> Option<Finding> {
         None => Finding::ok(NAME, format!("{shown} survives a reboot")),
     };
     Some(finding)
+}
+
+/// What is to be known of a pair without a third party, and whether this host has what it needs.
+pub(super) fn alone(config: &Config) -> Option<Finding> {
+    Some(match &config.arbiter.as_ref()?.kind {
+        ArbiterKind::Witness(_) | ArbiterKind::Etcd(_) => return None,
+        ArbiterKind::None => Finding::warn(
+            "arbiter.none",
+            "nobody takes over when a host dies silently, before an operator says so",
+            "have somebody woken when `holdfast status` is not protected, or name a witness, an etcd or \
+             a command",
+        ),
+        ArbiterKind::Gateway => Finding::warn(
+            "arbiter.gateway",
+            "UNSAFE: both members serve where they reach their router and not each other",
+            "name a witness, an etcd or a command, or connect the members by two ways",
+        ),
+        ArbiterKind::Command(off) => command(&off.command),
+    })
+}
+
+fn command(words: &[String]) -> Finding {
+    const NAME: &str = "arbiter.command";
+    let program = words.first().map_or("", String::as_str);
+    let remedy = "write the path of a program that root may run, and try it: it gets the other \
+                  member's name, and exit code 0 says that its host is off for sure";
+    match std::fs::metadata(program) {
+        Err(error) => Finding::fail(NAME, format!("{program}: {error}"), remedy),
+        Ok(found) if !found.is_file() || found.permissions().mode() & 0o111 == 0 => {
+            Finding::fail(NAME, format!("{program} cannot be run"), remedy)
+        }
+        Ok(_) => Finding::ok(NAME, format!("{program} is there; it was not tried")),
+    }
 }
 
 /// Asks each member of the etcd, where one decides.
@@ -44,4 +78,17 @@ pub(super) fn etcd(config: &Config) -> Vec<Finding> {
         }
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_command_is_a_program_that_can_be_run() {
+        let of = |program: &str| command(&[program.to_owned()]).verdict;
+        assert_eq!(of("/bin/sh"), Verdict::Ok);
+        assert_eq!(["/etc/hosts", "/bin", "/no/such"].map(of), [Verdict::Fail; 3]);
+    }
 }

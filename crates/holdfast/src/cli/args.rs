@@ -110,6 +110,13 @@ pub enum Verb {
     /// then takes over and serves alone; here nothing of Holdfast is left. If this daemon is
     /// started again, it joins as a backup.
     Move(MoveArgs),
+    /// Have this host's member take over after the silent death of the other one's host: a pair
+    /// with `[arbiter] none = true`, or whose command failed.
+    ///
+    /// Nobody but you can say that the other host is off. It must stay off until this member
+    /// serves; and if it had gone on alone before (its log and its last status say so), what it
+    /// told its clients since is lost.
+    Takeover(TakeoverArgs),
     /// Write packets that the programs changed, moved or dropped, with the reason.
     ///
     /// A pcapng file with a comment per packet, for Wireshark or tshark:
@@ -169,6 +176,23 @@ pub struct SwitchoverArgs {
     #[arg(long)]
     pub json: bool,
     /// Seconds until it is given up to wait; the switchover goes on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+}
+
+/// Arguments of `takeover`.
+#[derive(Args, Debug)]
+pub struct TakeoverArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// The other member's host is off, or at least none of its processes runs and its kernel sends
+    /// nothing any more.
+    #[arg(long, required = true)]
+    pub i_have_powered_it_off: bool,
+    /// One JSON object: `primary`, `after_ms`.
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds until it is given up to wait; the takeover goes on.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub timeout: u64,
 }

@@ -1,7 +1,7 @@
 //! `switchover` and `move`: planned moves of the service, requested on the host
-//! that serves.
+//! that serves; and `takeover`, an operator's word that the other host is off.
 
-use super::args::{GroupArgs, MoveArgs, SwitchoverArgs};
+use super::args::{GroupArgs, MoveArgs, SwitchoverArgs, TakeoverArgs};
 use super::failure::Failure;
 use super::watch::{LOOK_PERIOD, ask, fetch};
 use super::{load, print};
@@ -73,6 +73,30 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
     let json = serde_json::json!({ "from": role, "to": other, "protected_after_ms": ms as u64 });
     let text =
         format!("{other} is the primary, and {role} its backup: protected again after {ms} ms");
+    print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
+    Ok(exit::OK)
+}
+
+/// Gives this host's member the operator's word, and waits until it serves.
+pub(super) fn take_over(args: &TakeoverArgs) -> Result<u8, Failure> {
+    let Pair { role, other, path } = Pair::of(&args.group, None)?;
+    let begun = Instant::now();
+    ask(&path, Request::Takeover)?;
+    let until = begun + Duration::from_secs(args.timeout);
+    let serves = |status: Status| status.role == Role::Primary && status.server_pid != 0;
+    while !fetch(&path).is_ok_and(serves) {
+        if Instant::now() >= until {
+            return Err(Failure::degraded(format!(
+                "`{role}` was told that the host of `{other}` is off, and does not serve yet\n  \
+                 remedy: look at `holdfast status`"
+            )));
+        }
+        sleep(LOOK_PERIOD);
+    }
+    let ms = begun.elapsed().as_millis();
+    let json = serde_json::json!({ "primary": role, "after_ms": ms as u64 });
+    let text =
+        format!("{role} serves alone, after {ms} ms; {other} may be started again, and joins");
     print(&format!("{}\n", if args.json { json.to_string() } else { text }))?;
     Ok(exit::OK)
 }

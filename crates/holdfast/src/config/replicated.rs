@@ -11,7 +11,7 @@ mod tests;
 use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
-pub use arbiter::{Arbiter, ArbiterKind, Etcd};
+pub use arbiter::{Arbiter, ArbiterKind, Etcd, PowerOff};
 pub use cold::{Cold, Mode};
 pub use front::Segment;
 use holdfast_wire::buffering::Buffering;

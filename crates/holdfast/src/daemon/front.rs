@@ -141,6 +141,34 @@ impl Front {
         }
     }
 
+    /// Takes an operator's word that the other member's host is off.
+    ///
+    /// # Errors
+    /// Why that means nothing here.
+    pub fn take_word(&self) -> Result<(), String> {
+        match self {
+            Self::Edge(_) => Err(format!("the edge decides who takes over\n  remedy: {LOOK}")),
+            Self::Own(own) => own.take_word(),
+        }
+    }
+
+    /// Who decides between the members, where no edge does and there is something to know about it.
+    #[must_use]
+    pub fn decides(&self) -> &'static str {
+        match self {
+            Self::Edge(_) => "",
+            Self::Own(own) => match own.arbiter.kind {
+                ArbiterKind::Witness(_) => "witness",
+                ArbiterKind::Etcd(_) => "etcd",
+                ArbiterKind::None => "none: a host that dies silently waits for an operator's word",
+                ArbiterKind::Command(_) => "command: it switches the other host off first",
+                ArbiterKind::Gateway => {
+                    "gateway: UNSAFE, both members serve where they reach it and not each other"
+                }
+            },
+        }
+    }
+
     /// What keeps this host from doing its part, where it stands in for an edge.
     #[must_use]
     pub fn finding(&self) -> Option<Said> {
@@ -200,6 +228,29 @@ impl Own {
             is_due: true,
             notes: Vec::new(),
         })
+    }
+
+    fn take_word(&self) -> Result<(), String> {
+        let name = self.arbiter.name();
+        let waits = matches!(
+            self.view.refused,
+            Some(Refusal::NotOff | Refusal::Unheard | Refusal::Proving | Refusal::NoProof)
+        );
+        match () {
+            () if !self.arbiter.is_own() => Err(format!(
+                "the arbiter of this group is {name}, which decides who takes over\n  remedy: {LOOK}"
+            )),
+            () if self.view.hears_other => {
+                Err(format!("the other member is heard: its host is not off\n  remedy: {LOOK}"))
+            }
+            () if !waits => {
+                Err(format!("nothing on this host waits for an operator's word\n  remedy: {LOOK}"))
+            }
+            () => {
+                self.lease.give_word();
+                Ok(())
+            }
+        }
     }
 
     /// The thread that keeps the lease.
@@ -285,6 +336,7 @@ impl Own {
         match self.arbiter.kind {
             ArbiterKind::Witness(_) => "the witness",
             ArbiterKind::Etcd(_) => "etcd",
+            ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => "the record",
         }
     }
 
@@ -297,9 +349,11 @@ impl Own {
             return Some(format!("{called} at {place} does not answer{why}"));
         }
         let refusal = self.view.refused?;
+        let failure = self.view.unanswered.as_deref().filter(|_| refusal == Refusal::NoProof);
         Some(match (&self.arbiter.kind, refusal) {
             (ArbiterKind::Etcd(_), Refusal::OtherLineage) => OTHER_ETCD.to_owned(),
-            _ => refusal.to_string(),
+            (_, Refusal::Conflict) if self.arbiter.is_own() => TWO_OWNERS.to_owned(),
+            _ => failure.map_or(refusal.to_string(), |why| format!("{refusal}: {why}")),
         })
     }
 
@@ -315,11 +369,13 @@ impl Own {
         if let Some(why) = self.unheard() {
             let refused = self.view.refused.filter(|_| self.view.is_answered);
             let remedy = match (&self.arbiter.kind, refused) {
+                _ if self.arbiter.is_own() => refused
+                    .map_or(SLOW_DISK, |refusal| remedy_alone(refusal, self.view.hears_other)),
                 (ArbiterKind::Witness(_), None) => UNANSWERED,
                 (ArbiterKind::Witness(_), Some(refusal)) => remedy(refusal),
                 (ArbiterKind::Etcd(_), None) => ETCD_UNANSWERED,
                 (ArbiterKind::Etcd(_), Some(Refusal::OtherLineage)) => ETCD_ANEW,
-                (ArbiterKind::Etcd(_), Some(_)) => super::advice::WAIT,
+                (_, _) => super::advice::WAIT,
             };
             return says(&format!("nobody could take over: {why}"), remedy);
         }
@@ -351,12 +407,36 @@ impl Own {
     }
 }
 
+const LOOK: &str = "look at `holdfast status` of both members";
 /// What to do when nobody answers.
 const UNANSWERED: &str = "start `holdfast witness` there, or look at the way to it";
 const ETCD_UNANSWERED: &str = "look at `etcdctl endpoint health`, and at the way to it";
 const OTHER_ETCD: &str = "another etcd answers than the one that was asked before";
+const SLOW_DISK: &str = "look at the disk of arbiter.state_dir on this host";
+const TWO_OWNERS: &str = "both members own the same epoch: an operator's word was not true, or a disk \
+    or a gateway was believed that should not have been; neither changes anything";
 const ETCD_ANEW: &str = "name the right one; if the old one is gone for good, take the pair down, and \
     remove the group's files in arbiter.state_dir on both members before they start again";
+
+/// What to do where the members keep the record themselves, and this one may not change it.
+fn remedy_alone(refusal: Refusal, hears_other: bool) -> &'static str {
+    match refusal {
+        Refusal::NotOff | Refusal::NoProof | Refusal::Unheard if !hears_other => {
+            "start the other member; or switch its host off, look in its log that it had not gone on \
+             alone before, and say so here: holdfast takeover --i-have-powered-it-off"
+        }
+        Refusal::NotOff | Refusal::NoProof | Refusal::Unheard => {
+            "start the other member's daemon again; if that does not help, its disk is an empty one: \
+             switch its host off, and say so here: holdfast takeover --i-have-powered-it-off"
+        }
+        Refusal::Conflict => {
+            "decide which member is right, stop the other one, remove its file GROUP-MEMBER.seen in \
+             arbiter.state_dir, and start it again"
+        }
+        Refusal::NotWritten => SLOW_DISK,
+        _ => super::advice::WAIT,
+    }
+}
 
 /// What to do when the witness refuses.
 fn remedy(refusal: Refusal) -> &'static str {
@@ -369,9 +449,15 @@ fn remedy(refusal: Refusal) -> &'static str {
             "compare the file with the witness's"
         }
         Refusal::Conflict | Refusal::Barred => "look at the status of both members",
-        Refusal::Busy | Refusal::OwnerLives | Refusal::Change | Refusal::Unproven => {
-            super::advice::WAIT
-        }
+        // What nobody but the members themselves says is never a witness's.
+        Refusal::Busy
+        | Refusal::OwnerLives
+        | Refusal::Change
+        | Refusal::Unproven
+        | Refusal::NotOff
+        | Refusal::Unheard
+        | Refusal::Proving
+        | Refusal::NoProof => super::advice::WAIT,
     }
 }
 

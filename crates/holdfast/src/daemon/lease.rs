@@ -3,6 +3,7 @@
 //! that the daemon's loop does delays it; and where it is not run itself, the kernel falls silent
 //! by what it was told last.
 
+mod alone;
 mod etcd;
 mod keeper;
 mod way;
@@ -12,6 +13,7 @@ use super::speak::Begun;
 use crate::config::{Arbiter, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
+use alone::Alone;
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::datagram::REPLY_BYTES;
@@ -83,6 +85,8 @@ struct Shared {
     notes: Mutex<Vec<Note>>,
     orders: Mutex<Orders>,
     stop: AtomicBool,
+    /// Whether an operator says that the other host is off.
+    word: AtomicBool,
     /// Rings in the loop.
     bell: EventFd,
     /// Rings in the thread.
@@ -113,13 +117,16 @@ impl LeaseThread {
             notes: Mutex::default(),
             orders: Mutex::default(),
             stop: AtomicBool::new(false),
+            word: AtomicBool::new(false),
             bell: EventFd::new()?,
             ordered: EventFd::new()?,
         });
         let realtime = config.group.realtime;
-        let keeper = Keeper::start(config, arbiter, me)?;
-        let setup = setup((config, arbiter), me, keeper.found.clone())?;
-        let way = Way::open((config, arbiter), &setup.me, key)?;
+        let keeper = Arc::new(Keeper::start(config, arbiter, me)?);
+        let found = keeper.found.clone();
+        let kept = if arbiter.is_own() { Alone::kept(&found) } else { found };
+        let setup = setup((config, arbiter), me, kept)?;
+        let way = Way::open((config, arbiter), (me, &setup.me), key, &keeper, started)?;
         let outlet = Outlet::open(config, me, key, (begun, started), (way, keeper))?;
         let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;
         std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
@@ -149,6 +156,12 @@ impl LeaseThread {
     #[must_use]
     pub fn take_notes(&self) -> Vec<Note> {
         std::mem::take(&mut locked(&self.shared.notes))
+    }
+
+    /// Tells the thread that an operator says that the other host is off.
+    pub fn give_word(&self) {
+        self.shared.word.store(true, Relaxed);
+        self.shared.ordered.ring();
     }
 
     /// Tells the thread what the member wants.
@@ -212,7 +225,7 @@ struct Outlet {
     notes: Vec<Note>,
     /// The last note: a refusal that repeats is told once.
     noted: Option<Note>,
-    keeper: Keeper,
+    keeper: Arc<Keeper>,
     forged: u64,
 }
 
@@ -222,7 +235,7 @@ impl Outlet {
         me: &Member,
         key: &GroupKey,
         (begun, started): (Begun, Instant),
-        (way, keeper): (Way, Keeper),
+        (way, keeper): (Way, Arc<Keeper>),
     ) -> Result<Self> {
         let own = address(me);
         let peer = UdpSocket::bind(own)
@@ -287,13 +300,26 @@ impl LeaseOutput for Outlet {
     }
 
     fn send(&mut self, message: &Message) {
+        let mut message = *message;
+        if let Some(alone) = self.way.alone() {
+            alone.mark(&mut message);
+        }
         let (socket, to) = &self.peer;
         // A datagram that cannot be sent is as good as lost.
         let _ = socket.send_to(&seal(&message.build(), Sealed::Lease, &self.key), to);
     }
 
+    fn heard(&mut self, _: Nanos, message: &Message) {
+        if let Some(alone) = self.way.alone() {
+            alone.hear(message);
+        }
+    }
+
     fn keep(&mut self, kept: &Kept) {
-        self.keeper.keep(kept);
+        // A record of its own was kept before it was true.
+        if self.way.alone().is_none() {
+            self.keeper.keep(kept);
+        }
     }
 
     fn note(&mut self, note: Note) {
@@ -336,6 +362,7 @@ impl Thread {
             // What waits in the sockets is not missing.
             let full = self.take_peer() | self.take_arbiter();
             self.obey();
+            self.settle_contest();
             let now = self.outlet.now();
             if self.lease.next_deadline() <= now {
                 self.lease.handle_timeout(now, &mut self.outlet);
@@ -398,6 +425,11 @@ impl Thread {
         let _ = self.shared.ordered.take();
         let orders = std::mem::take(&mut *locked(&self.shared.orders));
         let (now, lease, out) = (self.outlet.now(), &mut self.lease, &mut self.outlet);
+        if self.shared.word.swap(false, Relaxed)
+            && let Some(alone) = out.way.alone()
+        {
+            alone.take_word();
+        }
         if orders.resign {
             lease.handle_resign(now, out);
         }
@@ -417,6 +449,14 @@ impl Thread {
         }
         if orders.anew {
             lease.handle_anew(now, out);
+        }
+    }
+
+    /// Falls silent where both members own one epoch: at most one of them is right.
+    fn settle_contest(&mut self) {
+        let owns = matches!(self.lease.role(), Role::Paired | Role::Pairing | Role::Solo);
+        if owns && self.outlet.way.alone().is_some_and(|alone| alone.is_contested()) {
+            self.lease.handle_resign(self.outlet.now(), &mut self.outlet);
         }
     }
 

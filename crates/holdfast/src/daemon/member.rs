@@ -208,12 +208,13 @@ impl<'a> MemberContext<'a> {
             poll: Poll::new()?,
             signals,
             admin,
-            edge,
             status: Status {
                 mode: config.group.mode.word().to_owned(),
                 buffering: config.group.buffering.word().to_owned(),
+                arbiter: edge.decides().to_owned(),
                 ..Status::new(&config.group.name, &me.name)
             },
+            edge,
             events: Events::default(),
             member: heard_of(config, me),
             pulse,
@@ -420,6 +421,7 @@ impl<'a> MemberContext<'a> {
         self.show();
         let (status, events) = (self.answer(), &self.events);
         let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
+        let edge = &self.edge;
         let look = self.admin.serve(|request| match request {
             Request::Switchover { leaves: then }
                 if status.role == Role::Primary && status.state == State::Protected =>
@@ -432,6 +434,10 @@ impl<'a> MemberContext<'a> {
                  the primary's host, when `holdfast status` says protected",
                 status.role, status.state
             )),
+            Request::Takeover => match edge.take_word() {
+                Ok(()) => serde_json::json!({ "from": status.member }),
+                Err(reason) => refusal(&reason),
+            },
             Request::Status => {
                 serde_json::to_value(&status).unwrap_or_else(|e| refusal(&e.to_string()))
             }

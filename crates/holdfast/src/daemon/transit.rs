@@ -157,7 +157,7 @@ impl<'a> TransitDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(*since),
-            Request::Switchover { .. } => refusal(NO_PRIMARY),
+            Request::Switchover { .. } | Request::Takeover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),

@@ -1,12 +1,12 @@
 //! Who decides which member of a pair without an edge goes on, when they do not hear each other
 //! (`[arbiter]`).
 
-use super::super::checks::{check_address, unspecified};
+use super::super::checks::{check_address, number, unspecified};
 use super::super::error::Findings;
 use super::Member;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -29,6 +29,22 @@ pub enum ArbiterKind {
     /// Where `holdfast witness` listens, on a third host.
     Witness(SocketAddr),
     Etcd(Etcd),
+    /// Nobody: the members keep the record themselves, and a host that dies silently waits for an
+    /// operator's word.
+    None,
+    /// The same, and a command switches the other host off first.
+    Command(PowerOff),
+    /// The same, and whoever reaches its router goes on. Both may.
+    Gateway,
+}
+
+/// How the other member's host is switched off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PowerOff {
+    /// A program and its first arguments; the other member's name is added.
+    pub command: Vec<String>,
+    /// Time that it has, in ms.
+    pub timeout_ms: u64,
 }
 
 /// How etcd is asked.
@@ -50,8 +66,14 @@ impl Arbiter {
     pub fn witness(&self) -> Option<SocketAddr> {
         match self.kind {
             ArbiterKind::Witness(at) => Some(at),
-            ArbiterKind::Etcd(_) => None,
+            _ => None,
         }
+    }
+
+    /// Whether the members keep the record themselves.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        !matches!(self.kind, ArbiterKind::Witness(_) | ArbiterKind::Etcd(_))
     }
 
     /// What it is called.
@@ -60,6 +82,9 @@ impl Arbiter {
         match self.kind {
             ArbiterKind::Witness(_) => "witness",
             ArbiterKind::Etcd(_) => "etcd",
+            ArbiterKind::None => "none",
+            ArbiterKind::Command(_) => "command",
+            ArbiterKind::Gateway => "gateway",
         }
     }
 
@@ -69,6 +94,9 @@ impl Arbiter {
         match &self.kind {
             ArbiterKind::Witness(at) => at.to_string(),
             ArbiterKind::Etcd(etcd) => etcd.endpoints.join(", "),
+            ArbiterKind::None | ArbiterKind::Gateway => self.state_dir.display().to_string(),
+            // Each host has a command of its own to reach the other one's switch.
+            ArbiterKind::Command(_) => "a command of each host".to_owned(),
         }
     }
 }
@@ -83,12 +111,21 @@ pub(super) struct RawArbiter {
     etcd_key_file: Option<Spanned<PathBuf>>,
     etcd_user: Option<Spanned<String>>,
     etcd_password_file: Option<Spanned<PathBuf>>,
+    none: Option<Spanned<bool>>,
+    command: Option<Spanned<Vec<String>>>,
+    command_timeout_ms: Option<Spanned<u64>>,
+    gateway: Option<Spanned<String>>,
     state_dir: Option<PathBuf>,
 }
 
 /// The choices there are, each with a line of the file.
 pub(super) const CHOICES: &str = "add [arbiter] with one of: witness = \"10.9.0.9:7702\" (`holdfast \
-    witness` on any third host), etcd = [\"https://10.9.0.4:2379\", ...] (an etcd that runs already)";
+    witness` on any third host), etcd = [\"https://10.9.0.4:2379\", ...] (an etcd that runs already), \
+    command = [\"/usr/local/sbin/power-off\"] (switches the other host off), none = true (after a silent \
+    death an operator says who goes on), gateway = \"unsafe\" (whoever reaches its router: two may)";
+/// Time that a command has, and the longest there can be, in ms.
+const COMMAND_MS: u64 = 60_000;
+const COMMAND_MS_MAX: RangeInclusive<u64> = 1..=600_000;
 
 pub(super) fn check(
     findings: &mut Findings,
@@ -113,19 +150,62 @@ pub(super) fn check(
         let remedy = format!("remove {key}, or name etcd = [\"https://...\"]");
         findings.add(span.clone(), format!("{key} means nothing without etcd"), remedy);
     }
-    let kind = match (&raw.witness, &raw.etcd) {
-        (Some(_), Some(_)) => {
-            findings.add(span, "[arbiter] names two of them", "keep one: witness, or etcd");
-            None
-        }
-        (None, None) => {
+    let is_none = raw.none.as_ref().is_some_and(|none| *none.get_ref());
+    let named = [
+        ("witness", raw.witness.is_some()),
+        ("etcd", raw.etcd.is_some()),
+        ("command", raw.command.is_some()),
+        ("none", is_none),
+        ("gateway", raw.gateway.is_some()),
+    ];
+    let named: Vec<&str> = named.iter().filter(|it| it.1).map(|it| it.0).collect();
+    if raw.command.is_none()
+        && let Some(limit) = &raw.command_timeout_ms
+    {
+        let message = "command_timeout_ms means nothing without command";
+        findings.add(limit.span(), message, "remove it, or name command = [\"...\"]");
+    }
+    let kind = match named[..] {
+        ["witness"] => raw.witness.map(|it| check_witness(findings, &it, members)),
+        ["etcd"] => Some(ArbiterKind::Etcd(check_etcd(findings, raw, folder, &span))),
+        ["command"] => raw.command.map(|it| check_command(findings, it, raw.command_timeout_ms)),
+        ["none"] => Some(ArbiterKind::None),
+        ["gateway"] => raw.gateway.map(|it| check_gateway(findings, &it)),
+        [] => {
             findings.add(span, "[arbiter] names nobody", CHOICES);
             None
         }
-        (Some(witness), None) => Some(check_witness(findings, witness, members)),
-        (None, Some(_)) => Some(ArbiterKind::Etcd(check_etcd(findings, raw, folder, &span))),
+        _ => {
+            let keep = format!("keep one of: {}", named.join(", "));
+            findings.add(span, "[arbiter] names more than one of them", keep);
+            None
+        }
     };
     Arbiter { kind: kind.unwrap_or(ArbiterKind::Witness(unspecified())), state_dir }
+}
+
+fn check_command(
+    findings: &mut Findings,
+    command: Spanned<Vec<String>>,
+    limit: Option<Spanned<u64>>,
+) -> ArbiterKind {
+    if !command.get_ref().first().is_some_and(|program| Path::new(program).is_absolute()) {
+        let remedy = "write its whole path: command = [\"/usr/local/sbin/power-off\"]";
+        findings.add(command.span(), "command names no program by its path", remedy);
+    }
+    let timeout_ms =
+        number(findings, "command_timeout_ms", limit, COMMAND_MS, COMMAND_MS_MAX, "milliseconds");
+    ArbiterKind::Command(PowerOff { command: command.into_inner(), timeout_ms })
+}
+
+fn check_gateway(findings: &mut Findings, word: &Spanned<String>) -> ArbiterKind {
+    if word.get_ref() != "unsafe" {
+        let message = format!("gateway = \"{}\" does not say what it is", word.get_ref());
+        let remedy = "write gateway = \"unsafe\": where both members reach the router and not each \
+                      other, both serve";
+        findings.add(word.span(), message, remedy);
+    }
+    ArbiterKind::Gateway
 }
 
 fn check_witness(
@@ -254,6 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_without_a_third_party_says_how() {
+        let kind = |lines: &str| parse(lines).expect(lines).arbiter.clone().expect(lines);
+        let none = kind("none = true");
+        assert_eq!((none.name(), none.is_own(), none.witness()), ("none", true, None));
+        assert_eq!(kind("gateway = \"unsafe\"").kind, ArbiterKind::Gateway);
+        let off = kind("command = [\"/bin/off\", \"-v\"]\ncommand_timeout_ms = 900").kind;
+        let command = ["/bin/off", "-v"].map(str::to_owned).to_vec();
+        assert_eq!(off, ArbiterKind::Command(PowerOff { command, timeout_ms: 900 }));
+        assert!(!kind("witness = \"10.9.0.9:7702\"").is_own());
+    }
+
+    #[test]
     fn who_decides_is_named_once_and_well() {
         let cases = [
             ("", "[arbiter] names nobody", "witness = "),
@@ -269,7 +361,26 @@ mod tests {
                 "add etcd_cert_file",
             ),
             ("witness = \"10.9.0.9:1\"\netcd_user = \"u\"", "means nothing without etcd", "remove"),
-            ("witness = \"10.9.0.9:1\"\netcd = [\"http://a:1\"]", "names two of them", "keep one"),
+            (
+                "witness = \"10.9.0.9:1\"\netcd = [\"http://a:1\"]",
+                "names more than one of them",
+                "keep one of: witness, etcd",
+            ),
+            ("none = false", "[arbiter] names nobody", "none = true"),
+            (
+                "none = true\nwitness = \"10.9.0.9:1\"",
+                "more than one",
+                "keep one of: witness, none",
+            ),
+            ("command = []", "names no program", "whole path"),
+            ("command = [\"power-off\"]", "names no program by its path", "whole path"),
+            (
+                "command = [\"/bin/off\"]\ncommand_timeout_ms = 0",
+                "command_timeout_ms = 0",
+                "600000",
+            ),
+            ("none = true\ncommand_timeout_ms = 9", "means nothing without command", "remove it"),
+            ("gateway = \"safe\"", "does not say what it is", "gateway = \"unsafe\""),
             ("etdc = [\"http://a:1\"]", "unknown key `etdc`", "did you mean `etcd`?"),
         ];
         for (lines, expected, remedy) in cases {

@@ -13,10 +13,13 @@ use std::time::Duration;
 /// Time after which what was granted is written again.
 const KEEP_EVERY: Duration = Duration::from_secs(2);
 
+/// What is to be written, and who is told that it was, or could not be.
+type Job = (Kept, Option<Box<dyn FnOnce(bool) + Send>>);
+
 /// Writes the newest record that this member has seen, in a thread of its own: no lease waits for a
 /// disk.
 pub(super) struct Keeper {
-    jobs: Sender<Kept>,
+    jobs: Sender<Job>,
     failure: Arc<Mutex<Option<String>>>,
     /// What an earlier life has kept.
     pub found: Kept,
@@ -39,7 +42,7 @@ impl Keeper {
             stored.map_or_else(Kept::default, |it| Kept { record: it.record, lineage: it.lineage });
         let mut members = [me.name.clone(), config.other(me).name.clone()];
         members.sort();
-        let (jobs, todo) = channel::<Kept>();
+        let (jobs, todo) = channel::<Job>();
         let group = group.clone();
         let failure = Arc::new(Mutex::default());
         let told = Arc::clone(&failure);
@@ -47,18 +50,30 @@ impl Keeper {
             let (group, members) = (group.clone(), members.clone());
             let state = GroupState { group, members, lineage: *lineage, record: record.clone() };
             let error = record::replace(&path, state.to_string().as_bytes()).err();
+            let is_kept = error.is_none();
             *locked(&told) = error.map(|error| format!("{}: {error:#}", path.display()));
+            is_kept
         };
         let mut newest = found.clone();
         std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
             // It is written again and again: a disk that fills up is noticed before it is needed.
             loop {
-                match todo.recv_timeout(KEEP_EVERY) {
-                    Ok(kept) => newest = kept,
-                    Err(RecvTimeoutError::Timeout) => {}
+                let (kept, told) = match todo.recv_timeout(KEEP_EVERY) {
+                    Ok(job) => job,
+                    Err(RecvTimeoutError::Timeout) => (newest.clone(), None),
                     Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let is_kept = write(&kept);
+                match told {
+                    // Who is told that it is not kept goes on with what was before.
+                    Some(told) => {
+                        if is_kept {
+                            newest = kept;
+                        }
+                        told(is_kept);
+                    }
+                    None => newest = kept,
                 }
-                write(&newest);
             }
         })?;
         Ok(Self { jobs, failure, found })
@@ -70,6 +85,11 @@ impl Keeper {
 
     pub fn keep(&self, kept: &Kept) {
         // The thread ends with this daemon.
-        let _ = self.jobs.send(kept.clone());
+        let _ = self.jobs.send((kept.clone(), None));
+    }
+
+    /// Keeps it, and then says whether it is on the disk.
+    pub fn keep_and(&self, kept: &Kept, told: impl FnOnce(bool) + Send + 'static) {
+        let _ = self.jobs.send((kept.clone(), Some(Box::new(told))));
     }
 }

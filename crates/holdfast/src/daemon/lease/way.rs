@@ -1,8 +1,10 @@
 //! How a member asks its arbiter, whatever that is.
 
 use super::DATAGRAM_BYTES_MAX;
+use super::alone::{self, Alone};
 use super::etcd::{self, Etcd};
-use crate::config::{Arbiter, ArbiterKind, Config};
+use super::keeper::Keeper;
+use crate::config::{Arbiter, ArbiterKind, Config, Member};
 use crate::daemon::sealed::{self, Sealed, seal};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
@@ -11,11 +13,14 @@ use holdfast_cluster::arbiter::client::ClientSettings;
 use holdfast_cluster::arbiter::datagram::{Question, parse_reply};
 use holdfast_cluster::arbiter::{Asker, Call, Owner, Reply, Request};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// See the module.
 pub(super) enum Way {
     Witness { socket: UdpSocket, at: SocketAddr, key: [u8; 32] },
     Etcd(Etcd),
+    Alone(Box<Alone>),
 }
 
 /// How the arbiter is asked.
@@ -23,6 +28,7 @@ pub(super) fn settings(arbiter: &Arbiter) -> ClientSettings {
     match &arbiter.kind {
         ArbiterKind::Witness(_) => ClientSettings::STANDARD,
         ArbiterKind::Etcd(etcd) => etcd::settings(etcd),
+        ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => alone::ASKED,
     }
 }
 
@@ -31,8 +37,10 @@ impl Way {
     /// When a socket cannot be made, or a file not be read.
     pub fn open(
         (config, arbiter): (&Config, &Arbiter),
-        me: &Owner,
+        (member, me): (&Member, &Owner),
         key: &GroupKey,
+        keeper: &Arc<Keeper>,
+        started: Instant,
     ) -> Result<Self> {
         match &arbiter.kind {
             ArbiterKind::Witness(at) => {
@@ -50,6 +58,11 @@ impl Way {
                 let group = (config.group.name.as_str(), me.name.as_str(), me.life);
                 Etcd::start(etcd, members, group, config.group.realtime).map(Self::Etcd)
             }
+            ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => {
+                let (of, keeper) = ((member, me), Arc::clone(keeper));
+                let alone = Alone::start((config, arbiter), of, keeper, started)?;
+                Ok(Self::Alone(Box::new(alone)))
+            }
         }
     }
 
@@ -61,27 +74,29 @@ impl Way {
         match self {
             Self::Witness { socket, .. } => Ok(poll.add(socket, token, Interest::Read)?),
             Self::Etcd(etcd) => etcd.register(poll, token),
+            Self::Alone(alone) => alone.register(poll, token),
         }
     }
 
     /// Begins a request.
-    pub fn ask(&self, call: Call, asker: &Asker, request: Request) {
+    pub fn ask(&mut self, call: Call, asker: &Asker, request: Request) {
         match self {
             Self::Witness { socket, at, key } => {
                 let question = Question { number: call.number, asker: asker.clone(), request };
                 // The names are the file's, so there is always a question. One that cannot be sent
                 // is as good as lost.
                 if let Some(bytes) = question.build() {
-                    let _ = socket.send_to(&seal(&bytes, Sealed::Question, key), at);
+                    let _ = socket.send_to(&seal(&bytes, Sealed::Question, key), *at);
                 }
             }
             Self::Etcd(etcd) => etcd.ask(call, asker, request),
+            Self::Alone(alone) => alone.ask(call.number, request),
         }
     }
 
     /// What has come next: an answer with the number of its question, or `Some(None)` for what is
     /// none; `None` if nothing has come.
-    pub fn take(&self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
+    pub fn take(&mut self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
         match self {
             Self::Witness { socket, at, key } => {
                 let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
@@ -90,6 +105,7 @@ impl Way {
                 Some(plain.and_then(|plain| parse_reply(plain, asker)))
             }
             Self::Etcd(etcd) => etcd.take().map(Some),
+            Self::Alone(alone) => alone.take().map(Some),
         }
     }
 
@@ -98,6 +114,15 @@ impl Way {
         match self {
             Self::Witness { .. } => None,
             Self::Etcd(etcd) => etcd.failure(),
+            Self::Alone(alone) => alone.failure(),
+        }
+    }
+
+    /// The record, where this member keeps it itself.
+    pub fn alone(&mut self) -> Option<&mut Alone> {
+        match self {
+            Self::Alone(alone) => Some(alone),
+            Self::Witness { .. } | Self::Etcd(_) => None,
         }
     }
 }

@@ -238,7 +238,7 @@ impl<'a> SpreadEdge<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
-            Request::Switchover { .. } => refusal(NO_PRIMARY),
+            Request::Switchover { .. } | Request::Takeover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
             Request::Drain { name, end } => self.drain(&name, end),
