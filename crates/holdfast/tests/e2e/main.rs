@@ -55,6 +55,7 @@ mod members_fail_in_every_way;
 mod members_join;
 mod members_of_different_worlds_refuse_to_pair;
 mod more_families;
+mod nobody_decides;
 mod nonsense_in_the_config_is_explained;
 mod one_client_ends_nobodys_takeover;
 mod one_file_for_all_hosts;

@@ -5,7 +5,7 @@ use super::host::DISK;
 use super::ours::{ColdOptions, GroupOptions};
 use super::server::Recipe;
 use super::topology::addresses;
-use super::{Role, Testbed, interface};
+use super::{Role, Testbed, interface, power};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -42,6 +42,12 @@ pub enum ArbiterKind {
     Witness,
     /// An etcd of three members with TLS and users, on the router's host.
     Etcd,
+    /// Nobody: silence waits for an operator's word.
+    None,
+    /// A command that switches the other host off.
+    Command,
+    /// Whoever reaches its router, which both may.
+    Gateway,
 }
 
 /// What the config of a testbed's group contains besides the topology.
@@ -148,6 +154,11 @@ fn front(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
     if let Some(mode) = options.segment {
         let arbiter = match config.etcd {
             Some(etcd) => etcd.lines(host.inside()),
+            None if options.arbiter == ArbiterKind::None => "none = true\n".to_owned(),
+            None if options.arbiter == ArbiterKind::Gateway => "gateway = \"unsafe\"\n".to_owned(),
+            None if options.arbiter == ArbiterKind::Command => {
+                format!("command = [{:?}]\n", host.inside().join(power::COMMAND))
+            }
             None => format!("witness = \"{}:7702\"\n", addresses::EDGE),
         };
         return format!(

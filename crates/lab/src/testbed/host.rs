@@ -5,6 +5,7 @@
 use super::SETUP_LIMIT;
 use crate::command::{self, children, wait_for};
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -125,11 +126,15 @@ impl Host {
     /// # Errors
     /// When /proc cannot be read.
     pub fn processes(&self) -> Result<Vec<u32>> {
-        let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-        let own = namespace(self.holder);
-        let all = std::fs::read_dir("/proc").context("cannot read /proc")?;
-        let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        Ok(pids.filter(|&pid| pid != self.holder && namespace(pid) == own && lives(pid)).collect())
+        processes(self.holder)
+    }
+
+    /// Sends a signal to all of them: a host that stands still, goes on, or is off.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn signal_all(&self, signal: Signal) -> Result<()> {
+        signal_all(self.holder, signal).map(drop)
     }
 
     /// Its private directory, as seen from outside.
@@ -183,6 +188,25 @@ impl Host {
     pub fn interface_flags(&self, interface: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/class/net/{interface}/flags", self.holder))
     }
+}
+
+/// Sends a signal to the processes of a host; returns how many there were.
+pub(super) fn signal_all(holder: u32, signal: Signal) -> Result<usize> {
+    let pids = processes(holder)?;
+    for pid in &pids {
+        let pid = Pid::from_raw(pid.cast_signed()).context("no process number")?;
+        let _it_may_be_gone = kill_process(pid, signal);
+    }
+    Ok(pids.len())
+}
+
+/// The processes of the host whose first one this is, except that.
+fn processes(holder: u32) -> Result<Vec<u32>> {
+    let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(holder);
+    let all = std::fs::read_dir("/proc").context("cannot read /proc")?;
+    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(pids.filter(|&pid| pid != holder && namespace(pid) == own && lives(pid)).collect())
 }
 
 /// Whether a process is more than an entry in the table: the orphans of a host are not waited for.

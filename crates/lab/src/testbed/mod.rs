@@ -7,6 +7,7 @@ pub mod etcd;
 mod host;
 pub mod ours;
 mod overhear;
+pub mod power;
 mod reaper;
 pub mod server;
 pub mod spread;

@@ -6,6 +6,7 @@ mod told;
 
 use super::config::{self, ArbiterKind, BACKUP_NAME, GroupConfig, PRIMARY_NAME, ServerRun};
 use super::etcd::EtcdCluster;
+use super::power::PowerSwitch;
 use super::server::{Recipe, listens};
 use super::topology::addresses;
 use super::{Role, SETUP_LIMIT, Testbed};
@@ -114,6 +115,7 @@ pub struct Group<'a> {
     options: GroupOptions,
     daemons: Vec<(Role, Child)>,
     etcd: Option<EtcdCluster>,
+    power: Option<PowerSwitch>,
 }
 
 /// The two members.
@@ -141,7 +143,7 @@ impl<'a> Group<'a> {
     /// When a daemon cannot be started.
     pub fn launch(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let mut group = Self::prepare(testbed, recipe, options)?;
-        let third = group.etcd.is_none().then_some(Role::Edge);
+        let third = group.has_third().then_some(Role::Edge);
         for role in third.into_iter().chain(MEMBERS) {
             group.start_daemon(role)?;
         }
@@ -171,6 +173,9 @@ impl<'a> Group<'a> {
         let etcd = (segment.is_some() && options.arbiter == ArbiterKind::Etcd)
             .then(|| EtcdCluster::start(router, addresses::EDGE))
             .transpose()?;
+        let power = (segment.is_some() && options.arbiter == ArbiterKind::Command)
+            .then(|| PowerSwitch::start(testbed))
+            .transpose()?;
         let group = GroupConfig {
             recipe,
             key_file: &key_file,
@@ -191,7 +196,7 @@ impl<'a> Group<'a> {
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
         }
         let (recipe, options) = (recipe.clone(), options.clone());
-        Ok(Self { testbed, recipe, config, options, daemons: Vec::new(), etcd })
+        Ok(Self { testbed, recipe, config, options, daemons: Vec::new(), etcd, power })
     }
 
     /// Waits until a daemon has ended, and starts it again with its config.
@@ -326,9 +331,14 @@ impl<'a> Group<'a> {
     fn wait_ended(&mut self, role: Role, limit: Duration) -> Result<()> {
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.0 == role);
         let daemon = &mut daemon.context("no daemon on this host")?.1;
-        let ended = || daemon.try_wait().ok().flatten();
+        let starter = daemon.id();
+        let ended = || {
+            // `nsenter` has stopped with a daemon that was stopped, and does not see it end.
+            let _it_may_be_gone = send(starter, Signal::CONT);
+            daemon.try_wait().ok().flatten()
+        };
         if let Err(error) = wait_for("the end of a daemon", limit, ended) {
-            bail!("{error}; its processes wait here:\n{}", waiting_places(daemon.id()));
+            bail!("{error}; its processes wait here:\n{}", waiting_places(starter));
         }
         self.daemons.retain(|daemon| daemon.0 != role);
         Ok(())
@@ -425,7 +435,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// When the edge does not answer, or names no member.
     pub fn current(&self) -> Result<Role> {
-        if self.etcd.is_some() {
+        if !self.has_third() {
             return self.primary().context("no member says that it serves");
         }
         if self.options.segment.is_some() {
@@ -443,6 +453,17 @@ impl<'a> Group<'a> {
             "edge" if self.options.segment.is_some() => "witness",
             name => name,
         }
+    }
+
+    /// Whether a daemon of the group runs on the third host: its edge, or its witness.
+    fn has_third(&self) -> bool {
+        self.options.segment.is_none() || self.options.arbiter == ArbiterKind::Witness
+    }
+
+    /// What switches hosts off, if a command decides between the members.
+    #[must_use]
+    pub fn power(&self) -> Option<&PowerSwitch> {
+        self.power.as_ref()
     }
 
     /// The etcd that decides between the members, if one does.
