@@ -101,8 +101,11 @@ struct Wanted {
 pub struct Own {
     settings: Settings,
     /// Whether this life has found an empty disk, and has not heard a living owner since: what an
-    /// earlier life did it does not know.
+    /// earlier life did it does not know. What it is told of that is not written down, so that a
+    /// later life does not know it either.
     is_fresh: bool,
+    /// Whether this life is about to end.
+    leaves: bool,
     stored: Option<Record>,
     writing: Option<Writing>,
     /// Whether what is being written was fetched.
@@ -138,6 +141,7 @@ impl Own {
         Self {
             settings,
             is_fresh: stored.is_none(),
+            leaves: false,
             stored,
             writing: None,
             is_fetched: false,
@@ -185,9 +189,19 @@ impl Own {
     /// The record, if this member can say that it is its newest. Where the disk is lost of one that
     /// went on alone, the other one must not take over what it has got.
     fn known(&self) -> Option<&Record> {
+        self.record().filter(|record| !self.is_lost(record))
+    }
+
+    /// Whether that is a record of an earlier life that this one would have found on its disk.
+    fn is_lost(&self, record: &Record) -> bool {
         let Settings { me, .. } = &self.settings;
-        let is_lost = |record: &Record| record.owner.name == me.name && record.owner != *me;
-        self.record().filter(|record| !(self.is_fresh && is_lost(record)))
+        self.is_fresh && record.owner.name == me.name && record.owner != *me
+    }
+
+    /// This life is about to end: it grants nothing more, and takes nothing over. The other member
+    /// hears that, and need not prove anything.
+    pub fn leave(&mut self) {
+        self.leaves = true;
     }
 
     fn told(&self) -> Option<&Record> {
@@ -215,6 +229,11 @@ impl Own {
         // Who asks for grants speaks for what it owns.
         let is_owner = message.kind == Kind::Ask && message.owns && message.life == message.session;
         self.is_fresh &= !is_owner;
+        let owner = self.record().map(|record| record.owner.life);
+        if owner == Some(message.session) {
+            // It lives: what was said or proved of it is not so.
+            (self.word, self.proved) = (None, None);
+        }
         self.heard = Some(Heard { life: message.session, record, counts: true });
         self.serve(now);
     }
@@ -225,6 +244,7 @@ impl Own {
         if message.kind == Kind::Resign && self.writing.is_some() {
             message.kind = Kind::Word;
         }
+        message.follows &= !self.leaves;
         let (follows, epoch) = (message.follows, message.epoch);
         message.tell(self.known(), &self.settings.me.name);
         message.follows &= epoch == message.epoch;
@@ -252,7 +272,7 @@ impl Own {
         let is_its = |it: &&Record| it.mode == Mode::Pair && it.owner.name == self.settings.peer;
         let Some(record) = self.record().filter(is_its) else { return false };
         let is_left = self.followed != Some(record.epoch) || self.is_owner_gone(record);
-        is_left && !self.is_fresh && self.writing.is_none()
+        (is_left || self.leaves) && !self.is_fresh && self.writing.is_none()
     }
 
     /// What is to be written now, once.
@@ -330,7 +350,10 @@ impl Own {
             && record.rank() > rank_of(self.record())
             && !self.is_contested()
         {
-            return self.write(record, None);
+            if !self.is_lost(&record) {
+                return self.write(record, None);
+            }
+            self.stored = Some(record);
         }
         let Some((number, request)) = self.asked.take() else { return };
         match request {
@@ -374,7 +397,7 @@ impl Own {
             Mode::Solo if is_own => Ok(()),
             Mode::Solo => Err(Refusal::Barred),
             Mode::Pair if is_own => self.go_on(now, record),
-            Mode::Pair if self.yielded == Some(record.epoch) => Err(Refusal::Barred),
+            Mode::Pair if self.leaves || self.yielded == Some(record.epoch) => Err(Refusal::Barred),
             Mode::Pair if self.is_owner_gone(&record) => Ok(()),
             Mode::Pair => self.prove(now, record),
         }
@@ -411,7 +434,10 @@ impl Own {
             return Ok(());
         }
         let is_same = |it: &&Wanted| it.over == over && now.since(it.last) <= GAP;
-        let since = self.wanted.as_ref().filter(is_same).map_or(now, |wanted| wanted.since);
+        let since = self.wanted.as_ref().filter(is_same).map(|wanted| wanted.since);
+        // What failed in an earlier need says nothing of this one.
+        self.failed &= since.is_some();
+        let since = since.unwrap_or(now);
         self.wanted = Some(Wanted { over, since, last: now });
         Err(refusal)
     }

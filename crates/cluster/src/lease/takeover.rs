@@ -6,6 +6,9 @@ use super::message::{Kind, Message};
 use crate::Nanos;
 use crate::arbiter::{Mode, Record};
 
+/// How often a member says that it leaves.
+const LEAVE_WORDS: u32 = 3;
+
 impl Lease {
     /// The host says that the owner's daemon is gone (its channel was closed): that is no
     /// proof of silence, because the owner's kernel speaks until its deadline.
@@ -62,6 +65,18 @@ impl Lease {
         if self.role == Role::Resigned {
             self.restart(now);
             self.act(now, out);
+        }
+    }
+
+    /// The host says that this member is about to end: its owner need not wait for grants.
+    pub fn handle_leave(&mut self, now: Nanos, out: &mut impl LeaseOutput) {
+        if !matches!(self.role, Role::Following | Role::Waiting) {
+            return;
+        }
+        (self.role, self.in_step) = (Role::Waiting, None);
+        // One of them may be lost.
+        for _ in 0..LEAVE_WORDS {
+            self.send(now, Kind::Word, out);
         }
     }
 

@@ -2,17 +2,23 @@
 //! hears?
 
 use super::{Finding, host};
-use crate::config::{ArbiterKind, Config};
+use crate::config::{ArbiterKind, Config, Member};
 use crate::daemon::lease;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Checks the folder in which the record is kept. One that a reboot empties is no danger: then both
-/// members have to be there before anything is granted.
+/// Checks the folder in which the record is kept. With a witness or etcd one that a reboot empties is no
+/// danger: then both members have to be there before anything is granted.
 pub(super) fn state_dir(config: &Config) -> Option<Finding> {
     const NAME: &str = "arbiter.state_dir";
     let dir = &config.arbiter.as_ref()?.state_dir;
     let shown = dir.display();
+    let is_own = config.arbiter.as_ref()?.is_own();
     let finding = match host::in_memory(dir) {
+        Some((point, kind)) if is_own => Finding::fail(
+            NAME,
+            format!("{shown} lies on {point}, a {kind} that a reboot empties"),
+            "choose a place on a disk: nobody else keeps who owns the service",
+        ),
         Some((point, kind)) => Finding::warn(
             NAME,
             format!("{shown} lies on {point}, a {kind} that a reboot empties"),
@@ -25,7 +31,7 @@ pub(super) fn state_dir(config: &Config) -> Option<Finding> {
 }
 
 /// What is to be known of a pair without a third party, and whether this host has what it needs.
-pub(super) fn alone(config: &Config) -> Option<Finding> {
+pub(super) fn alone(config: &Config, member: &Member) -> Option<Finding> {
     Some(match &config.arbiter.as_ref()?.kind {
         ArbiterKind::Witness(_) | ArbiterKind::Etcd(_) => return None,
         ArbiterKind::None => Finding::warn(
@@ -34,11 +40,18 @@ pub(super) fn alone(config: &Config) -> Option<Finding> {
             "have somebody woken when `holdfast status` is not protected, or name a witness, an etcd or \
              a command",
         ),
-        ArbiterKind::Gateway => Finding::warn(
-            "arbiter.gateway",
-            "UNSAFE: both members serve where they reach their router and not each other",
-            "name a witness, an etcd or a command, or connect the members by two ways",
-        ),
+        ArbiterKind::Gateway => match lease::reach_router(&member.interface) {
+            Ok(()) => Finding::warn(
+                "arbiter.gateway",
+                "UNSAFE: both members serve where they reach their router and not each other",
+                "name a witness, an etcd or a command, or connect the members by two ways",
+            ),
+            Err(error) => Finding::fail(
+                "arbiter.gateway",
+                format!("{error:#}"),
+                "have the router refuse connections to its TCP port 9, or name a witness",
+            ),
+        },
         ArbiterKind::Command(off) => command(&off.command),
     })
 }
@@ -89,6 +102,6 @@ mod tests {
     fn a_command_is_a_program_that_can_be_run() {
         let of = |program: &str| command(&[program.to_owned()]).verdict;
         assert_eq!(of("/bin/sh"), Verdict::Ok);
-        assert_eq!(["/etc/hosts", "/bin", "/no/such"].map(of), [Verdict::Fail; 3]);
+        assert_eq!(["/proc/version", "/bin", "/no/such"].map(of), [Verdict::Fail; 3]);
     }
 }

@@ -90,7 +90,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(config.cold.as_ref().map(|cold| spool(&cold.spool_dir)));
     findings.extend(arbiter::state_dir(config));
     findings.extend(arbiter::etcd(config));
-    findings.extend(arbiter::alone(config));
+    findings.extend(arbiter::alone(config, member));
     findings.push(same_fingerprint(config));
 }
 

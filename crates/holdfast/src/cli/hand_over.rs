@@ -80,10 +80,13 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
 /// Gives this host's member the operator's word, and waits until it serves.
 pub(super) fn take_over(args: &TakeoverArgs) -> Result<u8, Failure> {
     let Pair { role, other, path } = Pair::of(&args.group, None)?;
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), fetch(&path)?.epoch);
     ask(&path, Request::Takeover)?;
     let until = begun + Duration::from_secs(args.timeout);
-    let serves = |status: Status| status.role == Role::Primary && status.server_pid != 0;
+    // A primary that was silenced already is one, and begins another epoch.
+    let serves = |status: Status| {
+        status.role == Role::Primary && status.server_pid != 0 && status.epoch > before
+    };
     while !fetch(&path).is_ok_and(serves) {
         if Instant::now() >= until {
             return Err(Failure::degraded(format!(

@@ -343,7 +343,9 @@ impl Own {
     /// Why nobody could take over now.
     fn unheard(&self) -> Option<String> {
         if !self.view.is_answered {
-            let why = self.view.unanswered.as_ref().map(|why| format!(": {why}"));
+            // Of a record of its own, that says what became of the last proof.
+            let why = self.view.unanswered.as_ref().filter(|_| !self.arbiter.is_own());
+            let why = why.map(|why| format!(": {why}"));
             let (called, place) = (self.called(), self.arbiter.place());
             let why = why.unwrap_or_default();
             return Some(format!("{called} at {place} does not answer{why}"));
@@ -352,6 +354,7 @@ impl Own {
         let failure = self.view.unanswered.as_deref().filter(|_| refusal == Refusal::NoProof);
         Some(match (&self.arbiter.kind, refusal) {
             (ArbiterKind::Etcd(_), Refusal::OtherLineage) => OTHER_ETCD.to_owned(),
+            (ArbiterKind::Etcd(_), Refusal::Behind | Refusal::Conflict) => OLD_ETCD.to_owned(),
             (_, Refusal::Conflict) if self.arbiter.is_own() => TWO_OWNERS.to_owned(),
             _ => failure.map_or(refusal.to_string(), |why| format!("{refusal}: {why}")),
         })
@@ -374,7 +377,10 @@ impl Own {
                 (ArbiterKind::Witness(_), None) => UNANSWERED,
                 (ArbiterKind::Witness(_), Some(refusal)) => remedy(refusal),
                 (ArbiterKind::Etcd(_), None) => ETCD_UNANSWERED,
-                (ArbiterKind::Etcd(_), Some(Refusal::OtherLineage)) => ETCD_ANEW,
+                (
+                    ArbiterKind::Etcd(_),
+                    Some(Refusal::OtherLineage | Refusal::Behind | Refusal::Conflict),
+                ) => ETCD_ANEW,
                 (_, _) => super::advice::WAIT,
             };
             return says(&format!("nobody could take over: {why}"), remedy);
@@ -412,6 +418,8 @@ const LOOK: &str = "look at `holdfast status` of both members";
 const UNANSWERED: &str = "start `holdfast witness` there, or look at the way to it";
 const ETCD_UNANSWERED: &str = "look at `etcdctl endpoint health`, and at the way to it";
 const OTHER_ETCD: &str = "another etcd answers than the one that was asked before";
+const OLD_ETCD: &str = "etcd's record is older than what this member knows, or another one: it was \
+    restored from a backup, or emptied, or somebody else was asked before";
 const SLOW_DISK: &str = "look at the disk of arbiter.state_dir on this host";
 const TWO_OWNERS: &str = "both members own the same epoch: an operator's word was not true, or a disk \
     or a gateway was believed that should not have been; neither changes anything";
@@ -426,8 +434,8 @@ fn remedy_alone(refusal: Refusal, hears_other: bool) -> &'static str {
              alone before, and say so here: holdfast takeover --i-have-powered-it-off"
         }
         Refusal::NotOff | Refusal::NoProof | Refusal::Unheard => {
-            "start the other member's daemon again; if that does not help, its disk is an empty one: \
-             switch its host off, and say so here: holdfast takeover --i-have-powered-it-off"
+            "one of them has an empty disk, or not the one that it had: stop the daemon of that one, and \
+             say so on the other one: holdfast takeover --i-have-powered-it-off"
         }
         Refusal::Conflict => {
             "decide which member is right, stop the other one, remove its file GROUP-MEMBER.seen in \

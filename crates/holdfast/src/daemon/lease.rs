@@ -10,7 +10,7 @@ mod way;
 
 use super::sealed::{self, Sealed, TAG_BYTES, seal};
 use super::speak::Begun;
-use crate::config::{Arbiter, Config, Member};
+use crate::config::{Arbiter, ArbiterKind, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
 use alone::Alone;
@@ -29,9 +29,11 @@ use keeper::Keeper;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use way::Way;
 
+pub use alone::reach_router;
 pub use etcd::reach;
 
 /// Real-time priority, that of the heartbeats.
@@ -97,6 +99,7 @@ struct Shared {
 /// after, unless it speaks alone.
 pub struct LeaseThread {
     shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl LeaseThread {
@@ -124,19 +127,23 @@ impl LeaseThread {
         let realtime = config.group.realtime;
         let keeper = Arc::new(Keeper::start(config, arbiter, me)?);
         let found = keeper.found.clone();
-        let kept = if arbiter.is_own() { Alone::kept(&found) } else { found };
+        let kept = match &arbiter.kind {
+            ArbiterKind::Witness(_) => found,
+            ArbiterKind::Etcd(_) => etcd::kept(&found),
+            _ => Alone::kept(&found),
+        };
         let setup = setup((config, arbiter), me, kept)?;
         let way = Way::open((config, arbiter), (me, &setup.me), key, &keeper, started)?;
         let outlet = Outlet::open(config, me, key, (begun, started), (way, keeper))?;
         let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;
-        std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
             if realtime {
                 // Without the privilege leases lapse when the machine is busy.
                 let _ = priority::set_realtime(PRIORITY);
             }
             thread.run();
         })?;
-        Ok(Self { shared })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Rings when there is something new.
@@ -184,6 +191,8 @@ impl Drop for LeaseThread {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         self.shared.ordered.ring();
+        // It says that this member leaves; a panic of it has ended the daemon before.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -373,6 +382,10 @@ impl Thread {
                 std::thread::sleep(FLOOD_PAUSE);
             }
         }
+        if let Some(alone) = self.outlet.way.alone() {
+            alone.leave();
+        }
+        self.lease.handle_leave(self.outlet.now(), &mut self.outlet);
     }
 
     /// Counts a lease that has run out before it was renewed: clients' packets were left then.

@@ -76,10 +76,17 @@ impl Watch {
     pub fn turn(&mut self, now: Nanos, view: &View) {
         let (relay, kinds) = self.machine.turn(now, view);
         // Before the switch sends frames here, the kernel knows where they go on to.
-        if self.relay.replace(relay) != Some(relay)
-            && let Err(error) = self.programs.set_relay(told(relay))
-        {
-            tracing::warn!("clients' frames do not reach the other member by this host: {error}");
+        if self.relay != Some(relay) {
+            match self.programs.set_relay(told(relay)) {
+                Ok(()) => self.relay = Some(relay),
+                // It is tried again, and nothing said that would bring frames here meanwhile.
+                Err(error) => {
+                    tracing::warn!(
+                        "clients' frames do not reach the other member by this host: {error}"
+                    );
+                    return;
+                }
+            }
         }
         for kind in kinds {
             self.send(kind);

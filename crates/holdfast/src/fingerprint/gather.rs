@@ -2,7 +2,7 @@
 
 use super::lacks::user_of;
 use super::{FingerprintError, Hasher, Kind, Part, libraries};
-use crate::config::{Config, Mode, Server};
+use crate::config::{Arbiter, ArbiterKind, Config, Mode, Server};
 use holdfast_linux::limits;
 use holdfast_linux::snapshot::restore::own_vdso;
 use holdfast_linux::spawn::{Use, try_use};
@@ -183,6 +183,21 @@ fn in_directory(server: &Server, name: &str) -> PathBuf {
     server.directory.as_deref().unwrap_or(Path::new("")).join(name)
 }
 
+/// Who decides. Members may name the nearest one of an etcd first, and keep their own records where
+/// they like.
+fn arbiter_setting(arbiter: &Arbiter) -> String {
+    let of = match &arbiter.kind {
+        ArbiterKind::Witness(at) => at.to_string(),
+        ArbiterKind::Etcd(etcd) => {
+            let mut endpoints = etcd.endpoints.clone();
+            endpoints.sort();
+            endpoints.join(" ")
+        }
+        ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => String::new(),
+    };
+    format!("arbiter.{} = {of}", arbiter.name())
+}
+
 /// Settings that both members must have in common; the name contains the value.
 fn settings(config: &Config) -> Vec<String> {
     let services: Vec<String> = config.group.services.iter().map(ToString::to_string).collect();
@@ -194,7 +209,7 @@ fn settings(config: &Config) -> Vec<String> {
             format!("segment.mac = {}", segment.mac),
             format!("segment.mode = {}", segment.mode.word()),
             format!("segment.first = {}", segment.first),
-            format!("arbiter.{} = {}", arbiter.name(), arbiter.place()),
+            arbiter_setting(arbiter),
         ]
     });
     let server = [

@@ -21,7 +21,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use told::{current_of, is_protected, load, owner_of, unprotected_yet};
+use told::{is_protected, load, unprotected_yet};
 
 pub use rustix::process::Signal;
 
@@ -190,7 +190,7 @@ impl<'a> Group<'a> {
             fs::create_dir_all(outside.join("run"))?;
             fs::write(outside.join("holdfast.toml"), &text)?;
             if let Some(etcd) = &etcd {
-                etcd.give(&outside)?;
+                etcd.give(outside)?;
             }
             fs::write(outside.join("group.key"), &key)?;
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
@@ -428,23 +428,6 @@ impl<'a> Group<'a> {
             (stands || has_ended).then_some(stands)
         })
         .with_context(|| self.log_tails())
-    }
-
-    /// The member for which the edge's fence is open, whatever the member says.
-    ///
-    /// # Errors
-    /// When the edge does not answer, or names no member.
-    pub fn current(&self) -> Result<Role> {
-        if !self.has_third() {
-            return self.primary().context("no member says that it serves");
-        }
-        if self.options.segment.is_some() {
-            let status = self.status(Role::Edge)?;
-            return owner_of(&status).with_context(|| format!("nobody owns the service: {status}"));
-        }
-        let shown = self.verb(Role::Edge, &["edge", "show", "--json"])?.stdout;
-        let show: Value = serde_json::from_slice(&shown).context("`edge show` is not JSON")?;
-        current_of(&show).with_context(|| format!("the edge names no current member: {show}"))
     }
 
     /// The role's name on the command line.

@@ -89,7 +89,11 @@ impl World {
             return;
         }
         self.say(|| format!("{host} has stored {record:?}"));
-        let before = self.members[host].kept.record.replace(record.clone());
+        let member = &mut self.members[host];
+        // What a life with an empty disk learns of earlier ones it only remembers.
+        let known = member.own.as_ref().and_then(|own| own.record().cloned());
+        let before = member.kept.record.replace(record.clone());
+        let before = before.or(known.filter(|known| *known != record));
         if record.owner.life == self.members[host].drawn {
             self.judge_own(host, before.as_ref(), &record);
         }

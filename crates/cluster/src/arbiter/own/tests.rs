@@ -87,6 +87,37 @@ fn an_operators_word_is_for_what_was_refused_a_moment_ago() {
 }
 
 #[test]
+fn what_was_said_of_an_owner_that_is_heard_again_counts_no_more() {
+    let mut backup = own("b", Way::Command, Some(pair()));
+    let _ = wish(&mut backup, 0);
+    assert!(backup.handle_word(MS(1)));
+    backup.handle_heard(MS(2), &says(&backup, Kind::Ask, 10, Some(&pair())));
+    assert_eq!(wish(&mut backup, 3), Err(Refusal::Proving));
+    for now in 4..60 {
+        let _ = wish(&mut backup, now);
+    }
+    assert!(backup.poll_proof());
+    backup.handle_proof(MS(60), true);
+    backup.handle_heard(MS(61), &says(&backup, Kind::Ask, 10, Some(&pair())));
+    assert_eq!(wish(&mut backup, 62), Err(Refusal::Proving));
+}
+
+#[test]
+fn of_a_backup_that_leaves_nothing_is_to_be_proved() {
+    let mut owner = own("a", Way::Command, Some(pair()));
+    let mut backup = own("b", Way::Command, Some(pair()));
+    let mut follows = Message { follows: true, epoch: 3, ..says(&backup, Kind::Word, 20, None) };
+    backup.mark(&mut follows);
+    backup.leave();
+    let mut word = says(&backup, Kind::Word, 20, None);
+    backup.mark(&mut word);
+    assert!(word.yields && !word.follows);
+    owner.handle_heard(MS(1), &word);
+    assert!(wish(&mut owner, 2).is_ok() && !owner.poll_proof());
+    assert_eq!(wish(&mut backup, 2), Err(Refusal::Barred));
+}
+
+#[test]
 fn a_command_is_run_after_a_while_and_believed_for_good() {
     for (me, patience) in [("a", 20), ("b", 40)] {
         let mut member = own(me, Way::Command, Some(pair()));
@@ -176,8 +207,9 @@ fn a_fresh_disk_learns_and_starts_nothing_beside_a_living_server() {
     let mut lost = own("a", Way::Nobody, None);
     let earlier = record(3, "a", 9, Mode::Pair);
     lost.handle_heard(MS(1), &says(&lost, Kind::Word, 20, Some(&earlier)));
-    assert!(lost.poll_write().is_some());
-    lost.handle_written(MS(2), true);
+    assert_eq!(lost.poll_write(), None, "nor does a later life of it find that on the disk");
+    assert_eq!(lost.record(), Some(&earlier));
+    assert_eq!(wish(&mut lost, 2), Err(Refusal::Unheard));
     let mut word = says(&lost, Kind::Word, 10, None);
     lost.mark(&mut word);
     assert_eq!((word.epoch, word.yields), (0, false));

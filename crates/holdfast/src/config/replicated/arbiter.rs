@@ -290,7 +290,9 @@ fn check_url(findings: &mut Findings, url: &Spanned<String>) {
             !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
         })
     };
-    if !host.is_some_and(|host| !host.trim_end_matches('/').contains('/') && has_port(host)) {
+    // A password does not belong where everybody reads it.
+    let is_plain = |host: &str| !host.trim_end_matches('/').contains(['/', '@', '?', '#', ' ']);
+    if !host.is_some_and(|host| is_plain(host) && has_port(host)) {
         findings.add(
             url.span(),
             format!("\"{text}\" is not the address of a member of etcd"),
@@ -353,6 +355,7 @@ mod tests {
             ("etcd = [\"10.9.0.4:2379\"]", "not the address of a member of etcd", "https://"),
             ("etcd = [\"http://10.9.0.4\"]", "not the address of a member of etcd", "2379"),
             ("etcd = [\"http://a:1/v3\"]", "not the address of a member of etcd", "2379"),
+            ("etcd = [\"http://u:p@a:1\"]", "not the address of a member of etcd", "2379"),
             ("etcd = [\"https://a:1\"]", "https without etcd_ca_file", "signed"),
             ("etcd = [\"http://a:1\"]\netcd_user = \"u\"", "etcd_user without", "password_file"),
             (

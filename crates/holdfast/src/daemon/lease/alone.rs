@@ -21,6 +21,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+pub use proof::reach_router;
+
 /// How the own record is asked: a disk that takes longer than a try is what is said of it.
 pub(super) const ASKED: ClientSettings = ClientSettings {
     endpoints: 1,
@@ -142,6 +144,11 @@ impl Alone {
     /// Whether this member must be silent: both own one epoch.
     pub fn is_contested(&self) -> bool {
         self.own.is_contested_alive()
+    }
+
+    /// This daemon is about to end.
+    pub fn leave(&mut self) {
+        self.own.leave();
     }
 
     /// Takes the operator's word that the other host is off. False if nothing waits for it.

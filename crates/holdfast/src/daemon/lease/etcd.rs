@@ -15,7 +15,8 @@ use crate::poll::Poll;
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::client::ClientSettings;
-use holdfast_cluster::arbiter::{Asker, Call, Record, Refusal, Reply, Request};
+use holdfast_cluster::arbiter::{Asker, Call, Record, Refusal, Reply, Request, rank_of};
+use holdfast_cluster::lease::Kept;
 use holdfast_linux::priority;
 use holdfast_linux::process::EventFd;
 use https::Https;
@@ -70,22 +71,28 @@ struct Known {
     failure: Option<String>,
 }
 
+/// What the lease is to know of an earlier life. Whatever was asked before, this is asked now.
+pub(super) fn kept(found: &Kept) -> Kept {
+    Kept { record: found.record.clone(), lineage: LINEAGE }
+}
+
 /// How etcd is asked: a member without a leader just hangs, so each try is short.
 pub(super) fn settings(etcd: &config::Etcd) -> ClientSettings {
     ClientSettings {
         endpoints: etcd.endpoints.len(),
+        pause: Nanos::from_ms(100),
         poll: Nanos::from_ms(1000),
         ..ClientSettings::STANDARD
     }
 }
 
-/// Asks each address of an etcd for a group's record; what it says is not looked at.
+/// Has each address of an etcd write a key of a group's that means nothing.
 ///
 /// # Errors
 /// Of each address, what it lacks.
 pub fn reach(etcd: &config::Etcd, group: &str) -> Vec<Result<()>> {
     let keys = Keys::new(group, ["", ""], "", 0);
-    let ask = |url: &String| Https::new(etcd, url)?.post("kv/range", &keys.touch()).map(drop);
+    let ask = |url: &String| Https::new(etcd, url)?.post("kv/put", &keys.try_out()).map(drop);
     etcd.endpoints.iter().map(ask).collect()
 }
 
@@ -184,7 +191,7 @@ impl Endpoint {
     fn answer(&mut self, job: &Job) -> Result<Result<Option<Record>, Refusal>> {
         let Request::Swap { expected, next } = &job.request else {
             let seen = self.look()?;
-            return Ok(seen.map(|seen| seen.record));
+            return Ok(seen.and_then(|seen| not_older(seen.record, &job.asker)));
         };
         let fresh = self.shared.is_young(job.asker.ticket);
         let last = super::locked(&self.shared.known).seen.clone();
@@ -197,7 +204,7 @@ impl Endpoint {
             },
         };
         if seen.record != *expected {
-            return Ok(Ok(seen.record));
+            return Ok(not_older(seen.record, &job.asker));
         }
         let from = &job.asker.from;
         let replaces =
@@ -218,6 +225,16 @@ impl Endpoint {
     }
 }
 
+/// The record, unless this member knows a later one: then etcd was restored from a backup.
+fn not_older(read: Option<Record>, asker: &Asker) -> Result<Option<Record>, Refusal> {
+    let known = asker.known.as_ref();
+    match read.as_ref().zip(known).is_some_and(|(read, known)| read.contradicts(known)) {
+        true => Err(Refusal::Conflict),
+        false if rank_of(read.as_ref()) < rank_of(known) => Err(Refusal::Behind),
+        false => Ok(read),
+    }
+}
+
 impl Shared {
     /// Proves that etcd was heard now.
     fn ticket(&self) -> u64 {
@@ -229,9 +246,11 @@ impl Shared {
         ticket != 0 && age_ms.is_some_and(|age| age <= TICKET_AGE.as_millis() as u64)
     }
 
+    /// Whether another life may go on: also where the read that would have found it was answered
+    /// too late.
     fn hears_other_life(&self) -> bool {
-        let at = super::locked(&self.known).other_life;
-        at.is_some_and(|at| at.elapsed() < LIFE_QUIET)
+        let at = super::locked(&self.known).other_life.unwrap_or(self.begun);
+        at.elapsed() < LIFE_QUIET
     }
 
     /// Keeps what was read, unless another cluster says it. `others`: whether another life of this

@@ -36,7 +36,12 @@ impl Keeper {
         })?;
         let group = &config.group.name;
         let path = folder.join(format!("{group}-{}.seen", me.name));
-        let remedy = "remove it, if the other member and the witness were not set back";
+        let remedy = match arbiter.is_own() {
+            true => {
+                "put a copy of it back, or remove it: then the other member waits for an operator"
+            }
+            false => "remove it, if the other member and the arbiter were not set back",
+        };
         let stored = record::read(&path, remedy)?;
         let found =
             stored.map_or_else(Kept::default, |it| Kept { record: it.record, lineage: it.lineage });

@@ -12,15 +12,65 @@ use anyhow::{Context as _, Result};
 use holdfast_cluster::arbiter::client::ClientSettings;
 use holdfast_cluster::arbiter::datagram::{Question, parse_reply};
 use holdfast_cluster::arbiter::{Asker, Call, Owner, Reply, Request};
+use holdfast_linux::arp_cache;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// See the module.
 pub(super) enum Way {
-    Witness { socket: UdpSocket, at: SocketAddr, key: [u8; 32] },
+    Witness(Asks),
     Etcd(Etcd),
     Alone(Box<Alone>),
+}
+
+/// Datagrams to a witness and back.
+pub(super) struct Asks {
+    socket: UdpSocket,
+    at: SocketAddr,
+    key: [u8; 32],
+    /// Questions since the last answer.
+    unanswered: u32,
+}
+
+impl Asks {
+    fn open(at: SocketAddr, key: &GroupKey) -> Result<Self> {
+        let any = match at {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        let socket = UdpSocket::bind(any).context("a socket for the witness")?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, at, key: key.arbiter_key(), unanswered: 0 })
+    }
+
+    fn ask(&mut self, call: Call, asker: &Asker, request: Request) {
+        // A switch that was taught a wrong port for the witness's hardware address learns the right
+        // one when the witness answers a question to everybody. Asked for seldom: it may be down.
+        if self.unanswered > 0 && self.unanswered.is_power_of_two() {
+            // In a thread of its own, because the kernel may be long about it.
+            let at = self.at.ip();
+            let _not_the_cause = std::thread::Builder::new().spawn(move || arp_cache::forget(at));
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        let question = Question { number: call.number, asker: asker.clone(), request };
+        // The names are the file's, so there is always a question. One that cannot be sent is as
+        // good as lost.
+        if let Some(bytes) = question.build() {
+            let _ = self.socket.send_to(&seal(&bytes, Sealed::Question, &self.key), self.at);
+        }
+    }
+
+    fn take(&mut self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
+        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
+        let got = sealed::receive(&self.socket, self.at, &mut buffer)?;
+        let plain = got.and_then(|it| sealed::open(it, Sealed::Reply, &self.key));
+        let reply = plain.and_then(|plain| parse_reply(plain, asker));
+        if reply.is_some() {
+            self.unanswered = 0;
+        }
+        Some(reply)
+    }
 }
 
 /// How the arbiter is asked.
@@ -43,15 +93,7 @@ impl Way {
         started: Instant,
     ) -> Result<Self> {
         match &arbiter.kind {
-            ArbiterKind::Witness(at) => {
-                let any = match at {
-                    SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-                    SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-                };
-                let socket = UdpSocket::bind(any).context("a socket for the witness")?;
-                socket.set_nonblocking(true)?;
-                Ok(Self::Witness { socket, at: *at, key: key.arbiter_key() })
-            }
+            ArbiterKind::Witness(at) => Asks::open(*at, key).map(Self::Witness),
             ArbiterKind::Etcd(etcd) => {
                 let names: Vec<&str> = config.members.iter().map(|it| it.name.as_str()).collect();
                 let members = names.try_into().ok().context("a group has two members")?;
@@ -72,7 +114,7 @@ impl Way {
     /// As the kernel says.
     pub fn register(&self, poll: &Poll, token: u64) -> Result<()> {
         match self {
-            Self::Witness { socket, .. } => Ok(poll.add(socket, token, Interest::Read)?),
+            Self::Witness(asks) => Ok(poll.add(&asks.socket, token, Interest::Read)?),
             Self::Etcd(etcd) => etcd.register(poll, token),
             Self::Alone(alone) => alone.register(poll, token),
         }
@@ -81,14 +123,7 @@ impl Way {
     /// Begins a request.
     pub fn ask(&mut self, call: Call, asker: &Asker, request: Request) {
         match self {
-            Self::Witness { socket, at, key } => {
-                let question = Question { number: call.number, asker: asker.clone(), request };
-                // The names are the file's, so there is always a question. One that cannot be sent
-                // is as good as lost.
-                if let Some(bytes) = question.build() {
-                    let _ = socket.send_to(&seal(&bytes, Sealed::Question, key), *at);
-                }
-            }
+            Self::Witness(asks) => asks.ask(call, asker, request),
             Self::Etcd(etcd) => etcd.ask(call, asker, request),
             Self::Alone(alone) => alone.ask(call.number, request),
         }
@@ -98,12 +133,7 @@ impl Way {
     /// none; `None` if nothing has come.
     pub fn take(&mut self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
         match self {
-            Self::Witness { socket, at, key } => {
-                let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
-                let got = sealed::receive(socket, *at, &mut buffer)?;
-                let plain = got.and_then(|it| sealed::open(it, Sealed::Reply, key));
-                Some(plain.and_then(|plain| parse_reply(plain, asker)))
-            }
+            Self::Witness(asks) => asks.take(asker),
             Self::Etcd(etcd) => etcd.take().map(Some),
             Self::Alone(alone) => alone.take().map(Some),
         }
@@ -112,7 +142,7 @@ impl Way {
     /// Why there is no answer, where that is known.
     pub fn failure(&self) -> Option<String> {
         match self {
-            Self::Witness { .. } => None,
+            Self::Witness(_) => None,
             Self::Etcd(etcd) => etcd.failure(),
             Self::Alone(alone) => alone.failure(),
         }
@@ -122,7 +152,7 @@ impl Way {
     pub fn alone(&mut self) -> Option<&mut Alone> {
         match self {
             Self::Alone(alone) => Some(alone),
-            Self::Witness { .. } | Self::Etcd(_) => None,
+            Self::Witness(_) | Self::Etcd(_) => None,
         }
     }
 }

@@ -37,6 +37,23 @@ impl Group<'_> {
         events.filter_map(|event| event["detail"].as_str().map(str::to_owned)).collect()
     }
 
+    /// The member for which the edge's fence is open, whatever the member says.
+    ///
+    /// # Errors
+    /// When the edge does not answer, or names no member.
+    pub fn current(&self) -> Result<Role> {
+        if !self.has_third() {
+            return self.primary().context("no member says that it serves");
+        }
+        if self.options.segment.is_some() {
+            let status = self.status(Role::Edge)?;
+            return owner_of(&status).with_context(|| format!("nobody owns the service: {status}"));
+        }
+        let shown = self.verb(Role::Edge, &["edge", "show", "--json"])?.stdout;
+        let show: Value = serde_json::from_slice(&shown).context("`edge show` is not JSON")?;
+        current_of(&show).with_context(|| format!("the edge names no current member: {show}"))
+    }
+
     fn all_events(&self, role: Role) -> Vec<Value> {
         let asked = self.cli(role, &["events"]).and_then(|mut command| {
             Ok(command.arg("--json").stdin(Stdio::null()).stderr(Stdio::null()).output()?)

@@ -4,10 +4,11 @@ use super::super::locked;
 use super::{Done, Teller};
 use crate::config::{Arbiter, ArbiterKind, Config, Member, PowerOff};
 use anyhow::{Context as _, Result, bail};
+use holdfast_linux::process;
 use std::io::{ErrorKind, Read as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::process::{ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Most of what a command says that is told.
 const SAID_MAX: u64 = 400;
+/// Time for which that is waited for when the command has ended.
+const SAID_OUT: Duration = Duration::from_millis(100);
 
 /// How often the router is asked, and the time that each answer has: what it said longer ago proves
 /// nothing.
@@ -89,14 +92,10 @@ impl Prover {
     fn prove(&self) -> Result<()> {
         match &self.how {
             How::SwitchOff(PowerOff { command, timeout_ms }) => {
-                let words = [&command[..], &[self.other.clone()]].concat();
+                let words = [&command[..], std::slice::from_ref(&self.other)].concat();
                 self.run(&words, *timeout_ms)
             }
-            How::AskRouter { interface } => {
-                let router = router(interface)
-                    .with_context(|| format!("no route by a router on {interface}"))?;
-                ask_router(router)
-            }
+            How::AskRouter { interface } => reach_router(interface),
         }
     }
 
@@ -113,13 +112,15 @@ impl Prover {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot run {program}"))?;
+        let said = child.stderr.take().map(listen);
         let until = Instant::now() + Duration::from_millis(timeout_ms);
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
             if Instant::now() >= until {
-                // What it started may go on, and switch the host off later: that is no proof.
+                // What it has started may not switch the host off later, when that serves again.
+                process::kill_descendants(child.id());
                 let _ = child.kill();
                 let _ = child.wait();
                 bail!("{program} took longer than {timeout_ms} ms");
@@ -129,15 +130,36 @@ impl Prover {
         if status.success() {
             return Ok(());
         }
-        let mut said = String::new();
-        if let Some(stderr) = child.stderr.take() {
-            let _ = stderr.take(SAID_MAX).read_to_string(&mut said);
-        }
+        // Something that it has left behind may keep that open.
+        let said = said.and_then(|said| said.recv_timeout(SAID_OUT).ok()).unwrap_or_default();
         match said.trim() {
             "" => bail!("{program} ended with {status}"),
             said => bail!("{program} ended with {status}: {said}"),
         }
     }
+}
+
+/// Takes all that a command says, and hands on the beginning when it ends, or when that is enough.
+fn listen(mut stderr: ChildStderr) -> Receiver<String> {
+    let (tell, said) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stderr.by_ref().take(SAID_MAX).read_to_end(&mut bytes);
+        let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());
+        // A command that nobody listens to would wait.
+        let _ = std::io::copy(&mut stderr, &mut std::io::sink());
+    });
+    said
+}
+
+/// Asks the router of an interface, as a gateway is asked for a takeover.
+///
+/// # Errors
+/// When there is none, or it does not answer.
+pub fn reach_router(interface: &str) -> Result<()> {
+    let router =
+        router(interface).with_context(|| format!("no route by a router on {interface}"))?;
+    ask_router(router)
 }
 
 /// Asks the router whether it is there: whatever it says of the connection, it says it now.
@@ -174,6 +196,28 @@ fn find_router(table: &str, interface: &str) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn run(script: &str, timeout_ms: u64) -> Result<(), String> {
+        let how = How::AskRouter { interface: String::new() };
+        let name = || "x".to_owned();
+        let prover = Prover { how, group: name(), me: name(), other: name() };
+        let words = ["/bin/sh", "-c", script].map(str::to_owned);
+        prover.run(&words, timeout_ms).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn only_exit_code_0_is_a_proof_whatever_a_command_says_or_leaves_behind() {
+        assert_eq!(run("echo \"$HOLDFAST_OTHER\" >&2", 10_000), Ok(()));
+        let said = run("echo no power >&2; exit 3", 10_000).unwrap_err();
+        assert!(said.contains("exit status: 3: no power"), "{said}");
+        assert!(run("head -c 1000000 /dev/zero >&2; exit 1", 10_000).is_err());
+        let begun = Instant::now();
+        let left = run("sleep 20 & echo left >&2; exit 1", 10_000).unwrap_err();
+        assert!(left.contains("exit status: 1"), "{left}");
+        let late = run("sleep 20; exit 0", 100).unwrap_err();
+        assert!(late.contains("longer than 100 ms"), "{late}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody waits for what is left behind");
+    }
 
     #[test]
     fn the_router_is_that_of_the_shortest_prefix() {

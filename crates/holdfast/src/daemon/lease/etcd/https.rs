@@ -26,8 +26,6 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// gRPC's status of one who has to say its password again.
-const UNAUTHENTICATED: u64 = 16;
 
 pub(super) struct Https {
     agent: Agent,
@@ -60,6 +58,7 @@ impl Https {
             .max_redirects(0)
             .http_status_as_error(false)
             .max_idle_age(IDLE_MAX)
+            .timeout_resolve(Some(CONNECT_OUT))
             .timeout_connect(Some(CONNECT_OUT))
             .timeout_send_request(Some(CONNECT_OUT))
             .build()
@@ -72,18 +71,20 @@ impl Https {
     /// # Errors
     /// When there is no answer in time, or a refusal.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
+        let mut refused = String::new();
         for _ in 0..2 {
             self.log_in()?;
             let (status, answer) = self.send(path, body, ANSWER_OUT)?;
             if status == 200 {
                 return Ok(answer);
             }
-            let is_unknown = status == 401 || answer["code"] == UNAUTHENTICATED;
-            if !is_unknown || self.token.take().is_none() {
-                bail!("{} refuses: {}", self.url, refusal(status, &answer));
+            // A token runs out, or users have changed since: releases say so in different words.
+            refused = refusal(status, &answer);
+            if self.token.take().is_none() {
+                bail!("{} refuses: {refused}", self.url);
             }
         }
-        Err(anyhow!("{} forgets at once who has logged in", self.url))
+        Err(anyhow!("{} refuses who has just logged in: {refused}", self.url))
     }
 
     fn log_in(&mut self) -> Result<()> {
@@ -131,9 +132,9 @@ fn refusal(status: u16, answer: &Value) -> String {
 
 fn read(file: &Path) -> Result<String> {
     let shown = || file.display().to_string();
-    let len = fs::metadata(file).with_context(shown)?.len();
-    if len > FILE_BYTES_MAX {
-        bail!("{} is longer than {FILE_BYTES_MAX} bytes", file.display());
+    let found = fs::metadata(file).with_context(shown)?;
+    if !found.is_file() || found.len() > FILE_BYTES_MAX {
+        bail!("{} is no file of at most {FILE_BYTES_MAX} bytes", file.display());
     }
     fs::read_to_string(file).with_context(shown)
 }

@@ -31,6 +31,8 @@ pub(super) struct Keys {
     alive: String,
     /// This life, as it is told there.
     life: String,
+    /// A key that nobody reads.
+    tried: String,
 }
 
 impl Keys {
@@ -43,18 +45,26 @@ impl Keys {
             members,
             record: key("record"),
             alive: key(&format!("alive/{me}")),
+            tried: key("check"),
             life: STANDARD.encode(format!("{life:016x}")),
         }
     }
 
-    /// Asks for the record, and puts this life in the place of whichever told of itself last.
+    /// Asks for the record, and puts this life in the place of another one that told of itself last.
     pub fn look(&self) -> Value {
         let Self { record, alive, life, .. } = self;
-        json!({"success": [
-            {"request_range": {"key": record}},
-            {"request_range": {"key": alive}},
-            {"request_put": {"key": alive, "value": life}},
-        ]})
+        let is_there = json!({"key": alive, "target": "VALUE", "result": "EQUAL", "value": life});
+        let read =
+            [json!({"request_range": {"key": record}}), json!({"request_range": {"key": alive}})];
+        let put = json!({"request_put": {"key": alive, "value": life}});
+        let [record, alive] = &read;
+        // etcd keeps whatever was put until somebody compacts it.
+        json!({"compare": [is_there], "success": read, "failure": [record, alive, put]})
+    }
+
+    /// Asks to write what nobody reads.
+    pub fn try_out(&self) -> Value {
+        json!({"key": self.tried, "value": STANDARD.encode("holdfast check")})
     }
 
     /// Asks for nothing that matters.
@@ -87,7 +97,7 @@ impl Keys {
     pub fn looked(&self, answer: &Value) -> Result<(Seen, bool)> {
         let seen = self.seen(answer, &answer["responses"][0])?;
         let before = pair(&answer["responses"][1])?;
-        let others = before.is_some_and(|pair| pair["value"] != Value::from(self.life.as_str()));
+        let others = before.is_some_and(|pair| pair["value"] != self.life.as_str());
         Ok((seen, others))
     }
 
