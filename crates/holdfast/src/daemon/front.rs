@@ -169,6 +169,19 @@ impl Front {
         }
     }
 
+    /// Whether who decides knows of a backup that could take over. An edge says so itself.
+    #[must_use]
+    pub fn names_backup(&self) -> bool {
+        match self {
+            Self::Edge(_) => true,
+            Self::Own(own) => own.view.record.is_some_and(|record| {
+                // A backup may have heard of an epoch that it has not read of yet.
+                let is_of = own.machine.follows().is_none_or(|epoch| epoch == record.epoch);
+                record.pair && (record.whose == Whose::Mine || is_of)
+            }),
+        }
+    }
+
     /// What keeps this host from doing its part, where it stands in for an edge.
     #[must_use]
     pub fn finding(&self) -> Option<Said> {
@@ -404,7 +417,7 @@ impl Own {
             |state, reason: &str| Said::new(Role::Witness, state, reason, super::advice::WAIT);
         match self.view.record {
             Some(record) if !record.pair && self.is_in_step(record.epoch) => {
-                says(State::Unprotected, "the record does not name a backup yet")
+                says(State::Unprotected, UNNAMED)
             }
             // Who is alone says so itself.
             Some(_) => Said::fine(Role::Witness),
@@ -413,6 +426,8 @@ impl Own {
     }
 }
 
+/// Both are in step, and nobody could take over yet.
+pub const UNNAMED: &str = "the record does not name a backup yet";
 const LOOK: &str = "look at `holdfast status` of both members";
 /// What to do when nobody answers.
 const UNANSWERED: &str = "start `holdfast witness` there, or look at the way to it";

@@ -3,6 +3,7 @@
 
 use super::{Lonely, MemberContext};
 use crate::daemon::advice;
+use crate::daemon::front;
 use crate::daemon::pulse;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
 use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
@@ -375,6 +376,10 @@ impl MemberContext<'_> {
         }
         if !edge.is_fine() {
             return Some(edge.quoted(self.edge.speaker()));
+        }
+        // The members are in step before anybody may take over.
+        if !self.edge.names_backup() {
+            return says(State::Unprotected, front::UNNAMED, advice::WAIT);
         }
         if !self.member.standing.other_reached() {
             let reason = format!("the {} does not hear {other}", self.edge.name());
