@@ -2,14 +2,12 @@
 //! that was taught another port for it swallows what is sent there, and the kernel would ask the
 //! same address for seconds before it asks everybody.
 
-use crate::netlink;
+use crate::netlink::{self, RTM_DELNEIGH, RTM_NEWNEIGH};
 use crate::route::RouteSocket;
 use libc::c_int;
 use std::io;
 use std::net::IpAddr;
 
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
 const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 /// Entries that somebody has made, or that no question is asked about.
@@ -37,14 +35,8 @@ pub fn forget(address: IpAddr) -> io::Result<bool> {
 fn request(kind: u16, flags: c_int, interface: u32, address: IpAddr) -> io::Result<Option<u16>> {
     let fd = netlink::open(libc::NETLINK_ROUTE)?;
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // struct ndmsg: family, padding, interface, state, flags, type.
-    let mut body = vec![family as u8, 0, 0, 0];
-    body.extend(interface.to_ne_bytes());
-    body.extend([0; 4]);
-    match address {
-        IpAddr::V4(v4) => netlink::attribute(&mut body, NDA_DST, &v4.octets()),
-        IpAddr::V6(v6) => netlink::attribute(&mut body, NDA_DST, &v6.octets()),
-    }
+    let mut body = netlink::neighbour(family, interface, 0, 0);
+    netlink::address(&mut body, NDA_DST, address);
     let mut request = Vec::new();
     netlink::append(&mut request, kind, flags | libc::NLM_F_REQUEST, 1, &body);
     netlink::send(&fd, &request)?;

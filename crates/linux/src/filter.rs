@@ -1,12 +1,10 @@
 //! Which frames a network card takes besides those to its own address (`RTM_NEWNEIGH` for the
 //! interface itself, as `bridge fdb add ... self`): it outlives the daemon.
 
-use crate::netlink;
+use crate::netlink::{self, RTM_DELNEIGH, RTM_NEWNEIGH};
 use libc::c_int;
 use std::io;
 
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
 const NDA_LLADDR: u16 = 2;
 const NUD_PERMANENT: u16 = 0x80;
 const NTF_SELF: u8 = 0x02;
@@ -38,11 +36,7 @@ pub fn leave_frames(interface: u32, mac: [u8; 6]) -> io::Result<bool> {
 
 fn change(kind: u16, flags: c_int, interface: u32, mac: [u8; 6]) -> io::Result<()> {
     let fd = netlink::open(libc::NETLINK_ROUTE)?;
-    // struct ndmsg: family, padding, interface, state, flags, type.
-    let mut body = vec![libc::AF_BRIDGE as u8, 0, 0, 0];
-    body.extend(interface.to_ne_bytes());
-    body.extend(NUD_PERMANENT.to_ne_bytes());
-    body.extend([NTF_SELF, 0]);
+    let mut body = netlink::neighbour(libc::AF_BRIDGE, interface, NUD_PERMANENT, NTF_SELF);
     netlink::attribute(&mut body, NDA_LLADDR, &mac);
     let mut request = Vec::new();
     let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;

@@ -4,12 +4,17 @@
 use crate::sockopt;
 use libc::c_int;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Size of `struct nlmsghdr`, in bytes.
 const HEADER: usize = 16;
 /// Type of a question about sockets (`linux/sock_diag.h`).
 pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
+
+/// Types of messages about neighbours (`linux/rtnetlink.h`).
+pub(crate) const RTM_NEWNEIGH: u16 = 28;
+pub(crate) const RTM_DELNEIGH: u16 = 29;
 
 /// Longest time that a netlink answer may take, in ms: the kernel answers inside
 /// sendmsg().
@@ -50,6 +55,24 @@ pub(crate) fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(kind.to_ne_bytes());
     out.extend(value);
     out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends an IP address as an attribute.
+pub(crate) fn address(out: &mut Vec<u8>, kind: u16, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => attribute(out, kind, &v4.octets()),
+        IpAddr::V6(v6) => attribute(out, kind, &v6.octets()),
+    }
+}
+
+/// `struct ndmsg`, with which messages about neighbours begin.
+pub(crate) fn neighbour(family: c_int, interface: u32, state: u16, flags: u8) -> Vec<u8> {
+    // Family, padding, interface, state, flags, type.
+    let mut body = vec![family as u8, 0, 0, 0];
+    body.extend(interface.to_ne_bytes());
+    body.extend(state.to_ne_bytes());
+    body.extend([flags, 0]);
+    body
 }
 
 pub(crate) fn send(fd: &OwnedFd, request: &[u8]) -> io::Result<()> {

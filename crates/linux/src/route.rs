@@ -49,16 +49,11 @@ impl RouteSocket {
     pub fn next_hop(&mut self, address: IpAddr) -> io::Result<NextHop> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut body = vec![0; RTMSG];
-        match address {
-            IpAddr::V4(v4) => {
-                (body[0], body[1]) = (libc::AF_INET as u8, 32);
-                netlink::attribute(&mut body, RTA_DST, &v4.octets());
-            }
-            IpAddr::V6(v6) => {
-                (body[0], body[1]) = (libc::AF_INET6 as u8, 128);
-                netlink::attribute(&mut body, RTA_DST, &v6.octets());
-            }
-        }
+        (body[0], body[1]) = match address {
+            IpAddr::V4(_) => (libc::AF_INET as u8, 32),
+            IpAddr::V6(_) => (libc::AF_INET6 as u8, 128),
+        };
+        netlink::address(&mut body, RTA_DST, address);
         let mut request = Vec::new();
         netlink::append(&mut request, RTM_GETROUTE, libc::NLM_F_REQUEST, self.sequence, &body);
         netlink::discard(self.fd.as_fd());

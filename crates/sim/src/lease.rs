@@ -44,7 +44,6 @@
 //!
 //! Where the primary hears nothing and nobody speaks, it was no pair's at that time, or had heard
 //! the witness after it began to miss grants, and was granted the record at that moment.
-
 //!
 //! The same seeds without a third party (`HOLDFAST_SEEDS=30000`): where nobody decides, and where a
 //! command switches the other host off, two spoke in no run but those in which a member was

@@ -11,17 +11,14 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
     let message = error.message();
     let span = error.span().unwrap_or(0..0);
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let (key, known) = quoted.split_first().map_or(("", &[][..]), |(key, known)| (*key, known));
     let (message, remedy) = if message.starts_with("unknown field") {
-        let (key, known) = quoted.split_first().map_or(("", &[][..]), |(key, known)| (*key, known));
         let list = || format!("the keys there are: {}", known.join(", "));
         (format!("unknown key `{key}`"), suggestion(key, known).unwrap_or_else(list))
     } else if message.starts_with("unknown variant") {
-        let (word, known) =
-            quoted.split_first().map_or(("", &[][..]), |(word, known)| (*word, known));
         let list = || format!("one of: {}", known.join(", "));
-        (message.to_owned(), suggestion(word, known).unwrap_or_else(list))
+        (message.to_owned(), suggestion(key, known).unwrap_or_else(list))
     } else if message.starts_with("missing field") {
-        let key = quoted.first().copied().unwrap_or_default();
         (format!("`{key}` is missing"), example(key))
     } else if message.starts_with("invalid type: string") && message.ends_with("a sequence") {
         let list = listed(text.get(span.clone()).unwrap_or_default());

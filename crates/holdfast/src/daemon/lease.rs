@@ -10,10 +10,9 @@ mod way;
 
 use super::sealed::{self, Sealed, TAG_BYTES, seal};
 use super::speak::Begun;
-use crate::config::{Arbiter, ArbiterKind, Config, Member};
+use crate::config::{Arbiter, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
-use alone::Alone;
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::datagram::REPLY_BYTES;
@@ -126,13 +125,7 @@ impl LeaseThread {
         });
         let realtime = config.group.realtime;
         let keeper = Arc::new(Keeper::start(config, arbiter, me)?);
-        let found = keeper.found.clone();
-        let kept = match &arbiter.kind {
-            ArbiterKind::Witness(_) => found,
-            ArbiterKind::Etcd(_) => etcd::kept(&found),
-            _ => Alone::kept(&found),
-        };
-        let setup = setup((config, arbiter), me, kept)?;
+        let setup = setup((config, arbiter), me, way::kept(arbiter, &keeper.found))?;
         let way = Way::open((config, arbiter), (me, &setup.me), key, &keeper, started)?;
         let outlet = Outlet::open(config, me, key, (begun, started), (way, keeper))?;
         let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;

@@ -88,8 +88,11 @@ impl Watch {
                 }
             }
         }
+        let link = (!kinds.is_empty()).then(|| Link::by_name(&self.interface).ok()).flatten();
         for kind in kinds {
-            self.send(kind);
+            if let Some(link) = &link {
+                self.send(kind, link);
+            }
             if matches!(kind, Kind::Hello(_)) {
                 self.counters = self.programs.counters();
             }
@@ -151,8 +154,7 @@ impl Watch {
         })
     }
 
-    fn send(&mut self, kind: Kind) {
-        let Ok(link) = Link::by_name(&self.interface) else { return };
+    fn send(&mut self, kind: Kind, link: &Link) {
         self.number += 1;
         let frame = Frame { kind, side: self.side, mac: link.mac, number: self.number };
         let (from, to) = match kind {

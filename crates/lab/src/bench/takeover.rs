@@ -443,9 +443,7 @@ fn one_quiet(args: &TakeoverArgs, seed: u64) -> Result<Report> {
 }
 
 fn buffering(word: &str) -> Result<Buffering, String> {
-    let known = Buffering::ALL.map(Buffering::word);
-    let found = Buffering::ALL.into_iter().find(|it| it.word() == word);
-    found.ok_or_else(|| format!("there are {}", known.join(", ")))
+    by_word(word, &Buffering::ALL, Buffering::word)
 }
 
 /// How clients' frames reach both members of a pair without an edge, by its word.
@@ -453,8 +451,12 @@ fn buffering(word: &str) -> Result<Buffering, String> {
 /// # Errors
 /// The words there are.
 pub fn mode(word: &str) -> Result<Mode, String> {
-    let known = Mode::ALL.map(Mode::word);
-    let found = Mode::ALL.into_iter().find(|it| it.word() == word);
+    by_word(word, &Mode::ALL, Mode::word)
+}
+
+fn by_word<T: Copy>(word: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let known: Vec<&str> = all.iter().map(|it| name(*it)).collect();
+    let found = known.iter().position(|known| *known == word).map(|at| all[at]);
     found.ok_or_else(|| format!("there are {}", known.join(", ")))
 }
 

@@ -94,9 +94,9 @@ impl Arbiter {
         match &self.kind {
             ArbiterKind::Witness(at) => at.to_string(),
             ArbiterKind::Etcd(etcd) => etcd.endpoints.join(", "),
-            ArbiterKind::None | ArbiterKind::Gateway => self.state_dir.display().to_string(),
-            // Each host has a command of its own to reach the other one's switch.
-            ArbiterKind::Command(_) => "a command of each host".to_owned(),
+            ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => {
+                self.state_dir.display().to_string()
+            }
         }
     }
 }
@@ -107,10 +107,10 @@ pub(super) struct RawArbiter {
     witness: Option<Spanned<String>>,
     etcd: Option<Spanned<Vec<Spanned<String>>>>,
     etcd_ca_file: Option<PathBuf>,
-    etcd_cert_file: Option<Spanned<PathBuf>>,
-    etcd_key_file: Option<Spanned<PathBuf>>,
-    etcd_user: Option<Spanned<String>>,
-    etcd_password_file: Option<Spanned<PathBuf>>,
+    etcd_cert_file: Option<PathBuf>,
+    etcd_key_file: Option<PathBuf>,
+    etcd_user: Option<String>,
+    etcd_password_file: Option<PathBuf>,
     none: Option<Spanned<bool>>,
     command: Option<Spanned<Vec<String>>>,
     command_timeout_ms: Option<Spanned<u64>>,
@@ -268,13 +268,12 @@ fn check_etcd(
             findings.add(span.clone(), message, format!("add {missing}, or remove {named}"));
         }
     }
-    let path = |it: Spanned<PathBuf>| folder.join(it.into_inner());
-    let user = raw.etcd_user.map(Spanned::into_inner);
+    let path = |it: PathBuf| folder.join(it);
     Etcd {
         endpoints: written.into_inner().into_iter().map(trimmed).collect(),
-        ca_file: raw.etcd_ca_file.map(|it| folder.join(it)),
+        ca_file: raw.etcd_ca_file.map(path),
         identity: raw.etcd_cert_file.map(path).zip(raw.etcd_key_file.map(path)),
-        user: user.zip(raw.etcd_password_file.map(path)),
+        user: raw.etcd_user.zip(raw.etcd_password_file.map(path)),
     }
 }
 

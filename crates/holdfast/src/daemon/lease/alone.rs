@@ -12,7 +12,7 @@ use crate::poll::{Interest, Poll};
 use anyhow::Result;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::client::ClientSettings;
-use holdfast_cluster::arbiter::own::{LINEAGE, Own, Settings, Way};
+use holdfast_cluster::arbiter::own::{Own, Settings, Way};
 use holdfast_cluster::arbiter::{Owner, Reply, Request};
 use holdfast_cluster::lease::{Kept, Message};
 use holdfast_linux::process::EventFd;
@@ -103,11 +103,6 @@ impl Alone {
         };
         let own = Own::new(settings, record);
         Ok(Self { own, keeper, lineage, done, tell, prover, failure, started })
-    }
-
-    /// What the lease is to know of an earlier life: the record is read anyway.
-    pub fn kept(found: &Kept) -> Kept {
-        Kept { record: found.record.clone(), lineage: LINEAGE }
     }
 
     fn now(&self) -> Nanos {

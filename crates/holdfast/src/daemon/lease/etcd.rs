@@ -15,8 +15,8 @@ use crate::poll::Poll;
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::arbiter::client::ClientSettings;
+use holdfast_cluster::arbiter::witness::WitnessLimits;
 use holdfast_cluster::arbiter::{Asker, Call, Record, Refusal, Reply, Request, rank_of};
-use holdfast_cluster::lease::Kept;
 use holdfast_linux::priority;
 use holdfast_linux::process::EventFd;
 use https::Https;
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use transaction::{Keys, Seen};
 
 /// etcd is one, whatever answers for it.
-const LINEAGE: u64 = 1;
+pub(super) const LINEAGE: u64 = 1;
 /// Time for which an answer proves that this member hears etcd: a little longer than the time between
 /// two reads.
 const TICKET_AGE: Duration = Duration::from_millis(1200);
 /// Time for which an earlier life of this member must not have been heard before this one gets its
-/// record: members ask every second (as of a witness).
-const LIFE_QUIET: Duration = Duration::from_millis(3500);
+/// record, as of a witness.
+const LIFE_QUIET: Duration = Duration::from_nanos(WitnessLimits::STANDARD.owner_quiet.0);
 /// Time after which an address that nobody asks is asked for nothing, so that a takeover finds a
 /// connection that is open, and a user who is known.
 const WARM_EVERY: Duration = Duration::from_secs(5);
@@ -69,11 +69,6 @@ struct Known {
     other_life: Option<Instant>,
     /// Why the last try has failed, since one succeeded.
     failure: Option<String>,
-}
-
-/// What the lease is to know of an earlier life. Whatever was asked before, this is asked now.
-pub(super) fn kept(found: &Kept) -> Kept {
-    Kept { record: found.record.clone(), lineage: LINEAGE }
 }
 
 /// How etcd is asked: a member without a leader just hangs, so each try is short.

@@ -11,7 +11,8 @@ use crate::poll::{Interest, Poll};
 use anyhow::{Context as _, Result};
 use holdfast_cluster::arbiter::client::ClientSettings;
 use holdfast_cluster::arbiter::datagram::{Question, parse_reply};
-use holdfast_cluster::arbiter::{Asker, Call, Owner, Reply, Request};
+use holdfast_cluster::arbiter::{Asker, Call, Owner, Reply, Request, own};
+use holdfast_cluster::lease::Kept;
 use holdfast_linux::arp_cache;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -80,6 +81,17 @@ pub(super) fn settings(arbiter: &Arbiter) -> ClientSettings {
         ArbiterKind::Etcd(etcd) => etcd::settings(etcd),
         ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => alone::ASKED,
     }
+}
+
+/// What the lease is to know of an earlier life: the record, and of which arbiter, where that may be
+/// another one than before.
+pub(super) fn kept(arbiter: &Arbiter, found: &Kept) -> Kept {
+    let lineage = match arbiter.kind {
+        ArbiterKind::Witness(_) => found.lineage,
+        ArbiterKind::Etcd(_) => etcd::LINEAGE,
+        ArbiterKind::None | ArbiterKind::Command(_) | ArbiterKind::Gateway => own::LINEAGE,
+    };
+    Kept { record: found.record.clone(), lineage }
 }
 
 impl Way {
