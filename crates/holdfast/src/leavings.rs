@@ -1,9 +1,9 @@
 //! What daemons leave in a host, by design or because they were killed, and its
 //! removal: by a member's next life, by its orderly end, and by `holdfast down`.
 
-use crate::config::spread::SpreadConfig;
+use crate::config::spread::{SpreadConfig, SpreadEdge};
 use crate::config::transit::TransitConfig;
-use crate::config::{Config, GroupFile, Member, Role, Server, pin_dir};
+use crate::config::{Config, GroupFile, Mac, Member, Role, Server, pin_dir};
 use crate::fingerprint;
 use crate::lock;
 use anyhow::{Context as _, Result};
@@ -17,6 +17,7 @@ use holdfast_linux::diag::DiagSocket;
 use holdfast_linux::filter;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
+use holdfast_linux::route::table;
 use holdfast_linux::spawn::Standard;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::mapped;
@@ -139,20 +140,20 @@ fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Re
     removed.extend(filters(Gate::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(TapDrop::detach_stale(&me.interface, &config.served(), &pins)?));
     removed.extend(filters(Speak::detach_stale(&me.interface, &config.served(), &pins)?));
-    removed.extend(shared_address(config, &me.interface)?);
+    if let Some(segment) = &config.segment {
+        removed.extend(frames_to(segment.mac, &me.interface)?);
+    }
     removed.extend(filters(left.detach()?));
     removed.extend(old_layout(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
 }
 
-/// Has the interface take no more frames to the service's hardware address.
-fn shared_address(config: &Config, interface: &str) -> Result<Option<Removed>> {
-    let Some((segment, link)) = config.segment.as_ref().zip(Link::by_name(interface).ok()) else {
-        return Ok(None);
-    };
-    let was_there = filter::leave_frames(link.index, segment.mac.0)?;
-    let what = format!("{} of {interface}", segment.mac);
+/// Has the interface take no more frames to a hardware address that no host has.
+fn frames_to(mac: Mac, interface: &str) -> Result<Option<Removed>> {
+    let Ok(link) = Link::by_name(interface) else { return Ok(None) };
+    let was_there = filter::leave_frames(link.index, mac.0)?;
+    let what = format!("{mac} of {interface}");
     Ok(was_there.then_some(Removed { kind: Kind::Address, what }))
 }
 
@@ -193,11 +194,14 @@ fn edge(config: &Config) -> Result<Vec<Removed>> {
 
 fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
     let pins = config.pin_dir(role);
-    let mut removed = if role == "edge" {
-        let left = Left::find(&["redirect"], &pins)?;
-        let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
-        let removed = filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?);
-        [removed, filters(left.detach()?)].concat()
+    let mut removed = if let Some(me) = config.edge(role) {
+        let left = Left::find(&["redirect", "speak"], &pins)?;
+        let mut removed = gateway(config, me, &left)?;
+        let clients: Vec<&str> = me.clients.iter().map(String::as_str).collect();
+        removed.extend(filters(Redirect::detach_stale(&clients, &config.group.name, &pins)?));
+        removed.extend(filters(left.detach()?));
+        removed.extend(routes(config)?);
+        removed
     } else {
         let me = config.host(role).context("there is no such host in the file")?;
         let left = Left::find(&["host"], &pins)?;
@@ -208,6 +212,30 @@ fn spread(config: &SpreadConfig, role: &str) -> Result<Vec<Removed>> {
         removed
     };
     removed.extend(kernel_objects(&pins)?);
+    Ok(removed)
+}
+
+/// Removes the address that edges share from one of them, and what has its frames taken.
+fn gateway(config: &SpreadConfig, me: &SpreadEdge, left: &Left) -> Result<Vec<Removed>> {
+    let mut removed = Vec::new();
+    for interface in &me.clients {
+        removed.extend(addresses(interface, &config.clients.gateway)?);
+        removed.extend(addresses_left(left, interface)?);
+        removed.extend(frames_to(config.gateway_mac(), interface)?);
+    }
+    Ok(removed)
+}
+
+/// Takes the group's addresses out of the table from which a routing daemon announces them.
+fn routes(config: &SpreadConfig) -> Result<Vec<Removed>> {
+    let mut removed = Vec::new();
+    let Some(number) = config.clients.routes_table else { return Ok(removed) };
+    for ip in &config.group.addresses {
+        if table::take(number, *ip)? {
+            let what = format!("{ip} of table {number}");
+            removed.push(Removed { kind: Kind::Address, what });
+        }
+    }
     Ok(removed)
 }
 
@@ -242,6 +270,28 @@ pub fn remove_earlier_host(config: &SpreadConfig, left: &Left) -> Result<Vec<Rem
 /// When they cannot be removed.
 pub fn remove_earlier_edge(left: &Left) -> Result<Vec<Removed>> {
     Ok(filters(left.detach()?))
+}
+
+/// The same for an edge of a spread group, with addresses that edges shared.
+///
+/// # Errors
+/// When they cannot be removed.
+pub fn remove_earlier_spread_edge(
+    config: &SpreadConfig,
+    me: &SpreadEdge,
+    left: &Left,
+) -> Result<Vec<Removed>> {
+    let is_shared = |ip: &IpAddr| config.clients.gateway.contains(ip);
+    let gone: Vec<IpAddr> = left.addresses().filter(|ip| !is_shared(ip)).collect();
+    let mut removed = Vec::new();
+    for interface in left.interfaces().chain(me.clients.iter().map(String::as_str)) {
+        removed.extend(addresses(interface, &gone)?);
+        if config.clients.gateway.is_empty() {
+            removed.extend(frames_to(config.gateway_mac(), interface)?);
+        }
+    }
+    removed.extend(remove_earlier_edge(left)?);
+    Ok(removed)
 }
 
 /// Removes service addresses that earlier files of a member named, from the interface of this one

@@ -1,6 +1,8 @@
 //! The path of packets to an address that leave this host (`RTM_GETROUTE`), and
 //! its MTU.
 
+pub mod table;
+
 use crate::netlink;
 use crate::sockopt::{self, checked};
 use std::ffi::CString;

@@ -33,6 +33,8 @@ const TP_STATUS_CSUM_VALID: u32 = 1 << 7;
 const ETHERTYPE_ALL: u16 = 0x0003;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Where the hardware header is, for a socket that gets packets without it.
+const LINK_HEADER: u32 = libc::SKF_LL_OFF as u32;
 /// The ancillary load that answers with the Ethernet type (`SKF_AD_PROTOCOL`).
 const PROTOCOL_ANCILLARY: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 /// Room for one control message with the packet's auxiliary data, in 8-byte words.
@@ -86,6 +88,22 @@ impl TapSocket {
         if services.len() > SERVICES_MAX {
             return Err(TapError::TooManyServices(services.len()));
         }
+        Self::open_for(name, &filter(services), buffer_bytes)
+    }
+
+    /// Opens a tap for all frames to a hardware address, whoever has it.
+    ///
+    /// # Errors
+    /// [`TapError`].
+    pub fn open_for_address(
+        name: &str,
+        mac: [u8; 6],
+        buffer_bytes: usize,
+    ) -> Result<Self, TapError> {
+        Self::open_for(name, &filter_address(mac), buffer_bytes)
+    }
+
+    fn open_for(name: &str, wanted: &[sock_filter], buffer_bytes: usize) -> Result<Self, TapError> {
         let link = Link::by_name(name)?;
         let failed = |step| move |source| TapError::Open { step, source };
         let fd = {
@@ -93,7 +111,7 @@ impl TapSocket {
             sockopt::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)
                 .map_err(failed("opening a packet socket"))?
         };
-        attach(fd.as_fd(), &filter(services)).map_err(failed("SO_ATTACH_FILTER"))?;
+        attach(fd.as_fd(), wanted).map_err(failed("SO_ATTACH_FILTER"))?;
         let on: c_int = 1;
         let size = c_int::try_from(buffer_bytes / 2).unwrap_or(c_int::MAX / 2);
         let set = |level, name, value: c_int| sockopt::set(fd.as_fd(), level, name, &value);
@@ -264,6 +282,19 @@ fn op(code: u16, k: u32) -> sock_filter {
 /// Equal: go on; otherwise skip `skip` instructions.
 fn unless_equal(k: u32, skip: u8) -> sock_filter {
     sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: skip, k }
+}
+
+/// Lets through frames to one hardware address.
+fn filter_address(mac: [u8; 6]) -> Vec<sock_filter> {
+    let [a, b, c, d, e, f] = mac;
+    vec![
+        op(LOAD_WORD, LINK_HEADER),
+        unless_equal(u32::from_be_bytes([a, b, c, d]), 3),
+        op(LOAD_HALF, LINK_HEADER + 4),
+        unless_equal(u32::from_be_bytes([0, 0, e, f]), 1),
+        op(RETURN, u32::MAX),
+        op(RETURN, 0),
+    ]
 }
 
 /// Lets through TCP to each service, and the edge's signs;

@@ -38,6 +38,8 @@ impl Fixture {
             services: vec![(address(VIP4), PORT), (address(VIP6), PORT)],
             service_mac: SERVICE_MAC,
             own_mac: OWN_MAC,
+            is_edge: false,
+            is_edge: false,
             pin_dir: lab.pin_dir.clone(),
         };
         let speak = Speak::attach(&config).unwrap_or_else(|error| panic!("{error}"));
@@ -213,6 +215,7 @@ fn a_daemon_that_comes_back_finds_its_server_speaking() {
         services: vec![(address(VIP4), PORT), (address(VIP6), PORT)],
         service_mac: SERVICE_MAC,
         own_mac: OWN_MAC,
+        is_edge: false,
         pin_dir: f.lab.pin_dir.clone(),
     };
     let again = Speak::reopen(&config).expect("pinned");

@@ -1,5 +1,5 @@
 //! A host server of a spread group: when it looks for listeners, which of them it
-//! trusts to answer, and what it announces to the edge.
+//! trusts to answer, and what it announces to the edges.
 
 mod answering;
 mod looks;
@@ -26,12 +26,12 @@ const UNSEEN: &str = "let a server listen at one of them; one that listens at al
                       where services = [\"ADDRESS:PORT\"] in this host's [[host]] names its port";
 
 /// What the machine needs of its host: its listeners, clients for them, and a
-/// channel to the edge.
+/// channel to each edge, which is named by its place in the file.
 pub trait ListenerHost {
     /// The time, which has advanced since the machine was called.
     fn now(&self) -> Nanos;
-    /// Sends a message to the edge, if its channel is open.
-    fn send(&mut self, message: &Message<'_>);
+    /// Sends a message to an edge, if its channel is open.
+    fn send(&mut self, edge: usize, message: &Message<'_>);
     /// The sockets that wait for clients; `None` if the kernel does not tell.
     fn listening(&mut self) -> Option<Vec<Waiting>>;
     /// Whether a bind was noticed since the last call. It may not have happened yet.
@@ -50,6 +50,8 @@ pub trait ListenerHost {
 pub struct Setup {
     pub group: String,
     pub name: String,
+    /// Names of the edges.
+    pub edges: Vec<String>,
     /// Its share of new connections.
     pub weight: u32,
     /// Whether packets come without encapsulation.
@@ -63,7 +65,7 @@ pub struct Setup {
     pub services: Option<Vec<Service>>,
 }
 
-/// What the edge has said in one turn; of each kind, the last message counts.
+/// What an edge has said in one turn; of each kind, the last message counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EdgeWords {
     beat: Option<u64>,
@@ -82,7 +84,7 @@ impl EdgeWords {
 }
 
 /// The machine of a host server: it looks for listeners, and announces those that answer to the
-/// edge.
+/// edges.
 ///
 /// # Contract
 /// * [`HostServer::handle_timeout`] follows at [`HostServer::next_deadline`], which any
@@ -112,25 +114,34 @@ impl HostServer {
         }
     }
 
-    /// The channel to the edge has opened.
-    pub fn handle_opened(&mut self, host: &mut impl ListenerHost) {
-        host.note("joined", "the edge".to_owned());
-        host.send(&hello(&self.setup.group, &self.setup.name, (0, false), Vec::new()));
-        self.say(host);
+    /// The channel to an edge has opened.
+    pub fn handle_opened(&mut self, edge: usize, host: &mut impl ListenerHost) {
+        host.note("joined", self.edge(edge));
+        host.send(edge, &hello(&self.setup.group, &self.setup.name, (0, false), Vec::new()));
+        host.send(edge, &self.announcement());
     }
 
     /// The channel is gone.
-    pub fn handle_closed(&mut self, why: &str, host: &mut impl ListenerHost) {
-        host.note("left", format!("the edge: {why}"));
+    pub fn handle_closed(&mut self, edge: usize, why: &str, host: &mut impl ListenerHost) {
+        host.note("left", format!("{}: {why}", self.edge(edge)));
     }
 
-    /// Takes what the edge has said in a turn, and answers its heartbeats.
-    pub fn handle_heard(&mut self, heard: EdgeWords, host: &mut impl ListenerHost) {
+    /// An edge, as people call it.
+    #[must_use]
+    pub fn edge(&self, edge: usize) -> String {
+        match &self.setup.edges[..] {
+            [_] => "the edge".to_owned(),
+            several => format!("the edge {}", several[edge]),
+        }
+    }
+
+    /// Takes what an edge has said in a turn, and answers its heartbeats.
+    pub fn handle_heard(&mut self, edge: usize, heard: EdgeWords, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
             host.note("refused", reason);
         }
         if let Some(number) = heard.beat {
-            host.send(&Message::Beat { number, echo: number, executed: 0 });
+            host.send(edge, &Message::Beat { number, echo: number, executed: 0 });
         }
     }
 
@@ -176,7 +187,7 @@ impl HostServer {
         }
     }
 
-    /// Tells the edge what has changed.
+    /// Tells the edges what has changed.
     fn announce(&mut self, at_bind: bool, host: &mut impl ListenerHost) {
         let good = self.listening.iter().filter(|service| self.answering.is_good(service));
         let good: Vec<Service> = good.copied().collect();
@@ -190,37 +201,45 @@ impl HostServer {
             self.announced_at_bind += new.count() as u64;
         }
         self.announced = good;
-        self.say(host);
+        let said = self.announcement();
+        (0..self.setup.edges.len()).for_each(|edge| host.send(edge, &said));
     }
 
     /// Announces everything; an edge that missed it asks by reconnecting.
-    fn say(&self, host: &mut impl ListenerHost) {
+    fn announcement(&self) -> Message<'static> {
         let Setup { weight, layer2, tunnels, .. } = &self.setup;
-        host.send(&Message::Announce {
+        Message::Announce {
             weight: *weight,
             layer2: *layer2,
             tunnels: tunnels.iter().map(|ip| mapped(*ip)).collect(),
             services: self.announced.iter().map(Offer::from).collect(),
-        });
+        }
     }
 
-    /// The services that the edge was told of.
+    /// The services that the edges were told of.
     #[must_use]
     pub fn announced(&self) -> &[Service] {
         &self.announced
     }
 
-    /// The state that it shows, with its channel to the edge open or not.
+    /// The state that it shows, with its channel to each edge open or not.
     #[must_use]
-    pub fn shown(&self, is_connected: bool) -> Shown {
-        let waits = |reason, remedy| Shown::new(Protection::Waiting, reason, remedy);
-        if !is_connected {
-            return waits("the edge does not answer", "");
+    pub fn shown(&self, connected: &[bool]) -> Shown {
+        let waits = |reason: &str, remedy| Shown::new(Protection::Waiting, reason, remedy);
+        let away = connected.iter().position(|connected| !connected);
+        let silent = away.map(|edge| format!("{} does not answer", self.edge(edge)));
+        if !connected.contains(&true) {
+            return waits(silent.as_deref().unwrap_or_default(), "");
         }
         if self.announced.is_empty() {
             return waits("no server listens at an address of the group", UNSEEN);
         }
-        Shown::protected()
+        match silent {
+            Some(reason) => {
+                Shown::new(Protection::Unprotected, &reason, "start holdfast on its host")
+            }
+            None => Shown::protected(),
+        }
     }
 
     /// Number of services announced because their bind was noticed.

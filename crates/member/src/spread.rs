@@ -3,16 +3,18 @@
 //! lives in the kernel and goes on without it.
 
 mod announced;
+mod edges;
 mod links;
 mod roster;
 mod service;
+mod shown;
 
+pub use edges::{EdgeWord, Edges, EdgesHost, EdgesSetup, Elsewhere};
 pub use links::{Said, Word};
 pub use roster::{Condition, Roster};
 pub use service::Service;
 
 use crate::nanos;
-use crate::shown::{Protection, Shown};
 use crate::standing::hello;
 use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
 use announced::{allowed, check, complaint};
@@ -91,6 +93,8 @@ pub struct Given {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub group: String,
+    /// Name of this edge.
+    pub me: String,
     /// Addresses that clients use.
     pub addresses: Vec<IpAddr>,
     pub hosts: Vec<Given>,
@@ -169,6 +173,10 @@ pub struct SpreadMachine {
     more_over: bool,
     /// Slots whose SYNs may have been lost and can now be delivered.
     lost: BTreeSet<u8>,
+    /// Names of host servers that are to be drained when they come.
+    to_drain: BTreeSet<String>,
+    /// Whether new connections go elsewhere than when this was last asked.
+    moved: bool,
 }
 
 impl SpreadMachine {
@@ -185,6 +193,8 @@ impl SpreadMachine {
             ticks: 0,
             more_over: false,
             lost: BTreeSet::new(),
+            to_drain: BTreeSet::new(),
+            moved: false,
         }
     }
 
@@ -218,7 +228,11 @@ impl SpreadMachine {
         let strangers = self.links.iter().filter(|link| is_stranger(&link.name)).count();
         let room = self.setup.hosts_max.saturating_sub(self.setup.hosts.len());
         let is_full = self.links.len() >= self.setup.hosts_max;
-        if is_full || is_stranger(name) && strangers >= room || name.is_empty() || name == "edge" {
+        if is_full
+            || is_stranger(name) && strangers >= room
+            || name.is_empty()
+            || name == self.setup.me
+        {
             return None;
         }
         self.links.push(Link::new(name, self.setup.period, now));
@@ -229,7 +243,7 @@ impl SpreadMachine {
     pub fn handle_opened(&mut self, index: usize, host: &mut impl SpreadHost) {
         let Some(link) = self.links.get_mut(index) else { return };
         (link.here, link.greeted) = (true, false);
-        host.send(index, &hello(&self.setup.group, "edge", (0, false), Vec::new()));
+        host.send(index, &hello(&self.setup.group, &self.setup.me, (0, false), Vec::new()));
         host.note("joined", link.name.clone());
     }
 
@@ -341,6 +355,7 @@ impl SpreadMachine {
                 let is_free = |slot: &u8| self.placed.iter().all(|p| p.slot != *slot);
                 let slot = (0..self.setup.hosts_max as u8).find(is_free)?;
                 let (name, layer2) = (name.to_owned(), said.layer2);
+                self.roster.set_draining(slot, self.to_drain.contains(&name));
                 self.placed.push(Placed { slot, name, tunnels, layer2, state: State::Up });
                 slot
             }
@@ -476,6 +491,7 @@ impl SpreadMachine {
                 continue;
             }
             self.roster.apply(&change);
+            self.moved = true;
             let members: Vec<&str> =
                 change.members.iter().map(|slot| self.name_of(*slot)).collect();
             let to = if members.is_empty() { "nobody".to_owned() } else { members.join(", ") };
@@ -509,19 +525,33 @@ impl SpreadMachine {
         end: bool,
         host: &mut impl SpreadHost,
     ) -> Result<(), String> {
-        let slots = self.slots_of(name);
-        if slots.is_empty() {
+        if self.slots_of(name).is_empty() {
             let known: Vec<&str> = self.placed.iter().map(|p| p.name.as_str()).collect();
             return Err(format!("no host server `{name}`; there are: {}", known.join(", ")));
         }
-        for slot in slots {
+        self.drain(name, end, host);
+        Ok(())
+    }
+
+    /// Drains a host server, which need not have come yet, or (`end`) no longer drains it.
+    fn drain(&mut self, name: &str, end: bool, host: &mut impl SpreadHost) {
+        if end {
+            self.to_drain.remove(name);
+        } else if self.setup.given(name).is_some() {
+            self.to_drain.insert(name.to_owned());
+        }
+        for slot in self.slots_of(name) {
             if self.roster.set_draining(slot, !end) {
                 host.note(if end { "undrained" } else { "drained" }, name.to_owned());
             }
         }
         self.set_hosts(host);
         self.apply(host);
-        Ok(())
+    }
+
+    /// Whether at least one host server is heard.
+    fn hears_somebody(&self) -> bool {
+        self.placed.iter().any(|placed| self.roster.condition(placed.slot).alive)
     }
 
     fn slots_of(&self, name: &str) -> Vec<u8> {
@@ -544,40 +574,6 @@ impl SpreadMachine {
     #[must_use]
     pub fn placed(&self) -> &[Placed] {
         &self.placed
-    }
-
-    /// A spread group is protected if every service has two host servers.
-    #[must_use]
-    pub fn shown(&self) -> Shown {
-        let waits = |reason: &str, remedy: &str| Shown::new(Protection::Waiting, reason, remedy);
-        if let Some((service, why)) = self.roster.refused() {
-            let reason = format!("{service} is not redirected: {why}");
-            return waits(&reason, "serve less services, or make two groups of this one");
-        }
-        let drained = |service: &Service| {
-            let slot = self.roster.drained(service)?;
-            Some(format!("holdfast edge drain {} --end --config FILE", self.name_of(slot)))
-        };
-        let weakest = self.roster.services().min_by_key(|(_, slots)| slots.len());
-        let Some((service, slots)) = weakest else {
-            let remedy = "start holdfast on the host servers, and their servers";
-            return waits("nothing is announced", remedy);
-        };
-        match slots[..] {
-            [] => {
-                let remedy = drained(service).unwrap_or_else(|| {
-                    "look at `holdfast edge show`, and start a server on a host server".to_owned()
-                });
-                waits(&format!("nobody serves {service}"), &remedy)
-            }
-            [only] => {
-                let reason = format!("only {} serves {service}", self.name_of(only));
-                let remedy = drained(service)
-                    .unwrap_or_else(|| "start its server on another host".to_owned());
-                Shown::new(Protection::Unprotected, &reason, &remedy)
-            }
-            _ => Shown::protected(),
-        }
     }
 
     /// Whether every host server that was up when this daemon started is back, or was waited for:

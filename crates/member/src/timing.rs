@@ -253,6 +253,22 @@ pub mod spread {
     pub const GRACE: Duration = Duration::from_secs(3);
 }
 
+/// Times of one edge among several of a spread group.
+pub mod edges {
+    use super::Duration;
+
+    /// Time between two signs of life where one edge acts on what reaches all of them. Who takes
+    /// one for dead that is not only sends its packets a second time, so this may be short.
+    pub const DUTY_EVERY: Duration = Duration::from_millis(15);
+    /// Signs of life that may be missing.
+    pub const MISSED: u64 = 3;
+    /// Time between two lists of connections that are elsewhere, so that none grows old at an edge
+    /// that does not see its packets.
+    pub const REFRESH: Duration = Duration::from_secs(10);
+    /// Time for which an edge that starts waits for the others, and once more for what they know.
+    pub const WAIT: Duration = Duration::from_secs(1);
+}
+
 /// Times of a spread group's host server.
 pub mod host_server {
     use super::Duration;

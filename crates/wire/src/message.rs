@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Version of the conversation; [`Message::Hello`] refuses any other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -30,6 +30,9 @@ pub const ADOPTED_MAX: usize = 512;
 /// Most bytes in one [`Message::Image`]; more is malformed. A longer message
 /// would delay heartbeats and the log's frames.
 pub const IMAGE_BYTES_MAX: usize = 256 << 10;
+/// Most connections in one [`Message::Flows`]; more is malformed. A longer message would delay the
+/// edges' signs of life.
+pub const FLOWS_MAX: usize = 512;
 /// Longest text that a daemon says about itself, in bytes; a longer one is malformed.
 pub const SAID_BYTES_MAX: usize = 2048;
 
@@ -468,6 +471,41 @@ pub enum Message<'a> {
         /// At most [`OFFERS_MAX`] services.
         services: Vec<Offer>,
     },
+
+    // edge -> edge of a spread group
+    /// A sign of life: whether the sender could have clients' packets, and whether it acts on those
+    /// that all edges get.
+    Duty {
+        able: bool,
+        serves: bool,
+    },
+    /// Whether an operator wants a host server empty. Of several such words the highest `stamp`
+    /// counts.
+    Drains {
+        host: &'a str,
+        yes: bool,
+        stamp: u64,
+    },
+    /// Connections at a host server that would not get them if they were new. `last` ends all that
+    /// the sender has.
+    Flows {
+        host: &'a str,
+        /// At most [`FLOWS_MAX`] connections.
+        flows: Vec<EdgeFlow>,
+        last: bool,
+    },
+}
+
+/// A connection as an edge of a spread group knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeFlow {
+    pub key: ConnKey,
+    /// Time since its client's last packet, in s.
+    pub age_s: u32,
+    /// Time between its first and its last packet, in s.
+    pub lived_s: u16,
+    /// What its client has said, in the flags of the redirector's table.
+    pub flags: u8,
 }
 
 /// A service that a host server announces; IPv4 mapped into IPv6.
@@ -528,6 +566,10 @@ impl<'a> Message<'a> {
             Self::Announce { tunnels, services, .. } => {
                 tunnels.len() <= 2 && services.len() <= OFFERS_MAX
             }
+            Self::Flows { host, flows, .. } => {
+                host.len() <= SAID_BYTES_MAX && flows.len() <= FLOWS_MAX
+            }
+            Self::Drains { host, .. } => host.len() <= SAID_BYTES_MAX,
             Self::Says { role, state, reason, remedy } => {
                 [role, state, reason, remedy].iter().all(|text| text.len() <= SAID_BYTES_MAX)
             }

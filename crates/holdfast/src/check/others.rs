@@ -6,7 +6,7 @@ use super::settings::may_raise_limits;
 use super::ways::forwarding_of;
 use super::{Finding, ports};
 use crate::config::recover::Policy;
-use crate::config::spread::{HOSTS_MAX, Method, SpreadConfig, SpreadHost};
+use crate::config::spread::{HOSTS_MAX, Method, SpreadConfig, SpreadEdge, SpreadHost};
 use crate::config::transit::{Side, TransitConfig, TransitString};
 use holdfast_linux::bpf::{HostEnd, Redirect, Transit};
 use holdfast_linux::limits;
@@ -21,21 +21,22 @@ const RESERVE: u64 = 128;
 pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
     let mut findings =
         vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
-    match config.host(role) {
-        None => spread_edge(config, &mut findings),
-        Some(host) => host_server(config, host, &mut findings),
+    match (config.edge(role), config.host(role)) {
+        (Some(edge), _) => spread_edge(config, edge, &mut findings),
+        (None, Some(host)) => host_server(config, host, &mut findings),
+        (None, None) => {}
     }
     findings
 }
 
-fn spread_edge(config: &SpreadConfig, findings: &mut Vec<Finding>) {
-    findings.extend(config.edge.clients.iter().map(|name| interface("interface", name, None)));
-    let clients: Vec<&str> = config.edge.clients.iter().map(String::as_str).collect();
-    let (group, pins) = (&config.group.name, config.pin_dir("edge"));
+fn spread_edge(config: &SpreadConfig, edge: &SpreadEdge, findings: &mut Vec<Finding>) {
+    findings.extend(edge.clients.iter().map(|name| interface("interface", name, None)));
+    let clients: Vec<&str> = edge.clients.iter().map(String::as_str).collect();
+    let (group, pins) = (&config.group.name, config.pin_dir(&edge.name));
     findings.extend(others(Redirect::is_free(&clients, group, &pins)));
-    findings.push(local("edge.listen", config.edge.listen.ip()));
-    let socket = config.admin_socket("edge");
-    findings.push(ports::of_spread_edge(&config.group.run_dir, &socket, config.edge.listen));
+    findings.push(local("edge.listen", edge.listen.ip()));
+    let socket = config.admin_socket(&edge.name);
+    findings.push(ports::of_spread_edge(&config.group.run_dir, &socket, edge));
     findings.extend(
         config
             .hosts
@@ -90,8 +91,9 @@ fn host_server(config: &SpreadConfig, host: &SpreadHost, findings: &mut Vec<Find
     let (group, pins) = (&config.group.name, config.pin_dir(&host.name));
     findings.extend(others(HostEnd::is_free(&host.interface, group, &pins)));
     findings.extend(host.tunnels().into_iter().map(|tunnel| local("tunnel", tunnel)));
-    findings.push(through("way to the edge", config.edge.listen.ip(), &host.interface));
-    if let Some(mtu) = config.edge.mtu {
+    let way = |edge: &SpreadEdge| through("way to the edge", edge.listen.ip(), &host.interface);
+    findings.extend(config.edges.iter().map(way));
+    if let Some(mtu) = config.edges[0].mtu {
         findings.push(own_mtu(host, mtu));
     }
     findings.push(binds());

@@ -2,6 +2,7 @@
 //! is only looked up, never tried: a running group is not touched.
 
 use super::Finding;
+use crate::config::spread::SpreadEdge;
 use crate::config::{Arbiter, Config, Member, Role};
 use crate::leavings;
 use holdfast_linux::listeners::{ListenerSocket, Listening};
@@ -53,9 +54,9 @@ pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
 }
 
 /// Checks the ports that a spread group's edge listens at.
-pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, listen: SocketAddr) -> Finding {
-    match Ports::look(run_dir, "edge", socket) {
-        Ok(ports) => ports.judge("edge.listen", listen, Need::Channel),
+pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, edge: &SpreadEdge) -> Finding {
+    match Ports::look(run_dir, &edge.name, socket) {
+        Ok(ports) => ports.judge("edge.listen", edge.listen, Need::Channel),
         Err(error) => {
             let found = format!("the kernel does not tell who listens: {error}");
             Finding::warn("ports", found, "use a kernel with CONFIG_INET_DIAG")

@@ -346,6 +346,12 @@ pub enum EdgeVerb {
     ///
     /// Those that it has stay with it until they end.
     Drain(EdgeDrainArgs),
+    /// Should this edge get clients' packets? Exit code 0 if so, 3 if not.
+    ///
+    /// For whoever moves them between several edges of a spread group: keepalived's
+    /// `track_script`, or a routing daemon's check. An edge that hears no host
+    /// server says no.
+    Healthy(EdgeHealthyArgs),
     /// Close the service: no member speaks until `edge unfence`.
     ///
     /// The edge remembers it: neither a member nor a restart of the edge's daemon or
@@ -354,6 +360,13 @@ pub enum EdgeVerb {
     Fence(EdgeFenceArgs),
     /// Let the current member speak again, or flows go through the strings.
     Unfence(EdgeUnfenceArgs),
+}
+
+/// Arguments of `edge healthy`.
+#[derive(Args, Debug)]
+pub struct EdgeHealthyArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
 }
 
 /// Arguments of `edge fence`.

@@ -1,6 +1,8 @@
 //! The verbs that ask an edge what it serves, and where a packet would go.
 
-use super::args::{EdgeDrainArgs, EdgeShowArgs, EdgeTraceArgs, EdgeVerb, GroupArgs};
+use super::args::{
+    EdgeDrainArgs, EdgeHealthyArgs, EdgeShowArgs, EdgeTraceArgs, EdgeVerb, GroupArgs,
+};
 use super::watch::ask;
 use super::{Failure, print};
 use crate::admin::{Request, TraceRequest};
@@ -16,6 +18,7 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
         EdgeVerb::Show(args) => show(args),
         EdgeVerb::Trace(args) => trace(args),
         EdgeVerb::Drain(args) => drain(args),
+        EdgeVerb::Healthy(args) => healthy(args),
         EdgeVerb::Fence(args) => {
             let request = Request::Fence { until_takeover: args.until_takeover };
             by_hand(&args.group, request, args.json)
@@ -46,6 +49,21 @@ fn show(args: &EdgeShowArgs) -> Result<u8, Failure> {
     let answer = ask(&socket(&args.group)?, Request::Show)?;
     print(&if args.json { answer.to_string() + "\n" } else { render_show(&answer) })?;
     Ok(exit::OK)
+}
+
+fn healthy(args: &EdgeHealthyArgs) -> Result<u8, Failure> {
+    let answer = ask(&socket(&args.group)?, Request::Show)?;
+    match answer["healthy"].as_bool() {
+        Some(true) => {
+            print("this edge is ready for clients\n")?;
+            Ok(exit::OK)
+        }
+        Some(false) => {
+            print("this edge is not ready for clients; see `holdfast status`\n")?;
+            Ok(exit::DEGRADED)
+        }
+        None => Err(Failure::usage("only edges of spread groups can be several".to_owned())),
+    }
 }
 
 fn trace(args: &EdgeTraceArgs) -> Result<u8, Failure> {
@@ -82,9 +100,18 @@ fn socket_of(file: &GroupFile, asked: Option<&str>) -> Result<PathBuf, Failure> 
     if matches!(file, GroupFile::Transit(_)) {
         return Ok(file.admin_socket(&file.role_of_daemon(asked).map_err(Failure::usage)?));
     }
-    let socket = file.admin_socket(asked.unwrap_or("edge"));
-    match file.role(None) {
-        Ok(own) if asked.is_none() && own != "edge" && !socket.exists() => Err(not_the_edge(&own)),
+    // Of several edges, that of this host, or the first one.
+    let edges = match file {
+        GroupFile::Spread(config) => config.edges.iter().map(|it| it.name.as_str()).collect(),
+        _ => vec!["edge"],
+    };
+    let own = file.role(None).ok();
+    let mine = own.as_deref().filter(|own| edges.contains(own));
+    let socket = file.admin_socket(asked.or(mine).unwrap_or(edges[0]));
+    match own {
+        Some(own) if asked.is_none() && !edges.contains(&own.as_str()) && !socket.exists() => {
+            Err(not_the_edge(&own))
+        }
         _ => Ok(socket),
     }
 }

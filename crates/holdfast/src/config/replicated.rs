@@ -14,6 +14,7 @@ use super::recover::Recover;
 pub use arbiter::{Arbiter, ArbiterKind, Etcd, PowerOff};
 pub use cold::{Cold, Mode};
 pub use front::Segment;
+pub(in crate::config) use front::mac_of;
 use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

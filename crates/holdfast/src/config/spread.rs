@@ -1,17 +1,22 @@
 //! The file of a spread group: one service address, many host servers.
 
+mod edges;
 #[cfg(test)]
 mod tests;
 
+pub use edges::{Clients, EDGES_MAX, SpreadEdge};
+
 use super::checks::{
-    THROUGH_CLIENTS, check_address, check_heartbeat, check_interface, check_interfaces,
-    check_key_file, check_kind, check_name, check_routed_ip, number, run_dir, unspecified,
+    check_heartbeat, check_interface, check_key_file, check_kind, check_name, check_routed_ip,
+    number, run_dir,
 };
 use super::error::{ConfigErrors, Findings};
 use super::explain::suggestion;
 use super::group::{self, Checked, Common, Settings};
 use super::kind::Kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::replicated::{Mac, mac_of};
+use edges::{RawClients, RawEdges, check_clients, check_edges};
 use holdfast_member::spread::Service;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -47,7 +52,11 @@ pub type SpreadConfig = Checked<Spread>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {
     pub group: SpreadGroup,
-    pub edge: SpreadEdge,
+    /// Edges in the order of the file.
+    #[serde(rename = "edge")]
+    pub edges: Vec<SpreadEdge>,
+    #[serde(skip_serializing_if = "Clients::is_empty")]
+    pub clients: Clients,
     /// Host servers in the order of the file.
     #[serde(rename = "host")]
     pub hosts: Vec<SpreadHost>,
@@ -72,22 +81,6 @@ pub struct SpreadGroup {
     /// Most TCP connections of each family that are kept where they are. Further
     /// ones are not taken.
     pub flows_max: u32,
-}
-
-/// The edge's part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SpreadEdge {
-    /// Address at which the host servers reach the edge's daemon.
-    pub listen: SocketAddr,
-    /// Interfaces that face the clients.
-    pub clients: Vec<String>,
-    /// Outer source addresses of encapsulated packets: one per flow, so that the
-    /// host servers' network cards spread flows over their processors.
-    pub outer4: Prefix,
-    pub outer6: Prefix,
-    /// MTU of the path to the host servers; without it, that of the interface.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u16>,
 }
 
 /// One host server.
@@ -149,9 +142,9 @@ impl Settings for Spread {
     }
 
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
-        let edge = ("edge".to_owned(), vec![self.edge.listen.ip()]);
+        let edges = self.edges.iter().map(|edge| (edge.name.clone(), vec![edge.listen.ip()]));
         let hosts = self.hosts.iter().map(|host| (host.name.clone(), host.tunnels()));
-        std::iter::once(edge).chain(hosts).collect()
+        edges.chain(hosts).collect()
     }
 
     fn name_of<'r>(&'r self, role: &'r str) -> &'r str {
@@ -160,6 +153,18 @@ impl Settings for Spread {
 }
 
 impl Spread {
+    /// The edge called `name`.
+    #[must_use]
+    pub fn edge(&self, name: &str) -> Option<&SpreadEdge> {
+        self.edges.iter().find(|edge| edge.name == name)
+    }
+
+    /// The hardware address that goes with a shared gateway.
+    #[must_use]
+    pub fn gateway_mac(&self) -> Mac {
+        mac_of(&self.group.name)
+    }
+
     /// The host server called `name`.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<&SpreadHost> {
@@ -214,7 +219,8 @@ impl FromStr for Prefix {
 #[serde(deny_unknown_fields)]
 struct RawSpread {
     group: RawGroup,
-    edge: RawEdge,
+    edge: RawEdges,
+    clients: Option<RawClients>,
     host: Vec<Spanned<RawHost>>,
     recover: Option<Spanned<RawRecover>>,
 }
@@ -233,16 +239,6 @@ struct RawGroup {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawEdge {
-    listen: Spanned<String>,
-    clients: Spanned<Vec<Spanned<String>>>,
-    outer4: Option<Spanned<String>>,
-    outer6: Option<Spanned<String>>,
-    mtu: Option<Spanned<u64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawHost {
     name: Spanned<String>,
     tunnel: Option<Spanned<String>>,
@@ -256,10 +252,12 @@ struct RawHost {
 fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
     let group = check_group(findings, raw.group, &folder);
-    check_own(findings, &raw.edge.listen, &group.addresses);
+    let edges = check_edges(findings, raw.edge, &group.addresses);
+    let clients = raw.clients.unwrap_or_default();
     Spread {
-        edge: check_edge(findings, raw.edge),
-        hosts: check_hosts(findings, raw.host, &group.addresses),
+        clients: check_clients(findings, clients, &group.addresses, &edges),
+        hosts: check_hosts(findings, raw.host, &group.addresses, &edges),
+        edges,
         recover: check_syns(findings, raw.recover),
         group,
     }
@@ -326,47 +324,11 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
     }
 }
 
-fn check_edge(findings: &mut Findings, raw: RawEdge) -> SpreadEdge {
-    let listen = check_address(findings, &raw.listen);
-    let clients = check_interfaces(findings, "clients", raw.clients, THROUGH_CLIENTS);
-    let mtu = raw.mtu.map(|mtu| number(findings, "mtu", Some(mtu), 1500, MTU, "bytes") as u16);
-    SpreadEdge {
-        listen: listen.unwrap_or_else(unspecified),
-        clients,
-        outer4: check_outer(findings, "outer4", raw.outer4, OUTER4_DEFAULT),
-        outer6: check_outer(findings, "outer6", raw.outer6, OUTER6_DEFAULT),
-        mtu,
-    }
-}
-
-/// Checks a prefix; the default is a valid one of the same family.
-fn check_outer(
-    findings: &mut Findings,
-    name: &str,
-    written: Option<Spanned<String>>,
-    default: &str,
-) -> Prefix {
-    let fallback = Prefix { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), bits: 32 };
-    let default: Prefix = default.parse().unwrap_or(fallback);
-    let Some(written) = written else { return default };
-    let parsed = written.get_ref().parse::<Prefix>();
-    match parsed.ok().filter(|p| p.address.is_ipv4() == default.address.is_ipv4()) {
-        Some(prefix) => prefix,
-        None => {
-            findings.add(
-                written.span(),
-                format!("{name} = \"{}\" is not a range of such addresses", written.get_ref()),
-                format!("write it like the default, \"{default}\""),
-            );
-            default
-        }
-    }
-}
-
 fn check_hosts(
     findings: &mut Findings,
     raw: Vec<Spanned<RawHost>>,
     addresses: &[IpAddr],
+    edges: &[SpreadEdge],
 ) -> Vec<SpreadHost> {
     if raw.is_empty() || raw.len() > HOSTS_MAX {
         let at = raw.get(HOSTS_MAX).or(raw.first()).map_or(0..0, Spanned::span);
@@ -377,6 +339,10 @@ fn check_hosts(
     for spanned in raw {
         let span = spanned.span();
         let host = check_host(findings, spanned.into_inner(), &span, addresses);
+        if edges.iter().any(|edge| edge.name == host.name) {
+            let message = format!("`{}` is the name of an edge", host.name);
+            findings.add(span.clone(), message, "every role has a name of its own");
+        }
         for other in &hosts {
             let shared = host.tunnels().iter().any(|t| other.tunnels().contains(t));
             let same = [("name", other.name == host.name), ("tunnel address", shared)];

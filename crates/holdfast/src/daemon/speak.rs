@@ -28,6 +28,7 @@ pub fn begin(config: &Config, segment: &Segment, me: &Member) -> Result<(Speak, 
         services: config.served(),
         service_mac: segment.mac.0,
         own_mac: link.mac,
+        is_edge: false,
         pin_dir: pin_dir(&config.group.run_dir, &me.name),
     };
     filter::take_frames(link.index, segment.mac.0).with_context(|| {

@@ -1,9 +1,11 @@
-//! The daemons of a spread group: the edge, which redirects, and its host
+//! The daemons of a spread group: its edges, which redirect, and its host
 //! servers, which serve.
 
 mod edge;
+mod gateway;
 mod host;
 mod links;
+mod peers;
 mod prober;
 mod report;
 mod syns;
@@ -17,8 +19,8 @@ use anyhow::{Context, Result};
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
 pub fn run(config: &SpreadConfig, role: &str) -> Result<()> {
-    if role == "edge" {
-        return edge::run(config);
+    if let Some(me) = config.edges.iter().position(|edge| edge.name == role) {
+        return edge::run(config, me);
     }
     host::run(config, config.host(role).context("there is no such host in the file")?)
 }

@@ -2,6 +2,8 @@
 //! and flows. A restarted redirector takes over the maps that it finds, so no
 //! established connection moves.
 
+mod elsewhere;
+
 use super::batch;
 use super::cost::Cost;
 use super::directory;

@@ -15,14 +15,24 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-static OBJECT: Object = Object {
-    name: "speak",
-    bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/speak.bpf.o")),
-    maps: &["services", "addresses", "counters", "speak_until", "speak_macs", "speak_relay"],
-    counters: &SPEAK_COUNTERS,
-    // Behind the gate: what that keeps back was not sent.
-    priority: 110,
-};
+/// Behind the gate: what that keeps back was not sent.
+const MEMBER_PRIORITY: u16 = 110;
+/// Before the redirector: what is not for this edge is not for that either.
+const EDGE_PRIORITY: u16 = 101;
+
+const fn object(priority: u16) -> Object {
+    Object {
+        name: "speak",
+        bytes: aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/speak.bpf.o")),
+        maps: &["services", "addresses", "counters", "speak_until", "speak_macs", "speak_relay"],
+        counters: &SPEAK_COUNTERS,
+        priority,
+    }
+}
+
+static OBJECT: Object = object(MEMBER_PRIORITY);
+/// The same for one of several edges that share a gateway.
+static EDGE_OBJECT: Object = object(EDGE_PRIORITY);
 const DIRECTIONS: [TcAttachType; 2] = [Ingress, Egress];
 
 /// Until when a member may speak.
@@ -58,6 +68,14 @@ pub struct SpeakConfig {
     pub own_mac: [u8; 6],
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
+    /// Whether this is an edge, whose redirector takes what the programs let through.
+    pub is_edge: bool,
+}
+
+impl SpeakConfig {
+    fn object(&self) -> &'static Object {
+        if self.is_edge { &EDGE_OBJECT } else { &OBJECT }
+    }
 }
 
 /// The attached programs. Dropping it leaves them as they are.
@@ -74,8 +92,8 @@ impl Speak {
     /// [`BpfError`] if the kernel refuses, the interface does not exist, or there are no or too
     /// many services.
     pub fn attach(config: &SpeakConfig) -> Result<Self, BpfError> {
-        OBJECT.unpin(&config.pin_dir)?;
-        let mut loaded = OBJECT.load(&config.pin_dir, &[])?;
+        config.object().unpin(&config.pin_dir)?;
+        let mut loaded = config.object().load(&config.pin_dir, &[])?;
         loaded.set_services(&config.services)?;
         let mut macs: Array<MapData, RawSpeakMacs> = loaded.map("speak_macs")?;
         let known = RawSpeakMacs { service: config.service_mac, own: config.own_mac };
@@ -131,8 +149,24 @@ impl Speak {
     /// # Errors
     /// [`BpfError::Attach`].
     pub fn mend(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        Self::mend_as(&OBJECT, interface, pin_dir)
+    }
+
+    /// As [`Self::mend`], at one of several edges.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`].
+    pub fn mend_at_edge(interface: &str, pin_dir: &Path) -> Result<Vec<Detached>, BpfError> {
+        Self::mend_as(&EDGE_OBJECT, interface, pin_dir)
+    }
+
+    fn mend_as(
+        object: &Object,
+        interface: &str,
+        pin_dir: &Path,
+    ) -> Result<Vec<Detached>, BpfError> {
         let places = [("speak_ingress", interface, Ingress), ("speak_egress", interface, Egress)];
-        OBJECT.mend(pin_dir, &places)
+        object.mend(pin_dir, &places)
     }
 
     /// Counts since they were attached.

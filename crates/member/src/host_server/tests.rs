@@ -17,6 +17,8 @@ struct Bench {
     answers: Option<Vec<(Service, Answer)>>,
     looks: Vec<u64>,
     said: Vec<String>,
+    /// The edge that each of these was said to.
+    to: Vec<usize>,
     lines: Vec<String>,
 }
 
@@ -24,7 +26,8 @@ impl ListenerHost for Bench {
     fn now(&self) -> Nanos {
         self.now
     }
-    fn send(&mut self, message: &Message<'_>) {
+    fn send(&mut self, edge: usize, message: &Message<'_>) {
+        self.to.push(edge);
         self.said.push(match message {
             Message::Hello { group, member, .. } => format!("hello {member} of {group}"),
             Message::Beat { number, echo, .. } => format!("beat {number} {echo}"),
@@ -80,6 +83,7 @@ impl Bed {
         let setup = Setup {
             group: "web".to_owned(),
             name: "a".to_owned(),
+            edges: vec!["edge".to_owned()],
             weight: 50,
             layer2: false,
             tunnels: vec![IpAddr::from([10, 9, 0, 2])],
@@ -120,18 +124,18 @@ impl Bed {
 #[test]
 fn the_edge_hears_who_it_is_and_what_it_serves_whenever_the_channel_opens() {
     let mut bed = Bed::new();
-    bed.machine.handle_opened(&mut bed.bench);
+    bed.machine.handle_opened(0, &mut bed.bench);
     assert_eq!(bed.said(), ["hello a of web", "50 false 1 "]);
     bed.bench.sockets = Some(vec![service(80), service(443)]);
     bed.run_until(200);
     assert_eq!(bed.said(), ["50 false 1 10.9.0.100:80 10.9.0.100:443"]);
     bed.run_until(1000);
     assert_eq!(bed.said(), [""; 0], "said once");
-    bed.machine.handle_closed("it is gone", &mut bed.bench);
+    bed.machine.handle_closed(0, "it is gone", &mut bed.bench);
     bed.bench.sockets = Some(vec![service(443)]);
     bed.run_until(1200);
     bed.said();
-    bed.machine.handle_opened(&mut bed.bench);
+    bed.machine.handle_opened(0, &mut bed.bench);
     assert_eq!(bed.said(), ["hello a of web", "50 false 1 10.9.0.100:443"]);
     let expected = [
         "joined: the edge",
@@ -155,12 +159,12 @@ fn a_heartbeat_is_answered_and_a_refusal_is_told() {
     ] {
         heard.take(&message);
     }
-    bed.machine.handle_heard(heard, &mut bed.bench);
+    bed.machine.handle_heard(0, heard, &mut bed.bench);
     assert_eq!(
         (bed.said(), &bed.bench.lines[..]),
         (vec!["beat 7 7".to_owned()], &["refused: not yours".to_owned()][..])
     );
-    bed.machine.handle_heard(EdgeWords::default(), &mut bed.bench);
+    bed.machine.handle_heard(0, EdgeWords::default(), &mut bed.bench);
     assert_eq!((bed.said().len(), bed.bench.lines.len()), (0, 1));
 }
 
@@ -267,15 +271,34 @@ fn a_kernel_that_does_not_say_who_listens_changes_nothing() {
 fn it_shows_what_it_lacks() {
     let mut bed = Bed::new();
     let shown = |bed: &Bed, is_connected| {
-        let Shown { protection, reason, .. } = bed.machine.shown(is_connected);
+        let Shown { protection, reason, .. } = bed.machine.shown(&[is_connected]);
         (protection, reason)
     };
     let nobody = "no server listens at an address of the group".to_owned();
     assert_eq!(shown(&bed, true), (Protection::Waiting, nobody));
-    assert!(bed.machine.shown(true).remedy.contains("services = ["), "[::]:80 is no such address");
+    assert!(
+        bed.machine.shown(&[true]).remedy.contains("services = ["),
+        "[::]:80 is no such address"
+    );
     bed.bench.sockets = Some(vec![service(80)]);
     bed.run_until(200);
     assert_eq!(shown(&bed, true), (Protection::Protected, String::new()));
     let edge = "the edge does not answer".to_owned();
     assert_eq!(shown(&bed, false), (Protection::Waiting, edge));
+}
+
+#[test]
+fn all_of_several_edges_are_told_and_one_that_is_away_is_named() {
+    let mut bed = Bed::new();
+    bed.machine.setup.edges = vec!["e1".to_owned(), "e2".to_owned()];
+    bed.machine.handle_opened(1, &mut bed.bench);
+    bed.bench.sockets = Some(vec![service(80)]);
+    bed.run_until(200);
+    assert_eq!(bed.bench.to, [1, 1, 0, 1], "hello and all to one, news to both");
+    assert_eq!(bed.bench.lines[0], "joined: the edge e2");
+    let away = bed.machine.shown(&[false, true]);
+    assert_eq!(away.protection, Protection::Unprotected);
+    assert_eq!(away.reason, "the edge e1 does not answer");
+    assert_eq!(bed.machine.shown(&[true, true]), Shown::protected());
+    assert_eq!(bed.machine.shown(&[false, false]).protection, Protection::Waiting);
 }

@@ -107,6 +107,7 @@ fn setup() -> Setup {
     };
     Setup {
         group: "web".to_owned(),
+        me: "edge".to_owned(),
         addresses: vec![IpAddr::from([10, 9, 0, 100])],
         hosts: vec![given(2, "a"), given(3, "b"), given(4, "c")],
         hosts_max: 250,

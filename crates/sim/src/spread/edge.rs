@@ -234,6 +234,7 @@ impl Edge {
     ) {
         let setup = Setup {
             group: GROUP.to_owned(),
+            me: "edge".to_owned(),
             addresses,
             hosts: given,
             hosts_max: plan.limits.hosts_max,

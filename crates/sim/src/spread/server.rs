@@ -140,6 +140,7 @@ impl Server {
         let setup = Setup {
             group: GROUP.to_owned(),
             name: self.name.clone(),
+            edges: vec!["edge".to_owned()],
             weight: self.plan.weight,
             layer2: false,
             tunnels: vec![tunnel_of(self.number)],
@@ -192,7 +193,7 @@ impl Server {
         let Self { machine: Some(machine), desk, .. } = self else { return };
         self.channel = Channel::Open(channel);
         desk.is_open = true;
-        machine.handle_opened(desk);
+        machine.handle_opened(0, desk);
     }
 
     /// Its channel was closed; it connects again after `retry`.
@@ -201,7 +202,7 @@ impl Server {
         let was = std::mem::replace(channel, Channel::Closed);
         desk.is_open = false;
         if matches!(was, Channel::Open(_)) {
-            machine.handle_closed(why, desk);
+            machine.handle_closed(0, why, desk);
         }
         self.retry = Some(now + retry);
     }
@@ -212,7 +213,7 @@ impl Server {
         let Ok(message) = Message::decode(bytes) else { return };
         let mut heard = EdgeWords::default();
         heard.take(&message);
-        machine.handle_heard(heard, desk);
+        machine.handle_heard(0, heard, desk);
     }
 
     /// Does a turn of its daemon.
@@ -307,7 +308,7 @@ impl ListenerHost for Desk {
         self.now.plus(Nanos(self.look))
     }
 
-    fn send(&mut self, message: &Message<'_>) {
+    fn send(&mut self, _edge: usize, message: &Message<'_>) {
         if !self.is_open {
             return;
         }

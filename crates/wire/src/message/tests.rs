@@ -148,3 +148,17 @@ fn the_story_of_a_takeover_is_bounded() {
     assert!(took_over(&longest, &longest) && took_over("", ""));
     assert!(!took_over(&long, "") && !took_over("", &long) && !took_over(&long, &long));
 }
+
+#[test]
+fn what_edges_tell_each_other_is_bounded() {
+    let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 3, client_port: 4 };
+    let flow = EdgeFlow { key, age_s: 5, lived_s: 6, flags: 7 };
+    let flows = |count| Message::Flows { host: "a", flows: vec![flow; count], last: true };
+    assert!(is_understood(&flows(FLOWS_MAX)));
+    assert!(!is_understood(&flows(FLOWS_MAX + 1)));
+    let long = "x".repeat(SAID_BYTES_MAX + 1);
+    assert!(!is_understood(&Message::Flows { host: &long, flows: Vec::new(), last: false }));
+    assert!(is_understood(&Message::Drains { host: "a", yes: true, stamp: 9 }));
+    assert!(!is_understood(&Message::Drains { host: &long, yes: true, stamp: 9 }));
+    assert!(is_understood(&Message::Duty { able: true, serves: false }));
+}

@@ -120,7 +120,7 @@ fn check_segment(
 }
 
 /// A locally administered address that this group has by its name (IEEE 802-2014 §8.2.2).
-fn mac_of(group: &str) -> Mac {
+pub(in crate::config) fn mac_of(group: &str) -> Mac {
     // FNV-1a, which is the same on every host and in every release.
     let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let [a, b, c, _] = group.bytes().fold(0x811c_9dc5, mix).to_le_bytes();

@@ -1,15 +1,19 @@
-//! The daemon of a spread group's edge: the host of the state machine that listens to host
-//! servers and tells the redirector in the kernel which host serves what. The data path does not
-//! need this process: while it is dead, every flow goes where it went.
+//! The daemon of a spread group's edge: the host of the state machines that listen to host servers
+//! and other edges, and tell the redirector in the kernel which host serves what. The data path
+//! does not need this process: while it is dead, every flow goes where it went.
 
+use super::gateway::Gateway;
 use super::links::Link;
+use super::peers::{PeerEvent, PeerLink};
 use super::syns::Syns;
 use super::wire::{Wire, key_of, placed_of};
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
-use crate::channel::{ChannelError, Identity, Kind, Listener};
+use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::config::admin_socket;
 use crate::config::recover::Policy;
-use crate::config::spread::{HOSTS_MAX, Method, Prefix, SpreadConfig};
+use crate::config::spread::{
+    EDGES_MAX, HOSTS_MAX, Method, Prefix, SpreadConfig, SpreadEdge as EdgeConfig,
+};
 use crate::daemon::clients::{deaf, unreached};
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
@@ -22,8 +26,9 @@ use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{Redirect, RedirectConfig};
 use holdfast_linux::inlet::Inlet;
-use holdfast_member::spread::{Given, Service, Setup, SpreadMachine};
+use holdfast_member::spread::{Edges, EdgesSetup, Given, Service, Setup, SpreadMachine, Word};
 use serde_json::{Value, json};
+use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
@@ -31,69 +36,94 @@ const LISTENER: u64 = 0;
 const ADMIN: u64 = 1;
 const SIGNALS: u64 = 2;
 const SYNS: u64 = 3;
+/// First token of the other edges' channels: edge `i` has `PEERS + i`.
+pub(super) const PEERS: u64 = 4;
 /// First token of the links: link `i` has `HOSTS + i`.
-pub(super) const HOSTS: u64 = 4;
+pub(super) const HOSTS: u64 = PEERS + EDGES_MAX as u64;
 
 pub(super) struct SpreadEdge<'a> {
     pub config: &'a SpreadConfig,
+    pub me: &'a EdgeConfig,
     pub machine: SpreadMachine,
+    pub edges: Edges,
     pub wire: Wire<'a>,
     pub listener: Listener,
     pub kept: Kept,
     pub intact: Intact,
     pub distrust: Distrust,
     names: Names,
+    /// What the last handshake with another edge has failed for, told once.
+    refused: Option<String>,
 }
 
 /// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub(super) fn run(config: &SpreadConfig) -> Result<()> {
+pub(super) fn run(config: &SpreadConfig, me: usize) -> Result<()> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
-    let socket = admin_socket(&config.group.run_dir, "edge");
+    let name = &config.edges[me].name;
+    let socket = admin_socket(&config.group.run_dir, name);
     let admin = AdminSocket::bind(&socket).context("admin socket")?;
-    let mut admin = admin.with_pins(config.pin_dir("edge"));
-    let mut edge = SpreadEdge::start(config)?;
+    let mut admin = admin.with_pins(config.pin_dir(name));
+    let mut edge = SpreadEdge::start(config, me)?;
     edge.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     edge.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
     edge.run(&mut admin, &signals)
 }
 
 impl<'a> SpreadEdge<'a> {
-    fn start(config: &'a SpreadConfig) -> Result<Self> {
-        let key = config.key()?;
+    fn start(config: &'a SpreadConfig, number: usize) -> Result<Self> {
+        let (key, me) = (config.key()?, &config.edges[number]);
         let identity = Identity {
             key: key.channel_key(),
             group: config.group.name.clone(),
-            me: "edge".to_owned(),
+            me: me.name.clone(),
             kind: Kind::Spread,
         };
-        let listen = config.edge.listen;
-        let mut listener = Listener::bind(listen, identity)
-            .with_context(|| format!("cannot listen at edge.listen = {listen}"))?;
-        listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()));
+        let mut listener = Listener::bind(me.listen, identity.clone())
+            .with_context(|| format!("cannot listen at edge.listen = {}", me.listen))?;
+        let others = config.edges.iter().map(|edge| edge.listen.ip());
+        listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()).chain(others));
         // Only after the listener is bound: another edge's daemon may run here, and its programs
         // must not be touched.
         let mut events = Events::default();
-        let left = leavings::earlier(&["redirect"], &config.pin_dir("edge"));
-        let (bpf, syns) = attach(config, key.spread_seed(), &mut events)?;
-        note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
+        let pins = config.pin_dir(&me.name);
+        let left = leavings::earlier(&["redirect", "speak"], &pins);
+        let Attached { bpf, syns, inlet } = attach(config, me, key.spread_seed(), &mut events)?;
+        note_removed(&leavings::remove_earlier_spread_edge(config, me, &left)?, &mut events);
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {
             poll.add(&syns.fd(), SYNS, Interest::Read)?;
         }
-        let mut wire = Wire::new(config, bpf, syns, poll, events)?;
-        let mut machine = SpreadMachine::new(setup(config), Nanos(0));
+        let mut wire = Wire::new((config, number), bpf, syns, poll, events)?;
+        wire.peers = peers(config, number, &identity);
+        let gateway = inlet.map(|inlet| Gateway::open(config, me, inlet)).transpose()?;
+        let (gateway, acts) = gateway.map_or((None, false), |(it, acts)| (Some(it), acts));
+        wire.gateway = gateway;
+        let mut machine = SpreadMachine::new(setup(config, me), Nanos(0));
         // Services that an earlier daemon left in the kernel.
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
+        let edges = Edges::new(edges_setup(config, number), acts, Nanos(0));
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (kept, names, distrust) = (Kept::default(), Names::default(), Distrust::default());
-        Ok(Self { config, machine, wire, listener, kept, intact, distrust, names })
+        Ok(Self {
+            config,
+            me,
+            machine,
+            edges,
+            wire,
+            listener,
+            kept,
+            intact,
+            distrust,
+            names,
+            refused: None,
+        })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -101,7 +131,9 @@ impl<'a> SpreadEdge<'a> {
             let watch = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let syns = self.wire.syns.as_ref().and_then(Syns::deadline);
             let look = Some(self.intact.deadline());
-            let deadline = [self.listener.deadline(), watch, syns, look];
+            let peers = self.wire.peers.iter().flatten().filter_map(PeerLink::deadline).min();
+            let duty = Some(self.wire.clock.instant(self.edges.next_deadline()));
+            let deadline = [self.listener.deadline(), watch, syns, look, peers, duty];
             let deadline = deadline.into_iter().flatten().min();
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
@@ -135,6 +167,7 @@ impl<'a> SpreadEdge<'a> {
             syns.on_readable(now);
         }
         self.machine.handle_turned(&mut self.wire)?;
+        self.turn_edges(now);
         for index in 0..self.wire.links.len() {
             if let Err(error) = self.wire.flush(index) {
                 self.lose(index, &error.to_string());
@@ -143,13 +176,66 @@ impl<'a> SpreadEdge<'a> {
         Ok(())
     }
 
+    /// Hears the other edges, says what is to be said to them, and does what follows.
+    fn turn_edges(&mut self, now: Instant) {
+        for edge in 0..self.wire.peers.len() {
+            self.hear_edge(edge, now);
+        }
+        if let Some(gateway) = &mut self.wire.gateway {
+            gateway.turn(now);
+        }
+        let at = self.wire.clock.nanos(now);
+        self.edges.handle_timeout(at, &mut self.machine, &mut self.wire);
+        for edge in 0..self.wire.peers.len() {
+            let event = self.wire.flush_peer(edge, now);
+            self.follow_edge(edge, event);
+        }
+    }
+
+    fn hear_edge(&mut self, edge: usize, now: Instant) {
+        let Self { config, machine, edges, wire, .. } = self;
+        let at = wire.clock.nanos(now);
+        let Some(peer) = &mut wire.peers[edge] else { return };
+        let (words, event) = peer.turn(&config.group.name, &wire.poll, now);
+        if matches!(event, PeerEvent::Opened) {
+            edges.handle_opened(edge, machine, wire);
+        }
+        for word in words {
+            if !edges.handle_word(edge, word, at, machine, wire) {
+                return;
+            }
+        }
+        self.follow_edge(edge, event);
+    }
+
+    fn follow_edge(&mut self, edge: usize, event: PeerEvent) {
+        match event {
+            PeerEvent::Nothing | PeerEvent::Opened => {}
+            PeerEvent::Lost(why) => {
+                if let Some(peer) = &mut self.wire.peers[edge] {
+                    peer.close(Instant::now());
+                }
+                self.edges.handle_closed(edge, &why, &mut self.wire);
+            }
+            PeerEvent::Failed(error) => {
+                let name = &self.config.edges[edge].name;
+                if let Some((reason, _)) = error.distrust(name)
+                    && self.refused.as_ref() != Some(&reason)
+                {
+                    self.wire.events.add("refused", reason.clone());
+                    self.refused = Some(reason);
+                }
+            }
+        }
+    }
+
     /// Attaches the redirector again where somebody has removed it, and looks whether host servers
     /// and clients can still come.
     fn look(&mut self, now: Instant) {
         if !self.intact.is_due(now) {
             return;
         }
-        let edge = &self.config.edge;
+        let edge = self.me;
         let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
         let renamed = self.names.renamed(&edge.clients);
         let unreached = unreached("clients'", &edge.clients, &deaf(&edge.clients));
@@ -157,6 +243,7 @@ impl<'a> SpreadEdge<'a> {
             .or(unreached.map(|found| Trouble::of(State::Waiting, found)))
             .or(torn)
             .or_else(|| lost_address("edge.listen", edge.listen.ip(), None));
+        self.wire.is_sound = trouble.is_none();
         self.intact.found(trouble, &mut self.wire.events);
     }
 
@@ -174,6 +261,11 @@ impl<'a> SpreadEdge<'a> {
                 }
             };
             let name = channel.peer().to_owned();
+            let edge = self.config.edges.iter().position(|edge| edge.name == name);
+            if let Some(edge) = edge {
+                self.accept_edge(edge, channel);
+                continue;
+            }
             let Some(index) = self.machine.link_of(&name, self.wire.clock.nanos(now)) else {
                 self.wire.events.add("refused", format!("{name}: there are {HOSTS_MAX} already"));
                 continue;
@@ -191,6 +283,21 @@ impl<'a> SpreadEdge<'a> {
                 }
                 Err(error) => tracing::warn!("{name}: {error}"),
             }
+        }
+    }
+
+    fn accept_edge(&mut self, edge: usize, channel: Channel) {
+        let Self { wire, .. } = self;
+        let Some(peer) = &mut wire.peers[edge] else { return };
+        match peer.adopt(channel, &wire.poll, PEERS + edge as u64) {
+            Ok(true) => self.edges.handle_opened(edge, &self.machine, &mut self.wire),
+            Ok(false) => {
+                let name = &self.config.edges[edge].name;
+                let words =
+                    format!("{name} connects here: the files have the edges in other orders");
+                self.wire.events.add("refused", words);
+            }
+            Err(error) => tracing::warn!("{}: {error}", self.config.edges[edge].name),
         }
     }
 
@@ -217,7 +324,8 @@ impl<'a> SpreadEdge<'a> {
         let Self { config, machine, wire, .. } = self;
         let at = wire.clock.nanos(now);
         let Some(link) = wire.links.get_mut(index) else { return };
-        let (words, result) = link.receive(&config.group.name);
+        let group = &config.group.name;
+        let (words, result) = link.receive(|message, name| Word::of(message, group, name));
         for word in words {
             if !machine.handle_word(index, word, at, wire) {
                 return;
@@ -260,13 +368,16 @@ impl<'a> SpreadEdge<'a> {
 
     fn drain(&mut self, name: &str, end: bool) -> Value {
         match self.machine.handle_drain(name, end, &mut self.wire) {
-            Ok(()) => json!({ "name": name, "draining": !end }),
+            Ok(()) => {
+                self.edges.handle_drained(name, end, &mut self.wire);
+                json!({ "name": name, "draining": !end })
+            }
             Err(reason) => refusal(&reason),
         }
     }
 }
 
-fn setup(config: &SpreadConfig) -> Setup {
+fn setup(config: &SpreadConfig, me: &EdgeConfig) -> Setup {
     let given = |host: &crate::config::spread::SpreadHost| Given {
         name: host.name.clone(),
         tunnels: host.tunnels(),
@@ -276,6 +387,7 @@ fn setup(config: &SpreadConfig) -> Setup {
     };
     Setup {
         group: config.group.name.clone(),
+        me: me.name.clone(),
         addresses: config.group.addresses.clone(),
         hosts: config.hosts.iter().map(given).collect(),
         hosts_max: HOSTS_MAX,
@@ -283,37 +395,70 @@ fn setup(config: &SpreadConfig) -> Setup {
     }
 }
 
+fn edges_setup(config: &SpreadConfig, me: usize) -> EdgesSetup {
+    EdgesSetup {
+        group: config.group.name.clone(),
+        names: config.edges.iter().map(|edge| edge.name.clone()).collect(),
+        me,
+        shared: !config.clients.gateway.is_empty(),
+        period: Nanos(config.heartbeat().as_nanos() as u64),
+    }
+}
+
+/// The channels to the other edges, by their place in the file.
+fn peers(config: &SpreadConfig, me: usize, identity: &Identity) -> Vec<Option<PeerLink>> {
+    let now = Instant::now();
+    let peer = |(number, edge): (usize, &EdgeConfig)| match number.cmp(&me) {
+        Ordering::Less => {
+            let token = PEERS + number as u64;
+            Some(PeerLink::dials(&edge.name, edge.listen, identity.clone(), token, now))
+        }
+        Ordering::Equal => None,
+        Ordering::Greater => Some(PeerLink::waits(&edge.name)),
+    };
+    config.edges.iter().enumerate().map(peer).collect()
+}
+
+/// What an edge has in the kernel.
+struct Attached {
+    bpf: Redirect,
+    syns: Option<Syns>,
+    /// Where what came to a shared gateway comes in again.
+    inlet: Option<Inlet>,
+}
+
 /// Attaches the redirector, and makes the cache of SYNs with the interface through which they
 /// are re-injected. If there can be no cache the edge works without: clients repeat their SYNs.
 fn attach(
     config: &SpreadConfig,
+    me: &EdgeConfig,
     seed: u64,
     events: &mut Events,
-) -> Result<(Redirect, Option<Syns>)> {
-    let mut redirector = redirect_config(config, seed);
-    if config.recover.policy == Policy::Off {
-        return Ok((Redirect::attach(&redirector)?, None));
-    }
-    match Inlet::open() {
-        Ok(inlet) => {
-            redirector.client_interfaces.push(inlet.name().to_owned());
-            let mut bpf = Redirect::attach(&redirector)?;
-            let syns = Syns::new(&config.recover, &mut bpf, inlet)?;
-            Ok((bpf, Some(syns)))
-        }
-        Err(error) => {
-            events.add("cache", format!("nothing is kept: {error}"));
-            Ok((Redirect::attach(&redirector)?, None))
-        }
-    }
+) -> Result<Attached> {
+    let mut redirector = redirect_config(config, me, seed);
+    let mut inlet = || {
+        let inlet = Inlet::open()?;
+        redirector.client_interfaces.push(inlet.name().to_owned());
+        anyhow::Ok(inlet)
+    };
+    let shares = !config.clients.gateway.is_empty();
+    let again = shares.then(&mut inlet).transpose()?;
+    let cache = (config.recover.policy != Policy::Off).then(inlet).transpose();
+    let cache = cache.unwrap_or_else(|error| {
+        events.add("cache", format!("nothing is kept: {error}"));
+        None
+    });
+    let mut bpf = Redirect::attach(&redirector)?;
+    let syns = cache.map(|inlet| Syns::new(&config.recover, &mut bpf, inlet)).transpose()?;
+    Ok(Attached { bpf, syns, inlet: again })
 }
 
-fn redirect_config(config: &SpreadConfig, seed: u64) -> RedirectConfig {
-    let (outer4, outer6) = outers(&config.edge.outer4, &config.edge.outer6);
+fn redirect_config(config: &SpreadConfig, me: &EdgeConfig, seed: u64) -> RedirectConfig {
+    let (outer4, outer6) = outers(&me.outer4, &me.outer6);
     RedirectConfig {
         group: config.group.name.clone(),
-        client_interfaces: config.edge.clients.clone(),
-        pin_dir: config.pin_dir("edge"),
+        client_interfaces: me.clients.clone(),
+        pin_dir: config.pin_dir(&me.name),
         flows_max: config.group.flows_max,
         seed,
         outer4,

@@ -7,7 +7,7 @@ use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::link_trouble;
 use crate::config::admin_socket;
-use crate::config::spread::{Method, SpreadConfig, SpreadHost};
+use crate::config::spread::{Method, SpreadConfig, SpreadEdge, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
 use crate::daemon::distrust::explain;
@@ -32,10 +32,11 @@ use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-const EDGE: u64 = 0;
-const ADMIN: u64 = 1;
-const SIGNALS: u64 = 2;
-const BINDS: u64 = 3;
+const ADMIN: u64 = 0;
+const SIGNALS: u64 = 1;
+const BINDS: u64 = 2;
+/// First token of the channels: that to edge `i` has `EDGES + i`.
+const EDGES: u64 = 3;
 
 struct HostDaemon<'a> {
     config: &'a SpreadConfig,
@@ -46,15 +47,15 @@ struct HostDaemon<'a> {
     kept: Kept,
     intact: Intact,
     names: Names,
-    /// Why the last handshake with the edge has failed, and the remedy.
-    distrust: Option<(String, &'static str)>,
+    /// Why the last handshake with each edge has failed, and the remedy.
+    distrust: Vec<Option<(String, &'static str)>>,
 }
 
 /// What the machine acts upon.
 struct Wire {
     clock: Clock,
     bpf: HostEnd,
-    link: Dialer,
+    links: Vec<Dialer>,
     /// Reports binds of servers at once; `None` if the kernel refuses: listeners are then found
     /// by polling only.
     binds: Option<BindWatch>,
@@ -98,11 +99,14 @@ impl<'a> HostDaemon<'a> {
             let cause = error.root_cause();
             events.add("polling", format!("{how}: binds are not noticed: {error} ({cause})"));
         });
-        let clock = Clock::new(Instant::now());
+        let (clock, now) = (Clock::new(Instant::now()), Instant::now());
+        let dial = |(edge, it): (usize, &SpreadEdge)| {
+            Dialer::new(it.listen, identity.clone(), EDGES + edge as u64, now)
+        };
         let wire = Wire {
             clock,
             bpf,
-            link: Dialer::new(config.edge.listen, identity, EDGE, Instant::now()),
+            links: config.edges.iter().enumerate().map(dial).collect(),
             binds: binds.ok(),
             listeners: ListenerSocket::open()?,
             prober: Prober::start(),
@@ -111,7 +115,8 @@ impl<'a> HostDaemon<'a> {
         let machine = HostServer::new(setup(config, me), clock.now());
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
-        Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust: None })
+        let distrust = vec![None; config.edges.len()];
+        Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust })
     }
 
     fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
@@ -120,19 +125,24 @@ impl<'a> HostDaemon<'a> {
         }
         loop {
             let due = self.wire.clock.instant(self.machine.next_deadline());
-            let deadlines = [self.wire.link.deadline(), Some(due), Some(self.intact.deadline())];
-            let deadline = deadlines.into_iter().flatten().min();
+            let links = self.wire.links.iter().filter_map(Dialer::deadline);
+            let deadline = links.chain([due, self.intact.deadline()]).min();
             let ready: Vec<u64> = self.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
-            if ready.contains(&EDGE) || self.wire.link.deadline().is_some_and(|at| at <= now) {
-                self.hear(now);
+            for edge in 0..self.wire.links.len() {
+                let deadline = self.wire.links[edge].deadline();
+                if ready.contains(&(EDGES + edge as u64)) || deadline.is_some_and(|at| at <= now) {
+                    self.hear(edge, now);
+                }
             }
             if ready.contains(&BINDS) {
                 self.machine.handle_bind(self.wire.clock.nanos(now), &mut self.wire);
             }
             self.machine.handle_timeout(self.wire.clock.nanos(now), &mut self.wire);
-            let event = self.wire.link.flush(now, &self.poll);
-            self.follow(&event);
+            for edge in 0..self.wire.links.len() {
+                let event = self.wire.links[edge].flush(now, &self.poll);
+                self.follow(edge, &event);
+            }
             self.look(now);
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(request));
@@ -168,32 +178,35 @@ impl<'a> HostDaemon<'a> {
         self.intact.found(trouble, events);
     }
 
-    fn hear(&mut self, now: Instant) {
+    fn hear(&mut self, edge: usize, now: Instant) {
         let mut heard = EdgeWords::default();
-        let event = self.wire.link.turn(now, &self.poll, |message| heard.take(&message));
-        self.follow(&event);
-        self.machine.handle_heard(heard, &mut self.wire);
+        let link = &mut self.wire.links[edge];
+        let event = link.turn(now, &self.poll, |message| heard.take(&message));
+        self.follow(edge, &event);
+        self.machine.handle_heard(edge, heard, &mut self.wire);
     }
 
-    fn follow(&mut self, event: &LinkEvent) {
+    fn follow(&mut self, edge: usize, event: &LinkEvent) {
         match event {
             LinkEvent::Opened => {
-                self.doubt(None);
-                self.machine.handle_opened(&mut self.wire);
+                self.doubt(edge, None);
+                self.machine.handle_opened(edge, &mut self.wire);
             }
             LinkEvent::Lost(error) => {
-                self.machine.handle_closed(&error.to_string(), &mut self.wire);
+                self.machine.handle_closed(edge, &error.to_string(), &mut self.wire);
             }
-            LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
+            LinkEvent::Failed(error) => {
+                self.doubt(edge, error.distrust(&self.config.edges[edge].name));
+            }
             LinkEvent::Nothing => {}
         }
     }
 
     /// Notes that a handshake has failed for want of trust, or not (`None`).
-    fn doubt(&mut self, distrust: Option<(String, &'static str)>) {
-        if self.distrust != distrust {
-            self.distrust = distrust;
-            if let Some((reason, _)) = &self.distrust {
+    fn doubt(&mut self, edge: usize, distrust: Option<(String, &'static str)>) {
+        if self.distrust[edge] != distrust {
+            self.distrust[edge] = distrust;
+            if let Some((reason, _)) = &self.distrust[edge] {
                 self.wire.events.add("refused", reason.clone());
             }
         }
@@ -214,11 +227,15 @@ impl<'a> HostDaemon<'a> {
         let at_bind = [("announced_at_bind", self.machine.announced_at_bind())];
         let counters = self.wire.bpf.counters().into_iter().chain(binds).chain(at_bind);
         status.counters = counters.map(|(name, count)| (format!("host.{name}"), count)).collect();
-        let connected = self.wire.link.is_open();
-        let note = if connected { "" } else { "does not answer" };
-        status.peers = vec![Peer { name: "edge".into(), connected, note: note.into() }];
-        (status.state, status.reason, status.remedy) = shown(self.machine.shown(connected));
-        explain(&mut status, self.distrust.as_ref().map(|(why, remedy)| (why.as_str(), *remedy)));
+        let connected: Vec<bool> = self.wire.links.iter().map(Dialer::is_open).collect();
+        let peer = |(edge, &connected): (&SpreadEdge, &bool)| {
+            let note = if connected { "" } else { "does not answer" };
+            Peer { name: edge.name.clone(), connected, note: note.into() }
+        };
+        status.peers = self.config.edges.iter().zip(&connected).map(peer).collect();
+        (status.state, status.reason, status.remedy) = shown(self.machine.shown(&connected));
+        let distrust = self.distrust.iter().flatten().next();
+        explain(&mut status, distrust.map(|(why, remedy)| (why.as_str(), *remedy)));
         self.kept.show(&mut status);
         self.intact.show(&mut status);
         status
@@ -230,8 +247,8 @@ impl ListenerHost for Wire {
         self.clock.now()
     }
 
-    fn send(&mut self, message: &Message<'_>) {
-        self.link.send(message);
+    fn send(&mut self, edge: usize, message: &Message<'_>) {
+        self.links[edge].send(message);
     }
 
     fn listening(&mut self) -> Option<Vec<Waiting>> {
@@ -266,6 +283,7 @@ fn setup(config: &SpreadConfig, me: &SpreadHost) -> Setup {
     Setup {
         group: config.group.name.clone(),
         name: me.name.clone(),
+        edges: config.edges.iter().map(|edge| edge.name.clone()).collect(),
         weight: me.weight,
         layer2: me.method == Method::Layer2,
         tunnels: me.tunnels(),
@@ -333,9 +351,11 @@ fn watch_binds(config: &SpreadConfig, me: &SpreadHost) -> Result<BindWatch> {
 }
 
 fn end_config(config: &SpreadConfig, me: &SpreadHost) -> Result<HostEndConfig> {
-    let (outer4, outer6) = outers(&config.edge.outer4, &config.edge.outer6);
+    // All edges have the same in their sections.
+    let edge = &config.edges[0];
+    let (outer4, outer6) = outers(&edge.outer4, &edge.outer6);
     let own = route::mtu(&me.interface).context("the MTU of this host's interface")?;
-    let mtu = config.edge.mtu.map_or(own, |mtu| own.min(mtu.into()));
+    let mtu = edge.mtu.map_or(own, |mtu| own.min(mtu.into()));
     Ok(HostEndConfig {
         group: config.group.name.clone(),
         interface: me.interface.clone(),

@@ -1,14 +1,13 @@
-//! The channels of the host servers to their edge.
+//! The channels that others open to an edge: host servers, and later edges of the file.
 
 use crate::channel::{Channel, ChannelError};
 use crate::poll::{Interest, Poll};
-use holdfast_member::spread::Word;
 use holdfast_wire::message::Message;
 
-/// Most messages taken from one host server in one turn: the others have theirs, too.
+/// Most messages taken from one of them in one turn: the others have theirs, too.
 const WORDS_MAX: usize = 256;
 
-/// The channel of one host server, while it is connected.
+/// The channel of one of them, while it is connected.
 pub(super) struct Link {
     name: String,
     channel: Option<Channel>,
@@ -32,15 +31,23 @@ impl Link {
     }
 
     /// Its messages, and whether its channel still lives.
-    pub fn receive(&mut self, group: &str) -> (Vec<Word>, Result<(), ChannelError>) {
+    pub fn receive<W>(
+        &mut self,
+        word_of: impl Fn(Message<'_>, &str) -> W,
+    ) -> (Vec<W>, Result<(), ChannelError>) {
         let mut words = Vec::new();
         let Self { name, channel: Some(channel) } = self else { return (words, Ok(())) };
         let result = channel.recv(|message| {
             if words.len() < WORDS_MAX {
-                words.push(Word::of(message, group, name));
+                words.push(word_of(message, name));
             }
         });
         (words, result)
+    }
+
+    /// Bytes that wait to be sent; `None`: there is no channel.
+    pub fn backlog_bytes(&self) -> Option<usize> {
+        self.channel.as_ref().map(Channel::backlog_bytes)
     }
 
     pub fn send(&mut self, message: &Message<'_>) {

@@ -1,6 +1,7 @@
 //! The answers of a spread group's edge to `edge show` and `edge trace`.
 
 use super::edge::SpreadEdge;
+use super::gateway::Gateway;
 use crate::admin::EDGE_SCHEMA;
 use crate::config::Kind;
 use crate::daemon::distrust::explain;
@@ -47,6 +48,9 @@ impl SpreadEdge<'_> {
                 "ipv4": { "count": flows.ipv4, "max": flows.max },
                 "ipv6": { "count": flows.ipv6, "max": flows.max },
             },
+            "healthy": self.edges.is_healthy(),
+            "serves": self.edges.serves(),
+            "edges": self.others(),
             "cache": self.wire.syns.as_ref().map(super::syns::Syns::show),
             "regulate": null,
             "counters": counters,
@@ -54,9 +58,11 @@ impl SpreadEdge<'_> {
     }
 
     pub(super) fn status(&self) -> Status {
-        let mut status = Status::new(&self.config.group.name, "edge");
+        let mut status = Status::new(&self.config.group.name, &self.me.name);
         status.role = Role::Edge;
-        (status.state, status.reason, status.remedy) = shown(self.machine.shown());
+        let now = self.wire.clock.nanos(Instant::now());
+        let spread = self.machine.shown();
+        (status.state, status.reason, status.remedy) = shown(self.edges.shown(now, spread));
         let is_away = |index: usize| !self.machine.is_here(&self.config.hosts[index].name);
         let distrusted = self.distrust.fresh(Instant::now(), is_away);
         explain(&mut status, distrusted.map(|it| (it.reason.as_str(), it.remedy)));
@@ -69,11 +75,23 @@ impl SpreadEdge<'_> {
             .iter()
             .map(|placed| self.peer(&placed.name, placed.slot))
             .collect();
-        let counters = self.wire.bpf.counters().into_iter();
+        status.peers.extend(self.edges.others(now).map(|(name, connected)| Peer {
+            name: name.to_owned(),
+            connected,
+            note: if connected { "edge" } else { "does not answer" }.to_owned(),
+        }));
+        let gateway = self.wire.gateway.iter().flat_map(Gateway::counters);
+        let counters = self.wire.bpf.counters().into_iter().chain(gateway);
         status.counters = counters.map(|(name, count)| (format!("edge.{name}"), count)).collect();
         let refused = self.listener.refused();
         status.counters.insert("edge.channels_refused".to_owned(), refused);
         status
+    }
+
+    fn others(&self) -> Vec<Value> {
+        let now = self.wire.clock.nanos(Instant::now());
+        let other = |(name, heard): (&str, bool)| json!({ "name": name, "heard": heard });
+        self.edges.others(now).map(other).collect()
     }
 
     fn peer(&self, name: &str, slot: u8) -> Peer {

@@ -1,17 +1,20 @@
-//! The machine of a spread group's edge acts through this: the kernel and the channels.
+//! The machines of a spread group's edge act through this: the kernel and the channels.
 
-use super::edge::HOSTS;
+use super::edge::{HOSTS, PEERS};
+use super::gateway::Gateway;
 use super::links::Link;
+use super::peers::{PeerEvent, PeerLink};
 use super::syns::Syns;
 use crate::admin::Events;
 use crate::channel::{Channel, ChannelError};
-use crate::config::spread::SpreadConfig;
+use crate::config::spread::{SpreadConfig, SpreadEdge};
 use crate::daemon::clock::Clock;
 use crate::poll::Poll;
 use anyhow::Result;
+use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{FORGET_MAX, Host, HostState, Redirect, ServiceKey, Way};
-use holdfast_linux::route::RouteSocket;
-use holdfast_member::spread::{Placed, Service, SpreadHost, State};
+use holdfast_linux::route::{RouteSocket, table};
+use holdfast_member::spread::{EdgesHost, Elsewhere, Placed, Service, SpreadHost, State};
 use holdfast_wire::message::Message;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +23,15 @@ use std::time::Instant;
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire<'a> {
     config: &'a SpreadConfig,
+    me: &'a SpreadEdge,
     pub bpf: Redirect,
     pub links: Vec<Link>,
+    /// The other edges, by their place in the file; `None` for this one.
+    pub peers: Vec<Option<PeerLink>>,
+    /// What acts on packets to a shared gateway, or leaves them.
+    pub gateway: Option<Gateway>,
+    /// Whether nothing keeps clients' packets from coming to this host, and leaving it.
+    pub is_sound: bool,
     /// The cache of SYNs; `None` if it is off, or the kernel refuses.
     pub syns: Option<Syns>,
     pub poll: Poll,
@@ -34,7 +44,7 @@ pub(super) struct Wire<'a> {
 
 impl<'a> Wire<'a> {
     pub fn new(
-        config: &'a SpreadConfig,
+        (config, me): (&'a SpreadConfig, usize),
         bpf: Redirect,
         syns: Option<Syns>,
         poll: Poll,
@@ -44,7 +54,11 @@ impl<'a> Wire<'a> {
         let ways = known.iter().flat_map(|(_, host)| host.v4.into_iter().chain(host.v6));
         Ok(Self {
             config,
+            me: &config.edges[me],
             links: Vec::new(),
+            peers: Vec::new(),
+            gateway: None,
+            is_sound: true,
             syns,
             poll,
             routes: RouteSocket::open()?,
@@ -63,6 +77,12 @@ impl<'a> Wire<'a> {
     /// Writes what is queued for a host server.
     pub fn flush(&mut self, index: usize) -> Result<(), ChannelError> {
         self.links[index].flush(&self.poll, HOSTS + index as u64)
+    }
+
+    /// Writes what is queued for another edge.
+    pub fn flush_peer(&mut self, edge: usize, now: Instant) -> PeerEvent {
+        let Some(peer) = &mut self.peers[edge] else { return PeerEvent::Nothing };
+        peer.flush(&self.poll, PEERS + edge as u64, now)
     }
 
     /// The redirector's entry for a host server.
@@ -95,7 +115,7 @@ impl SpreadHost for Wire<'_> {
     }
 
     fn find_ways(&mut self, placed: &[Placed]) {
-        let mtu = self.config.edge.mtu.map_or(u32::MAX, u32::from);
+        let mtu = self.me.mtu.map_or(u32::MAX, u32::from);
         let known = std::mem::take(&mut self.ways);
         for address in placed.iter().flat_map(|placed| placed.tunnels.iter().copied()) {
             let new = Way { address, next_hop: address, ifindex: 0, mtu: 0 };
@@ -158,6 +178,74 @@ impl SpreadHost for Wire<'_> {
 
     fn note(&mut self, what: &'static str, words: String) {
         self.events.add(what, words);
+    }
+}
+
+impl EdgesHost for Wire<'_> {
+    fn tell(&mut self, edge: usize, message: &Message<'_>) {
+        if let Some(peer) = &mut self.peers[edge] {
+            peer.send(message);
+        }
+    }
+
+    fn has_room(&self, edge: usize) -> bool {
+        self.peers[edge].as_ref().is_some_and(PeerLink::has_room)
+    }
+
+    fn hang_up(&mut self, edge: usize) {
+        let now = Instant::now();
+        // The peer may be gone already.
+        let _gone = self.flush_peer(edge, now);
+        if let Some(peer) = &mut self.peers[edge] {
+            peer.close(now);
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.is_sound
+    }
+
+    fn elsewhere(&mut self) -> Vec<Elsewhere> {
+        let found = self.bpf.elsewhere().unwrap_or_else(|error| {
+            tracing::error!("the other edges are not told of connections: {error}");
+            Vec::new()
+        });
+        found.into_iter().map(|(slot, flow)| Elsewhere { slot, flow }).collect()
+    }
+
+    fn adopt(&mut self, it: &Elsewhere) {
+        if let Err(error) = self.bpf.adopt(it.slot, &it.flow) {
+            tracing::debug!("{}: {error}", it.flow.key);
+        }
+    }
+
+    fn serve(&mut self, since: Option<Nanos>) {
+        let since = since.map(|at| self.clock.instant(at));
+        if let Some(gateway) = &mut self.gateway
+            && let Err(error) = gateway.serve(since)
+        {
+            self.events.add("refused", format!("the gateway: {error:#}"));
+        }
+    }
+
+    fn rest(&mut self) {
+        if let Some(gateway) = &mut self.gateway
+            && let Err(error) = gateway.rest()
+        {
+            self.events.add("refused", format!("the gateway: {error:#}"));
+        }
+    }
+
+    fn show_able(&mut self, able: bool) {
+        let words = if able { "is ready for clients" } else { "hears no host server" };
+        self.events.add(if able { "ready" } else { "withdrawn" }, words.to_owned());
+        let Some(number) = self.config.clients.routes_table else { return };
+        for &address in &self.config.group.addresses {
+            let change = if able { table::put } else { table::take };
+            if let Err(error) = change(number, address) {
+                self.events.add("refused", format!("{address} in table {number}: {error}"));
+            }
+        }
     }
 }
 
