@@ -41,7 +41,7 @@ fn they_are_found_when_the_table_changes_and_another_edge_follows_them() {
     // What comes from another edge is newer, or not.
     let (slot, flow) = told(&all, 40002, true);
     let other = 1 - slot;
-    let mut adopt = |f: &mut Fixture, flow: EdgeFlow| f.redirect.adopt(other, &flow).expect("room");
+    let adopt = |f: &mut Fixture, flow: EdgeFlow| f.redirect.adopt(other, &flow).expect("room");
     assert!(!adopt(&mut f, EdgeFlow { age_s: 1, ..flow }), "as old");
     assert_eq!(host(&f, 40002), HOSTS[usize::from(slot)].0);
     f.redirect.tick().expect("ticks");

@@ -39,7 +39,6 @@ impl Fixture {
             service_mac: SERVICE_MAC,
             own_mac: OWN_MAC,
             is_edge: false,
-            is_edge: false,
             pin_dir: lab.pin_dir.clone(),
         };
         let speak = Speak::attach(&config).unwrap_or_else(|error| panic!("{error}"));

@@ -85,6 +85,7 @@ mod tests {
         };
         let named = Service { address: ([10, 9, 0, 100], 80).into(), udp: false };
         Setup {
+            me: "edge".to_owned(),
             group: "web".to_owned(),
             addresses: vec![ip("10.9.0.100"), ip("fd09::100")],
             hosts: vec![

@@ -1,4 +1,5 @@
 use super::*;
+use crate::shown::{Protection, Shown};
 use holdfast_edge::maglev;
 use holdfast_wire::message::Offer;
 use std::collections::BTreeMap;
