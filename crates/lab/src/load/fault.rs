@@ -87,7 +87,8 @@ fn send(signal: Signal, pids: &[u32]) {
     }
 }
 
-fn perform((delay_us, action): (u64, Action)) {
+/// Performs a step of a fault, with the time since the step before.
+pub(super) fn perform((delay_us, action): (u64, Action)) {
     if delay_us > 0 {
         std::thread::sleep(Duration::from_micros(delay_us));
     }

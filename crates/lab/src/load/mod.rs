@@ -311,6 +311,11 @@ impl Drop for Run {
     }
 }
 
+/// Performs the steps of a fault now, without a load.
+pub(crate) fn perform(steps: Vec<(u64, Action)>) {
+    steps.into_iter().for_each(fault::perform);
+}
+
 /// Runs the load in this process and prints its report.
 pub(crate) fn run_here(spec: &str) -> Result<()> {
     crate::die_with_parent()?;

@@ -3,6 +3,7 @@
 //! the testbed is dropped or its process dies.
 
 pub mod config;
+pub mod edges;
 pub mod etcd;
 mod host;
 pub mod ours;
