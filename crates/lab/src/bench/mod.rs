@@ -5,6 +5,7 @@ mod built;
 mod check;
 mod codec;
 mod concurrency;
+mod edges;
 mod emulator;
 mod false_alarms;
 pub(crate) mod faults;
@@ -66,6 +67,8 @@ pub enum BenchCommand {
     Regulate(regulate::RegulateArgs),
     /// The redirector beside the plain route, address translation and a proxy.
     Redirect(redirect::RedirectArgs),
+    /// One of two edges breaks under load; do all connections live, and how long do they wait?
+    Edges(edges::EdgesArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
 }
@@ -160,6 +163,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = redirect::run(&args)?;
             show(args.json, &report, redirect::RedirectReport::print)?;
             Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Edges(args) => {
+            let report = edges::run(&args)?;
+            show(args.json, &report, edges::EdgesReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Emu(args) => {
             let report = emulator::run(&args)?;
