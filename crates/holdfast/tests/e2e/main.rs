@@ -27,6 +27,7 @@ mod a_start_that_cannot_be_is_explained;
 mod a_stopped_primary_hands_over;
 mod a_survivors_postgresql_is_joined;
 mod a_waiting_member_answers_at_once;
+mod an_edge_may_die;
 mod an_edge_that_hears_nobody_accuses_nobody;
 mod an_interface_is_made_anew;
 mod an_outage_has_a_timeline;

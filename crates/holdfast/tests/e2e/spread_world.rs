@@ -1,8 +1,8 @@
 //! What the tests of spread groups share: servers that name the host on which they run, and their
 //! clients.
 
-use crate::client::on_client;
-use holdfast_lab::testbed::{Role, Testbed, addresses};
+use crate::client::{in_namespace, on_client};
+use holdfast_lab::testbed::{Host, Role, Testbed, addresses};
 use holdfast_linux::netns;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -33,10 +33,15 @@ pub struct Server {
 impl Server {
     /// Serves `port` of both service addresses on a host that has them.
     pub fn start(testbed: &Testbed, role: Role, name: u8, port: u16) -> Self {
+        Self::on(testbed.host(role), name, port)
+    }
+
+    /// As [`Server::start`], on a host of any testbed.
+    pub fn on(host: &Host, name: u8, port: u16) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for v6 in [false, true] {
-            let (tcp, udp) = sockets(testbed, role, service(v6, port));
+            let (tcp, udp) = sockets(host, service(v6, port));
             let stopped = Arc::clone(&stop);
             threads.push(thread::spawn(move || accept(&tcp, name, &stopped)));
             let stopped = Arc::clone(&stop);
@@ -54,8 +59,8 @@ impl Server {
     }
 }
 
-fn sockets(testbed: &Testbed, role: Role, at: SocketAddr) -> (TcpListener, UdpSocket) {
-    let namespace = Path::new("/run/netns").join(testbed.host(role).namespace());
+fn sockets(host: &Host, at: SocketAddr) -> (TcpListener, UdpSocket) {
+    let namespace = Path::new("/run/netns").join(host.namespace());
     thread::spawn(move || {
         netns::enter(&namespace).expect("the namespace is there");
         let tcp = TcpListener::bind(at).expect("the service address is there");
@@ -113,7 +118,12 @@ pub struct Client(TcpStream);
 impl Client {
     /// Connects from the client's host.
     pub fn connect(testbed: &Testbed, to: SocketAddr) -> io::Result<Self> {
-        let stream = on_client(testbed, || TcpStream::connect_timeout(&to, PATIENCE))?;
+        Self::connect_from(testbed.host(Role::Client), to)
+    }
+
+    /// Connects from a host of any testbed.
+    pub fn connect_from(host: &Host, to: SocketAddr) -> io::Result<Self> {
+        let stream = in_namespace(host.namespace(), || TcpStream::connect_timeout(&to, PATIENCE))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(stream))
