@@ -245,6 +245,21 @@ impl Edges {
         self.wait(&what, |bed| (bed.carriers() == [edge]).then_some(()))
     }
 
+    /// Whether the switch knows a port of the hardware address to which the router sends what is
+    /// for the service. What goes to one that it does not know reaches all.
+    ///
+    /// # Errors
+    /// When the router knows no such address, or a tool fails.
+    pub fn has_learnt_gateway(&self) -> Result<bool> {
+        let router = self.host(Node::Router).namespace();
+        let shown = command::output("ip", &["-n", router, "neigh", "show", GATEWAY_V4])?;
+        let mut words = shown.split(' ').skip_while(|word| *word != "lladdr");
+        let address = words.nth(1).with_context(|| format!("the router knows: {shown}"))?;
+        let switch = self.host(Node::Switch).namespace();
+        let known = command::output("bridge", &["-n", switch, "fdb", "show"])?;
+        Ok(known.lines().any(|line| line.starts_with(address)))
+    }
+
     /// The ends of all logs.
     pub fn logs(&self) -> String {
         let mut out = String::new();
