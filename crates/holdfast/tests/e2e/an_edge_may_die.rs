@@ -139,7 +139,7 @@ fn an_edge_that_hears_no_host_server_is_not_healthy() {
     let mut clients = vec![connect(&bed, 0), connect(&bed, 1)];
 
     // An edge that clients reach and host servers do not is a hole.
-    bed.unplug(first, Segment::Service, true).expect("it is unplugged");
+    bed.unplug(first, Segment::Service).expect("it is unplugged");
     wait_until("an edge that is not healthy", || !bed.is_healthy(first).expect("an answer"));
     assert!(bed.is_healthy(first.other_edge()).expect("an answer"));
     bed.wait_only(first.other_edge()).expect("the other one carries");

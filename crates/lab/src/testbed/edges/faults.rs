@@ -1,9 +1,9 @@
-//! What happens to an edge. An edge's data path lives in its kernel, which no signal reaches: what
-//! is to be dead for the others loses its ports of the switch, and keeps its carrier.
+//! What happens to an edge. An edge's data path lives in its kernel, which no signal reaches: where
+//! it is to be dead for the others, its ports of the switch pass nothing, and keep their carrier.
 
 use super::wires::{self, GATEWAY_V4, GATEWAY_V6, Segment, interface};
 use super::{Edges, Node, Part, Way, routing};
-use crate::command::{descendants_running, wait_for};
+use crate::command::{self, descendants_running, wait_for};
 use crate::load::{self, Action};
 use crate::testbed::SETUP_LIMIT;
 use anyhow::{Context as _, Result, ensure};
@@ -47,7 +47,7 @@ impl Edges {
     fn ports(&self, what: &str, edge: Node) -> Action {
         let switch = self.host(Node::Switch);
         let file = switch.outside().join(format!("{what}-{}", edge.name())).display().to_string();
-        let words = ["ip", "-n", switch.namespace(), "-batch", &file];
+        let words = ["bridge", "-n", switch.namespace(), "-batch", &file];
         Action::Run(words.map(str::to_owned).to_vec())
     }
 
@@ -135,7 +135,7 @@ impl Edges {
             let words =
                 [&["-n", host.namespace()], &line.split(' ').collect::<Vec<_>>()[..]].concat();
             // It may have had none.
-            let _ = crate::command::output("ip", &words);
+            let _ = command::output("ip", &words);
         }
         load::perform(vec![(0, self.ports("join", edge))]);
         self.gone.retain(|it| *it != edge);
@@ -146,13 +146,16 @@ impl Edges {
         Ok(())
     }
 
-    /// Takes a host out of a segment, or lets it back into it.
+    /// Takes a host out of a segment, without telling anybody.
     ///
     /// # Errors
-    /// When `ip` refuses.
-    pub fn unplug(&self, node: Node, segment: Segment, yes: bool) -> Result<()> {
-        let lines = if yes { wires::out_of } else { wires::back_into };
-        self.host(Node::Switch).ip(&lines(node, &[segment]))
+    /// When its port cannot be closed.
+    pub fn unplug(&self, node: Node, segment: Segment) -> Result<()> {
+        let switch = self.host(Node::Switch);
+        let file = switch.outside().join("unplug");
+        fs::write(&file, wires::out_of(node, &[segment]))?;
+        let file = file.display().to_string();
+        command::output("bridge", &["-n", switch.namespace(), "-batch", &file]).map(drop)
     }
 
     /// The pid of a host's daemon, as seen from outside.

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";
+/// Exit code of `edge healthy` at an edge that is not.
+const NOT_READY: i32 = 3;
 const CONFIG: &str = "spread.toml";
 
 /// Settings of the group beyond the defaults.
@@ -95,12 +97,12 @@ impl Edges {
     /// Whether `holdfast edge healthy` says at an edge that it should get clients' packets.
     ///
     /// # Errors
-    /// When the verb cannot be run, or ends with another code than 0 and 1.
+    /// When the verb cannot be run, or ends with a code that says neither.
     pub fn is_healthy(&self, edge: Node) -> Result<bool> {
         let done = self.cli(edge, &["edge", "healthy"])?;
         let said = String::from_utf8_lossy(&done.stderr);
         let code = done.status.code();
-        ensure!(matches!(code, Some(0 | 1)), "edge healthy: {}: {said}", done.status);
+        ensure!(matches!(code, Some(0 | NOT_READY)), "edge healthy: {}: {said}", done.status);
         Ok(code == Some(0))
     }
 

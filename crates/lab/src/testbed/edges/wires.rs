@@ -217,14 +217,13 @@ fn routes(hosts: &[Host], way: Way) -> Result<()> {
     ))
 }
 
-/// Lines for `ip -batch` on the switch that take a host's ports out of these segments; the host
-/// keeps its carrier.
+/// Lines for `bridge -batch` on the switch by which a host's ports of these segments pass nothing
+/// any more. The host keeps its carrier, and the switch what it has learnt: nobody is told.
 pub(super) fn out_of(node: Node, segments: &[Segment]) -> String {
-    segments.iter().map(|it| format!("link set {} nomaster\n", it.port(node))).collect()
+    segments.iter().map(|it| format!("link set dev {} state 0\n", it.port(node))).collect()
 }
 
 /// Lines that end [`out_of`].
 pub(super) fn back_into(node: Node, segments: &[Segment]) -> String {
-    let line = |it: &Segment| format!("link set {} master {}\n", it.port(node), it.bridge());
-    segments.iter().map(line).collect()
+    segments.iter().map(|it| format!("link set dev {} state 3\n", it.port(node))).collect()
 }
