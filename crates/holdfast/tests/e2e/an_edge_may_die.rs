@@ -73,7 +73,7 @@ fn each_edge_dies(way: Way) {
     let report = load.finish().unwrap_or_else(|error| panic!("{error:#}\n{}", bed.logs()));
     let errors: Vec<_> = report.connections.iter().filter_map(|it| it.error.as_ref()).collect();
     assert!(report.all_survived(), "{errors:?}\n{}", bed.logs());
-    assert!(report.connections.iter().all(|it| it.replies > 100), "all of them talked");
+    assert!(report.connections.iter().all(|it| it.replies > 20), "all of them talked");
 }
 
 #[test]

@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for a daemon's answer, in s.
 const ANSWER_LIMIT_S: &str = "5";
 /// Exit code of `edge healthy` at an edge that is not.
-const NOT_READY: i32 = 3;
+const NOT_READY: i32 = 1;
 const CONFIG: &str = "spread.toml";
 
 /// Settings of the group beyond the defaults.
