@@ -5,7 +5,7 @@ use crate::spread_world::{Client, Server, service};
 use crate::world::{binary, first_seed, limit, wait_until};
 use holdfast_lab::load::{Group, Run, Spec, Workload};
 use holdfast_lab::testbed::addresses;
-use holdfast_lab::testbed::edges::{EdgeFault, Edges, EdgesOptions, Node, Segment, Way};
+use holdfast_lab::testbed::edges::{EdgeFault, Edges, EdgesOptions, Node, Way};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use std::time::Duration;
 
@@ -99,6 +99,14 @@ fn what_a_drain_left_behind_outlives_an_edge() {
     for i in 0..NEW {
         assert_eq!(connect(&bed, i).1, b'a', "the drain is known to the other edge");
     }
+
+    // An edge that starts learns where they are from the one that lives.
+    bed.boot(first).expect("it boots");
+    serves(&mut bed, PORT, &["a"]);
+    wait_until("a healthy edge", || bed.is_healthy(first).expect("an answer"));
+    bed.breaks(EdgeFault::Kill, first.other_edge()).expect("it dies");
+    bed.wait_only(first).expect("the booted one carries");
+    check(&mut clients, &bed, "after the other edge died, too");
 }
 
 #[test]
@@ -139,7 +147,7 @@ fn an_edge_that_hears_no_host_server_is_not_healthy() {
     let mut clients = vec![connect(&bed, 0), connect(&bed, 1)];
 
     // An edge that clients reach and host servers do not is a hole.
-    bed.unplug(first, Segment::Service).expect("it is unplugged");
+    bed.breaks(EdgeFault::CutService, first).expect("it is unplugged");
     wait_until("an edge that is not healthy", || !bed.is_healthy(first).expect("an answer"));
     assert!(bed.is_healthy(first.other_edge()).expect("an answer"));
     bed.wait_only(first.other_edge()).expect("the other one carries");

@@ -1,10 +1,10 @@
 //! `holdfast-lab bench edges`: one of two edges in front of two host servers breaks under the load
 //! of many connections, and every byte that every client gets is checked.
 
-use super::service::{Variant, address};
+use super::service::{Variant, address, program_for};
 use crate::load::{ConnectionReport, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::edges::{EdgeFault, Edges, EdgesOptions, Node, Way};
-use crate::testbed::server::{PlainServer, Program, Recipe};
+use crate::testbed::server::{DOCUMENT_BYTES, PlainServer, Program, Recipe};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use holdfast_chance::Rng;
@@ -32,6 +32,15 @@ const AFTER_FREEZE_MS: u64 = 10_000;
 /// How long an edge is without the daemon that died.
 const WITHOUT_DAEMON: Duration = Duration::from_secs(1);
 
+/// Workloads of connections that must reach the same server.
+const SHARED: [Workload; 5] = [
+    Workload::Shared,
+    Workload::MemcachedShared,
+    Workload::Churn,
+    Workload::Pubsub,
+    Workload::Mqtt,
+];
+
 /// Options of the bench of two edges.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct EdgesArgs {
@@ -52,6 +61,13 @@ pub struct EdgesArgs {
     /// How many faults, each of a fresh group.
     #[arg(long, default_value_t = 5)]
     pub runs: u64,
+    /// What the connections do; the two servers share nothing.
+    #[arg(long, value_enum, default_value = "pingpong")]
+    pub workload: Workload,
+    /// Drain a host server this long before the fault, at the edge that breaks, ms: its connections
+    /// are not where new ones would be.
+    #[arg(long)]
+    pub drain_before_ms: Option<u64>,
     /// How many connections.
     #[arg(long, default_value_t = 1000)]
     pub connections: usize,
@@ -129,7 +145,9 @@ pub struct EdgesReport {
 pub fn run(args: &EdgesArgs) -> Result<EdgesReport> {
     let clean = args.variant == Variant::Clean;
     let needs_holdfast = args.by == Way::Mac || args.fault == EdgeFault::Daemon;
+    let needs_holdfast = needs_holdfast || args.drain_before_ms.is_some();
     ensure!(!(clean && needs_holdfast), "there is no such thing without Holdfast");
+    ensure!(!SHARED.contains(&args.workload), "this workload needs servers that share something");
     let progress = progress("edges", args.runs);
     let mut rows = Vec::new();
     for index in 0..args.runs {
@@ -146,13 +164,13 @@ fn one(args: &EdgesArgs, seed: u64) -> Result<Row> {
     let _servers = match args.variant {
         Variant::Clean => {
             bed.start_clean()?;
-            vec![serve(&bed, Node::A)?]
+            vec![serve(args, &bed, Node::A)?]
         }
         Variant::Ours => {
             bed.start(&Node::HOSTS, EdgesOptions { heartbeat_ms: args.heartbeat_ms })?;
-            let servers = Node::HOSTS.map(|host| serve(&bed, host));
+            let servers = Node::HOSTS.map(|host| serve(args, &bed, host));
             let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
-            let service = SocketAddr::new(address(args.ipv6)?, Program::Redis.port());
+            let service = SocketAddr::new(address(args.ipv6)?, args.program().port());
             bed.wait_members(&service.to_string(), &Node::HOSTS.map(Node::name))?;
             servers
         }
@@ -173,21 +191,37 @@ fn one(args: &EdgesArgs, seed: u64) -> Result<Row> {
     Ok(Row::of(seed, edge, carriers, &report))
 }
 
-fn serve(bed: &Edges, host: Node) -> Result<PlainServer> {
-    Recipe::prepare(Program::Redis, bed.host(host), 0)?.start_plain(bed.host(host))
+impl EdgesArgs {
+    fn program(&self) -> Program {
+        program_for(self.workload, None)
+    }
+
+    fn group(&self) -> LoadGroup {
+        let mut group = LoadGroup::usual(self.workload, self.connections, self.program().port());
+        if self.workload == Workload::HttpClose {
+            // It is about connections.
+            group.size_bytes = DOCUMENT_BYTES[0];
+        }
+        LoadGroup { interval_us: self.interval_ms * 1000, ..group }
+    }
+}
+
+fn serve(args: &EdgesArgs, bed: &Edges, host: Node) -> Result<PlainServer> {
+    let documents = args.group().size_bytes;
+    Recipe::prepare(args.program(), bed.host(host), documents)?.start_plain(bed.host(host))
 }
 
 fn load(args: &EdgesArgs, bed: &Edges, edge: Node, seed: u64) -> Result<Spec> {
-    let group = LoadGroup {
-        interval_us: args.interval_ms * 1000,
-        ..LoadGroup::usual(Workload::Pingpong, args.connections, Program::Redis.port())
-    };
     let after_us = FAULT_EARLIEST_US + Rng::of_state(seed).below(FAULT_SPAN_US);
-    let steps = bed.fault_steps(args.fault, edge)?;
+    let mut steps = bed.fault_steps(args.fault, edge)?;
+    if let Some(before_ms) = args.drain_before_ms {
+        steps[0].0 = before_ms * 1000;
+        steps.insert(0, (0, bed.drain_step(edge, Node::B)?));
+    }
     let comes_back = matches!(args.fault, EdgeFault::Freeze | EdgeFault::Daemon);
     Ok(Spec {
         address: address(args.ipv6)?,
-        groups: vec![group],
+        groups: vec![args.group()],
         duration_ms: if comes_back { AFTER_FREEZE_MS } else { AFTER_FAULT_MS },
         congestion: None,
         fault: Some(Fault { after_us, redraw_us: REDRAW_US, steps }),

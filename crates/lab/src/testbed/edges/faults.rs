@@ -14,9 +14,15 @@ use std::fs;
 /// Time for which a frozen edge stays frozen, in µs.
 const FROZEN_US: u64 = 5_000_000;
 
+/// What the switch does with an edge's ports, as part of the names of files.
+const CUT: &str = "cut";
+const CUT_OUTSIDE: &str = "cut-outside";
+const CUT_SERVICE: &str = "cut-service";
+const JOIN: &str = "join";
+
 /// What breaks at one edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum EdgeFault {
     /// The host is gone from one moment to the next, and says no word.
     Kill,
@@ -24,6 +30,11 @@ pub enum EdgeFault {
     Freeze,
     /// Its wires lead nowhere any more; it lives.
     Cut,
+    /// The one towards the router leads nowhere any more; host servers and the other edge reach it.
+    CutOutside,
+    /// The one towards the host servers and the other edge leads nowhere any more; the router reaches
+    /// it.
+    CutService,
     /// kill -9 of Holdfast's daemon alone; the data path goes on.
     Daemon,
 }
@@ -34,8 +45,10 @@ impl Edges {
         let folder = self.host(Node::Switch).outside();
         for edge in Node::EDGES {
             let lines = [
-                ("cut", wires::out_of(edge, &Segment::BOTH)),
-                ("join", wires::back_into(edge, &Segment::BOTH)),
+                (CUT, wires::out_of(edge, &Segment::BOTH)),
+                (CUT_OUTSIDE, wires::out_of(edge, &[Segment::Outside])),
+                (CUT_SERVICE, wires::out_of(edge, &[Segment::Service])),
+                (JOIN, wires::back_into(edge, &Segment::BOTH)),
             ];
             for (what, lines) in lines {
                 fs::write(folder.join(format!("{what}-{}", edge.name())), lines)?;
@@ -56,11 +69,13 @@ impl Edges {
     /// # Errors
     /// When they cannot be found.
     pub fn fault_steps(&self, fault: EdgeFault, edge: Node) -> Result<Vec<(u64, Action)>> {
-        let cut = (0, self.ports("cut", edge));
+        let cut = (0, self.ports(CUT, edge));
         let pids = self.host(edge).processes()?;
         // A connection whose process is killed says good-bye: the cut comes first.
         Ok(match fault {
             EdgeFault::Cut => vec![cut],
+            EdgeFault::CutOutside => vec![(0, self.ports(CUT_OUTSIDE, edge))],
+            EdgeFault::CutService => vec![(0, self.ports(CUT_SERVICE, edge))],
             EdgeFault::Kill => [cut]
                 .into_iter()
                 .chain(pids.into_iter().map(|pid| (0, Action::Kill(pid))))
@@ -70,7 +85,7 @@ impl Edges {
                 let starters = starters.map(|it| it.child.id());
                 // `nsenter` stops with its child, and goes on only when it is told to.
                 let all = pids.iter().copied().chain(starters).collect();
-                let joined = (FROZEN_US, self.ports("join", edge));
+                let joined = (FROZEN_US, self.ports(JOIN, edge));
                 vec![cut, (0, Action::Stop(pids)), joined, (0, Action::Continue(all))]
             }
             EdgeFault::Daemon => vec![(0, Action::Kill(self.daemon_pid(edge)?))],
@@ -95,7 +110,7 @@ impl Edges {
         let ends = |part: Part| match fault {
             EdgeFault::Kill => true,
             EdgeFault::Daemon => part == Part::Daemon,
-            EdgeFault::Freeze | EdgeFault::Cut => false,
+            _ => false,
         };
         for it in self.running.iter_mut().filter(|it| it.node == edge && ends(it.part)) {
             let child = &mut it.child;
@@ -137,7 +152,7 @@ impl Edges {
             // It may have had none.
             let _ = command::output("ip", &words);
         }
-        load::perform(vec![(0, self.ports("join", edge))]);
+        load::perform(vec![(0, self.ports(JOIN, edge))]);
         self.gone.retain(|it| *it != edge);
         self.launch(edge)?;
         if routing::is_needed(edge, self.way) {
@@ -146,16 +161,14 @@ impl Edges {
         Ok(())
     }
 
-    /// Takes a host out of a segment, without telling anybody.
+    /// Lets an edge lose a host server, as an operator does: the step that asks for it.
     ///
     /// # Errors
-    /// When its port cannot be closed.
-    pub fn unplug(&self, node: Node, segment: Segment) -> Result<()> {
-        let switch = self.host(Node::Switch);
-        let file = switch.outside().join("unplug");
-        fs::write(&file, wires::out_of(node, &[segment]))?;
-        let file = file.display().to_string();
-        command::output("bridge", &["-n", switch.namespace(), "-batch", &file]).map(drop)
+    /// When there is no binary to ask with.
+    pub fn drain_step(&self, edge: Node, host: Node) -> Result<Action> {
+        let command = self.verb(edge, &["edge", "drain", host.name()])?;
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        Ok(Action::Run(words.map(|word| word.to_string_lossy().into_owned()).collect()))
     }
 
     /// The pid of a host's daemon, as seen from outside.

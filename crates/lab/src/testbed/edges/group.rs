@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -78,10 +78,15 @@ impl Edges {
     /// # Errors
     /// When it cannot be run.
     pub fn cli(&self, node: Node, words: &[&str]) -> Result<Output> {
+        Ok(self.verb(node, words)?.output()?)
+    }
+
+    pub(super) fn verb(&self, node: Node, words: &[&str]) -> Result<Command> {
         let mut command = self.host(node).command("timeout");
         command.arg(ANSWER_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
         command.arg("--config").arg(self.config(node)).args(["--role", node.name()]);
-        Ok(command.stdin(Stdio::null()).output()?)
+        command.stdin(Stdio::null());
+        Ok(command)
     }
 
     /// `holdfast edge show --json` at an edge.
