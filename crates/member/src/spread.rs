@@ -554,6 +554,12 @@ impl SpreadMachine {
         self.placed.iter().any(|placed| self.roster.condition(placed.slot).alive)
     }
 
+    /// Whether each host server of the file is heard.
+    fn hears_all(&self) -> bool {
+        let is_alive = |slot: u8| self.roster.condition(slot).alive;
+        self.setup.hosts.iter().all(|it| self.slots_of(&it.name).into_iter().any(is_alive))
+    }
+
     fn slots_of(&self, name: &str) -> Vec<u8> {
         self.placed.iter().filter(|p| p.name == name).map(|p| p.slot).collect()
     }

@@ -123,6 +123,10 @@ struct Peer {
     serves: bool,
     /// Whether everything that it has was received.
     synced: bool,
+    /// Its connections at host servers that are not here yet, by their names.
+    early: BTreeMap<String, Vec<EdgeFlow>>,
+    /// Whether what comes next begins a new list.
+    ended: bool,
     to_send: VecDeque<Part>,
 }
 
@@ -222,9 +226,16 @@ impl Edges {
                 self.hear_drain(&name, yes, stamp, spread, host);
             }
             EdgeWord::Flows { host: name, flows, last } => {
+                if std::mem::replace(&mut peer.ended, last) {
+                    peer.early.clear();
+                }
                 peer.synced |= last;
-                if let Some(&slot) = spread.slots_of(&name).first() {
-                    flows.iter().for_each(|flow| host.adopt(&Elsewhere { slot, flow: *flow }));
+                match spread.slots_of(&name).first() {
+                    Some(&slot) => adopt_all(&flows, slot, host),
+                    None if spread.setup.given(&name).is_some() => {
+                        peer.early.entry(name).or_default().extend(flows);
+                    }
+                    None => {}
                 }
             }
             EdgeWord::Hello { .. } | EdgeWord::Nonsense => {}
@@ -276,6 +287,7 @@ impl Edges {
         host: &mut H,
     ) {
         self.turned_at = now;
+        self.adopt_early(spread, host);
         let moved = std::mem::take(&mut spread.moved);
         let peers = self.here();
         if (moved || self.refresh_at <= now) && !peers.is_empty() {
@@ -304,6 +316,19 @@ impl Edges {
         }
     }
 
+    /// Enters the connections of host servers that have come since they were told.
+    fn adopt_early(&mut self, spread: &SpreadMachine, host: &mut impl EdgesHost) {
+        for peer in &mut self.peers {
+            peer.early.retain(|name, flows| match spread.slots_of(name).first() {
+                Some(&slot) => {
+                    adopt_all(flows, slot, host);
+                    false
+                }
+                None => true,
+            });
+        }
+    }
+
     fn send_flows(&mut self, edge: usize, host: &mut impl EdgesHost) {
         while host.has_room(edge) {
             let Some(Part { host: name, flows, last }) = self.peers[edge].to_send.pop_front()
@@ -315,18 +340,23 @@ impl Edges {
     }
 
     /// Whether this edge could have clients' packets: it hears a host server, and knows what the
-    /// other edges know, as far as they are there.
+    /// other edges know, as far as they are there. One that starts waits for all host servers, too:
+    /// by a table without one of them, it would take that one's connections elsewhere.
     fn is_able(
         &self,
         now: Nanos,
         spread: &SpreadMachine,
         host: &(impl SpreadHost + EdgesHost),
     ) -> bool {
-        let knows = |edge: usize| !self.peers[edge].here || self.peers[edge].synced;
+        let knows = |edge: usize| {
+            let peer = &self.peers[edge];
+            !peer.here || (peer.synced && peer.early.is_empty())
+        };
         let others = || (0..self.peers.len()).filter(|edge| *edge != self.setup.me);
         let has_waited = now >= self.began.plus(nanos(WAIT));
         let is_here = |edge: usize| self.peers[edge].here;
-        let is_told = others().all(knows) && (has_waited || others().all(is_here));
+        let all_here = || others().all(is_here) && (others().count() == 0 || spread.hears_all());
+        let is_told = others().all(knows) && (has_waited || all_here());
         host.is_sound()
             && spread.is_settled()
             && spread.hears_somebody()
@@ -419,6 +449,10 @@ impl Edges {
             _ => spread,
         }
     }
+}
+
+fn adopt_all(flows: &[EdgeFlow], slot: u8, host: &mut impl EdgesHost) {
+    flows.iter().for_each(|flow| host.adopt(&Elsewhere { slot, flow: *flow }));
 }
 
 /// The messages for these flows, by host server. The last one ends them, also where there is none.

@@ -102,6 +102,11 @@ fn flow(number: u16) -> EdgeFlow {
 impl Bed {
     /// Edge `me` of two or three, with a host server `a` that is heard.
     fn new(me: usize, count: usize, shared: bool) -> Self {
+        Self::with(me, count, shared, &["a"])
+    }
+
+    /// The same, with these host servers in the file.
+    fn with(me: usize, count: usize, shared: bool, hosts: &[&str]) -> Self {
         let tunnels = vec![IpAddr::from([10, 9, 0, 2])];
         let given = |name: &str| Given {
             name: name.to_owned(),
@@ -114,7 +119,7 @@ impl Bed {
             group: "web".to_owned(),
             me: NAMES[me].to_owned(),
             addresses: vec![IpAddr::from([10, 9, 0, 100])],
-            hosts: vec![given("a"), given("b")],
+            hosts: hosts.iter().map(|it| given(it)).collect(),
             hosts_max: 250,
             period: PERIOD,
         };
@@ -187,18 +192,35 @@ fn a_lone_edge_is_ready_at_once_and_says_nothing() {
 
 #[test]
 fn an_edge_waits_for_what_the_others_know() {
-    let mut bed = Bed::new(0, 2, false);
+    let mut bed = Bed::with(0, 2, false, &["a", "b"]);
     assert_eq!(bed.turn(0), [""; 0]);
     bed.open(1);
     assert!(bed.hear(1, EdgeWord::Hello { fits: true }, 10));
     assert_eq!(bed.turn(10), ["joined: e2"]);
     let all = EdgeWord::Flows { host: "b".to_owned(), flows: vec![flow(1)], last: false };
     assert!(bed.hear(1, all, 20));
-    assert_eq!(bed.desk.adopted, [], "there is no host server b");
+    assert_eq!(bed.desk.adopted, [], "host server b is not here yet");
     let all = EdgeWord::Flows { host: "a".to_owned(), flows: vec![flow(2)], last: true };
     assert!(bed.hear(1, all, 20));
-    assert_eq!(bed.desk.adopted, [Elsewhere { slot: 0, flow: flow(2) }]);
-    assert_eq!(bed.turn(20), ["able true"]);
+    let of_a = Elsewhere { slot: 0, flow: flow(2) };
+    assert_eq!(bed.desk.adopted, [of_a]);
+    assert_eq!(bed.turn(20), [""; 0], "b's connections would go to a");
+    bed.spread.place("b", &said(3), &mut bed.desk);
+    bed.spread.roster.set_alive(1, true);
+    assert_eq!(bed.turn(30), ["able true"]);
+    assert_eq!(bed.desk.adopted, [of_a, Elsewhere { slot: 1, flow: flow(1) }]);
+    // A newer list takes the place of one that nobody came for.
+    let mut bed = Bed::with(0, 2, false, &["a", "b"]);
+    bed.meet(1, 0);
+    for number in [3, 4] {
+        let list = EdgeWord::Flows { host: "b".to_owned(), flows: vec![flow(number)], last: true };
+        assert!(bed.hear(1, list, 10));
+    }
+    assert_eq!(bed.turn(1999), ["joined: e2"]);
+    assert_eq!(bed.turn(2000), ["able true"], "b does not come");
+    bed.spread.place("b", &said(3), &mut bed.desk);
+    bed.turn(2100);
+    assert_eq!(bed.desk.adopted, [Elsewhere { slot: 1, flow: flow(4) }]);
 
     let mut alone = Bed::new(0, 2, false);
     assert_eq!(alone.turn(999), [""; 0]);
@@ -240,7 +262,7 @@ fn what_is_elsewhere_is_told_when_it_changes_and_from_time_to_time() {
 
 #[test]
 fn the_last_word_on_a_drain_counts_everywhere() {
-    let mut bed = Bed::new(0, 2, false);
+    let mut bed = Bed::with(0, 2, false, &["a", "b"]);
     bed.meet(1, 0);
     bed.said();
     bed.spread.handle_drain("a", false, &mut bed.desk).unwrap();
