@@ -403,6 +403,15 @@ static __always_inline __u32 stable_of(const struct gate_slot *slot, __u32 gen)
 	return AFTER(slot->last_ack, stable) ? slot->last_ack : stable;
 }
 
+/* Whether a reset's number is one of this life of the tuple: it answers an
+ * acknowledgement, which covers nothing that was never sent. A client that uses the
+ * tuple again, while the slot of its last life is still there, must not be reset by a
+ * stack that knows neither: another member may serve it by now. */
+static __always_inline int is_of_this_life(const struct packet *p, const struct gate_slot *slot)
+{
+	return AFTER(p->seq, slot->iss) && !AFTER(p->seq, slot->snd_nxt + 1);
+}
+
 static __always_inline int on_segment(struct __sk_buff *skb, const struct packet *p,
 				      struct gate_slot *slot, int alone)
 {
@@ -421,7 +430,7 @@ static __always_inline int on_segment(struct __sk_buff *skb, const struct packet
 		return steal(GATE_UNOPENED);
 	if (alone && (p->flags & (TCP_RST | TCP_ACK)) != TCP_ACK)
 		return PASS; /* it says nothing that is sure to be the stack's */
-	if ((p->flags & TCP_RST) && !asked)
+	if ((p->flags & TCP_RST) && (!asked || !is_of_this_life(p, slot)))
 		return steal(GATE_HELD_RESETS);
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST ? PASS : steal(GATE_STRAY);

@@ -8,11 +8,13 @@ mod arbiter;
 mod experiments;
 mod host;
 mod others;
+mod pauses;
 mod ports;
 pub mod program;
 mod settings;
 mod ways;
 
+pub use pauses::measure as measure_pauses;
 pub use settings::may_administer;
 
 pub(crate) use ports::why_taken;

@@ -36,7 +36,8 @@ mod trace;
 pub mod transit;
 pub mod witness;
 
-pub(crate) use lease::address as lease_address;
+pub(crate) use lease::{LEASE_MIN, address as lease_address};
+pub(crate) use pulse::PRIORITY;
 
 use crate::check;
 use crate::config::{Config, GroupFile, Role};

@@ -9,6 +9,7 @@ use crate::simulate::{self, SimulateArgs};
 use crate::{emu, fttcp, load};
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use holdfast_linux::bpf::{Deadline, Until};
 use holdfast_program::{BUILD, DemoArgs, LAB, exit};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -90,6 +91,12 @@ enum Verb {
         /// A description in JSON.
         arguments: String,
     },
+    /// Lets a member speak for ever, whatever its daemon says.
+    #[command(name = "unfence", hide = true)]
+    Unfence {
+        /// The folder of its pins.
+        pins: PathBuf,
+    },
     /// Runs a load.
     #[command(name = "load-run", hide = true)]
     LoadRun {
@@ -121,6 +128,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Completions { shell } => print_completions(shell),
         Verb::Man { directory } => write_man_pages(&directory),
         Verb::EmuLink { arguments } => emu::carry(&arguments).map(|()| ExitCode::SUCCESS),
+        Verb::Unfence { pins } => {
+            Deadline::pinned(&pins)?.set(Until::Told)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),
     }
 }

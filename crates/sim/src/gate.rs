@@ -127,6 +127,12 @@ impl Slot {
         !p.is(Flags::RST) && is_known
     }
 
+    /// Whether a reset's number is one of this life of the tuple: it answers an acknowledgement,
+    /// which covers nothing that was never sent.
+    fn is_of_this_life(&self, p: &Packet) -> bool {
+        p.seq.after(self.iss) && !p.seq.after(self.snd_nxt.plus(1))
+    }
+
     /// Notes rcv_nxt and the timestamp from a packet of the kernel, whether it leaves or not: an
     /// owed ACK is made from them.
     fn learn(&mut self, p: &Packet) {
@@ -426,7 +432,7 @@ pub fn on_segment(
     if !slot.open {
         return None;
     }
-    if p.is(Flags::RST) && !slot.fin_allowed {
+    if p.is(Flags::RST) && !(slot.fin_allowed && slot.is_of_this_life(&p)) {
         counts.held_ends += 1;
         return None;
     }

@@ -259,6 +259,11 @@ pub struct CheckArgs {
     /// role whose address this host has.
     #[arg(long, value_name = "ROLE", requires = "config")]
     pub role: Option<String>,
+    /// Also watch for so many seconds how long this host's processors stand still, and say which
+    /// `heartbeat_ms` and lease that bears. A minute while the host is as busy as it gets tells most.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub pauses: Option<u32>,
     /// One JSON object of the schema holdfast.check/1.
     #[arg(long)]
     pub json: bool,
@@ -346,7 +351,7 @@ pub enum EdgeVerb {
     ///
     /// Those that it has stay with it until they end.
     Drain(EdgeDrainArgs),
-    /// Should this edge get clients' packets? Exit code 0 if so, 3 if not.
+    /// Should this edge get clients' packets? Exit code 0 if so, 1 if not.
     ///
     /// For whoever moves them between several edges of a spread group: keepalived's
     /// `track_script`, or a routing daemon's check. An edge that hears no host

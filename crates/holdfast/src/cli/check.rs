@@ -5,7 +5,9 @@ use super::{Failure, print};
 use crate::check::{self, Finding, Report, Verdict};
 use crate::config::{ConfigErrors, GroupFile};
 use crate::status::exit;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 pub(super) fn run(args: &CheckArgs) -> Result<u8, Failure> {
     let asked = args.role.as_deref();
@@ -21,10 +23,24 @@ pub(super) fn run(args: &CheckArgs) -> Result<u8, Failure> {
             Some((file, role))
         }
     };
-    let report = check::run(loaded.as_ref().map(|(file, role)| (file, role.as_str())));
+    let mut report = check::run(loaded.as_ref().map(|(file, role)| (file, role.as_str())));
+    if let Some(seconds) = args.pauses {
+        let file = loaded.as_ref().map(|(file, _)| file);
+        let time = Duration::from_secs(seconds.into());
+        report.findings.push(check::measure_pauses(file, time, tell_left));
+    }
     let text = if args.json { in_json(&report)? } else { report.render() };
     print(&text)?;
     Ok(code(&report))
+}
+
+/// Tells a person who waits how long it still takes.
+fn tell_left(left: Duration) {
+    let mut to = std::io::stderr();
+    if to.is_terminal() {
+        // A terminal that is gone needs no news.
+        let _ = write!(to, "\rpauses: {} s left \r", left.as_secs());
+    }
 }
 
 /// Reads a file and its key.

@@ -38,7 +38,7 @@ pub use etcd::reach;
 /// Real-time priority, that of the heartbeats.
 const PRIORITY: i32 = super::pulse::PRIORITY;
 /// Shortest lease: shorter ones lapse on machines that have other work, whatever the priority.
-const LEASE_MIN: Duration = Duration::from_millis(60);
+pub const LEASE_MIN: Duration = Duration::from_millis(60);
 /// Longest datagram of those that come to a member.
 const DATAGRAM_BYTES_MAX: usize =
     TAG_BYTES + if REPLY_BYTES > LEASE_BYTES { REPLY_BYTES } else { LEASE_BYTES };

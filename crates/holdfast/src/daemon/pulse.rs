@@ -44,7 +44,7 @@ const BATCH_MAX: usize = 64;
 /// percent of a processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Real-time priority, above the daemons' own loops.
-pub(super) const PRIORITY: i32 = 21;
+pub(crate) const PRIORITY: i32 = 21;
 
 /// A daemon's handle on its heartbeat thread. Dropping it ends the thread.
 pub struct Pulse {

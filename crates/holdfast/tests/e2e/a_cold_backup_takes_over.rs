@@ -259,7 +259,7 @@ fn and_leaves_the_service_to_a_primary_that_lives() {
 /// A request that takes a server some hundredths of a second, and its replica as well.
 const SPIN: &[u8] = b"local i = 0; while i < 2000000 do i = i + 1 end; return 1";
 /// Number of these requests that are replayed for seconds.
-const SPINS: usize = 200;
+const SPINS: usize = 100;
 
 /// Nobody waits for the server to be built if the primary is back before.
 #[test]

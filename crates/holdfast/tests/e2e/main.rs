@@ -30,6 +30,7 @@ mod a_waiting_member_answers_at_once;
 mod an_edge_may_die;
 mod an_edge_that_hears_nobody_accuses_nobody;
 mod an_interface_is_made_anew;
+mod an_open_fence_harms_nobody;
 mod an_outage_has_a_timeline;
 mod an_urgent_byte_is_a_byte;
 mod announcements_are_held_against_the_file;

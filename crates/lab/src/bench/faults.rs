@@ -188,6 +188,17 @@ pub fn fault_steps(
     }
 }
 
+/// The same steps, and the primary's fence is open from the first one on: only what its gate holds
+/// back, and what its clients do not believe, is left.
+///
+/// # Errors
+/// When the laboratory's own program is not found.
+pub fn unfenced(mut steps: Vec<(u64, Action)>, group: &Group<'_>) -> Result<Vec<(u64, Action)>> {
+    let at = steps.len().min(1);
+    steps.insert(at, (0, Action::Run(group.unfence_words()?)));
+    Ok(steps)
+}
+
 /// The steps of two faults, of which the second begins `later_us` after the first.
 pub fn both(
     first: Vec<(u64, Action)>,

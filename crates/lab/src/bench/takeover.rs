@@ -1,7 +1,7 @@
 //! `holdfast-lab bench takeover`: the primary breaks under load, again and
 //! again, and every byte that every client gets is checked.
 
-use super::faults::{FaultKind, Survivor, both, fault_steps};
+use super::faults::{FaultKind, Survivor, both, fault_steps, unfenced};
 use super::service::{Variant, address, program_for, with_service};
 use crate::command::wait_for;
 use crate::emu::EmuSpec;
@@ -125,6 +125,9 @@ pub struct TakeoverArgs {
     /// Who decides between the members of a pair without an edge.
     #[arg(long, value_enum, default_value = "witness", requires = "segment")]
     pub arbiter: ArbiterKind,
+    /// The primary's fence opens with the fault, for good: frames of two members reach the clients.
+    #[arg(long, requires = "segment")]
+    pub no_fence: bool,
     /// Which HTTP server or memcached.
     #[arg(long, value_enum)]
     pub server: Option<Program>,
@@ -197,8 +200,10 @@ pub struct Outcome {
     pub edge_events: Vec<(String, String)>,
     /// Why the wrong member speaks in the end, if it does.
     pub wrong_end: Option<String>,
-    /// Packets of the primary that clients got after it had been fenced.
+    /// Packets of the primary that clients got after it had been fenced, and whether they may: its
+    /// fence was open.
     pub fenced_packets: u64,
+    pub may_be_heard: bool,
     /// Whether both members were hit, so that the service may have stopped.
     pub may_stop: bool,
     /// What the daemons logged last, if something went wrong.
@@ -313,11 +318,14 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let testbed = service.testbed;
-        let overheard =
-            args.faults().any(FaultKind::leaves_a_fenced_member).then(|| Overheard::start(testbed));
+        let lives = args.no_fence || args.faults().any(FaultKind::leaves_a_fenced_member);
+        let overheard = lives.then(|| Overheard::start(testbed));
         let overheard = overheard.transpose()?;
         let group = service.group()?;
         let mut steps = fault_steps(args.fault, testbed, group, seed)?;
+        if args.no_fence {
+            steps = unfenced(steps, group)?;
+        }
         if let Some(before_ms) = args.fence_before_ms {
             steps[0].0 = before_ms * 1000;
             steps.insert(0, (0, Action::Run(group.fence_words()?)));
@@ -336,6 +344,7 @@ pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
         let report = run.finish().with_context(|| group.log_tails())?;
         let survivor = args.survivor();
         let mut outcome = Outcome::of(report, survivor, group);
+        outcome.may_be_heard = args.no_fence;
         if let Some(overheard) = overheard {
             let way_s = if args.client_path == ClientPath::Wan { WAN_WAY_S } else { 0.0 };
             outcome.count_fenced(&overheard.finish(), way_s);
@@ -363,6 +372,7 @@ impl Outcome {
             edge_events: group.events(Role::Edge),
             wrong_end: wrong_end(survivor, group),
             fenced_packets: 0,
+            may_be_heard: false,
             last_words: String::new(),
             may_stop: survivor.is_none(),
         }
@@ -494,7 +504,7 @@ pub fn failure(outcome: &Outcome) -> Option<String> {
         Some(format!("connection {index} ({:?}): {error}", connection.workload))
     });
     let no_fault = || report.fault_ns.is_none().then(|| "the fault's moment never came".to_owned());
-    let fenced = || match outcome.fenced_packets {
+    let fenced = || match outcome.fenced_packets * u64::from(!outcome.may_be_heard) {
         0 => None,
         count => Some(format!("clients got {count} packets of a fenced member")),
     };

@@ -1,6 +1,7 @@
 //! A protected group on a testbed: the three daemons, run as a user would run
 //! them, and what the lab must know about their processes.
 
+mod fence;
 pub mod switch;
 mod told;
 
@@ -483,16 +484,6 @@ impl<'a> Group<'a> {
         command.arg(VERB_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
         command.arg("--config").arg(&self.config).args(["--role", self.name(role)]);
         Ok(command.stdin(Stdio::null()).output()?)
-    }
-
-    /// The command line that fences the service on the edge, for a fault.
-    ///
-    /// # Errors
-    /// When the binary's path cannot be found.
-    pub fn fence_words(&self) -> Result<Vec<String>> {
-        let command = self.cli(Role::Edge, &["edge", "fence", "--until-takeover"])?;
-        let words = [command.get_program()].into_iter().chain(command.get_args());
-        Ok(words.map(|word| word.to_string_lossy().into_owned()).collect())
     }
 
     /// The pid of a member's server as seen from outside.

@@ -125,8 +125,7 @@ impl Speak {
     /// # Errors
     /// [`BpfError::Map`] if the map is gone.
     pub fn deadline(&self) -> Result<Deadline, BpfError> {
-        let map = Map::Array(OBJECT.pinned(&self.pin_dir, "speak_until")?);
-        Array::try_from(map).map(Deadline).map_err(BpfError::map("speak_until"))
+        Deadline::pinned(&self.pin_dir)
     }
 
     /// From the next frame on this holds. A daemon that stands still or dies changes nothing of it.
@@ -202,6 +201,15 @@ impl Speak {
 pub struct Deadline(Array<MapData, u64>);
 
 impl Deadline {
+    /// That of a member whose programs are pinned there.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if there are none.
+    pub fn pinned(pin_dir: &Path) -> Result<Self, BpfError> {
+        let map = Map::Array(OBJECT.pinned(pin_dir, "speak_until")?);
+        Array::try_from(map).map(Self).map_err(BpfError::map("speak_until"))
+    }
+
     /// Whether this host speaks until it is told otherwise, as one does that speaks alone.
     ///
     /// # Errors

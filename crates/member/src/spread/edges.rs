@@ -105,6 +105,9 @@ pub struct EdgesSetup {
     pub period: Nanos,
 }
 
+/// Most connections that are kept for host servers that are not here yet, of each other edge.
+const EARLY_MAX: usize = 1 << 18;
+
 /// Flows of one host server, to be sent.
 #[derive(Debug)]
 struct Part {
@@ -233,7 +236,9 @@ impl Edges {
                 match spread.slots_of(&name).first() {
                     Some(&slot) => adopt_all(&flows, slot, host),
                     None if spread.setup.given(&name).is_some() => {
-                        peer.early.entry(name).or_default().extend(flows);
+                        let kept: usize = peer.early.values().map(Vec::len).sum();
+                        let room = EARLY_MAX.saturating_sub(kept);
+                        peer.early.entry(name).or_default().extend(flows.into_iter().take(room));
                     }
                     None => {}
                 }

@@ -88,9 +88,9 @@ fn two_edges(clients: &str) -> String {
             "[[edge]]\nname = \"{name}\"\nlisten = \"10.9.0.{last}:7700\"\nclients = [\"eth0\"]\n"
         )
     };
-    let (start, rest) = GOOD.split_once("[edge]").expect("an edge");
+    let (start, rest) = GOOD.split_once("\n[edge]\n").expect("an edge");
     let (_, rest) = rest.split_once("#[recover]").expect("the next section");
-    format!("{start}{}{}\n{clients}\n#[recover]{rest}", edge("e1", 1), edge("e2", 4))
+    format!("{start}\n{}{}\n{clients}\n#[recover]{rest}", edge("e1", 1), edge("e2", 4))
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn several_edges_are_checked_together() {
         ("\"10.8.1.254\"", "\"10.8.1.254\", \"10.8.1.253\"", "two addresses of one family"),
         ("clients = [\"eth0\"]", "clients = [\"eth0\", \"eth1\"]", "has 2 client interfaces"),
         ("routes_table = 200", "routes_table = 254", "routes this host's own packets"),
-        ("routes_table = 200", "route_table = 200", "unknown field"),
+        ("routes_table = 200", "route_table = 200", "unknown key"),
     ] {
         assert!(good.contains(from), "{from}");
         let error = parse(&good.replacen(from, to, 1)).unwrap_err().to_string();
