@@ -12,7 +12,8 @@ fn an_edge_dies(by: &str) {
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     let errors = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{by}: {text}{errors}");
-    assert!(text.contains("e1 hit, then [\"e2\"]"), "{by}: {text}");
+    let moved = ["e1 hit, then [\"e2\"]", "e2 hit, then [\"e1\"]"];
+    assert!(moved.iter().any(|it| text.contains(it)), "{by}: {text}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What happens to an edge. An edge's data path lives in its kernel, which no signal reaches: where
 //! it is to be dead for the others, its ports of the switch pass nothing, and keep their carrier.
 
+use super::group::ANSWER_LIMIT_S;
 use super::wires::{self, GATEWAY_V4, GATEWAY_V6, Segment, interface};
 use super::{Edges, Node, Part, Way, routing};
 use crate::command::{self, descendants_running, wait_for};
@@ -10,6 +11,9 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::fs;
+
+/// Longest time for an edge to forget everything, in s.
+const DOWN_LIMIT_S: &str = "60";
 
 /// Time for which a frozen edge stays frozen, in µs.
 const FROZEN_US: u64 = 5_000_000;
@@ -131,16 +135,15 @@ impl Edges {
     pub fn boot(&mut self, edge: Node) -> Result<()> {
         let host = self.host(edge);
         host.signal_all(Signal::KILL)?;
-        let down = self.cli(edge, &["down"])?;
+        let down = self.verb(edge, DOWN_LIMIT_S, &["down"])?.output()?;
         let said = String::from_utf8_lossy(&down.stderr);
-        ensure!(down.status.success(), "{} forgets nothing: {said}", edge.name());
+        ensure!(down.status.success(), "{} forgets nothing: {}, {said}", edge.name(), down.status);
         let device = interface::EDGE_OUTSIDE;
         let kept = match self.way {
             Way::Mac => Vec::new(),
             Way::Keepalived => vec![
                 format!("addr del {GATEWAY_V4}/24 dev {device}"),
                 format!("addr del {GATEWAY_V6}/64 dev {device}"),
-                format!("addr del fe80::254/128 dev {device}"),
             ],
             Way::Bgp => [4, 6]
                 .map(|family| format!("-{family} route flush table {}", routing::TABLE))
@@ -166,7 +169,7 @@ impl Edges {
     /// # Errors
     /// When there is no binary to ask with.
     pub fn drain_step(&self, edge: Node, host: Node) -> Result<Action> {
-        let command = self.verb(edge, &["edge", "drain", host.name()])?;
+        let command = self.verb(edge, ANSWER_LIMIT_S, &["edge", "drain", host.name()])?;
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         Ok(Action::Run(words.map(|word| word.to_string_lossy().into_owned()).collect()))
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for a daemon's answer, in s.
-const ANSWER_LIMIT_S: &str = "5";
+pub(super) const ANSWER_LIMIT_S: &str = "5";
 /// Exit code of `edge healthy` at an edge that is not.
 const NOT_READY: i32 = 1;
 const CONFIG: &str = "spread.toml";
@@ -78,12 +78,12 @@ impl Edges {
     /// # Errors
     /// When it cannot be run.
     pub fn cli(&self, node: Node, words: &[&str]) -> Result<Output> {
-        Ok(self.verb(node, words)?.output()?)
+        Ok(self.verb(node, ANSWER_LIMIT_S, words)?.output()?)
     }
 
-    pub(super) fn verb(&self, node: Node, words: &[&str]) -> Result<Command> {
+    pub(super) fn verb(&self, node: Node, limit_s: &str, words: &[&str]) -> Result<Command> {
         let mut command = self.host(node).command("timeout");
-        command.arg(ANSWER_LIMIT_S).arg(crate::holdfast_binary()?).args(words);
+        command.arg(limit_s).arg(crate::holdfast_binary()?).args(words);
         command.arg("--config").arg(self.config(node)).args(["--role", node.name()]);
         command.stdin(Stdio::null());
         Ok(command)

@@ -65,25 +65,19 @@ fn spawn(host: &Host, name: &str, words: &[String]) -> Result<Child> {
     command.spawn().with_context(|| format!("cannot start {name}"))
 }
 
-/// An instance for each family: the first address of one for IPv6 has to be link-local.
+/// One instance for both families, whose addresses belong together.
 fn keepalived(node: Node, healthy: &str) -> String {
     let priority = if node == Node::E1 { 150 } else { 100 };
-    let device = interface::EDGE_OUTSIDE;
-    let instance = |name: &str, id: u8, addresses: &[&str]| {
-        let lines: String = addresses.iter().map(|it| format!("    {it}\n")).collect();
-        format!(
-            "vrrp_instance {name} {{\n  state BACKUP\n  nopreempt\n  interface {device}\n\
-             \x20 virtual_router_id {id}\n  priority {priority}\n  advert_int 0.1\n\
-             \x20 virtual_ipaddress {{\n{lines}  }}\n  track_script {{\n    healthy\n  }}\n}}\n"
-        )
-    };
+    let (name, device) = (node.name(), interface::EDGE_OUTSIDE);
     format!(
         "global_defs {{\n  router_id {name}\n  vrrp_version 3\n  script_user root\n}}\n\
          vrrp_script healthy {{\n  script \"{healthy}\"\n  interval 1\n  timeout 1\n  fall 1\n\
-         \x20 rise 1\n  init_fail\n}}\n{}{}",
-        instance("clients", 51, &[&format!("{GATEWAY_V4}/24")]),
-        instance("clients6", 52, &["fe80::254", &format!("{GATEWAY_V6}/64")]),
-        name = node.name(),
+         \x20 rise 1\n  init_fail\n}}\n\
+         vrrp_instance clients {{\n  state BACKUP\n  nopreempt\n  interface {device}\n\
+         \x20 virtual_router_id 51\n  priority {priority}\n  advert_int 0.1\n\
+         \x20 virtual_ipaddress {{\n    {GATEWAY_V4}/24\n  }}\n\
+         \x20 virtual_ipaddress_excluded {{\n    {GATEWAY_V6}/64\n  }}\n\
+         \x20 track_script {{\n    healthy\n  }}\n}}\n"
     )
 }
 
