@@ -146,6 +146,8 @@ pub struct Edges {
     drains: BTreeMap<String, (u64, bool)>,
     serves: bool,
     able: bool,
+    /// What the host was last told of that.
+    shown: Option<bool>,
     began: Nanos,
     turned_at: Nanos,
     beat_at: Nanos,
@@ -163,6 +165,7 @@ impl Edges {
             drains: BTreeMap::new(),
             serves,
             able: false,
+            shown: None,
             began: now,
             turned_at: now,
             beat_at: now,
@@ -307,7 +310,10 @@ impl Edges {
         let was = (self.able, self.serves);
         self.able = self.is_able(now, spread, host);
         self.decide(now, host);
-        if was.0 != self.able {
+        // What an earlier life has said stands until it is clear that this one says otherwise.
+        let is_late = now >= self.began.plus(nanos(2 * WAIT));
+        let is_clear = self.able || self.shown.is_some() || is_late;
+        if is_clear && self.shown.replace(self.able) != Some(self.able) {
             host.show_able(self.able);
         }
         if self.beat_at <= now || was != (self.able, self.serves) {

@@ -237,7 +237,7 @@ impl EdgesHost for Wire<'_> {
     }
 
     fn show_able(&mut self, able: bool) {
-        let words = if able { "is ready for clients" } else { "hears no host server" };
+        let words = if able { "for clients" } else { "not ready for clients" };
         self.events.add(if able { "ready" } else { "withdrawn" }, words.to_owned());
         let Some(number) = self.config.clients.routes_table else { return };
         for &address in &self.config.group.addresses {

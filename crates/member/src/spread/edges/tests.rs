@@ -188,6 +188,11 @@ fn a_lone_edge_is_ready_at_once_and_says_nothing() {
     bed.spread.roster.set_alive(0, true);
     bed.desk.sound = false;
     assert_eq!(bed.turn(200), [""; 0]);
+    // What an earlier life has left stands for a while, and no longer.
+    let mut bed = Bed::new(0, 1, false);
+    bed.spread.roster.set_alive(0, false);
+    assert_eq!(bed.turn(1999), [""; 0]);
+    assert_eq!((bed.turn(2000), bed.turn(2100)), (vec!["able false".to_owned()], Vec::new()));
 }
 
 #[test]
