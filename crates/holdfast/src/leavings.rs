@@ -283,11 +283,19 @@ pub fn remove_earlier_spread_edge(
 ) -> Result<Vec<Removed>> {
     let is_shared = |ip: &IpAddr| config.clients.gateway.contains(ip);
     let gone: Vec<IpAddr> = left.addresses().filter(|ip| !is_shared(ip)).collect();
+    let is_here = |interface: &&str| me.clients.iter().any(|own| own == interface);
+    let all: Vec<IpAddr> = left.addresses().collect();
     let mut removed = Vec::new();
-    for interface in left.interfaces().chain(me.clients.iter().map(String::as_str)) {
+    for interface in left.interfaces().filter(|it| !is_here(it)) {
+        removed.extend(addresses(interface, &all)?);
+        removed.extend(frames_to(config.gateway_mac(), interface)?);
+    }
+    for interface in &me.clients {
         removed.extend(addresses(interface, &gone)?);
         if config.clients.gateway.is_empty() {
             removed.extend(frames_to(config.gateway_mac(), interface)?);
+            let pins = config.pin_dir(&me.name);
+            removed.extend(filters(Speak::detach_stale(interface, &[], &pins)?));
         }
     }
     removed.extend(remove_earlier_edge(left)?);

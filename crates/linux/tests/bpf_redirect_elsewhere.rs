@@ -41,7 +41,8 @@ fn they_are_found_when_the_table_changes_and_another_edge_follows_them() {
     // What comes from another edge is newer, or not.
     let (slot, flow) = told(&all, 40002, true);
     let other = 1 - slot;
-    let adopt = |f: &mut Fixture, flow: EdgeFlow| f.redirect.adopt(other, &flow).expect("room");
+    let adopt =
+        |f: &mut Fixture, flow: EdgeFlow| f.redirect.adopt(other, &[flow]).expect("room") > 0;
     assert!(!adopt(&mut f, EdgeFlow { age_s: 1, ..flow }), "as old");
     assert_eq!(host(&f, 40002), HOSTS[usize::from(slot)].0);
     f.redirect.tick().expect("ticks");
@@ -50,12 +51,15 @@ fn they_are_found_when_the_table_changes_and_another_edge_follows_them() {
     let (slot6, flow6) = told(&all, 40003, false);
     let mut new = flow6;
     new.key.client_port = 41000;
-    f.redirect.adopt(slot6, &new).expect("room");
+    assert_eq!(f.redirect.adopt(slot6, &[new]).expect("room"), 1);
+    new.age_s = 1 << 20;
+    new.key.client_port = 41001;
+    assert_eq!(f.redirect.adopt(slot6, &[new]).expect("room"), 0, "it is over");
     let target = outer(&f.send(&request6(41000).build()).1).0.target;
     assert_eq!(target, HOSTS[usize::from(slot6)].1, "one that was never seen here");
     let mut mixed = flow;
     mixed.key.client = flow6.key.client;
-    assert!(!f.redirect.adopt(0, &mixed).expect("no error"), "of no family");
+    assert_eq!(f.redirect.adopt(0, &[mixed]).expect("no error"), 0, "of no family");
 }
 
 fn v4_prefix() -> [u8; 12] {

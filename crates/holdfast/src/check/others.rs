@@ -57,8 +57,9 @@ fn spread_edge(config: &SpreadConfig, edge: &SpreadEdge, findings: &mut Vec<Find
         ),
     }));
     findings.push(descriptors());
-    if config.recover.policy != Policy::Off {
-        findings.push(tun());
+    let is_shared = !config.clients.gateway.is_empty();
+    if is_shared || config.recover.policy != Policy::Off {
+        findings.push(tun(is_shared));
     }
 }
 
@@ -140,9 +141,14 @@ fn descriptors() -> Finding {
 }
 
 /// Checks the interface by which a kept SYN is given to another host server.
-fn tun() -> Finding {
+fn tun(is_needed: bool) -> Finding {
     match std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Finding::ok("tun", "/dev/net/tun can be opened"),
+        Err(error) if is_needed => Finding::fail(
+            "tun",
+            format!("/dev/net/tun: {error}; a shared gateway needs it"),
+            "modprobe tun, or use a kernel with CONFIG_TUN",
+        ),
         Err(error) => Finding::warn(
             "tun",
             format!("/dev/net/tun: {error}; SYNs of a dead host server wait for their clients"),

@@ -34,7 +34,7 @@ struct Pauses {
     realtime: bool,
 }
 
-/// Measures for so long, and says which lease this host bears; `each_second` is told how much is
+/// Measures for so long, and says which lease, or patience for heartbeats, this host bears; `each_second` is told how much is
 /// left.
 pub fn measure(
     file: Option<&GroupFile>,
@@ -102,6 +102,9 @@ fn judge(found: Pauses, time: Duration, heartbeat: Option<Duration>) -> Finding 
     }
     let wanted = worst * RESERVE_PERCENT / 100;
     let all = HEARTBEATS_MS.map(Duration::from_millis);
+    if processors == 0 {
+        return Finding::warn(NAME, "no processor could be watched", "look at `taskset -p $$`");
+    }
     let Some(choice) = all.into_iter().find(|it| bears(*it, wanted)) else {
         return Finding::warn(
             NAME,

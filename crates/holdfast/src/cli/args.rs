@@ -351,7 +351,7 @@ pub enum EdgeVerb {
     ///
     /// Those that it has stay with it until they end.
     Drain(EdgeDrainArgs),
-    /// Should this edge get clients' packets? Exit code 0 if so, 1 if not.
+    /// Should this edge get clients' packets? Exit code 0 if so, 1 if not, 4 without an answer.
     ///
     /// For whoever moves them between several edges of a spread group: keepalived's
     /// `track_script`, or a routing daemon's check. An edge that hears no host

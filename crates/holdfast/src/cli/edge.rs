@@ -105,7 +105,7 @@ fn socket_of(file: &GroupFile, asked: Option<&str>) -> Result<PathBuf, Failure> 
         GroupFile::Spread(config) => config.edges.iter().map(|it| it.name.as_str()).collect(),
         _ => vec!["edge"],
     };
-    let own = file.role(None).ok();
+    let own = file.role_of_daemon(None).ok();
     let mine = own.as_deref().filter(|own| edges.contains(own));
     let socket = file.admin_socket(asked.or(mine).unwrap_or(edges[0]));
     match own {
@@ -169,6 +169,23 @@ fn render_show(answer: &Value) -> String {
             }
         }
         text.push('\n');
+    }
+    for (key, yes, no) in [
+        ("healthy", "ready for clients", "not ready for clients"),
+        (
+            "serves",
+            "acts on what reaches all edges",
+            "leaves what reaches all edges to another one",
+        ),
+    ] {
+        if let Some(is_so) = answer[key].as_bool() {
+            let _ = writeln!(text, "  {}", if is_so { yes } else { no });
+        }
+    }
+    for edge in list("edges") {
+        let is_heard = edge["heard"] == true;
+        let note = if is_heard { "is heard" } else { "does not answer" };
+        let _ = writeln!(text, "  edge {}: {note}", plain(&edge["name"]));
     }
     for section in ["flows", "cache", "regulate", "counters"] {
         let Some(fields) = answer[section].as_object() else { continue };

@@ -27,8 +27,11 @@ pub trait EdgesHost {
     fn is_sound(&self) -> bool;
     /// The connections that are not where new ones with their hash would be.
     fn elsewhere(&mut self) -> Vec<Elsewhere>;
-    /// Enters a connection that another edge has, unless what is known of it here is newer.
-    fn adopt(&mut self, flow: &Elsewhere);
+    /// Enters connections that another edge has at the host server in a slot, unless what is known
+    /// of them here is newer.
+    fn adopt(&mut self, slot: u8, flows: &[EdgeFlow]);
+    /// Time since 1970 in ms, by this host's clock.
+    fn unix_ms(&self) -> u64;
     /// From now on this edge acts on what reaches all edges. What came since that time may not have
     /// been acted on by anybody.
     fn serve(&mut self, since: Option<Nanos>);
@@ -66,6 +69,8 @@ pub enum EdgeWord {
         flows: Vec<EdgeFlow>,
         last: bool,
     },
+    /// Why it hangs up.
+    Refused(String),
     /// A message that no edge sends.
     Nonsense,
 }
@@ -86,6 +91,7 @@ impl EdgeWord {
             Message::Flows { host, flows, last } => {
                 Self::Flows { host: host.to_owned(), flows, last }
             }
+            Message::Refused { reason, .. } => Self::Refused(reason.to_owned()),
             _ => Self::Nonsense,
         }
     }
@@ -173,6 +179,13 @@ impl Edges {
         }
     }
 
+    /// Takes over which host servers an earlier life has left drained. Any word that is said counts
+    /// more.
+    pub fn handle_start(&mut self, spread: &SpreadMachine) {
+        let drained = spread.placed.iter().filter(|it| spread.roster.condition(it.slot).draining);
+        self.drains.extend(drained.map(|it| (it.name.clone(), (0, true))));
+    }
+
     /// A channel to another edge has opened; an earlier one of it is closed.
     pub fn handle_opened<H: SpreadHost + EdgesHost>(
         &mut self,
@@ -215,6 +228,10 @@ impl Edges {
         if !peer.here {
             return false;
         }
+        if let EdgeWord::Refused(why) = word {
+            host.note("refused", format!("{}: {why}", self.setup.names[edge]));
+            return true;
+        }
         let fits = matches!(word, EdgeWord::Hello { fits: true });
         let is_bad = matches!(word, EdgeWord::Nonsense | EdgeWord::Hello { fits: false });
         if is_bad || !(peer.greeted || fits) {
@@ -237,7 +254,7 @@ impl Edges {
                 }
                 peer.synced |= last;
                 match spread.slots_of(&name).first() {
-                    Some(&slot) => adopt_all(&flows, slot, host),
+                    Some(&slot) => host.adopt(slot, &flows),
                     None if spread.setup.given(&name).is_some() => {
                         let kept: usize = peer.early.values().map(Vec::len).sum();
                         let room = EARLY_MAX.saturating_sub(kept);
@@ -246,7 +263,7 @@ impl Edges {
                     None => {}
                 }
             }
-            EdgeWord::Hello { .. } | EdgeWord::Nonsense => {}
+            EdgeWord::Hello { .. } | EdgeWord::Refused(_) | EdgeWord::Nonsense => {}
         }
         true
     }
@@ -271,7 +288,9 @@ impl Edges {
 
     /// An operator has drained a host server here, or (`end`) no longer drains it.
     pub fn handle_drained(&mut self, name: &str, end: bool, host: &mut impl EdgesHost) {
-        let stamp = self.drains.values().map(|(stamp, _)| stamp + 1).max().unwrap_or(1);
+        let known = self.drains.values().map(|(stamp, _)| stamp.saturating_add(1)).max();
+        // By the clock, so that a word of another life that nobody here has heard is older.
+        let stamp = known.unwrap_or(1).max(host.unix_ms());
         self.drains.insert(name.to_owned(), (stamp, !end));
         for edge in self.here() {
             host.tell(edge, &Message::Drains { host: name, yes: !end, stamp });
@@ -312,7 +331,7 @@ impl Edges {
         self.decide(now, host);
         // What an earlier life has said stands until it is clear that this one says otherwise.
         let is_late = now >= self.began.plus(nanos(2 * WAIT));
-        let is_clear = self.able || self.shown.is_some() || is_late;
+        let is_clear = self.able || self.shown.is_some() || is_late && spread.is_settled();
         if is_clear && self.shown.replace(self.able) != Some(self.able) {
             host.show_able(self.able);
         }
@@ -332,7 +351,7 @@ impl Edges {
         for peer in &mut self.peers {
             peer.early.retain(|name, flows| match spread.slots_of(name).first() {
                 Some(&slot) => {
-                    adopt_all(flows, slot, host);
+                    host.adopt(slot, flows);
                     false
                 }
                 None => true,
@@ -434,6 +453,12 @@ impl Edges {
         self.able
     }
 
+    /// Whether another edge is heard that could act in this one's place.
+    #[must_use]
+    pub fn has_company(&self, now: Nanos) -> bool {
+        (0..self.peers.len()).any(|edge| self.is_heard(edge, now) && self.peers[edge].able)
+    }
+
     /// Whether it acts on what reaches all edges; `None` where nothing does.
     #[must_use]
     pub fn serves(&self) -> Option<bool> {
@@ -460,10 +485,6 @@ impl Edges {
             _ => spread,
         }
     }
-}
-
-fn adopt_all(flows: &[EdgeFlow], slot: u8, host: &mut impl EdgesHost) {
-    flows.iter().for_each(|flow| host.adopt(&Elsewhere { slot, flow: *flow }));
 }
 
 /// The messages for these flows, by host server. The last one ends them, also where there is none.

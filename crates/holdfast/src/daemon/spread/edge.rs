@@ -3,7 +3,7 @@
 //! does not need this process: while it is dead, every flow goes where it went.
 
 use super::gateway::Gateway;
-use super::links::Link;
+use super::links::{Link, WORDS_MAX};
 use super::peers::{PeerEvent, PeerLink};
 use super::syns::Syns;
 use super::wire::{Wire, key_of, placed_of};
@@ -52,8 +52,8 @@ pub(super) struct SpreadEdge<'a> {
     pub intact: Intact,
     pub distrust: Distrust,
     names: Names,
-    /// What the last handshake with another edge has failed for, told once.
-    refused: Option<String>,
+    /// What the last handshake with each other edge has failed for, told once.
+    refused: Vec<Option<String>>,
 }
 
 /// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
@@ -92,7 +92,6 @@ impl<'a> SpreadEdge<'a> {
         let pins = config.pin_dir(&me.name);
         let left = leavings::earlier(&["redirect", "speak"], &pins);
         let Attached { bpf, syns, inlet } = attach(config, me, key.spread_seed(), &mut events)?;
-        note_removed(&leavings::remove_earlier_spread_edge(config, me, &left)?, &mut events);
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {
@@ -101,6 +100,9 @@ impl<'a> SpreadEdge<'a> {
         let mut wire = Wire::new((config, number), bpf, syns, poll, events)?;
         wire.peers = peers(config, number, &identity);
         let gateway = inlet.map(|inlet| Gateway::open(config, me, inlet)).transpose()?;
+        // By now new programs have taken the place of all that this file names.
+        let removed = leavings::remove_earlier_spread_edge(config, me, &left)?;
+        note_removed(&removed, &mut wire.events);
         let (gateway, acts) = gateway.map_or((None, false), |(it, acts)| (Some(it), acts));
         wire.gateway = gateway;
         let mut machine = SpreadMachine::new(setup(config, me), Nanos(0));
@@ -108,7 +110,8 @@ impl<'a> SpreadEdge<'a> {
         let services: Vec<Service> = wire.bpf.services().iter().map(key_of).collect();
         let placed = wire.bpf.hosts().iter().map(placed_of).collect();
         machine.handle_start(&services, placed, &mut wire);
-        let edges = Edges::new(edges_setup(config, number), acts, Nanos(0));
+        let mut edges = Edges::new(edges_setup(config, number), acts, Nanos(0));
+        edges.handle_start(&machine);
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (kept, names, distrust) = (Kept::default(), Names::default(), Distrust::default());
         Ok(Self {
@@ -122,7 +125,7 @@ impl<'a> SpreadEdge<'a> {
             intact,
             distrust,
             names,
-            refused: None,
+            refused: vec![None; config.edges.len()],
         })
     }
 
@@ -181,11 +184,14 @@ impl<'a> SpreadEdge<'a> {
         for edge in 0..self.wire.peers.len() {
             self.hear_edge(edge, now);
         }
+        let at = self.wire.clock.nanos(now);
         if let Some(gateway) = &mut self.wire.gateway {
             gateway.turn(now);
         }
-        let at = self.wire.clock.nanos(now);
         self.edges.handle_timeout(at, &mut self.machine, &mut self.wire);
+        if let Some(gateway) = &mut self.wire.gateway {
+            gateway.renew(self.edges.has_company(at), now);
+        }
         for edge in 0..self.wire.peers.len() {
             let event = self.wire.flush_peer(edge, now);
             self.follow_edge(edge, event);
@@ -193,11 +199,12 @@ impl<'a> SpreadEdge<'a> {
     }
 
     fn hear_edge(&mut self, edge: usize, now: Instant) {
-        let Self { config, machine, edges, wire, .. } = self;
+        let Self { config, machine, edges, wire, refused, .. } = self;
         let at = wire.clock.nanos(now);
         let Some(peer) = &mut wire.peers[edge] else { return };
         let (words, event) = peer.turn(&config.group.name, &wire.poll, now);
         if matches!(event, PeerEvent::Opened) {
+            refused[edge] = None;
             edges.handle_opened(edge, machine, wire);
         }
         for word in words {
@@ -220,10 +227,10 @@ impl<'a> SpreadEdge<'a> {
             PeerEvent::Failed(error) => {
                 let name = &self.config.edges[edge].name;
                 if let Some((reason, _)) = error.distrust(name)
-                    && self.refused.as_ref() != Some(&reason)
+                    && self.refused[edge].as_ref() != Some(&reason)
                 {
                     self.wire.events.add("refused", reason.clone());
-                    self.refused = Some(reason);
+                    self.refused[edge] = Some(reason);
                 }
             }
         }
@@ -239,11 +246,17 @@ impl<'a> SpreadEdge<'a> {
         let torn = note_mended(self.wire.bpf.mend(), &mut self.wire.events);
         let renamed = self.names.renamed(&edge.clients);
         let unreached = unreached("clients'", &edge.clients, &deaf(&edge.clients));
+        let Wire { gateway, events, .. } = &mut self.wire;
+        let lost = gateway.as_mut().and_then(|gateway| gateway.mend(self.config, edge, events));
         let trouble = renamed
             .or(unreached.map(|found| Trouble::of(State::Waiting, found)))
             .or(torn)
+            .or(lost)
             .or_else(|| lost_address("edge.listen", edge.listen.ip(), None));
         self.wire.is_sound = trouble.is_none();
+        if self.edges.is_healthy() {
+            self.wire.put_routes(true);
+        }
         self.intact.found(trouble, &mut self.wire.events);
     }
 
@@ -288,13 +301,15 @@ impl<'a> SpreadEdge<'a> {
 
     fn accept_edge(&mut self, edge: usize, channel: Channel) {
         let Self { wire, .. } = self;
-        let Some(peer) = &mut wire.peers[edge] else { return };
+        let Some(peer) = &mut wire.peers[edge] else {
+            let words = format!("{} runs on two hosts: its key is there twice", self.me.name);
+            return wire.events.add("refused", words);
+        };
         match peer.adopt(channel, &wire.poll, PEERS + edge as u64) {
             Ok(true) => self.edges.handle_opened(edge, &self.machine, &mut self.wire),
             Ok(false) => {
                 let name = &self.config.edges[edge].name;
-                let words =
-                    format!("{name} connects here: the files have the edges in other orders");
+                let words = format!("{name} connects here: it takes this edge's name for another");
                 self.wire.events.add("refused", words);
             }
             Err(error) => tracing::warn!("{}: {error}", self.config.edges[edge].name),
@@ -325,7 +340,8 @@ impl<'a> SpreadEdge<'a> {
         let at = wire.clock.nanos(now);
         let Some(link) = wire.links.get_mut(index) else { return };
         let group = &config.group.name;
-        let (words, result) = link.receive(|message, name| Word::of(message, group, name));
+        let (words, result) =
+            link.receive(WORDS_MAX, |message, name| Word::of(message, group, name));
         for word in words {
             if !machine.handle_word(index, word, at, wire) {
                 return;
@@ -408,7 +424,8 @@ fn edges_setup(config: &SpreadConfig, me: usize) -> EdgesSetup {
 /// The channels to the other edges, by their place in the file.
 fn peers(config: &SpreadConfig, me: usize, identity: &Identity) -> Vec<Option<PeerLink>> {
     let now = Instant::now();
-    let peer = |(number, edge): (usize, &EdgeConfig)| match number.cmp(&me) {
+    let own = &config.edges[me].name;
+    let peer = |(number, edge): (usize, &EdgeConfig)| match edge.name.cmp(own) {
         Ordering::Less => {
             let token = PEERS + number as u64;
             Some(PeerLink::dials(&edge.name, edge.listen, identity.clone(), token, now))

@@ -3,7 +3,10 @@
 //! to that of one edge. The others keep copies of the last ones, for they may have to act on what
 //! a dead one did not.
 
+use crate::admin::Events;
 use crate::config::spread::{SpreadConfig, SpreadEdge};
+use crate::daemon::intact::Trouble;
+use crate::status::State;
 use anyhow::{Context as _, Result};
 use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{Deadline, Speak, SpeakConfig, Until};
@@ -26,6 +29,10 @@ const WAITING_BYTES: usize = 16 << 20;
 const TURN_MAX: usize = 4096;
 /// An edge may have seen a packet, and died before it acted on it.
 const MARGIN: Duration = Duration::from_millis(2);
+/// How long the kernel of an edge acts whose daemon has died while another edge is there.
+const OUTLIVES: Duration = Duration::from_secs(3);
+/// Time between two looks whether one is.
+const RENEW: Duration = Duration::from_millis(500);
 /// Longest headers of a packet in the tunnel, and around it.
 const HEADERS: u32 = 40 + 20 + 60;
 
@@ -41,6 +48,8 @@ pub(super) struct Gateway {
     inlet: Inlet,
     kept: VecDeque<(Instant, Vec<u8>)>,
     kept_bytes: usize,
+    acts: bool,
+    renewed_at: Option<Instant>,
     /// Most payload of a copy; longer ones are several packets that nobody has cut yet.
     segment: usize,
 }
@@ -81,6 +90,8 @@ impl Gateway {
             inlet,
             kept: VecDeque::new(),
             kept_bytes: 0,
+            acts,
+            renewed_at: None,
             segment: mtu.saturating_sub(HEADERS).max(1) as usize,
         };
         if !acts {
@@ -95,23 +106,60 @@ impl Gateway {
         Ok(())
     }
 
+    /// Puts back what somebody has removed, or an interface has lost that was made anew or was down.
+    /// Returns why that fails.
+    pub fn mend(
+        &mut self,
+        config: &SpreadConfig,
+        me: &SpreadEdge,
+        events: &mut Events,
+    ) -> Option<Trouble> {
+        match self.put_back(config, me) {
+            Ok(mended) => {
+                mended.into_iter().for_each(|what| events.add("mended", what));
+                None
+            }
+            Err(error) => {
+                let reason = format!("the shared gateway is not complete here: {error:#}");
+                let remedy = format!(
+                    "look at `ip addr show {}`; then start this daemon again",
+                    self.interface
+                );
+                Some(Trouble::new(State::Waiting, reason, &remedy))
+            }
+        }
+    }
+
+    fn put_back(&mut self, config: &SpreadConfig, me: &SpreadEdge) -> Result<Vec<String>> {
+        let pins = config.pin_dir(&me.name);
+        let programs = Speak::mend_at_edge(&self.interface, &pins)?;
+        let mut mended: Vec<String> =
+            programs.iter().map(|it| format!("{it} had been removed")).collect();
+        let link = Link::by_name(&self.interface)?;
+        filter::take_frames(link.index, self.mac)?;
+        let mut addresses = AddressSocket::open()?;
+        for ip in &config.clients.gateway {
+            if addresses.restore(link.index, &mapped(*ip))? {
+                mended.push(format!("address {ip} of {} had been removed", self.interface));
+            }
+        }
+        match &mut self.tap {
+            Some(tap) => tap.follow(link.index)?,
+            None if !self.acts => self.watch()?,
+            None => {}
+        }
+        Ok(mended)
+    }
+
     /// Keeps what has come, and forgets what is old.
     pub fn turn(&mut self, now: Instant) {
         let Some(mut tap) = self.tap.take() else { return };
-        let taken = tap.drain(TURN_MAX, |l3, checksum| self.keep(l3, checksum, now));
-        match taken {
-            Ok(_) => self.tap = Some(tap),
-            // The interface may be back later.
-            Err(error) => {
-                tracing::warn!("copies of clients' frames: {error}");
-                self.tap =
-                    TapSocket::open_for_address(&self.interface, self.mac, WAITING_BYTES).ok();
-            }
-        }
+        // An interface that is gone or down gives nothing; it is looked after by `mend`.
+        let _unread = tap.drain(TURN_MAX, |l3, checksum| self.keep(l3, checksum, now));
+        self.tap = Some(tap);
         let is_old = |(at, _): &(Instant, Vec<u8>)| now.duration_since(*at) > KEEP;
-        while self.kept.front().is_some_and(is_old) || self.kept_bytes > KEEP_BYTES {
-            let Some((_, copy)) = self.kept.pop_front() else { break };
-            self.kept_bytes -= copy.len();
+        while self.kept.front().is_some_and(is_old) {
+            self.forget_oldest();
         }
     }
 
@@ -143,6 +191,15 @@ impl Gateway {
     fn push(&mut self, copy: Vec<u8>, now: Instant) {
         self.kept_bytes += copy.len();
         self.kept.push_back((now, copy));
+        while self.kept_bytes > KEEP_BYTES {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, copy)) = self.kept.pop_front() {
+            self.kept_bytes -= copy.len();
+        }
     }
 
     /// Acts on clients' frames from now on, and on those that came since another edge was last
@@ -152,6 +209,7 @@ impl Gateway {
     /// When the kernel refuses.
     pub fn serve(&mut self, since: Option<Instant>) -> Result<usize> {
         self.deadline.set(Until::Told)?;
+        (self.acts, self.renewed_at) = (true, None);
         self.turn(Instant::now());
         self.tap = None;
         let from = since.and_then(|at| at.checked_sub(MARGIN));
@@ -165,12 +223,27 @@ impl Gateway {
         Ok(count)
     }
 
+    /// Acts for good only while no other edge could: a daemon that dies leaves its kernel acting, by
+    /// tables that grow old, beside the edge that takes its place.
+    pub fn renew(&mut self, has_company: bool, now: Instant) {
+        let is_due = self.renewed_at.is_none_or(|at| now.duration_since(at) >= RENEW);
+        if !self.acts || !is_due {
+            return;
+        }
+        self.renewed_at = Some(now);
+        let until = if has_company { Until::At(now + OUTLIVES) } else { Until::Told };
+        if let Err(error) = self.deadline.set(until) {
+            tracing::error!("the gateway: {error}");
+        }
+    }
+
     /// Leaves clients' frames to another edge.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn rest(&mut self) -> Result<()> {
         self.deadline.set(Until::Silent)?;
+        self.acts = false;
         self.watch()
     }
 
@@ -180,15 +253,15 @@ impl Gateway {
     }
 }
 
+/// Attaches the programs, for what the file says now. They act on if an earlier life has left them
+/// so.
 fn begin(programs: &SpeakConfig) -> Result<(Speak, Deadline, bool)> {
-    if let Ok(speak) = Speak::reopen(programs)
-        && let Ok(deadline) = speak.deadline()
-        && deadline.is_told()?
-    {
-        Speak::mend_at_edge(&programs.interface, &programs.pin_dir)?;
-        return Ok((speak, deadline, true));
-    }
+    let before = Deadline::pinned(&programs.pin_dir).and_then(|deadline| deadline.is_told());
+    let acts = before.unwrap_or(false);
     let speak = Speak::attach(programs)?;
-    let deadline = speak.deadline()?;
-    Ok((speak, deadline, false))
+    let mut deadline = speak.deadline()?;
+    if acts {
+        deadline.set(Until::Told)?;
+    }
+    Ok((speak, deadline, acts))
 }

@@ -4,8 +4,8 @@ use crate::channel::{Channel, ChannelError};
 use crate::poll::{Interest, Poll};
 use holdfast_wire::message::Message;
 
-/// Most messages taken from one of them in one turn: the others have theirs, too.
-const WORDS_MAX: usize = 256;
+/// Most messages taken from a host server in one turn: the others have theirs, too.
+pub(super) const WORDS_MAX: usize = 256;
 
 /// The channel of one of them, while it is connected.
 pub(super) struct Link {
@@ -30,15 +30,16 @@ impl Link {
         self.channel = None;
     }
 
-    /// Its messages, and whether its channel still lives.
+    /// Its messages, `most` of what has come, and whether its channel still lives.
     pub fn receive<W>(
         &mut self,
+        most: usize,
         word_of: impl Fn(Message<'_>, &str) -> W,
     ) -> (Vec<W>, Result<(), ChannelError>) {
         let mut words = Vec::new();
         let Self { name, channel: Some(channel) } = self else { return (words, Ok(())) };
         let result = channel.recv(|message| {
-            if words.len() < WORDS_MAX {
+            if words.len() < most {
                 words.push(word_of(message, name));
             }
         });

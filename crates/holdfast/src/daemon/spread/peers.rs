@@ -1,5 +1,4 @@
-//! The channels between the edges of a spread group: of two, the later one in the file connects to
-//! the earlier one.
+//! The channels between the edges of a spread group: of two, the one whose name comes later connects.
 
 use super::links::Link;
 use crate::channel::{Channel, ChannelError, Identity};
@@ -71,7 +70,7 @@ impl PeerLink {
             }
             Self::Waits(link) => {
                 let (words, result) =
-                    link.receive(|message, name| EdgeWord::of(message, group, name));
+                    link.receive(usize::MAX, |message, name| EdgeWord::of(message, group, name));
                 (
                     words,
                     result.map_or_else(

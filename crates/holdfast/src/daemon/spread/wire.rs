@@ -15,10 +15,10 @@ use holdfast_cluster::Nanos;
 use holdfast_linux::bpf::{FORGET_MAX, Host, HostState, Redirect, ServiceKey, Way};
 use holdfast_linux::route::{RouteSocket, table};
 use holdfast_member::spread::{EdgesHost, Elsewhere, Placed, Service, SpreadHost, State};
-use holdfast_wire::message::Message;
+use holdfast_wire::message::{EdgeFlow, Message};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// The parts of the daemon that the machine acts upon.
 pub(super) struct Wire<'a> {
@@ -83,6 +83,18 @@ impl<'a> Wire<'a> {
     pub fn flush_peer(&mut self, edge: usize, now: Instant) -> PeerEvent {
         let Some(peer) = &mut self.peers[edge] else { return PeerEvent::Nothing };
         peer.flush(&self.poll, PEERS + edge as u64, now)
+    }
+
+    /// Puts the group's addresses into the table that a routing daemon reads, where they may have been
+    /// removed, or takes them out.
+    pub fn put_routes(&mut self, able: bool) {
+        let Some(number) = self.config.clients.routes_table else { return };
+        for &address in &self.config.group.addresses {
+            let change = if able { table::put } else { table::take };
+            if let Err(error) = change(number, address) {
+                self.events.add("refused", format!("{address} in table {number}: {error}"));
+            }
+        }
     }
 
     /// The redirector's entry for a host server.
@@ -213,10 +225,15 @@ impl EdgesHost for Wire<'_> {
         found.into_iter().map(|(slot, flow)| Elsewhere { slot, flow }).collect()
     }
 
-    fn adopt(&mut self, it: &Elsewhere) {
-        if let Err(error) = self.bpf.adopt(it.slot, &it.flow) {
-            tracing::debug!("{}: {error}", it.flow.key);
+    fn adopt(&mut self, slot: u8, flows: &[EdgeFlow]) {
+        if let Err(error) = self.bpf.adopt(slot, flows) {
+            tracing::debug!("connections of another edge: {error}");
         }
+    }
+
+    fn unix_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as u64)
     }
 
     fn serve(&mut self, since: Option<Nanos>) {
@@ -239,13 +256,7 @@ impl EdgesHost for Wire<'_> {
     fn show_able(&mut self, able: bool) {
         let words = if able { "for clients" } else { "not ready for clients" };
         self.events.add(if able { "ready" } else { "withdrawn" }, words.to_owned());
-        let Some(number) = self.config.clients.routes_table else { return };
-        for &address in &self.config.group.addresses {
-            let change = if able { table::put } else { table::take };
-            if let Err(error) = change(number, address) {
-                self.events.add("refused", format!("{address} in table {number}: {error}"));
-            }
-        }
+        self.put_routes(able);
     }
 }
 

@@ -2,8 +2,8 @@
 //! others when they began: all that an edge must tell another one.
 
 use super::super::error::BpfError;
-use super::super::layout::{MAGLEV_ENTRIES, RawKey, SpreadFlow, SpreadKey4};
-use super::{FlowTable, Redirect, SpreadTable};
+use super::super::layout::{MAGLEV_ENTRIES, RawKey, SpreadConfig, SpreadFlow, SpreadKey4};
+use super::{FlowTable, Redirect, SpreadTable, age_of};
 use holdfast_wire::message::{ConnKey, EdgeFlow};
 use holdfast_wire::packet::{map_ipv4, mapped, mapped_ipv4};
 use std::collections::HashMap;
@@ -29,17 +29,31 @@ impl Redirect {
             let table = tables.get(&(key.server, key.server_port));
             table.is_some_and(|table| table[entry_of(config.seed, key)] != flow.host)
         };
-        let all = four.chain(six).filter(|(key, flow)| is_elsewhere(key, flow));
+        let lives = |flow: &SpreadFlow| config.tick.wrapping_sub(flow.tick) <= age_of(flow, false);
+        let all = four.chain(six).filter(|(key, flow)| lives(flow) && is_elsewhere(key, flow));
         Ok(all.map(|(key, flow)| (flow.host, told(key, &flow, config.tick))).collect())
     }
 
-    /// Enters a connection that another edge has at the host server in this slot. Returns false if
-    /// what is known of it here is as new.
+    /// Enters connections that another edge has at the host server in this slot, but for those that
+    /// are over, and those of which as much is known here. Returns how many were entered.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses, as where the table is full.
-    pub fn adopt(&mut self, slot: u8, told: &EdgeFlow) -> Result<bool, BpfError> {
+    pub fn adopt(&mut self, slot: u8, told: &[EdgeFlow]) -> Result<usize, BpfError> {
         let config = self.config()?;
+        let mut entered = 0;
+        for told in told {
+            entered += usize::from(self.adopt_one(slot, told, &config)?);
+        }
+        Ok(entered)
+    }
+
+    fn adopt_one(
+        &mut self,
+        slot: u8,
+        told: &EdgeFlow,
+        config: &SpreadConfig,
+    ) -> Result<bool, BpfError> {
         let flow = SpreadFlow {
             tick: config.tick.wrapping_sub(told.age_s),
             hash: hash_of(config.seed, &told.key) as u32,
@@ -47,6 +61,9 @@ impl Redirect {
             flags: told.flags,
             lived: told.lived_s,
         };
+        if told.age_s > age_of(&flow, false) {
+            return Ok(false);
+        }
         match (mapped_ipv4(&told.key.server), mapped_ipv4(&told.key.client)) {
             (Some(server), Some(client)) => {
                 self.flows4.adopt(short_key(server, client, &told.key), flow, config.tick)

@@ -19,6 +19,7 @@ struct Desk {
     hung_up: Vec<usize>,
     full: bool,
     sound: bool,
+    unix_ms: u64,
     flows: Vec<Elsewhere>,
     adopted: Vec<Elsewhere>,
     did: Vec<String>,
@@ -75,8 +76,11 @@ impl EdgesHost for Desk {
     fn elsewhere(&mut self) -> Vec<Elsewhere> {
         self.flows.clone()
     }
-    fn adopt(&mut self, flow: &Elsewhere) {
-        self.adopted.push(*flow);
+    fn adopt(&mut self, slot: u8, flows: &[EdgeFlow]) {
+        self.adopted.extend(flows.iter().map(|flow| Elsewhere { slot, flow: *flow }));
+    }
+    fn unix_ms(&self) -> u64 {
+        self.unix_ms
     }
     fn serve(&mut self, since: Option<Nanos>) {
         self.did.push(format!("serve {:?}", since.map(Nanos::as_ms)));
@@ -286,6 +290,12 @@ fn the_last_word_on_a_drain_counts_everywhere() {
     bed.said();
     bed.open(1);
     assert!(bed.said().contains(&(1, drains(false, 2))), "who comes later is told, too");
+    // A word by the clock is newer than those of a life that counted further.
+    bed.desk.unix_ms = 1 << 40;
+    bed.edges.handle_drained("a", true, &mut bed.desk);
+    assert!(bed.said().contains(&(1, drains(false, 1 << 40))));
+    bed.edges.handle_closed(1, "gone", &mut bed.desk);
+    bed.open(1);
     // One that has not come yet is drained when it comes.
     assert!(!bed.hear(1, drains(true, 3), 20), "no hello");
     bed.meet(1, 20);
@@ -352,4 +362,31 @@ fn who_acts_goes_on_until_somebody_else_can() {
         (Protection::Unprotected, "the edge e2 does not answer")
     );
     assert_eq!(bed.edges.shown(ms(30), Shown::protected()), Shown::protected());
+}
+
+#[test]
+fn what_an_earlier_life_has_drained_is_told_and_any_word_counts_more() {
+    let mut bed = Bed::new(0, 2, false);
+    bed.spread.handle_drain("a", false, &mut bed.desk).unwrap();
+    bed.edges.handle_start(&bed.spread);
+    bed.meet(1, 0);
+    let drains = |yes, stamp| EdgeWord::Drains { host: "a".to_owned(), yes, stamp };
+    assert!(bed.said().contains(&(1, drains(true, 0))));
+    assert!(bed.hear(1, drains(false, 0), 1));
+    assert_eq!(bed.desk.states, [(0, State::Draining)]);
+    assert!(bed.hear(1, drains(false, 1), 1));
+    assert_eq!(bed.desk.states, [(0, State::Up)]);
+}
+
+#[test]
+fn why_another_edge_hangs_up_is_told() {
+    let mut bed = Bed::new(0, 2, false);
+    bed.open(1);
+    assert!(!bed.edges.has_company(ms(0)));
+    assert!(bed.hear(1, EdgeWord::Refused("another release".to_owned()), 0));
+    assert_eq!(bed.desk.did.last().unwrap(), "refused: e2: another release");
+    assert_eq!(bed.desk.hung_up, [0; 0]);
+    bed.meet(1, 5);
+    assert!(bed.hear(1, DUTY, 5));
+    assert!(bed.edges.has_company(ms(6)));
 }
