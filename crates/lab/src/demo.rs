@@ -369,6 +369,7 @@ mod tests {
             wrong_end: None,
             fenced_packets: 0,
             last_words: String::new(),
+            may_be_heard: false,
             may_stop: false,
         };
         let chapter = Chapter {
