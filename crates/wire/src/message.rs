@@ -473,11 +473,12 @@ pub enum Message<'a> {
     },
 
     // edge -> edge of a spread group
-    /// A sign of life: whether the sender could have clients' packets, and whether it acts on those
-    /// that all edges get.
+    /// A sign of life: whether the sender could have clients' packets, whether it acts on those that
+    /// all edges get, and how many of these have reached it.
     Duty {
         able: bool,
         serves: bool,
+        seen: u64,
     },
     /// Whether an operator wants a host server empty. Of several such words the highest `stamp`
     /// counts.

@@ -276,12 +276,6 @@ fn and_gives_way_to_a_primary_that_comes_back_first() {
         for role in [Role::Backup, Role::Edge] {
             let status = says(group, role, part);
             assert_eq!(status["state"], "waiting", "{status}");
-            // Nothing is built yet when it begins.
-            world::wait_until("it is told how far it is", || {
-                let status = group.status(role).expect("a status");
-                let reason = status["reason"].as_str().unwrap_or_default();
-                reason.contains(" % of the server is") || reason.contains("left to run")
-            });
         }
         set_primarys_way(testbed, "up");
         assert_eq!(old.ask(&[b"INCR", b"kept"]), ":1", "{}", group.log_tails());

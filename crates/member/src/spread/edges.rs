@@ -37,6 +37,8 @@ pub trait EdgesHost {
     fn serve(&mut self, since: Option<Nanos>);
     /// From now on another one does.
     fn rest(&mut self);
+    /// How many packets that reach all edges have reached this one.
+    fn seen(&mut self) -> u64;
     /// The edge is to have clients' packets, or no longer.
     fn show_able(&mut self, able: bool);
 }
@@ -58,6 +60,7 @@ pub enum EdgeWord {
     Duty {
         able: bool,
         serves: bool,
+        seen: u64,
     },
     Drains {
         host: String,
@@ -84,7 +87,7 @@ impl EdgeWord {
                 let is_this_release = version == VERSION && log_version == LOG_VERSION;
                 Self::Hello { fits: is_this_release && theirs == group && member == name }
             }
-            Message::Duty { able, serves } => Self::Duty { able, serves },
+            Message::Duty { able, serves, seen } => Self::Duty { able, serves, seen },
             Message::Drains { host, yes, stamp } => {
                 Self::Drains { host: host.to_owned(), yes, stamp }
             }
@@ -111,6 +114,9 @@ pub struct EdgesSetup {
     pub period: Nanos,
 }
 
+/// Packets that one edge must have seen, and another one none of them, until that one counts as cut
+/// off from clients.
+const FEW: u64 = 3;
 /// Most connections that are kept for host servers that are not here yet, of each other edge.
 const EARLY_MAX: usize = 1 << 18;
 
@@ -122,6 +128,17 @@ struct Part {
     last: bool,
 }
 
+/// What two edges have seen of that which reaches all: its own count when it last grew, and since
+/// when and where the other one's stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sight {
+    seen: u64,
+    grew_at: Nanos,
+    /// This edge's count when the other one's last grew, and the other way round.
+    own_then: u64,
+    then: u64,
+}
+
 #[derive(Debug, Default)]
 struct Peer {
     /// Whether its channel is open.
@@ -130,6 +147,7 @@ struct Peer {
     heard_at: Nanos,
     able: bool,
     serves: bool,
+    sight: Sight,
     /// Whether everything that it has was received.
     synced: bool,
     /// Its connections at host servers that are not here yet, by their names.
@@ -151,6 +169,9 @@ pub struct Edges {
     /// An operator's last word on each host server, by its name, with its stamp.
     drains: BTreeMap<String, (u64, bool)>,
     serves: bool,
+    /// Packets that reach all edges which have reached this one, and when that last grew.
+    seen: u64,
+    grew_at: Nanos,
     able: bool,
     /// What the host was last told of that.
     shown: Option<bool>,
@@ -170,6 +191,8 @@ impl Edges {
             peers,
             drains: BTreeMap::new(),
             serves,
+            seen: 0,
+            grew_at: now,
             able: false,
             shown: None,
             began: now,
@@ -244,7 +267,13 @@ impl Edges {
         peer.greeted = true;
         peer.heard_at = now;
         match word {
-            EdgeWord::Duty { able, serves } => (peer.able, peer.serves) = (able, serves),
+            EdgeWord::Duty { able, serves, seen } => {
+                (peer.able, peer.serves) = (able, serves);
+                if peer.sight.seen != seen {
+                    let own_then = self.seen;
+                    peer.sight = Sight { seen, grew_at: now, own_then, ..peer.sight };
+                }
+            }
             EdgeWord::Drains { host: name, yes, stamp } => {
                 self.hear_drain(&name, yes, stamp, spread, host);
             }
@@ -326,6 +355,9 @@ impl Edges {
         if self.refresh_at <= now {
             self.refresh_at = now.plus(nanos(REFRESH));
         }
+        if self.setup.shared && self.beat_at <= now {
+            self.look(now, host.seen());
+        }
         let was = (self.able, self.serves);
         self.able = self.is_able(now, spread, host);
         self.decide(now, host);
@@ -393,37 +425,76 @@ impl Edges {
             && (self.able || self.serves || is_told || now >= self.began.plus(nanos(2 * WAIT)))
     }
 
+    fn look(&mut self, now: Nanos, seen: u64) {
+        if self.seen != seen {
+            (self.seen, self.grew_at) = (seen, now);
+            self.peers.iter_mut().for_each(|peer| peer.sight.then = peer.sight.seen);
+        }
+    }
+
+    /// Whether clients' packets come here, and not to another edge that all of them should reach:
+    /// it is cut off on that side alone.
+    fn is_deaf(&self, edge: usize, now: Nanos) -> bool {
+        let sight = self.peers[edge].sight;
+        self.seen.saturating_sub(sight.own_then) >= FEW
+            && now >= sight.grew_at.plus(self.patience())
+    }
+
+    /// The same of this edge, as another one's count tells.
+    fn am_deaf(&self, now: Nanos) -> bool {
+        let mut heard = self.peers.iter().enumerate().filter(|(edge, _)| self.is_heard(*edge, now));
+        let misses = |peer: &Peer| peer.sight.seen.saturating_sub(peer.sight.then) >= FEW;
+        now >= self.grew_at.plus(self.patience()) && heard.any(|(_, peer)| misses(peer))
+    }
+
     fn decide(&mut self, now: Nanos, host: &mut (impl SpreadHost + EdgesHost)) {
         if !self.setup.shared {
             return;
         }
         let able: Vec<usize> = (0..self.peers.len())
             .filter(|edge| self.is_heard(*edge, now) && self.peers[*edge].able)
+            .filter(|edge| !self.is_deaf(*edge, now))
             .collect();
         let serving = able.iter().find(|edge| self.peers[**edge].serves);
         let first = able.first();
         let name = |edge: &usize| self.setup.names[*edge].clone();
         if self.serves {
             // Who hears no host server leaves it to one that does; of two, the first one goes on.
-            let other = if self.able { serving.filter(|it| **it < self.setup.me) } else { first };
+            let can = self.able && !self.am_deaf(now);
+            let other = if can { serving.filter(|it| **it < self.setup.me) } else { first };
             if let Some(other) = other {
                 host.note("rests", format!("{} acts", name(other)));
                 self.serves = false;
                 host.rest();
             }
-        } else if self.able && serving.is_none() && first.is_none_or(|it| *it > self.setup.me) {
-            let heard = |edge: usize| Some(self.peers[edge].heard_at).filter(|at| *at > Nanos(0));
+        } else if self.able
+            && !self.am_deaf(now)
+            && serving.is_none()
+            && first.is_none_or(|it| *it > self.setup.me)
+        {
             let acted = (0..self.peers.len()).filter(|edge| self.peers[*edge].serves);
             let last = acted.max_by_key(|edge| self.peers[*edge].heard_at);
             let why = last.map_or("nobody did".to_owned(), |edge| {
                 let is_heard = self.is_heard(edge, now);
-                let what = if is_heard { "hears no host server" } else { "is silent" };
+                let what = match (is_heard, self.is_deaf(edge, now)) {
+                    (true, true) => "gets nothing of clients",
+                    (true, false) => "hears no host server",
+                    (false, _) => "is silent",
+                };
                 format!("{} {what}", name(&edge))
             });
             host.note("acts", why);
+            let since = last.map(|edge| self.last_acted(edge, now)).filter(|at| *at > Nanos(0));
             self.serves = true;
-            host.serve(last.and_then(heard));
+            host.serve(since);
         }
+    }
+
+    /// Until when another edge is known to have acted on what reached it.
+    fn last_acted(&self, edge: usize, now: Nanos) -> Nanos {
+        let peer = &self.peers[edge];
+        let is_deaf = self.is_heard(edge, now) && self.is_deaf(edge, now);
+        if is_deaf { peer.sight.grew_at } else { peer.heard_at }
     }
 
     fn is_heard(&self, edge: usize, now: Nanos) -> bool {
@@ -444,7 +515,7 @@ impl Edges {
     }
 
     fn duty(&self) -> Message<'static> {
-        Message::Duty { able: self.able, serves: self.serves }
+        Message::Duty { able: self.able, serves: self.serves, seen: self.seen }
     }
 
     /// Whether clients' packets should come to this edge.

@@ -160,5 +160,5 @@ fn what_edges_tell_each_other_is_bounded() {
     assert!(!is_understood(&Message::Flows { host: &long, flows: Vec::new(), last: false }));
     assert!(is_understood(&Message::Drains { host: "a", yes: true, stamp: 9 }));
     assert!(!is_understood(&Message::Drains { host: &long, yes: true, stamp: 9 }));
-    assert!(is_understood(&Message::Duty { able: true, serves: false }));
+    assert!(is_understood(&Message::Duty { able: true, serves: false, seen: 1 << 40 }));
 }

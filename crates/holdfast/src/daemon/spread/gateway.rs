@@ -247,6 +247,15 @@ impl Gateway {
         self.watch()
     }
 
+    /// How many frames to the shared addresses have reached this host.
+    pub fn seen(&self) -> u64 {
+        let of_clients = |(name, count): &(&'static str, u64)| match *name {
+            "taken" | "left" | "odd" | "malformed" => *count,
+            _ => 0,
+        };
+        self.speak.counters().iter().map(of_clients).sum()
+    }
+
     /// Counts of its programs.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.speak.counters()

@@ -236,6 +236,10 @@ impl EdgesHost for Wire<'_> {
         since.map_or(0, |since| since.as_millis() as u64)
     }
 
+    fn seen(&mut self) -> u64 {
+        self.gateway.as_ref().map_or(0, Gateway::seen)
+    }
+
     fn serve(&mut self, since: Option<Nanos>) {
         let since = since.map(|at| self.clock.instant(at));
         if let Some(gateway) = &mut self.gateway

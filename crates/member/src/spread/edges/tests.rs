@@ -20,6 +20,7 @@ struct Desk {
     full: bool,
     sound: bool,
     unix_ms: u64,
+    seen: u64,
     flows: Vec<Elsewhere>,
     adopted: Vec<Elsewhere>,
     did: Vec<String>,
@@ -81,6 +82,9 @@ impl EdgesHost for Desk {
     }
     fn unix_ms(&self) -> u64 {
         self.unix_ms
+    }
+    fn seen(&mut self) -> u64 {
+        self.seen
     }
     fn serve(&mut self, since: Option<Nanos>) {
         self.did.push(format!("serve {:?}", since.map(Nanos::as_ms)));
@@ -176,9 +180,9 @@ fn said(last: u8) -> crate::spread::Said {
     crate::spread::Said { weight, layer2: false, tunnels: vec![tunnel], services }
 }
 
-const DUTY: EdgeWord = EdgeWord::Duty { able: true, serves: false };
-const SERVES: EdgeWord = EdgeWord::Duty { able: true, serves: true };
-const UNABLE: EdgeWord = EdgeWord::Duty { able: false, serves: true };
+const DUTY: EdgeWord = EdgeWord::Duty { able: true, serves: false, seen: 0 };
+const SERVES: EdgeWord = EdgeWord::Duty { able: true, serves: true, seen: 0 };
+const UNABLE: EdgeWord = EdgeWord::Duty { able: false, serves: true, seen: 0 };
 
 #[test]
 fn a_lone_edge_is_ready_at_once_and_says_nothing() {
@@ -389,4 +393,42 @@ fn why_another_edge_hangs_up_is_told() {
     bed.meet(1, 5);
     assert!(bed.hear(1, DUTY, 5));
     assert!(bed.edges.has_company(ms(6)));
+}
+
+#[test]
+fn who_is_cut_off_from_clients_leaves_them_to_another_edge() {
+    let serves = |seen| EdgeWord::Duty { able: true, serves: true, seen };
+    let mut second = Bed::new(1, 2, true);
+    second.meet(0, 0);
+    assert!(second.hear(0, serves(5), 0));
+    second.turn(0);
+    for at in [15, 30, 45, 60] {
+        second.desk.seen = at / 15;
+        assert!(second.hear(0, serves(5 + at / 15), at));
+        assert_eq!(second.turn(at), [""; 0], "both see the same");
+    }
+    for at in [75, 90] {
+        second.desk.seen += 1;
+        assert!(second.hear(0, serves(9), at));
+        assert_eq!(second.turn(at), [""; 0]);
+    }
+    second.desk.seen += 1;
+    assert!(second.hear(0, serves(9), 105));
+    assert_eq!(second.turn(105), ["acts: e1 gets nothing of clients", "serve Some(60)"]);
+    assert!(second.hear(0, serves(9), 120));
+    assert_eq!(second.turn(120), [""; 0], "although it is the first one");
+    assert!(second.hear(0, serves(10), 135));
+    assert_eq!(second.turn(135), ["rests: e1 acts", "rest"], "it gets something again");
+
+    let mut first = Bed::new(0, 2, true);
+    first.meet(1, 0);
+    first.turn(0);
+    let rests = |seen| EdgeWord::Duty { able: true, serves: false, seen };
+    for at in [15, 30, 45] {
+        assert!(first.hear(1, rests(at / 15), at));
+    }
+    assert_eq!(first.turn(45), ["rests: e2 acts", "rest"]);
+    assert!(first.hear(1, serves(4), 60));
+    assert_eq!(first.turn(60), [""; 0], "it is deaf");
+    assert_eq!(first.turn(200), ["acts: e2 is silent", "serve Some(60)"], "nobody else is there");
 }
