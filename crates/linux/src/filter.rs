@@ -35,20 +35,9 @@ pub fn leave_frames(interface: u32, mac: [u8; 6]) -> io::Result<bool> {
 }
 
 fn change(kind: u16, flags: c_int, interface: u32, mac: [u8; 6]) -> io::Result<()> {
-    let fd = netlink::open(libc::NETLINK_ROUTE)?;
     let mut body = netlink::neighbour(libc::AF_BRIDGE, interface, NUD_PERMANENT, NTF_SELF);
     netlink::attribute(&mut body, NDA_LLADDR, &mac);
-    let mut request = Vec::new();
-    let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-    netlink::append(&mut request, kind, flags, 1, &body);
-    netlink::send(&fd, &request)?;
-    let mut buffer = [0; 1024];
-    let answer = netlink::receive(&fd, &mut buffer)?;
-    match netlink::answers(answer).find_map(|answer| answer.errno()) {
-        Some(0) => Ok(()),
-        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
+    netlink::change(kind, flags, &body)
 }
 
 #[cfg(test)]

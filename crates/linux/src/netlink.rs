@@ -88,6 +88,20 @@ pub(crate) fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a 
     Ok(&buffer[..len])
 }
 
+/// Has the kernel change what this message of rtnetlink(7) says, and waits until it has.
+pub(crate) fn change(kind: u16, flags: c_int, body: &[u8]) -> io::Result<()> {
+    let fd = open(libc::NETLINK_ROUTE)?;
+    let mut request = Vec::new();
+    append(&mut request, kind, flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK, 1, body);
+    send(&fd, &request)?;
+    let mut buffer = [0; 1024];
+    match answers(receive(&fd, &mut buffer)?).find_map(|answer| answer.errno()) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// Discards answers that nobody waits for any more.
 pub(crate) fn discard(fd: BorrowedFd<'_>) {
     let mut buffer = [0; 64];

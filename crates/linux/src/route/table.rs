@@ -37,7 +37,6 @@ pub fn take(table: u32, address: IpAddr) -> io::Result<bool> {
 }
 
 fn change(kind: u16, flags: c_int, table: u32, address: IpAddr) -> io::Result<()> {
-    let fd = netlink::open(libc::NETLINK_ROUTE)?;
     let mut body = vec![0; RTMSG];
     (body[0], body[1]) = match address {
         IpAddr::V4(_) => (libc::AF_INET as u8, 32),
@@ -46,17 +45,7 @@ fn change(kind: u16, flags: c_int, table: u32, address: IpAddr) -> io::Result<()
     (body[5], body[7]) = (PROTOCOL, RTN_UNREACHABLE);
     netlink::address(&mut body, RTA_DST, address);
     netlink::attribute(&mut body, RTA_TABLE, &table.to_ne_bytes());
-    let mut request = Vec::new();
-    let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-    netlink::append(&mut request, kind, flags, 1, &body);
-    netlink::send(&fd, &request)?;
-    let mut buffer = [0; 1024];
-    let answer = netlink::receive(&fd, &mut buffer)?;
-    match netlink::answers(answer).find_map(|answer| answer.errno()) {
-        Some(0) => Ok(()),
-        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
+    netlink::change(kind, flags, &body)
 }
 
 #[cfg(test)]
