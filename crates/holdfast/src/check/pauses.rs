@@ -34,8 +34,8 @@ struct Pauses {
     realtime: bool,
 }
 
-/// Measures for so long, and says which lease, or patience for heartbeats, this host bears; `each_second` is told how much is
-/// left.
+/// Measures for so long, and says which lease, or patience for heartbeats, this host bears;
+/// `each_second` is told how much is left.
 pub fn measure(
     file: Option<&GroupFile>,
     time: Duration,
@@ -55,7 +55,7 @@ pub fn measure(
     for found in threads.into_iter().filter_map(|thread| thread.join().ok()) {
         all.worst = all.worst.max(found.worst);
         all.count += found.count;
-        all.processors += 1;
+        all.processors += found.processors;
         all.realtime &= found.realtime;
     }
     judge(all, time, file.map(|file| file.heartbeat()))
@@ -90,6 +90,9 @@ fn bears(heartbeat: Duration, pause: Duration) -> bool {
 
 fn judge(found: Pauses, time: Duration, heartbeat: Option<Duration>) -> Finding {
     let Pauses { worst, count, processors, realtime } = found;
+    if processors == 0 {
+        return Finding::warn(NAME, "no processor could be watched", "look at `taskset -p $$`");
+    }
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(
         "the longest of {processors} processors in {} s was {:.1} ms ({count} above {} ms)",
@@ -102,9 +105,6 @@ fn judge(found: Pauses, time: Duration, heartbeat: Option<Duration>) -> Finding 
     }
     let wanted = worst * RESERVE_PERCENT / 100;
     let all = HEARTBEATS_MS.map(Duration::from_millis);
-    if processors == 0 {
-        return Finding::warn(NAME, "no processor could be watched", "look at `taskset -p $$`");
-    }
     let Some(choice) = all.into_iter().find(|it| bears(*it, wanted)) else {
         return Finding::warn(
             NAME,

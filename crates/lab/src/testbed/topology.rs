@@ -72,25 +72,11 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
     use interface::*;
     let [client, edge, primary, backup] = hosts;
     for host in hosts {
-        host.sysctl(&[
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.default.rp_filter=0",
-            "net.ipv6.conf.all.accept_dad=0",
-            "net.ipv6.conf.default.accept_dad=0",
-            "net.ipv6.conf.default.router_solicitations=0",
-            // Connections of the variant `clean` that were closed before must not use up the ports.
-            "net.ipv4.ip_local_port_range=2048 60999",
-        ])?;
+        believes_addresses(host)?;
+        many_ports(host)?;
     }
-    edge.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
-    // Where Docker or libvirt has loaded br_netfilter, every frame of a bridge goes through
-    // iptables too, which an edge does not need.
-    if Path::new("/proc/sys/net/bridge").exists() {
-        edge.sysctl(&[
-            "net.bridge.bridge-nf-call-iptables=0",
-            "net.bridge.bridge-nf-call-ip6tables=0",
-        ])?;
-    }
+    forwards(edge)?;
+    bridges_unfiltered(edge)?;
 
     let mut links = Vec::new();
     wire(&mut links, (client, CLIENT), (edge, EDGE_CLIENT), plan.client_path.as_ref())?;
@@ -110,6 +96,39 @@ pub(super) fn connect(hosts: &[Host; 4], plan: &Plan) -> Result<Vec<Link>> {
         client.sysctl(&settings)?;
     }
     Ok(links)
+}
+
+/// Has a host take packets by any way, and use addresses at once.
+pub(super) fn believes_addresses(host: &Host) -> Result<()> {
+    host.sysctl(&[
+        "net.ipv4.conf.all.rp_filter=0",
+        "net.ipv4.conf.default.rp_filter=0",
+        "net.ipv6.conf.all.accept_dad=0",
+        "net.ipv6.conf.default.accept_dad=0",
+        "net.ipv6.conf.default.router_solicitations=0",
+    ])
+}
+
+/// Connections of the variant `clean` that were closed before must not use up the ports.
+pub(super) fn many_ports(host: &Host) -> Result<()> {
+    host.sysctl(&["net.ipv4.ip_local_port_range=2048 60999"])
+}
+
+/// Makes a router of a host.
+pub(super) fn forwards(host: &Host) -> Result<()> {
+    host.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
+}
+
+/// Where Docker or libvirt has loaded br_netfilter, every frame of a bridge goes through iptables
+/// too, which nobody here needs.
+pub(super) fn bridges_unfiltered(host: &Host) -> Result<()> {
+    if Path::new("/proc/sys/net/bridge").exists() {
+        host.sysctl(&[
+            "net.bridge.bridge-nf-call-iptables=0",
+            "net.bridge.bridge-nf-call-ip6tables=0",
+        ])?;
+    }
+    Ok(())
 }
 
 /// Lets the edge reach the primary without its bridge, by a port that has taken over the bridge's

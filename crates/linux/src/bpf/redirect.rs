@@ -450,14 +450,18 @@ impl<K: aya::Pod> FlowTable<K> {
     fn forget(&mut self, now: u32, crowded: u32, most: usize) -> Result<usize, BpfError> {
         let flows = self.read();
         let is_crowded = flows.len() > crowded as usize;
-        let over = |flow: &SpreadFlow| now.wrapping_sub(flow.tick) > age_of(flow, is_crowded);
-        let flows = flows.into_iter().filter(|(_, flow)| over(flow));
+        let flows = flows.into_iter().filter(|(_, flow)| is_over(flow, now, is_crowded));
         let dead: Vec<K> = flows.map(|(key, _)| key).take(most).collect();
         for key in &dead {
             absent_is_fine(self.map.remove(key), self.name)?;
         }
         Ok(dead.len())
     }
+}
+
+/// Whether a flow may be forgotten at tick `now`.
+fn is_over(flow: &SpreadFlow, now: u32, is_crowded: bool) -> bool {
+    now.wrapping_sub(flow.tick) > age_of(flow, is_crowded)
 }
 
 fn age_of(flow: &SpreadFlow, is_crowded: bool) -> u32 {

@@ -4,14 +4,14 @@
 //! packets reach all edges, one of them acts on these; two that do only send them twice, so nobody
 //! has to decide between them.
 
+use super::links::is_hello_of;
 use super::{SpreadHost, SpreadMachine};
 use crate::nanos;
 use crate::shown::{Protection, Shown};
 use crate::standing::hello;
 use crate::timing::edges::{DUTY_EVERY, MISSED, REFRESH, WAIT};
 use holdfast_cluster::Nanos;
-use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{EdgeFlow, FLOWS_MAX, Message, VERSION};
+use holdfast_wire::message::{EdgeFlow, FLOWS_MAX, Message};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What the machine needs of its host: channels to the other edges, which are named by their place
@@ -83,10 +83,7 @@ impl EdgeWord {
     #[must_use]
     pub fn of(message: Message<'_>, group: &str, name: &str) -> Self {
         match message {
-            Message::Hello { version, log_version, group: theirs, member, .. } => {
-                let is_this_release = version == VERSION && log_version == LOG_VERSION;
-                Self::Hello { fits: is_this_release && theirs == group && member == name }
-            }
+            Message::Hello { .. } => Self::Hello { fits: is_hello_of(&message, group, name) },
             Message::Duty { able, serves, seen } => Self::Duty { able, serves, seen },
             Message::Drains { host, yes, stamp } => {
                 Self::Drains { host: host.to_owned(), yes, stamp }

@@ -33,10 +33,7 @@ impl Word {
     #[must_use]
     pub fn of(message: Message<'_>, group: &str, name: &str) -> Self {
         match message {
-            Message::Hello { version, log_version, group: theirs, member, .. } => {
-                let is_this_release = version == VERSION && log_version == LOG_VERSION;
-                Self::Hello { fits: is_this_release && theirs == group && member == name }
-            }
+            Message::Hello { .. } => Self::Hello { fits: is_hello_of(&message, group, name) },
             Message::Beat { .. } => Self::Beat,
             Message::Announce { weight, layer2, tunnels, services } => {
                 Self::Announce(Said { weight, layer2, tunnels, services })
@@ -54,6 +51,14 @@ impl Word {
             _ => None,
         }
     }
+}
+
+/// Whether this is the hello of the host called `name`, in this group and of this release.
+pub(super) fn is_hello_of(message: &Message<'_>, group: &str, name: &str) -> bool {
+    let Message::Hello { version, log_version, group: theirs, member, .. } = message else {
+        return false;
+    };
+    (*version, *log_version, *theirs, *member) == (VERSION, LOG_VERSION, group, name)
 }
 
 /// A change in the detector's opinion.

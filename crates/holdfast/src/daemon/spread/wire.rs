@@ -85,6 +85,14 @@ impl<'a> Wire<'a> {
         peer.flush(&self.poll, PEERS + edge as u64, now)
     }
 
+    fn order_gateway(&mut self, order: impl FnOnce(&mut Gateway) -> Result<()>) {
+        if let Some(gateway) = &mut self.gateway
+            && let Err(error) = order(gateway)
+        {
+            self.events.add("refused", format!("the gateway: {error:#}"));
+        }
+    }
+
     /// Puts the group's addresses into the table that a routing daemon reads, where they may have been
     /// removed, or takes them out.
     pub fn put_routes(&mut self, able: bool) {
@@ -242,19 +250,11 @@ impl EdgesHost for Wire<'_> {
 
     fn serve(&mut self, since: Option<Nanos>) {
         let since = since.map(|at| self.clock.instant(at));
-        if let Some(gateway) = &mut self.gateway
-            && let Err(error) = gateway.serve(since)
-        {
-            self.events.add("refused", format!("the gateway: {error:#}"));
-        }
+        self.order_gateway(|gateway| gateway.serve(since));
     }
 
     fn rest(&mut self) {
-        if let Some(gateway) = &mut self.gateway
-            && let Err(error) = gateway.rest()
-        {
-            self.events.add("refused", format!("the gateway: {error:#}"));
-        }
+        self.order_gateway(Gateway::rest);
     }
 
     fn show_able(&mut self, able: bool) {

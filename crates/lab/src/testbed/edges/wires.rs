@@ -6,9 +6,10 @@
 
 use super::{Node, Way};
 use crate::testbed::host::Host;
-use crate::testbed::topology::{addresses, wire};
+use crate::testbed::topology::{
+    addresses, believes_addresses, bridges_unfiltered, forwards, many_ports, wire,
+};
 use anyhow::Result;
-use std::path::Path;
 
 /// Names of the interfaces, the same on every host that has one.
 pub mod interface {
@@ -143,19 +144,12 @@ pub(super) fn connect(hosts: &[Host], way: Way) -> Result<()> {
 /// Kernel settings of the hosts, which know nothing but what they are told.
 fn settings(hosts: &[Host]) -> Result<()> {
     for host in hosts {
-        host.sysctl(&[
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.default.rp_filter=0",
-            "net.ipv6.conf.all.accept_dad=0",
-            "net.ipv6.conf.default.accept_dad=0",
-            "net.ipv6.conf.default.router_solicitations=0",
-            "net.ipv4.ip_local_port_range=2048 60999",
-        ])?;
+        believes_addresses(host)?;
+        many_ports(host)?;
     }
     for node in [Node::Router, Node::E1, Node::E2] {
+        forwards(&hosts[node as usize])?;
         hosts[node as usize].sysctl(&[
-            "net.ipv4.ip_forward=1",
-            "net.ipv6.conf.all.forwarding=1",
             // Where two edges are as good, each gets whole connections.
             "net.ipv4.fib_multipath_hash_policy=1",
             "net.ipv6.fib_multipath_hash_policy=1",
@@ -163,14 +157,7 @@ fn settings(hosts: &[Host]) -> Result<()> {
     }
     let switch = &hosts[Node::Switch as usize];
     switch.sysctl(&["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"])?;
-    // Where Docker or libvirt has loaded br_netfilter, frames would go through iptables too.
-    if Path::new("/proc/sys/net/bridge").exists() {
-        switch.sysctl(&[
-            "net.bridge.bridge-nf-call-iptables=0",
-            "net.bridge.bridge-nf-call-ip6tables=0",
-        ])?;
-    }
-    Ok(())
+    bridges_unfiltered(switch)
 }
 
 /// Connects a host with a segment.

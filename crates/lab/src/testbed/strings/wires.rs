@@ -7,7 +7,7 @@ use super::{Edge, StringPlan, StringsPlan};
 use crate::command;
 use crate::emu::Link;
 use crate::testbed::host::Host;
-use crate::testbed::topology::{addresses, wire};
+use crate::testbed::topology::{addresses, believes_addresses, forwards, wire};
 use anyhow::Result;
 
 /// Names of the interfaces.
@@ -144,16 +144,10 @@ pub(super) fn connect(
     plan: &StringsPlan,
 ) -> Result<Vec<Link>> {
     for host in [client, near, far, server].into_iter().chain(strings) {
-        host.sysctl(&[
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.default.rp_filter=0",
-            "net.ipv6.conf.all.accept_dad=0",
-            "net.ipv6.conf.default.accept_dad=0",
-            "net.ipv6.conf.default.router_solicitations=0",
-        ])?;
+        believes_addresses(host)?;
     }
     for router in [near, far].into_iter().chain(strings) {
-        router.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
+        forwards(router)?;
     }
     let mut links = Vec::new();
     let (c, s) = ((client, interface::CLIENT), (server, interface::SERVER));

@@ -3,7 +3,7 @@
 
 use super::super::error::BpfError;
 use super::super::layout::{MAGLEV_ENTRIES, RawKey, SpreadConfig, SpreadFlow, SpreadKey4};
-use super::{FlowTable, Redirect, SpreadTable, age_of};
+use super::{FlowTable, Redirect, SpreadTable, is_over};
 use holdfast_wire::message::{ConnKey, EdgeFlow};
 use holdfast_wire::packet::{map_ipv4, mapped, mapped_ipv4};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ impl Redirect {
             let table = tables.get(&(key.server, key.server_port));
             table.is_some_and(|table| table[entry_of(config.seed, key)] != flow.host)
         };
-        let lives = |flow: &SpreadFlow| config.tick.wrapping_sub(flow.tick) <= age_of(flow, false);
+        let lives = |flow: &SpreadFlow| !is_over(flow, config.tick, false);
         let all = four.chain(six).filter(|(key, flow)| lives(flow) && is_elsewhere(key, flow));
         Ok(all.map(|(key, flow)| (flow.host, told(key, &flow, config.tick))).collect())
     }
@@ -61,7 +61,7 @@ impl Redirect {
             flags: told.flags,
             lived: told.lived_s,
         };
-        if told.age_s > age_of(&flow, false) {
+        if is_over(&flow, config.tick, false) {
             return Ok(false);
         }
         match (mapped_ipv4(&told.key.server), mapped_ipv4(&told.key.client)) {
