@@ -17,6 +17,7 @@ const CONTROL_FRAMES_MAX: usize = 8;
 
 /// Configuration of an endpoint. Each direction is shaped by its sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
     /// How this end cuts what it sends.
     pub shape: Shape,
@@ -67,6 +68,7 @@ impl Config {
 
 /// A configuration that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     #[error("no segment has {} cells of {} bytes: see CELLS_MAX, CELL_LEN_MAX, SEGMENT_LEN_MAX", .0.cells, .0.cell_len)]
     Shape(Shape),
@@ -76,6 +78,7 @@ pub enum ConfigError {
 
 /// Why a connection ended abnormally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     #[error("nobody listens there: start the other end first")]
     Refused,
@@ -91,6 +94,7 @@ pub enum Failure {
 
 /// What the application should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     Connected,
     /// There is something to read.

@@ -15,6 +15,7 @@ const WINDOW_MIN: f64 = 2.0;
 
 /// The algorithm that decides how many cells may be on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FlowControl {
     /// Back to one segment after every loss.
     Tahoe,

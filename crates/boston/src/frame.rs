@@ -139,6 +139,7 @@ pub enum Frame {
 
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     #[error("the frame has too few or too many bytes for its kind")]
     Length,

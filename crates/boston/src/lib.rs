@@ -56,3 +56,8 @@ pub const CELLS_MAX: usize = 192;
 pub const CELL_LEN_MAX: usize = 1400;
 /// Most bytes that were written and are not yet in a segment.
 pub const SEND_BUFFER_MAX: usize = 256 << 10;
+
+/// The example in the read-me is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

@@ -16,6 +16,7 @@ const LOSS_MAX: f64 = 0.6;
 
 /// How much redundancy a sender adds.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Redundancy {
     /// Boston-BP: none.
     BandwidthPreserving,

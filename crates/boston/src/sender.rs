@@ -14,6 +14,7 @@ const REORDER_CELLS: u64 = 8;
 
 /// Counts of what a sender did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Segments that were cut.
     pub segments: u64,

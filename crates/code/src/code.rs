@@ -20,6 +20,7 @@ const NEAR: usize = 32;
 
 /// How rows are made of a segment's cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Dispersal {
     /// The rows below `m` are the cells themselves, row r ≥ m is
     /// Σ cell\[j\] / (r + j), a row of a Cauchy matrix. Every square part of a
@@ -42,6 +43,7 @@ pub struct Code {
 
 /// A shape that no code has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CodeError {
     /// Too few or too many cells.
     #[error("a segment has 1 to {ROWS} cells, not {0}: cut it into longer cells")]
@@ -53,6 +55,7 @@ pub enum CodeError {
 
 /// Why nothing was encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EncodeError {
     /// The segment is not `m` cells long.
     #[error("the segment has {actual} bytes instead of {expected}: pad it")]
@@ -64,6 +67,7 @@ pub enum EncodeError {
 
 /// Why nothing was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// The segment is not `m` cells long.
     #[error("the segment has {actual} bytes instead of {expected}: pass all its cells")]

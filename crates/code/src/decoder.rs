@@ -16,6 +16,7 @@ pub enum Progress {
 
 /// Why a cell was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InsertError {
     /// The cell has another length than the code's.
     #[error("the cell has {actual} bytes instead of {expected}: both ends must agree on a shape")]

@@ -31,6 +31,7 @@ pub enum Loss {
 
 /// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// Too few or too many cells.
     #[error("a segment has 1 to {ROWS} cells, not {0}")]

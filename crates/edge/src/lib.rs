@@ -20,6 +20,7 @@ mod slabs;
 pub mod strings;
 
 pub use halr::{Halr, HalrConfig, HalrHost, HalrLimits, Intake, Keeps};
+pub use holdfast_wire::seq::SeqNo;
 pub use pfrc::{
     Flows, Law, Measurement, Pfrc, PfrcConfig, PfrcCounts, PfrcHost, PfrcSettings, QueueDelay,
     RightEdge, WindowControl, clamp,
@@ -31,3 +32,8 @@ pub use slabs::{PACKET_MAX, Slabs, Slot};
 
 /// Time and durations, in nanoseconds.
 pub type Ns = u64;
+
+/// The example in the read-me is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

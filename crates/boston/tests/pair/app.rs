@@ -98,6 +98,7 @@ impl App {
             Event::Ended => self.has_seen_end = true,
             Event::Closed => self.outcome = Some(Outcome::Closed),
             Event::Failed(failure) => self.outcome = Some(Outcome::Failed(failure)),
+            _ => panic!("what is {event:?}?"),
         }
     }
 
