@@ -77,7 +77,7 @@ enum Verb {
     /// code 1 if one fails; one that is refused in words does not. docs/SERVERS.md is
     /// made by it.
     Servers(ServersArgs),
-    /// Three deaths of a redis-server's primary, told and drawn.
+    /// A redis-server dies without Holdfast, and three times with it: told, and drawn.
     Demo(DemoArgs),
     /// Print a completion script for a shell.
     ///
@@ -102,6 +102,9 @@ enum Verb {
     LoadRun {
         /// A description in JSON.
         spec: String,
+        /// Print what it sees, ten times a second.
+        #[arg(long)]
+        told: bool,
     },
 }
 
@@ -132,7 +135,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             Deadline::pinned(&pins)?.set(Until::Told)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::LoadRun { spec } => load::run_here(&spec).map(|()| ExitCode::SUCCESS),
+        Verb::LoadRun { spec, told } => load::run_here(&spec, told).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -173,7 +176,8 @@ mod tests {
     fn a_mistake_in_a_scenario_is_wrong_usage() {
         let text = "seed = 1\nend = \"1s\"\n[[link]]\nfrom = \"S\"\nto = \"D\"\ndelay = \"1ms\"\n\
              [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 1\n[sweep]\nseed = []\n";
-        let error = Sweep::parse(text).map(|_| ()).context("file.toml").expect_err("no values");
+        let read = Sweep::read(Path::new("file.toml"), text);
+        let error = read.map(|_| ()).context("reading").expect_err("no values");
         assert_eq!(code_of(&error), exit::USAGE, "{error:#}");
         assert!(format!("{error:#}").contains("has no values"), "{error:#}");
     }

@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -108,15 +108,17 @@ pub fn waiting_places(pid: u32) -> String {
 /// their parents. Links are followed: some of Debian's servers are links.
 pub fn descendants_running(pid: u32, file: &Path) -> Vec<u32> {
     let program = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    // A program whose file was replaced is shown so.
+    let replaced = PathBuf::from(format!("{} (deleted)", program.display()));
     let mut found = Vec::new();
-    collect_running(pid, &program, &mut found);
+    collect_running(pid, &[program, replaced], &mut found);
     found
 }
 
-fn collect_running(pid: u32, program: &Path, found: &mut Vec<u32>) {
+fn collect_running(pid: u32, programs: &[PathBuf], found: &mut Vec<u32>) {
     for child in children(pid) {
-        collect_running(child, program, found);
-        if fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|link| link == program) {
+        collect_running(child, programs, found);
+        if fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|link| programs.contains(&link)) {
             found.push(child);
         }
     }

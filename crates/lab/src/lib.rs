@@ -28,13 +28,20 @@ use anyhow::{Context as _, Result, ensure};
 use holdfast_program::LAB;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The folder of [`run_binary_of`].
+static PLACE: OnceLock<PathBuf> = OnceLock::new();
 
 /// The `holdfast` that the lab runs: `HOLDFAST_BIN`, or the one beside this program.
 ///
 /// # Errors
 /// When there is none, with the remedy.
 pub fn holdfast_binary() -> Result<PathBuf> {
+    if let Some(place) = PLACE.get() {
+        return Ok(place.join("holdfast"));
+    }
     if let Some(path) = std::env::var_os("HOLDFAST_BIN") {
         return Ok(path.into());
     }
@@ -43,6 +50,11 @@ pub fn holdfast_binary() -> Result<PathBuf> {
     // Cargo puts test programs into a folder below that of the programs.
     let folder = beside.parent().filter(|_| beside.ends_with("deps")).unwrap_or(beside);
     existing(folder.join("holdfast"))
+}
+
+/// From now on the lab runs the `holdfast` in this folder, for the rest of its life.
+pub(crate) fn run_binary_of(place: &Path) {
+    PLACE.get_or_init(|| place.to_owned());
 }
 
 /// The laboratory's own binary: this process's, or, in a test program, the one

@@ -3,7 +3,7 @@
 use crate::figures::{self, ListArgs, Measured, NoFigure, ReportArgs, RunArgs};
 use crate::memory::{self, MemoryArgs};
 use crate::plan::{self, PlanArgs};
-use crate::scenario::{self, FileError, MergeArgs, SimArgs};
+use crate::scenario::{self, MergeArgs, Mistakes, Refused, SimArgs};
 use anyhow::Result;
 use clap::Subcommand;
 use std::error::Error;
@@ -47,5 +47,5 @@ pub fn run(verb: Verb, measured: &[Measured]) -> Result<ExitCode> {
 /// Whether an error is the user's: a name or a file that is wrong.
 #[must_use]
 pub fn is_mistake(error: &(dyn Error + 'static)) -> bool {
-    error.is::<FileError>() || error.is::<NoFigure>()
+    error.is::<Mistakes>() || error.is::<Refused>() || error.is::<NoFigure>()
 }

@@ -2,6 +2,7 @@
 //! extremes, units as people write them, work on all cores, and a progress bar.
 #![forbid(unsafe_code)]
 
+pub mod layout;
 pub mod parallel;
 pub mod plot;
 mod progress;
@@ -9,4 +10,4 @@ mod stats;
 pub mod units;
 
 pub use progress::progress;
-pub use stats::{Interval, Stalls, Summary};
+pub use stats::{Interval, Mean, Stalls, Summary};

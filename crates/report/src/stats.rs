@@ -65,6 +65,37 @@ impl Interval {
     }
 }
 
+/// A mean, with its confidence interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Mean {
+    /// Mean of the values.
+    pub mean: f64,
+    /// Half the width of its 95 % confidence interval; 0 with one value.
+    pub plus_minus: f64,
+}
+
+impl Mean {
+    /// Computes the numbers of some values; without values both are 0.
+    pub fn of(values: &[f64]) -> Self {
+        let count = values.len().max(1) as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
+        let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
+        Self { mean, plus_minus: student(values.len()) * deviation / count.sqrt() }
+    }
+}
+
+/// Factor of a 95 % confidence interval of the mean of `values` values (Student's t, two-sided).
+fn student(values: usize) -> f64 {
+    const T: [f64; 11] = [0.0, 0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
+    match values {
+        0..=10 => T[values],
+        11..=20 => 2.20,
+        21..=60 => 2.06,
+        _ => 1.96,
+    }
+}
+
 /// Quantiles of stalls, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stalls {
@@ -121,5 +152,14 @@ mod tests {
         let stalls = Stalls::of_ns(&(1..=200).map(|ms| ms * 1_000_000).collect::<Vec<_>>());
         assert_eq!((stalls.min, stalls.p50), (1.0, 100.0));
         assert_eq!((stalls.p99, stalls.max), (198.0, 200.0));
+    }
+
+    #[test]
+    fn a_mean_has_an_interval_if_there_are_values() {
+        assert_eq!(Mean::of(&[]), Mean::default());
+        assert_eq!(Mean::of(&[3.0]), Mean { mean: 3.0, plus_minus: 0.0 });
+        let two = Mean::of(&[1.0, 3.0]);
+        // Half of t with one degree of freedom times the standard deviation, by the root of 2.
+        assert!((two.mean - 2.0).abs() < 1e-9 && (two.plus_minus - 12.71).abs() < 1e-9, "{two:?}");
     }
 }

@@ -13,9 +13,9 @@ pub(crate) mod heal;
 mod latency;
 mod ns3;
 mod promotion;
-mod recover;
+pub(crate) mod recover;
 mod redirect;
-mod regulate;
+pub(crate) mod regulate;
 pub(crate) mod service;
 mod sim;
 pub(crate) mod takeover;
@@ -43,6 +43,8 @@ pub enum BenchCommand {
     Cold(heal::cold::ColdArgs),
     /// The members are swapped under load: how long do clients wait?
     Switchover(heal::switchover::SwitchoverArgs),
+    /// All daemons of a pair are replaced by another build under load: who lives?
+    Upgrade(heal::upgrade::UpgradeArgs),
     /// How often a healthy primary is replaced, idle and busy, and how fast a dead one.
     FalseAlarms(false_alarms::FalseAlarmArgs),
     /// Bytes and requests per second, protected and clean.
@@ -102,6 +104,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Switchover(args) => {
             let report = heal::switchover::run(&args)?;
             show(args.json, &report, heal::switchover::SwitchoverReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Upgrade(args) => {
+            let report = heal::upgrade::run(&args)?;
+            show(args.json, &report, heal::upgrade::UpgradeReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::FalseAlarms(args) => {

@@ -124,6 +124,7 @@ pub(super) fn draw(found: &[Found; 3]) -> Drawn {
         name: (*name).to_owned(),
         points: it.each.iter().map(|(count, v)| (*count as f64, median(v))).collect(),
         mark: Mark::Joined,
+        ..Line::default()
     });
     let clients = Chart {
         title: "Clients that send 50 KB/s each".to_owned(),

@@ -186,6 +186,7 @@ fn chart(it: &Found, title: &str) -> Chart {
         name: name.to_owned(),
         points: points.iter().map(|(at, to)| (*at, to / MB)).collect(),
         mark: Mark::Dots,
+        ..Line::default()
     };
     let moment = |name: &str, ms: f64| Moment { name: name.to_owned(), at: it.died_s + ms / 1e3 };
     Chart {

@@ -3,7 +3,7 @@
 
 use super::expect::{Expectations, Received, Wrong};
 use super::talk::Talk;
-use super::{ConnectionReport, Group};
+use super::{ConnectionReport, Group, LaneNow};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -88,6 +88,7 @@ impl Connection {
                 resets: 0,
                 hung: false,
                 error: None,
+                failed_ns: None,
                 points: Vec::new(),
             },
             talk,
@@ -370,6 +371,16 @@ impl Connection {
         now_ns.saturating_sub(self.last_progress_ns.max(self.waiting_since_ns))
     }
 
+    /// What it has seen by `now_ns`.
+    pub(super) fn snapshot(&self, has_fault: bool, now_ns: u64) -> LaneNow {
+        let waiting_ns = if has_fault { self.waiting_ns(now_ns) } else { 0 };
+        LaneNow {
+            replies: self.replies,
+            pause_ns: self.report.stall_ns.max(waiting_ns),
+            has_ended: self.report.error.is_some(),
+        }
+    }
+
     /// Gives up waiting.
     pub(super) fn hang(&mut self, common: &Common, now_ns: u64) {
         let since_ns = self.last_progress_ns.max(self.waiting_since_ns);
@@ -381,6 +392,7 @@ impl Connection {
 
     fn fail(&mut self, error: String) {
         self.report.error.get_or_insert(error);
+        self.report.failed_ns.get_or_insert_with(crate::monotonic_ns);
         self.fd = None;
         self.state = State::Done;
     }

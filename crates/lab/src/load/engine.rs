@@ -4,7 +4,7 @@
 use super::connection::{Common, Connection, State};
 use super::fault::Trigger;
 use super::talk::{Part, Talk};
-use super::{Quantiles, Report, Spec, Workload};
+use super::{Quantiles, Report, Snapshot, Spec, Workload};
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -29,6 +29,9 @@ const LOOK_EVERY_NS: u64 = 20_000_000;
 /// Longest latency that is distinguished, in ns.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
+/// Time between two snapshots, in ns.
+const TELL_EVERY_NS: u64 = 100_000_000;
+
 /// Time within which all connections must work, in ns.
 const READY_LIMIT_NS: u64 = 60_000_000_000;
 
@@ -51,11 +54,13 @@ pub(super) struct Engine<'a> {
     stop_ns: u64,
     own_pause_ns: u64,
     look_ns: u64,
+    /// When the next snapshot is due; `None`: nobody wants one.
+    tell_ns: Option<u64>,
     retransmits_before: u64,
 }
 
 impl<'a> Engine<'a> {
-    pub(super) fn new(spec: &'a Spec) -> Result<Self> {
+    pub(super) fn new(spec: &'a Spec, is_told: bool) -> Result<Self> {
         let histogram = || {
             hdrhistogram::Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
                 .context("cannot make a histogram")
@@ -80,6 +85,7 @@ impl<'a> Engine<'a> {
             stop_ns: 0,
             own_pause_ns: 0,
             look_ns: 0,
+            tell_ns: is_told.then_some(0),
             retransmits_before: retransmits(),
         })
     }
@@ -117,6 +123,8 @@ impl<'a> Engine<'a> {
                 self.tick(now_ns)?;
             }
         }
+        self.tell_ns = self.tell_ns.map(|_| 0);
+        self.tell(crate::monotonic_ns())?;
         Ok(self.report())
     }
 
@@ -193,6 +201,19 @@ impl<'a> Engine<'a> {
                 connection.hang(&self.common, now_ns);
             }
         }
+        self.tell(now_ns)
+    }
+
+    /// Says what has been seen so far, if that is wanted and due.
+    fn tell(&mut self, now_ns: u64) -> Result<()> {
+        if self.tell_ns.is_none_or(|at_ns| now_ns < at_ns) {
+            return Ok(());
+        }
+        self.tell_ns = Some(now_ns + TELL_EVERY_NS);
+        let fault_ns = self.common.fault_ns;
+        let one = |it: &Connection| it.snapshot(fault_ns.is_some(), now_ns);
+        let lanes = self.connections.iter().map(one).collect();
+        println!("{}", serde_json::to_string(&Snapshot { at_ns: now_ns, fault_ns, lanes })?);
         Ok(())
     }
 

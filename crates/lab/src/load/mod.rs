@@ -16,10 +16,11 @@ use crate::testbed::Host;
 use anyhow::{Context as _, Result, ensure};
 use holdfast_linux::limits::raise_open_files;
 use serde::{Deserialize, Serialize};
+use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 
 /// Command by which the binary runs the load.
 pub(crate) const LOAD_COMMAND: &str = "load-run";
@@ -194,6 +195,8 @@ pub struct ConnectionReport {
     pub hung: bool,
     /// The first mistake, in words.
     pub error: Option<String>,
+    /// When it was made, by CLOCK_MONOTONIC, in ns: nothing has happened since.
+    pub failed_ns: Option<u64>,
     /// Bytes received over time: (CLOCK_MONOTONIC ns, total bytes).
     pub points: Vec<(u64, u64)>,
 }
@@ -203,6 +206,28 @@ impl ConnectionReport {
     pub fn survived(&self) -> bool {
         self.byte_errors == 0 && self.resets == 0 && !self.hung && self.error.is_none()
     }
+}
+
+/// What the load has seen so far, as [`Run::follow`] hands it on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When it was taken, by CLOCK_MONOTONIC, in ns.
+    pub at_ns: u64,
+    /// When the fault happened, if it has.
+    pub fault_ns: Option<u64>,
+    /// Every connection.
+    pub lanes: Vec<LaneNow>,
+}
+
+/// What a connection has seen so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneNow {
+    /// Number of replies.
+    pub replies: u64,
+    /// Longest time without progress that overlaps the fault, in ns, the present one included.
+    pub pause_ns: u64,
+    /// Whether it has failed.
+    pub has_ended: bool,
 }
 
 /// What the load saw.
@@ -263,9 +288,23 @@ impl Run {
     /// # Errors
     /// When the process cannot be started.
     pub fn start(host: &Host, spec: &Spec) -> Result<Self> {
+        Self::spawn(host, spec, &[])
+    }
+
+    /// Like [`Self::start`], with a load that says ten times a second what it sees, for
+    /// [`Self::follow`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_told(host: &Host, spec: &Spec) -> Result<Self> {
+        Self::spawn(host, spec, &["--told"])
+    }
+
+    fn spawn(host: &Host, spec: &Spec, options: &[&str]) -> Result<Self> {
         let child = host
             .network_command(crate::own_binary()?)
             .args([LOAD_COMMAND, &serde_json::to_string(spec)?])
+            .args(options)
             // The end of its input tells a load without a duration to stop.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -280,10 +319,32 @@ impl Run {
     /// # Errors
     /// When the load could not begin its work, for example because the server
     /// refused its first connection.
-    pub fn finish(mut self) -> Result<Report> {
+    pub fn finish(self) -> Result<Report> {
+        self.follow(|_| ())
+    }
+
+    /// The end of its input ends a load without a duration: until whoever takes it drops it, the
+    /// load goes on.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.0.stdin.take()
+    }
+
+    /// Like [`Self::finish`], and hands on what the load says meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn follow(mut self, mut seen: impl FnMut(&Snapshot)) -> Result<Report> {
         drop(self.0.stdin.take());
         let stdout = self.0.stdout.take().context("the load's output is taken")?;
-        let text = std::io::read_to_string(stdout)?;
+        let mut text = String::new();
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            match serde_json::from_str(&line) {
+                Ok(snapshot) => seen(&snapshot),
+                // The report is no snapshot.
+                Err(_) => text = line,
+            }
+        }
         // What it says before it ends is a line, which no pipe is too small for.
         let stderr = self.0.stderr.take().context("the load's messages are taken")?;
         let said = std::io::read_to_string(stderr)?;
@@ -316,8 +377,8 @@ pub(crate) fn perform(steps: Vec<(u64, Action)>) {
     steps.into_iter().for_each(fault::perform);
 }
 
-/// Runs the load in this process and prints its report.
-pub(crate) fn run_here(spec: &str) -> Result<()> {
+/// Runs the load in this process and prints its report, if `is_told` after what it sees meanwhile.
+pub(crate) fn run_here(spec: &str, is_told: bool) -> Result<()> {
     crate::die_with_parent()?;
     // Timer slack would round the moment of a fault to that of the next reply.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
@@ -325,7 +386,7 @@ pub(crate) fn run_here(spec: &str) -> Result<()> {
     let connections: usize = spec.groups.iter().map(|group| group.connections).sum();
     // Besides connections the load needs some descriptors of its own.
     raise_open_files(connections as u64 + 64).context("the limit of open files")?;
-    let report = engine::Engine::new(&spec)?.run()?;
+    let report = engine::Engine::new(&spec, is_told)?.run()?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

@@ -66,6 +66,14 @@ pub struct GroupConfig<'a> {
     pub etcd: Option<&'a EtcdCluster>,
 }
 
+/// Where a daemon serves those who look at it.
+pub mod ports {
+    /// The counters.
+    pub const METRICS: u16 = 9464;
+    /// The live page.
+    pub const PAGE: u16 = 9465;
+}
+
 /// Name of the primary in the config file.
 pub const PRIMARY_NAME: &str = "a";
 
@@ -90,6 +98,11 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         + &setting("connections_max", config.options.connections_max.map(u64::from))
         + &setting("alone_after_s", config.options.alone_after_s)
         + &format!("buffering = \"{}\"\n", config.options.buffering.word())
+        + &config
+            .options
+            .watchers
+            .as_ref()
+            .map_or_else(String::new, |it| format!("watchers = {it:?}\n"))
         + match (config.options.rebuild, &config.options.cold) {
             (true, _) => "rebuild = true\n",
             (false, Some(_)) => "mode = \"cold\"\n",
@@ -97,7 +110,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         };
     let mut out = format!(
         "[group]\nname = \"demo\"\nkey_file = \"{}\"\nservices = [{services}]\n\
-         run_dir = \"{run_dir}\"\n{settings}\n{}",
+         run_dir = \"{run_dir}\"\nevents_dir = \"none\"\n{settings}\n{}",
         config.key_file.display(),
         front(testbed, config),
     );
@@ -140,6 +153,10 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         out += &format!("env = {{ {} }}\n", pairs.join(", "));
     }
     out += &format!("{}\n", config.options.run.line());
+    if config.options.watchers.is_some() {
+        let [metrics, page] = [ports::METRICS, ports::PAGE];
+        out += &format!("[metrics]\nlisten = \":{metrics}\"\n[page]\nlisten = \":{page}\"\n");
+    }
     if let Some(cold) = &config.options.cold {
         out += &cold_table(testbed, cold);
     }

@@ -91,8 +91,12 @@ pub struct GroupOptions {
     pub segment: Option<Mode>,
     /// Who decides between the members of a pair without an edge.
     pub arbiter: ArbiterKind,
+    /// Group of users that may look at the daemons; then each serves its counters and its page, too.
+    pub watchers: Option<String>,
     /// Environment variables of the edge's daemon.
     pub edge_env: Vec<(String, String)>,
+    /// Environment variables of every daemon.
+    pub env: Vec<(String, String)>,
 }
 
 /// Where and how image and log are kept.
@@ -371,6 +375,7 @@ impl<'a> Group<'a> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
         if role == Role::Edge {
             command.envs(self.options.edge_env.iter().map(|(name, value)| (name, value)));
         }

@@ -242,7 +242,7 @@ fn text(run_dir: &str, options: &SpreadOptions) -> String {
     let mtu = options.mtu.map_or(String::new(), |mtu| format!("mtu = {mtu}\n"));
     let mut text = format!(
         "[group]\nkind = \"spread\"\nname = \"lab\"\nkey_file = \"group.key\"\n\
-         addresses = [\"{}\", \"{}\"]\nrun_dir = \"{run_dir}\"\nheartbeat_ms = {}\n\
+         addresses = [\"{}\", \"{}\"]\nrun_dir = \"{run_dir}\"\nevents_dir = \"none\"\nheartbeat_ms = {}\n\
          flows_max = {}\n\n[edge]\nlisten = \"{}:7700\"\nclients = [\"{}\"]\n{mtu}",
         addresses::SERVICE_V4,
         addresses::SERVICE_V6,

@@ -413,7 +413,7 @@ impl Strings {
         let path = |file: &str| -> PathBuf { inside.join(file) };
         let mut out = format!(
             "[group]\nname = \"transit\"\nkind = \"transit\"\nkey_file = \"{}\"\n\
-             run_dir = \"{}\"\n{}\n[near]\noutside = [\"{}\"]\n\n[far]\noutside = [\"{}\"]\n",
+             run_dir = \"{}\"\nevents_dir = \"none\"\n{}\n[near]\noutside = [\"{}\"]\n\n[far]\noutside = [\"{}\"]\n",
             path("group.key").display(),
             path("run").display(),
             self.plan.group,

@@ -160,18 +160,18 @@ fn numbers(it: &Outcome) -> Vec<f64> {
 
 /// A line over all buffers.
 pub fn curve(name: &str, values: &[f64; BUFFERS.len()]) -> Line {
-    let points = BUFFERS.iter().zip(values).filter(|it| it.1.is_finite());
-    line(name, points.map(|(x, y)| (f64::from(*x).log2(), *y)).collect())
+    let points = values.iter().enumerate().filter(|it| it.1.is_finite());
+    line(name, points.map(|(index, value)| (index as f64 + 0.5, *value)).collect())
 }
 
 /// A chart over all buffers.
 pub fn chart(packet: usize, y_name: &str, lines: Vec<Line>) -> Chart {
     Chart {
         title: format!("{}-byte packets, 64 kB windows", PACKETS[packet].0),
-        x_name: "switch buffer, log2 of cells".to_owned(),
+        x_name: "switch buffer, cells".to_owned(),
+        x_names: BUFFERS.iter().map(u32::to_string).collect(),
         y_name: y_name.to_owned(),
-        // The buffers have 64 to 4,000 cells; the legend is to their left.
-        x_range: (0.0, 12.0),
+        x_range: (0.0, BUFFERS.len() as f64),
         lines,
         ..Chart::default()
     }

@@ -87,17 +87,17 @@ pub fn rate_control(capacity_bps: u64) -> PfrcConfig {
 
 /// A line through points.
 pub fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
-    Line { name: name.to_owned(), points, mark: Mark::Joined }
+    Line { name: name.to_owned(), points, mark: Mark::Joined, ..Line::default() }
 }
 
 /// A dashed line through points.
 pub fn dashed(name: &str, points: Vec<(f64, f64)>) -> Line {
-    Line { name: name.to_owned(), points, mark: Mark::Dashed }
+    Line { name: name.to_owned(), points, mark: Mark::Dashed, ..Line::default() }
 }
 
 /// Points without a line.
 pub fn dots(name: &str, points: Vec<(f64, f64)>) -> Line {
-    Line { name: name.to_owned(), points, mark: Mark::Dots }
+    Line { name: name.to_owned(), points, mark: Mark::Dots, ..Line::default() }
 }
 
 /// Mean and standard deviation.

@@ -49,7 +49,8 @@ pub use report::ReportArgs;
 pub use run::{ListArgs, NoFigure, RunArgs, list, report, run};
 pub use said::{EQUAL_PERCENT, Said};
 
-use holdfast_report::plot::Chart;
+use holdfast_report::Mean;
+use holdfast_report::plot::{Chart, Line};
 use serde::Serialize;
 
 /// One figure.
@@ -254,7 +255,8 @@ pub struct Finding {
     pub note: String,
 }
 
-/// A figure over all seeds, with the charts of the first seed.
+/// A figure over all seeds. Where the seeds' lines have the same places on the x axis, its charts
+/// show their means with error bars; else the first seed's.
 pub struct Finished {
     /// Name of the figure on the command line.
     pub id: &'static str,
@@ -262,7 +264,7 @@ pub struct Finished {
     pub title: &'static str,
     /// Options of `holdfast-lab` that repeat the figure.
     pub again: String,
-    /// The figure for its first seed, or as measured.
+    /// The figure: the numbers of its first seed, and charts over all; or as measured.
     pub drawn: Drawn,
     /// Comparisons over all seeds.
     pub findings: Vec<Finding>,
@@ -281,9 +283,37 @@ pub fn finish(figure: Figure, first_seed: u64, seeds: u64) -> Finished {
             Finding::of(&all[0].checks[index], &values)
         })
         .collect();
+    average(&mut all);
     let Figure { id, title, .. } = figure;
     let again = format!("run {id} --seed {first_seed} --seeds {seeds}");
     Finished { id, title, again, drawn: all.swap_remove(0), findings }
+}
+
+/// Puts means with their confidence intervals into the first seed's charts, where the lines of all
+/// seeds have points at the same places.
+fn average(all: &mut [Drawn]) {
+    let [first, others @ ..] = all else { return };
+    if others.is_empty() {
+        return;
+    }
+    for (at, chart) in first.charts.iter_mut().enumerate() {
+        for (number, line) in chart.lines.iter_mut().enumerate() {
+            let same = |other: &&Line| {
+                let pairs = || other.points.iter().zip(&line.points);
+                other.points.len() == line.points.len() && pairs().all(|(a, b)| a.0 == b.0)
+            };
+            let theirs = others.iter().map(|it| it.charts.get(at)?.lines.get(number));
+            let theirs: Option<Vec<&Line>> = theirs.map(|line| line.filter(same)).collect();
+            let Some(theirs) = theirs else { continue };
+            let mean = |index: usize| {
+                let own = std::iter::once(line.points[index].1);
+                Mean::of(&own.chain(theirs.iter().map(|it| it.points[index].1)).collect::<Vec<_>>())
+            };
+            let means: Vec<Mean> = (0..line.points.len()).map(mean).collect();
+            line.errors = means.iter().map(|it| it.plus_minus).collect();
+            line.points.iter_mut().zip(&means).for_each(|(point, it)| point.1 = it.mean);
+        }
+    }
 }
 
 /// Measures a figure.
@@ -302,11 +332,7 @@ pub fn measure(figure: &Measured, effort: &Effort) -> anyhow::Result<Finished> {
 
 impl Finding {
     fn of(check: &Check, values: &[f64]) -> Self {
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
-        let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
-        let plus_minus = student(values.len()) * deviation / count.sqrt();
+        let Mean { mean, plus_minus } = Mean::of(values);
         let judge = |value| check.said.judge(value, check.accepted);
         let verdict = judge(mean);
         Self {
@@ -320,16 +346,5 @@ impl Finding {
             is_certain: [mean - plus_minus, mean + plus_minus].map(judge) == [verdict; 2],
             note: check.note.clone(),
         }
-    }
-}
-
-/// Factor of a 95 % confidence interval of the mean of `values` values (Student's t, two-sided).
-fn student(values: usize) -> f64 {
-    const T: [f64; 11] = [0.0, 0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
-    match values {
-        0..=10 => T[values],
-        11..=20 => 2.20,
-        21..=60 => 2.06,
-        _ => 1.96,
     }
 }

@@ -4,6 +4,7 @@ use super::report::{ReportArgs, page};
 use super::{
     EQUAL_PERCENT, Effort, FIGURES, Figure, Finding, Finished, Measured, Verdict, finish, measure,
 };
+use crate::scenario::suggestion;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use holdfast_program::BUILD;
@@ -47,10 +48,22 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// The error of a name that no figure has.
+/// The error of names that no figure has.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no figure {0:?}; `holdfast-lab list` shows them")]
-pub struct NoFigure(String);
+#[error("{}", .0.join("\n"))]
+pub struct NoFigure(Vec<String>);
+
+impl NoFigure {
+    /// The error of all names that no figure has, each with what was probably meant.
+    fn of(names: &[&String], known: &[&str]) -> Self {
+        let one = |name: &&String| {
+            let list = || "`holdfast-lab list` shows them".to_owned();
+            let remedy = suggestion(name, known).unwrap_or_else(list);
+            format!("unknown figure {name:?}\n  remedy: {remedy}")
+        };
+        Self(names.iter().map(one).collect())
+    }
+}
 
 #[derive(Serialize)]
 struct Listed {
@@ -157,13 +170,14 @@ pub fn headline(finished: &[Finished]) -> String {
         let findings = finished.iter().flat_map(|it| &it.findings);
         findings.filter(|it| it.verdict == verdict).count()
     };
+    let (equal, same) = (count(Verdict::Equal), count(Verdict::SameDirection));
+    let (differs, unsaid) = (count(Verdict::Differs), count(Verdict::NoNumber));
     format!(
-        "{} numbers are the papers' within {EQUAL_PERCENT} %, {} go the same way, {} differ; of {} \
-         the papers say nothing",
-        count(Verdict::Equal),
-        count(Verdict::SameDirection),
-        count(Verdict::Differs),
-        count(Verdict::NoNumber)
+        "{} of {} comparisons agree with the papers: {equal} are equal within {EQUAL_PERCENT} %, \
+         {same} have the same direction; {differs} differ. Of {unsaid} more numbers the papers say \
+         nothing",
+        equal + same,
+        equal + same + differs
     )
 }
 
@@ -174,9 +188,15 @@ fn named<'a>(names: &[String], measured: &'a [Measured]) -> Result<Vec<Chosen<'a
     let find = |name: &String| {
         let computed = FIGURES.iter().find(|it| it.id == name).copied().map(Chosen::Computed);
         let measured = || measured.iter().find(|it| it.id == name).map(Chosen::Measured);
-        computed.or_else(measured).ok_or_else(|| NoFigure(name.clone()).into())
+        computed.or_else(measured)
     };
-    names.iter().map(find).collect()
+    let unknown: Vec<&String> = names.iter().filter(|name| find(name).is_none()).collect();
+    if !unknown.is_empty() {
+        let computed = FIGURES.iter().map(|it| it.id);
+        let known: Vec<&str> = computed.chain(measured.iter().map(|it| it.id)).collect();
+        return Err(NoFigure::of(&unknown, &known).into());
+    }
+    Ok(names.iter().filter_map(find).collect())
 }
 
 fn finish_all(figures: &[Chosen<'_>], args: &RunArgs) -> Result<Vec<Finished>> {
@@ -226,14 +246,14 @@ impl Finished {
         println!("{}: {}", self.id, self.title);
         println!(
             "  {:<56} {:<34} {:>16} {:>9}  {:<18} verdict",
-            "", "paper says", "we get", "apart", "same way"
+            "", "paper says", "we get", "apart", "holds within"
         );
         for it in &self.findings {
             let (ours, apart, limits) = (it.ours(), it.apart(), it.limits());
             let (what, paper, verdict) = (&it.what, &it.paper, it.verdict());
             println!("  {what:<56} {paper:<34} {ours:>16} {apart:>9}  {limits:<18} {verdict}");
-            if !it.note.is_empty() {
-                println!("      {}", it.note);
+            if !it.reason().is_empty() {
+                println!("      {}", it.reason());
             }
         }
     }
@@ -263,6 +283,15 @@ impl Finding {
             None => String::new(),
             Some((low, high)) if low == high => format!("{low:.3}"),
             Some((low, high)) => format!("{low:.3} to {high:.3}"),
+        }
+    }
+
+    /// Why it differs, or where its range comes from. What differs without a known reason says so.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self.verdict {
+            Verdict::Differs if self.note.is_empty() => "The reason is not known.",
+            _ => &self.note,
         }
     }
 

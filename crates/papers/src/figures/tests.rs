@@ -4,6 +4,15 @@ fn differing(id: &str) -> Vec<String> {
     let figure = FIGURES.iter().find(|it| it.id == id).unwrap();
     let finished = finish(*figure, 0, 1);
     assert!(!finished.drawn.table.rows.is_empty() && !finished.drawn.charts.is_empty(), "{id}");
+    // A range that everything is in would be no comparison.
+    for it in &finished.findings {
+        let limits = it.accepted.is_none_or(|(low, high)| {
+            low.is_finite()
+                && high.is_finite()
+                && !(low <= 0.0 && high >= 1.0 && it.what.contains("share"))
+        });
+        assert!(limits, "{id}: {}: {}", it.what, it.limits());
+    }
     let differs = finished.findings.into_iter().filter(|it| it.verdict == Verdict::Differs);
     differs.map(|it| format!("{id}: {}: {}, not {}", it.what, it.ours(), it.paper)).collect()
 }
@@ -51,8 +60,64 @@ fn a_comparison_shows_its_limits_and_its_distance() {
     let findings = vec![far, near, unsaid];
     let (id, title, again, drawn) = ("fig18", "", String::new(), Drawn::default());
     let line = run::headline(&[Finished { id, title, again, drawn, findings }]);
-    let counts = "1 numbers are the papers' within 5 %, 1 go the same way, 0 differ; of 1 the";
+    let counts = "2 of 2 comparisons agree with the papers: 1 are equal within 5 %, 1 have the same \
+                  direction; 0 differ. Of 1 more";
     assert!(line.starts_with(counts), "{line}");
+}
+
+/// What differs stands above all figures, with its reason, and only there and in its own figure.
+#[test]
+fn the_report_begins_with_what_differs() {
+    let of = |check: Check| Finding::of(&check, &[check.ours]);
+    let findings = vec![
+        of(Check::new("a bound", "less than 5.3", 5.4, (5.0, 5.5)).because("It is a bound.")),
+        of(Check::new("a number", "2", 9.0, (1.0, 3.0))),
+        of(Check::new("what agrees", "2", 2.0, (1.0, 3.0))),
+    ];
+    let (id, title, again, drawn) = ("fig18", "", String::new(), Drawn::default());
+    let page = report::page(&[Finished { id, title, again, drawn, findings }], None);
+    let (top, figure) = page.split_once("<nav>").expect("a list of the figures");
+    assert!(top.contains("1 of 3 comparisons agree") && top.contains("What differs"), "{top}");
+    assert!(top.contains("a bound<br><small>It is a bound.</small>"), "{top}");
+    assert!(top.contains("a number<br><small>The reason is not known.</small>"), "{top}");
+    assert!(!top.contains("what agrees") && figure.contains("what agrees"));
+    assert!(top.contains("prefers-color-scheme:dark"));
+}
+
+/// Lines of several seeds become their mean, with error bars; dots that are elsewhere do not.
+#[test]
+fn charts_of_several_seeds_show_their_means() {
+    let drawn = |y: f64, x: f64| {
+        let lines = vec![
+            context::line("same places", vec![(1.0, y), (2.0, 5.0)]),
+            context::dots("other places", vec![(x, y)]),
+        ];
+        Drawn { charts: vec![Chart { lines, ..Chart::default() }], ..Drawn::default() }
+    };
+    let mut all = [drawn(1.0, 0.1), drawn(3.0, 0.2)];
+    average(&mut all);
+    let lines = &all[0].charts[0].lines;
+    assert_eq!(lines[0].points, [(1.0, 2.0), (2.0, 5.0)]);
+    assert!(lines[0].errors[0] > 0.0 && lines[0].errors[1] == 0.0);
+    assert_eq!(lines[1].points, [(0.1, 1.0)]);
+    assert!(lines[1].errors.is_empty());
+}
+
+#[test]
+fn unknown_figures_are_told_all_at_once() {
+    let args = |names: &[&str]| RunArgs {
+        figures: names.iter().map(|it| (*it).to_owned()).collect(),
+        output: "/nosuch".into(),
+        seeds: None,
+        quick: false,
+        seed: 0,
+        json: false,
+    };
+    let error = run(&args(&["fig7", "fig12", "zzz"]), &[]).expect_err("no such figures");
+    assert!(error.is::<NoFigure>());
+    let said = error.to_string();
+    assert!(said.contains("unknown figure \"fig7\"\n  remedy: did you mean `fig"), "{said}");
+    assert!(said.contains("unknown figure \"zzz\"\n  remedy: `holdfast-lab list`"), "{said}");
 }
 
 #[test]

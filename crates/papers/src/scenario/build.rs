@@ -1,8 +1,9 @@
 //! Builds a scenario from a scenario file.
 
-use super::error::{FileError, at_most, within};
+use super::error::{FileError, at_most, unknown, within};
 use super::file::{DumbbellTable, File, FlowTable, LossTable, OutageTable, ProfileTable};
-use super::machines::{rate_control, recovery};
+use super::machines::{recover, regulate};
+use super::mistake::MISTAKES_MAX;
 use super::route::Graph;
 use holdfast_netsim::net::Scenario;
 use holdfast_netsim::net::dumbbell::Dumbbell;
@@ -24,152 +25,245 @@ pub const NODES_MAX: usize = 10_000;
 /// Most segments of one flow.
 pub const SEGMENTS_MAX: u32 = 100_000_000;
 
+/// The profiles that are there without a file.
+const BASES: [&str; 3] = ["ns2", "ns3", "modern"];
+
+/// What was found to be wrong, each with its place, such as `flow.0.segments`.
+#[derive(Debug, Default)]
+pub struct Found(pub Vec<(String, FileError)>);
+
+impl Found {
+    /// Notes a mistake.
+    pub fn note(&mut self, place: &str, error: FileError) {
+        if self.0.len() < MISTAKES_MAX {
+            self.0.push((place.to_owned(), error));
+        }
+    }
+
+    /// Notes what is wrong with a value, if anything.
+    fn take<T>(&mut self, place: &str, result: Result<T, FileError>) -> Option<T> {
+        result.map_err(|error| self.note(place, error)).ok()
+    }
+}
+
 /// Builds the scenario of a file.
 ///
 /// # Errors
-/// When the file names something that it does not define, or a value is out of bounds.
-pub fn build(file: &File) -> Result<Scenario, FileError> {
+/// Everything that names something that the file does not define, or is out of bounds.
+pub fn build(file: &File) -> Result<Scenario, Found> {
+    let mut found = Found::default();
     let flows: usize = file.flow.iter().map(|flow| flow.count as usize).sum();
-    at_most("flows", flows, FLOWS_MAX)?;
-    // Profiles that no flow uses are checked, too, since a sweep may use them.
-    file.profile.values().try_for_each(|table| profile(table).map(drop))?;
-    let mut profiles = Profiles::default();
+    found.take("flow", at_most("flows", flows, FLOWS_MAX));
+    let pairs = if found.0.is_empty() { flows as u32 } else { 0 };
     let mut scenario = match &file.dumbbell {
-        Some(table) => dumbbell(file, table, flows as u32)?,
-        None => graph(file)?,
+        Some(table) => dumbbell(file, table, pairs, &mut found),
+        None => links(file, &mut found),
     };
-    let mut builder = Builder { file, scenario: &mut scenario, profiles: &mut profiles };
-    builder.flows()?;
-    builder.outages()?;
-    scenario.profiles = profiles.list;
+    // Profiles that no flow uses are checked, too, since a sweep may use them.
+    let profiles = Profiles::of(file, &mut found);
+    if found.0.iter().any(|it| matches!(it.1, FileError::TooMany { .. })) {
+        return Err(found);
+    }
+    let mut builder = Builder { file, scenario: &mut scenario, profiles, found: &mut found };
+    builder.flows();
+    builder.outages();
+    scenario.profiles = builder.profiles.list;
     scenario.seed = file.seed;
     scenario.end_ns = file.end.0;
-    scenario.check()?;
-    Ok(scenario)
+    if found.0.is_empty() {
+        found.take("", scenario.check().map_err(FileError::from));
+    }
+    if found.0.is_empty() { Ok(scenario) } else { Err(found) }
 }
 
-fn dumbbell(file: &File, table: &DumbbellTable, pairs: u32) -> Result<Scenario, FileError> {
+fn dumbbell(file: &File, table: &DumbbellTable, pairs: u32, found: &mut Found) -> Scenario {
     if !file.link.is_empty() || !file.switch.is_empty() {
-        let text = "a [dumbbell] has its own links; leave out [[link]] and [[switch]]";
-        return Err(FileError::Syntax(text.to_owned()));
+        let message = "a [dumbbell] has its own links".to_owned();
+        let remedy = "leave out [[link]] and [[switch]], or [dumbbell]";
+        found.note("dumbbell", FileError::Conflict { message, remedy });
     }
-    at_most("links", 4 * (pairs as usize + table.strings.len()), LINKS_MAX)?;
-    if table.strings.is_empty() {
-        within("the number of strings", 0.0, 1.0..=1e4, "at least 1")?;
-    }
-    let recovery = file.recovery.as_ref().map(recovery).transpose()?;
+    let links = 4 * (pairs as usize + table.strings.len());
+    found.take("dumbbell.strings", at_most("links", links, LINKS_MAX));
+    let strings = table.strings.len() as f64;
+    found.take("dumbbell.strings", within("number of strings", strings, 1.0..=1e4, "1 to 10000"));
+    let recovery = file.recover.as_ref().and_then(|it| recover(it, found));
     let dumbbell = Dumbbell {
         rate_bps: table.rate.0,
         string_rates_bps: table.strings.iter().map(|it| it.0).collect(),
         delays_ns: table.delays.map(|it| it.0),
         buffer: table.queue.map_or(QueueLimit::None, |it| it.0),
-        loss: loss(table.loss)?,
+        loss: loss(table.loss, "dumbbell.loss", found),
         recovery: recovery.map(|it| it.0),
         alert: recovery.map_or(Alert::Told, |it| it.1),
-        rate_control: file.rate_control.as_ref().map(rate_control).transpose()?,
+        rate_control: file.regulate.as_ref().map(|it| regulate(it, found)),
     };
-    Ok(dumbbell.scenario(pairs, Profile::NS2))
+    if found.0.is_empty() { dumbbell.scenario(pairs, Profile::NS2) } else { Scenario::default() }
 }
 
-/// Builds the links and switches of the file; routes are found later.
-fn graph(file: &File) -> Result<Scenario, FileError> {
-    at_most("links", 2 * file.link.len(), LINKS_MAX)?;
-    at_most("switches", file.switch.len(), NODES_MAX)?;
+/// The links of the file; routes are found later.
+fn links(file: &File, found: &mut Found) -> Scenario {
+    found.take("link", at_most("links", 2 * file.link.len(), LINKS_MAX));
+    found.take("switch", at_most("switches", file.switch.len(), NODES_MAX));
+    if file.switch.is_empty() {
+        for (name, is_there) in
+            [("recover", file.recover.is_some()), ("regulate", file.regulate.is_some())]
+        {
+            if is_there {
+                let message = format!("there is no edge that [{name}] could work at");
+                let remedy = "add a [[switch]], or use a [dumbbell]";
+                found.note(name, FileError::Conflict { message, remedy });
+            }
+        }
+    }
     let mut scenario = Scenario::default();
-    for table in &file.link {
+    for (number, table) in file.link.iter().enumerate() {
         let rate_bps = table.rate.map_or(0, |it| it.0);
         let delay_ns = table.delay.0;
         let queue = table.queue.map_or(QueueLimit::None, |it| it.0);
-        scenario.links.push(LinkSpec { rate_bps, delay_ns, queue, loss: loss(table.loss)? });
+        let loss = loss(table.loss, &format!("link.{number}.loss"), found);
+        scenario.links.push(LinkSpec { rate_bps, delay_ns, queue, loss });
         if !table.one_way {
             let (queue, loss) = (QueueLimit::None, LossModel::Never);
             scenario.links.push(LinkSpec { rate_bps, delay_ns, queue, loss });
         }
     }
-    Ok(scenario)
+    scenario
 }
 
-fn loss(table: Option<LossTable>) -> Result<LossModel, FileError> {
-    let share = |what: &str, value| within(what, value, 0.0..=1.0, "0 to 1");
-    Ok(match table {
+fn loss(table: Option<LossTable>, place: &str, found: &mut Found) -> LossModel {
+    let mut share = |what: &str, value| {
+        found.take(place, within(what, value, 0.0..=1.0, "0 to 1")).unwrap_or_default()
+    };
+    match table {
         None => LossModel::Never,
-        Some(LossTable::Share(loss)) => LossModel::Bernoulli(share("loss", loss)?),
+        Some(LossTable::Share(loss)) => LossModel::Bernoulli(share("loss", loss)),
         Some(LossTable::Bursts { to_bad, to_good, loss_good, loss_bad }) => {
             LossModel::GilbertElliott {
-                to_bad: share("loss.to_bad", to_bad)?,
-                to_good: share("loss.to_good", to_good)?,
-                loss_good: share("loss.loss_good", loss_good)?,
-                loss_bad: share("loss.loss_bad", loss_bad)?,
+                to_bad: share("to_bad", to_bad),
+                to_good: share("to_good", to_good),
+                loss_good: share("loss_good", loss_good),
+                loss_bad: share("loss_bad", loss_bad),
             }
         }
-    })
+    }
 }
 
+/// The file's profiles, and those that flows use.
 #[derive(Default)]
 struct Profiles {
+    own: BTreeMap<String, Profile>,
     list: Vec<Profile>,
     numbers: BTreeMap<String, u32>,
+}
+
+impl Profiles {
+    fn of(file: &File, found: &mut Found) -> Self {
+        let one = |(name, table): (&String, &ProfileTable)| {
+            (name.clone(), profile(table, &format!("profile.{name}"), found))
+        };
+        Self { own: file.profile.iter().map(one).collect(), ..Self::default() }
+    }
+
+    /// The number of a profile among those that are used.
+    fn number(&mut self, name: &str) -> Result<u32, FileError> {
+        if let Some(number) = self.numbers.get(name) {
+            return Ok(*number);
+        }
+        let profile = match self.own.get(name) {
+            Some(profile) => *profile,
+            None => base(name).ok_or_else(|| {
+                let own = self.own.keys().map(String::as_str);
+                let known: Vec<&str> = BASES.into_iter().chain(own).collect();
+                unknown("profile", name, &known)
+            })?,
+        };
+        self.list.push(profile);
+        let number = (self.list.len() - 1) as u32;
+        self.numbers.insert(name.to_owned(), number);
+        Ok(number)
+    }
 }
 
 struct Builder<'a> {
     file: &'a File,
     scenario: &'a mut Scenario,
-    profiles: &'a mut Profiles,
+    profiles: Profiles,
+    found: &'a mut Found,
 }
 
 impl Builder<'_> {
-    fn flows(&mut self) -> Result<(), FileError> {
-        let graph = if self.file.dumbbell.is_none() { Some(self.graph()?) } else { None };
+    fn flows(&mut self) {
+        let graph = if self.file.dumbbell.is_none() { self.graph() } else { None };
+        let strings = self.strings();
         let mut paths = BTreeMap::new();
         let mut number = 0;
-        for table in &self.file.flow {
-            within(
-                "segments",
-                f64::from(table.segments),
-                1.0..=f64::from(SEGMENTS_MAX),
-                "1 to 100000000",
-            )?;
-            let profile = self.profile(&table.profile)?;
-            let shared = match &graph {
-                Some(graph) => Some(self.shared_path(graph, table, &mut paths)?),
-                None => None,
-            };
-            for index in 0..u64::from(table.count) {
+        for (index, table) in self.file.flow.iter().enumerate() {
+            let place = |key: &str| format!("flow.{index}.{key}");
+            let segments = f64::from(table.segments);
+            let most = f64::from(SEGMENTS_MAX);
+            let segments = within("segments", segments, 1.0..=most, "1 to 100000000");
+            self.found.take(&place("segments"), segments);
+            let profile = self.profiles.number(&table.profile);
+            let profile = self.found.take(&place("profile"), profile).unwrap_or_default();
+            if let Some(string) = table.string.filter(|it| *it as usize >= strings) {
+                let error = FileError::Missing { what: "string", number: string, count: strings };
+                self.found.note(&place("string"), error);
+            }
+            let path = graph.as_ref().and_then(|graph| self.path(graph, index, table, &mut paths));
+            for count in 0..u64::from(table.count) {
                 self.scenario.flows.push(FlowSpec {
-                    start_ns: index.saturating_mul(table.every.0).saturating_add(table.start.0),
+                    start_ns: count.saturating_mul(table.every.0).saturating_add(table.start.0),
                     segments: table.segments,
                     profile,
-                    path: shared.unwrap_or(number),
+                    path: path.unwrap_or(number),
                     string: table.string,
                 });
                 number += 1;
             }
         }
-        Ok(())
     }
 
-    fn shared_path(
+    /// Number of strings of the first switch.
+    fn strings(&self) -> usize {
+        match &self.file.dumbbell {
+            Some(dumbbell) => dumbbell.strings.len(),
+            None => self.file.switch.first().map_or(0, |switch| switch.strings.len()),
+        }
+    }
+
+    /// The path of flows that are alike; flows between the same nodes share one.
+    fn path(
         &mut self,
         graph: &Graph,
+        index: usize,
         table: &FlowTable,
         paths: &mut BTreeMap<(u32, u32), u32>,
-    ) -> Result<u32, FileError> {
-        let end = |name: &Option<String>| match name {
-            Some(name) => graph.find(name),
-            None => Err(FileError::Syntax("a [[flow]] needs `from` and `to`".to_owned())),
+    ) -> Option<u32> {
+        let mut end = |key: &str, name: &Option<String>| {
+            let node = match name {
+                Some(name) => graph.find(name),
+                None => Err(FileError::Conflict {
+                    message: format!("a [[flow]] between links needs `{key}`"),
+                    remedy: "name a node, or use a [dumbbell]",
+                }),
+            };
+            self.found.take(&format!("flow.{index}.{key}"), node)
         };
-        let (from, to) = (end(&table.from)?, end(&table.to)?);
-        if let Some(path) = paths.get(&(from, to)) {
-            return Ok(*path);
+        let (from, to) = (end("from", &table.from), end("to", &table.to));
+        let ends = (from?, to?);
+        if let Some(path) = paths.get(&ends) {
+            return Some(*path);
         }
-        let path = graph.path(from, to, &self.scenario.switches)?;
-        self.scenario.paths.push(path);
+        let path = graph.path(ends.0, ends.1, &self.scenario.switches);
+        self.scenario.paths.push(self.found.take(&format!("flow.{index}.to"), path)?);
         let number = (self.scenario.paths.len() - 1) as u32;
-        paths.insert((from, to), number);
-        Ok(number)
+        paths.insert(ends, number);
+        Some(number)
     }
 
-    fn graph(&mut self) -> Result<Graph, FileError> {
+    /// The nodes with their links and switches; `None` if a switch is wrong, so that no route can
+    /// be judged.
+    fn graph(&mut self) -> Option<Graph> {
         let mut graph = Graph::default();
         let mut joins = Vec::new();
         let mut link = 0;
@@ -183,10 +277,11 @@ impl Builder<'_> {
                 link += 1;
             }
         }
-        at_most("nodes", joins.len(), 2 * LINKS_MAX)?;
+        let before = self.found.0.len();
         let mut inside = Vec::new();
         for number in 0..self.file.switch.len() {
-            self.switch(&mut graph, number, &mut inside)?;
+            let switch = self.switch(&mut graph, number, &mut inside);
+            self.scenario.switches.push(switch.unwrap_or_default());
         }
         // Links inside a switch are not open to shortest routes, since the switch decides there.
         inside.sort_unstable();
@@ -195,7 +290,7 @@ impl Builder<'_> {
                 graph.join(from, to, link, &self.scenario.links[link as usize]);
             }
         }
-        Ok(graph)
+        (self.found.0.len() == before).then_some(graph)
     }
 
     fn switch(
@@ -203,52 +298,63 @@ impl Builder<'_> {
         graph: &mut Graph,
         number: usize,
         inside: &mut Vec<u32>,
-    ) -> Result<(), FileError> {
+    ) -> Option<SwitchSpec> {
         let table = &self.file.switch[number];
-        let (from, to) = (graph.find(&table.from)?, graph.find(&table.to)?);
+        let place = |key: &str| format!("switch.{number}.{key}");
         let mut spec = SwitchSpec::default();
         if number == 0 {
-            if let Some(table) = &self.file.recovery {
-                let (config, alert) = recovery(table)?;
+            if let Some((config, alert)) =
+                self.file.recover.as_ref().and_then(|it| recover(it, self.found))
+            {
                 (spec.recovery, spec.alert) = (Some(config), alert);
             }
-            spec.rate_control = self.file.rate_control.as_ref().map(rate_control).transpose()?;
+            spec.rate_control = self.file.regulate.as_ref().map(|it| regulate(it, self.found));
+        }
+        let from = self.found.take(&place("from"), graph.find(&table.from));
+        let to = self.found.take(&place("to"), graph.find(&table.to));
+        let (from, to) = (from?, to?);
+        let lengths = |string: &Vec<String>| string.len();
+        if table.strings.iter().map(lengths).max() != table.strings.iter().map(lengths).min() {
+            let message = "the strings have different numbers of nodes".to_owned();
+            let remedy = "give all strings of a switch as many";
+            self.found.note(&place("strings"), FileError::Conflict { message, remedy });
+            return None;
         }
         let mut delay_ns = 0;
         for (index, between) in table.strings.iter().enumerate() {
-            let mut nodes = vec![from];
-            for name in between {
-                nodes.push(graph.find(name)?);
-            }
-            nodes.push(to);
-            let link = |from: u32, to: u32| {
-                graph.ends.get(&(from, to)).copied().ok_or_else(|| FileError::Unknown {
-                    what: "link of string",
-                    name: format!("{} of {}", index, table.from),
-                    known: "links between the nodes of [[link]] only".to_owned(),
-                })
-            };
-            let forward: Vec<u32> =
-                nodes.windows(2).map(|it| link(it[0], it[1])).collect::<Result<_, _>>()?;
-            nodes.reverse();
-            let back: Vec<u32> =
-                nodes.windows(2).map(|it| link(it[0], it[1])).collect::<Result<_, _>>()?;
+            let ways = string(graph, (from, to), between);
+            let (forward, back) = self.found.take(&place(&format!("strings.{index}")), ways)?;
             if index == 0 {
-                delay_ns =
-                    forward.iter().map(|it| self.scenario.links[*it as usize].delay_ns).sum();
+                let delay = |link: &u32| self.scenario.links[*link as usize].delay_ns;
+                delay_ns = forward.iter().map(delay).sum();
             }
             inside.extend(forward.iter().chain(&back));
             let weight = table.weights.get(index).copied().unwrap_or(1);
             spec.strings.push(StringSpec { forward, back, weight });
         }
         graph.join_switch(from, to, number as u32, delay_ns);
-        self.scenario.switches.push(spec);
-        Ok(())
+        Some(spec)
     }
 
-    fn outages(&mut self) -> Result<(), FileError> {
-        for table in &self.file.outage {
-            let links = self.outage_links(table)?;
+    fn outages(&mut self) {
+        let strings = self.strings();
+        for (index, table) in self.file.outage.iter().enumerate() {
+            let place = |key: &str| format!("outage.{index}.{key}");
+            if let Some(string) = table.string.filter(|it| *it as usize >= strings) {
+                let error = FileError::Missing { what: "string", number: string, count: strings };
+                self.found.note(&place("string"), error);
+            }
+            if table.until.0 < table.from.0 {
+                let message = "the outage ends before it begins".to_owned();
+                let remedy = "give it a later end";
+                self.found.note(&place("until"), FileError::Conflict { message, remedy });
+            }
+            if table.string.is_none() && table.links.is_empty() && table.node.is_none() {
+                let message = "nothing is down in this outage".to_owned();
+                let remedy = "name a string, links or a node";
+                self.found.note(&place(""), FileError::Conflict { message, remedy });
+            }
+            let links = self.outage_links(index, table);
             self.scenario.outages.push(OutageSpec {
                 links,
                 string: table.string.map(|string| (0, string)),
@@ -258,12 +364,11 @@ impl Builder<'_> {
                 cut: if table.far_end { CutAt::FarEnd } else { CutAt::BothEnds },
             });
         }
-        Ok(())
     }
 
     /// The links of an outage. Links are numbered as they are written: one, or two, for each table.
-    fn outage_links(&self, table: &OutageTable) -> Result<Vec<u32>, FileError> {
-        let mut found = Vec::new();
+    fn outage_links(&mut self, index: usize, table: &OutageTable) -> Vec<u32> {
+        let mut down = Vec::new();
         let mut link = 0;
         let mut named = vec![false; table.links.len()];
         for it in &self.file.link {
@@ -273,62 +378,72 @@ impl Builder<'_> {
             let of_node =
                 table.node.as_ref().is_some_and(|node| *node == it.from || *node == it.to);
             if at.is_some() || of_node {
-                found.extend(link..link + width);
+                down.extend(link..link + width);
             }
             if let Some(at) = at {
                 named[at] = true;
             }
             link += width;
         }
-        if let Some(at) = named.iter().position(|it| !it) {
-            let known = self.file.link.iter().map(|it| format!("{}-{}", it.from, it.to));
-            return Err(FileError::Unknown {
-                what: "link",
-                name: table.links[at].clone(),
-                known: known.collect::<Vec<_>>().join(", "),
-            });
+        for (at, name) in table.links.iter().enumerate().filter(|it| !named[it.0]) {
+            let known = self.file.link.iter().map(|it| format!("{}-{}", it.from, it.to)).collect();
+            let error = FileError::Unknown { what: "link", name: name.clone(), known };
+            self.found.note(&format!("outage.{index}.links.{at}"), error);
         }
-        Ok(found)
-    }
-
-    fn profile(&mut self, name: &str) -> Result<u32, FileError> {
-        if let Some(number) = self.profiles.numbers.get(name) {
-            return Ok(*number);
+        let nodes = || self.file.link.iter().flat_map(|it| [&it.from, &it.to]);
+        if let Some(name) = table.node.as_ref().filter(|node| nodes().all(|it| it != *node)) {
+            let known: std::collections::BTreeSet<String> = nodes().cloned().collect();
+            let known = known.into_iter().collect();
+            let error = FileError::Unknown { what: "node", name: name.clone(), known };
+            self.found.note(&format!("outage.{index}.node"), error);
         }
-        let profile = match self.file.profile.get(name) {
-            Some(table) => profile(table)?,
-            None => base(name, &self.file.profile)?,
-        };
-        self.profiles.list.push(profile);
-        let number = (self.profiles.list.len() - 1) as u32;
-        self.profiles.numbers.insert(name.to_owned(), number);
-        Ok(number)
+        down
     }
 }
 
-fn base(name: &str, own: &BTreeMap<String, ProfileTable>) -> Result<Profile, FileError> {
+/// The links of a string, there and back.
+fn string(
+    graph: &Graph,
+    (from, to): (u32, u32),
+    between: &[String],
+) -> Result<(Vec<u32>, Vec<u32>), FileError> {
+    let mut nodes = vec![from];
+    for name in between {
+        nodes.push(graph.find(name)?);
+    }
+    nodes.push(to);
+    let link = |it: &[u32]| {
+        graph
+            .ends
+            .get(&(it[0], it[1]))
+            .copied()
+            .ok_or_else(|| FileError::NoRoute { from: graph.name(it[0]), to: graph.name(it[1]) })
+    };
+    let forward = nodes.windows(2).map(link).collect::<Result<_, _>>()?;
+    nodes.reverse();
+    let back = nodes.windows(2).map(link).collect::<Result<_, _>>()?;
+    Ok((forward, back))
+}
+
+fn base(name: &str) -> Option<Profile> {
     match name {
-        "ns2" => Ok(Profile::NS2),
-        "ns3" => Ok(Profile::NS3),
-        "modern" => Ok(Profile::MODERN),
-        _ => {
-            let known = ["ns2", "ns3", "modern"].into_iter().chain(own.keys().map(String::as_str));
-            Err(FileError::Unknown {
-                what: "profile",
-                name: name.to_owned(),
-                known: known.collect::<Vec<_>>().join(", "),
-            })
-        }
+        "ns2" => Some(Profile::NS2),
+        "ns3" => Some(Profile::NS3),
+        "modern" => Some(Profile::MODERN),
+        _ => None,
     }
 }
 
-fn profile(table: &ProfileTable) -> Result<Profile, FileError> {
-    let mut it = base(table.base.as_deref().unwrap_or("ns2"), &BTreeMap::new())?;
+fn profile(table: &ProfileTable, place: &str, found: &mut Found) -> Profile {
+    let name = table.base.as_deref().unwrap_or("ns2");
+    let known = base(name).ok_or_else(|| unknown("base", name, &BASES));
+    let mut it = found.take(&format!("{place}.base"), known).unwrap_or(Profile::NS2);
     if let Some(name) = &table.congestion {
-        it.congestion = congestion(name)?;
+        let place = format!("{place}.congestion");
+        it.congestion = found.take(&place, congestion(name)).unwrap_or(it.congestion);
         let is_told_apart = matches!(it.congestion, Congestion::NewReno | Congestion::Cubic);
         if it.stack == Stack::TwoWay && !is_told_apart {
-            return Err(FileError::Alike(name.clone()));
+            found.note(&place, FileError::Alike(name.clone()));
         }
         it.sack |= it.congestion == Congestion::Sack;
     }
@@ -344,32 +459,27 @@ fn profile(table: &ProfileTable) -> Result<Profile, FileError> {
     set!(syn_timeout => syn_timeout_ns, rto_min => rto_min_ns, rto_max => rto_max_ns);
     set!(tick => tick_ns, delack => delack_ns);
     let bytes = f64::from(it.mss_bytes) + f64::from(it.header_bytes);
-    within("mss_bytes + header_bytes", bytes, 41.0..=65_000.0, "41 to 65000")?;
-    within("tick, ns", it.tick_ns as f64, 1.0..=1e10, "1ns to 10s")?;
-    within("syn_timeout, ns", it.syn_timeout_ns as f64, 1e6..=1e12, "at least 1ms")?;
-    within(
-        "initial_window_segments",
-        f64::from(it.initial_window_segments),
-        1.0..=1e6,
-        "1 to 1000000",
-    )?;
-    within("window_segments", f64::from(it.window_segments), 1.0..=1e6, "1 to 1000000")?;
-    Ok(it)
+    let initial = f64::from(it.initial_window_segments);
+    let window = f64::from(it.window_segments);
+    let mut check = |key: &str, what: &str, value, bounds, said| {
+        found.take(&format!("{place}.{key}"), within(what, value, bounds, said));
+    };
+    check("mss_bytes", "mss_bytes + header_bytes", bytes, 41.0..=65_000.0, "41 to 65000");
+    check("tick", "tick, ns", it.tick_ns as f64, 1.0..=1e10, "1ns to 10s");
+    check("syn_timeout", "syn_timeout, ns", it.syn_timeout_ns as f64, 1e6..=1e12, "at least 1ms");
+    check("initial_window_segments", "initial_window_segments", initial, 1.0..=1e6, "1 to 1000000");
+    check("window_segments", "window_segments", window, 1.0..=1e6, "1 to 1000000");
+    it
 }
 
 fn congestion(name: &str) -> Result<Congestion, FileError> {
-    Ok(match name {
-        "reno" => Congestion::Reno,
-        "newreno" => Congestion::NewReno,
-        "sack" => Congestion::Sack,
-        "vegas" => Congestion::Vegas,
-        "cubic" => Congestion::Cubic,
-        _ => {
-            return Err(FileError::Unknown {
-                what: "congestion control",
-                name: name.to_owned(),
-                known: "reno, newreno, sack, vegas, cubic".to_owned(),
-            });
-        }
-    })
+    const ALL: [(&str, Congestion); 5] = [
+        ("reno", Congestion::Reno),
+        ("newreno", Congestion::NewReno),
+        ("sack", Congestion::Sack),
+        ("vegas", Congestion::Vegas),
+        ("cubic", Congestion::Cubic),
+    ];
+    let found = ALL.iter().find(|it| it.0 == name).map(|it| it.1);
+    found.ok_or_else(|| unknown("congestion control", name, &ALL.map(|it| it.0)))
 }

@@ -1,7 +1,7 @@
 //! The packets of a simulated link as pcapng, with headers and checksums that
 //! Wireshark accepts. Payload bytes are zeros.
 
-use super::FileError;
+use super::error::{FileError, Refused};
 use anyhow::{Context as _, Result};
 use holdfast_netsim::net::packet::{Kind, Packet};
 use holdfast_netsim::net::{Network, Scenario, Tap};
@@ -45,12 +45,14 @@ impl Capture {
     /// When there is no such link or the file cannot be written.
     pub fn write(&self, scenario: &Scenario) -> Result<()> {
         if self.link as usize >= scenario.links.len() {
-            return Err(FileError::NoLink { link: self.link, links: scenario.links.len() }.into());
+            let (number, count) = (self.link, scenario.links.len());
+            return Err(Refused(FileError::Missing { what: "link", number, count }).into());
         }
         let shown = self.path.display();
         let file = File::create(&self.path).with_context(|| format!("cannot write {shown}"))?;
         let mut writer = Writer::new(BufWriter::new(file), self.link, scenario)?;
-        let _ = Network::new(scenario).map_err(FileError::from)?.with_tap(&mut writer).run();
+        let _ =
+            Network::new(scenario).map_err(|it| Refused(it.into()))?.with_tap(&mut writer).run();
         writer.finish().with_context(|| format!("cannot write {shown}"))
     }
 }

@@ -31,9 +31,9 @@ pub struct File {
     #[serde(default)]
     pub outage: Vec<OutageTable>,
     /// Local recovery at the first switch.
-    pub recovery: Option<RecoveryTable>,
+    pub recover: Option<RecoverTable>,
     /// Rate control at the first switch.
-    pub rate_control: Option<RateControlTable>,
+    pub regulate: Option<RegulateTable>,
     /// Values to vary; read before the rest of the file.
     #[serde(default)]
     pub sweep: BTreeMap<String, Vec<toml::Value>>,
@@ -214,34 +214,36 @@ pub struct OutageTable {
 /// Settings of HALR; what is not given is the default of docs/SCENARIOS.md.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RecoveryTable {
-    pub segments: Option<usize>,
-    pub syn_only: Option<bool>,
-    pub ack_copies: Option<u32>,
-    pub flows_max: Option<usize>,
-    pub bytes_max: Option<u64>,
-    pub pace: Option<Rate>,
-    pub tail_delay: Option<Time>,
-    /// Policy of the shipped machine: `syn`, `head`, `head+tail` or `all`.
+pub struct RecoverTable {
+    /// What is kept: `off`, `syn`, `head`, `head+tail` or `all`.
     pub policy: Option<String>,
-    /// When the cache begins to keep packets: `suspicion` or `always`.
+    /// The machine: `shipped`, or the thesis', `printed`.
+    pub law: Option<String>,
+    pub flows_max: Option<usize>,
+    pub memory_mb: Option<u64>,
+    pub pace_mbit: Option<u64>,
+    /// Of the shipped machine only: when packets begin to be kept, `suspicion` or `always`.
     pub start: Option<String>,
-    /// Time between two heartbeats.
-    pub heartbeat: Option<Time>,
+    pub heartbeat_ms: Option<f64>,
+    pub heaviest: Option<usize>,
+    pub age_s: Option<u64>,
+    /// Of the thesis' machine only.
+    pub ack_copies: Option<u32>,
+    pub tail_delay_ms: Option<f64>,
 }
 
 /// Settings of PFRC.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RateControlTable {
+pub struct RegulateTable {
     /// Capacity that is left after a failure.
     pub capacity: Rate,
-    pub interval: Option<Time>,
-    pub rtt: Time,
+    pub rtt_ms: f64,
+    /// Law of the rate control: `shipped`, or the thesis', `printed`.
+    pub law: Option<String>,
+    pub interval_ms: Option<f64>,
     pub alpha: Option<f64>,
-    pub utilization: Option<f64>,
+    pub utilization_percent: Option<f64>,
     pub window_min_bytes: Option<u32>,
     pub keeps_right_edge: Option<bool>,
-    /// Law of the rate control: `printed` or `shipped`.
-    pub law: Option<String>,
 }

@@ -1,116 +1,163 @@
-//! The machines at the edge of a scenario, as the thesis prints them or as they ship.
+//! The machines at the edge of a scenario, as they ship or as the thesis prints them.
 
-use super::build::FLOWS_MAX;
-use super::error::{FileError, within};
-use super::file::{RateControlTable, RecoveryTable};
-use holdfast_edge::{HalrConfig, HalrLimits, Keeps, Law, PfrcConfig, RecoveryConfig, RightEdge};
+use super::build::{FLOWS_MAX, Found};
+use super::error::{FileError, unknown, within};
+use super::file::{RecoverTable, RegulateTable};
+use holdfast_edge::{
+    HalrConfig, HalrLimits, Keeps, Law, PfrcConfig, PfrcSettings, RecoveryConfig, RightEdge,
+};
 use holdfast_netsim::Ns;
 use holdfast_netsim::net::scenario::Alert;
 
-const MS: Ns = 1_000_000;
+const MS: f64 = 1e6;
 /// Time between two heartbeats in ns: the default of a transit group.
-const HEARTBEAT_NS: Ns = 20 * MS;
-/// Memory of a cache in bytes: the default of `[recover]`.
-const MEMORY_BYTES: u64 = 32 << 20;
-/// Age in ns beyond which nothing is resent: the default of `[recover]`.
-const AGE_MAX_NS: Ns = 60_000 * MS;
-/// Rate of resends in bytes per second: the default of `[recover]`.
-const PACE_BYTES_PER_S: u64 = 1_000_000_000 / 8;
+const HEARTBEAT_NS: Ns = 20_000_000;
+/// Interval of the thesis' rate control in ns; it does not state one.
+const INTERVAL_PRINTED_NS: Ns = 250_000_000;
+/// Segments of a whole window of ns-2, which the thesis' machine keeps as `all`.
+const WINDOW_SEGMENTS: usize = 64;
 
-/// The configuration of local recovery, and how it learns of outages.
-///
-/// # Errors
-/// When values of the table do not go together.
-pub fn recovery(table: &RecoveryTable) -> Result<(HalrConfig, Alert), FileError> {
-    match &table.policy {
-        None => printed(table).map(|it| (it, Alert::Told)),
-        Some(name) => shipped(name, table),
+/// Whether a table asks for the machine that ships; words that mean neither are noted.
+fn is_shipped(law: Option<&str>, place: &'static str, found: &mut Found) -> bool {
+    match law {
+        None | Some("shipped") => true,
+        Some("printed") => false,
+        Some(name) => {
+            found.note(place, unknown("law", name, &["shipped", "printed"]));
+            true
+        }
     }
 }
 
-fn printed(table: &RecoveryTable) -> Result<HalrConfig, FileError> {
-    if table.start.is_some() || table.heartbeat.is_some() {
-        let text = "recovery: start and heartbeat need a policy, as it ships";
-        return Err(FileError::Syntax(text.to_owned()));
+/// The configuration of local recovery, and how it learns of outages; `None` if it is off. What is
+/// wrong with the table is noted.
+pub fn recover(table: &RecoverTable, found: &mut Found) -> Option<(HalrConfig, Alert)> {
+    let words = ["off", "syn", "head", "head+tail", "all"];
+    let policy = table.policy.as_deref().unwrap_or("head+tail");
+    if !words.contains(&policy) {
+        found.note("recover.policy", unknown("policy", policy, &words));
     }
+    let memory_mb = table.memory_mb.map(|it| it as f64);
+    for (name, value, bounds, said) in [
+        ("memory_mb", memory_mb, 1.0..=4096.0, "1 to 4096"),
+        ("heartbeat_ms", table.heartbeat_ms, 1.0..=1e4, "1 to 10000"),
+        ("tail_delay_ms", table.tail_delay_ms, 0.0..=1e4, "0 to 10000"),
+        ("pace_mbit", table.pace_mbit.map(|it| it as f64), 0.0..=1e6, "0 to 1000000"),
+        ("age_s", table.age_s.map(|it| it as f64), 1.0..=600.0, "1 to 600"),
+    ] {
+        if let Some(error) = value.and_then(|value| within(name, value, bounds, said).err()) {
+            found.note(&format!("recover.{name}"), error);
+        }
+    }
+    let is_shipped = is_shipped(table.law.as_deref(), "recover.law", found);
+    check_law(table, is_shipped, found);
+    match (policy, is_shipped) {
+        ("off", _) => None,
+        (_, true) => Some(shipped(policy, table, found)),
+        (_, false) => Some((printed(policy, table), Alert::Told)),
+    }
+}
+
+/// Notes settings of the other machine.
+fn check_law(table: &RecoverTable, is_shipped: bool, found: &mut Found) {
+    let shipped = [
+        ("start", table.start.is_some()),
+        ("heartbeat_ms", table.heartbeat_ms.is_some()),
+        ("heaviest", table.heaviest.is_some()),
+        ("age_s", table.age_s.is_some()),
+    ];
+    let printed = [
+        ("ack_copies", table.ack_copies.is_some()),
+        ("tail_delay_ms", table.tail_delay_ms.is_some()),
+    ];
+    let (others, whose, remedy): (&[_], _, _) = if is_shipped {
+        (&printed, "the thesis' machine", "remove the line, or write law = \"printed\"")
+    } else {
+        (&shipped, "the machine that ships", "remove the line, or law = \"printed\"")
+    };
+    for (name, _) in others.iter().filter(|it| it.1) {
+        let message = format!("`{name}` is a setting of {whose}");
+        found.note(&format!("recover.{name}"), FileError::Conflict { message, remedy });
+    }
+}
+
+fn printed(policy: &str, table: &RecoverTable) -> HalrConfig {
     let base = RecoveryConfig::default();
-    Ok(HalrConfig::printed(RecoveryConfig {
-        segments_max: table.segments.unwrap_or(base.segments_max),
-        syn_only: table.syn_only.unwrap_or(base.syn_only),
+    let segments_max = match policy {
+        "head+tail" => 2,
+        "all" => WINDOW_SEGMENTS,
+        _ => 1,
+    };
+    HalrConfig::printed(RecoveryConfig {
+        segments_max,
+        syn_only: policy == "syn",
         ack_copies: table.ack_copies.unwrap_or(base.ack_copies),
         flows_max: table.flows_max.unwrap_or(base.flows_max),
-        bytes_max: table.bytes_max.unwrap_or(base.bytes_max),
-        pace_bytes_per_s: table.pace.map_or(base.pace_bytes_per_s, |it| it.0 / 8),
-        tail_delay_ns: table.tail_delay.map_or(base.tail_delay_ns, |it| it.0),
+        bytes_max: table.memory_mb.map_or(base.bytes_max, |it| it << 20),
+        pace_bytes_per_s: table.pace_mbit.map_or(base.pace_bytes_per_s, |it| it * 125_000),
+        tail_delay_ns: table.tail_delay_ms.map_or(base.tail_delay_ns, |it| (it * MS) as Ns),
         ..base
-    }))
-}
-
-fn shipped(name: &str, table: &RecoveryTable) -> Result<(HalrConfig, Alert), FileError> {
-    let own = [table.segments.is_some(), table.syn_only.is_some(), table.ack_copies.is_some()];
-    if own.contains(&true) || table.tail_delay.is_some() {
-        let text = "recovery: a policy says what is kept; leave out segments, syn_only, \
-                    ack_copies and tail_delay";
-        return Err(FileError::Syntax(text.to_owned()));
-    }
-    let keeps = match name {
-        "syn" => Keeps::Syns,
-        "head" => Keeps::Head,
-        "head+tail" => Keeps::HeadTail,
-        "all" => Keeps::All,
-        _ => return Err(unknown("recovery.policy", name, "syn, head, head+tail, all")),
-    };
-    let always = match table.start.as_deref() {
-        None | Some("suspicion") => false,
-        Some("always") => true,
-        Some(name) => return Err(unknown("recovery.start", name, "suspicion, always")),
-    };
-    let limits = HalrLimits {
-        flows_max: table.flows_max.unwrap_or(RecoveryConfig::default().flows_max),
-        memory_bytes: table.bytes_max.unwrap_or(MEMORY_BYTES),
-        age_max_ns: AGE_MAX_NS,
-        pace_bytes_per_s: table.pace.map_or(PACE_BYTES_PER_S, |it| it.0 / 8),
-        heaviest: 0,
-    };
-    let heartbeat_ns = table.heartbeat.map_or(HEARTBEAT_NS, |it| it.0);
-    within("recovery.heartbeat, ns", heartbeat_ns as f64, 1e6..=1e10, "1ms to 10s")?;
-    Ok((HalrConfig::shipped(keeps, always, &limits), Alert::Heartbeats(heartbeat_ns)))
-}
-
-/// The configuration of rate control. What is not given is the default of its law.
-///
-/// # Errors
-/// When a value is out of its bounds.
-pub fn rate_control(table: &RateControlTable) -> Result<PfrcConfig, FileError> {
-    let is_shipped = match table.law.as_deref() {
-        None | Some("printed") => false,
-        Some("shipped") => true,
-        Some(name) => return Err(unknown("rate_control.law", name, "printed, shipped")),
-    };
-    let either = |shipped, printed| if is_shipped { shipped } else { printed };
-    let interval_ns = table.interval.map_or(if is_shipped { 100 } else { 250 } * MS, |it| it.0);
-    within("rate_control.interval, ns", interval_ns as f64, 1e6..=1e12, "at least 1ms")?;
-    let alpha = table.alpha.unwrap_or(either(PfrcConfig::ALPHA_SHIPPED, 1.0));
-    let utilization = table.utilization.unwrap_or(either(0.98, 0.95));
-    let keeps = table.keeps_right_edge.unwrap_or(is_shipped);
-    if is_shipped && !keeps {
-        let text = "rate_control: the shipped law keeps the right edge; leave out \
-                    keeps_right_edge, or write law = \"printed\"";
-        return Err(FileError::Syntax(text.to_owned()));
-    }
-    Ok(PfrcConfig {
-        capacity_bytes_per_s: table.capacity.0 / 8,
-        interval_ns,
-        rtt_ns: table.rtt.0,
-        alpha: within("rate_control.alpha", alpha, 0.0..=2.0, "0 to 2")?,
-        utilization: within("rate_control.utilization", utilization, 0.0..=1.5, "0 to 1.5")?,
-        window_min_bytes: table.window_min_bytes.unwrap_or(3000),
-        law: if is_shipped { Law::SHIPPED } else { Law::Printed },
-        right_edge: if keeps { RightEdge::Keeps } else { RightEdge::MayShrink },
-        flows_max: FLOWS_MAX,
     })
 }
 
-fn unknown(what: &'static str, name: &str, known: &str) -> FileError {
-    FileError::Unknown { what, name: name.to_owned(), known: known.to_owned() }
+fn shipped(policy: &str, table: &RecoverTable, found: &mut Found) -> (HalrConfig, Alert) {
+    let keeps = match policy {
+        "syn" => Keeps::Syns,
+        "head" => Keeps::Head,
+        "all" => Keeps::All,
+        _ => Keeps::HeadTail,
+    };
+    let start = table.start.as_deref().unwrap_or("suspicion");
+    if !["suspicion", "always"].contains(&start) {
+        found.note("recover.start", unknown("start", start, &["suspicion", "always"]));
+    }
+    let base = HalrLimits::STANDARD;
+    let limits = HalrLimits {
+        flows_max: table.flows_max.unwrap_or(base.flows_max),
+        memory_bytes: table.memory_mb.map_or(base.memory_bytes, |it| it << 20),
+        age_max_ns: table.age_s.map_or(base.age_max_ns, |it| it * 1_000_000_000),
+        pace_bytes_per_s: table.pace_mbit.map_or(base.pace_bytes_per_s, |it| it * 125_000),
+        heaviest: table.heaviest.unwrap_or(base.heaviest),
+    };
+    let heartbeat_ns = table.heartbeat_ms.map_or(HEARTBEAT_NS, |it| (it * MS) as Ns);
+    (HalrConfig::shipped(keeps, start == "always", &limits), Alert::Heartbeats(heartbeat_ns))
+}
+
+/// The configuration of rate control; what is not given is the default of its law. What is wrong
+/// with the table is noted.
+pub fn regulate(table: &RegulateTable, found: &mut Found) -> PfrcConfig {
+    let is_shipped = is_shipped(table.law.as_deref(), "regulate.law", found);
+    let base = PfrcSettings::STANDARD;
+    for (name, value, bounds, said) in [
+        ("rtt_ms", Some(table.rtt_ms), 0.001..=1e5, "0.001 to 100000"),
+        ("interval_ms", table.interval_ms, 1.0..=1e6, "1 to 1000000"),
+        ("alpha", table.alpha, 0.0..=2.0, "0 to 2"),
+        ("utilization_percent", table.utilization_percent, 1.0..=150.0, "1 to 150"),
+    ] {
+        if let Some(error) = value.and_then(|value| within(name, value, bounds, said).err()) {
+            found.note(&format!("regulate.{name}"), error);
+        }
+    }
+    let keeps = table.keeps_right_edge.unwrap_or(is_shipped);
+    if is_shipped && !keeps {
+        let message = "the shipped law keeps the right edge".to_owned();
+        let remedy = "remove the line, or write law = \"printed\"";
+        found.note("regulate.keeps_right_edge", FileError::Conflict { message, remedy });
+    }
+    let (interval_ns, utilization_percent, alpha) = if is_shipped {
+        (base.interval_ns, base.utilization_percent as f64, PfrcConfig::ALPHA_SHIPPED)
+    } else {
+        (INTERVAL_PRINTED_NS, 95.0, 1.0)
+    };
+    PfrcConfig {
+        capacity_bytes_per_s: table.capacity.0 / 8,
+        interval_ns: table.interval_ms.map_or(interval_ns, |it| (it * MS) as Ns),
+        rtt_ns: (table.rtt_ms * MS) as Ns,
+        alpha: table.alpha.unwrap_or(alpha),
+        utilization: table.utilization_percent.unwrap_or(utilization_percent) / 100.0,
+        window_min_bytes: table.window_min_bytes.unwrap_or(base.window_min_bytes),
+        law: if is_shipped { Law::SHIPPED } else { Law::Printed },
+        right_edge: if keeps { RightEdge::Keeps } else { RightEdge::MayShrink },
+        flows_max: FLOWS_MAX,
+    }
 }

@@ -4,10 +4,14 @@
 
 mod build;
 mod capture;
+mod columns;
 mod error;
 mod file;
 mod machines;
+mod means;
+mod mistake;
 mod output;
+mod plot;
 mod route;
 mod series;
 mod sweep;
@@ -17,7 +21,8 @@ mod units;
 mod tests;
 
 pub use build::build;
-pub use error::FileError;
+pub use error::{FileError, Refused};
+pub use mistake::{Mistakes, suggestion};
 pub use output::{MergeArgs, merge};
 pub use sweep::Sweep;
 
@@ -26,7 +31,7 @@ use clap::Args;
 use holdfast_netsim::net::{Network, Scenario};
 use holdfast_report::parallel;
 use holdfast_report::progress;
-use output::{FlowRow, Header, PointRow, csv_file, write_flows};
+use output::{FlowRow, Origin, PointRow, text_file, write_flows};
 use series::Series;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +56,12 @@ pub struct SimArgs {
     /// Where results go, one JSON object a line; `holdfast-lab merge` reads them.
     #[arg(long)]
     pub output: Option<PathBuf>,
+    /// Where means over the seeds go, with 95 % confidence intervals, as CSV.
+    #[arg(long)]
+    pub means: Option<PathBuf>,
+    /// Where a chart of completion times over what varies goes, as SVG.
+    #[arg(long)]
+    pub plot: Option<PathBuf>,
     /// Where every flow's times go, as CSV.
     #[arg(long)]
     pub flows: Option<PathBuf>,
@@ -109,38 +120,39 @@ struct Results {
 pub fn sim(args: &SimArgs) -> Result<ExitCode> {
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("cannot read {}", args.file.display()))?;
-    let sweep = Sweep::parse(&text).with_context(|| args.file.display().to_string())?;
+    let sweep = Sweep::read(&args.file, &text)?;
     let points = chosen(args, sweep.points())?;
     if args.check {
-        for point in &points {
-            build(&sweep.file(*point)?).with_context(|| format!("point {point}"))?;
-        }
+        sweep.check(&points)?;
         println!("{}: {} combinations, no error", args.file.display(), sweep.points());
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(capture) = &args.capture {
         if points.len() != 1 {
-            return Err(FileError::ManyCaptured.into());
+            return Err(Refused(FileError::ManyCaptured).into());
         }
-        let scenario = with_seed(build(&sweep.file(points[0])?)?, args.seed);
+        let scenario = with_seed(sweep.scenario(points[0])?, args.seed);
         capture.write(&scenario)?;
     }
-    let header = Header::new(&text, &sweep, args.seed, args.seeds);
-    let results = run(args, &sweep, &points)?;
+    let origin = Origin::new(&text, &sweep, args);
+    let results = run(args, &origin, &sweep, &points)?;
     if let Some(path) = &args.flows {
         write_flows(path, &results.flows)?;
     }
     if let (Some(path), Some(series)) = (&args.series, &results.series) {
-        csv_file(path, series.csv())?;
+        text_file(path, series.csv())?;
     }
-    output::write(args, &header, &results.rows)?;
+    output::write(args, &results.rows)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn chosen(args: &SimArgs, points: usize) -> Result<Vec<usize>> {
     match args.point {
         Some(point) if point < points => Ok(vec![point]),
-        Some(point) => Err(FileError::Point { point, points }.into()),
+        Some(point) => {
+            let (what, number) = ("combination", u32::try_from(point).unwrap_or(u32::MAX));
+            Err(Refused(FileError::Missing { what, number, count: points }).into())
+        }
         None => Ok((0..points).filter(|it| it % args.shard.of == args.shard.number - 1).collect()),
     }
 }
@@ -152,7 +164,7 @@ fn with_seed(mut scenario: Scenario, seed: Option<u64>) -> Scenario {
 
 /// Runs as many combinations at once as there are cores, so that a large sweep does not hold all
 /// its scenarios in memory.
-fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
+fn run(args: &SimArgs, origin: &Origin, sweep: &Sweep, points: &[usize]) -> Result<Results> {
     const BATCH: usize = 64;
     let bar = progress("simulating", points.len() as u64 * args.seeds);
     let series = args.series.as_ref().map(|_| Series::new(&args.watch));
@@ -162,7 +174,7 @@ fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
     for batch in all.chunks(BATCH) {
         let mut jobs = Vec::new();
         for (point, number) in batch {
-            let mut scenario = with_seed(build(&sweep.file(*point)?)?, args.seed);
+            let mut scenario = with_seed(sweep.scenario(*point)?, args.seed);
             scenario.seed = scenario.seed.wrapping_add(*number);
             if let Some(series) = &results.series {
                 series.watch(&mut scenario);
@@ -175,8 +187,10 @@ fn run(args: &SimArgs, sweep: &Sweep, points: &[usize]) -> Result<Results> {
             outcome
         });
         for (job, outcome) in jobs.iter().zip(outcomes) {
-            let outcome = outcome.map_err(FileError::from)?;
-            results.rows.push(PointRow::new(job.point, job.seed, sweep, &job.scenario, &outcome));
+            let outcome = outcome.map_err(|it| Refused(it.into()))?;
+            let indices = sweep.indices(job.point);
+            let combination = (job.point, &indices[..]);
+            results.rows.push(PointRow::new(origin, combination, &job.scenario, &outcome));
             if args.flows.is_some() {
                 results.flows.extend(FlowRow::all(job.point, job.seed, &outcome));
             }

@@ -1,6 +1,10 @@
-//! The output of a sweep: a line of JSON that says what was run, and one for each combination and
-//! seed; and the joining of shares.
+//! The output of a sweep: a row for each combination and seed, which says what it is of, and the
+//! joining of shares.
 
+use super::columns::Column;
+use super::error::{FileError, Refused};
+use super::means::Means;
+use super::plot::plot;
 use super::{SimArgs, Sweep};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -8,6 +12,7 @@ use holdfast_netsim::net::{Outcome, Scenario};
 use holdfast_program::BUILD;
 use holdfast_report::Summary;
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,43 +30,46 @@ pub struct MergeArgs {
     /// Where the joined results go, as CSV; stdout if not given.
     #[arg(long)]
     pub output: Option<PathBuf>,
+    /// Where means over the seeds go, as CSV.
+    #[arg(long)]
+    pub means: Option<PathBuf>,
     /// Print the joined results as JSON lines instead.
     #[arg(long)]
     pub json: bool,
 }
 
-/// The first line of the output, which says what was run.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Header {
-    schema: String,
-    version: String,
-    /// Length of the scenario file's text, in bytes.
-    file_length: u64,
+/// What all rows of a run are of. It is in every row, so that each stands for itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
     /// Checksum of the scenario file's text.
-    file_checksum: u64,
-    points: usize,
-    names: Vec<String>,
+    scenario: String,
     seed: Option<u64>,
     seeds: u64,
+    points: usize,
+    columns: Vec<Column>,
 }
 
-impl Header {
-    /// The header of the results of a file.
-    pub fn new(text: &str, sweep: &Sweep, seed: Option<u64>, seeds: u64) -> Self {
+impl Origin {
+    /// The origin of the results of a file.
+    pub fn new(text: &str, sweep: &Sweep, args: &SimArgs) -> Self {
         // FNV-1a distinguishes two versions of a file, and protects nothing.
         let checksum = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        Self {
-            schema: "holdfast.lab.sim/1".to_owned(),
-            version: BUILD.to_owned(),
-            file_length: text.len() as u64,
-            file_checksum: checksum,
-            points: sweep.points(),
-            names: sweep.names().map(str::to_owned).collect(),
-            seed,
-            seeds,
-        }
+        // The seed has a column of its own anyway.
+        let axes = sweep.axes().iter();
+        let columns = axes.map(|(name, values)| Column::of(name, values)).collect();
+        let (seed, seeds, points) = (args.seed, args.seeds, sweep.points());
+        Self { scenario: format!("{checksum:016x}"), seed, seeds, points, columns }
+    }
+
+    /// The values that vary, of one combination.
+    fn swept(&self, indices: &[usize]) -> BTreeMap<String, Json> {
+        let cells = self.columns.iter().zip(indices);
+        cells
+            .filter(|(column, _)| column.name != "seed")
+            .map(|(column, index)| (column.name.clone(), column.values[*index].clone()))
+            .collect()
     }
 }
 
@@ -71,8 +79,6 @@ pub struct PointRow {
     /// Number of the combination.
     pub point: usize,
     pub seed: u64,
-    /// Values of the combination, in the order of the header's names.
-    pub values: Vec<serde_json::Value>,
     pub flows: usize,
     /// Number of flows whose sender knows that everything has arrived.
     pub finished: usize,
@@ -92,14 +98,28 @@ pub struct PointRow {
     pub events: u64,
     pub hops: u64,
     pub ended_s: f64,
+    /// Version of the program.
+    version: String,
+    /// Checksum of the scenario file's text.
+    scenario: String,
+    /// Number of combinations, and of seeds for each.
+    points: usize,
+    seeds: u64,
+    /// First seed, if it was not the file's.
+    first_seed: Option<u64>,
+    /// What varies, with units in the names.
+    #[serde(flatten)]
+    pub swept: BTreeMap<String, Json>,
 }
+
+/// Columns that say what a row is of, and are no results.
+const OF_THE_RUN: [&str; 5] = ["version", "scenario", "points", "seeds", "first_seed"];
 
 impl PointRow {
     /// The row of an outcome.
     pub fn new(
-        point: usize,
-        seed: u64,
-        sweep: &Sweep,
+        origin: &Origin,
+        (point, indices): (usize, &[usize]),
         scenario: &Scenario,
         outcome: &Outcome,
     ) -> Self {
@@ -107,11 +127,9 @@ impl PointRow {
         let completion = Summary::of(&times);
         let flows = || outcome.flows.iter().map(|it| it.counts);
         let links = || outcome.links.iter();
-        let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or_default();
         Self {
             point,
-            seed,
-            values: sweep.values(point).iter().map(json).collect(),
+            seed: scenario.seed,
             flows: scenario.flows.len(),
             finished: times.len(),
             completion_min_s: completion.min,
@@ -128,16 +146,49 @@ impl PointRow {
             events: outcome.events,
             hops: outcome.hops,
             ended_s: outcome.ended_ns as f64 / 1e9,
+            version: BUILD.to_owned(),
+            scenario: origin.scenario.clone(),
+            points: origin.points,
+            seeds: origin.seeds,
+            first_seed: origin.seed,
+            swept: origin.swept(indices),
         }
     }
 
-    fn print(&self, names: &[String]) {
-        let varied: Vec<String> = names
-            .iter()
-            .zip(&self.values)
-            .map(|(name, value)| format!("{name} = {value}"))
-            .collect();
-        println!("point {} seed {}  {}", self.point, self.seed, varied.join(", "));
+    /// What varies, in words.
+    pub fn varied(&self) -> String {
+        self.varied_but("")
+    }
+
+    /// What varies besides one name, in words.
+    pub fn varied_but(&self, but: &str) -> String {
+        let one = |(name, value): (&String, &Json)| format!("{name} = {value}");
+        let others = self.swept.iter().filter(|it| it.0 != but);
+        others.map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The results that are numbers, by name.
+    pub fn numbers(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("flows", self.flows as f64),
+            ("finished", self.finished as f64),
+            ("completion_min_s", self.completion_min_s),
+            ("completion_median_s", self.completion_median_s),
+            ("completion_max_s", self.completion_max_s),
+            ("timeouts", self.timeouts as f64),
+            ("syn_timeouts", self.syn_timeouts as f64),
+            ("resent", self.resent as f64),
+            ("overflowed", self.overflowed as f64),
+            ("lost", self.lost as f64),
+            ("cut", self.cut as f64),
+            ("kicked", self.kicked as f64),
+            ("capped", self.capped as f64),
+            ("ended_s", self.ended_s),
+        ]
+    }
+
+    fn print(&self) {
+        println!("point {} seed {}  {}", self.point, self.seed, self.varied());
         println!(
             "  {} of {} flows finished, in {:.3} / {:.3} / {:.3} s (least, median, most)",
             self.finished,
@@ -195,35 +246,46 @@ pub fn write_flows(path: &Path, rows: &[FlowRow]) -> Result<()> {
         csv.push_str(&row.0);
         csv.push('\n');
     }
-    csv_file(path, &csv)
+    text_file(path, &csv)
 }
 
-/// Writes a CSV file.
+/// Writes a file.
 ///
 /// # Errors
 /// When the file cannot be written, with its name.
-pub fn csv_file(path: &Path, csv: &str) -> Result<()> {
-    std::fs::write(path, csv).with_context(|| format!("cannot write {}", path.display()))
+pub fn text_file(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes results to the file or to stdout, as the options say.
 ///
 /// # Errors
 /// When they cannot be written.
-pub fn write(args: &SimArgs, header: &Header, rows: &[PointRow]) -> Result<()> {
-    let mut lines = serde_json::to_string(header)?;
-    lines.push('\n');
+pub fn write(args: &SimArgs, rows: &[PointRow]) -> Result<()> {
+    let means = Means::of(rows);
+    if let Some(path) = &args.means {
+        text_file(path, &means.csv())?;
+    }
+    if let Some(path) = &args.plot {
+        text_file(path, &plot(rows).ok_or(Refused(FileError::NothingToPlot))?)?;
+    }
+    match &args.output {
+        Some(path) => text_file(path, &lines(rows)?)?,
+        None if args.json => print!("{}", lines(rows)?),
+        None if args.seeds > 1 => means.print(),
+        None => rows.iter().for_each(PointRow::print),
+    }
+    Ok(())
+}
+
+/// Rows as JSON, one a line.
+fn lines(rows: &[PointRow]) -> Result<String> {
+    let mut lines = String::new();
     for row in rows {
         // Writing to a string cannot fail.
         let _ = writeln!(lines, "{}", serde_json::to_string(row)?);
     }
-    match &args.output {
-        Some(path) => std::fs::write(path, &lines)
-            .with_context(|| format!("cannot write {}", path.display()))?,
-        None if args.json => print!("{lines}"),
-        None => rows.iter().for_each(|row| row.print(&header.names)),
-    }
-    Ok(())
+    Ok(lines)
 }
 
 /// Joins the files that the shares of a sweep have written.
@@ -231,8 +293,7 @@ pub fn write(args: &SimArgs, header: &Header, rows: &[PointRow]) -> Result<()> {
 /// # Errors
 /// When they are not shares of one sweep, or a result is missing or occurs twice.
 pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
-    let mut header: Option<Header> = None;
-    let mut rows = BTreeMap::new();
+    let mut rows: BTreeMap<(usize, u64), PointRow> = BTreeMap::new();
     for path in &args.files {
         let shown = path.display();
         let length = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.len();
@@ -240,75 +301,73 @@ pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
             bail!("{shown} has {length} bytes; the limit is {RESULTS_BYTES_MAX}");
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
-        let found: Header = serde_json::from_str(first).with_context(|| {
-            format!("{shown} does not begin as `holdfast-lab sim --output` writes it")
-        })?;
-        if header.as_ref().is_some_and(|known| *known != found) {
-            bail!(
-                "{shown} is of another scenario, version or seed than {}",
-                args.files[0].display()
-            );
-        }
-        header = Some(found);
-        for (number, line) in lines.enumerate() {
-            let row: PointRow = serde_json::from_str(line)
-                .with_context(|| format!("{shown}, line {}", number + 2))?;
+        for (number, line) in text.lines().enumerate() {
+            let place = || format!("{shown}, line {}", number + 1);
+            let row: PointRow = serde_json::from_str(line).with_context(|| {
+                format!("{} is no row that `holdfast-lab sim --output` writes", place())
+            })?;
+            if rows.values().next().is_some_and(|known| !known.is_of_the_run_of(&row)) {
+                let first = args.files[0].display();
+                bail!("{} is of another scenario, version or seed than {first}", place());
+            }
             let key = (row.point, row.seed);
             if rows.insert(key, row).is_some() {
-                bail!("{shown} repeats point {} seed {}", key.0, key.1);
+                bail!("{} repeats point {} seed {}", place(), key.0, key.1);
             }
         }
     }
-    let Some(header) = header else { bail!("no files") };
-    let wanted = header.points as u64 * header.seeds;
+    let Some(first) = rows.values().next() else { bail!("no rows") };
+    let wanted = first.points as u64 * first.seeds;
     if rows.len() as u64 != wanted {
         bail!("{} of {wanted} results are there; add the files of the other shares", rows.len());
     }
-    show_merged(args, &header, &rows.into_values().collect::<Vec<_>>())?;
+    let rows: Vec<PointRow> = rows.into_values().collect();
+    if let Some(path) = &args.means {
+        text_file(path, &Means::of(&rows).csv())?;
+    }
+    let text = if args.json { lines(&rows)? } else { csv(&rows)? };
+    match &args.output {
+        Some(path) => text_file(path, &text)?,
+        None => print!("{text}"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_merged(args: &MergeArgs, header: &Header, rows: &[PointRow]) -> Result<()> {
-    let mut text = String::new();
-    if args.json {
-        let _ = writeln!(text, "{}", serde_json::to_string(header)?);
-        for row in rows {
-            let _ = writeln!(text, "{}", serde_json::to_string(row)?);
-        }
-    } else {
-        text = csv(header, rows)?;
+impl PointRow {
+    fn is_of_the_run_of(&self, other: &Self) -> bool {
+        let own = |it: &Self| (it.version.clone(), it.scenario.clone(), it.points, it.seeds);
+        own(self) == own(other) && self.first_seed == other.first_seed
     }
-    match &args.output {
-        Some(path) => std::fs::write(path, text)
-            .with_context(|| format!("cannot write {}", path.display()))?,
-        None => print!("{text}"),
-    }
-    Ok(())
 }
 
-fn csv(header: &Header, rows: &[PointRow]) -> Result<String> {
+/// Rows as CSV: what varies, then the results, then what they are of.
+fn csv(rows: &[PointRow]) -> Result<String> {
     let mut csv = String::new();
     for (index, row) in rows.iter().enumerate() {
-        let serde_json::Value::Object(fields) = serde_json::to_value(row)? else {
-            continue;
-        };
-        let plain = || fields.iter().filter(|it| it.0 != "values");
+        let Json::Object(fields) = serde_json::to_value(row)? else { continue };
+        let is_of_run = |name: &str| OF_THE_RUN.contains(&name);
+        let is_result = |name: &str| !is_of_run(name) && !row.swept.contains_key(name);
+        let results = fields.iter().filter(|it| is_result(it.0));
+        let of_run = fields.iter().filter(|it| is_of_run(it.0));
+        let all: Vec<(&String, &Json)> = row.swept.iter().chain(results).chain(of_run).collect();
         if index == 0 {
-            let names = header.names.iter().cloned().chain(plain().map(|it| it.0.clone()));
-            let _ = writeln!(csv, "{}", names.collect::<Vec<_>>().join(","));
+            csv.push_str(&joined(all.iter().map(|it| (*it.0).clone())));
         }
-        let values = row.values.iter().chain(plain().map(|it| it.1)).map(cell);
-        let _ = writeln!(csv, "{}", values.collect::<Vec<_>>().join(","));
+        csv.push_str(&joined(all.iter().map(|it| cell(it.1))));
     }
     Ok(csv)
 }
 
+/// A line of CSV.
+pub fn joined(cells: impl Iterator<Item = String>) -> String {
+    cells.collect::<Vec<_>>().join(",") + "\n"
+}
+
 /// A value as a cell of CSV: one with a comma or a quote is quoted (RFC 4180).
-fn cell(value: &serde_json::Value) -> String {
+pub fn cell(value: &Json) -> String {
     let text = match value {
-        serde_json::Value::String(text) => text.clone(),
+        Json::Null => String::new(),
+        Json::String(text) => text.clone(),
         other => other.to_string(),
     };
     if text.contains([',', '"', '\n']) {

@@ -49,8 +49,13 @@ impl Graph {
         self.names.get(name).copied().ok_or_else(|| FileError::Unknown {
             what: "node",
             name: name.to_owned(),
-            known: self.names.keys().cloned().collect::<Vec<_>>().join(", "),
+            known: self.names.keys().cloned().collect(),
         })
+    }
+
+    /// The name of a node.
+    pub fn name(&self, node: u32) -> String {
+        self.names.iter().find(|it| *it.1 == node).map_or(String::new(), |it| it.0.clone())
     }
 
     /// Adds a link that routes may use.
@@ -71,10 +76,7 @@ impl Graph {
     /// # Errors
     /// When there is none.
     pub fn path(&self, from: u32, to: u32, switches: &[SwitchSpec]) -> Result<Path, FileError> {
-        let name = |node: u32| {
-            self.names.iter().find(|it| *it.1 == node).map_or(String::new(), |it| it.0.clone())
-        };
-        let none = |from, to| FileError::NoRoute { from: name(from), to: name(to) };
+        let none = |from, to| FileError::NoRoute { from: self.name(from), to: self.name(to) };
         let forward = self.shortest(from, to).ok_or_else(|| none(from, to))?;
         let back = self.shortest(to, from).ok_or_else(|| none(to, from))?;
         Ok(Path { forward: hops(&forward, switches), back: hops(&back, switches) })

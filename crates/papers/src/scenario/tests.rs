@@ -1,8 +1,10 @@
+use super::output::PointRow;
 use super::*;
 use holdfast_edge::{Law, RightEdge};
 use holdfast_netsim::net::run as simulate;
 use holdfast_netsim::net::scenario::Alert;
 use holdfast_wire::packet::{Checksum, TcpPacket};
+use std::path::Path;
 
 const FILE: &str = r#"
 seed = 7
@@ -66,30 +68,42 @@ from = "100ms"
 until = "600ms"
 moves_flows = true
 
-[recovery]
-segments = 2
+[recover]
+law = "printed"
+policy = "head+tail"
 
 [sweep]
 "outage.0.until" = ["300ms", "600ms", "900ms"]
 "flow.0.profile" = ["ns2", "web"]
 "#;
 
+fn read(text: &str) -> Result<Sweep, Mistakes> {
+    Sweep::read(Path::new("x.toml"), text)
+}
+
 fn error(change: impl Fn(String) -> String) -> String {
     let text = change(FILE.to_owned());
-    let sweep = match Sweep::parse(&text) {
-        Ok(sweep) => sweep,
-        Err(error) => return error.to_string(),
-    };
-    sweep.file(0).and_then(|file| build(&file)).unwrap_err().to_string()
+    match read(&text) {
+        Ok(sweep) => sweep.scenario(0).unwrap_err().to_string(),
+        Err(mistakes) => mistakes.to_string(),
+    }
+}
+
+/// The place of a text in the file, as messages name it.
+fn place(of: &str) -> String {
+    let at = FILE.find(of).unwrap();
+    let line = FILE[..at].matches('\n').count() + 1;
+    let column = at - FILE[..at].rfind('\n').map_or(0, |it| it + 1) + 1;
+    format!("x.toml:{line}:{column}: ")
 }
 
 #[test]
 fn a_file_becomes_a_scenario() {
-    let sweep = Sweep::parse(FILE).unwrap();
+    let sweep = read(FILE).unwrap();
     assert_eq!(sweep.points(), 6);
     let ends: Vec<u64> = (0..6)
         .map(|point| {
-            let scenario = build(&sweep.file(point).unwrap()).unwrap();
+            let scenario = sweep.scenario(point).unwrap();
             let outcome = simulate(&scenario).unwrap();
             assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
             assert!(outcome.flows.iter().any(|flow| flow.moved));
@@ -101,80 +115,162 @@ fn a_file_becomes_a_scenario() {
 }
 
 #[test]
-fn the_machines_can_be_those_that_ship() {
-    let with = |recovery: &str, law: &str| {
-        let text = FILE.replace("segments = 2", recovery);
-        let text = text.replace("[sweep]", &format!("[rate_control]\n{law}\n[sweep]"));
-        let scenario = build(&Sweep::parse(&text).unwrap().file(5).unwrap()).unwrap();
+fn the_machines_are_those_that_ship_or_the_thesis() {
+    let with = |recover: &str, regulate: &str| {
+        let text = FILE.replace("law = \"printed\"\npolicy = \"head+tail\"", recover);
+        let text = text.replace("[sweep]", &format!("[regulate]\n{regulate}\n[sweep]"));
+        let scenario = read(&text).unwrap().scenario(5).unwrap();
         let outcome = simulate(&scenario).unwrap();
         assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
-        (scenario.switches[0].clone(), outcome.recovery[0].resent)
+        (scenario.switches[0].clone(), outcome)
     };
-    let capacity = "capacity = \"100mbit\"\nrtt = \"100ms\"";
-    let (printed, _) = with("segments = 2", capacity);
+    let capacity = "capacity = \"100mbit\"\nrtt_ms = 100";
+    let printed = format!("law = \"printed\"\n{capacity}");
+    let (printed, _) = with("law = \"printed\"\npolicy = \"head+tail\"", &printed);
     assert_eq!(printed.alert, Alert::Told);
-    assert_eq!(printed.rate_control.unwrap().law, Law::Printed);
-    assert!(printed.recovery.unwrap().always);
-    let law = format!("law = \"shipped\"\n{capacity}");
-    let (shipped, resent) = with("policy = \"head+tail\"\nheartbeat = \"10ms\"", &law);
+    let control = printed.rate_control.unwrap();
+    assert_eq!((control.law, control.interval_ns), (Law::Printed, 250_000_000));
+    let recovery = printed.recovery.unwrap();
+    assert!(recovery.always && recovery.cache.segments_max == 2);
+    let (shipped, outcome) = with("policy = \"head+tail\"\nheartbeat_ms = 10", capacity);
     assert_eq!(shipped.alert, Alert::Heartbeats(10_000_000));
     let control = shipped.rate_control.unwrap();
     assert_eq!((control.law, control.right_edge), (Law::SHIPPED, RightEdge::Keeps));
     assert_eq!((control.interval_ns, control.utilization), (100_000_000, 0.98));
     let recovery = shipped.recovery.unwrap();
-    assert!(!recovery.always && recovery.hold_ns > 0 && resent > 0);
+    assert!(!recovery.always && recovery.hold_ns > 0 && outcome.recovery[0].resent > 0);
+    let (off, outcome) = with("policy = \"off\"", capacity);
+    assert!(off.recovery.is_none() && outcome.recovery.is_empty());
 }
 
+/// Every mistake has its place, and says what to write.
 #[test]
-fn errors_say_what_to_write() {
-    let with = |from: &'static str, to: &'static str| error(move |text| text.replace(from, to));
+fn errors_say_where_and_what_to_write() {
+    let policy = "policy = \"head+tail\"\n";
+    let regulate = |rest: &str| format!("[regulate]\ncapacity = \"1mbit\"\n{rest}\n[sweep]");
+    let cases: Vec<(&str, String, &str, &str)> = vec![
+        (
+            "\"40ms\"",
+            "\"40\"".into(),
+            "\"40\" is not a time",
+            "remedy: write for example \"250ms\"",
+        ),
+        ("\"100mbit\"", "\"fast\"".into(), "\"fast\" is not a rate", "remedy: write for example"),
+        ("\"750p\"", "\"750\"".into(), "\"750\" is not a queue", "\"750p\" for packets"),
+        ("seed = 7", "sed = 7".into(), "unknown key `sed`", "remedy: did you mean `seed`?"),
+        ("\"modern\"", "\"modem\"".into(), "unknown base \"modem\"", "did you mean `modern`?"),
+        (
+            "\"D\"\nevery",
+            "\"E\"\nevery".into(),
+            "unknown node \"E\"",
+            "one of: D, N1, N2, R1, R2, S",
+        ),
+        ("0.001", "1.5".into(), "loss = 1.5 is out of bounds", "remedy: let it be 0 to 1"),
+        ("100\nprofile", "0\nprofile".into(), "segments = 0 is out of bounds", "1 to 100000000"),
+        (
+            "4\nfrom",
+            "\"four\"\nfrom".into(),
+            "\"four\" is not a whole number",
+            "write a whole number",
+        ),
+        (
+            "0\nfrom = \"100ms\"",
+            "9\nfrom = \"100ms\"".into(),
+            "string 9 does not exist: there are 2",
+            "name one of 0 to 1",
+        ),
+        (
+            "\"300ms\",",
+            "\"60ms\",".into(),
+            "the outage ends before it begins",
+            "give it a later end",
+        ),
+        (
+            "\"head+tail\"",
+            "\"head+tale\"".into(),
+            "unknown policy \"head+tale\"",
+            "did you mean `head+tail`?",
+        ),
+        ("\"printed\"", "\"mine\"".into(), "unknown law \"mine\"", "one of: shipped, printed"),
+    ];
+    for (from, to, message, remedy) in cases {
+        let found = error(|text| text.replacen(from, &to, 1));
+        let wanted = format!("{}{message}", place(from));
+        assert!(found.contains(&wanted) && found.contains(remedy), "{from} -> {to}: {found}");
+    }
+    let with = |from: &str, to: &str| error(|text| text.replacen(from, to, 1));
     for (from, to, wanted) in [
-        ("delay = \"40ms\"", "delay = \"40\"", "\"40\" is no time; write for example 250ms"),
-        ("\"100mbit\"", "\"fast\"", "\"fast\" is no rate"),
-        ("\"750p\"", "\"750\"", "\"750\" is no queue"),
-        ("seed = 7", "sed = 7", "unknown field `sed`"),
         (
-            "base = \"modern\"",
-            "base = \"linux\"",
-            "there is no profile \"linux\"; there is ns2, ns3, modern",
+            policy,
+            "policy = \"head\"\nstart = \"always\"\n",
+            "`start` is a setting of the machine that ships",
         ),
-        ("to = \"D\"\nevery", "to = \"E\"\nevery", "there is no node \"E\"; there is D, N1"),
-        ("loss = 0.001", "loss = 1.5", "loss is 1.5; let it be 0 to 1"),
-        ("segments = 100", "segments = 0", "segments is 0; let it be 1 to"),
-        ("count = 4", "count = 4000000", "flows: 4000000 are too many"),
-        ("string = 0\n", "string = 9\n", "string 9 does not exist; there are 2"),
         (
-            "\"outage.0.until\"",
-            "\"outage.7.until\"",
-            "there is no place to sweep \"outage.7.until\"",
+            "law = \"printed\"\n",
+            "ack_copies = 2\n",
+            "`ack_copies` is a setting of the thesis' machine",
         ),
-        ("[[\"N1\"], [\"N2\"]]", "[[\"N1\", \"N2\"], [\"N2\"]]", "there is no link of string"),
-        ("until = \"600ms\"", "until = \"6xs\"", "is no time"),
-        ("segments = 2", "policy = \"tail\"", "there is no recovery.policy \"tail\"; there is syn"),
-        ("segments = 2", "segments = 2\npolicy = \"head\"", "leave out segments"),
-        ("segments = 2", "heartbeat = \"20ms\"", "heartbeat need a policy"),
-        (
-            "segments = 2",
-            "policy = \"head\"\nstart = \"now\"",
-            "there is no recovery.start \"now\"; there is suspicion, always",
-        ),
+        (policy, "pace_mbit = 9000000\n", "remedy: let it be 0 to 1000000"),
+        ("[sweep]", &regulate("rtt_ms = 1\nlaw = \"mine\""), "unknown law \"mine\""),
+        ("[sweep]", &regulate(""), "`rtt_ms` is missing"),
         (
             "[sweep]",
-            "[rate_control]\ncapacity = \"1mbit\"\nrtt = \"1ms\"\nlaw = \"mine\"\n[sweep]",
-            "there is no rate_control.law \"mine\"; there is printed, shipped",
-        ),
-        (
-            "[sweep]",
-            "[rate_control]\ncapacity = \"1mbit\"\nrtt = \"1ms\"\nlaw = \"shipped\"\n\
-             keeps_right_edge = false\n[sweep]",
+            &regulate("rtt_ms = 1\nkeeps_right_edge = false"),
             "the shipped law keeps the right edge",
         ),
+        ("[[\"N1\"], [\"N2\"]]", "[[\"N1\"], [\"N1\", \"N2\"]]", "different numbers of nodes"),
+        ("[[\"N1\"], [\"N2\"]]", "[[\"N1\"], [\"D\"]]", "no links lead from \"R1\" to \"D\""),
+        ("string = 0\n", "node = \"N3\"\n", "unknown node \"N3\""),
+        ("string = 0\n", "", "nothing is down in this outage"),
+        (
+            "from = \"R2\"\nto = \"D\"",
+            "from = \"X\"\nto = \"D\"",
+            "no links lead from \"S\" to \"D\"",
+        ),
+        ("count = 4", "count = 4000000", "4000000 flows are too many"),
     ] {
         let found = with(from, to);
-        assert!(found.contains(wanted), "{from} -> {to}: {found}");
+        assert!(found.contains(wanted) && found.starts_with("x.toml:"), "{from} -> {to}: {found}");
     }
-    let cut = error(|text| text.replace("from = \"R2\"\nto = \"D\"", "from = \"X\"\nto = \"D\""));
-    assert!(cut.contains("no links lead from \"S\" to \"D\""), "{cut}");
+}
+
+/// One look at a file finds all that is wrong with it.
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let of_the_reader = error(|text| {
+        let text = text.replace("seed = 7", "sed = 7").replace("\"750p\"", "\"750\"");
+        text.replace("segments = 100\n", "").replace("moves_flows = true", "moves_flows = 1")
+    });
+    assert_eq!(of_the_reader.matches("remedy: ").count(), 4, "{of_the_reader}");
+    for wanted in
+        ["`sed`", "\"750\" is not a queue", "`segments` is missing", "1 is not true or false"]
+    {
+        assert!(of_the_reader.contains(wanted), "{wanted}: {of_the_reader}");
+    }
+    // A value that cannot be read is not missing, too.
+    let unread = error(|text| text.replace("segments = 100", "segments = \"many\""));
+    assert_eq!(unread.matches("remedy: ").count(), 1, "{unread}");
+    let of_the_scenario = error(|text| {
+        let text = text.replace("0.001", "1.5").replace("to = \"D\"\nevery", "to = \"E\"\nevery");
+        text.replace("string = 0\n", "string = 9\n").replace("\"modern\"", "\"linux\"")
+    });
+    assert_eq!(of_the_scenario.matches("remedy: ").count(), 4, "{of_the_scenario}");
+}
+
+/// Words of earlier releases are answered with today's.
+#[test]
+fn former_words_are_answered_with_those_of_the_product() {
+    let with = |from: &str, to: &str| error(|text| text.replacen(from, to, 1));
+    for (from, to, wanted) in [
+        ("[recover]", "[recovery]", "write `[recover]`"),
+        ("[sweep]", "[rate_control]\n[sweep]", "write `[regulate]`"),
+        ("law = \"printed\"", "segments = 2", "write `policy`: \"head\" for 1"),
+        ("law = \"printed\"", "bytes_max = 2", "write `memory_mb`"),
+        ("law = \"printed\"", "heartbeat = \"20ms\"", "write `heartbeat_ms`"),
+    ] {
+        let found = with(from, to);
+        assert!(found.contains(wanted), "{to}: {found}");
+    }
 }
 
 #[test]
@@ -190,12 +286,13 @@ fn a_dumbbell_needs_no_links() {
         count = 30
         segments = 50
         every = "20ms"
-        [rate_control]
+        [regulate]
         capacity = "50mbit"
-        rtt = "100ms"
+        rtt_ms = 100
+        law = "printed"
     "#;
-    let sweep = Sweep::parse(text).unwrap();
-    let outcome = simulate(&build(&sweep.file(0).unwrap()).unwrap()).unwrap();
+    let sweep = read(text).unwrap();
+    let outcome = simulate(&sweep.scenario(0).unwrap()).unwrap();
     assert!(outcome.flows.iter().all(|flow| flow.finished_ns.is_some()));
     // Two thirds of the flows use the string of twice the rate.
     let passed = |link: usize| outcome.links[link].passed as f64;
@@ -212,8 +309,8 @@ fn shares_are_read_and_checked() {
 
 #[test]
 fn a_series_holds_every_byte_and_the_queue() {
-    let sweep = Sweep::parse(FILE).unwrap();
-    let mut scenario = build(&sweep.file(3).unwrap()).unwrap();
+    let sweep = read(FILE).unwrap();
+    let mut scenario = sweep.scenario(3).unwrap();
     let mut series = Series::new(&[0]);
     series.watch(&mut scenario);
     series.add(3, 7, &simulate(&scenario).unwrap());
@@ -229,12 +326,33 @@ fn a_series_holds_every_byte_and_the_queue() {
 }
 
 #[test]
-fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
+fn mistakes_of_a_sweep_stand_in_the_sweep() {
     let with = |from: &'static str, to: String| error(move |text| text.replacen(from, &to, 1));
     let said = with("[sweep]", "[sweep]\nend = []".to_owned());
-    assert!(said.contains("the sweep of \"end\" has no values"), "{said}");
+    assert!(
+        said.contains("x.toml:") && said.contains("the sweep of \"end\" has no values"),
+        "{said}"
+    );
+    let said = with("\"600ms\", \"900ms\"", "\"6xs\", \"soon\"".to_owned());
+    assert_eq!(said.matches("is not a time").count(), 2, "{said}");
+    assert!(said.contains(&place("\"600ms\", ")), "{said}");
+    let said = with("\"outage.0.until\"", "\"outage.0.untl\"".to_owned());
+    assert!(said.contains("unknown key `untl`") && said.contains("`until`"), "{said}");
+    let said = with("\"outage.0.until\"", "\"outage.7.until\"".to_owned());
+    assert!(said.contains("unknown value to sweep") && said.contains("outage.0.until"), "{said}");
+    // What only some combinations have is found in all that are looked at.
+    let text = FILE.replace("[\"ns2\", \"web\"]", "[\"ns2\", \"wep\"]");
+    let sweep = read(&text).unwrap();
+    let said = sweep.check(&(0..6).collect::<Vec<_>>()).unwrap_err().to_string();
+    assert_eq!(said.matches("unknown profile \"wep\"").count(), 1, "{said}");
+    assert!(said.contains(&place("\"web\"]")), "{said}");
+}
+
+#[test]
+fn two_names_for_one_thing_are_a_mistake() {
     for name in ["reno", "sack", "vegas"] {
-        let said = with("congestion = \"newreno\"", format!("congestion = {name:?}"));
+        let to = format!("congestion = {name:?}");
+        let said = error(|text| text.replacen("congestion = \"newreno\"", &to, 1));
         assert!(said.contains("would be the same as \"newreno\""), "{name}: {said}");
         // ns-2's one-way agents distinguish them.
         let links = FILE.split("[profile.web]").next().unwrap_or_default();
@@ -242,9 +360,39 @@ fn a_sweep_without_values_and_two_names_for_one_thing_are_mistakes() {
             "{links}[profile.web]\nbase = \"ns2\"\ncongestion = {name:?}\n\
              [[flow]]\nfrom = \"S\"\nto = \"D\"\nsegments = 9\nprofile = \"web\"\n"
         );
-        let sweep = Sweep::parse(&one_way).unwrap();
-        assert!(build(&sweep.file(0).unwrap()).is_ok(), "{name}");
+        assert!(read(&one_way).unwrap().scenario(0).is_ok(), "{name}");
     }
+}
+
+/// A row has plain numbers with units in the names, and says what it is of; means have intervals.
+#[test]
+fn rows_and_means_are_ready_for_a_table() {
+    let args = <Words as clap::Parser>::parse_from(["sim", "x.toml", "--seeds", "3"]).args;
+    let sweep = read(FILE).unwrap();
+    let origin = Origin::new(FILE, &sweep, &args);
+    let rows = run(&args, &origin, &sweep, &[0, 1]).unwrap().rows;
+    assert_eq!(rows.len(), 6);
+    let row: serde_json::Value = serde_json::to_value(&rows[3]).unwrap();
+    assert_eq!(row["outage.0.until_s"], 0.6);
+    assert_eq!((&row["point"], &row["points"], &row["seeds"]), (&1.into(), &6.into(), &3.into()));
+    let back: PointRow = serde_json::from_value(row).unwrap();
+    assert_eq!(back, rows[3]);
+    let csv = means::Means::of(&rows).csv();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].starts_with("flow.0.profile,outage.0.until_s,point,seeds,"), "{}", lines[0]);
+    assert!(lines[0].contains("completion_median_s_mean,completion_median_s_ci95"));
+    assert!(lines[1].starts_with("ns2,0.3,0,3,4,0,4,0,"), "{}", lines[1]);
+    let svg = plot::plot(&rows).unwrap();
+    assert!(svg.contains("outage.0.until_s") && svg.contains("flow.0.profile = "), "{svg}");
+    let widths: Vec<usize> = lines.iter().map(|line| line.split(',').count()).collect();
+    assert!(widths.iter().all(|width| *width == widths[0]), "{widths:?}");
+}
+
+#[derive(clap::Parser)]
+struct Words {
+    #[command(flatten)]
+    args: SimArgs,
 }
 
 /// The packets that pass a link, as pcapng.
@@ -258,8 +406,8 @@ fn captured(scenario: &Scenario, link: u32) -> Vec<u8> {
 
 #[test]
 fn a_capture_is_valid_packets() {
-    let sweep = Sweep::parse(FILE).unwrap();
-    let scenario = build(&sweep.file(3).unwrap()).unwrap();
+    let sweep = read(FILE).unwrap();
+    let scenario = sweep.scenario(3).unwrap();
     let bytes = captured(&scenario, 0);
     let mut packets = 0;
     let mut rest = &bytes[..];
@@ -285,7 +433,7 @@ fn a_capture_is_valid_packets() {
 fn tshark_reads_a_capture() {
     for profile in ["ns2", "ns3", "modern", "web"] {
         let text = FILE.replace("profile = \"web\"", &format!("profile = {profile:?}"));
-        let scenario = build(&Sweep::parse(&text).unwrap().file(0).unwrap()).unwrap();
+        let scenario = read(&text).unwrap().scenario(0).unwrap();
         for link in [0, 1] {
             let name = format!("holdfast-{}-{profile}-{link}.pcapng", std::process::id());
             let file = std::env::temp_dir().join(name);
@@ -313,8 +461,8 @@ proptest::proptest! {
     fn any_text_is_read_or_refused(at in 0..FILE.len(), text in "[ -~\\n]{0,12}") {
         if FILE.is_char_boundary(at) {
             let changed = format!("{}{text}{}", &FILE[..at], &FILE[at..]);
-            if let Ok(sweep) = Sweep::parse(&changed) && sweep.points() > 0 {
-                let _ = sweep.file(0).and_then(|file| build(&file));
+            if let Ok(sweep) = read(&changed) {
+                let _ = sweep.scenario(0);
             }
         }
     }
@@ -331,8 +479,8 @@ fn keys<T: serde::de::DeserializeOwned>() -> Vec<String> {
 #[test]
 fn every_key_is_explained_and_the_example_is_right() {
     use file::{
-        DumbbellTable, File, FlowTable, LinkTable, OutageTable, ProfileTable, RateControlTable,
-        RecoveryTable, SwitchTable,
+        DumbbellTable, File, FlowTable, LinkTable, OutageTable, ProfileTable, RecoverTable,
+        RegulateTable, SwitchTable,
     };
     let text = include_str!("../../../../docs/SCENARIOS.md");
     let code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
@@ -351,8 +499,8 @@ fn every_key_is_explained_and_the_example_is_right() {
         keys::<ProfileTable>(),
         keys::<FlowTable>(),
         keys::<OutageTable>(),
-        keys::<RecoveryTable>(),
-        keys::<RateControlTable>(),
+        keys::<RecoverTable>(),
+        keys::<RegulateTable>(),
     ]
     .concat();
     assert!(all.len() > 80, "{}", all.len());

@@ -74,7 +74,9 @@ macro_rules! from_text {
     ($type:ty) => {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-                Self::parse(&String::deserialize(input)?).map_err(de::Error::custom)
+                // The remedy goes through the TOML reader behind the message.
+                Self::parse(&String::deserialize(input)?)
+                    .map_err(|it| de::Error::custom(format!("{it}; {}", it.remedy())))
             }
         }
     };

@@ -1,5 +1,5 @@
-//! What clients notice while a group heals (`rejoin`) or swaps its members
-//! (`switchover`): each client's longest time without a reply, compared with the
+//! What clients notice while a group heals (`rejoin`), swaps its members (`switchover`), or gets
+//! another build (`upgrade`): each client's longest time without a reply, compared with the
 //! same load, for as long, in which nothing happens.
 
 pub(crate) mod chain;
@@ -7,6 +7,7 @@ pub(crate) mod cold;
 pub(crate) mod fill;
 pub(crate) mod rejoin;
 pub(crate) mod switchover;
+pub(crate) mod upgrade;
 
 use super::service::address;
 use crate::load::{ConnectionReport, Group as LoadGroup, Report, Spec, Workload};
@@ -258,7 +259,10 @@ impl Verdict {
 }
 
 /// Kills a member's daemon and server, and waits until the other member serves alone.
-fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
+///
+/// # Errors
+/// When it does not run, or nobody takes over.
+pub fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
     group.kill_member(victim)?;
     let survivor = victim.other();
     let alone = |status: Value| status["role"] == "primary" && status["state"] == "unprotected";
@@ -267,7 +271,10 @@ fn kill(group: &mut Group<'_>, victim: Role) -> Result<()> {
 }
 
 /// Starts a member's daemon; returns the time until both members say that they are protected.
-fn start_again(group: &mut Group<'_>, member: Role) -> Result<Duration> {
+///
+/// # Errors
+/// When it runs already, or does not join.
+pub fn start_again(group: &mut Group<'_>, member: Role) -> Result<Duration> {
     let begun = Instant::now();
     group.start_daemon(member)?;
     let is_protected = |role| group.status(role).is_ok_and(|it| it["state"] == "protected");

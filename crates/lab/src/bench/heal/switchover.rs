@@ -120,7 +120,7 @@ fn swap(service: &mut Service<'_>, args: &SwitchoverArgs, seed: u64) -> Result<S
 }
 
 /// Swaps the members; returns the time until the group was protected again, in ms.
-fn switch_over(group: &Group<'_>) -> Result<f64> {
+pub(super) fn switch_over(group: &Group<'_>) -> Result<f64> {
     let primary = group.wait_primary()?;
     let done = group.verb(primary, &["switchover", "--json"])?;
     let said = String::from_utf8_lossy(&done.stderr);

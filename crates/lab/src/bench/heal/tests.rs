@@ -16,6 +16,7 @@ fn connection(workload: Workload, stall_ns: u64) -> ConnectionReport {
         resets: 0,
         hung: false,
         error: None,
+        failed_ns: None,
         points: Vec::new(),
     }
 }

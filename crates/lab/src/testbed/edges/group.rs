@@ -194,7 +194,7 @@ impl Edges {
             options.heartbeat_ms.map_or(String::new(), |ms| format!("heartbeat_ms = {ms}\n"));
         let mut text = format!(
             "[group]\nkind = \"spread\"\nname = \"lab\"\nkey_file = \"group.key\"\n\
-             addresses = [\"{}\", \"{}\"]\nrun_dir = \"{}\"\n{heartbeat}",
+             addresses = [\"{}\", \"{}\"]\nrun_dir = \"{}\"\nevents_dir = \"none\"\n{heartbeat}",
             addresses::SERVICE_V4,
             addresses::SERVICE_V6,
             run_dir.display(),
