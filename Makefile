@@ -5,12 +5,26 @@ LAB = target/release/holdfast-lab
 SEED ?= 1
 SEEDS ?= 200000
 
-.PHONY: build setup demo test bench soak mutants miri
+.PHONY: build setup demo test bench soak mutants miri install uninstall deb deny
 build: setup
 	cargo build --release --workspace
 
 setup:
 	@scripts/setup
+
+# What was built goes to $(PREFIX), below $(DESTDIR); LAB=1 adds the laboratory.
+PREFIX ?= /usr/local
+export PREFIX DESTDIR PROFILE LAB
+
+install:
+	@scripts/install
+
+uninstall:
+	@scripts/install --remove
+
+# target/deb/*.deb, for this machine's architecture and release of Debian.
+deb: setup
+	@scripts/deb
 
 demo: build
 	$(HOLDFAST) demo
@@ -19,11 +33,17 @@ test: setup
 	@scripts/test
 
 # All of the fault x workload matrix, and as many seeds of the simulated cluster
-# as are asked for: `make test` runs a sample of both. And a hundredth of the
-# mutants, another one each time.
+# as are asked for: `make test` runs a sample of both. The packages, installed and
+# purged. And a hundredth of the mutants, another one each time.
 soak: setup
 	@HOLDFAST_MATRIX=full HOLDFAST_SEEDS=$(SEEDS) scripts/test
+	@PROFILE=checked scripts/deb-test
 	@scripts/mutants --sharding round-robin --shard $$(shuf -n 1 -i 0-99)/100
+
+# Known faults, licences, sources and duplicates of all that is depended on, by cargo-deny, which
+# fetches the list of faults.
+deny:
+	cargo deny --locked check
 
 # Is every line of the machines noticed by a test? Hours on two cores; with
 # MUTANTS="-p holdfast-cluster" minutes.
