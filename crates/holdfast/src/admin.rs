@@ -1,27 +1,34 @@
 //! The admin socket: one line of JSON asks, and one line answers.
 //!
 //! The daemon's side is one descriptor in its event loop and never blocks; the
-//! other side is what the verbs use.
+//! other side is what the verbs use. Beside it is a second socket for those who only look: nobody
+//! there changes anything, takes a place of the first one's clients, or causes more than so much
+//! work.
 
+mod door;
 mod events;
+mod watchers;
 
-pub use events::{EVENTS_MAX, Event, Events};
+pub use events::{EVENTS_MAX, Event, Events, LEVELS, Level, Report};
+pub(crate) use watchers::group_id;
+pub use watchers::{watch_socket, who_may_look};
 
+use crate::config::{Common, admin_socket};
 use crate::lock;
 use crate::poll::{Epoll, Interest, Ready};
 use crate::run_dir;
+use door::{Door, For, PERIOD};
 use holdfast_linux::bpf::mend_pins;
 use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most clients at a time; one more is closed at once.
 pub const CLIENTS_MAX: usize = 16;
@@ -33,16 +40,15 @@ pub const EDGE_SCHEMA: &str = "holdfast.edge/1";
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Longest time for which a verb waits for a daemon.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// Time after which a host that is out of descriptors or memory is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Silence after which a client makes room for another one.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 /// Error of a second daemon.
 const RUNS_ALREADY: &str = "a daemon with this role runs already\n  remedy: `holdfast status` shows it, and \
      `holdfast down --stop` ends it";
-const LISTENER: u64 = u64::MAX;
 const PAUSE_OVER: u64 = u64::MAX - 1;
 const LOOK: u64 = u64::MAX - 2;
+/// First token of the door for watchers; those of the owner's begin at 0.
+const WATCHERS: u64 = Door::TOKENS;
 /// Time between a daemon's looks at whether verbs still find it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -79,6 +85,11 @@ pub enum Request {
     Show,
     /// Where a packet would go.
     Trace(TraceRequest),
+    /// Read the file again, and take over what can be; or (`dry_run`) only say what that would do.
+    Reload {
+        #[serde(default)]
+        dry_run: bool,
+    },
     /// Gives the member no new connections, or (`end`) some again.
     Drain {
         name: String,
@@ -110,19 +121,17 @@ pub fn refusal(reason: &str) -> Value {
 /// The daemon's side of the socket.
 #[derive(Debug)]
 pub struct AdminSocket {
-    listener: UnixListener,
+    own: Door,
+    /// For those who only look; there is none beside what only holds the daemon's place.
+    watchers: Option<Door>,
     /// Held for as long as the daemon lives: its holder owns the socket's file.
     lock: File,
-    /// Device and number of the socket's file.
-    place: (u64, u64),
     epoll: Epoll,
-    /// Rings when the listening socket is watched again.
+    /// Rings when what had to wait is watched again.
     pause: Timer,
     /// Rings when it looks for its own files.
     look_timer: Timer,
-    clients: [Option<Client>; CLIENTS_MAX],
     ready: Vec<Ready>,
-    path: PathBuf,
     /// What this daemon has pinned lies there.
     pins: Option<PathBuf>,
 }
@@ -136,16 +145,41 @@ pub struct Look {
     pub lost: Option<String>,
 }
 
-#[derive(Debug)]
-struct Client {
-    stream: UnixStream,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-    /// When it came, or was last served.
-    served: Instant,
+impl Request {
+    /// Whether nothing changes by it.
+    #[must_use]
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Self::Status | Self::Events { .. } | Self::Show => true,
+            Self::Fence { .. }
+            | Self::Unfence
+            | Self::Switchover { .. }
+            | Self::Takeover
+            | Self::Trace(_)
+            | Self::Reload { .. }
+            | Self::Drain { .. } => false,
+        }
+    }
 }
 
 impl AdminSocket {
+    /// The sockets of the daemon with this role: its own, and that of those whom the file allows
+    /// to look.
+    ///
+    /// # Errors
+    /// As [`Self::bind`]; `NotFound` if this host has no such group of users.
+    pub fn of_daemon(common: &Common<'_>, role: &str) -> io::Result<Self> {
+        let gid = common.watching.watchers.map(group_id).transpose()?;
+        let mut admin = Self::bind(&admin_socket(common.run_dir, role))?;
+        let path = watch_socket(admin.own.path());
+        let door = Door::open(path.clone(), For::Watchers { gid }, WATCHERS, &admin.epoll);
+        let door = door.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        admin.watchers = Some(door);
+        Ok(admin)
+    }
+
     /// Listens at `path`, for its owner only; a socket that a dead daemon left
     /// there is replaced.
     ///
@@ -170,28 +204,15 @@ impl AdminSocket {
         if UnixStream::connect(path).is_ok() {
             return Err(in_use());
         }
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = listen(path)?;
+        // A dead daemon's.
+        let _absent = std::fs::remove_file(watch_socket(path));
         let (epoll, pause, look_timer) = (Epoll::new()?, Timer::new()?, Timer::new()?);
-        epoll.add(&listener, LISTENER, Interest::Read)?;
         epoll.add(&pause, PAUSE_OVER, Interest::Rung)?;
         epoll.add(&look_timer, LOOK, Interest::Rung)?;
         look_timer.set(LOOK_EVERY)?;
-        Ok(Self {
-            listener,
-            lock,
-            place: lock::place(&std::fs::metadata(path)?),
-            epoll,
-            pause,
-            look_timer,
-            clients: Default::default(),
-            ready: Vec::new(),
-            path: path.to_owned(),
-            pins: None,
-        })
+        let own = Door::open(path.to_owned(), For::Owner, 0, &epoll)?;
+        let (ready, pins, watchers) = (Vec::new(), None, None);
+        Ok(Self { own, watchers, lock, epoll, pause, look_timer, ready, pins })
     }
 
     /// Looks for what this daemon pins below `pin_dir`, too.
@@ -207,21 +228,21 @@ impl AdminSocket {
     /// # Errors
     /// `AddrInUse` if another daemon has taken the place; else as [`Self::bind`].
     fn mend(&mut self) -> io::Result<bool> {
-        let lock_path = self.path.with_extension("lock");
+        let lock_path = self.own.path().with_extension("lock");
         let is_locked = lock::is_at(&self.lock, &lock_path);
-        let found = std::fs::symlink_metadata(&self.path).map(|found| lock::place(&found));
-        if is_locked && found.is_ok_and(|place| place == self.place) {
+        let is_whole = self.watchers.as_ref().is_none_or(Door::is_in_place);
+        if is_locked && is_whole && self.own.is_in_place() {
             return Ok(false);
         }
-        make_folder(&self.path)?;
+        make_folder(self.own.path())?;
         if !is_locked {
             self.lock = lock::exclusive(&lock_path)?.ok_or(ErrorKind::AddrInUse)?;
         }
-        let _absent = std::fs::remove_file(&self.path);
-        let listener = listen(&self.path)?;
-        self.epoll.add(&listener, LISTENER, Interest::Read)?;
-        self.place = lock::place(&std::fs::metadata(&self.path)?);
-        self.listener = listener;
+        for door in [Some(&mut self.own), self.watchers.as_mut()].into_iter().flatten() {
+            if !door.is_in_place() {
+                door.mend(&self.epoll)?;
+            }
+        }
         Ok(true)
     }
 
@@ -238,19 +259,27 @@ impl AdminSocket {
         let ready = std::mem::take(&mut self.ready);
         for event in &ready {
             match event.token {
-                LISTENER => self.accept(),
                 PAUSE_OVER => {
-                    let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Read);
+                    let doors = [Some(&mut self.own), self.watchers.as_mut()];
+                    doors.into_iter().flatten().for_each(|door| door.resume(&self.epoll));
                 }
                 LOOK => {
                     let _ = self.look_timer.set(LOOK_EVERY);
                     look = Some(self.look());
                 }
-                token => self.serve_client(token, &mut answer),
+                token => self.serve_door(token, &mut answer),
             }
         }
         self.ready = ready;
         look
+    }
+
+    fn serve_door(&mut self, token: u64, answer: &mut impl FnMut(Request) -> Value) {
+        let door = if token < WATCHERS { Some(&mut self.own) } else { self.watchers.as_mut() };
+        let is_much = door.is_some_and(|door| door.serve(token, &self.epoll, answer));
+        if is_much {
+            let _ = self.pause.set(PERIOD);
+        }
     }
 
     fn look(&mut self) -> Look {
@@ -258,7 +287,7 @@ impl AdminSocket {
             Ok(mended) => mended,
             // Another daemon may have its place: what lies there is that one's.
             Err(error) => {
-                let lost = Some(format!("{} is gone: {error}", self.path.display()));
+                let lost = Some(format!("{} is gone: {error}", self.own.path().display()));
                 return Look { mended: false, lost };
             }
         };
@@ -266,53 +295,6 @@ impl AdminSocket {
             Ok(pinned) => Look { mended: mended || pinned, lost: None },
             Err(error) => Look { mended, lost: Some(error.to_string()) },
         }
-    }
-
-    fn serve_client(&mut self, token: u64, answer: &mut impl FnMut(Request) -> Value) {
-        let slot = usize::try_from(token).ok().and_then(|i| self.clients.get_mut(i));
-        let Some(slot) = slot else { return };
-        let Some(client) = slot else { return };
-        let served = client.serve(answer).and_then(|()| {
-            let interest = if client.is_served() { Interest::Read } else { Interest::Write };
-            self.epoll.modify(&client.stream, token, interest)
-        });
-        if served.is_err() {
-            *slot = None;
-        }
-    }
-
-    fn accept(&mut self) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => {
-                    // Out of descriptors or memory: the client waits in the queue.
-                    let _ = self.epoll.modify(&self.listener, LISTENER, Interest::Nothing);
-                    let _ = self.pause.set(PAUSE);
-                    return;
-                }
-            };
-            let Some(free) = self.place_for_one_more() else { continue };
-            let watched = stream
-                .set_nonblocking(true)
-                .and_then(|()| self.epoll.add(&stream, free as u64, Interest::Read));
-            if watched.is_ok() {
-                let (request, answer, served) = (Vec::new(), Vec::new(), Instant::now());
-                self.clients[free] = Some(Client { stream, request, answer, served });
-            }
-        }
-    }
-
-    /// A free place, or that of the client that has been silent longest.
-    fn place_for_one_more(&self) -> Option<usize> {
-        let silent = |(index, client): (usize, &Option<Client>)| match client {
-            None => Some((Duration::MAX, index)),
-            Some(client) => Some((client.served.elapsed(), index)),
-        };
-        let longest = self.clients.iter().enumerate().filter_map(silent).max()?;
-        (longest.0 > SILENT_MAX).then_some(longest.1)
     }
 }
 
@@ -324,79 +306,14 @@ impl AsFd for AdminSocket {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
         // What goes on without this daemon is found by the next one.
         let _ = self.pins.as_deref().map(mend_pins);
-    }
-}
-
-impl Client {
-    /// Reads, answers once and writes; an error ends the client. A client that asks
-    /// without reading the answers waits.
-    fn serve(&mut self, answer: &mut impl FnMut(Request) -> Value) -> io::Result<()> {
-        self.write()?;
-        if self.is_served() {
-            self.read()?;
-        }
-        let end = self.end_of_request().filter(|_| self.answer.is_empty());
-        if let Some(end) = end {
-            // A client that asks byte by byte keeps nobody else out.
-            self.served = Instant::now();
-            let value = match serde_json::from_slice(&self.request[..end]) {
-                Ok(request) => answer(request),
-                Err(error) => refusal(&format!("not a request: {error}")),
-            };
-            serde_json::to_writer(&mut self.answer, &value)?;
-            self.answer.push(b'\n');
-            self.request.drain(..=end);
-        }
-        self.write()
-    }
-
-    /// Whether nothing is left to answer or to write.
-    fn is_served(&self) -> bool {
-        self.answer.is_empty() && self.end_of_request().is_none()
-    }
-
-    fn end_of_request(&self) -> Option<usize> {
-        self.request.iter().position(|&byte| byte == b'\n')
-    }
-
-    fn read(&mut self) -> io::Result<()> {
-        let mut buffer = [0; REQUEST_BYTES_MAX];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.request.extend_from_slice(&buffer[..count]),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(e) => return Err(e),
-        }
-        let is_endless = self.end_of_request().is_none() && self.request.len() >= REQUEST_BYTES_MAX;
-        if is_endless { Err(ErrorKind::InvalidData.into()) } else { Ok(()) }
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        while !self.answer.is_empty() {
-            match self.stream.write(&self.answer) {
-                Ok(count) => drop(self.answer.drain(..count)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
     }
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     run_dir::make(folder)
-}
-
-/// Listens for the owner only.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Asks the daemon behind `path`.
@@ -418,6 +335,9 @@ pub fn ask(path: &Path, request: Request) -> io::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{KeptEvents, Watching};
+    use std::os::unix::fs::MetadataExt as _;
+    use std::time::Instant;
 
     fn socket(name: &str) -> (AdminSocket, PathBuf) {
         let folder = std::env::temp_dir().join(format!("holdfast-{}", std::process::id()));
@@ -505,6 +425,107 @@ mod tests {
             lines.filter(|line| line.as_ref().unwrap().contains("started")).count()
         });
         assert_eq!(asked, 200);
+    }
+
+    /// A daemon's two sockets, in a folder of the test's own.
+    fn daemon(name: &str) -> (AdminSocket, PathBuf) {
+        let run_dir = std::env::temp_dir().join(format!("holdfast-{}-{name}", std::process::id()));
+        let key_file = Path::new("/nowhere");
+        let watching = Watching { watchers: Some("daemon"), ..Watching::default() };
+        let (run, events) = (run_dir.as_path(), &KeptEvents::NONE);
+        let common = Common {
+            name: "demo",
+            key_file,
+            run_dir: run,
+            heartbeat_ms: 20,
+            events,
+            hooks: None,
+            watching,
+        };
+        let admin = AdminSocket::of_daemon(&common, "a").expect("two sockets");
+        (admin, run_dir.join("a.sock"))
+    }
+
+    #[test]
+    fn who_only_looks_is_shown_and_changes_nothing() {
+        let (mut admin, path) = daemon("looks");
+        let socket = watch_socket(&path);
+        let found = std::fs::metadata(&socket).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group_id("daemon").unwrap()));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let remedy = who_may_look(&path);
+        assert!(remedy.contains("in the group `daemon`"), "{remedy}");
+        for (request, is_shown) in [
+            (Request::Status, true),
+            (Request::Events { since: 0 }, true),
+            (Request::Fence { until_takeover: false }, false),
+            (Request::Unfence, false),
+            (Request::Switchover { leaves: true }, false),
+            (Request::Takeover, false),
+            (Request::Drain { name: "x".to_owned(), end: false }, false),
+        ] {
+            let at = socket.clone();
+            let asked = request.clone();
+            let answer = with_client(&mut admin, move || ask(&at, asked).unwrap());
+            let refused = answer["error"].as_str().unwrap_or_default().contains("only shows");
+            assert_eq!(refused, !is_shown, "{request:?}: {}", answer["error"]);
+        }
+        drop(admin);
+        assert!(!socket.exists() && !path.exists());
+    }
+
+    #[test]
+    fn many_who_look_cost_no_more_than_so_much() {
+        let (mut admin, path) = daemon("many");
+        let socket = watch_socket(&path);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let answered = std::sync::atomic::AtomicUsize::new(0);
+        let over = || stop.load(std::sync::atomic::Ordering::Relaxed);
+        let took = std::thread::scope(|scope| {
+            for _ in 0..2 * CLIENTS_MAX {
+                scope.spawn(|| {
+                    while !over() {
+                        let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
+                        let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
+                        let _ = stream.write_all(&b"{\"cmd\":\"events\"}\n".repeat(20));
+                        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                        answered.fetch_add(lines.count(), std::sync::atomic::Ordering::Relaxed);
+                    }
+                });
+            }
+            let at = path.clone();
+            let took = with_client(&mut admin, move || {
+                let begun = Instant::now();
+                for _ in 0..10 {
+                    ask(&at, Request::Events { since: 0 }).expect("its own clients are served");
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                begun.elapsed()
+            });
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            // Who still waits for an answer gives up.
+            took
+        });
+        let answered = answered.into_inner();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        // Ten periods and a little, or as many more as a busy machine took. Such a crowd may keep
+        // itself from every answer.
+        let periods = took.as_millis() as usize / 100 + 2;
+        assert!(answered <= periods * 32, "{answered} answers in {took:?}");
+        let until = Instant::now() + Duration::from_secs(10);
+        let is_served = with_client(&mut admin, move || {
+            let asks = || ask(&socket, Request::Events { since: 0 }).is_ok();
+            std::iter::repeat_with(asks).take_while(|_| Instant::now() < until).any(|it| it)
+        });
+        assert!(is_served, "who comes after the crowd is answered");
+    }
+
+    #[test]
+    fn a_group_of_users_that_is_not_there_is_named() {
+        let error = group_id("no-such-group").unwrap_err().to_string();
+        assert!(error.contains("remedy: make it on this host (`groupadd --system"), "{error}");
+        let nowhere = who_may_look(Path::new("/nonexistent/a.sock"));
+        assert!(nowhere.contains("name a group of users as watchers"), "{nowhere}");
     }
 
     #[test]

@@ -17,10 +17,13 @@ mod ways;
 pub use pauses::measure as measure_pauses;
 pub use settings::may_administer;
 
+pub(crate) use host::to_start;
 pub(crate) use ports::why_taken;
 pub(crate) use ways::{link_trouble, no_way_back, not_forwarded};
 
+use crate::admin::watch_socket;
 use crate::config::GroupFile;
+use crate::daemon::watchers_missing;
 use crate::mounts;
 use holdfast_linux::process;
 use serde::Serialize;
@@ -68,6 +71,8 @@ pub struct Report {
 /// Names of lines that only the members of a pair need, and the one that its edge needs, too.
 const OF_MEMBERS: [&str; 4] = ["TCP_REPAIR", "pidfd_getfd", "SYN cookies", "TCP Fast Open"];
 const OF_PAIRS: &str = "conntrack";
+/// Name of the line that concerns hosts which packets of clients pass.
+const OF_WAYS: &str = "rp_filter";
 
 const PAIR_NOT_CHECKED: [&str; 3] = [
     "the other hosts: whether they have the same file and key, and are reached (their daemons say so)",
@@ -92,7 +97,11 @@ impl Finding {
         Self { name, verdict: Verdict::Ok, found: found.into(), remedy: String::new() }
     }
 
-    fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn warn(
+        name: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self { name, verdict: Verdict::Warn, found: found.into(), remedy: remedy.into() }
     }
 
@@ -152,9 +161,12 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     findings.push(settings::cgroup2());
     findings.extend(experiments::all());
     findings.extend(settings::all());
-    let is_member = is_pair && host.is_none_or(|(_, role)| role != "edge");
+    // No packet of a client passes a witness, and no server runs there.
+    let is_witness = is_pair && host.is_some_and(|(_, role)| role == "witness");
+    let is_member = is_pair && !is_witness && host.is_none_or(|(_, role)| role != "edge");
     findings.retain(|finding| is_member || !OF_MEMBERS.contains(&finding.name));
-    findings.retain(|finding| is_pair || finding.name != OF_PAIRS);
+    findings.retain(|finding| is_pair && !is_witness || finding.name != OF_PAIRS);
+    findings.retain(|finding| !is_witness || finding.name != OF_WAYS);
     let role = host.map_or("any", |(_, role)| role).to_owned();
     let mut not_checked: &[&str] = &[];
     if let Some((file, role)) = host {
@@ -162,6 +174,7 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
         findings.extend(more);
         findings.extend(socket(&file.admin_socket(role)));
         findings.push(mounts(&file.admin_socket(role)));
+        findings.extend(watchers(file));
         not_checked = rest;
     }
     Report { schema: SCHEMA, role, findings, not_checked }
@@ -169,10 +182,19 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
 
 /// Checks the place of the daemon's socket.
 fn socket(path: &Path) -> Option<Finding> {
+    // The longer one of its two sockets.
+    let path = watch_socket(path);
     let over = path.as_os_str().len().checked_sub(SOCKET_BYTES_MAX + 1)?;
     let found = format!("{} is too long for the path of a socket", path.display());
     let remedy = format!("choose a run_dir that is at least {} characters shorter", over + 1);
     Some(Finding::fail("run_dir", found, remedy))
+}
+
+/// Checks that this host has the group of users that may look.
+fn watchers(file: &GroupFile) -> Option<Finding> {
+    let trouble = watchers_missing(&file.common())?;
+    let (found, remedy) = trouble.split_once("\n  remedy: ")?;
+    Some(Finding::fail("watchers", found.to_owned(), remedy.to_owned()))
 }
 
 /// Checks that what the daemon pins outlives it: of the one that runs, or of one that were started
@@ -223,9 +245,10 @@ mod tests {
 
     #[test]
     fn a_socket_has_a_short_path() {
-        let path = |len: usize| format!("/{}", "r".repeat(len - 1));
-        assert!(socket(Path::new(&path(107))).is_none());
-        let remedy = socket(Path::new(&path(109))).map(|found| found.remedy);
+        // Beside it is one whose path is longer by a letter.
+        let path = |len: usize| format!("/{}.sock", "r".repeat(len - 6));
+        assert!(socket(Path::new(&path(106))).is_none());
+        let remedy = socket(Path::new(&path(108))).map(|found| found.remedy);
         assert!(remedy.is_some_and(|remedy| remedy.contains("2 characters shorter")));
     }
 
@@ -237,7 +260,8 @@ mod tests {
         let transit = include_str!("../../../docs/example-transit.toml");
         let pair = include_str!("../../../docs/example.toml");
         let usual = ["key", "run_dir", "mounts"];
-        let cases: [(&str, &str, &[&str]); 6] = [
+        let segment = include_str!("../../../docs/example-segment.toml");
+        let cases: [(&str, &str, &[&str]); 7] = [
             (
                 spread,
                 "edge",
@@ -252,6 +276,7 @@ mod tests {
             (transit, "far", &["outside", "string"]),
             (pair, "a", &["interface", "address", "port", "TCP_REPAIR"]),
             (pair, "edge", &["conntrack"]),
+            (segment, "witness", &["arbiter.witness", "port"]),
         ];
         for (text, role, names) in cases {
             let file = GroupFile::parse(std::path::Path::new("/nowhere/x.toml"), text);
@@ -262,6 +287,7 @@ mod tests {
             let is_member = text == pair && role != "edge";
             assert_eq!(report.findings.iter().any(|it| OF_MEMBERS.contains(&it.name)), is_member);
             assert_eq!(report.findings.iter().any(|it| it.name == OF_PAIRS), text == pair);
+            assert_eq!(report.findings.iter().any(|it| it.name == OF_WAYS), role != "witness");
             for finding in &report.findings {
                 let has_remedy = !finding.remedy.is_empty();
                 assert_eq!(finding.verdict != Verdict::Ok, has_remedy, "{finding:?}");

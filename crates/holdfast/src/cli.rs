@@ -2,86 +2,123 @@
 //! [`args`]; data goes to standard output, everything else to standard error.
 
 pub mod args;
+mod beside;
 mod capture;
 mod check;
-mod demo;
 mod down;
 mod edge;
+mod events;
+mod examples;
 mod failure;
 mod hand_over;
+mod init;
 mod log;
+mod man;
 mod namespace;
+mod reload;
+mod report;
+mod support;
 mod watch;
+mod when;
 
 pub use failure::Failure;
 
 use crate::check::may_administer;
 use crate::config::GroupFile;
+use crate::daemon::witness;
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
-use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, Verb, WitnessArgs};
-use clap::{CommandFactory, Parser};
+use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, LogFormat, Verb, WitnessArgs};
+use clap::{CommandFactory, Parser, ValueEnum as _};
+use examples::{EXAMPLE, EXAMPLE_SEGMENT, EXAMPLE_SPREAD, EXAMPLE_TRANSIT};
+use log::format::{Lines, belong_to, is_journal};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// A file to start from.
-const EXAMPLE: &str = include_str!("../../../docs/example.toml");
-/// A file of a pair without an edge to start from.
-const EXAMPLE_SEGMENT: &str = include_str!("../../../docs/example-segment.toml");
-/// A file of a spread group to start from.
-const EXAMPLE_SPREAD: &str = include_str!("../../../docs/example-spread.toml");
-/// The table of calls and their support, kept beside the other documents.
-const SUPPORT: &str = include_str!("../../../docs/SUPPORT.md");
+/// Variable that says how daemons log, `text` or `json`, for units.
+const LOG_FORMAT: &str = "HOLDFAST_LOG_FORMAT";
 
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = start_log(&cli);
+    let lines = match lines(&cli.verb) {
+        Ok(lines) => lines,
+        Err(failure) => return tell(&failure),
+    };
+    let log = start_log(&cli, lines);
     let result = run(cli);
+    if let (Err(failure), true) = (&result, lines.is_json || lines.is_journal) {
+        tracing::error!("{failure}");
+    }
     if let Some(log) = log {
         log.flush_all();
     }
     match result {
         Ok(code) => code,
-        Err(failure) => {
-            let _ = writeln!(io::stderr(), "holdfast: {failure}");
-            ExitCode::from(failure.code)
-        }
+        Err(failure) if lines.is_json || lines.is_journal => ExitCode::from(failure.code),
+        Err(failure) => tell(&failure),
     }
+}
+
+fn tell(failure: &Failure) -> ExitCode {
+    let _nobody_reads = writeln!(io::stderr(), "holdfast: {failure}");
+    ExitCode::from(failure.code)
+}
+
+/// How the log is written: that of a daemon as its option says, or its environment.
+fn lines(verb: &Verb) -> Result<Lines, Failure> {
+    let asked = match verb {
+        Verb::Run(args) => args.log.log_format,
+        Verb::Witness(args) => args.log.log_format,
+        _ => return Ok(Lines::default()),
+    };
+    let named = std::env::var(LOG_FORMAT).ok().filter(|named| !named.is_empty() && asked.is_none());
+    let named = named.map(|named| {
+        LogFormat::from_str(&named, true)
+            .map_err(|_| Failure::usage(format!("{LOG_FORMAT}={named}: write text or json")))
+    });
+    let format = asked.or(named.transpose()?).unwrap_or_default();
+    Ok(Lines { is_json: format == LogFormat::Json, is_journal: is_journal() })
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let style = style(cli.color);
     let code = match cli.verb {
+        Verb::Init(args) => init::init(args),
+        Verb::Join(args) => init::join(args),
         Verb::Demo(args) => {
             must_be_root()?;
-            match demo::run(&args)? {}
+            match beside::demo(&args)? {}
         }
-        Verb::Lab { words } => Err(demo::moved(&words)),
-        Verb::Run(group) => run_daemon(&group),
+        Verb::Lab { words } => Err(beside::moved(&words)),
+        Verb::Run(args) => run_daemon(&args.group),
         Verb::Witness(args) => run_witness(&args),
+        Verb::Top(args) => match beside::top(&args)? {},
         Verb::Status(args) => watch::status(&args, style),
-        Verb::Events(args) => watch::events(&args),
+        Verb::Events(args) => events::events(&args),
+        Verb::History(args) => events::history(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Down(args) => down::run(&args),
         Verb::Switchover(args) => hand_over::switchover(&args),
         Verb::Takeover(args) => hand_over::take_over(&args),
+        Verb::Reload(args) => reload::run(&args),
         Verb::Move(args) => hand_over::relocate(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
         Verb::Config(verb) => run_config(verb),
-        Verb::Support => say(SUPPORT),
+        Verb::Support(args) => support::run(&args),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
             say(&String::from_utf8_lossy(&script))
         }
-        Verb::Man { directory } => write_man_pages(&directory),
+        Verb::Man { directory } => man::write(&directory),
         Verb::Edge(verb) => edge::run(&verb),
     }?;
     Ok(ExitCode::from(code))
@@ -101,13 +138,16 @@ fn must_be_root() -> Result<(), Failure> {
 fn run_witness(args: &WitnessArgs) -> Result<u8, Failure> {
     let load = |path: &PathBuf| GroupFile::load(path)?.replicated().map_err(Failure::usage);
     let files = args.config.iter().map(load).collect::<Result<Vec<_>, _>>()?;
-    crate::daemon::witness::run(files)?;
+    // What is wrong with files is no failure to start.
+    witness::shared(&files).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    witness::run(files)?;
     Ok(exit::OK)
 }
 
 fn run_daemon(group: &GroupArgs) -> Result<u8, Failure> {
     must_be_root()?;
     let (file, role) = load(group)?;
+    belong_to(file.name(), &role);
     crate::daemon::run(&file, &role)?;
     Ok(exit::OK)
 }
@@ -122,6 +162,7 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
         }
         ConfigVerb::Example { spread: true, .. } => say(EXAMPLE_SPREAD),
         ConfigVerb::Example { segment: true, .. } => say(EXAMPLE_SEGMENT),
+        ConfigVerb::Example { transit: true, .. } => say(EXAMPLE_TRANSIT),
         ConfigVerb::Example { .. } => say(EXAMPLE),
     }
 }
@@ -140,12 +181,6 @@ fn load_of_daemon(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
     Ok((file, role))
 }
 
-fn write_man_pages(directory: &Path) -> Result<u8, Failure> {
-    std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(Cli::command(), directory)?;
-    Ok(exit::OK)
-}
-
 fn style(colour: Colour) -> Style {
     let wanted = match colour {
         Colour::Always => true,
@@ -160,11 +195,17 @@ fn style(colour: Colour) -> Style {
 
 /// Starts the log: daemons log from a thread; verbs, which end soon, log
 /// directly.
-fn start_log(cli: &Cli) -> Option<log::Log> {
+fn start_log(cli: &Cli, lines: Lines) -> Option<log::Log> {
     let ansi =
         cli.color == Colour::Always || (cli.color == Colour::Auto && io::stderr().is_terminal());
-    let log =
-        matches!(cli.verb, Verb::Run(_) | Verb::Witness(_)).then(|| log::Log::start(io::stderr()));
+    let ansi = ansi && !lines.is_json && !lines.is_journal;
+    let is_daemon = match &cli.verb {
+        Verb::Run(_) | Verb::Witness(_) => true,
+        Verb::Init(args) => args.set_up.run,
+        Verb::Join(args) => args.set_up.run,
+        _ => false,
+    };
+    let log = is_daemon.then(|| log::Log::start(io::stderr()));
     let log = log.and_then(Result::ok);
     let to = log.clone();
     let writer = move || -> Box<dyn Write> {
@@ -177,7 +218,7 @@ fn start_log(cli: &Cli) -> Option<log::Log> {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(writer)
         .with_ansi(ansi)
-        .with_target(false)
+        .event_format(lines)
         .finish()
         .with(loud(cli.verbose))
         .init();
@@ -214,7 +255,6 @@ fn say(text: &str) -> Result<u8, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -232,24 +272,5 @@ mod tests {
                 assert!(loud.would_enable(name, &Level::WARN));
             }
         }
-    }
-
-    #[test]
-    fn the_example_is_a_valid_file() {
-        let config = Config::parse(Path::new("/etc/holdfast/demo.toml"), EXAMPLE).unwrap();
-        assert_eq!(config.group.name, "demo");
-    }
-
-    #[test]
-    fn every_verb_has_a_page_and_a_purpose() {
-        let mut command = Cli::command();
-        command.build();
-        for verb in command.get_subcommands() {
-            assert!(verb.get_about().is_some(), "{} says nothing", verb.get_name());
-        }
-        let folder = std::env::temp_dir().join(format!("holdfast-man-{}", std::process::id()));
-        write_man_pages(&folder).unwrap();
-        assert!(folder.join("holdfast-status.1").exists());
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -18,7 +18,9 @@ mod kind;
 pub mod recover;
 mod replicated;
 pub mod spread;
+mod told;
 pub mod transit;
+mod watching;
 
 pub use checks::{HEARTBEAT_MS, INTERFACES_MAX};
 pub use error::{ConfigError, ConfigErrors};
@@ -30,3 +32,5 @@ pub use replicated::{
     Arbiter, ArbiterKind, CONNECTIONS_MAX, Cold, Config, Edge, Etcd, FLOWS_MAX, Group, Mac, Member,
     Mode, Port, PowerOff, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
 };
+pub use told::{Hooks, KeptEvents};
+pub use watching::{Listen, Watching};

@@ -16,7 +16,7 @@ pub(crate) mod lease;
 mod looker;
 pub mod member;
 pub mod pairing;
-mod placement;
+pub(crate) mod placement;
 pub mod primary;
 mod processors;
 mod proven;
@@ -24,9 +24,11 @@ mod pulse;
 mod record;
 pub mod recover;
 pub mod regulate;
+mod reload;
 pub mod said;
 mod sealed;
 mod segment;
+pub(crate) mod service_manager;
 pub mod services;
 mod speak;
 mod spread;
@@ -34,10 +36,12 @@ mod standstill;
 mod survivor;
 mod trace;
 pub mod transit;
+mod viewer;
 pub mod witness;
 
 pub(crate) use lease::{LEASE_MIN, address as lease_address};
 pub(crate) use pulse::PRIORITY;
+pub(crate) use viewer::trouble_of as watchers_missing;
 
 use crate::check;
 use crate::config::{Config, GroupFile, Role};
@@ -48,6 +52,8 @@ use crate::status::State;
 use anyhow::{Context, anyhow};
 use holdfast_linux::limits;
 use holdfast_member::shown::{Protection, Shown};
+use reload::{Ended, Life, run_each};
+use viewer::Viewer;
 
 /// Runs the daemon with this role until a signal ends it.
 ///
@@ -55,20 +61,36 @@ use holdfast_member::shown::{Protection, Shown};
 /// Whatever keeps it from starting or ends it, with a remedy where there is one.
 pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
     let named = || format!("`{role}` of group `{}`", file.name());
+    placement::remember();
     // A daemon out of descriptors cannot even answer questions.
     limits::raise_open_files(0).context("the limit of open files")?;
     if let Some(why) = mounts::why_lost(std::process::id()) {
         tracing::warn!("{why}; {}", mounts::REMEDY);
     }
-    match file {
-        GroupFile::Replicated(config) => {
-            let role = config.role(role).map_err(|error| anyhow!(error))?;
-            run_replicated(config, role).with_context(named)
+    if let GroupFile::Replicated(config) = file {
+        match config.role(role).map_err(|error| anyhow!(error))? {
+            Role::Member(index) => return run_member(config, index).with_context(named),
+            Role::Witness => {
+                return witness::run(vec![config.as_ref().clone()]).with_context(named);
+            }
+            Role::Edge => {}
         }
-        GroupFile::Spread(config) => spread::run(config, role).with_context(named),
+    }
+    run_each(file, role, run_life).with_context(named)
+}
+
+/// Runs a daemon whose data path needs no process, until a signal ends it or its file has changed.
+fn run_life(life: &mut Life<'_>) -> anyhow::Result<Ended> {
+    let _viewer = Viewer::start(&[(life.file.common(), life.role)]);
+    match life.file {
+        GroupFile::Replicated(config) => {
+            let named = config.edge.as_ref().context("this group has no edge")?;
+            edge::run(config, named, life)
+        }
+        GroupFile::Spread(config) => spread::run(config, life),
         GroupFile::Transit(config) => {
-            let side = config.side(role).context("no such role")?;
-            transit::run(config, side).with_context(named)
+            let side = config.side(life.role).context("no such role")?;
+            transit::run(config, side, life)
         }
     }
 }
@@ -92,33 +114,33 @@ fn heed<T>(what: &str, result: Result<T, impl std::fmt::Display>) {
     }
 }
 
-/// The signal that ends this daemon, if one has come. SIGHUP never does: nothing
-/// needs to be opened again, because the log is standard error, and the file counts
-/// from the next start on.
-fn ending(signals: &Signals) -> Option<i32> {
-    while let Some(signal) = signals.take() {
-        if signal != libc::SIGHUP {
-            return Some(signal);
-        }
-        tracing::info!("SIGHUP: nothing to do; a changed file is read at the next start");
-    }
-    None
+/// What a signal asks of a daemon.
+enum Asked {
+    /// To end; the signal's number.
+    End(i32),
+    /// To read its file again (SIGHUP), which never ends it.
+    Reload,
 }
 
-fn run_replicated(config: &Config, role: Role) -> anyhow::Result<()> {
-    match role {
-        Role::Edge => {
-            let named = config.edge.as_ref().context("this group has no edge")?;
-            edge::run(config, named)
+/// What the signals that have come ask for, if the event loop has said that some have (`is_ready`);
+/// to end counts more.
+fn asked(signals: &Signals, is_ready: bool) -> Option<Asked> {
+    let mut asked = None;
+    while is_ready && let Some(signal) = signals.take() {
+        if signal != libc::SIGHUP {
+            service_manager::stopping();
+            return Some(Asked::End(signal));
         }
-        Role::Witness => witness::run(vec![config.clone()]),
-        Role::Member(index) => {
-            let member = config.members.get(index).context("no such member")?;
-            open_files::take(config)?;
-            for finding in check::program::findings(&config.server) {
-                tracing::warn!("{}; {}", finding.found, finding.remedy);
-            }
-            member::run(config, member)
-        }
+        asked = Some(Asked::Reload);
     }
+    asked
+}
+
+fn run_member(config: &Config, index: usize) -> anyhow::Result<()> {
+    let member = config.members.get(index).context("no such member")?;
+    open_files::take(config)?;
+    for finding in check::program::findings(&config.server) {
+        tracing::warn!("{}; {}", finding.found, finding.remedy);
+    }
+    member::run(config, member)
 }

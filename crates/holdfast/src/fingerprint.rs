@@ -16,8 +16,10 @@ mod tests;
 
 pub use compare::Difference;
 pub use file::{of_file, other_file};
+pub(crate) use gather::environment_of;
 pub use gather::{find_program, inherited_but_not_passed, shim_path};
 pub use lacks::{lacks, user_ids, user_of};
+pub(crate) use libraries::of as libraries_of;
 
 use crate::config::Config;
 use crate::key::GroupKey;
@@ -61,8 +63,8 @@ pub struct Fingerprint {
 pub enum FingerprintError {
     #[error("`{0}` is no program of this host")]
     NoProgram(String),
-    #[error("libholdfast_shim.so is neither beside {0} nor in /usr/lib/holdfast")]
-    NoShim(PathBuf),
+    #[error("libholdfast_shim.so is neither beside {0} nor in {1}")]
+    NoShim(PathBuf, PathBuf),
     #[error("{path} cannot be read: {error}")]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{program} needs the library {library}, which this host lacks")]
@@ -79,7 +81,7 @@ impl FingerprintError {
     pub fn remedy(&self) -> String {
         match self {
             Self::NoProgram(_) => "install the same package on both members".to_owned(),
-            Self::NoShim(_) => {
+            Self::NoShim(..) => {
                 "build it with `cargo build --release -p holdfast-shim`, and install it beside the program"
                     .to_owned()
             }

@@ -4,8 +4,12 @@
 //! Fields are only ever added within a version. Sizes are bytes, durations
 //! microseconds, times RFC 3339 in UTC.
 
-pub use holdfast_program::exit;
+mod past;
 
+pub use holdfast_program::exit;
+pub use past::{Kind as TakeoverKind, Member, PastTakeover};
+
+use crate::admin::Level;
 use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,6 +79,9 @@ pub struct Status {
     pub overlaps: u64,
     pub lag: Lag,
     pub peers: Vec<Peer>,
+    /// All daemons of the group that this one knows of, itself first.
+    #[serde(default)]
+    pub members: Vec<Member>,
     /// Counters since the start, by name: `gate.…`, `edge.…`, `tap.…`.
     pub counters: BTreeMap<String, u64>,
     pub last_takeover: Option<Takeover>,
@@ -119,15 +126,32 @@ pub enum State {
     Ended,
 }
 
+impl Role {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn word(self) -> String {
+        match self {
+            Self::None => "none".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl State {
     /// Level of the state in the log.
     #[must_use]
-    pub fn level(self) -> tracing::Level {
+    pub fn level(self) -> Level {
         match self {
-            Self::Diverged | Self::Hung => tracing::Level::ERROR,
-            Self::Unprotected | Self::Fenced | Self::Ended => tracing::Level::WARN,
-            Self::Protected | Self::Waiting => tracing::Level::INFO,
+            Self::Diverged | Self::Hung => Level::Error,
+            Self::Unprotected | Self::Fenced | Self::Ended => Level::Warn,
+            Self::Protected | Self::Waiting => Level::Info,
         }
+    }
+
+    /// Its name in JSON.
+    #[must_use]
+    pub fn word(self) -> String {
+        self.to_string().to_lowercase()
     }
 }
 
@@ -199,10 +223,25 @@ impl Status {
             overlaps: 0,
             lag: Lag::default(),
             peers: Vec::new(),
+            members: Vec::new(),
             counters: BTreeMap::new(),
             last_takeover: None,
             at: rfc3339(SystemTime::now()),
         }
+    }
+
+    /// Lists this daemon, and its peers where they are daemons that say no more than whether they
+    /// are there.
+    pub fn list_members(&mut self, are_peers: bool) {
+        let mut own = Member::known(&self.member, &self.reason);
+        (own.role, own.state, own.heard_ms_ago) = (Some(self.role), Some(self.state), Some(0));
+        let peer = |peer: &Peer| match (peer.connected, peer.note.as_str()) {
+            (true, "") => Member::known(&peer.name, "it is connected"),
+            (false, "") => Member::known(&peer.name, "it is not connected"),
+            (_, note) => Member::known(&peer.name, note),
+        };
+        let peers = self.peers.iter().filter(|_| are_peers).map(peer);
+        self.members = std::iter::once(own).chain(peers).collect();
     }
 
     /// The exit code of `holdfast status`.
@@ -299,6 +338,9 @@ impl Status {
             let connected = if peer.connected { "connected" } else { "not connected" };
             let comma = if peer.note.is_empty() { "" } else { ", " };
             writeln!(out, "  peer {}   {connected}{comma}{}", peer.name, peer.note)?;
+        }
+        for line in past::table(&self.members) {
+            writeln!(out, "{line}")?;
         }
         if let Some(takeover) = &self.last_takeover {
             write!(out, "{takeover}")?;
@@ -449,7 +491,9 @@ pub fn rfc3339(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-fn human_bytes(bytes: u64) -> String {
+/// A size in the largest unit of which there is one.
+#[must_use]
+pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -463,7 +507,9 @@ fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-fn human_us(us: u64) -> String {
+/// A duration in µs or ms.
+#[must_use]
+pub fn human_us(us: u64) -> String {
     if us < 1000 { format!("{us} µs") } else { format!("{:.1} ms", us as f64 / 1000.0) }
 }
 
@@ -500,7 +546,7 @@ mod tests {
                 r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
                 r#""mode":"","buffering":"","arbiter":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","server_pid":0,"connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
-                r#""peers":[{"name":"b","connected":true,"note":""}],"counters":{"gate.acks_clamped":3},"#,
+                r#""peers":[{"name":"b","connected":true,"note":""}],"members":[],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
                 r#""address":0,"kick":0},"total_us":1234,"connections":0,"at":""},"#,
                 r#""at":"2026-11-21T00:00:00.000000Z"}"#

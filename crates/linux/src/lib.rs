@@ -19,6 +19,7 @@ pub mod listeners;
 pub mod neighbour;
 mod netlink;
 pub mod netns;
+pub mod networks;
 pub mod priority;
 pub mod probe;
 pub mod process;

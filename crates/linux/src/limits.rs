@@ -1,5 +1,5 @@
-//! How many descriptors a process may have open, and how large its stack may
-//! grow: what the daemon needs for itself, and what its server is to see.
+//! How many descriptors a process may have open, how large its stack may grow, and
+//! its files: what the daemon needs for itself, and what its server is to see.
 
 use crate::sockopt::checked;
 use std::io;
@@ -59,6 +59,18 @@ pub fn set_open_files(limit: OpenFiles) -> io::Result<()> {
     let limit = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
     // SAFETY: the kernel only reads `limit`.
     checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(())
+}
+
+/// Sets how long a file may become by this process; makes one system call and nothing
+/// else.
+///
+/// # Errors
+/// `EPERM` to raise the hard limit without `CAP_SYS_RESOURCE`.
+pub fn set_file_bytes(most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the kernel only reads `limit`.
+    checked(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) })?;
     Ok(())
 }
 

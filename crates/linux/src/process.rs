@@ -484,6 +484,17 @@ pub fn kill_descendants(pid: u32) {
     }
 }
 
+/// Whether processes whose parent has ended, and that descend from this one, become its children:
+/// then [`kill_descendants`] finds those that went into the background, too.
+///
+/// # Errors
+/// As prctl(2).
+pub fn adopt_orphans(wanted: bool) -> io::Result<()> {
+    // SAFETY: this prctl() takes plain numbers.
+    checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, c_ulong::from(wanted), 0, 0, 0) })?;
+    Ok(())
+}
+
 /// Prevents this process, and the program that it becomes, from gaining rights
 /// by a program's mode or capabilities (`PR_SET_NO_NEW_PRIVS`).
 ///

@@ -8,12 +8,14 @@ mod deaths;
 mod family;
 mod log;
 mod original;
+mod plain;
 mod user;
 
 pub use copy::{Copying, Making};
 pub use log::try_log;
 pub use original::{StandStill, Unacked};
-pub use user::{Use, User, try_use};
+pub use plain::{kill_group, without_ours};
+pub use user::{Use, User, gains_capabilities, try_use};
 
 use crate::limits::{self, OpenFiles};
 use crate::process::{self, Ending, EventFd};
@@ -54,8 +56,11 @@ pub struct ServerCommand {
     pub open_files: Option<OpenFiles>,
     /// Whether the kernel may place it at random addresses.
     pub aslr: bool,
-    /// Whether its processes are all in one log: they are in a pid namespace of their own.
+    /// Whether its processes are in a pid namespace of their own, as those are that are all in one
+    /// log: whatever it starts ends with it.
     pub family: bool,
+    /// Most bytes of a file that it may write; as many as its daemon if absent.
+    pub file_bytes_max: Option<u64>,
 }
 
 /// Highest number of a signal.
@@ -70,6 +75,7 @@ struct Preparation {
     /// Its daemon as it sees that: 0 from another pid namespace.
     daemon: u32,
     open_files: Option<OpenFiles>,
+    file_bytes_max: Option<u64>,
     aslr: bool,
     /// Another user than the daemon's.
     user: Option<User>,
@@ -461,6 +467,7 @@ fn build(command: &ServerCommand, handed: [RawFd; HANDED]) -> io::Result<Command
         places,
         daemon: if command.family { 0 } else { std::process::id() },
         open_files: command.open_files,
+        file_bytes_max: command.file_bytes_max,
         aslr: command.aslr,
         user: command.user.clone(),
     };
@@ -492,9 +499,8 @@ impl Preparation {
             // server, whose memory and descriptors the daemon reads.
             process::gain_no_privileges()?;
         }
-        if let Some(limit) = self.open_files {
-            limits::set_open_files(limit)?;
-        }
+        self.open_files.map_or(Ok(()), limits::set_open_files)?;
+        self.file_bytes_max.map_or(Ok(()), limits::set_file_bytes)?;
         if !self.aslr {
             process::fix_addresses()?;
         }

@@ -10,6 +10,10 @@ pub struct DemoArgs {
     /// Where the plot goes; its name ends in .html or .svg.
     #[arg(long, default_value = "holdfast-demo.html", value_parser = plot)]
     pub output: PathBuf,
+    /// The whole story: a member also comes back, the edge resends what an outage has swallowed,
+    /// and flows share what a lost string has left. About two minutes.
+    #[arg(long)]
+    pub all: bool,
     /// Determines the moments of death; drawn if not given.
     #[arg(long)]
     pub seed: Option<u64>,
@@ -27,6 +31,9 @@ impl DemoArgs {
     #[must_use]
     pub fn words(&self) -> Vec<OsString> {
         let mut words = vec!["--output".into(), self.output.clone().into()];
+        if self.all {
+            words.push("--all".into());
+        }
         if let Some(seed) = self.seed {
             words.extend(["--seed".into(), seed.to_string().into()]);
         }
@@ -39,7 +46,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Words {
         #[command(flatten)]
         args: DemoArgs,
@@ -47,8 +54,8 @@ mod tests {
 
     #[test]
     fn the_words_say_the_same() {
-        for seed in [None, Some(7)] {
-            let args = DemoArgs { output: "of mine.svg".into(), seed };
+        for (seed, all) in [(None, false), (Some(7), true)] {
+            let args = DemoArgs { output: "of mine.svg".into(), all, seed };
             let words = std::iter::once("demo".into()).chain(args.words());
             assert_eq!(Words::parse_from(words).args, args);
         }
@@ -56,7 +63,12 @@ mod tests {
 
     #[test]
     fn a_plot_of_no_known_kind_is_refused_at_once() {
-        let asks = |name| Words::try_parse_from(["demo", "--output", name]).is_ok();
-        assert!(asks("plot.svg") && !asks("plot.png") && !asks("plot"));
+        let asks = |name| Words::try_parse_from(["demo", "--output", name]);
+        assert!(asks("plot.svg").is_ok() && asks("plot.html").is_ok() && asks("plot").is_err());
+        let refused = asks("x.pdf").expect_err("no such plot");
+        assert_eq!(refused.exit_code(), 2);
+        assert!(
+            refused.to_string().contains("x.pdf") && refused.to_string().contains(".html or .svg")
+        );
     }
 }

@@ -1,23 +1,48 @@
-//! What a daemon has done: the last events, for the verb `events` and for its log.
+//! What a daemon has done: the last events, for the verb `events`, for its log, for its disk, and for
+//! the hooks.
 
-use crate::status::rfc3339;
+mod level;
+
+pub use level::{LEVELS, Level};
+
+use crate::config::{Common, Hooks};
+use crate::hooks::{Caller, Change};
+use crate::remembered::{Keeper, Remembered, file_of};
+use crate::status::{PastTakeover, Role, State, Status, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
-use tracing::Level;
 
 /// Number of events that are kept; older ones are forgotten.
 pub const EVENTS_MAX: usize = 1024;
+/// Time between two looks of a daemon at its own state, which may change though nothing has come.
+const NOTE_EVERY: Duration = Duration::from_millis(100);
+/// Longest detail that is kept, in bytes; a longer one is cut.
+const DETAIL_BYTES_MAX: usize = 4096;
 
 /// Something worth remembering.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Number of the event, from 1 since the start of the daemon.
     pub number: u64,
     pub at: String,
+    #[serde(default)]
+    pub level: Level,
     /// One word or two that do not change between releases.
     pub what: String,
+    pub detail: String,
+    /// The takeover that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<Box<PastTakeover>>,
+}
+
+/// What a thread of this daemon wants to be noted.
+#[derive(Debug)]
+pub struct Report {
+    pub level: Level,
+    pub what: &'static str,
     pub detail: String,
 }
 
@@ -34,8 +59,19 @@ const NEVER_LEFT_OUT: [&str; 2] = ["connection lost", "listener lost"];
 /// The last [`EVENTS_MAX`] events.
 #[derive(Debug)]
 pub struct Events {
+    /// Names of the group and of this daemon's role.
+    of: [String; 2],
     /// Another one in each life of a daemon, whose numbers begin anew.
     life: String,
+    keeper: Option<Keeper>,
+    hooks: Option<Caller>,
+    /// What the threads behind these two report, and the end that they get.
+    reports: Receiver<Report>,
+    tell: Sender<Report>,
+    /// When the daemon's state is to be noted again.
+    note_at: Instant,
+    /// Role, state and reason that were last noted.
+    seen: (Role, State, String),
     kept: VecDeque<Event>,
     count: u64,
     /// How often each kind, of which there are few, was written.
@@ -74,14 +110,88 @@ impl Default for Events {
         let at = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let life = getrandom::u64().unwrap_or(at.as_nanos() as u64);
         let (kept, kinds) = (VecDeque::new(), BTreeMap::new());
-        Self { life: format!("{life:016x}"), kept, count: 0, kinds }
+        let (tell, reports) = channel();
+        Self {
+            of: [String::new(), String::new()],
+            life: format!("{life:016x}"),
+            keeper: None,
+            hooks: None,
+            reports,
+            tell,
+            note_at: Instant::now(),
+            seen: (Role::None, State::Waiting, String::new()),
+            kept,
+            count: 0,
+            kinds,
+        }
     }
 }
 
 impl Events {
+    /// Events of the daemon with this role, which the file wants to be kept, and its hooks called.
+    #[must_use]
+    pub fn begin(file: &Common<'_>, role: &str) -> Self {
+        let of = [file.name, role].map(str::to_owned);
+        let mut events = Self { of, ..Self::default() };
+        if let Some(dir) = &file.events.events_dir {
+            let path = file_of(dir, file.name, role);
+            match Keeper::start(path, file.events.events_max_kb << 10, events.tell.clone()) {
+                Ok(keeper) => events.keeper = Some(keeper),
+                Err(error) => events.add("events", format!("are not kept: {error}")),
+            }
+        }
+        events.call(file.hooks);
+        events
+    }
+
+    /// Calls these hooks from now on, in place of those before. A call of these that has begun is
+    /// waited for elsewhere.
+    pub fn call(&mut self, hooks: Option<&Hooks>) {
+        if let Some(before) = self.hooks.take() {
+            // Where there can be no thread it is waited for here, for half a second at most.
+            let _none = std::thread::Builder::new().spawn(move || drop(before));
+        }
+        match hooks.map(|hooks| Caller::start(hooks.clone(), self.tell.clone())).transpose() {
+            Ok(caller) => self.hooks = caller,
+            Err(error) => self.add("hook", format!("cannot be called: {error}")),
+        }
+    }
+
+    /// Does what is due, and tells whether the daemon's state is to be noted now: whoever loops may
+    /// ask as often as they like.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.turn(now);
+        let is_due = now >= self.note_at;
+        if is_due {
+            self.note_at = now + NOTE_EVERY;
+        }
+        is_due
+    }
+
+    /// Notes the daemon's state, if it has changed, and calls the hooks.
+    pub fn note_status(&mut self, status: &Status) {
+        let (role, state) = (status.role, status.state);
+        if (role, state) == (self.seen.0, self.seen.1) && status.reason == self.seen.2 {
+            return;
+        }
+        let (old_role, old, _) =
+            std::mem::replace(&mut self.seen, (role, state, status.reason.clone()));
+        let colon = if status.reason.is_empty() { "" } else { ": " };
+        let words = format!("{role}, {state}{colon}{}", status.reason);
+        self.add_at(state.level(), "state", words);
+        if let Some(hooks) = self.hooks.as_ref().filter(|_| (old_role, old) != (role, state)) {
+            hooks.call(Change::new(status, old));
+        }
+    }
+
+    /// Notes a takeover, whose parts `holdfast history` shows.
+    pub fn add_takeover(&mut self, past: PastTakeover) {
+        self.write(Level::Warn, "takeover", past.to_string(), Some(Box::new(past)));
+    }
+
     /// Remembers an event and writes it to the log, as loudly as its name asks for.
     pub fn add(&mut self, what: &str, detail: impl Into<String>) {
-        self.add_at(level_of(what), what, detail);
+        self.add_at(Level::of(what), what, detail);
     }
 
     /// Like [`Self::add`], at a level of its own.
@@ -92,6 +202,9 @@ impl Events {
     /// Writes events that were left out and may be written by now: the last of each
     /// kind, so that the daemon's latest word is there. Call it from time to time.
     pub fn turn(&mut self, now: Instant) {
+        while let Ok(Report { level, what, detail }) = self.reports.try_recv() {
+            self.weigh(now, level, what, detail);
+        }
         let due = |kind: &mut Kind| kind.last.is_some() && kind.takes(now);
         while let Some((what, kind)) =
             self.kinds.iter_mut().find_map(|(what, kind)| due(kind).then(|| (what.clone(), kind)))
@@ -100,36 +213,57 @@ impl Events {
             let Some((level, detail)) = kind.last.take() else { return };
             let more = format!(" ({left_out} more of this kind were left out)");
             let more = if left_out > 0 { more } else { String::new() };
-            self.write(level, &what, format!("{detail}{more}"));
+            self.write(level, &what, format!("{detail}{more}"), None);
         }
     }
 
     fn take(&mut self, now: Instant, level: Level, what: &str, detail: String) {
         if NEVER_LEFT_OUT.contains(&what) {
-            return self.write(level, what, detail);
+            return self.write(level, what, detail, None);
         }
         self.turn(now);
+        self.weigh(now, level, what, detail);
+    }
+
+    /// Writes an event, or keeps it back where its kind has had its share.
+    fn weigh(&mut self, now: Instant, level: Level, what: &str, detail: String) {
         let fresh = Kind { room: EVENTS_AT_ONCE, since: now, left_out: 0, last: None };
         let kind = self.kinds.entry(what.to_owned()).or_insert(fresh);
         if kind.takes(now) {
-            return self.write(level, what, detail);
+            return self.write(level, what, detail, None);
         }
         kind.left_out += 1;
         kind.last = Some((level, detail));
     }
 
-    fn write(&mut self, level: Level, what: &str, detail: String) {
+    fn write(
+        &mut self,
+        level: Level,
+        what: &str,
+        mut detail: String,
+        takeover: Option<Box<PastTakeover>>,
+    ) {
+        detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX));
+        let [group, role] = &self.of;
         match level {
-            Level::ERROR => tracing::error!("{what}: {detail}"),
-            Level::WARN => tracing::warn!("{what}: {detail}"),
-            _ => tracing::info!("{what}: {detail}"),
+            Level::Error => tracing::error!(group, role, what, "{detail}"),
+            Level::Warn => tracing::warn!(group, role, what, "{detail}"),
+            Level::Info => tracing::info!(group, role, what, "{detail}"),
         }
         self.count += 1;
         if self.kept.len() == EVENTS_MAX {
             self.kept.pop_front();
         }
-        let at = rfc3339(SystemTime::now());
-        self.kept.push_back(Event { number: self.count, at, what: what.to_owned(), detail });
+        let (number, at, what) = (self.count, rfc3339(SystemTime::now()), what.to_owned());
+        let event = Event { number, at, level, what, detail, takeover };
+        if let Some(keeper) = &self.keeper {
+            let line = Remembered { life: self.life.clone(), event: event.clone() };
+            // A struct of texts and numbers is always written.
+            let mut line = serde_json::to_vec(&line).unwrap_or_default();
+            line.push(b'\n');
+            keeper.keep(line);
+        }
+        self.kept.push_back(event);
     }
 
     /// The events from number `since` on that are still known, as an answer, with the life that
@@ -138,17 +272,6 @@ impl Events {
     pub fn answer(&self, since: u64) -> Value {
         let events: Vec<&Event> = self.kept.iter().filter(|e| e.number >= since).collect();
         json!({ "events": events, "life": self.life })
-    }
-}
-
-/// Level of an event in the log: what clients have lost is an error, what was
-/// refused or may need a person is a warning.
-fn level_of(what: &str) -> Level {
-    match what {
-        "connection lost" | "listener lost" => Level::ERROR,
-        "address" | "backup refused" | "declare" | "fenced" | "left" | "lingers" | "mended"
-        | "polling" | "promote" | "refused" | "silent" | "torn" | "turned away" => Level::WARN,
-        _ => Level::INFO,
     }
 }
 
@@ -168,9 +291,9 @@ mod tests {
         // A server that opens and closes its port 15 times a second, for ten minutes.
         for number in 0..9000_u64 {
             let now = at(number * 1000 / 15);
-            events.take(now, Level::INFO, "state", format!("change {number}"));
+            events.take(now, Level::Info, "state", format!("change {number}"));
         }
-        events.take(at(600_000), Level::WARN, "left", "b".to_owned());
+        events.take(at(600_000), Level::Warn, "left", "b".to_owned());
         assert_eq!(details(&events, "left"), ["b"], "other kinds are written");
         let written = details(&events, "state").len();
         assert!((600..=600 + EVENTS_AT_ONCE as usize).contains(&written), "{written}");
@@ -181,7 +304,7 @@ mod tests {
         assert_eq!(details(&events, "state").len(), said.len(), "once");
         // Clients are not left out.
         for _ in 0..300 {
-            events.take(at(700_000), Level::ERROR, "connection lost", String::new());
+            events.take(at(700_000), Level::Error, "connection lost", String::new());
         }
         assert_eq!(details(&events, "connection lost").len(), 300);
     }

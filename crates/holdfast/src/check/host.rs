@@ -84,7 +84,6 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(others(free));
     findings.push(local("address", member.address.ip()));
     findings.extend(ways::return_paths(config, member));
-    findings.push(open_files(config));
     findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
     findings.extend(config.cold.as_ref().map(|cold| spool(&cold.spool_dir)));
@@ -210,13 +209,13 @@ fn open_files(config: &Config) -> Finding {
     }
 }
 
-/// Checks what would stop the daemon from starting the server.
-fn to_start(config: &Config) -> Vec<Finding> {
+/// Checks what would stop the daemon from starting the server, and its limit of descriptors.
+pub(crate) fn to_start(config: &Config) -> Vec<Finding> {
     let lacks = fingerprint::lacks(&config.server);
     let program = fingerprint::find_program(&config.server);
     let found = program.map(|path| Finding::ok("server", path.display().to_string()));
     let lacking = lacks.into_iter().map(|it| Finding::fail(it.key, it.what, it.remedy));
-    found.into_iter().chain(lacking).collect()
+    [open_files(config)].into_iter().chain(found).chain(lacking).collect()
 }
 
 /// Shows what both members must have in common, as a number to compare by eye.

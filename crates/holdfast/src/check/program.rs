@@ -5,24 +5,18 @@
 use super::Finding;
 use crate::config::{Run, Server};
 use crate::fingerprint::find_program;
-use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use crate::support::{Lost, Way, follow, obstacle};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "server";
-/// Most bytes of a program that are looked at.
-const PROGRAM_BYTES_MAX: u64 = 64 << 20;
 /// Longest configuration that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Number of words of the command among which the program is: launchers come
 /// before it.
 const WORDS_MAX: usize = 4;
-/// Mark behind which the Go linker says how the program was made.
-const GO_MARK: &[u8] = b"\xff Go buildinf:";
-const SETUID: u32 = 0o6000;
+/// Remedy where there is none.
+pub(crate) const UNSUPPORTED: &str = "it cannot be protected yet";
 const IN_FRONT: &str = "the process that is started would end, and its children are not protected";
-const CHILD: &str = "the server is a child of the process that is started";
-const SHELLS: [&str; 3] = ["/sh", "/bash", "/dash"];
 const RACES: &str = "its threads race beside the locks that are in the log";
 const FAMILY: &str = "it serves clients by children of its own, which are not protected";
 const SHARES: &str = "its processes share memory, whose changes are not in the log's order";
@@ -31,9 +25,11 @@ const SHARES: &str = "its processes share memory, whose changes are not in the l
 #[must_use]
 pub fn findings(server: &Server) -> Vec<Finding> {
     let mut found = by_command(server);
-    let program = find_program(server);
-    found.extend(program.as_deref().and_then(by_file));
-    found.extend(program.as_deref().and_then(|path| by_script(server, path)));
+    let way = follow(server);
+    if found.is_empty() {
+        found.extend(by_script(server, &way));
+    }
+    found.extend(by_file(&way));
     found.extend(server.log.as_deref().and_then(log));
     found.extend(server.state_dirs.iter().filter_map(|folder| state_dir(folder)));
     found
@@ -63,69 +59,26 @@ fn state_dir(folder: &Path) -> Option<Finding> {
     Some(Finding::fail(NAME, found, format!("name {real} in its place")))
 }
 
-/// What the program's file says: a shim is loaded by the loader, and sees
-/// libc's calls.
-fn by_file(path: &Path) -> Option<Finding> {
-    let mode = std::fs::metadata(path).ok()?.permissions().mode();
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).ok()?;
-    file.take(PROGRAM_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    let shown = path.display();
-    if !bytes.starts_with(b"\x7fELF") {
-        return None;
-    }
-    let without_shim = "no shim can be loaded into it: it would run unprotected";
-    if mode & SETUID != 0 {
-        let found = format!("{shown} is setuid or setgid; {without_shim}");
-        return Some(Finding::fail(NAME, found, "remove the bit, and name its `user` in [server]"));
-    }
-    if !has_interpreter(&bytes) {
-        let found = format!("{shown} is linked statically; {without_shim}");
-        return Some(Finding::fail(NAME, found, "use a build that is linked dynamically"));
-    }
-    if memchr::memmem::find(&bytes, GO_MARK).is_some() {
-        let found = format!("{shown} is a Go program: its system calls bypass libc");
-        return Some(Finding::fail(NAME, found, "Go programs cannot be protected"));
-    }
-    None
+/// What the file of the program that is reached says: a shim is loaded by the loader, and sees libc's
+/// calls.
+fn by_file(way: &Way) -> Option<Finding> {
+    let path = way.files.last().filter(|_| way.lost.is_none())?;
+    let (found, remedy) = obstacle(path, &way.bytes)?;
+    Some(Finding::fail(NAME, found, remedy))
 }
 
 /// What is known of the program that a script ends as.
-fn by_script(server: &Server, path: &Path) -> Option<Finding> {
-    let text = read(path);
-    let interpreter = text.strip_prefix("#!")?.split_whitespace().next()?;
-    let shown = path.display();
-    if !Path::new(interpreter).is_file() {
-        let found = format!("{shown} names {interpreter} as its interpreter, which is not there");
-        return Some(Finding::fail(NAME, found, "install it, or name another in its first line"));
+fn by_script(server: &Server, way: &Way) -> Option<Finding> {
+    if let Some(lost @ (Lost::NoInterpreter { .. } | Lost::NoExec(_))) = &way.lost {
+        let (found, remedy) = lost.told();
+        let severity = if lost.is_fatal() { Finding::fail } else { Finding::warn };
+        return Some(severity(NAME, found, remedy));
     }
-    if !SHELLS.iter().any(|shell| interpreter.ends_with(shell)) {
-        return by_file(Path::new(interpreter));
+    if way.server.command == server.command {
+        None
+    } else {
+        by_command(&way.server).into_iter().next()
     }
-    let becomes = text.lines().rev().find_map(|line| line.trim().strip_prefix("exec "));
-    let Some(words) = becomes else {
-        let found = format!("{shown} is a script that does not end as the server (exec): {CHILD}");
-        return Some(Finding::warn(NAME, found, "write `exec` before the server's command in it"));
-    };
-    let words = words.split_whitespace().map(|word| word.trim_matches(['"', '\'']).to_owned());
-    let server = Server { command: words.collect(), ..server.clone() };
-    let of_file = || find_program(&server).and_then(|path| by_file(&path));
-    by_command(&server).into_iter().next().or_else(of_file)
-}
-
-/// Whether a 64-bit ELF file names a loader.
-fn has_interpreter(bytes: &[u8]) -> bool {
-    const PT_INTERP: u32 = 3;
-    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let (Some(start), Some(size), Some(count)) = (u64_at(32), u16_at(54), u16_at(56)) else {
-        return false;
-    };
-    (0..u64::from(count)).any(|index| {
-        let at = start.checked_add(index * u64::from(size)).and_then(|at| usize::try_from(at).ok());
-        at.filter(|at| *at < bytes.len()).and_then(u32_at) == Some(PT_INTERP)
-    })
 }
 
 /// What the command line says, and the configuration that it names.
@@ -148,7 +101,6 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
     let warn = |why: &str, remedy: &str| {
         Some(Finding::warn(NAME, format!("{name}: {why}"), remedy.to_owned()))
     };
-    let unsupported = "it cannot be protected yet";
     // Servers whose processes can be in one log.
     let family = |alone: &str| {
         let remedy = format!("write `run = \"parallel\"` into [server], or {alone}");
@@ -200,7 +152,7 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
         }
         "dropbear" | "vsftpd" | "smbd" => family("use another server"),
         "postgres" | "postmaster" => ordered(""),
-        "sshd" | "varnishd" => fail(FAMILY, unsupported),
+        "sshd" | "varnishd" => fail(FAMILY, UNSUPPORTED),
         "node" | "nodejs" | "java" if server.run == Run::OneAtATime => None,
         "node" | "nodejs" if !has("--single-threaded") => warn(
             RACES,
@@ -208,7 +160,7 @@ fn judge(name: &str, words: &[&str], server: &Server) -> Option<Finding> {
              into [server]",
         ),
         "java" => warn(RACES, "write `run = \"one-at-a-time\"` into [server]"),
-        "mariadbd" | "mysqld" | "beam.smp" | "erl" => warn(RACES, unsupported),
+        "mariadbd" | "mysqld" | "beam.smp" | "erl" => warn(RACES, UNSUPPORTED),
         _ => None,
     }
 }
@@ -274,6 +226,7 @@ mod tests {
     use super::super::Verdict;
     use super::*;
     use crate::config::Config;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const CONFIG: &str = include_str!("../../../../docs/example.toml");
 

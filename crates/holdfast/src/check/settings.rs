@@ -1,6 +1,7 @@
 //! Facts that are read from `/proc` and `/sys`.
 
 use super::Finding;
+use std::fs::DirEntry;
 use std::path::Path;
 
 /// The oldest kernel whose verifier and hooks the programs are written for.
@@ -44,7 +45,9 @@ pub(super) fn architecture() -> Finding {
 }
 
 /// Bit, name and purpose of each capability.
-const CAPABILITIES: [(u32, &str, &str); 8] = [
+const CAPABILITIES: [(u32, &str, &str); 10] = [
+    (2, "CAP_DAC_READ_SEARCH", "to see the descriptors of another user's server"),
+    (6, "CAP_SETGID", "to start the server as another user"),
     (7, "CAP_SETUID", "to start the server as another user"),
     (CAP_NET_ADMIN, "CAP_NET_ADMIN", "for TCP_REPAIR, tc and addresses"),
     (13, "CAP_NET_RAW", "for the tap and for probes"),
@@ -78,7 +81,7 @@ fn held() -> u64 {
 }
 
 /// Capabilities needed to start and follow a server, which only members of a pair do.
-const OF_MEMBERS: [u32; 2] = [7, 19];
+const OF_MEMBERS: [u32; 4] = [2, 6, 7, 19];
 
 pub(super) fn capabilities(is_pair: bool) -> Vec<Finding> {
     let held = held();
@@ -159,12 +162,24 @@ fn fast_open() -> Finding {
 }
 
 fn rp_filter() -> Finding {
-    const STRICT: &str = "1";
     let folder = std::fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten();
-    let strict: Vec<String> = folder
-        .filter(|entry| read(entry.path().join("rp_filter")) == STRICT)
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let of = |entry: DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        (name, read(entry.path().join("rp_filter")))
+    };
+    judge_rp_filter(&folder.map(of).collect::<Vec<_>>())
+}
+
+/// Judges the names of interfaces, of which one is `all`, with their settings.
+fn judge_rp_filter(found: &[(String, String)]) -> Finding {
+    const STRICT: &str = "1";
+    const LOOSE: &str = "2";
+    // The kernel takes the greater one of an interface's value and that of `all`.
+    if found.iter().any(|(name, value)| name == "all" && value == LOOSE) {
+        return Finding::ok("rp_filter", "loose everywhere");
+    }
+    let strict = found.iter().filter(|(_, value)| value == STRICT);
+    let strict: Vec<&str> = strict.map(|(name, _)| name.as_str()).collect();
     if strict.is_empty() {
         return Finding::ok("rp_filter", "not strict");
     }
@@ -226,6 +241,20 @@ pub(super) fn read(path: impl AsRef<Path>) -> String {
 mod tests {
     use super::super::Verdict;
     use super::*;
+
+    #[test]
+    fn what_is_loose_for_all_is_strict_nowhere() {
+        let judge = |values: &[(&str, &str)]| {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            judge_rp_filter(&values.iter().map(owned).collect::<Vec<_>>())
+        };
+        assert_eq!(judge(&[("all", "2"), ("default", "1"), ("eth0", "1")]).verdict, Verdict::Ok);
+        assert_eq!(judge(&[("all", "0"), ("eth0", "2")]).verdict, Verdict::Ok);
+        let strict = judge(&[("all", "0"), ("eth0", "1"), ("eth1", "0")]);
+        assert_eq!(strict.verdict, Verdict::Warn);
+        assert!(strict.found.starts_with("strict on eth0:"), "{strict:?}");
+        assert_eq!(judge(&[("all", "1"), ("eth0", "0")]).verdict, Verdict::Warn);
+    }
 
     #[test]
     fn kernels_are_judged_by_their_release() {

@@ -1,11 +1,21 @@
 //! What can be typed, and the help that teaches it.
 
+mod init;
+mod planned;
+
+pub use init::{InitArgs, JoinArgs, Listen, SetUpArgs};
+pub use planned::{MoveArgs, ReloadArgs, SwitchoverArgs, TakeoverArgs};
+
+use super::when;
+use crate::admin::Level;
+use crate::config::Run;
 use crate::status::State;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use holdfast_program::DemoArgs;
+use holdfast_program::{DemoArgs, TopArgs};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
-const EXIT_CODES: &str = "\
+pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  fine
   1  it works, but not as it should (UNPROTECTED, diverged, a check failed),
@@ -33,12 +43,41 @@ pub struct Cli {
     pub verbose: u8,
 }
 
+/// How a daemon writes its log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line: time, level, group, role, what, detail.
+    Json,
+}
+
+/// Options of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Options of a daemon's log.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LogArgs {
+    /// How the log is written; without it, as the variable HOLDFAST_LOG_FORMAT says, or as text.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
 /// Options of `witness`.
 #[derive(Args, Clone, Debug)]
 pub struct WitnessArgs {
     /// The file of a group that it serves; once for each group.
     #[arg(short, long, value_name = "FILE", required = true)]
     pub config: Vec<PathBuf>,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// When to use colours.
@@ -52,6 +91,29 @@ pub enum Colour {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Make a group of three hosts, without looking a value up.
+    ///
+    /// Say it on the host that is to be the witness of two members (they share one segment with
+    /// their clients' router), or with --edge on the one in front of them. It prints what to type
+    /// on the two others, waits for them, and learns from them what the group's file needs:
+    ///
+    /// holdfast init demo --service 10.9.0.100:6379 --command '/usr/bin/redis-server --bind * --save ""'
+    ///
+    /// Nothing is written anywhere before all three can write it. The same file and key are then
+    /// on all of them, what a host lacks is printed with remedies, and systemd starts the daemons,
+    /// where it runs and has the unit holdfast@. Ctrl-C before that leaves nothing.
+    ///
+    /// The exit code is 0 if all is written, 1 if a host does not fit or lacks something, 2 if the
+    /// options are wrong or a file is there already, 4 if nobody came in time.
+    Init(InitArgs),
+    /// Make this host a member of the group that `holdfast init` makes on another one.
+    ///
+    /// The line to type is what init prints. This host's name, address, interface and hardware
+    /// address go over, encrypted with the code; the group's file and key come back.
+    ///
+    /// The exit code is 0 if all is written, 1 if this host does not fit or lacks something, 2 if
+    /// the code is wrong, 4 if nobody answers.
+    Join(JoinArgs),
     /// Run this host's daemon: edge, witness, or a member.
     ///
     /// The same file is used on all three hosts; the role is the one whose
@@ -59,11 +121,12 @@ pub enum Verb {
     /// asks the edge, or the witness, whether it is the primary or the backup. The daemon stays
     /// in the foreground and ends on SIGTERM or SIGINT: a protected primary hands
     /// over to its backup first, a member removes what it has put into its host,
-    /// an edge leaves its programs at work (see `holdfast down`). SIGHUP ends nothing.
+    /// an edge leaves its programs at work (see `holdfast down`). On SIGHUP it reads its
+    /// file again (see `holdfast reload`).
     ///
     /// The exit code is 0 after a signal, 1 if it could not start or go on, 2 if its
     /// file is wrong, 3 without the rights.
-    Run(GroupArgs),
+    Run(RunArgs),
     /// Run the arbiter of pairs without an edge, on any third host.
     ///
     /// It says which of two members owns a service when they do not hear each other, once per
@@ -75,8 +138,30 @@ pub enum Verb {
     ///
     /// The exit code says it too: 0 protected, 1 not, 4 no answer, 5 fenced.
     Status(StatusArgs),
+    /// Watch the groups of this host in the terminal: state, hosts, lag, events, the last takeover.
+    ///
+    /// Every group for which a daemon runs here, live, with a key for each of what it shows (`?` tells
+    /// which). It asks the daemons' admin sockets and changes nothing. For programs there is
+    /// `holdfast status --json`.
+    /// Runs `holdfast-watch top`, which stands beside this program. NO_COLOR is respected.
+    Top(TopArgs),
     /// Show what a daemon has done: roles, takeovers, lost peers.
+    ///
+    /// Also what it had done before it was started again, and where none runs: its events are kept
+    /// on this host (`[group] events_dir`), each of its lives with numbers of its own.
     Events(EventsArgs),
+    /// Show each takeover that this host remembers: cause, parts, connections.
+    ///
+    /// From the events that the survivor and the edge keep. A host that was down, or a member that
+    /// was replaced, knows nothing of it: ask the other hosts, too.
+    History(HistoryArgs),
+    /// Gather what somebody needs who helps you, in one file without secrets.
+    ///
+    /// Version, status, events, history, counters, the file in force, `check`, the kernel's view of
+    /// the network, and limits of daemon and server. The key is never read; arguments and variables
+    /// of the server and of hooks are masked. Look at it before you hand it on: names, addresses
+    /// and paths of your hosts are in it. What cannot be had is named in it, and on standard error.
+    Report(ReportArgs),
     /// Can this machine do the work? One line per requirement, with a remedy.
     ///
     /// With --config it also compares the file with this host: interfaces,
@@ -102,6 +187,14 @@ pub enum Verb {
     /// For maintenance or an upgrade of the primary's host, to be asked there. It waits
     /// until the group is protected again, the other way round.
     Switchover(SwitchoverArgs),
+    /// Have this host's daemon read its changed file, and take over what it can.
+    ///
+    /// Nothing is ended by it, and SIGHUP does the same. Edges, host servers, edges of strings and
+    /// witnesses take over nearly everything: their data path goes on in the kernel while they begin
+    /// anew. A member takes over what does not concern its server. What has changed and needs more
+    /// (a restart, of one daemon or of several, and in which order) is listed, and the exit code is
+    /// 1 then. A file that is wrong changes nothing.
+    Reload(ReloadArgs),
     /// Move the server, with its connections, from this host to the other member's, and end
     /// the daemon here: planned, no client loses a byte.
     ///
@@ -140,8 +233,17 @@ pub enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
-    /// Show which calls of a server are replayed, passed or refused.
-    Support,
+    /// Will my program work? Which of its calls are replayed, passed or refused, and what it needs.
+    ///
+    /// Looks at the program's file and at its libraries, follows scripts and launchers to it, and
+    /// knows what became of the servers that were tried. Nothing of it is run, unless --try is
+    /// given. Without a program: what the shim does with each call. For example:
+    /// holdfast support redis-server /etc/redis.conf
+    /// holdfast support --try redis-server --port 7000 -- redis-cli -p 7000 incr x
+    ///
+    /// The exit code is 1 if it is refused, or if a trial shows that it would lose its protection;
+    /// else 0.
+    Support(SupportArgs),
     /// Print a completion script for a shell.
     ///
     /// For example: holdfast completions bash > /etc/bash_completion.d/holdfast
@@ -162,55 +264,6 @@ pub struct GroupArgs {
     /// `edge`, `witness` or a member's name; without it, the role whose address this host has.
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-}
-
-/// Arguments of `switchover`.
-#[derive(Args, Debug)]
-pub struct SwitchoverArgs {
-    #[command(flatten)]
-    pub group: GroupArgs,
-    /// Who is to be the primary: the backup, which is the only other member.
-    #[arg(long, value_name = "NAME")]
-    pub to: Option<String>,
-    /// One JSON object: `from`, `to`, `protected_after_ms`.
-    #[arg(long)]
-    pub json: bool,
-    /// Seconds until it is given up to wait; the switchover goes on.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub timeout: u64,
-}
-
-/// Arguments of `takeover`.
-#[derive(Args, Debug)]
-pub struct TakeoverArgs {
-    #[command(flatten)]
-    pub group: GroupArgs,
-    /// The other member's host is off, or at least none of its processes runs and its kernel sends
-    /// nothing any more.
-    #[arg(long, required = true)]
-    pub i_have_powered_it_off: bool,
-    /// One JSON object: `primary`, `after_ms`.
-    #[arg(long)]
-    pub json: bool,
-    /// Seconds until it is given up to wait; the takeover goes on.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub timeout: u64,
-}
-
-/// Arguments of `move`.
-#[derive(Args, Debug)]
-pub struct MoveArgs {
-    #[command(flatten)]
-    pub group: GroupArgs,
-    /// Where to: the other member.
-    #[arg(long, value_name = "NAME")]
-    pub to: String,
-    /// One JSON object: `from`, `to`, `moved_after_ms`.
-    #[arg(long)]
-    pub json: bool,
-    /// Seconds until it is given up to wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub timeout: u64,
 }
 
 /// Arguments of `status`.
@@ -247,6 +300,39 @@ pub struct EventsArgs {
     /// Go on with what happens from now on.
     #[arg(long)]
     pub follow: bool,
+    /// Only those since then: `90s`, `15m`, `2h` or `3d` ago, or a time as 2026-11-21T08:00:00Z.
+    #[arg(long, value_name = "WHEN", value_parser = when::parse)]
+    pub since: Option<SystemTime>,
+    /// Only events of this name; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub what: Vec<String>,
+    /// Only events of this level, or worse.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub level: Option<Level>,
+}
+
+/// Arguments of `history`.
+#[derive(Args, Debug)]
+pub struct HistoryArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// One JSON object of the schema holdfast.history/1 per takeover.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Where to: FILE.tar.gz, FILE.tar, or `-` for standard output; without it, a name with the
+    /// group's, the role and the time.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Also the last lines of the server's log, which may hold what its clients said.
+    #[arg(long)]
+    pub with_server_log: bool,
 }
 
 /// Arguments of `check`.
@@ -267,6 +353,47 @@ pub struct CheckArgs {
     /// One JSON object of the schema holdfast.check/1.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `support`.
+#[derive(Args, Debug)]
+pub struct SupportArgs {
+    /// The program, by its path or by its name in PATH, and its arguments; options of this verb
+    /// come before it. Behind `--`: a client for --try.
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// The server of this file, with its settings and its needs of this host.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// As `[server] run` would say it.
+    #[arg(long, value_name = "HOW", conflicts_with = "config", value_parser = run_of_word)]
+    pub run: Option<Run>,
+    /// Run it, too, under the shim: in an empty network of its own, in an empty folder, with its
+    /// client, and then once more from the log, as a backup does. Files that it names by absolute
+    /// paths are the real ones. Needs root.
+    #[arg(long = "try", conflicts_with = "config")]
+    pub try_it: bool,
+    /// With --try: how long it runs; less, if its client ends before.
+    #[arg(long, value_name = "SECONDS", requires = "try_it", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// With --try: whom it runs as.
+    #[arg(long, value_name = "NAME", requires = "try_it", default_value = "nobody")]
+    pub user: String,
+    /// The whole page, as docs/SUPPORT.md has it.
+    #[arg(long, conflicts_with_all = ["command", "config", "json"])]
+    pub markdown: bool,
+    /// One JSON object: of the schema holdfast.support/1 with a program, of
+    /// holdfast.support-table/1 without.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads what `[server] run` can be.
+fn run_of_word(word: &str) -> Result<Run, String> {
+    let all = [Run::Auto, Run::Parallel, Run::OneAtATime];
+    let words = all.map(Run::word).join(", ");
+    all.into_iter().find(|run| run.word() == word).ok_or_else(|| format!("one of: {words}"))
 }
 
 /// Arguments of `down`.
@@ -333,6 +460,9 @@ pub enum ConfigVerb {
         /// Of a pair without an edge.
         #[arg(long, conflicts_with = "spread")]
         segment: bool,
+        /// Of a pair of edges with strings of middleboxes between them.
+        #[arg(long, conflicts_with_all = ["spread", "segment"])]
+        transit: bool,
     },
 }
 

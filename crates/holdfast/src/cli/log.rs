@@ -1,6 +1,8 @@
 //! A daemon's log: lines go to standard error from a thread of their own. Their
 //! reader may stop reading; a loop that sends heartbeats must not wait for that.
 
+pub(super) mod format;
+
 use holdfast_linux::epoll::Signals;
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! The verbs that ask a running daemon.
 
-use super::args::{EventsArgs, GroupArgs, StatusArgs};
+use super::args::StatusArgs;
 use super::{Failure, load_of_daemon, print};
-use crate::admin::{self, Event, Request};
+use crate::admin::{self, Request};
 use crate::config::GroupFile;
 use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::{self, ErrorKind, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -128,78 +128,30 @@ fn show(status: &Status, json: bool, style: Style) -> Result<String, Failure> {
     Ok(if json { serde_json::to_string(status)? + "\n" } else { status.render(style) })
 }
 
-pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
-    let path = socket_of(&args.group)?;
-    let mut follower = Follower::default();
-    loop {
-        let since = follower.next;
-        match ask(&path, Request::Events { since }) {
-            Ok(answer) => {
-                for event in follower.take(answer)? {
-                    if !print(&(line_of(&event, args.json)? + "\n"))? {
-                        return Ok(exit::OK);
-                    }
-                }
-            }
-            // A daemon that is restarted is followed again.
-            Err(gone) if follower.has_heard() && gone.code == exit::UNREACHABLE => {}
-            Err(failure) => return Err(failure),
-        }
-        if !args.follow {
-            return Ok(exit::OK);
-        }
-        sleep(LOOK_PERIOD);
-    }
-}
-
-fn line_of(event: &Event, json: bool) -> Result<String, Failure> {
-    let Event { at, what, detail, .. } = event;
-    Ok(if json { serde_json::to_string(event)? } else { format!("{at}  {what}  {detail}") })
-}
-
-/// How far a daemon's events are known.
-#[derive(Default)]
-struct Follower {
-    /// Number of the next one.
-    next: u64,
-    /// The daemon's life that numbers them, as its answers say; one of an older release says none.
-    life: Option<Option<String>>,
-}
-
-impl Follower {
-    fn has_heard(&self) -> bool {
-        self.life.is_some()
-    }
-
-    /// The events that are new. Those of another life of the daemon are counted anew: then there is
-    /// none here, and the next question is for all of them.
-    fn take(&mut self, mut answer: Value) -> Result<Vec<Event>, Failure> {
-        let life = answer["life"].as_str().map(str::to_owned);
-        if self.life.as_ref().is_some_and(|known| *known != life) {
-            (self.next, self.life) = (0, Some(life));
-            return Ok(Vec::new());
-        }
-        self.life = Some(life);
-        let events: Vec<Event> = serde_json::from_value(answer["events"].take())?;
-        self.next = events.last().map_or(self.next, |last| last.number + 1);
-        Ok(events)
-    }
-}
-
-fn socket_of(group: &GroupArgs) -> Result<PathBuf, Failure> {
-    let (file, role) = load_of_daemon(group)?;
-    Ok(file.admin_socket(&role))
-}
-
 pub(super) fn fetch(path: &Path) -> Result<Status, Failure> {
     Ok(serde_json::from_value(ask(path, Request::Status)?)?)
 }
 
 pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
-    let answer = admin::ask(path, request).map_err(|error| match error.kind() {
+    let looks = request.only_looks();
+    let answer = match admin::ask(path, request.clone()) {
+        // Who may not change anything may still look.
+        Err(denied) if looks && denied.kind() == ErrorKind::PermissionDenied => {
+            match admin::ask(&admin::watch_socket(path), request) {
+                Err(absent) if absent.kind() == ErrorKind::NotFound => Err(denied),
+                answer => answer,
+            }
+        }
+        answer => answer,
+    };
+    let answer = answer.map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => Failure::not_permitted(format!(
-            "{}: {error}\n  remedy: ask as root: the socket belongs to the daemon's user",
-            path.display()
+            "{}: {error}\n  remedy: {}",
+            path.display(),
+            match looks {
+                true => admin::who_may_look(path),
+                false => "ask as root: the socket belongs to the daemon's user".to_owned(),
+            }
         )),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::unreachable(format!(
             "the daemon at {} does not answer yet\n  remedy: ask again: it may be loading its programs, which takes seconds on a busy machine",
@@ -219,12 +171,6 @@ pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::Events;
-
-    fn told(follower: &mut Follower, events: &Events) -> Vec<String> {
-        let new = follower.take(events.answer(follower.next)).expect("events");
-        new.into_iter().map(|event| event.what).collect()
-    }
 
     /// Whether a wait for `protected` is over after each of these answers, which come every second.
     fn over(timeout_s: u64, answers: &[Option<State>]) -> Vec<bool> {
@@ -252,25 +198,5 @@ mod tests {
         let now = Instant::now();
         let mut other = Wait::new(State::Waiting, Duration::from_secs(3), now);
         assert!(other.is_over(Some(&Status::new("g", "a")), now), "there is nothing to prove");
-    }
-
-    #[test]
-    fn a_daemon_that_was_restarted_is_followed_from_its_first_event() {
-        let (mut follower, mut first) = (Follower::default(), Events::default());
-        assert!(!follower.has_heard());
-        for what in ["started", "joined", "left"] {
-            first.add(what, "");
-        }
-        assert_eq!(told(&mut follower, &first), ["started", "joined", "left"]);
-        assert!(told(&mut follower, &first).is_empty() && follower.has_heard());
-        // As many events as the last life had: their numbers alone would tell nothing.
-        let mut second = Events::default();
-        for what in ["started", "joined", "switch"] {
-            second.add(what, "");
-        }
-        assert!(told(&mut follower, &second).is_empty());
-        assert_eq!(told(&mut follower, &second), ["started", "joined", "switch"]);
-        second.add("left", "");
-        assert_eq!(told(&mut follower, &second), ["left"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Checks of single values, the same in files of every kind.
 
 use super::error::{Findings, Position};
-use super::kind::Kind;
+use super::kind::{self, Kind};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) fn check_kind(findings: &mut Findings, written: Option<&Spanned<Strin
     findings.add(
         written.span(),
         format!("there is no kind of group called `{}`", written.get_ref()),
-        format!("one of: {}; without `kind`, replicated", Kind::ALL.map(Kind::name).join(", ")),
+        kind::remedy(written.get_ref()),
     );
 }
 

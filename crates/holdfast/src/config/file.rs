@@ -2,10 +2,11 @@
 
 use super::error::{ConfigError, ConfigErrors, Position};
 use super::group::{Common, Settings as _, admin_socket, choose_role, pin_dir};
-use super::kind::{Kind, kind_of};
+use super::kind::{Kind, kind_of, unknown_kind};
 use super::replicated::Config;
 use super::spread::SpreadConfig;
 use super::transit::TransitConfig;
+use super::watching::Watching;
 use crate::key::GroupKey;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -49,6 +50,9 @@ impl GroupFile {
     /// # Errors
     /// As [`GroupFile::load`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        if let Some(mistake) = unknown_kind(path, text) {
+            return Err(ConfigErrors(vec![mistake]));
+        }
         Ok(match kind_of(text) {
             Kind::Replicated => Self::Replicated(Box::new(Config::parse(path, text)?)),
             Kind::Spread => Self::Spread(Box::new(SpreadConfig::parse(path, text)?)),
@@ -66,6 +70,35 @@ impl GroupFile {
     #[must_use]
     pub fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.common().heartbeat_ms)
+    }
+
+    /// Where it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        ask!(self, config => config.path())
+    }
+
+    /// Takes back what a daemon cannot change while it runs: `heartbeat_ms`, `realtime` and
+    /// `flows_max` are those of `running`, a file of the same kind.
+    pub fn keep_pace_and_size(&mut self, running: &Self) {
+        match (self, running) {
+            (Self::Replicated(file), Self::Replicated(running)) => {
+                file.group.heartbeat_ms = running.group.heartbeat_ms;
+                file.group.realtime = running.group.realtime;
+                if let (Some(edge), Some(running)) = (&mut file.edge, &running.edge) {
+                    edge.flows_max = running.flows_max;
+                }
+            }
+            (Self::Spread(file), Self::Spread(running)) => {
+                file.group.heartbeat_ms = running.group.heartbeat_ms;
+                file.group.flows_max = running.group.flows_max;
+            }
+            (Self::Transit(file), Self::Transit(running)) => {
+                file.group.heartbeat_ms = running.group.heartbeat_ms;
+                file.group.flows_max = running.group.flows_max;
+            }
+            _ => {}
+        }
     }
 
     /// What the group is for, in a few words.
@@ -106,12 +139,17 @@ impl GroupFile {
         if found.is_ok() || asked.is_some() {
             return found;
         }
-        let roles = ask!(self, config => config.roles());
-        let mut here = roles.into_iter().filter(|(name, _)| self.admin_socket(name).exists());
-        match (here.next(), here.next()) {
-            (Some((only, _)), None) => Ok(only),
+        match &self.roles_here()[..] {
+            [only] => Ok(only.clone()),
             _ => found,
         }
+    }
+
+    /// The roles whose daemons' sockets are on this host.
+    #[must_use]
+    pub fn roles_here(&self) -> Vec<String> {
+        let names = ask!(self, config => config.roles()).into_iter().map(|(name, _)| name);
+        names.filter(|name| self.admin_socket(name).exists()).collect()
     }
 
     /// The admin socket of the daemon with this role.
@@ -140,7 +178,15 @@ impl GroupFile {
         Ok(*config)
     }
 
-    fn common(&self) -> Common<'_> {
+    /// Who may look at the group, and where.
+    #[must_use]
+    pub fn watching(&self) -> Watching<'_> {
+        self.common().watching
+    }
+
+    /// What `[group]` says in files of every kind.
+    #[must_use]
+    pub fn common(&self) -> Common<'_> {
         ask!(self, config => config.common())
     }
 }

@@ -2,7 +2,9 @@
 //! group's key, its roles, and the places of its daemons' files.
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::explain::explain;
+use super::explain::{explain, suggestion};
+use super::told::{Hooks, KeptEvents};
+use super::watching::Watching;
 use crate::key::GroupKey;
 use holdfast_linux::address::AddressSocket;
 use holdfast_wire::packet::mapped;
@@ -46,6 +48,9 @@ pub struct Common<'a> {
     pub key_file: &'a Path,
     pub run_dir: &'a Path,
     pub heartbeat_ms: u64,
+    pub events: &'a KeptEvents,
+    pub hooks: Option<&'a Hooks>,
+    pub watching: Watching<'a>,
 }
 
 /// Settings that were checked, and the file that they come from.
@@ -78,6 +83,12 @@ impl<S: Settings> Checked<S> {
     /// Everything that is wrong with it, each with its place and a remedy.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         S::read(path, text)
+    }
+
+    /// Where it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Reads the group's key, which must be readable by its owner only.
@@ -159,7 +170,11 @@ pub fn choose_role(roles: &[(String, Vec<IpAddr>)], asked: Option<&str>) -> Resu
     if let Some(asked) = asked {
         return match roles.iter().any(|(name, _)| name == asked) {
             true => Ok(asked.to_owned()),
-            false => Err(format!("there is no role `{asked}`; this file has: {}", names(", "))),
+            false => {
+                let known: Vec<&str> = roles.iter().map(|(name, _)| name.as_str()).collect();
+                let meant = suggestion(asked, &known).map(|it| it + " ").unwrap_or_default();
+                Err(format!("there is no role `{asked}`; {meant}this file has: {}", names(", ")))
+            }
         };
     }
     // A bind would not tell, where `ip_nonlocal_bind` allows it to any address.

@@ -11,6 +11,8 @@ mod tests;
 use super::error::ConfigErrors;
 use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
+use super::told::{Hooks, KeptEvents};
+use super::watching::{Listen, Watching};
 pub use arbiter::{Arbiter, ArbiterKind, Etcd, PowerOff};
 pub use cold::{Cold, Mode};
 pub use front::Segment;
@@ -56,12 +58,22 @@ pub struct Replicated {
     #[serde(rename = "member")]
     pub members: Vec<Member>,
     pub server: Server,
-    /// What the edge keeps while no member answers.
-    pub recover: Recover,
+    /// What the edge, if there is one, keeps while no member answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recover: Option<Recover>,
     /// Where a cold backup, or a member without a backup, keeps what it can build the server
     /// of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold: Option<Cold>,
+    /// What is run when the state changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<Hooks>,
+    /// Where the counters are served to Prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Listen>,
+    /// Where the live page is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<Listen>,
 }
 
 /// What the members and the edge have in common.
@@ -94,9 +106,14 @@ pub struct Group {
     pub buffering: Buffering,
     /// Whether the daemons ask for real-time scheduling and locked memory.
     pub realtime: bool,
+    #[serde(flatten)]
+    pub events: KeptEvents,
     /// Whether the primary's daemon shares one processor with its server's main
     /// thread, and the backup's runs where the primary's packets arrive.
     pub share_cpu: bool,
+    /// The users' group that may read the state of a daemon; without it, root only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watchers: Option<String>,
 }
 
 /// The edge's part.
@@ -225,8 +242,11 @@ impl Settings for Replicated {
     }
 
     fn common(&self) -> Common<'_> {
-        let Group { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
-        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
+        let Group { name, key_file, run_dir, heartbeat_ms, events, watchers, .. } = &self.group;
+        let (heartbeat_ms, hooks) = (*heartbeat_ms, self.hooks.as_ref());
+        let (watchers, metrics, page) = (watchers.as_deref(), self.metrics, self.page);
+        let watching = Watching { watchers, metrics, page };
+        Common { name, key_file, run_dir, heartbeat_ms, events, hooks, watching }
     }
 
     fn summary(&self) -> String {

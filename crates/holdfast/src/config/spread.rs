@@ -16,6 +16,8 @@ use super::group::{self, Checked, Common, Settings};
 use super::kind::Kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::replicated::{Mac, mac_of};
+use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
+use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
 use edges::{RawClients, RawEdges, check_clients, check_edges};
 use holdfast_member::spread::Service;
 use serde::{Deserialize, Serialize, Serializer};
@@ -62,6 +64,15 @@ pub struct Spread {
     pub hosts: Vec<SpreadHost>,
     /// What the edge keeps for the death of a host server.
     pub recover: Recover,
+    /// What is run when the state changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<Hooks>,
+    /// Where the counters are served to Prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Listen>,
+    /// Where the live page is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<Listen>,
 }
 
 /// What edge and host servers have in common.
@@ -81,6 +92,11 @@ pub struct SpreadGroup {
     /// Most TCP connections of each family that are kept where they are. Further
     /// ones are not taken.
     pub flows_max: u32,
+    #[serde(flatten)]
+    pub events: KeptEvents,
+    /// The users' group that may read the state of a daemon; without it, root only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watchers: Option<String>,
 }
 
 /// One host server.
@@ -132,8 +148,12 @@ impl Settings for Spread {
     }
 
     fn common(&self) -> Common<'_> {
-        let SpreadGroup { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
-        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
+        let SpreadGroup { name, key_file, run_dir, heartbeat_ms, events, watchers, .. } =
+            &self.group;
+        let (heartbeat_ms, hooks) = (*heartbeat_ms, self.hooks.as_ref());
+        let (watchers, metrics, page) = (watchers.as_deref(), self.metrics, self.page);
+        let watching = Watching { watchers, metrics, page };
+        Common { name, key_file, run_dir, heartbeat_ms, events, hooks, watching }
     }
 
     fn summary(&self) -> String {
@@ -223,6 +243,9 @@ struct RawSpread {
     clients: Option<RawClients>,
     host: Vec<Spanned<RawHost>>,
     recover: Option<Spanned<RawRecover>>,
+    hooks: Option<RawHooks>,
+    metrics: Option<RawListen>,
+    page: Option<RawListen>,
 }
 
 #[derive(Deserialize)]
@@ -235,6 +258,9 @@ struct RawGroup {
     run_dir: Option<PathBuf>,
     heartbeat_ms: Option<Spanned<u64>>,
     flows_max: Option<Spanned<u64>>,
+    events_dir: Option<PathBuf>,
+    events_max_kb: Option<Spanned<u64>>,
+    watchers: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -254,12 +280,24 @@ fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
     let group = check_group(findings, raw.group, &folder);
     let edges = check_edges(findings, raw.edge, &group.addresses);
     let clients = raw.clients.unwrap_or_default();
+    let hosts = check_hosts(findings, raw.host, &group.addresses, &edges);
+    let mut taken: Vec<(SocketAddr, &str)> =
+        edges.iter().map(|edge| (edge.listen, "an edge's channel")).collect();
+    // A socket that is bound there is announced as a service.
+    taken
+        .extend(group.addresses.iter().map(|ip| (SocketAddr::new(*ip, 0), "the group's services")));
+    let named = hosts.iter().flat_map(|host| host.services.iter().flatten());
+    taken.extend(named.filter(|it| !it.udp).map(|it| (it.address, "a service")));
+    let [metrics, page] = check_listens(findings, [raw.metrics, raw.page], &taken);
     Spread {
         clients: check_clients(findings, clients, &group.addresses, &edges),
-        hosts: check_hosts(findings, raw.host, &group.addresses, &edges),
+        hosts,
         edges,
         recover: check_syns(findings, raw.recover),
+        hooks: check_hooks(findings, raw.hooks),
         group,
+        metrics,
+        page,
     }
 }
 
@@ -318,8 +356,10 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
         key_file: check_key_file(findings, raw.key_file, folder),
         addresses,
         run_dir: run_dir(raw.run_dir, folder, &name),
+        events: check_events(findings, raw.events_dir, raw.events_max_kb, folder),
         heartbeat_ms,
         flows_max: flows_max as u32,
+        watchers: check_watchers(findings, raw.watchers),
         name,
     }
 }

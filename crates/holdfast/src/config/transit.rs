@@ -10,6 +10,8 @@ use super::kind::Kind;
 use super::recover::{
     Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
 };
+use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
+use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -41,6 +43,15 @@ pub struct Transit {
     pub strings: Vec<TransitString>,
     pub recover: Recover,
     pub regulate: Regulate,
+    /// What is run when the state changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<Hooks>,
+    /// Where the counters are served to Prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Listen>,
+    /// Where the live page is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<Listen>,
 }
 
 /// What both edges have in common.
@@ -59,6 +70,11 @@ pub struct TransitGroup {
     pub returns: Return,
     /// Most flows that are kept on their strings. Further ones go by their hash.
     pub flows_max: u32,
+    #[serde(flatten)]
+    pub events: KeptEvents,
+    /// The users' group that may read the state of a daemon; without it, root only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watchers: Option<String>,
 }
 
 /// How strings share the work.
@@ -145,8 +161,12 @@ impl Settings for Transit {
     }
 
     fn common(&self) -> Common<'_> {
-        let TransitGroup { name, key_file, run_dir, heartbeat_ms, .. } = &self.group;
-        Common { name, key_file, run_dir, heartbeat_ms: *heartbeat_ms }
+        let TransitGroup { name, key_file, run_dir, heartbeat_ms, events, watchers, .. } =
+            &self.group;
+        let (heartbeat_ms, hooks) = (*heartbeat_ms, self.hooks.as_ref());
+        let (watchers, metrics, page) = (watchers.as_deref(), self.metrics, self.page);
+        let watching = Watching { watchers, metrics, page };
+        Common { name, key_file, run_dir, heartbeat_ms, events, hooks, watching }
     }
 
     fn summary(&self) -> String {
@@ -233,6 +253,9 @@ struct RawTransit {
     string: Vec<Spanned<RawString>>,
     recover: Option<RawRecover>,
     regulate: Option<RawRegulate>,
+    hooks: Option<RawHooks>,
+    metrics: Option<RawListen>,
+    page: Option<RawListen>,
 }
 
 #[derive(Deserialize)]
@@ -247,6 +270,9 @@ struct RawGroup {
     #[serde(rename = "return")]
     returns: Option<Return>,
     flows_max: Option<Spanned<u64>>,
+    events_dir: Option<PathBuf>,
+    events_max_kb: Option<Spanned<u64>>,
+    watchers: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -277,6 +303,8 @@ fn check(findings: &mut Findings, raw: RawTransit) -> Transit {
     for (side, edge) in [(Side::Near, &raw.near), (Side::Far, &raw.far)] {
         check_sides(findings, side, edge, &raw.string);
     }
+    // The edges' own sockets carry datagrams.
+    let [metrics, page] = check_listens(findings, [raw.metrics, raw.page], &[]);
     Transit {
         group: check_group(findings, raw.group, &folder),
         near: check_edge(findings, raw.near),
@@ -288,6 +316,9 @@ fn check(findings: &mut Findings, raw: RawTransit) -> Transit {
             Recover::standard(Policy::HeadTail, Start::Suspicion),
         ),
         regulate: check_regulate(findings, raw.regulate),
+        hooks: check_hooks(findings, raw.hooks),
+        metrics,
+        page,
     }
 }
 
@@ -302,10 +333,12 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Transit
         kind: Kind::Transit,
         key_file: check_key_file(findings, raw.key_file, folder),
         run_dir: run_dir(raw.run_dir, folder, &name),
+        events: check_events(findings, raw.events_dir, raw.events_max_kb, folder),
         heartbeat_ms,
         mode: raw.mode.unwrap_or(Sharing::ActiveBackup),
         returns: raw.returns.unwrap_or(Return::New),
         flows_max: flows_max as u32,
+        watchers: check_watchers(findings, raw.watchers),
         name,
     }
 }
@@ -343,6 +376,8 @@ fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<T
         let message = format!("the group has {} strings", raw.len());
         findings.add(at, message, format!("2 to {STRINGS_MAX} [[string]] sections"));
     }
+    // What is no address has been told.
+    let is_same = |one: SocketAddr, two: SocketAddr| one == two && !one.ip().is_unspecified();
     let mut strings: Vec<TransitString> = Vec::new();
     for spanned in raw {
         let span = spanned.span();
@@ -352,8 +387,8 @@ fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<T
                 ("name", other.name == string.name),
                 ("near.interface", other.near.interface == string.near.interface),
                 ("far.interface", other.far.interface == string.far.interface),
-                ("near.address", other.near.address == string.near.address),
-                ("far.address", other.far.address == string.far.address),
+                ("near.address", is_same(other.near.address, string.near.address)),
+                ("far.address", is_same(other.far.address, string.far.address)),
             ];
             let names = ["strings", &other.name, &string.name];
             let remedy = "an edge knows a string by its interface, and hears it at its address";

@@ -19,17 +19,20 @@ use super::heed;
 use super::processors::Processors;
 use super::pulse::Pulse;
 use super::recover::Recoverer;
-use super::said::Repetition;
+use super::said::{Repetition, kind_of};
+use super::service_manager;
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::check::why_taken;
-use crate::config::{self, Config, Role};
+use crate::config::{self, Config, Role, Settings as _};
 use crate::daemon::clock::Clock;
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::note_removed;
+use crate::daemon::reload::{Ended, Life, Reader, Reloads};
+use crate::daemon::{Asked, asked};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::Takeover;
+use crate::status::{PastTakeover, Takeover, TakeoverKind};
 use announced::Announced;
 use anyhow::{Context, Result};
 use disk::Disk;
@@ -55,6 +58,8 @@ use wire::Wire;
 const PRIORITY: i32 = 20;
 /// Time after its last attempt for which a host that uses another member's name is reported.
 const DOUBLE_LASTS: Duration = Duration::from_secs(3);
+/// Longest time for which a takeover puts off a reload: a dead primary without a backup is none.
+const RELOAD_WAITS: Duration = Duration::from_secs(10);
 /// Time that a refused channel stays open, so that the host can read why it was refused.
 const TURNED_AWAY: Duration = Duration::from_millis(500);
 
@@ -102,10 +107,10 @@ struct EdgeDaemon<'a> {
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub fn run(config: &Config, named: &config::Edge) -> Result<()> {
+pub fn run(config: &Config, named: &config::Edge, life: &mut Life<'_>) -> Result<Ended> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
-    let admin = AdminSocket::bind(&config.admin_socket(Role::Edge)).context("admin socket")?;
+    let admin = AdminSocket::of_daemon(&config.common(), "edge").context("admin socket")?;
     let mut admin = admin.with_pins(config.pin_dir(Role::Edge));
     // Before the programs are loaded: until they are, nobody can take over.
     if config.group.realtime {
@@ -116,14 +121,15 @@ pub fn run(config: &Config, named: &config::Edge) -> Result<()> {
             tracing::warn!("memory is not locked: {error}; takeovers take longer while it swaps");
         }
     }
-    let mut daemon = EdgeDaemon::start(config, named)?;
+    let mut daemon = EdgeDaemon::start(config, named, life.events())?;
+    let reloads = life.begin(Reader::Edge, &mut daemon.wire.events)?;
     daemon.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
-    daemon.run(&mut admin, &signals)
+    daemon.run(&mut admin, &signals, reloads)
 }
 
 impl<'a> EdgeDaemon<'a> {
-    fn start(config: &'a Config, named: &'a config::Edge) -> Result<Self> {
+    fn start(config: &'a Config, named: &'a config::Edge, events: Events) -> Result<Self> {
         let key = config.key()?;
         // Before anything is touched: another edge's daemon may run here, with this
         // address and other files, and its programs are in the kernel.
@@ -139,7 +145,7 @@ impl<'a> EdgeDaemon<'a> {
         let machine = EdgeMachine::new(&setup, file.state().clone(), Nanos(0))?;
         // Pins of an earlier daemon belong to a data path that is in use, and stay.
         let is_fresh = !has_pins(&config.pin_dir(Role::Edge));
-        let daemon = Self::begin(config, named, listener, file, machine);
+        let daemon = Self::begin(config, named, listener, (file, machine, events));
         if daemon.is_err() && is_fresh {
             heed("removing what was made", Edge::undo(&edge_config(config, named)));
         }
@@ -150,21 +156,19 @@ impl<'a> EdgeDaemon<'a> {
         config: &'a Config,
         named: &'a config::Edge,
         listener: Listener,
-        file: StateFile,
-        machine: EdgeMachine,
+        (file, machine, mut events): (StateFile, EdgeMachine, Events),
     ) -> Result<Self> {
         let key = config.key()?;
         let left = leavings::earlier(&["edge"], &config.pin_dir(Role::Edge));
         let mut bpf = Edge::attach(&edge_config(config, named))?;
-        let mut events = Events::default();
         note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
         let started = Instant::now();
         let disk = Disk::start(file, config.group.realtime.then_some(PRIORITY), started)?;
         let hops = (0..config.members.len()).map(|index| bpf.hop(index));
         let hops = hops.collect::<Result<Vec<_>, _>>()?;
         let copies = bpf.take_copies().context("no copies")?;
-        let recoverer =
-            Recoverer::new(&config.recover, HalrConfig::shipped, copies, Instant::now())?;
+        let keeps = config.recover.as_ref().context("the file says what an edge keeps")?;
+        let recoverer = Recoverer::new(keeps, HalrConfig::shipped, copies, Instant::now())?;
         let pulse = Pulse::of_edge(config, named.listen, key.pulse_key(), started);
         let wire = Wire {
             poll: Poll::new()?,
@@ -210,7 +214,12 @@ impl<'a> EdgeDaemon<'a> {
         Ok(())
     }
 
-    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
+    fn run(
+        &mut self,
+        admin: &mut AdminSocket,
+        signals: &Signals,
+        mut reloads: Reloads,
+    ) -> Result<Ended> {
         loop {
             let machine = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let turned_away = self.turned_away.as_ref().map(|(_, until)| *until);
@@ -222,7 +231,7 @@ impl<'a> EdgeDaemon<'a> {
             let ready: Vec<u64> = self.wire.poll.wait(deadline)?.iter().map(|r| r.token).collect();
             let now = Instant::now();
             self.wire.links.turned();
-            self.wire.events.turn(now);
+            service_manager::turn(|| service_manager::line(&self.head()));
             // Members first: one of them may be waiting to take over.
             for &token in ready.iter().filter(|&&token| token >= MEMBERS) {
                 self.hear((token - MEMBERS) as usize, now);
@@ -236,7 +245,7 @@ impl<'a> EdgeDaemon<'a> {
             }
             self.wire.recoverer.poll(now);
             if ready.contains(&ADMIN) {
-                let look = admin.serve(|request| self.answer(request));
+                let look = admin.serve(|request| self.answer(request, &mut reloads));
                 self.host.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
             self.look(now);
@@ -245,13 +254,30 @@ impl<'a> EdgeDaemon<'a> {
             if let Some(error) = self.wire.fatal.take() {
                 return Err(error);
             }
-            if ready.contains(&SIGNALS)
-                && let Some(signal) = super::ending(signals)
+            match asked(signals, ready.contains(&SIGNALS)) {
+                Some(Asked::End(signal)) => {
+                    tracing::info!("signal {signal}: ending; forwarding, tap and fence go on");
+                    return Ok(Ended::Stopped);
+                }
+                Some(Asked::Reload) => _ = reloads.handle(false, &mut self.wire.events),
+                None => {}
+            }
+            if reloads.waits_for().is_some_and(|waited| self.may_begin_anew(waited))
+                && let Some(ended) = reloads.take(&mut self.wire.events)
             {
-                tracing::info!("signal {signal}: ending; forwarding, tap and fence go on");
-                return Ok(());
+                return Ok(ended);
             }
         }
+    }
+
+    /// Whether nobody would miss this daemon for a moment: no takeover is near or under way, unless
+    /// that lasts, and no write of the state is unfinished.
+    fn may_begin_anew(&self, waited: Duration) -> bool {
+        let current = &self.machine.membership().handle_ask().current;
+        let index = current.as_deref().and_then(|name| self.machine.index(name));
+        let is_served = index.is_none_or(|index| self.machine.is_here(index));
+        let is_calm = self.machine.is_calm() && is_served;
+        !self.wire.disk.is_busy() && (is_calm || waited >= RELOAD_WAITS)
     }
 
     /// Accepts members whose handshake is complete.
@@ -342,10 +368,26 @@ impl<'a> EdgeDaemon<'a> {
             Report::Says(says) => self.wire.links.note_says(index, says),
             Report::SignSeen { number, mac } => self.ways.seen(index, number, mac, now),
             Report::TookOver(takeover) if self.machine.is_current(index) => {
-                self.last_takeover = Some(takeover);
+                self.note_takeover(index, takeover);
             }
             Report::TookOver(_) => {}
         }
+    }
+
+    /// Notes a takeover, which its survivor reports again and again.
+    fn note_takeover(&mut self, index: usize, takeover: Takeover) {
+        if self.last_takeover.as_ref() == Some(&takeover) {
+            return;
+        }
+        self.last_takeover = Some(takeover.clone());
+        let kind = kind_of(&takeover.cause);
+        let to = self.machine.name(index).to_owned();
+        let other = self.config.members.iter().find(|member| member.name != to);
+        let from =
+            other.filter(|_| kind != TakeoverKind::Rebuild).map_or(&to, |it| &it.name).clone();
+        let epoch = self.machine.membership().handle_ask().epoch;
+        let past = PastTakeover { kind, from, to, epoch, lost: None, takeover };
+        self.wire.events.add_takeover(past);
     }
 
     /// Handles the channels that broke while something was sent.
@@ -411,7 +453,7 @@ impl<'a> EdgeDaemon<'a> {
             for name in self.host.deaf.iter().filter(|name| !deaf.contains(name)) {
                 let words =
                     format!("{name} is down, or nobody is at its other end: no client comes by it");
-                self.wire.events.add_at(tracing::Level::WARN, "clients", words);
+                self.wire.events.add("clients", words);
             }
         }
         for index in 0..self.machine.count() {
@@ -420,8 +462,12 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Tells the edge's own state to the members.
+    /// Tells the edge's own state to the members, and the group's to events and hooks.
     fn say(&mut self, now: Instant) {
+        if self.wire.events.is_due(now) {
+            let head = self.head();
+            self.wire.events.note_status(&head);
+        }
         let own = self.own();
         if self.repetition.is_news(&own) {
             let words = if own.is_fine() { "in order".to_owned() } else { own.to_string() };
@@ -438,7 +484,7 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    fn answer(&mut self, request: Request) -> Value {
+    fn answer(&mut self, request: Request, reloads: &mut Reloads) -> Value {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
@@ -450,6 +496,7 @@ impl<'a> EdgeDaemon<'a> {
             }
             Request::Fence { until_takeover } => self.fence(until_takeover),
             Request::Unfence => self.unfence(),
+            Request::Reload { dry_run } => reloads.handle(dry_run, &mut self.wire.events),
         }
     }
 }

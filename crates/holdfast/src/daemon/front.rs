@@ -5,6 +5,7 @@ use super::dialer::{Dialer, LinkEvent};
 use super::lease::{LeaseThread, View};
 use super::said::Said;
 use super::segment::Watch;
+use crate::admin::Level;
 use crate::config::{Arbiter, ArbiterKind, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::Poll;
@@ -486,11 +487,9 @@ fn remedy(refusal: Refusal) -> &'static str {
 
 /// Level of a note in the log.
 #[must_use]
-pub fn level(note: Note) -> tracing::Level {
+pub fn level(note: Note) -> Level {
     match note {
-        Note::Founded | Note::Protected | Note::ArbiterAnswers | Note::Overslept => {
-            tracing::Level::INFO
-        }
-        _ => tracing::Level::WARN,
+        Note::Founded | Note::Protected | Note::ArbiterAnswers | Note::Overslept => Level::Info,
+        _ => Level::Warn,
     }
 }

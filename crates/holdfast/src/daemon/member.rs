@@ -1,6 +1,7 @@
 //! A member: asks the edge who is current, and then is the primary or the
 //! backup. What both roles share is here.
 
+mod asked;
 mod fallen;
 mod lives;
 mod traces;
@@ -8,14 +9,15 @@ mod words;
 
 use super::dialer::{Dialer, LinkEvent};
 use super::front::{self, Front, Own};
-use super::heed;
 use super::intact::Trouble;
 use super::kept::Kept;
 use super::pulse::{self, Pulse};
 use super::said::Said;
-use crate::admin::{AdminSocket, Events, Request, refusal};
+use super::viewer::Viewer;
+use super::{Asked, heed};
+use crate::admin::{AdminSocket, Events};
 use crate::channel::{Identity, Kind};
-use crate::config::{Config, Member, Mode, Run, admin_socket, pin_dir};
+use crate::config::{Config, Member, Run, Settings as _, pin_dir};
 use crate::fingerprint;
 use crate::key::GroupKey;
 use crate::leavings;
@@ -100,6 +102,8 @@ pub struct MemberContext<'a> {
     own: Said,
     /// The edge's own state, as it last reported it.
     edge_says: Option<Said>,
+    /// What the edge and the other member last said, and when they were last heard.
+    last_words: [Option<(Said, Instant)>; 2],
     /// Whether clients were being served when the edge or the other member was last heard.
     serves: bool,
     /// The other member's own state, as it last reported it.
@@ -123,6 +127,8 @@ pub struct MemberContext<'a> {
     /// configuration can give back.
     lacking: Option<Trouble>,
     kept: Kept,
+    /// What serves the counters and the page.
+    viewer: Option<Viewer>,
     /// What this member's earlier life has left, as its pins told when this one began.
     left: Left,
     /// Reason and remedy if this host's answers do not reach clients.
@@ -185,7 +191,7 @@ impl<'a> MemberContext<'a> {
         let now = Instant::now();
         let signals = Signals::block()?;
         let run_dir = &config.group.run_dir;
-        let admin = AdminSocket::bind(&admin_socket(run_dir, &me.name))?;
+        let admin = AdminSocket::of_daemon(&config.common(), &me.name)?;
         let admin = admin.with_pins(pin_dir(run_dir, &me.name));
         let signs = SignSocket::open(&me.interface)
             .with_context(|| format!("a packet socket on {}", me.interface))?;
@@ -215,8 +221,8 @@ impl<'a> MemberContext<'a> {
                 ..Status::new(&config.group.name, &me.name)
             },
             edge,
-            events: Events::default(),
-            member: heard_of(config, me),
+            events: Events::begin(&config.common(), &me.name),
+            member: lives::heard_of(config, me),
             pulse,
             signs,
             link_index,
@@ -224,6 +230,7 @@ impl<'a> MemberContext<'a> {
             signs_by_tap: false,
             own: Said::default(),
             edge_says: None,
+            last_words: [None, None],
             serves: false,
             other_says: None,
             distrust: None,
@@ -236,6 +243,7 @@ impl<'a> MemberContext<'a> {
             torn: None,
             lacking: None,
             kept: Kept::default(),
+            viewer: Viewer::start(&[(config.common(), &me.name)]),
             left: Left::default(),
             way_lost: None,
             changes,
@@ -346,8 +354,11 @@ impl<'a> MemberContext<'a> {
             tokens.0 |= 1 << ready.token.min(63);
         }
         self.tokens = tokens;
-        self.events.turn(Instant::now());
         self.feel_pulses();
+        // A peer that has become silent says nothing.
+        if self.events.is_due(Instant::now()) {
+            self.show();
+        }
         self.look_at_interface();
         if tokens.has(SIGNS) {
             self.hear_sign();
@@ -355,11 +366,13 @@ impl<'a> MemberContext<'a> {
         if tokens.has(ADMIN) {
             self.serve_admin();
         }
-        if tokens.has(SIGNALS)
-            && let Some(signal) = super::ending(&self.signals)
-        {
-            self.events.add("signal", format!("{signal}: ending"));
-            return Ok(true);
+        match super::asked(&self.signals, tokens.has(SIGNALS)) {
+            Some(Asked::End(signal)) => {
+                self.events.add("signal", format!("{signal}: ending"));
+                return Ok(true);
+            }
+            Some(Asked::Reload) => self.reload(),
+            None => {}
         }
         Ok(false)
     }
@@ -397,6 +410,7 @@ impl<'a> MemberContext<'a> {
     /// Takes what the heartbeat thread has received, and tells it that this loop turns.
     fn feel_pulses(&mut self) {
         self.pulse.turned();
+        super::service_manager::turn(|| self.line());
         if let Some(at) = self.pulse.heard(pulse::EDGE) {
             self.edge_heard = self.edge_heard.max(at);
             self.member.watch.handle_edge(at);
@@ -414,39 +428,6 @@ impl<'a> MemberContext<'a> {
             ("deafened", self.member.watch.deafened()),
         ];
         count(&mut self.status.counters, "loop", &of);
-    }
-
-    fn serve_admin(&mut self) {
-        // Between two reports nothing else notices that a peer has become silent.
-        self.show();
-        let (status, events) = (self.answer(), &self.events);
-        let (hands_over, leaves) = (&mut self.member.hands_over, &mut self.leaves);
-        let edge = &self.edge;
-        let look = self.admin.serve(|request| match request {
-            Request::Switchover { leaves: then }
-                if status.role == Role::Primary && status.state == State::Protected =>
-            {
-                (*hands_over, *leaves) = (true, then);
-                serde_json::json!({ "from": status.member })
-            }
-            Request::Switchover { .. } => refusal(&format!(
-                "this member is {} and {}: only a protected primary hands over\n  remedy: ask on \
-                 the primary's host, when `holdfast status` says protected",
-                status.role, status.state
-            )),
-            Request::Takeover => match edge.take_word() {
-                Ok(()) => serde_json::json!({ "from": status.member }),
-                Err(reason) => refusal(&reason),
-            },
-            Request::Status => {
-                serde_json::to_value(&status).unwrap_or_else(|e| refusal(&e.to_string()))
-            }
-            Request::Events { since } => events.answer(since),
-            _ => refusal("only the edge can do that; ask its socket"),
-        });
-        if self.kept.take(look, &self.config.group.run_dir, &mut self.events) {
-            self.note_again();
-        }
     }
 
     /// Nanoseconds since this daemon started, which is the state machines' time.
@@ -515,6 +496,7 @@ impl<'a> MemberContext<'a> {
             open_files: open_files::of_server(mode)?,
             aslr: server.aslr,
             family: server.run.is_family(),
+            file_bytes_max: None,
         };
         let settings = self.settings(mode)?;
         let started = Server::start(&command, &settings)
@@ -554,19 +536,6 @@ impl<'a> MemberContext<'a> {
         self.standard.clone_from(server.standard());
         Ok(())
     }
-}
-
-/// The state of a member that has not heard from anybody yet.
-fn heard_of(config: &Config, me: &Member) -> MemberState {
-    let period = Nanos(config.heartbeat().as_nanos() as u64);
-    let other = &config.other(me).name;
-    let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
-    state.standing.tell_file(fingerprint::of_file(config));
-    state.rejoin_max = config.group.rejoin_max;
-    state.is_cold = config.group.mode == Mode::Cold;
-    state.buffering = config.group.buffering;
-    state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
-    state
 }
 
 /// A set of tokens below 64, as bits: those that became ready.

@@ -13,8 +13,25 @@
 use holdfast_linux::affinity::{self, CpuSet};
 use holdfast_linux::spawn::Server;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
+
+/// The processors that this daemon was started with.
+static ALLOWED: OnceLock<Option<CpuSet>> = OnceLock::new();
+
+/// Remembers the processors that this daemon may use, before it keeps itself to one.
+pub fn remember() {
+    ALLOWED.get_or_init(|| affinity::of(0).ok());
+}
+
+/// Lets the calling thread, and what it starts, run on all of them: who begins it may be kept to
+/// one, beside the server.
+pub fn leave() {
+    if let Some(Some(allowed)) = ALLOWED.get() {
+        let _ = affinity::set(0, allowed);
+    }
+}
 
 /// Shortest time that a chosen processor is kept.
 const STAYS: Duration = Duration::from_secs(1);

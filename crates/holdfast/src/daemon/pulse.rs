@@ -26,6 +26,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The edge's id on the wire; a member's is its index in the configuration.
@@ -50,6 +51,8 @@ pub(crate) const PRIORITY: i32 = 21;
 pub struct Pulse {
     shared: Arc<Shared>,
     started: Instant,
+    /// `None` if there could be none.
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What the loop and the thread share; all times are in ns since `started`.
@@ -151,7 +154,7 @@ impl Pulse {
                 thread.run();
             })
         });
-        match spawned {
+        match &spawned {
             // A new thread begins with ordinary priority: on a busy machine its first turn may
             // come after the time of many heartbeats. A peer that knew this daemon before then
             // would miss them, so this waits.
@@ -160,7 +163,7 @@ impl Pulse {
                 tracing::warn!("no heartbeats by datagrams: {error}; those of the channels remain")
             }
         }
-        Self { shared, started }
+        Self { shared, started, thread: spawned.ok() }
     }
 
     /// Notes that the loop has turned and does not hang.
@@ -196,6 +199,8 @@ impl Pulse {
 impl Drop for Pulse {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
+        // A daemon that begins anew binds the same sockets. The thread ends within one heartbeat.
+        let _panicked = self.thread.take().map(JoinHandle::join);
     }
 }
 

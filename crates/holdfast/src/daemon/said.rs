@@ -2,12 +2,16 @@
 //! that two daemons cannot wait for each other forever, and shows in its status the worst of its
 //! own state and of those that it has heard.
 
-use crate::status::{Phases, Role, State, Takeover};
+use crate::status::{Member, Phases, Role, State, Takeover, TakeoverKind};
+use holdfast_member::backup::Cause;
 use holdfast_wire::message::{Message, clip};
 use std::time::{Duration, Instant};
 
 /// Time between two reports of an unchanged state.
 pub const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// Cause of a takeover that was planned.
+pub const STOPPED: &str = "the primary was stopped";
 
 /// Commands in remedies that help only on the host whose daemon names them. A group file or another
 /// member's name in a remedy means the same everywhere.
@@ -131,6 +135,19 @@ impl Repetition {
     }
 }
 
+/// A daemon in the list of a status, with what it last said of itself, and when it was last heard.
+#[must_use]
+pub fn listed(name: &str, heard: Option<&(Said, Instant)>) -> Member {
+    let Some((said, at)) = heard else { return Member::known(name, "it has not been heard yet") };
+    Member {
+        name: name.to_owned(),
+        role: Some(said.role),
+        state: Some(said.state),
+        reason: said.reason.clone(),
+        heard_ms_ago: Some(at.elapsed().as_millis() as u64),
+    }
+}
+
 /// Sends the report of a takeover.
 pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
     send(&Message::TookOver {
@@ -140,6 +157,16 @@ pub fn tell_takeover(takeover: &Takeover, send: impl FnOnce(&Message<'_>)) {
         connections: takeover.connections,
         at: clip(&takeover.at),
     });
+}
+
+/// What kind of takeover has this cause.
+#[must_use]
+pub fn kind_of(cause: &str) -> TakeoverKind {
+    match cause {
+        STOPPED => TakeoverKind::Switchover,
+        _ if cause == Cause::Fallen.text() => TakeoverKind::Rebuild,
+        _ => TakeoverKind::Takeover,
+    }
 }
 
 /// The takeover in a peer's message; `None` for any other message.

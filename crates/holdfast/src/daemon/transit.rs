@@ -15,9 +15,10 @@ use super::clock::Clock;
 use super::intact::{Intact, note_removed};
 use super::kept::Kept;
 use super::looker::Looker;
-use super::trace;
-use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
-use crate::config::admin_socket;
+use super::reload::{Ended, Life, Reader, Reloads};
+use super::{Asked, asked, service_manager, trace};
+use crate::admin::{AdminSocket, NO_PRIMARY, Request, TraceRequest, refusal};
+use crate::config::Settings as _;
 use crate::config::transit::{Return, Side, TransitConfig};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
@@ -55,34 +56,34 @@ struct TransitDaemon<'a> {
     kept: Kept,
     intact: Intact,
     looker: Looker<look::Found>,
+    reloads: Reloads,
 }
 
 /// Runs one edge until a signal ends it. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub fn run(config: &TransitConfig, side: Side) -> Result<()> {
+pub fn run(config: &TransitConfig, side: Side, life: &mut Life<'_>) -> Result<Ended> {
     let signals = Signals::block()?;
-    let socket = admin_socket(&config.group.run_dir, side.name());
     // First of all: two daemons of one role must never touch the same maps.
-    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let admin = AdminSocket::of_daemon(&config.common(), side.name()).context("admin socket")?;
     let mut admin = admin.with_pins(config.pin_dir(side));
     // Before the programs are loaded: until they are, flows do not leave a dead string.
     if let Err(error) = priority::set_realtime(PRIORITY) {
         tracing::warn!("no real-time priority: {error}; strings may be suspected under load");
     }
-    let mut daemon = TransitDaemon::start(config, side)?;
+    let mut daemon = TransitDaemon::start(config, side, life)?;
     daemon.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals)
 }
 
 impl<'a> TransitDaemon<'a> {
-    fn start(config: &'a TransitConfig, side: Side) -> Result<Self> {
+    fn start(config: &'a TransitConfig, side: Side, life: &mut Life<'_>) -> Result<Self> {
         let key = config.key()?;
         let earlier = leavings::earlier(&["transit"], &config.pin_dir(side));
         let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
-        let mut events = Events::default();
+        let mut events = life.events();
         note_removed(&leavings::remove_earlier_edge(&earlier)?, &mut events);
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
         let left = wire::left(&bpf)?;
@@ -93,8 +94,8 @@ impl<'a> TransitDaemon<'a> {
         }
         poll.add(&recoverer.fd(), RECOVER, Interest::Read)?;
         let flows = FlowCounts::default();
-        sweep_in_background(bpf.sweeper()?, Arc::clone(&flows))?;
-        let wire = Wire {
+        sweep_in_background(bpf.sweeper()?, &flows)?;
+        let mut wire = Wire {
             config,
             side,
             bpf,
@@ -106,15 +107,16 @@ impl<'a> TransitDaemon<'a> {
             events,
             clock: Clock::new(Instant::now()),
         };
-        let machine = TransitMachine::new(setup(config, side), left, Nanos(0));
+        let mut machine = TransitMachine::new(setup(config, side), left, Nanos(0));
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let looker = look::looker(config, side, wire.bpf.programs())?;
-        let mut daemon = Self { poll, machine, wire, kept: Kept::default(), intact, looker };
-        daemon.machine.handle_start(side.name(), &mut daemon.wire)?;
-        Ok(daemon)
+        machine.handle_start(side.name(), &mut wire)?;
+        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
+        let kept = Kept::default();
+        Ok(Self { poll, machine, wire, kept, intact, looker, reloads })
     }
 
-    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
+    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<Ended> {
         loop {
             let (recover, regulate) = self.wire.deadlines();
             let judge = Some(self.wire.clock.instant(self.machine.next_deadline()));
@@ -124,16 +126,25 @@ impl<'a> TransitDaemon<'a> {
             let now = Instant::now();
             self.turn(now, ready.contains(&RECOVER))?;
             self.look(now);
+            self.note(now);
+            service_manager::turn(|| service_manager::line(&self.head()));
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(&request));
                 let run_dir = &self.wire.config.group.run_dir;
                 self.kept.take(look, run_dir, &mut self.wire.events);
             }
-            if ready.contains(&SIGNALS)
-                && let Some(signal) = super::ending(signals)
-            {
-                tracing::info!("signal {signal}: ending; flows stay on their strings without me");
-                return Ok(());
+            match asked(signals, ready.contains(&SIGNALS)) {
+                Some(Asked::End(signal)) => {
+                    tracing::info!(
+                        "signal {signal}: ending; flows stay on their strings without me"
+                    );
+                    return Ok(Ended::Stopped);
+                }
+                Some(Asked::Reload) => _ = self.reloads.handle(false, &mut self.wire.events),
+                None => {}
+            }
+            if let Some(ended) = self.reloads.take(&mut self.wire.events) {
+                return Ok(ended);
             }
         }
     }
@@ -153,6 +164,14 @@ impl<'a> TransitDaemon<'a> {
         machine.handle_turned(wire)
     }
 
+    /// Notes now and then whether the state has changed, for events and hooks.
+    fn note(&mut self, now: Instant) {
+        if self.wire.events.is_due(now) {
+            let head = self.head();
+            self.wire.events.note_status(&head);
+        }
+    }
+
     fn answer(&mut self, request: &Request) -> Value {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
@@ -162,6 +181,7 @@ impl<'a> TransitDaemon<'a> {
             Request::Fence { .. } => self.by_hand(true),
             Request::Unfence => self.by_hand(false),
             Request::Trace(question) => self.trace(question),
+            Request::Reload { dry_run } => self.reloads.handle(*dry_run, &mut self.wire.events),
             Request::Drain { .. } => refusal("strings are not drained; spread groups' hosts are"),
         }
     }
@@ -195,12 +215,15 @@ fn setup(config: &TransitConfig, side: Side) -> Setup {
 }
 
 /// Sweeps the flow table in a thread, since it may be large and heartbeats must not wait.
-fn sweep_in_background(mut sweeper: FlowSweeper, flows: FlowCounts) -> Result<()> {
+fn sweep_in_background(mut sweeper: FlowSweeper, flows: &FlowCounts) -> Result<()> {
+    let flows = Arc::downgrade(flows);
+    // A daemon that begins anew has another thread.
     let sweep = move || {
-        loop {
+        while let Some(flows) = flows.upgrade() {
             for (count, now) in flows.iter().zip(sweeper.sweep()) {
                 count.store(now, Ordering::Relaxed);
             }
+            drop(flows);
             std::thread::sleep(SWEEP_PERIOD);
         }
     };

@@ -6,12 +6,15 @@
 
 mod disk;
 
-use super::ending;
+use super::reload::{Ended, Reader, Reloads, goes_back, has_ended};
+use super::{Asked, asked};
 use crate::admin::{AdminSocket, Events, Request, refusal};
-use crate::config::{Config, Role as ConfigRole};
+use crate::config::{Config, GroupFile, Settings as _};
 use crate::daemon::sealed::{self, Sealed};
+use crate::daemon::service_manager;
+use crate::daemon::viewer::Viewer;
 use crate::poll::{Interest, Poll, Signals};
-use crate::status::{Role, State, Status};
+use crate::status::{Member, Role, State, Status};
 use anyhow::{Context as _, Result, ensure};
 use disk::Disk;
 use holdfast_cluster::Nanos;
@@ -51,6 +54,7 @@ struct Served {
     told: String,
     /// What was last refused, and told, since something was granted.
     refused: String,
+    reloads: Reloads,
 }
 
 struct Daemon {
@@ -71,35 +75,59 @@ struct Daemon {
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub fn run(files: Vec<Config>) -> Result<()> {
+pub fn run(mut files: Vec<Config>) -> Result<()> {
     let signals = Signals::block()?;
-    let mut daemon = Daemon::start(files)?;
-    daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
+    let (mut before, mut told, mut has_begun) = (None, String::new(), false);
     loop {
-        let until = Instant::now() + IDLE;
-        let ready: Vec<u64> = daemon.poll.wait(Some(until))?.iter().map(|it| it.token).collect();
-        daemon.take();
-        daemon.probe();
-        daemon.tell();
-        daemon.serve();
-        if ready.contains(&SIGNALS)
-            && let Some(signal) = ending(&signals)
-        {
-            tracing::info!("signal {signal}: ending; the groups go on, and nobody can take over");
-            return Ok(());
+        service_manager::pet();
+        match Daemon::start(files.clone(), &std::mem::take(&mut told)) {
+            Ok(mut daemon) => {
+                let seen: Vec<_> = files.iter().map(|file| (file.common(), "witness")).collect();
+                let _viewer = Viewer::start(&seen);
+                daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
+                has_begun = true;
+                let changed = daemon.run(&signals);
+                // Whoever serves the page may be waiting at its sockets.
+                drop(daemon);
+                let changed = changed?;
+                if changed.is_empty() {
+                    return Ok(());
+                }
+                before = Some(files.clone());
+                for (index, file, words) in changed {
+                    told.push_str(&format!("{}: {words} ", file.group.name));
+                    files[index] = file;
+                }
+            }
+            Err(error) => {
+                if !has_begun {
+                    return Err(error);
+                }
+                told = goes_back(&error);
+                match before.take() {
+                    Some(earlier) => files = earlier,
+                    None if has_ended(&signals) => return Ok(()),
+                    None => {}
+                }
+            }
         }
     }
 }
 
 /// What all files must say alike, for one witness serves them.
-fn shared(files: &[Config]) -> Result<(SocketAddr, &PathBuf)> {
+///
+/// # Errors
+/// Which file says something else, or that it needs no witness.
+pub(crate) fn shared(files: &[Config]) -> Result<(SocketAddr, &PathBuf)> {
     let mut all = files.iter().map(|file| {
         let name = &file.group.name;
         let arbiter = file.arbiter.as_ref().with_context(|| {
-            format!("group `{name}` has no [arbiter]; remedy: leave its file out: its edge decides")
+            format!(
+                "group `{name}` has no [arbiter]\n  remedy: leave its file out: its edge decides"
+            )
         })?;
         let at = arbiter.witness().with_context(|| {
-            format!("group `{name}` asks {}; remedy: leave its file out", arbiter.name())
+            format!("group `{name}` asks {}\n  remedy: leave its file out", arbiter.name())
         })?;
         Ok((at, &arbiter.state_dir))
     });
@@ -128,7 +156,8 @@ fn unbound(at: SocketAddr, error: &std::io::Error) -> anyhow::Error {
 }
 
 impl Daemon {
-    fn start(files: Vec<Config>) -> Result<Self> {
+    /// Begins; `told` is why the life before has ended.
+    fn start(files: Vec<Config>, told: &str) -> Result<Self> {
         let (at, state_dir) = shared(&files)?;
         let socket = UdpSocket::bind(at).map_err(|error| unbound(at, &error))?;
         socket.set_nonblocking(true)?;
@@ -145,17 +174,63 @@ impl Daemon {
                 groups.iter().all(|it| it.config.group.name != *name),
                 "two files are of a group `{name}`; remedy: give each group a name of its own"
             );
-            let admin = AdminSocket::bind(&config.admin_socket(ConfigRole::Witness))?;
+            let admin = AdminSocket::of_daemon(&config.common(), "witness")?;
             poll.add(&admin, GROUPS + groups.len() as u64, Interest::Read)?;
-            let key = config.key()?.arbiter_key();
+            let secret = config.key()?;
+            let key = secret.arbiter_key();
             tracing::info!("the witness of `{name}` listens at {at}");
-            let (events, heard) = (Events::default(), [None; 2]);
+            let heard = [None; 2];
+            let mut events = Events::begin(&config.common(), "witness");
+            if !told.is_empty() {
+                events.add("reload", told.to_owned());
+            }
+            let file = GroupFile::Replicated(Box::new(config.clone()));
+            let reloads = Reloads::new(file, secret, "witness", Reader::Witness);
             let (told, refused) = (String::new(), String::new());
-            groups.push(Served { config, key, admin, events, heard, told, refused });
+            groups.push(Served { config, key, admin, events, heard, told, refused, reloads });
         }
         let (started, strangers, failure) = (Instant::now(), 0, None);
         let probe_at = started;
         Ok(Self { socket, poll, machine, disk, groups, started, strangers, failure, probe_at })
+    }
+
+    /// Serves until a signal ends it (the answer is empty), or files have changed: their numbers, what
+    /// they say now, and what has changed in each.
+    fn run(&mut self, signals: &Signals) -> Result<Vec<(usize, Config, String)>> {
+        loop {
+            let until = Instant::now() + IDLE;
+            let ready: Vec<u64> = self.poll.wait(Some(until))?.iter().map(|it| it.token).collect();
+            self.take();
+            self.probe();
+            self.tell();
+            self.serve();
+            service_manager::turn(|| self.line());
+            match asked(signals, ready.contains(&SIGNALS)) {
+                Some(Asked::End(signal)) => {
+                    tracing::info!(
+                        "signal {signal}: ending; the groups go on, and nobody can take over"
+                    );
+                    return Ok(Vec::new());
+                }
+                Some(Asked::Reload) => {
+                    for group in &mut self.groups {
+                        group.reloads.handle(false, &mut group.events);
+                    }
+                }
+                None => {}
+            }
+            let changed = |(index, group): (usize, &mut Served)| match group
+                .reloads
+                .take(&mut group.events)?
+            {
+                Ended::Anew(file, words, _) => file.replicated().ok().map(|it| (index, it, words)),
+                Ended::Stopped => None,
+            };
+            let changed: Vec<_> = self.groups.iter_mut().enumerate().filter_map(changed).collect();
+            if !changed.is_empty() {
+                return Ok(changed);
+            }
+        }
     }
 
     /// Takes and answers the questions that have come.
@@ -250,7 +325,6 @@ impl Daemon {
     /// Notes records that have changed.
     fn tell(&mut self) {
         for group in &mut self.groups {
-            group.events.turn(Instant::now());
             let Some(record) = self.machine.record(&group.config.group.name) else { continue };
             let mode = if record.mode == Mode::Pair { "with its backup" } else { "alone" };
             let told = format!("epoch {}: {} serves {mode}", record.epoch, record.owner.name);
@@ -265,14 +339,26 @@ impl Daemon {
     fn serve(&mut self) {
         for index in 0..self.groups.len() {
             let status = self.status(index);
-            let group = &mut self.groups[index];
-            let events = &group.events;
-            group.admin.serve(|request| match request {
+            let Served { admin, events, reloads, .. } = &mut self.groups[index];
+            if events.is_due(Instant::now()) {
+                events.note_status(&status);
+            }
+            admin.serve(|request| match request {
                 Request::Status => serde_json::to_value(&status).unwrap_or(Value::Null),
                 Request::Events { since } => events.answer(since),
+                Request::Reload { dry_run } => reloads.handle(dry_run, events),
                 _ => refusal("the witness can only say what it knows; ask a member"),
             });
         }
+    }
+
+    /// The state of each group in a line.
+    fn line(&self) -> String {
+        let of = |index| {
+            let status = self.status(index);
+            format!("{}: {}", status.group, service_manager::line(&status))
+        };
+        (0..self.groups.len()).map(of).collect::<Vec<_>>().join("; ")
     }
 
     fn status(&self, index: usize) -> Status {
@@ -298,6 +384,11 @@ impl Daemon {
                 connected,
                 note: note.to_owned(),
             });
+        }
+        status.list_members(false);
+        for (peer, heard) in status.peers.iter().zip(group.heard) {
+            let heard_ms_ago = heard.map(|at| (now - at).as_millis() as u64);
+            status.members.push(Member { heard_ms_ago, ..Member::known(&peer.name, &peer.note) });
         }
         let counts = self.machine.counts();
         for (what, count) in [

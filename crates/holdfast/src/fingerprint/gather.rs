@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 /// Bytes of a file that count; of a longer file, also its length.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
+const SHIM: &str = "libholdfast_shim.so";
 
 /// Inherited variables that tell where the daemon was started from: they differ
 /// by nature, and the server does not get them.
-const OF_THE_SESSION: [&str; 26] = [
+const OF_THE_SESSION: [&str; 28] = [
     "_",
     "COLORTERM",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -39,7 +40,9 @@ const OF_THE_SESSION: [&str; 26] = [
     "NOTIFY_SOCKET",
     "OLDPWD",
     "PWD",
+    "RUNTIME_DIRECTORY",
     "SHLVL",
+    "STATE_DIRECTORY",
     "STY",
     "SYSTEMD_EXEC_PID",
     "TERM",
@@ -64,12 +67,12 @@ pub(super) fn parts(
     shim: &Path,
 ) -> Result<Vec<Part>, FingerprintError> {
     let server = &config.server;
-    let environment = environment(server, std::env::vars_os());
+    let environment = environment_of(server);
     let name = server.command.first().map_or("", String::as_str);
     let program =
         find_program(server).ok_or_else(|| FingerprintError::NoProgram(name.to_owned()))?;
     let mut parts = vec![hasher.file(Kind::Program, &program.display().to_string(), &program)?];
-    parts.push(hasher.file(Kind::Library, "libholdfast_shim.so", shim)?);
+    parts.push(hasher.file(Kind::Library, SHIM, shim)?);
     for (soname, path) in libraries::of(&program, &environment)? {
         parts.push(hasher.file(Kind::Library, &soname, &path)?);
     }
@@ -119,22 +122,33 @@ pub fn find_program(server: &Server) -> Option<PathBuf> {
     Some(found.swap_remove(first))
 }
 
-/// Path of the shim, beside the program or where packages put it.
+/// Path of the shim: beside the program, as it is built, or in `lib/holdfast` beside the
+/// program's folder, as it is installed.
 ///
 /// # Errors
 /// [`FingerprintError::NoShim`].
 pub fn shim_path() -> Result<PathBuf, FingerprintError> {
     // Without `/proc` there is no daemon either.
-    let exe = std::env::current_exe().unwrap_or_default();
-    let beside = exe.with_file_name("libholdfast_shim.so");
-    let packaged = PathBuf::from("/usr/lib/holdfast/libholdfast_shim.so");
-    [beside, packaged].into_iter().find(|p| p.is_file()).ok_or(FingerprintError::NoShim(exe))
+    shim_of(&std::env::current_exe().unwrap_or_default())
+}
+
+pub(super) fn shim_of(program: &Path) -> Result<PathBuf, FingerprintError> {
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let installed = folder.parent().unwrap_or(folder).join("lib/holdfast");
+    let mut places = [folder.to_owned(), installed.clone()].map(|it| it.join(SHIM)).into_iter();
+    let none = || FingerprintError::NoShim(program.to_owned(), installed);
+    places.find(|path| path.is_file()).ok_or_else(none)
 }
 
 /// Variables of this process that the server does not get.
 #[must_use]
 pub fn inherited_but_not_passed() -> Vec<OsString> {
     std::env::vars_os().map(|(name, _)| name).filter(|name| is_of_the_session(name)).collect()
+}
+
+/// What a server is started with by this process.
+pub(crate) fn environment_of(server: &Server) -> BTreeMap<OsString, OsString> {
+    environment(server, std::env::vars_os())
 }
 
 /// What the server is started with, except what the daemon adds for the shim.

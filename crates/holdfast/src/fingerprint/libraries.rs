@@ -14,7 +14,7 @@ const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Soname and file of every library of `program`, the loader among them; empty
 /// if it is a script or linked statically.
-pub(super) fn of(
+pub(crate) fn of(
     program: &Path,
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<Vec<(String, PathBuf)>, FingerprintError> {

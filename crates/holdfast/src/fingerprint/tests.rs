@@ -1,4 +1,4 @@
-use super::gather::{cpu_features, environment, named_files};
+use super::gather::{cpu_features, environment, named_files, shim_of};
 use super::*;
 use crate::config::{Mode, Server};
 use holdfast_wire::buffering::Buffering;
@@ -53,6 +53,24 @@ fn between(a: &Fingerprint, b: &Fingerprint) -> Option<Difference> {
 
 fn server(command: &[&str]) -> Server {
     config(command).server.clone()
+}
+
+#[test]
+fn the_shim_lies_beside_the_program_or_where_it_is_installed() {
+    let folder = Folder::new("shim");
+    let name = |place: &str| folder.0.join(place).join("libholdfast_shim.so");
+    for place in ["bin", "lib/holdfast"] {
+        std::fs::create_dir_all(folder.0.join(place)).unwrap();
+    }
+    let program = folder.0.join("bin/holdfast");
+    let missing = shim_of(&program).unwrap_err().to_string();
+    let installed = folder.0.join("lib/holdfast");
+    assert!(missing.contains(&installed.display().to_string()), "{missing}");
+    std::fs::write(name("lib/holdfast"), "").unwrap();
+    assert_eq!(shim_of(&program).unwrap(), name("lib/holdfast"));
+    // What was built last comes before what is installed.
+    std::fs::write(name("bin"), "").unwrap();
+    assert_eq!(shim_of(&program).unwrap(), name("bin"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! names are taken from the code itself, so that a new one without a line in the
 //! document fails.
 
-use super::{Peer, Role, State, Status, Takeover, exit};
+use super::{Member, PastTakeover, Peer, Role, State, Status, Takeover, exit};
 use crate::admin::{Event, Request};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +57,7 @@ fn missing<'a>(part: &str, words: impl IntoIterator<Item = &'a str>) -> Vec<&'a 
 fn every_field_and_value_of_the_status_is_explained() {
     let mut status = Status::new("demo", "a");
     status.peers.push(Peer { name: "b".to_owned(), connected: true, note: String::new() });
+    status.members.push(Member::default());
     status.last_takeover = Some(Takeover::default());
     let status = serde_json::to_value(&status).expect("a status");
     let part = section("`holdfast.status/1`");
@@ -88,7 +89,7 @@ fn every_request_is_explained() {
         };
         assert_eq!(missing(part, fields.iter().map(String::as_str)), [""; 0], "{command}");
     }
-    let event = Event { number: 1, at: String::new(), what: String::new(), detail: String::new() };
+    let event = Event { takeover: Some(Box::new(PastTakeover::default())), ..Event::default() };
     let event = serde_json::to_value(event).expect("an event");
     assert_eq!(missing(part, keys(&event)), [""; 0]);
 }

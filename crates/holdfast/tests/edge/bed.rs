@@ -371,7 +371,7 @@ pub fn text(folder: &Path) -> String {
     let folder = folder.display();
     format!(
         "[group]\nname = \"demo\"\nkey_file = \"demo.key\"\nservices = [\"10.9.0.100:6379\"]\n\
-         run_dir = \"{folder}/run\"\nrealtime = false\nheartbeat_ms = {HEARTBEAT_MS}\n\
+         run_dir = \"{folder}/run\"\nevents_dir = \"none\"\nrealtime = false\nheartbeat_ms = {HEARTBEAT_MS}\n\
          [edge]\nlisten = \"127.0.0.1:7700\"\nclients = [\"ec\"]\nstate_file = \"{folder}/epoch\"\n{}{}\
          [server]\ncommand = [\"true\"]\n",
         member("a", "ep", 2),

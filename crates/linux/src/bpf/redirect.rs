@@ -23,10 +23,14 @@ use super::trace::{self, Question, Traced};
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::TcAttachType::Ingress;
 use holdfast_wire::packet::mapped_ipv4;
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+/// Inverse of the share of time that may go into counting flows.
+const COUNT_SHARE: u32 = 20;
 const FLOWS4: &str = "spread_flows4";
 const FLOWS6: &str = "spread_flows6";
 
@@ -168,6 +172,8 @@ pub struct Redirect {
     interfaces: Vec<String>,
     flows_max: u32,
     pin_dir: PathBuf,
+    /// The last count of flows, and until when it is good enough.
+    counted: RefCell<Option<(Flows, Instant)>>,
 }
 
 impl Redirect {
@@ -197,6 +203,7 @@ impl Redirect {
             interfaces: config.client_interfaces.clone(),
             flows_max: config.flows_max,
             pin_dir: config.pin_dir.clone(),
+            counted: RefCell::new(None),
         };
         redirect.write_config(config)?;
         loaded.pin_only("redirect_undone")?;
@@ -306,9 +313,24 @@ impl Redirect {
         Ok(forgotten + self.flows6.forget(now, crowded, FORGET_MAX)?)
     }
 
-    /// Number of the current flows, and how many each host server has.
+    /// Number of the current flows, and how many each host server has. Large tables take long to
+    /// read: whoever asks often is told what was counted before, so that counting takes a twentieth
+    /// of the caller's time at most.
     #[must_use]
     pub fn flows(&self) -> Flows {
+        let begun = Instant::now();
+        if let Some((known, until)) = &*self.counted.borrow()
+            && begun < *until
+        {
+            return known.clone();
+        }
+        let flows = self.count_flows();
+        let until = begun + begun.elapsed() * COUNT_SHARE;
+        *self.counted.borrow_mut() = Some((flows.clone(), until));
+        flows
+    }
+
+    fn count_flows(&self) -> Flows {
         let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
         let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
         for host in four.iter().chain(&six) {

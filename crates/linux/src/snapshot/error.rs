@@ -2,6 +2,9 @@ use holdfast_wire::snapshot::ImageError;
 use std::fmt;
 use std::io;
 
+/// How the reason of a server begins that no later attempt can copy.
+pub(crate) const NEVER: &str = "it can never be copied: ";
+
 /// Why there is no image, or no process made from it.
 #[derive(Debug)]
 pub enum SnapshotError {
@@ -19,6 +22,10 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // What holds for good says so by itself.
+            Self::Refused(reasons) if reasons.iter().any(|it| it.starts_with(NEVER)) => {
+                f.write_str(&reasons.join("; "))
+            }
             Self::Refused(reasons) => write!(f, "it cannot be copied: {}", reasons.join("; ")),
             Self::NeverQuiet => write!(f, "its threads were not quiet in time"),
             Self::Step { what, error } => write!(f, "{what}: {error}"),

@@ -4,7 +4,7 @@
 
 use super::{FIRST_OWN, Process, Server, books};
 use crate::process;
-use crate::snapshot::error::{Doing, refuse};
+use crate::snapshot::error::{Doing, NEVER, refuse};
 use crate::snapshot::quiet::{Quiescence, Resume, Standing};
 use crate::snapshot::{External, Frozen, SnapshotError};
 use crate::threads::Threads;
@@ -86,7 +86,7 @@ impl Server {
             mode::OFF | mode::BROKEN => {
                 let reason = self.memory.reason();
                 let reason = if reason.is_empty() { "its shim gives no reason" } else { &reason };
-                refuse(format!("it can never be copied: {reason}"))
+                refuse(format!("{NEVER}{reason}"))
             }
             _ => refuse("it speaks for nobody yet"),
         }

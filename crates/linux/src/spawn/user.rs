@@ -48,6 +48,16 @@ impl User {
     }
 }
 
+/// Whether running a file gives capabilities (setcap(8)): the loader then leaves out what is
+/// preloaded. False if nobody can tell.
+#[must_use]
+pub fn gains_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let name = c"security.capability".as_ptr();
+    // SAFETY: two C strings, and no room to fill: the kernel answers with a length.
+    unsafe { libc::getxattr(path.as_ptr(), name, std::ptr::null_mut(), 0) > 0 }
+}
+
 /// Whether a server of this user may use a path so, as the kernel says: folders on its way, and how
 /// its file system is mounted, count, too; and on a network it is that user who asks, where root may
 /// be nobody. Nothing is run.

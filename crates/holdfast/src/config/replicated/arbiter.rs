@@ -115,7 +115,7 @@ pub(super) struct RawArbiter {
     command: Option<Spanned<Vec<String>>>,
     command_timeout_ms: Option<Spanned<u64>>,
     gateway: Option<Spanned<String>>,
-    state_dir: Option<PathBuf>,
+    state_dir: Option<Spanned<PathBuf>>,
 }
 
 /// The choices there are, each with a line of the file.
@@ -135,8 +135,7 @@ pub(super) fn check(
 ) -> Arbiter {
     let span = raw.span();
     let raw = raw.into_inner();
-    let state_dir = folder
-        .join(raw.state_dir.as_deref().unwrap_or_else(|| "/var/lib/holdfast/witness".as_ref()));
+    let state_dir = check_state_dir(findings, raw.state_dir.as_ref());
     let others = [
         ("etcd_ca_file", raw.etcd_ca_file.is_some()),
         ("etcd_cert_file", raw.etcd_cert_file.is_some()),
@@ -182,6 +181,18 @@ pub(super) fn check(
         }
     };
     Arbiter { kind: kind.unwrap_or(ArbiterKind::Witness(unspecified())), state_dir }
+}
+
+fn check_state_dir(findings: &mut Findings, written: Option<&Spanned<PathBuf>>) -> PathBuf {
+    let Some(written) = written else { return PathBuf::from("/var/lib/holdfast/witness") };
+    if !written.get_ref().is_absolute() {
+        findings.add(
+            written.span(),
+            "state_dir is not an absolute path",
+            "start it with a slash; it is a folder on a disk of each host",
+        );
+    }
+    written.get_ref().clone()
 }
 
 fn check_command(

@@ -9,6 +9,8 @@ use super::super::error::Findings;
 use super::super::explain::example;
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
+use super::super::told::{RawHooks, check_events, check_hooks};
+use super::super::watching::{RawListen, check_listens, check_watchers};
 use super::arbiter::RawArbiter;
 use super::cold::{self, Mode, RawCold};
 use super::front::{self, Front, RawEdge, RawFront, RawSegment};
@@ -43,8 +45,11 @@ pub(super) struct RawReplicated {
     arbiter: Option<Spanned<RawArbiter>>,
     member: Vec<Spanned<RawMember>>,
     server: RawServer,
-    recover: Option<RawRecover>,
+    recover: Option<Spanned<RawRecover>>,
     cold: Option<Spanned<RawCold>>,
+    hooks: Option<RawHooks>,
+    metrics: Option<RawListen>,
+    page: Option<RawListen>,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +69,9 @@ struct RawGroup {
     buffering: Option<Buffering>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
+    events_dir: Option<PathBuf>,
+    events_max_kb: Option<Spanned<u64>>,
+    watchers: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +104,8 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let folder = findings.path.parent().unwrap_or(Path::new("")).to_owned();
     let segment_at = raw.segment.as_ref().map(Spanned::span);
     let has_segment = segment_at.is_some();
-    let members = check_members(findings, raw.member, has_segment);
+    let wants_port = wants_port(raw.edge.is_some(), has_segment);
+    let members = check_members(findings, raw.member, wants_port);
     let tables = RawFront { edge: raw.edge, segment: raw.segment, arbiter: raw.arbiter };
     let front = front::check(findings, tables, &members, raw.group.name.get_ref(), &folder);
     let mut hosts: Vec<(IpAddr, &str)> = front.hosts();
@@ -109,6 +118,14 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
             at,
             "a group without an edge is hot, and does not rebuild its server",
             "remove mode = \"cold\" and rebuild from [group], or put an edge before the members",
+        );
+    }
+    if let (true, Some(raw)) = (has_segment, &raw.recover) {
+        let message = "[recover] means nothing where no edge stands before the members";
+        findings.add(
+            raw.span(),
+            message,
+            "remove it: both members get clients' packets themselves",
         );
     }
     let cold = cold::check(findings, keeps, raw.cold, &group.name, &folder);
@@ -125,6 +142,11 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     kept.extend(cold.as_ref().map(|cold| Kept { path: &cold.spool_dir, what: "spool_dir" }));
     kept.extend(server.log.as_deref().map(|path| Kept { path, what: "the log" }));
     server.state_dirs = state_dirs::check(findings, state_dirs, &kept);
+    let mut taken: Vec<(SocketAddr, &str)> =
+        group.services.iter().map(|at| (*at, "a service")).collect();
+    taken.extend(members.iter().map(|it| (it.address, "a member's channel")));
+    taken.extend(edge.iter().map(|edge| (edge.listen, "the edge's channel")));
+    let [metrics, page] = check_listens(findings, [raw.metrics, raw.page], &taken);
     let Front { edge, segment, arbiter } = front;
     Replicated {
         group,
@@ -132,14 +154,22 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
         segment,
         arbiter,
         server,
-        recover: check_recover(
-            findings,
-            raw.recover,
-            Recover::standard(Policy::Syn, Start::Always),
-        ),
+        recover: (!has_segment).then(|| {
+            let standard = Recover::standard(Policy::Syn, Start::Always);
+            check_recover(findings, raw.recover.map(Spanned::into_inner), standard)
+        }),
         members,
         cold,
+        hooks: check_hooks(findings, raw.hooks),
+        metrics,
+        page,
     }
+}
+
+/// Whether members must have ports of an edge, or must not. Where the file has both, that is one
+/// mistake, and not one for each member.
+fn wants_port(has_edge: bool, has_segment: bool) -> Option<bool> {
+    if has_edge && has_segment { None } else { Some(!has_segment) }
 }
 
 /// Checks the group; `hosts` are addresses that already belong to a host.
@@ -204,6 +234,7 @@ fn check_group(
         key_file: check_key_file(findings, raw.key_file, folder),
         services,
         run_dir: run_dir(raw.run_dir, folder, &name),
+        events: check_events(findings, raw.events_dir, raw.events_max_kb, folder),
         heartbeat_ms,
         connections_max: connections_max as u32,
         rejoin_max: rejoin_max as u32,
@@ -213,6 +244,7 @@ fn check_group(
         buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
+        watchers: check_watchers(findings, raw.watchers),
         name,
     }
 }
@@ -245,10 +277,11 @@ fn check_service(
     }
 }
 
+/// Checks the members; `wants_port` says whether each must have a port of the edge, or must not.
 fn check_members(
     findings: &mut Findings,
     raw: Vec<Spanned<RawMember>>,
-    has_segment: bool,
+    wants_port: Option<bool>,
 ) -> Vec<Member> {
     if raw.len() != 2 {
         let at = raw.get(2).or(raw.first()).map_or(0..0, Spanned::span);
@@ -261,19 +294,21 @@ fn check_members(
     let mut members: Vec<Member> = Vec::new();
     for spanned in raw {
         let span = spanned.span();
-        let member = check_member(findings, &span, spanned.into_inner(), has_segment);
+        let member = check_member(findings, &span, spanned.into_inner(), wants_port);
+        // What is no address has been told.
+        let is_address = !member.address.ip().is_unspecified();
         for other in &members {
             let ports = other.port.as_ref().zip(member.port.as_ref());
             let same = [
                 ("name", other.name == member.name),
-                ("address", other.address.ip() == member.address.ip()),
+                ("address", is_address && other.address.ip() == member.address.ip()),
                 ("edge_port", ports.is_some_and(|(one, two)| one.edge_port == two.edge_port)),
                 ("mac", ports.is_some_and(|(one, two)| one.mac == two.mac)),
             ];
             let names = ["members", &other.name, &member.name];
-            let remedy = match has_segment {
-                true => "members are different hosts",
-                false => "members are different hosts, each behind its own port of the edge",
+            let remedy = match wants_port {
+                Some(true) => "members are different hosts, each behind its own port of the edge",
+                _ => "members are different hosts",
             };
             findings.add_twins(&span, names, &same, remedy);
         }
@@ -286,7 +321,7 @@ fn check_member(
     findings: &mut Findings,
     span: &Range<usize>,
     raw: RawMember,
-    has_segment: bool,
+    wants_port: Option<bool>,
 ) -> Member {
     check_name(findings, &raw.name);
     if ["edge", "witness"].contains(&raw.name.get_ref().as_str()) {
@@ -297,9 +332,10 @@ fn check_member(
         );
     }
     check_interface(findings, &raw.interface);
-    let port = match has_segment {
-        true => no_port(findings, raw.edge_port, raw.mac),
-        false => check_port(findings, span, raw.edge_port, raw.mac),
+    let port = match wants_port {
+        Some(false) => no_port(findings, raw.edge_port, raw.mac),
+        Some(true) => check_port(findings, span, raw.edge_port, raw.mac),
+        None => None,
     };
     Member {
         address: check_address(findings, &raw.address).unwrap_or_else(unspecified),
@@ -337,11 +373,13 @@ fn check_port(
     }
     let (edge_port, written) = (edge_port?, mac?);
     check_interface(findings, &edge_port);
-    let mac = written.get_ref().parse().unwrap_or_else(|remedy: &str| {
+    let mac: Result<Mac, &str> = written.get_ref().parse();
+    let wrong = |remedy: &str| {
         let message = format!("mac = \"{}\" is not a hardware address", written.get_ref());
         findings.add(written.span(), message, remedy);
-        Mac([2, 0, 0, 0, 0, 0])
-    });
+    };
+    // None, so that nobody compares it with the other member's.
+    let mac = mac.map_err(wrong).ok()?;
     Some(Port { edge_port: edge_port.into_inner(), mac })
 }
 

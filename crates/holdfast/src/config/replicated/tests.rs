@@ -179,7 +179,7 @@ fn a_text_in_place_of_a_list_is_put_in_brackets() {
         ("[\"ec\"]", "'a \"b\"'", "[\"...\", \"...\"]"),
     ] {
         let (message, remedy, line) = mistake(from, to);
-        assert!(message.contains("expected a sequence"), "{message}");
+        assert!(message.contains("is not a list"), "{message}");
         assert_eq!(remedy, format!("write a list: {list}"));
         assert!(line.contains(to), "{line}");
     }
@@ -200,7 +200,7 @@ fn bad_syntax_has_a_place() {
     let (_, _, line) = mistake("name = \"demo\"", "name = demo");
     assert_eq!(line, "name = demo");
     let (message, _, line) = mistake("\"demo\"", "5");
-    assert!(message.contains("expected a string"), "{message}");
+    assert!(message.contains("name: the number 5 is not a text"), "{message}");
     assert_eq!(line, "name = 5");
 }
 

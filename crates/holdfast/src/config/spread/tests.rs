@@ -58,7 +58,7 @@ fn values_are_checked_where_they_stand() {
         ("#weight = 100", "weight = 0", "weight = 0 is out of range"),
         ("#mtu = 1500", "mtu = 576", "mtu = 576 is out of range"),
         ("#outer4 = \"172.16.0.0/16\"", "outer4 = \"fd00::/8\"", "is not a range"),
-        ("#method = \"ip-in-ip\"", "method = \"gre\"", "unknown variant `gre`"),
+        ("#method = \"ip-in-ip\"", "method = \"gre\"", "`gre` is none of `ip-in-ip`"),
         (
             "#services = [\"10.9.0.100:80\"",
             "services = [\"10.9.0.9:80\"",

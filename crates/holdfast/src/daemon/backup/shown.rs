@@ -3,9 +3,9 @@
 use super::{BackupDaemon, Cold, sockets};
 use crate::daemon::advice;
 use crate::daemon::member::{REJOINS, RESTART_BOTH, count};
-use crate::daemon::said::Said;
+use crate::daemon::said::{STOPPED, Said, kind_of};
 use crate::leavings::Own;
-use crate::status::{Lag, Phases, Role, State, Takeover, rfc3339};
+use crate::status::{Lag, PastTakeover, Phases, Role, State, Takeover, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
 use holdfast_linux::shm::SharedMemory;
@@ -14,9 +14,6 @@ use holdfast_member::backup::{Cause, Kept, Phases as Times, Report, TWICE};
 use holdfast_member::host::{Fault, MemberEvent};
 use holdfast_wire::message::{ConnKey, clip};
 use std::time::{Instant, SystemTime};
-
-/// Cause of a planned switchover, whichever way this member has learnt of it.
-const STOPPED: &str = "the primary was stopped";
 
 /// Remedy for a cold backup that has lost its spool.
 const ROOM: &str = "give spool_dir a faster or larger disk, or raise spool_max_mb";
@@ -264,13 +261,19 @@ impl BackupDaemon<'_, '_> {
     fn tell_taken_over(&mut self, why: &str, times: &Times, fell: bool) {
         let node = &mut *self.node;
         node.other_says = None;
-        node.status.last_takeover = Some(Takeover {
+        let takeover = Takeover {
             cause: why.into(),
             phases_us: in_us(times),
             total_us: times.total.0 / 1000,
             connections: self.restorer.sockets.len() as u64,
             at: rfc3339(SystemTime::now()),
-        });
+        };
+        let (to, epoch) = (node.me.name.clone(), node.member.epoch);
+        let from = if fell { to.clone() } else { node.other.name.clone() };
+        let (kind, lost) = (kind_of(why), Some(self.restorer.errors.len() as u64));
+        let past = PastTakeover { kind, from, to, epoch, lost, takeover: takeover.clone() };
+        node.status.last_takeover = Some(takeover);
+        node.events.add_takeover(past);
         for error in &self.restorer.errors {
             node.events.add("connection lost", error.clone());
         }

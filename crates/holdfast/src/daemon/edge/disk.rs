@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two test writes to the disk.
@@ -27,7 +28,9 @@ type Outcome = Result<(), StateFileError>;
 
 /// The daemon's end of the thread.
 pub(super) struct Disk {
-    jobs: Sender<EdgeState>,
+    /// `None` while it is dropped.
+    jobs: Option<Sender<EdgeState>>,
+    thread: Option<JoinHandle<()>>,
     outcomes: Receiver<Outcome>,
     bell: Arc<EventFd>,
     /// Unfinished writes, oldest first: number, and when it was requested.
@@ -49,16 +52,18 @@ impl Disk {
             let _ = priority.map(priority::set_realtime);
             write(file, &todo, &done, &ringer);
         };
-        std::thread::Builder::new().name("disk".to_owned()).spawn(work)?;
+        let thread = std::thread::Builder::new().name("disk".to_owned()).spawn(work)?;
+        let (jobs, thread) = (Some(jobs), Some(thread));
         let (under_way, try_at) = (VecDeque::new(), now + TRY_EVERY);
-        Ok(Self { jobs, outcomes, bell, under_way, writes: 0, try_at, failure: None })
+        let (writes, failure) = (0, None);
+        Ok(Self { jobs, thread, outcomes, bell, under_way, writes, try_at, failure })
     }
 
     /// Queues a write of `state` behind those that were requested before; returns the number of
     /// the write.
     pub fn keep(&mut self, state: EdgeState, now: Instant) -> u64 {
         self.writes += 1;
-        if self.jobs.send(state).is_ok() {
+        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(state).is_ok()) {
             self.under_way.push_back((self.writes, now));
         }
         self.try_at = now + TRY_EVERY;
@@ -118,6 +123,16 @@ impl Disk {
     /// The disk's failure, if any: as long as it lasts, no epoch can be granted.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // A daemon that begins anew opens the same file. A disk that does not answer is left alone.
+        if !self.is_busy() {
+            let _panicked = self.thread.take().map(JoinHandle::join);
+        }
     }
 }
 

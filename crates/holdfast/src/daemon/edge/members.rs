@@ -4,13 +4,14 @@ use super::MEMBERS;
 use crate::channel::{Channel, ChannelError};
 use crate::config::Config;
 use crate::daemon::pulse::Pulse;
-use crate::daemon::said::{Said, takeover_of};
+use crate::daemon::said::{Said, listed, takeover_of};
 use crate::fingerprint;
 use crate::poll::{Interest, Poll};
-use crate::status::Takeover;
+use crate::status::{Member, Takeover};
 use holdfast_cluster::Nanos;
 use holdfast_member::edge::MemberRequest;
 use holdfast_wire::message::{FingerprintKind, FingerprintPart, Message};
+use std::time::Instant;
 
 /// Most messages taken from a member in one turn: the other members have theirs, too.
 const WORDS_MAX: usize = 1024;
@@ -29,6 +30,8 @@ struct Slot {
     channel: Option<Channel>,
     /// Its latest report of its own state, since it connected.
     says: Option<Said>,
+    /// The latest report of all, and when it came.
+    heard: Option<(Said, Instant)>,
     /// How its file differs from the edge's.
     differs: Option<String>,
 }
@@ -53,8 +56,13 @@ pub(super) enum Report {
 
 impl Links {
     pub fn new(config: &Config, pulse: Pulse) -> Self {
-        let slot =
-            |name: &String| Slot { name: name.clone(), channel: None, says: None, differs: None };
+        let slot = |name: &String| Slot {
+            name: name.clone(),
+            channel: None,
+            says: None,
+            heard: None,
+            differs: None,
+        };
         let slots = config.members.iter().map(|m| slot(&m.name)).collect();
         let file = fingerprint::of_file(config);
         Self { group: config.group.name.clone(), file, slots, pulse }
@@ -72,8 +80,15 @@ impl Links {
     /// Notes what the member has just said about itself.
     pub fn note_says(&mut self, index: usize, says: Said) {
         if let Some(slot) = self.slots.get_mut(index) {
+            slot.heard = Some((says.clone(), Instant::now()));
             slot.says = Some(says);
         }
+    }
+
+    /// The member in the list of a status.
+    pub fn listed(&self, index: usize) -> Member {
+        let heard = self.slots.get(index).and_then(|slot| slot.heard.as_ref());
+        listed(self.name(index), heard)
     }
 
     /// How the member's file differs from the edge's.

@@ -23,15 +23,22 @@ const START_LASTS: Nanos = Nanos::from_ms(2000);
 const COMES_BACK: &str = "wait a moment: members look for their edge";
 
 impl EdgeDaemon<'_> {
-    pub(super) fn status(&self) -> Status {
+    /// The status without what is counted.
+    pub(super) fn head(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, "edge");
-        let state = self.machine.membership().handle_ask();
         status.role = Role::Edge;
+        status.epoch = self.machine.membership().handle_ask().epoch;
+        let Said { state, reason, remedy, .. } = self.judge();
+        (status.state, status.reason, status.remedy) = (state, reason, remedy);
+        status
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let mut status = self.head();
         status.mode = self.config.group.mode.word().to_owned();
         status.buffering = self.config.group.buffering.word().to_owned();
-        status.epoch = state.epoch;
-        let Said { state: seen, reason, remedy, .. } = self.judge();
-        (status.state, status.reason, status.remedy) = (seen, reason, remedy);
+        status.list_members(false);
+        status.members.extend((0..self.machine.count()).map(|index| self.wire.links.listed(index)));
         status.last_takeover.clone_from(&self.last_takeover);
         status.connections = self.wire.bpf.flow_count() as u64;
         status.peers = (0..self.machine.count()).map(|index| self.peer(index)).collect();

@@ -3,7 +3,7 @@
 
 use super::MemberContext;
 use crate::check::why_taken;
-use crate::config::{Config, Member, Server};
+use crate::config::{Config, Member, Mode, Server};
 use crate::daemon::backup::Ended;
 use crate::daemon::drive::{self, drive};
 use crate::daemon::{backup, primary, survivor};
@@ -13,7 +13,7 @@ use crate::status::{Role, State};
 use anyhow::Context as _;
 use holdfast_cluster::Nanos;
 use holdfast_linux::snapshot::settle;
-use holdfast_member::host::{End, Hosted, Turn};
+use holdfast_member::host::{End, Hosted, Member as MemberState, Turn};
 use holdfast_member::standing::{Ask, Place};
 use std::net::TcpListener;
 
@@ -196,4 +196,17 @@ pub(super) fn may_listen(config: &Config, me: &Member) -> anyhow::Result<()> {
         let (at, name) = (me.address, &me.name);
         format!("cannot listen at {at}, the address of `{name}`{}", why_taken(at))
     })
+}
+
+/// The state of a member that has not heard from anybody yet.
+pub(super) fn heard_of(config: &Config, me: &Member) -> MemberState {
+    let period = Nanos(config.heartbeat().as_nanos() as u64);
+    let other = &config.other(me).name;
+    let mut state = MemberState::new(&config.group.name, &me.name, other, period, Nanos(0));
+    state.standing.tell_file(fingerprint::of_file(config));
+    state.rejoin_max = config.group.rejoin_max;
+    state.is_cold = config.group.mode == Mode::Cold;
+    state.buffering = config.group.buffering;
+    state.alone_after = Nanos(config.group.alone_after_s * 1_000_000_000);
+    state
 }

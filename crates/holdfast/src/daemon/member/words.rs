@@ -2,11 +2,14 @@
 //! what the others report.
 
 use super::{Lonely, MemberContext};
+use crate::config::Arbiter;
 use crate::daemon::advice;
 use crate::daemon::front;
 use crate::daemon::pulse;
+use crate::daemon::said::listed;
 use crate::daemon::said::{SAY_EVERY, Said, tell_takeover};
-use crate::status::{Lag, Peer, Role, State, Status, rfc3339};
+use crate::daemon::service_manager;
+use crate::status::{Lag, Member as Listed, Peer, Role, State, Status, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::link::{self, Link};
 use holdfast_linux::process;
@@ -244,19 +247,27 @@ impl MemberContext<'_> {
         if !hears_nobody && self.member.watch.is_proven() {
             self.serves = matches!(shown.state, State::Protected | State::Unprotected);
         }
-        let word = shown.to_string();
         let Said { role, state, reason, remedy } = shown;
         let status = &mut self.status;
-        let changed = status.role != role || status.state != state || status.reason != reason;
         if state != State::Protected {
             // Only a pair can lag, and be taken over.
             (status.lag, status.at_risk) = (Lag::default(), 0);
         }
-        (status.role, status.state, status.remedy) = (role, state, remedy);
-        if changed {
-            self.events.add_at(state.level(), "state", format!("{role}, {word}"));
+        (status.role, status.state, status.reason, status.remedy) = (role, state, reason, remedy);
+        self.events.note_status(&self.status);
+        let now = Instant::now();
+        let heard =
+            [self.edge_says.as_ref().filter(|_| self.hears_edge()), self.other_says.as_ref()];
+        let heard = heard.map(Option::<&Said>::cloned);
+        for (last, says) in self.last_words.iter_mut().zip(heard) {
+            *last = says.map(|says| (says, now)).or(last.take());
         }
-        self.status.reason = reason;
+    }
+
+    /// The state in a line, brought up to date.
+    pub(super) fn line(&mut self) -> String {
+        self.show();
+        service_manager::line(&self.status)
     }
 
     /// The status that is given as the answer.
@@ -272,7 +283,31 @@ impl MemberContext<'_> {
             peer(&self.other.name, other.is_some(), other),
         ];
         let server_pid = self.server.filter(|pid| self.is_server(*pid)).unwrap_or(0);
-        Status { peers, server_pid, at: rfc3339(SystemTime::now()), ..self.status.clone() }
+        let at = rfc3339(SystemTime::now());
+        Status { peers, server_pid, members: self.members(), at, ..self.status.clone() }
+    }
+
+    /// The daemons of the group: this one, and what the others last said of themselves.
+    fn members(&self) -> Vec<Listed> {
+        let [edge, other] = &self.last_words;
+        let own = Some((self.shown(), Instant::now()));
+        let mut members =
+            vec![listed(&self.me.name, own.as_ref()), listed(&self.other.name, other.as_ref())];
+        match (&self.config.edge, self.config.arbiter.as_ref().and_then(Arbiter::witness)) {
+            (Some(_), _) => members.push(listed("edge", edge.as_ref())),
+            (None, Some(_)) => {
+                let says = if self.edge.answers() { "it answers" } else { "it does not answer" };
+                members
+                    .push(Listed { role: Some(Role::Witness), ..Listed::known("witness", says) });
+            }
+            (None, None) => {}
+        }
+        members
+    }
+
+    fn shown(&self) -> Said {
+        let Status { role, state, reason, remedy, .. } = &self.status;
+        Said::new(*role, *state, reason, remedy)
     }
 
     /// Whether the process is still this member's server: one that was given up, or that has ended,

@@ -258,6 +258,7 @@ impl PrimaryDaemon<'_, '_> {
         count(&mut status.counters, "gate", &self.gate.counters());
         let c = report.counters;
         let of = [
+            ("bytes", report.log_at),
             ("repairs", c.repairs),
             ("peeked_bytes", c.peeked),
             ("refused_full", c.refused_full),

@@ -9,7 +9,7 @@ use super::syns::Syns;
 use super::wire::{Wire, key_of, placed_of};
 use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
-use crate::config::admin_socket;
+use crate::config::Settings as _;
 use crate::config::recover::Policy;
 use crate::config::spread::{
     EDGES_MAX, HOSTS_MAX, Method, Prefix, SpreadConfig, SpreadEdge as EdgeConfig,
@@ -18,7 +18,8 @@ use crate::daemon::clients::{deaf, unreached};
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
-use crate::daemon::trace;
+use crate::daemon::reload::{Ended, Life, Reader, Reloads};
+use crate::daemon::{Asked, asked, service_manager, trace};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::State;
@@ -54,27 +55,27 @@ pub(super) struct SpreadEdge<'a> {
     names: Names,
     /// What the last handshake with each other edge has failed for, told once.
     refused: Vec<Option<String>>,
+    reloads: Reloads,
 }
 
-/// Runs the edge until a signal ends it. Its eBPF programs stay in the kernel.
+/// Runs the edge until a signal ends it, or its file has changed. Its eBPF programs stay in the kernel.
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub(super) fn run(config: &SpreadConfig, me: usize) -> Result<()> {
+pub(super) fn run(config: &SpreadConfig, me: usize, life: &mut Life<'_>) -> Result<Ended> {
     let signals = Signals::block()?;
     // First of all: two daemons of one role must never touch the same maps.
     let name = &config.edges[me].name;
-    let socket = admin_socket(&config.group.run_dir, name);
-    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let admin = AdminSocket::of_daemon(&config.common(), name).context("admin socket")?;
     let mut admin = admin.with_pins(config.pin_dir(name));
-    let mut edge = SpreadEdge::start(config, me)?;
+    let mut edge = SpreadEdge::start(config, me, life)?;
     edge.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     edge.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
     edge.run(&mut admin, &signals)
 }
 
 impl<'a> SpreadEdge<'a> {
-    fn start(config: &'a SpreadConfig, number: usize) -> Result<Self> {
+    fn start(config: &'a SpreadConfig, number: usize, life: &mut Life<'_>) -> Result<Self> {
         let (key, me) = (config.key()?, &config.edges[number]);
         let identity = Identity {
             key: key.channel_key(),
@@ -88,7 +89,7 @@ impl<'a> SpreadEdge<'a> {
         listener.prefer(config.hosts.iter().flat_map(|host| host.tunnels()).chain(others));
         // Only after the listener is bound: another edge's daemon may run here, and its programs
         // must not be touched.
-        let mut events = Events::default();
+        let mut events = life.events();
         let pins = config.pin_dir(&me.name);
         let left = leavings::earlier(&["redirect", "speak"], &pins);
         let Attached { bpf, syns, inlet } = attach(config, me, key.spread_seed(), &mut events)?;
@@ -114,6 +115,7 @@ impl<'a> SpreadEdge<'a> {
         edges.handle_start(&machine);
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (kept, names, distrust) = (Kept::default(), Names::default(), Distrust::default());
+        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
         Ok(Self {
             config,
             me,
@@ -126,10 +128,11 @@ impl<'a> SpreadEdge<'a> {
             distrust,
             names,
             refused: vec![None; config.edges.len()],
+            reloads,
         })
     }
 
-    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
+    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<Ended> {
         loop {
             let watch = Some(self.wire.clock.instant(self.machine.next_deadline()));
             let syns = self.wire.syns.as_ref().and_then(Syns::deadline);
@@ -146,16 +149,31 @@ impl<'a> SpreadEdge<'a> {
             self.accept(now);
             self.turn(now, ready.contains(&SYNS))?;
             self.look(now);
+            self.note(now);
+            service_manager::turn(|| service_manager::line(&self.head()));
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(request));
                 self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
-            if ready.contains(&SIGNALS)
-                && let Some(signal) = super::super::ending(signals)
-            {
-                tracing::info!("signal {signal}: ending; redirection goes on without me");
-                return Ok(());
+            match asked(signals, ready.contains(&SIGNALS)) {
+                Some(Asked::End(signal)) => {
+                    tracing::info!("signal {signal}: ending; redirection goes on without me");
+                    return Ok(Ended::Stopped);
+                }
+                Some(Asked::Reload) => _ = self.reloads.handle(false, &mut self.wire.events),
+                None => {}
             }
+            if let Some(ended) = self.reloads.take(&mut self.wire.events) {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Notes now and then whether the state has changed, for events and hooks.
+    fn note(&mut self, now: Instant) {
+        if self.wire.events.is_due(now) {
+            let head = self.head();
+            self.wire.events.note_status(&head);
         }
     }
 
@@ -365,6 +383,7 @@ impl<'a> SpreadEdge<'a> {
             Request::Switchover { .. } | Request::Takeover => refusal(NO_PRIMARY),
             Request::Show => self.show(),
             Request::Trace(question) => self.trace(&question),
+            Request::Reload { dry_run } => self.reloads.handle(dry_run, &mut self.wire.events),
             Request::Drain { name, end } => self.drain(&name, end),
             Request::Fence { .. } | Request::Unfence => {
                 refusal("a spread group has no fence; see `holdfast edge drain`")

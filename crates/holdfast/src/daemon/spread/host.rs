@@ -6,14 +6,15 @@ use super::prober::Prober;
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::channel::{Identity, Kind};
 use crate::check::link_trouble;
-use crate::config::admin_socket;
+use crate::config::Settings as _;
 use crate::config::spread::{Method, SpreadConfig, SpreadEdge, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
 use crate::daemon::distrust::explain;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
-use crate::daemon::shown;
+use crate::daemon::reload::{Ended, Life, Reader, Reloads};
+use crate::daemon::{Asked, asked, service_manager, shown};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Peer, Role, State, Status};
@@ -49,6 +50,7 @@ struct HostDaemon<'a> {
     names: Names,
     /// Why the last handshake with each edge has failed, and the remedy.
     distrust: Vec<Option<(String, &'static str)>>,
+    reloads: Reloads,
 }
 
 /// What the machine acts upon.
@@ -68,19 +70,18 @@ struct Wire {
 ///
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
-pub(super) fn run(config: &SpreadConfig, me: &SpreadHost) -> Result<()> {
+pub(super) fn run(config: &SpreadConfig, me: &SpreadHost, life: &mut Life<'_>) -> Result<Ended> {
     let signals = Signals::block()?;
-    let socket = admin_socket(&config.group.run_dir, &me.name);
-    let admin = AdminSocket::bind(&socket).context("admin socket")?;
+    let admin = AdminSocket::of_daemon(&config.common(), &me.name).context("admin socket")?;
     let mut admin = admin.with_pins(config.pin_dir(&me.name));
-    let mut daemon = HostDaemon::start(config, me)?;
+    let mut daemon = HostDaemon::start(config, me, life)?;
     daemon.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals)
 }
 
 impl<'a> HostDaemon<'a> {
-    fn start(config: &'a SpreadConfig, me: &'a SpreadHost) -> Result<Self> {
+    fn start(config: &'a SpreadConfig, me: &'a SpreadHost, life: &mut Life<'_>) -> Result<Self> {
         keep_neighbours_unaware(me)?;
         take_addresses(config)?;
         let left = leavings::earlier(&["host"], &config.pin_dir(&me.name));
@@ -91,7 +92,7 @@ impl<'a> HostDaemon<'a> {
             me: me.name.clone(),
             kind: Kind::Spread,
         };
-        let mut events = Events::default();
+        let mut events = life.events();
         events.add("started", format!("{}, weight {}", me.name, me.weight));
         note_removed(&leavings::remove_earlier_host(config, &left)?, &mut events);
         let binds = watch_binds(config, me).inspect_err(|error| {
@@ -103,7 +104,7 @@ impl<'a> HostDaemon<'a> {
         let dial = |(edge, it): (usize, &SpreadEdge)| {
             Dialer::new(it.listen, identity.clone(), EDGES + edge as u64, now)
         };
-        let wire = Wire {
+        let mut wire = Wire {
             clock,
             bpf,
             links: config.edges.iter().enumerate().map(dial).collect(),
@@ -116,10 +117,11 @@ impl<'a> HostDaemon<'a> {
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
         let distrust = vec![None; config.edges.len()];
-        Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust })
+        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
+        Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust, reloads })
     }
 
-    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<()> {
+    fn run(&mut self, admin: &mut AdminSocket, signals: &Signals) -> Result<Ended> {
         if let Some(binds) = &self.wire.binds {
             self.poll.add(binds, BINDS, Interest::Read)?;
         }
@@ -144,15 +146,25 @@ impl<'a> HostDaemon<'a> {
                 self.follow(edge, &event);
             }
             self.look(now);
+            if self.wire.events.is_due(now) {
+                let head = self.head();
+                self.wire.events.note_status(&head);
+            }
+            service_manager::turn(|| service_manager::line(&self.head()));
             if ready.contains(&ADMIN) {
                 let look = admin.serve(|request| self.answer(request));
                 self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
-            if ready.contains(&SIGNALS)
-                && let Some(signal) = crate::daemon::ending(signals)
-            {
-                tracing::info!("signal {signal}: ending; established connections go on");
-                return Ok(());
+            match asked(signals, ready.contains(&SIGNALS)) {
+                Some(Asked::End(signal)) => {
+                    tracing::info!("signal {signal}: ending; established connections go on");
+                    return Ok(Ended::Stopped);
+                }
+                Some(Asked::Reload) => _ = self.reloads.handle(false, &mut self.wire.events),
+                None => {}
+            }
+            if let Some(ended) = self.reloads.take(&mut self.wire.events) {
+                return Ok(ended);
             }
         }
     }
@@ -216,24 +228,37 @@ impl<'a> HostDaemon<'a> {
         match request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
             Request::Events { since } => self.wire.events.answer(since),
+            Request::Reload { dry_run } => self.reloads.handle(dry_run, &mut self.wire.events),
             _ => refusal("only the edge can do that; ask its socket"),
         }
     }
 
     fn status(&self) -> Status {
-        let mut status = Status::new(&self.config.group.name, &self.me.name);
-        status.role = Role::Host;
+        let mut status = self.head();
         let binds = self.wire.binds.iter().flat_map(BindWatch::counters);
         let at_bind = [("announced_at_bind", self.machine.announced_at_bind())];
         let counters = self.wire.bpf.counters().into_iter().chain(binds).chain(at_bind);
         status.counters = counters.map(|(name, count)| (format!("host.{name}"), count)).collect();
-        let connected: Vec<bool> = self.wire.links.iter().map(Dialer::is_open).collect();
+        let connected = self.connected();
         let peer = |(edge, &connected): (&SpreadEdge, &bool)| {
             let note = if connected { "" } else { "does not answer" };
             Peer { name: edge.name.clone(), connected, note: note.into() }
         };
         status.peers = self.config.edges.iter().zip(&connected).map(peer).collect();
-        (status.state, status.reason, status.remedy) = shown(self.machine.shown(&connected));
+        status.list_members(true);
+        status
+    }
+
+    fn connected(&self) -> Vec<bool> {
+        self.wire.links.iter().map(Dialer::is_open).collect()
+    }
+
+    /// The status without peers and what is counted.
+    fn head(&self) -> Status {
+        let mut status = Status::new(&self.config.group.name, &self.me.name);
+        status.role = Role::Host;
+        let shown_now = self.machine.shown(&self.connected());
+        (status.state, status.reason, status.remedy) = shown(shown_now);
         let distrust = self.distrust.iter().flatten().next();
         explain(&mut status, distrust.map(|(why, remedy)| (why.as_str(), *remedy)));
         self.kept.show(&mut status);

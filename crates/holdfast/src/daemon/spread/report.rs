@@ -57,7 +57,8 @@ impl SpreadEdge<'_> {
         })
     }
 
-    pub(super) fn status(&self) -> Status {
+    /// The status without peers and what is counted.
+    pub(super) fn head(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, &self.me.name);
         status.role = Role::Edge;
         let now = self.wire.clock.nanos(Instant::now());
@@ -68,6 +69,12 @@ impl SpreadEdge<'_> {
         explain(&mut status, distrusted.map(|it| (it.reason.as_str(), it.remedy)));
         self.kept.show(&mut status);
         self.intact.show(&mut status);
+        status
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let mut status = self.head();
+        let now = self.wire.clock.nanos(Instant::now());
         status.connections = self.wire.bpf.flows().count() as u64;
         status.peers = self
             .machine
@@ -80,6 +87,7 @@ impl SpreadEdge<'_> {
             connected,
             note: if connected { "edge" } else { "does not answer" }.to_owned(),
         }));
+        status.list_members(true);
         let gateway = self.wire.gateway.iter().flat_map(Gateway::counters);
         let counters = self.wire.bpf.counters().into_iter().chain(gateway);
         status.counters = counters.map(|(name, count)| (format!("edge.{name}"), count)).collect();

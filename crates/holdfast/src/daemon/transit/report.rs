@@ -9,13 +9,21 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 impl TransitDaemon<'_> {
-    pub(super) fn status(&self) -> Status {
+    /// The status without what is counted.
+    pub(super) fn head(&self) -> Status {
         let mut status = Status::new(&self.wire.config.group.name, self.wire.side.name());
         status.role = Role::Edge;
         status.epoch = u64::from(self.machine.epoch());
         (status.state, status.reason, status.remedy) = shown(self.machine.shown());
         self.kept.show(&mut status);
         self.intact.show(&mut status);
+        status
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let mut status = self.head();
+        // Its peers are strings.
+        status.list_members(false);
         status.connections = self.wire.flow_counts().iter().sum();
         status.peers =
             (0..self.wire.config.strings.len()).map(|string| self.peer(string)).collect();

@@ -3,6 +3,7 @@
 use super::super::locked;
 use super::{Done, Teller};
 use crate::config::{Arbiter, ArbiterKind, Config, Member, PowerOff};
+use crate::daemon::service_manager;
 use anyhow::{Context as _, Result, bail};
 use holdfast_linux::process;
 use std::io::{ErrorKind, Read as _};
@@ -102,7 +103,11 @@ impl Prover {
     /// Runs a command. Only exit code 0 proves anything.
     fn run(&self, command: &[String], timeout_ms: u64) -> Result<()> {
         let [program, words @ ..] = command else { bail!("no command") };
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        for name in service_manager::VARIABLES {
+            command.env_remove(name);
+        }
+        let mut child = command
             .args(words)
             .env("HOLDFAST_GROUP", &self.group)
             .env("HOLDFAST_MEMBER", &self.me)

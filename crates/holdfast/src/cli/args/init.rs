@@ -1,0 +1,127 @@
+//! Options of `init` and `join`.
+
+use crate::config::Run;
+use crate::init::Code;
+use clap::Args;
+use clap::builder::PossibleValue;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// Options of `init`.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// The group's name, of which its files are named.
+    pub name: String,
+    /// Address and port that clients use and no host has: `10.9.0.100:6379` or `[fd09::100]:6379`; once
+    /// for each. Asked for on a terminal if it is left out.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = service)]
+    pub service: Vec<SocketAddr>,
+    /// The server's command, with quotes as in a shell: '/usr/bin/redis-server --bind * --save ""'.
+    /// Asked for on a terminal if it is left out.
+    #[arg(long, value_name = "COMMAND")]
+    pub command: Option<String>,
+    /// User who runs the server; it must be on both members.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// A folder in which the server keeps its state; once for each.
+    ///
+    /// A member that joins later gets it in place of all that it had there.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Vec<PathBuf>,
+    /// For a server of several processes: `run` in `[server]`.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = server_run())]
+    pub server_run: String,
+    /// This host stands between the clients and the members, instead of being their witness.
+    #[arg(long)]
+    pub edge: bool,
+    /// An interface of the edge that faces clients; once for each. Without it that of the default
+    /// route, or the only one that leads to no member.
+    #[arg(long, value_name = "INTERFACE", requires = "edge")]
+    pub clients: Vec<String>,
+    /// Where to wait for the others: an address of this host, or address and port. Without it all
+    /// addresses, port 7709.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = listen)]
+    pub listen: Option<Listen>,
+    /// Seconds until it is given up to wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    #[command(flatten)]
+    pub set_up: SetUpArgs,
+}
+
+/// Options of `join`.
+#[derive(Args, Debug)]
+pub struct JoinArgs {
+    /// Where init waits, as it says.
+    #[arg(value_name = "ADDRESS:PORT", value_parser = meeting)]
+    pub address: SocketAddr,
+    /// The code that init prints; dashes and case mean nothing. Without it one line of standard
+    /// input is read, which other users of this host do not see.
+    #[arg(value_parser = code)]
+    pub code: Option<Code>,
+    /// The interface of this host that carries the service. Without it the one in the network of the
+    /// service, or that by which this host reaches init's.
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    #[command(flatten)]
+    pub set_up: SetUpArgs,
+}
+
+/// What both have in common: what happens on this host.
+#[derive(Args, Clone, Debug)]
+pub struct SetUpArgs {
+    /// Where the group's file and key are written.
+    #[arg(long, value_name = "DIR", default_value = "/etc/holdfast")]
+    pub directory: PathBuf,
+    /// Replace the group's file and key, if they are there.
+    #[arg(long)]
+    pub force: bool,
+    /// Change the kernel's settings as `holdfast check` wants them, now and for each boot
+    /// (/etc/sysctl.d/60-holdfast-NAME.conf).
+    #[arg(long)]
+    pub apply: bool,
+    /// Go on as this host's daemon, in the foreground, instead of having systemd start it.
+    #[arg(long)]
+    pub run: bool,
+    /// One JSON object of the schema holdfast.init/1 per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    pub address: IpAddr,
+    pub port: Option<u16>,
+}
+
+fn service(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write address and port: 10.9.0.100:6379 or [fd09::100]:6379; host names are not looked up"
+            .to_owned()
+    })
+}
+
+fn meeting(text: &str) -> Result<SocketAddr, String> {
+    let found: Option<SocketAddr> = text.parse().ok();
+    found.ok_or_else(|| "write what init prints: address and port, 10.1.0.9:7709".to_owned())
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    let alone = text.parse().ok().map(|address| Listen { address, port: None });
+    let both = text.parse::<SocketAddr>().ok();
+    let both = both.map(|at| Listen { address: at.ip(), port: Some(at.port()) });
+    alone.or(both).filter(|it| !it.address.is_unspecified()).ok_or_else(|| {
+        "write an address of this host, 10.1.0.9 or 10.1.0.9:7709 or [fd01::9]:7709".to_owned()
+    })
+}
+
+fn code(text: &str) -> Result<Code, String> {
+    text.parse().map_err(|error| format!("{error}; compare it with what init prints"))
+}
+
+/// The words of `run` in `[server]`.
+fn server_run() -> clap::builder::PossibleValuesParser {
+    [Run::Auto, Run::Parallel, Run::OneAtATime].map(|it| PossibleValue::new(it.word())).into()
+}
