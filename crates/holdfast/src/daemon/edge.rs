@@ -25,11 +25,11 @@ use crate::admin::{AdminSocket, Events, NO_PRIMARY, Request, refusal};
 use crate::channel::{Channel, ChannelError, Identity, Kind, Listener};
 use crate::check::why_taken;
 use crate::config::{self, Config, Role, Settings as _};
+use crate::daemon::asked;
 use crate::daemon::clock::Clock;
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::note_removed;
 use crate::daemon::reload::{Ended, Life, Reader, Reloads};
-use crate::daemon::{Asked, asked};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{PastTakeover, Takeover, TakeoverKind};
@@ -254,13 +254,10 @@ impl<'a> EdgeDaemon<'a> {
             if let Some(error) = self.wire.fatal.take() {
                 return Err(error);
             }
-            match asked(signals, ready.contains(&SIGNALS)) {
-                Some(Asked::End(signal)) => {
-                    tracing::info!("signal {signal}: ending; forwarding, tap and fence go on");
-                    return Ok(Ended::Stopped);
-                }
-                Some(Asked::Reload) => _ = reloads.handle(false, &mut self.wire.events),
-                None => {}
+            let signalled = asked(signals, ready.contains(&SIGNALS));
+            let goes_on = "forwarding, tap and fence go on";
+            if let Some(ended) = reloads.heed(signalled, goes_on, &mut self.wire.events) {
+                return Ok(ended);
             }
             if reloads.waits_for().is_some_and(|waited| self.may_begin_anew(waited))
                 && let Some(ended) = reloads.take(&mut self.wire.events)

@@ -203,6 +203,26 @@ impl Reloads {
         plan.answer(&self.role)
     }
 
+    /// Does what the signals that have come ask for; `goes_on` says what does not need the daemon.
+    /// Returns how it ends, if it does.
+    pub(super) fn heed(
+        &mut self,
+        asked: Option<Asked>,
+        goes_on: &str,
+        events: &mut Events,
+    ) -> Option<Ended> {
+        match asked? {
+            Asked::End(signal) => {
+                tracing::info!("signal {signal}: ending; {goes_on}");
+                Some(Ended::Stopped)
+            }
+            Asked::Reload => {
+                self.handle(false, events);
+                None
+            }
+        }
+    }
+
     /// For how long the daemon has been asked to begin anew.
     #[must_use]
     pub fn waits_for(&self) -> Option<Duration> {

@@ -16,7 +16,7 @@ use super::intact::{Intact, note_removed};
 use super::kept::Kept;
 use super::looker::Looker;
 use super::reload::{Ended, Life, Reader, Reloads};
-use super::{Asked, asked, service_manager, trace};
+use super::{asked, service_manager, trace};
 use crate::admin::{AdminSocket, NO_PRIMARY, Request, TraceRequest, refusal};
 use crate::config::Settings as _;
 use crate::config::transit::{Return, Side, TransitConfig};
@@ -133,17 +133,10 @@ impl<'a> TransitDaemon<'a> {
                 let run_dir = &self.wire.config.group.run_dir;
                 self.kept.take(look, run_dir, &mut self.wire.events);
             }
-            match asked(signals, ready.contains(&SIGNALS)) {
-                Some(Asked::End(signal)) => {
-                    tracing::info!(
-                        "signal {signal}: ending; flows stay on their strings without me"
-                    );
-                    return Ok(Ended::Stopped);
-                }
-                Some(Asked::Reload) => _ = self.reloads.handle(false, &mut self.wire.events),
-                None => {}
-            }
-            if let Some(ended) = self.reloads.take(&mut self.wire.events) {
+            let signalled = asked(signals, ready.contains(&SIGNALS));
+            let goes_on = "flows stay on their strings without me";
+            let ended = self.reloads.heed(signalled, goes_on, &mut self.wire.events);
+            if let Some(ended) = ended.or_else(|| self.reloads.take(&mut self.wire.events)) {
                 return Ok(ended);
             }
         }

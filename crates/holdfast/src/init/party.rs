@@ -352,6 +352,13 @@ mod tests {
         ToHost::Able { lacks: Vec::new(), taken: BTreeSet::new() }
     }
 
+    /// Two guests who are asked, and say that they can.
+    fn both_able(party: &mut Party<'_>, room: &mut Room) -> [Guest; 2] {
+        let mut guests = [A, B].map(|at| asked(party, room, at));
+        guests.iter_mut().for_each(|guest| guest.say(room, &able()));
+        guests
+    }
+
     /// The number and the file of the offer that a guest has got.
     fn offered(guest: &mut Guest, room: &mut Room) -> (u64, String) {
         match guest.hear(room).pop() {
@@ -366,10 +373,7 @@ mod tests {
         let (wish, places) = (wish(), Places::new(&folder.0, "demo", false));
         let mut party = Party::new(&wish, &places, facts(OWN)).unwrap();
         let mut room = Room::new();
-        let mut a = asked(&mut party, &mut room, A);
-        let mut b = asked(&mut party, &mut room, B);
-        a.say(&mut room, &able());
-        b.say(&mut room, &able());
+        let [a, mut b] = both_able(&mut party, &mut room);
         assert_eq!(room.events.last(), Some(&Event::Complete));
         room.host.gone(a.id);
         room.settle();
@@ -394,10 +398,7 @@ mod tests {
         let (wish, places) = (wish(), Places::new(&folder.0, "demo", false));
         let mut party = Party::new(&wish, &places, facts(OWN)).unwrap();
         let mut room = Room::new();
-        let mut a = asked(&mut party, &mut room, A);
-        let mut b = asked(&mut party, &mut room, B);
-        a.say(&mut room, &able());
-        b.say(&mut room, &able());
+        let [mut a, mut b] = both_able(&mut party, &mut room);
         answer(&mut party, &mut room);
         for guest in [&mut a, &mut b] {
             let (offer, _) = offered(guest, &mut room);

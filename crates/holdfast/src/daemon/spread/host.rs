@@ -14,7 +14,7 @@ use crate::daemon::distrust::explain;
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
 use crate::daemon::reload::{Ended, Life, Reader, Reloads};
-use crate::daemon::{Asked, asked, service_manager, shown};
+use crate::daemon::{asked, service_manager, shown};
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Peer, Role, State, Status};
@@ -155,15 +155,10 @@ impl<'a> HostDaemon<'a> {
                 let look = admin.serve(|request| self.answer(request));
                 self.kept.take(look, &self.config.group.run_dir, &mut self.wire.events);
             }
-            match asked(signals, ready.contains(&SIGNALS)) {
-                Some(Asked::End(signal)) => {
-                    tracing::info!("signal {signal}: ending; established connections go on");
-                    return Ok(Ended::Stopped);
-                }
-                Some(Asked::Reload) => _ = self.reloads.handle(false, &mut self.wire.events),
-                None => {}
-            }
-            if let Some(ended) = self.reloads.take(&mut self.wire.events) {
+            let signalled = asked(signals, ready.contains(&SIGNALS));
+            let goes_on = "established connections go on";
+            let ended = self.reloads.heed(signalled, goes_on, &mut self.wire.events);
+            if let Some(ended) = ended.or_else(|| self.reloads.take(&mut self.wire.events)) {
                 return Ok(ended);
             }
         }

@@ -106,6 +106,14 @@ impl Fate {
         })
     }
 
+    /// The first line of a report: how many of `runs` were done, and what became of the clients.
+    fn print(self, bench: &str, done: usize, runs: u64) {
+        let Self { connections, lost, wrong } = self;
+        println!(
+            "{bench}: {done} of {runs}; {lost} of {connections} connections lost, {wrong} wrong replies"
+        );
+    }
+
     /// Whether every connection survived, and got only correct replies.
     fn is_good(self) -> bool {
         self.lost == 0 && self.wrong == 0

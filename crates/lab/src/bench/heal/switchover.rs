@@ -158,12 +158,7 @@ impl SwitchoverReport {
 
     /// Some lines for people.
     pub fn print(&self) {
-        let Fate { connections, lost, wrong } = self.fate;
-        println!(
-            "switchover: {} of {}; {lost} of {connections} connections lost, {wrong} wrong replies",
-            self.swaps.len(),
-            self.options.runs
-        );
+        self.fate.print("switchover", self.swaps.len(), self.options.runs);
         let Stalls { min, p50, p99, max } = self.protected_ms;
         println!("  {:>11} ms: p50 {p50:.0} ({min:.0} to {max:.0}), p99 {p99:.0}", "protected");
         self.gaps.print();

@@ -167,12 +167,7 @@ impl UpgradeReport {
 
     /// Some lines for people.
     pub fn print(&self) {
-        let Fate { connections, lost, wrong } = self.fate;
-        println!(
-            "upgrade: {} of {}; {lost} of {connections} connections lost, {wrong} wrong replies",
-            self.upgrades.len(),
-            self.options.runs
-        );
+        self.fate.print("upgrade", self.upgrades.len(), self.options.runs);
         self.gaps.print();
         print_longest(self.upgrades.iter().map(|it| &it.clients), "upgrade");
         self.failures.iter().for_each(|failure| println!("{failure}"));
