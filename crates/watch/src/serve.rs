@@ -7,6 +7,7 @@
 mod confine;
 mod history;
 mod http;
+mod meant;
 mod metrics;
 mod page;
 mod seen;

@@ -16,7 +16,8 @@ pub(super) struct Distrusted {
     seen: Instant,
 }
 
-/// The peers that a listener does not trust, by their place in the file.
+/// The peers that are not trusted, or do not trust this host, by their place in the file. A failure
+/// that says nothing of trust, as a connection that is closed too early, changes nothing.
 #[derive(Default)]
 pub(super) struct Distrust(BTreeMap<usize, Distrusted>);
 

@@ -136,11 +136,13 @@ fn is_rebuilt(program: Program, workload: Workload, connections: usize) {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn of_memcached_with_four_workers() {
     is_rebuilt(Program::Memcached4, Workload::MemcachedShared, 8);
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn of_python_with_a_thread_for_each_connection() {
     is_rebuilt(Program::Python, Workload::HttpKeepalive, 3);
 }
@@ -364,6 +366,7 @@ fn and_takes_over_in_the_middle_of_a_new_image() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn of_a_server_with_threads_that_was_imaged_while_it_was_protected() {
     let _limit = world::limit(Duration::from_secs(90));
     let options = cold(ColdOptions { snapshot_every_mb: Some(8), ..ColdOptions::default() });

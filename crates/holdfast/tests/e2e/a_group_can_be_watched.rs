@@ -33,9 +33,12 @@ fn a_group_can_be_watched() {
             wait_until("counters", || scrape(testbed, role).is_some());
             has_no_rights(testbed, role);
         }
-        let text = scrape(testbed, Role::Primary).expect("counters");
-        assert_eq!(value(&text, "holdfast_state", &["state=\"protected\""]), Some(1.0), "{text}");
-        assert_eq!(value(&text, "holdfast_peer_connected", &["peer=\"b\""]), Some(1.0), "{text}");
+        let says = |name, label| {
+            let text = scrape(testbed, Role::Primary).expect("counters");
+            value(&text, name, &[label]) == Some(1.0)
+        };
+        wait_until("the state", || says("holdfast_state", "state=\"protected\""));
+        wait_until("the peer", || says("holdfast_peer_connected", "peer=\"b\""));
         shows_the_page(testbed);
         only_watchers_look(group, testbed);
         nobody_is_kept_out(group, testbed);

@@ -221,6 +221,7 @@ fn a_cold_backup_builds_it() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn it_is_rebuilt_in_place_when_it_falls() {
     let cold = Some(ColdOptions::default());
     let (alone_after_s, rebuild) = (Some(1), true);
@@ -238,6 +239,7 @@ fn it_is_rebuilt_in_place_when_it_falls() {
 
 /// The image of a server whose processes wait for their turn.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_cold_backup_gets_a_new_image_of_it() {
     let cold = Some(ColdOptions { snapshot_every_mb: Some(1), ..ColdOptions::default() });
     lives_through(&GroupOptions { cold, ..options() }, &PAIR, |group, session| {

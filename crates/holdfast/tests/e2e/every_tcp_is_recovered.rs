@@ -29,7 +29,7 @@ fn resent(strings: &Strings, edge: Edge) -> u64 {
 #[test]
 fn with_and_without_its_options() {
     let _limit = world::limit(Duration::from_secs(150));
-    for (congestion, settings) in VARIANTS {
+    for (congestion, settings) in world::sample(&VARIANTS) {
         let mut plan = transit::plan(&[100, 100], "");
         plan.tables = "[recover]\nstart = \"always\"\n".to_owned();
         let path = ["delay", "10ms", "loss", "0.5%", "reorder", "1%"];
@@ -39,7 +39,7 @@ fn with_and_without_its_options() {
                 strings.client().sysctl(settings).expect("set");
             }
             let mut spec = world::counting(4000, 0, None);
-            spec.congestion = Some(congestion.to_owned());
+            spec.congestion = Some((*congestion).to_owned());
             let group = |workload, count| Group::usual(workload, count, Program::Redis.port());
             spec.groups = vec![
                 group(Workload::Incr, 8),

@@ -199,6 +199,7 @@ fn a_cold_backup_builds_the_whole_family() {
 
 /// The image of a family whose log is on.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_cold_backup_gets_a_new_image_of_a_family() {
     let _limit = world::limit(Duration::from_secs(120));
     let cold = ColdOptions { snapshot_every_mb: Some(1), ..ColdOptions::default() };

@@ -313,24 +313,26 @@ impl Redirect {
         Ok(forgotten + self.flows6.forget(now, crowded, FORGET_MAX)?)
     }
 
-    /// Number of the current flows, and how many each host server has. Large tables take long to
-    /// read: whoever asks often is told what was counted before, so that counting takes a twentieth
-    /// of the caller's time at most.
+    /// As [`Redirect::flows`], or what it was a moment ago: large tables take long to read, so
+    /// whoever asks often is told what was counted before, and counting takes a twentieth of the
+    /// caller's time at most.
     #[must_use]
-    pub fn flows(&self) -> Flows {
+    pub fn recent_flows(&self) -> Flows {
         let begun = Instant::now();
         if let Some((known, until)) = &*self.counted.borrow()
             && begun < *until
         {
             return known.clone();
         }
-        let flows = self.count_flows();
+        let flows = self.flows();
         let until = begun + begun.elapsed() * COUNT_SHARE;
         *self.counted.borrow_mut() = Some((flows.clone(), until));
         flows
     }
 
-    fn count_flows(&self) -> Flows {
+    /// Number of the current flows, and how many each host server has.
+    #[must_use]
+    pub fn flows(&self) -> Flows {
         let (four, six) = (self.flows4.hosts(), self.flows6.hosts());
         let mut per_host = vec![0; SPREAD_HOSTS_MAX + 1];
         for host in four.iter().chain(&six) {

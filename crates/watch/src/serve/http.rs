@@ -2,7 +2,7 @@
 
 use super::seen::Seen;
 use super::source::Source;
-use super::{Serves, metrics, page};
+use super::{Serves, meant, metrics, page};
 use anyhow::{Result, bail};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -36,6 +36,9 @@ const LEAVING_MAX: Duration = Duration::from_secs(10);
 /// Most headers, and bytes of a head.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The answer to a browser that means somebody else.
+const NOT_MEANT: &str = "this host is called by its address here, or by a name without dots; behind a \
+     proxy, let that set the header Host to one of them\n";
 /// Pause of a listener that cannot accept.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -165,6 +168,13 @@ async fn answer(
         let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refused;
+    }
+    let is_meant = match what {
+        Serves::Metrics => meant::by_program(request.headers()),
+        Serves::Page => meant::by_browser(request.headers()),
+    };
+    if !is_meant {
+        return text(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
     }
     match (what, request.uri().path()) {
         (Serves::Metrics, "/metrics") => {

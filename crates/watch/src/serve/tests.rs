@@ -104,6 +104,14 @@ fn who_asks_as_he_should_is_answered_and_others_cost_nothing() {
             let said = ask(page, request);
             assert!(said.starts_with(&format!("HTTP/1.1 {answer} ")), "{request}: {said}");
         }
+        let rebound = told(
+            page,
+            b"GET /status.json HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+        );
+        assert!(
+            rebound.starts_with("HTTP/1.1 421 ") && !rebound.contains("unprotected"),
+            "{rebound}"
+        );
         let endless = [b"GET / HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 1 << 20]].concat();
         assert!(!told(page, &endless).starts_with("HTTP/1.1 200"));
         assert!(!told(page, &b"\0\xff\r\n".repeat(1000)).starts_with("HTTP/1.1 200"));

@@ -10,7 +10,7 @@ use crate::config::Settings as _;
 use crate::config::spread::{Method, SpreadConfig, SpreadEdge, SpreadHost};
 use crate::daemon::clock::Clock;
 use crate::daemon::dialer::{Dialer, LinkEvent};
-use crate::daemon::distrust::explain;
+use crate::daemon::distrust::{Distrust, explain};
 use crate::daemon::intact::{Intact, Names, Trouble, lost_address, note_mended, note_removed};
 use crate::daemon::kept::Kept;
 use crate::daemon::reload::{Ended, Life, Reader, Reloads};
@@ -49,7 +49,7 @@ struct HostDaemon<'a> {
     intact: Intact,
     names: Names,
     /// Why the last handshake with each edge has failed, and the remedy.
-    distrust: Vec<Option<(String, &'static str)>>,
+    distrust: Distrust,
     reloads: Reloads,
 }
 
@@ -116,8 +116,8 @@ impl<'a> HostDaemon<'a> {
         let machine = HostServer::new(setup(config, me), clock.now());
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
-        let distrust = vec![None; config.edges.len()];
         let reloads = life.begin(Reader::Edge, &mut wire.events)?;
+        let distrust = Distrust::default();
         Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust, reloads })
     }
 
@@ -196,26 +196,19 @@ impl<'a> HostDaemon<'a> {
     fn follow(&mut self, edge: usize, event: &LinkEvent) {
         match event {
             LinkEvent::Opened => {
-                self.doubt(edge, None);
+                self.distrust.forget(edge);
                 self.machine.handle_opened(edge, &mut self.wire);
             }
             LinkEvent::Lost(error) => {
                 self.machine.handle_closed(edge, &error.to_string(), &mut self.wire);
             }
             LinkEvent::Failed(error) => {
-                self.doubt(edge, error.distrust(&self.config.edges[edge].name));
+                let name = &self.config.edges[edge].name;
+                if let Some(news) = self.distrust.note(edge, name, error, Instant::now()) {
+                    self.wire.events.add("refused", news);
+                }
             }
             LinkEvent::Nothing => {}
-        }
-    }
-
-    /// Notes that a handshake has failed for want of trust, or not (`None`).
-    fn doubt(&mut self, edge: usize, distrust: Option<(String, &'static str)>) {
-        if self.distrust[edge] != distrust {
-            self.distrust[edge] = distrust;
-            if let Some((reason, _)) = &self.distrust[edge] {
-                self.wire.events.add("refused", reason.clone());
-            }
         }
     }
 
@@ -252,10 +245,10 @@ impl<'a> HostDaemon<'a> {
     fn head(&self) -> Status {
         let mut status = Status::new(&self.config.group.name, &self.me.name);
         status.role = Role::Host;
-        let shown_now = self.machine.shown(&self.connected());
-        (status.state, status.reason, status.remedy) = shown(shown_now);
-        let distrust = self.distrust.iter().flatten().next();
-        explain(&mut status, distrust.map(|(why, remedy)| (why.as_str(), *remedy)));
+        let connected = self.connected();
+        (status.state, status.reason, status.remedy) = shown(self.machine.shown(&connected));
+        let distrusted = self.distrust.fresh(Instant::now(), |edge| !connected[edge]);
+        explain(&mut status, distrusted.map(|it| (it.reason.as_str(), it.remedy)));
         self.kept.show(&mut status);
         self.intact.show(&mut status);
         status

@@ -14,7 +14,7 @@ use std::time::Instant;
 impl SpreadEdge<'_> {
     /// The answer to `edge show`.
     pub(super) fn show(&self) -> Value {
-        let flows = self.wire.bpf.flows();
+        let flows = self.wire.bpf.recent_flows();
         let services = self.machine.roster().services().map(|(service, slots)| {
             let mut members: Vec<&str> =
                 slots.iter().map(|&slot| self.machine.name_of(slot)).collect();
@@ -75,7 +75,7 @@ impl SpreadEdge<'_> {
     pub(super) fn status(&self) -> Status {
         let mut status = self.head();
         let now = self.wire.clock.nanos(Instant::now());
-        status.connections = self.wire.bpf.flows().count() as u64;
+        status.connections = self.wire.bpf.recent_flows().count() as u64;
         status.peers = self
             .machine
             .placed()
