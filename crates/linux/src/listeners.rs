@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
 const TCP_CLOSE: u32 = 7;
+/// That of a UDP socket that is connected.
+const TCP_ESTABLISHED: u32 = 1;
 const TCP_LISTEN: u32 = 10;
 /// Length of `struct inet_diag_msg` up to its source address, in bytes.
 const ANSWER: usize = 24;
@@ -122,12 +124,12 @@ impl ListenerSocket {
     pub fn listening(&mut self) -> io::Result<Vec<Listening>> {
         let mut all = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            self.dump_as(family, false, &mut all, parse_listening)?;
+            self.dump_as((family, false), 1 << TCP_LISTEN, &mut all, parse_listening)?;
         }
         Ok(all)
     }
 
-    /// All UDP sockets that hear anybody, at most [`SOCKETS_MAX`]; none if the kernel
+    /// All UDP sockets, those that hear only one sender among them, at most [`SOCKETS_MAX`]; none if the kernel
     /// cannot tell.
     ///
     /// # Errors
@@ -135,7 +137,8 @@ impl ListenerSocket {
     pub fn bound_udp(&mut self) -> io::Result<Vec<Listening>> {
         let mut all = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            match self.dump_as(family, true, &mut all, parse_listening) {
+            let states = 1 << TCP_CLOSE | 1 << TCP_ESTABLISHED;
+            match self.dump_as((family, true), states, &mut all, parse_listening) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 result => result?,
             }
@@ -144,19 +147,19 @@ impl ListenerSocket {
     }
 
     fn dump(&mut self, family: i32, udp: bool, all: &mut Vec<Waiting>) -> io::Result<()> {
-        self.dump_as(family, udp, all, |body| parse(body, udp))
+        let states = 1 << if udp { TCP_CLOSE } else { TCP_LISTEN };
+        self.dump_as((family, udp), states, all, |body| parse(body, udp))
     }
 
     fn dump_as<T>(
         &mut self,
-        family: i32,
-        udp: bool,
+        (family, udp): (i32, bool),
+        states: u32,
         all: &mut Vec<T>,
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let protocol = if udp { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP };
-        let states = 1 << if udp { TCP_CLOSE } else { TCP_LISTEN };
         // struct inet_diag_req_v2: all sockets of the family in these states.
         let mut body = vec![family as u8, protocol as u8, 0, 0];
         body.extend(u32::to_ne_bytes(states));

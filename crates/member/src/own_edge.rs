@@ -142,6 +142,12 @@ impl OwnEdge {
         self.in_step.filter(|(_, yes)| *yes).map(|(epoch, _)| epoch)
     }
 
+    /// What the lease is to be told at once where its member is in step no more.
+    #[must_use]
+    pub fn withdrawal(&self) -> Orders {
+        Orders { in_step: self.in_step.filter(|(_, yes)| !yes), ..Orders::default() }
+    }
+
     /// Tells the member what is new, and returns what the lease is to be told. `speaks`: whether
     /// the member's server speaks.
     pub fn turn(
@@ -314,6 +320,16 @@ mod tests {
     fn granted(epoch: u64) -> [String; 2] {
         let bounds = Message::Bounds { flows: Vec::new(), last: true };
         [format!("{:?}", Message::Granted { epoch }), format!("{bounds:?}")]
+    }
+
+    #[test]
+    fn who_is_in_step_no_more_says_so_at_once() {
+        let mut bench = Bench::new();
+        for (yes, told) in [(true, None), (false, Some((4, false)))] {
+            bench.machine.handle_message(&Message::InStep { epoch: 4, yes });
+            let orders = Orders { in_step: told, ..Orders::default() };
+            assert_eq!(bench.machine.withdrawal(), orders);
+        }
     }
 
     #[test]

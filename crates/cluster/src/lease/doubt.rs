@@ -4,7 +4,12 @@ use super::machine::{Lease, Role};
 use crate::Nanos;
 
 impl Lease {
+    /// When a primary gives up its backup: once grants are missing, or at once where that one has
+    /// said that it is in step no more.
     pub(super) fn solo_at(&self) -> Nanos {
+        if let Some(left) = self.left {
+            return left;
+        }
         let granted = self.granted.unwrap_or_default();
         granted.plus(self.setup.timing.solo()).max(self.excused)
     }

@@ -193,6 +193,8 @@ pub struct Lease {
     /// When the other member was last heard, and the epoch in which it was in step then.
     heard_at: Option<Nanos>,
     follows: Option<u64>,
+    /// Since when it says that it is in step no more: a primary need not wait for its grants.
+    pub(super) left: Option<Nanos>,
     /// Whether it has said that it will not speak any more in its epoch.
     peer_resigns: bool,
     pub(super) counts: Counts,
@@ -231,6 +233,7 @@ impl Lease {
             was_silent: false,
             heard_at: None,
             follows: None,
+            left: None,
             peer_resigns: false,
             counts: Counts::default(),
             setup,
@@ -342,7 +345,13 @@ impl Lease {
         out.heard(now, message);
         self.peer_epoch = self.peer_epoch.max(message.epoch);
         (self.heard_at, self.peer_resigns) = (Some(now), message.kind == Kind::Resign);
-        self.follows = message.follows.then_some(message.epoch);
+        let followed =
+            std::mem::replace(&mut self.follows, message.follows.then_some(message.epoch));
+        self.left = match (followed, self.follows) {
+            (_, Some(_)) => None,
+            (Some(epoch), None) if epoch == self.known_epoch() => Some(now),
+            (_, None) => self.left,
+        };
         let known = rank_of(self.record());
         if message.epoch > 0 && (message.epoch, !message.solo) > known {
             self.client.poll_now(now);
@@ -464,7 +473,10 @@ impl Lease {
                 (self.role, self.heard) = (Role::Following, now);
                 self.link.forgive(now);
             }
-            Role::Following if !yes => self.role = Role::Waiting,
+            Role::Following if !yes => {
+                (self.role, self.in_step) = (Role::Waiting, None);
+                self.send(now, Kind::Word, out);
+            }
             Role::Following => {}
             _ => return false,
         }

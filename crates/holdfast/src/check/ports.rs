@@ -20,6 +20,9 @@ enum Need {
     Channel,
     /// Heartbeats; without the port, those of the channel remain.
     Datagrams,
+    /// What the members of a pair without an edge say to each other, or ask a witness; without the
+    /// port the daemon does not start.
+    Lease,
     /// Clients come here, now or after a takeover.
     Service,
 }
@@ -47,7 +50,7 @@ pub(super) fn of_pair(config: &Config, role: Role) -> Vec<Finding> {
         }
     };
     let needs = match (role, config.arbiter.as_ref().and_then(Arbiter::witness)) {
-        (Role::Witness, Some(at)) => vec![("arbiter.witness", at, Need::Datagrams)],
+        (Role::Witness, Some(at)) => vec![("arbiter.witness", at, Need::Lease)],
         _ => needs(config, member),
     };
     needs.into_iter().map(|(key, at, need)| ports.judge(key, at, need)).collect()
@@ -67,7 +70,16 @@ pub(super) fn of_spread_edge(run_dir: &Path, socket: &Path, edge: &SpreadEdge) -
 /// Who is where a daemon cannot listen, and the remedy, as a part of its error; empty where
 /// nobody is found.
 pub(crate) fn why_taken(at: SocketAddr) -> String {
-    let all = ListenerSocket::open().and_then(|mut kernel| kernel.listening()).unwrap_or_default();
+    told_of(at, ListenerSocket::open().and_then(|mut kernel| kernel.listening()))
+}
+
+/// The same for datagrams.
+pub(crate) fn why_taken_udp(at: SocketAddr) -> String {
+    told_of(at, ListenerSocket::open().and_then(|mut kernel| kernel.bound_udp()))
+}
+
+fn told_of(at: SocketAddr, all: io::Result<Vec<Listening>>) -> String {
+    let all = all.unwrap_or_default();
     let Some(it) = all.iter().find(|it| it.serves(at.ip(), at.port())) else {
         return String::new();
     };
@@ -83,7 +95,7 @@ fn needs(config: &Config, member: Option<&Member>) -> Vec<(&'static str, SocketA
     let mut all: Vec<_> = own.into_iter().flat_map(both).collect();
     if let Some(member) = member {
         if config.segment.is_some() {
-            all.push(("address", crate::daemon::lease_address(member), Need::Datagrams));
+            all.push(("address", crate::daemon::lease_address(member), Need::Lease));
         }
         let services = config.group.services.iter();
         all.extend(services.map(|service| ("services", *service, Need::Service)));
@@ -106,7 +118,7 @@ impl Ports {
 
     fn judge(&self, key: &str, at: SocketAddr, need: Need) -> Finding {
         let (all, kind) = match need {
-            Need::Datagrams => (&self.udp, "UDP"),
+            Need::Datagrams | Need::Lease => (&self.udp, "UDP"),
             Need::Channel | Need::Service => (&self.tcp, "TCP"),
         };
         let shown = format!("{key} = {at} ({kind})");
@@ -130,7 +142,7 @@ fn taken(shown: &str, it: &Listening, holder: Option<u32>, need: Need) -> Findin
     let stop = stop(holder);
     let found = format!("{shown} is taken: {who}");
     match need {
-        Need::Channel => Finding::fail(
+        Need::Channel | Need::Lease => Finding::fail(
             "port",
             found,
             format!("{stop}, or choose another port in the file of every host"),
@@ -196,6 +208,10 @@ mod tests {
         }
         let deaf = stranger.judge("address", heard_at, Need::Datagrams);
         assert_eq!(deaf.verdict, Verdict::Warn, "{deaf:?}");
+        udp.connect("127.0.0.1:9").expect("connected");
+        let deaf = ports(Vec::new()).judge("address", heard_at, Need::Lease);
+        assert_eq!(deaf.verdict, Verdict::Fail, "it hears one sender only: {deaf:?}");
+        assert!(why_taken_udp(heard_at).contains(&format!("process {me} (")));
         let own = ports(vec![me]).judge("address", at, Need::Channel);
         assert_eq!(own.verdict, Verdict::Ok, "{own:?}");
         assert!(own.found.contains("own"), "{own:?}");

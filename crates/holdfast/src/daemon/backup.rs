@@ -153,7 +153,8 @@ fn open_tap(node: &mut MemberContext<'_>) -> anyhow::Result<(TapDrop, Gate, TapS
 /// What keeps the role from starting: interfaces, programs.
 pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.member.speaks = false;
-    node.other_says = None;
+    // Those of an earlier role are the other member's now.
+    (node.other_says, node.status.connections) = (None, 0);
     node.seek("this host loads its programs", advice::WAIT);
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;

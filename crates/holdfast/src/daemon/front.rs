@@ -99,9 +99,13 @@ impl Front {
 
     /// Writes what was queued.
     pub fn flush(&mut self, now: Instant, poll: &Poll) {
-        if let Self::Edge(edge) = self {
+        match self {
             // A loss is noticed in the next turn.
-            edge.flush(now, poll);
+            Self::Edge(edge) => {
+                edge.flush(now, poll);
+            }
+            // A backup that leaves may have no next turn.
+            Self::Own(own) => own.lease.order(own.machine.withdrawal()),
         }
     }
 

@@ -10,6 +10,7 @@ mod way;
 
 use super::sealed::{self, Sealed, TAG_BYTES, seal};
 use super::speak::Begun;
+use crate::check::why_taken_udp;
 use crate::config::{Arbiter, Config, Member};
 use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
@@ -240,8 +241,9 @@ impl Outlet {
         (way, keeper): (Way, Arc<Keeper>),
     ) -> Result<Self> {
         let own = address(me);
-        let peer = UdpSocket::bind(own)
-            .with_context(|| format!("cannot listen at {own}, one port above `address`"))?;
+        let peer = UdpSocket::bind(own).with_context(|| {
+            format!("cannot listen at {own}, one port above `address`{}", why_taken_udp(own))
+        })?;
         // Then the kernel leaves what strangers send, however much. Without a way there it does not,
         // and each datagram is looked at here.
         let _no_route_yet = peer.connect(address(config.other(me)));

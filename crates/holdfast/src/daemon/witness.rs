@@ -437,8 +437,9 @@ impl Daemon {
                 (State::Unprotected, reason, "look at its daemon, and at the way to it")
             }
             (Some(record), None) if record.mode == Mode::Solo => {
-                let reason = format!("`{}` serves alone", record.owner.name);
-                (State::Unprotected, reason, "look at the status of the other member")
+                let owner = &record.owner.name;
+                let reason = format!("`{owner}` is alone: only that host knows whether it serves");
+                (State::Unprotected, reason, "look at the status of both members")
             }
             (Some(_), None) => (State::Protected, String::new(), ""),
         }

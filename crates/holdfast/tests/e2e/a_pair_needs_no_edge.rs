@@ -132,6 +132,9 @@ fn a_switchover_there_and_back() {
         }
         world::finish(load, group);
         world::speaks(group, Role::Primary);
+        world::wait_until("it counts none of the other one's", || {
+            group.status(Role::Backup).is_ok_and(|status| status["connections"] == 0)
+        });
     });
 }
 

@@ -42,6 +42,22 @@ fn a_backup_that_dies_leaves_its_primary_alone_and_nobody_notices() {
 }
 
 #[test]
+fn a_backup_that_says_that_it_leaves_is_not_waited_for() {
+    let gives_up = |lease: &mut Lease, now, out: &mut Wanted| {
+        assert!(lease.handle_in_step(now, 1, false, out));
+    };
+    let ends = |lease: &mut Lease, now, out: &mut Wanted| lease.handle_leave(now, out);
+    for leave in [gives_up as fn(&mut Lease, Nanos, &mut Wanted), ends] {
+        let mut pair = Pair::paired();
+        pair.until(210);
+        pair.does(1, leave);
+        assert_eq!(pair.when(400, |pair| pair.roles()[0] == Role::Solo), 211);
+        assert_eq!(pair.wanted[0].notes, [Note::NoGrants, Note::Unprotected]);
+        assert!(!pair.wanted[0].stores.contains(&0), "it never fell silent");
+    }
+}
+
+#[test]
 fn of_two_that_are_cut_off_the_primary_goes_on_and_the_backup_is_barred() {
     let mut pair = Pair::paired();
     pair.until(210);

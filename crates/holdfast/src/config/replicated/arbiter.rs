@@ -4,7 +4,7 @@
 use super::super::checks::{check_address, number, unspecified};
 use super::super::error::Findings;
 use super::Member;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use toml::Spanned;
 const ETCD_MAX: usize = 7;
 
 /// Who decides which of the members goes on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arbiter {
     pub kind: ArbiterKind,
     /// Folder in which a witness keeps what it has granted, and each member the newest of that
@@ -23,8 +23,7 @@ pub struct Arbiter {
 }
 
 /// Whom the members ask.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArbiterKind {
     /// Where `holdfast witness` listens, on a third host.
     Witness(SocketAddr),
@@ -39,7 +38,7 @@ pub enum ArbiterKind {
 }
 
 /// How the other member's host is switched off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerOff {
     /// A program and its first arguments; the other member's name is added.
     pub command: Vec<String>,
@@ -48,7 +47,7 @@ pub struct PowerOff {
 }
 
 /// How etcd is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Etcd {
     /// Each `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoints: Vec<String>,
@@ -101,6 +100,60 @@ impl Arbiter {
     }
 }
 
+/// As the file says it.
+#[derive(Default, Serialize)]
+struct Told<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    witness: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_ca_file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_cert_file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_key_file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_password_file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    none: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<&'a str>,
+    state_dir: Option<&'a Path>,
+}
+
+impl Serialize for Arbiter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let state_dir = Some(self.state_dir.as_path());
+        let told = match &self.kind {
+            ArbiterKind::Witness(at) => Told { witness: Some(*at), ..Told::default() },
+            ArbiterKind::Etcd(etcd) => Told {
+                etcd: Some(&etcd.endpoints),
+                etcd_ca_file: etcd.ca_file.as_deref(),
+                etcd_cert_file: etcd.identity.as_ref().map(|(cert, _)| cert.as_path()),
+                etcd_key_file: etcd.identity.as_ref().map(|(_, key)| key.as_path()),
+                etcd_user: etcd.user.as_ref().map(|(user, _)| user.as_str()),
+                etcd_password_file: etcd.user.as_ref().map(|(_, file)| file.as_path()),
+                ..Told::default()
+            },
+            ArbiterKind::None => Told { none: Some(true), ..Told::default() },
+            ArbiterKind::Command(off) => Told {
+                command: Some(&off.command),
+                command_timeout_ms: Some(off.timeout_ms),
+                ..Told::default()
+            },
+            ArbiterKind::Gateway => Told { gateway: Some(UNSAFE), ..Told::default() },
+        };
+        Told { state_dir, ..told }.serialize(serializer)
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawArbiter {
@@ -118,6 +171,8 @@ pub(super) struct RawArbiter {
     state_dir: Option<Spanned<PathBuf>>,
 }
 
+/// The word that a gateway needs.
+const UNSAFE: &str = "unsafe";
 /// The choices there are, each with a line of the file.
 pub(super) const CHOICES: &str = "add [arbiter] with one of: witness = \"10.9.0.9:7702\" (`holdfast \
     witness` on any third host), etcd = [\"https://10.9.0.4:2379\", ...] (an etcd that runs already), \
@@ -210,7 +265,7 @@ fn check_command(
 }
 
 fn check_gateway(findings: &mut Findings, word: &Spanned<String>) -> ArbiterKind {
-    if word.get_ref() != "unsafe" {
+    if word.get_ref() != UNSAFE {
         let message = format!("gateway = \"{}\" does not say what it is", word.get_ref());
         let remedy = "write gateway = \"unsafe\": where both members reach the router and not each \
                       other, both serve";
@@ -355,6 +410,23 @@ mod tests {
         let command = ["/bin/off", "-v"].map(str::to_owned).to_vec();
         assert_eq!(off, ArbiterKind::Command(PowerOff { command, timeout_ms: 900 }));
         assert!(!kind("witness = \"10.9.0.9:7702\"").is_own());
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read() {
+        for lines in [
+            WITNESS,
+            "none = true",
+            "gateway = \"unsafe\"",
+            "command = [\"/bin/off\", \"-v\"]\ncommand_timeout_ms = 900",
+            "etcd = [\"https://a:1\"]\netcd_ca_file = \"ca.pem\"\netcd_cert_file = \"c.pem\"\n\
+             etcd_key_file = \"c.key\"\netcd_user = \"u\"\netcd_password_file = \"/p\"",
+        ] {
+            let config = parse(lines).expect(lines);
+            let path = Path::new("/etc/holdfast/demo.toml");
+            let again = Config::parse(path, &config.effective()).expect(lines);
+            assert_eq!(again.arbiter, config.arbiter, "{lines}");
+        }
     }
 
     #[test]
