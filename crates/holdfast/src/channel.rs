@@ -1,7 +1,7 @@
 //! The encrypted channel between two daemons: messages over TCP, sealed by
 //! Noise (NNpsk0, 25519, AES-GCM, BLAKE2s) with the group's key.
 //!
-//! It never blocks and reads no clock. A caller watches [`Channel::as_fd`],
+//! It never blocks, and reads the clock only while a record is unfinished. A caller watches [`Channel::as_fd`],
 //! calls [`Channel::recv`] when it is ready, queues with [`Channel::send`] and
 //! calls [`Channel::flush`] once per turn of its loop, so that all messages of
 //! a turn leave in one write. Wherever the bytes are not exactly what a peer
@@ -17,6 +17,7 @@ mod handshake;
 mod listener;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 pub use error::ChannelError;
 pub use listener::{Listener, PENDING_MAX, PENDING_PER_ADDRESS_MAX};
@@ -28,6 +29,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
+use unfinished::Unfinished;
 
 /// Time after which a handshake is given up.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
@@ -87,6 +89,7 @@ pub struct Channel {
     raw: Box<[u8]>,
     raw_start: usize,
     raw_end: usize,
+    unfinished: Unfinished,
     /// Decrypted bytes; `inbox[..inbox_end]` is the start of a message.
     inbox: Vec<u8>,
     inbox_end: usize,
@@ -168,6 +171,7 @@ impl Channel {
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             raw_start: 0,
             raw_end: 0,
+            unfinished: Unfinished::default(),
             inbox: Vec::new(),
             inbox_end: 0,
             plain: Vec::new(),
@@ -317,6 +321,7 @@ impl Channel {
                 Ok(count) => {
                     self.raw_end += count;
                     self.open_records(&mut each)?;
+                    self.expect_the_rest()?;
                     // A short read emptied the socket: asking again costs a call.
                     if count < room {
                         break;
@@ -396,7 +401,17 @@ impl Channel {
             Err(_) => return self.fail(ChannelError::Tampered),
         }
         self.raw_start += RECORD_HEADER + length;
+        self.unfinished.finish();
         Ok(true)
+    }
+
+    /// Gives the channel up where a record that has begun does not come to its end.
+    fn expect_the_rest(&mut self) -> Result<(), ChannelError> {
+        let is_left = self.is_open() && self.raw_start < self.raw_end;
+        if is_left && self.unfinished.is_stuck(Instant::now()) {
+            return self.fail(ChannelError::Unfinished);
+        }
+        Ok(())
     }
 
     /// Hands over the complete messages in the inbox.

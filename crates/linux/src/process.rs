@@ -403,7 +403,8 @@ pub fn open_without_links(path: &Path) -> io::Result<File> {
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
     how.flags = (flags | libc::O_NONBLOCK) as u64;
-    how.mode = 0o644;
+    // What a server writes there may not be for everybody.
+    how.mode = 0o640;
     how.resolve = libc::RESOLVE_NO_SYMLINKS;
     let size = size_of::<libc::open_how>();
     // SAFETY: the kernel reads a C string and one open_how; both live across the call.

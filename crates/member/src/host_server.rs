@@ -98,12 +98,15 @@ pub struct HostServer {
     listening: Vec<Service>,
     announced: Vec<Service>,
     announced_at_bind: u64,
+    /// Why each edge has refused what it was last told.
+    refused: Vec<Option<String>>,
 }
 
 impl HostServer {
     #[must_use]
     pub fn new(setup: Setup, now: Nanos) -> Self {
         Self {
+            refused: vec![None; setup.edges.len()],
             setup,
             looks: Looks::new(now),
             ask_at: now,
@@ -117,6 +120,7 @@ impl HostServer {
     /// The channel to an edge has opened.
     pub fn handle_opened(&mut self, edge: usize, host: &mut impl ListenerHost) {
         host.note("joined", self.edge(edge));
+        self.refused[edge] = None;
         host.send(edge, &hello(&self.setup.group, &self.setup.name, (0, false), Vec::new()));
         host.send(edge, &self.announcement());
     }
@@ -138,7 +142,8 @@ impl HostServer {
     /// Takes what an edge has said in a turn, and answers its heartbeats.
     pub fn handle_heard(&mut self, edge: usize, heard: EdgeWords, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
-            host.note("refused", reason);
+            host.note("refused", reason.clone());
+            self.refused[edge] = Some(reason);
         }
         if let Some(number) = heard.beat {
             host.send(edge, &Message::Beat { number, echo: number, executed: 0 });
@@ -202,6 +207,7 @@ impl HostServer {
         }
         self.announced = good;
         let said = self.announcement();
+        self.refused.fill(None);
         (0..self.setup.edges.len()).for_each(|edge| host.send(edge, &said));
     }
 
@@ -233,6 +239,24 @@ impl HostServer {
         }
         if self.announced.is_empty() {
             return waits("no server listens at an address of the group", UNSEEN);
+        }
+        let refused = self.refused.iter().zip(connected).enumerate();
+        let refused = refused.filter_map(|(edge, (why, is_open))| {
+            Some(format!(
+                "{} refuses this host server: {}",
+                self.edge(edge),
+                why.as_ref().filter(|_| *is_open)?
+            ))
+        });
+        let refused: Vec<String> = refused.collect();
+        if let Some(reason) = refused.first() {
+            let is_alone = refused.len() == connected.iter().filter(|is_open| **is_open).count();
+            let state = if is_alone { Protection::Waiting } else { Protection::Unprotected };
+            return Shown::new(
+                state,
+                reason,
+                "mend the file of that host, and `holdfast reload` there",
+            );
         }
         match silent {
             Some(reason) => {

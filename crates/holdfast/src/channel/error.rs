@@ -31,6 +31,10 @@ pub enum ChannelError {
     WrongKey,
     #[error("a record was corrupted, reordered or repeated on the way")]
     Tampered,
+    #[error(
+        "a record was begun and does not come to its end, although bytes arrive: somebody on the way changes them"
+    )]
+    Unfinished,
     #[error("the peer announced a message of {bytes} bytes; at most {MESSAGE_MAX} are possible")]
     GiantMessage { bytes: usize },
     #[error(transparent)]

@@ -239,6 +239,22 @@ fn corrupt_reordered_and_repeated_records_close_the_channel() {
     assert!(got.len() == 3 && matches!(error, ChannelError::Closed), "{error:?}");
 }
 
+/// A stranger says that 64 KiB follow; what the peer says then would have to fill them.
+#[test]
+fn a_forged_length_holds_nothing_up_for_long() {
+    let (mut near, mut far) = open_pair();
+    near.out.extend_from_slice(&[0xff; 2]);
+    let begun = Instant::now();
+    let error = (0..).find_map(|number| {
+        near.send(&beat(number)).unwrap();
+        near.flush().unwrap();
+        sleep(Duration::from_millis(20));
+        assert!(begun.elapsed() < Duration::from_secs(20), "it waits for ever");
+        far.recv(|message| panic!("{message:?}")).err()
+    });
+    assert!(matches!(error, Some(ChannelError::Unfinished)), "{error:?}");
+}
+
 #[test]
 fn a_giant_or_malformed_message_closes_the_channel() {
     for (bytes, giant) in [(&[0xff; 8][..], true), (&[2, 0, 0, 0, 0xff, 0xff][..], false)] {

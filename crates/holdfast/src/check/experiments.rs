@@ -5,9 +5,10 @@ use holdfast_linux::bpf::{TapDrop, remove_pin_dir, remove_qdiscs};
 use holdfast_linux::tap::TapSocket;
 use holdfast_linux::{priority, probe, process};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::PathBuf;
 
-/// Mount point of the experiment's BPF file system, in its own mount namespace.
+/// Mount point of the experiment's BPF file system, in its own mount namespace; the number of this
+/// process is added, for who removes a folder takes what another one has mounted there with it.
 const SCRATCH: &str = "/run/holdfast-check";
 /// An address of TEST-NET-1 (RFC 5737) and a port, which belong to no service.
 const NOBODY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
@@ -42,11 +43,11 @@ fn tcp_repair() -> Finding {
 
 /// Loads a real program, attaches it with clsact and pins it in a bpffs.
 fn ebpf() -> Finding {
-    let scratch = Path::new(SCRATCH);
-    let tried = TapDrop::attach("lo", &[NOBODY], scratch).and_then(TapDrop::detach);
+    let scratch = PathBuf::from(format!("{SCRATCH}-{}", std::process::id()));
+    let tried = TapDrop::attach("lo", &[NOBODY], &scratch).and_then(TapDrop::detach);
     // The host must be left as it was.
-    let _made = remove_qdiscs(scratch);
-    let _mounted = remove_pin_dir(scratch);
+    let _made = remove_qdiscs(&scratch);
+    let _mounted = remove_pin_dir(&scratch);
     match tried {
         Ok(()) => Finding::ok("eBPF", "bpf(), bpffs and tc clsact work"),
         Err(error) => Finding::fail(

@@ -144,7 +144,8 @@ pub fn listed(name: &str, heard: Option<&(Said, Instant)>) -> Member {
         role: Some(said.role),
         state: Some(said.state),
         reason: said.reason.clone(),
-        heard_ms_ago: Some(at.elapsed().as_millis() as u64),
+        // 0 is the daemon that answers.
+        heard_ms_ago: Some((at.elapsed().as_millis() as u64).max(1)),
     }
 }
 

@@ -387,7 +387,7 @@ impl Daemon {
         }
         status.list_members(false);
         for (peer, heard) in status.peers.iter().zip(group.heard) {
-            let heard_ms_ago = heard.map(|at| (now - at).as_millis() as u64);
+            let heard_ms_ago = heard.map(|at| ((now - at).as_millis() as u64).max(1));
             status.members.push(Member { heard_ms_ago, ..Member::known(&peer.name, &peer.note) });
         }
         let counts = self.machine.counts();

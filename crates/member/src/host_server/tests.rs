@@ -166,6 +166,15 @@ fn a_heartbeat_is_answered_and_a_refusal_is_told() {
     );
     bed.machine.handle_heard(0, EdgeWords::default(), &mut bed.bench);
     assert_eq!((bed.said().len(), bed.bench.lines.len()), (0, 1));
+    bed.bench.sockets = Some(vec![service(80)]);
+    bed.run_until(900);
+    let refusal = EdgeWords { refused: Some("not yours".to_owned()), ..EdgeWords::default() };
+    bed.machine.handle_heard(0, refusal, &mut bed.bench);
+    let shown = bed.machine.shown(&[true]);
+    let reason = "the edge refuses this host server: not yours";
+    assert_eq!((shown.protection, shown.reason.as_str()), (Protection::Waiting, reason));
+    bed.machine.handle_opened(0, &mut bed.bench);
+    assert_eq!(bed.machine.shown(&[true]), Shown::protected(), "it is told anew");
 }
 
 #[test]

@@ -10,11 +10,11 @@ use std::net::IpAddr;
 /// Checks that the host server is in the file, and is what the file says. Its
 /// weight may be less than its share, never more.
 pub(super) fn check(setup: &Setup, name: &str, said: &Said) -> Result<(), String> {
-    const REMEDY: &str = "write the same on both hosts and restart the edge's daemon";
+    const REMEDY: &str = "write the same on both hosts, and say `holdfast reload` there";
     let Some(host) = setup.given(name) else {
         return Err(format!(
-            "the edge's file names no host server `{name}`; add it there and restart the edge's \
-             daemon"
+            "the edge's file names no host server `{name}`; add it there, and say `holdfast \
+             reload`"
         ));
     };
     let tunnels: Vec<IpAddr> = said.tunnels.iter().map(address_of).collect();

@@ -30,8 +30,9 @@ impl SpreadMachine {
             }
             [only] => {
                 let reason = format!("only {} serves {service}", self.name_of(only));
-                let remedy = drained(service)
-                    .unwrap_or_else(|| "start its server on another host".to_owned());
+                let remedy = drained(service).unwrap_or_else(|| {
+                    "start its server on another host, or the daemon there".to_owned()
+                });
                 Shown::new(Protection::Unprotected, &reason, &remedy)
             }
             _ => Shown::protected(),
