@@ -99,6 +99,8 @@ struct EdgeDaemon<'a> {
     announced: Announced,
     /// The last takeover, as its survivor reports it.
     last_takeover: Option<Takeover>,
+    /// The epoch that this life began in.
+    begun_in: u64,
     /// When to tell the edge's own state to the members.
     repetition: Repetition,
 }
@@ -186,6 +188,7 @@ impl<'a> EdgeDaemon<'a> {
             config,
             named,
             listener,
+            begun_in: machine.membership().handle_ask().epoch,
             machine,
             wire,
             doubles: BTreeMap::new(),
@@ -371,7 +374,8 @@ impl<'a> EdgeDaemon<'a> {
         }
     }
 
-    /// Notes a takeover, which its survivor reports again and again.
+    /// Notes a takeover, which its survivor reports again and again: also one of which an earlier life
+    /// of this daemon has told already.
     fn note_takeover(&mut self, index: usize, takeover: Takeover) {
         if self.last_takeover.as_ref() == Some(&takeover) {
             return;
@@ -383,6 +387,9 @@ impl<'a> EdgeDaemon<'a> {
         let from =
             other.filter(|_| kind != TakeoverKind::Rebuild).map_or(&to, |it| &it.name).clone();
         let epoch = self.machine.membership().handle_ask().epoch;
+        if kind != TakeoverKind::Rebuild && epoch == self.begun_in {
+            return;
+        }
         let past = PastTakeover { kind, from, to, epoch, lost: None, takeover };
         self.wire.events.add_takeover(past);
     }
