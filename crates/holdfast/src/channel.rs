@@ -11,6 +11,14 @@
 //! release is recognised), then records of a two-byte length and a Noise
 //! message. The plaintext of the records is one stream of messages, each with
 //! a four-byte length.
+//!
+//! The one that connects says the version. One that does not speak it answers with its own newest
+//! and closes; who connected may try again with that (`Dialer`). The version is mixed into the
+//! keys, so both ends have the same one. But somebody on the way can forge the answer that closes,
+//! and two new ends would speak an old version. So a channel that was accepted, and speaks an older
+//! version than its end could, begins with an empty record: that is sealed like all others, is
+//! nothing to releases that do not know it, and one that has come down to this version for want of
+//! a better one closes ([`ChannelError::TalkedDown`]).
 
 mod error;
 mod handshake;
@@ -23,7 +31,7 @@ pub use error::ChannelError;
 pub use listener::{Listener, PENDING_MAX, PENDING_PER_ADDRESS_MAX};
 
 use handshake::{Handshake, Side, Turn};
-use holdfast_wire::message::{MESSAGE_MAX, Message};
+use holdfast_wire::message::{MESSAGE_MAX, Message, VERSION};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -83,6 +91,9 @@ pub enum Kind {
 pub struct Channel {
     socket: TcpStream,
     stage: Stage,
+    /// Of the messages, and the newest that this end speaks.
+    version: u32,
+    newest: u32,
     peer: String,
     handshake_until: Instant,
     /// Bytes as read; `raw[raw_start..raw_end]` is not yet looked at.
@@ -105,20 +116,35 @@ enum Stage {
     Connecting(Box<Handshake>),
     Handshaking(Box<Handshake>),
     /// `confirmed`: a record of the peer was opened, so the handshake was no replay.
+    /// `fresh`: none was opened yet.
     Open {
         noise: Box<snow::TransportState>,
         confirmed: bool,
+        fresh: bool,
     },
     Closed,
 }
 
 impl Channel {
-    /// Begins to connect. The handshake follows by itself in [`Channel::recv`]
-    /// and [`Channel::flush`]; until it is over, messages wait.
+    /// Begins to connect, for a conversation in the newest version. The handshake follows by
+    /// itself in [`Channel::recv`] and [`Channel::flush`]; until it is over, messages wait.
     ///
     /// # Errors
     /// If the socket cannot be made or the address is unreachable at once.
     pub fn connect(
+        address: SocketAddr,
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Self, ChannelError> {
+        Self::connect_in(VERSION, address, identity, now)
+    }
+
+    /// As [`Channel::connect`], for a conversation in this version.
+    ///
+    /// # Errors
+    /// As [`Channel::connect`].
+    pub fn connect_in(
+        version: u32,
         address: SocketAddr,
         identity: &Identity,
         now: Instant,
@@ -135,12 +161,13 @@ impl Channel {
             Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e.into()),
             _ => {}
         }
-        let handshake = Handshake::new(identity, Side::Initiator)?;
-        Self::new(socket.into(), Stage::Connecting(Box::new(handshake)), now)
+        let handshake = Handshake::new(identity, Side::Initiator, version)?;
+        Self::new(socket.into(), version, Stage::Connecting(Box::new(handshake)), now)
     }
 
     /// Takes an accepted connection. It counts as open only when the first
-    /// record of the peer proves that its handshake was not a recording.
+    /// record of the peer proves that its handshake was not a recording. Send nothing before
+    /// that: in which version is not known.
     ///
     /// # Errors
     /// If the socket's options cannot be set.
@@ -150,11 +177,16 @@ impl Channel {
         now: Instant,
     ) -> Result<Self, ChannelError> {
         stream.set_nonblocking(true)?;
-        let handshake = Handshake::new(identity, Side::Responder)?;
-        Self::new(stream, Stage::Handshaking(Box::new(handshake)), now)
+        let handshake = Handshake::new(identity, Side::Responder, VERSION)?;
+        Self::new(stream, VERSION, Stage::Handshaking(Box::new(handshake)), now)
     }
 
-    fn new(socket: TcpStream, stage: Stage, now: Instant) -> Result<Self, ChannelError> {
+    fn new(
+        socket: TcpStream,
+        version: u32,
+        stage: Stage,
+        now: Instant,
+    ) -> Result<Self, ChannelError> {
         let options = socket2::SockRef::from(&socket);
         options.set_tcp_nodelay(true)?;
         // The host's default may be one that probes with delay; if cubic is
@@ -166,6 +198,8 @@ impl Channel {
         Ok(Self {
             socket,
             stage,
+            version,
+            newest: VERSION,
             peer: String::new(),
             handshake_until: now + HANDSHAKE_LIMIT,
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
@@ -190,6 +224,12 @@ impl Channel {
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// The version of the messages, once open.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// When the handshake is given up; `None` once the channel is open.
@@ -233,7 +273,7 @@ impl Channel {
         }
         let start = self.plain.len();
         self.plain.extend_from_slice(&[0; MESSAGE_HEADER]);
-        message.encode(&mut self.plain);
+        message.encode_in(self.version, &mut self.plain);
         let bytes = self.plain.len().saturating_sub(start + MESSAGE_HEADER);
         if bytes > MESSAGE_MAX {
             self.plain.truncate(start);
@@ -393,10 +433,15 @@ impl Channel {
         if self.inbox.len() < self.inbox_end + length {
             self.inbox.resize(self.inbox_end + length, 0);
         }
-        let Stage::Open { noise, confirmed } = &mut self.stage else { return Ok(false) };
+        let Stage::Open { noise, confirmed, fresh } = &mut self.stage else { return Ok(false) };
         let opened = noise.read_message(record, &mut self.inbox[self.inbox_end..]);
         *confirmed |= opened.is_ok();
+        let is_first = std::mem::take(fresh) && noise.is_initiator();
+        let version = self.version;
         match opened {
+            Ok(0) if is_first && version < self.newest => {
+                return self.fail(ChannelError::TalkedDown { version });
+            }
             Ok(bytes) => self.inbox_end += bytes,
             Err(_) => return self.fail(ChannelError::Tampered),
         }
@@ -426,7 +471,7 @@ impl Channel {
             let Some(encoded) = self.inbox[..self.inbox_end].get(start..start + bytes) else {
                 break;
             };
-            match Message::decode(encoded) {
+            match Message::decode_in(self.version, encoded) {
                 Ok(message) => each(message),
                 Err(error) => return self.fail(error.into()),
             }
@@ -455,11 +500,12 @@ impl Channel {
             Turn::Finished(finished) => finished,
         };
         let initiator = finished.noise.is_initiator();
-        self.peer = finished.peer;
-        self.stage = Stage::Open { noise: Box::new(finished.noise), confirmed: initiator };
-        if initiator {
-            // An empty record proves to the other side that this is no
-            // recording.
+        (self.peer, self.version) = (finished.peer, finished.version);
+        let noise = Box::new(finished.noise);
+        self.stage = Stage::Open { noise, confirmed: initiator, fresh: true };
+        // An initiator's empty record proves to the other side that this is no recording; a
+        // responder's, that it knows a newer version.
+        if initiator || self.version < self.newest {
             self.seal_chunk(0..0)?;
         }
         self.flush()?;

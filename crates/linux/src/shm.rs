@@ -100,7 +100,7 @@ impl SharedMemory {
     }
 
     /// Maps memory that an earlier daemon has made with these `settings`, except for the
-    /// mode. The server has it, too, and could have put anything in its place: it is the
+    /// mode and the key of the hashes: those are what the server has. The server has it, too, and could have put anything in its place: it is the
     /// right one if nobody can shorten it, and its content says so.
     ///
     /// # Errors
@@ -129,9 +129,8 @@ impl SharedMemory {
             && h.version == VERSION
             && h.ring_bytes == ring_bytes as u64
             && h.options == settings.options
-            && h.hash_key == settings.hash_key
             && h.ports == ports;
-        if same { Ok(memory) } else { Err(other("its memory is of another version, or group")) }
+        if same { Ok(memory) } else { Err(other("its memory is of another version, or service")) }
     }
 
     fn initialize(&self, settings: &Settings) {
@@ -162,6 +161,14 @@ impl SharedMemory {
     pub fn header(&self) -> &Header {
         // SAFETY: mapped and initialised; changing fields are atomics.
         unsafe { &*self.base.cast::<Header>() }
+    }
+
+    /// The key of the hashes in the server's log. The server could have written another one, and
+    /// would then find other hashes than its replica.
+    #[must_use]
+    pub fn hash_key(&self) -> HashKey {
+        // SAFETY: inside the mapping; the words may change, and are only copied.
+        unsafe { (&raw const self.header().hash_key).read_volatile() }
     }
 
     /// Whether a shim runs in the server: not in a static program, nor in one

@@ -1,5 +1,5 @@
 //! How the members meet: both say hello, and each pairs only if the other one
-//! speaks the same version and has the same fingerprint (decision 25).
+//! speaks a version that it understands and has the same fingerprint (decision 25).
 //! Differences are shown, and pairing is tried again: nobody need restart a
 //! daemon after copying a file.
 
@@ -8,7 +8,7 @@ use crate::nanos;
 use crate::timing::pairing::{COMPARE_EVERY, LOOK_EVERY};
 use holdfast_cluster::Nanos;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{FingerprintPart, Message, VERSION};
+use holdfast_wire::message::{FingerprintPart, LogKey, Message, is_understood};
 
 /// Which end of the pair's channel a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,9 @@ pub trait PairingHost: Hosted {
     fn say_hello(&mut self, runs: bool) -> Result<bool, String>;
     /// Whether the other member's fingerprint is the one that was said last.
     fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool;
+    /// What the backup uses as the key of the hashes in the log; `None`: the primary does not tell
+    /// it (it speaks version 11), and both derive it from the group's key.
+    fn learn_key(&mut self, key: Option<LogKey>);
     /// Keeps messages that came right behind the other's hello, encoded, for
     /// the role.
     fn keep(&mut self, early: Vec<Vec<u8>>);
@@ -156,25 +159,19 @@ impl Pairing {
             Side::Backup => self.greeted,
             Side::Primary | Side::Alone => host.say_hello(runs)?,
         };
-        let Ok(Message::Hello { version, log_version, epoch, speaks, fingerprint, .. }) =
-            Message::decode(&bytes)
-        else {
+        let Ok(hello) = Message::decode(&bytes) else { return Ok(None) };
+        let Message::Hello { version, log_version, fingerprint, .. } = &hello else {
             return Ok(None);
         };
         if !greeted {
             host.hang_up();
-        } else if (version, log_version) != (VERSION, LOG_VERSION) {
+        } else if !is_understood(*version) || *log_version != LOG_VERSION {
             self.part(&Apart::OtherRelease, host);
-        } else if !host.is_own_fingerprint(&fingerprint) {
-            self.part(&Apart::OtherFingerprint(&fingerprint), host);
+        } else if !host.is_own_fingerprint(fingerprint) {
+            self.part(&Apart::OtherFingerprint(fingerprint), host);
         } else {
-            if self.side == Side::Backup {
-                // What it does from now on counts in the primary's epoch, whatever
-                // the edge has said before or says later.
-                host.member().epoch = epoch;
-                host.keep(came.early);
-            }
-            return Ok(Some(if self.side == Side::Backup { speaks } else { runs }));
+            let joins = self.side == Side::Backup;
+            return Ok(Some(if joins { follow(&hello, came.early, host) } else { runs }));
         }
         Ok(None)
     }
@@ -189,11 +186,23 @@ impl Pairing {
     }
 }
 
+/// Takes what a backup needs of its primary's hello; returns whether the server already runs.
+fn follow(hello: &Message<'_>, early: Vec<Vec<u8>>, host: &mut impl PairingHost) -> bool {
+    let Message::Hello { epoch, speaks, hash_key, .. } = hello else { return false };
+    // What it does from now on counts in the primary's epoch, whatever the edge has said
+    // before or says later.
+    host.member().epoch = *epoch;
+    host.learn_key(*hash_key);
+    host.keep(early);
+    *speaks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::Bench;
-    use crate::standing::hello;
+    use crate::standing::{hello, keyed_hello};
+    use holdfast_wire::message::{VERSION, VERSION_OLDEST};
 
     /// Takes messages from a list; what is said is noted.
     struct Host {
@@ -203,6 +212,8 @@ mod tests {
         is_ready: bool,
         /// Whether it says hello, or why it cannot.
         says: Result<bool, String>,
+        /// The key that it has learnt.
+        key: Option<Option<LogKey>>,
         lines: Vec<String>,
     }
 
@@ -232,6 +243,9 @@ mod tests {
         fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
             theirs.is_empty()
         }
+        fn learn_key(&mut self, key: Option<LogKey>) {
+            self.key = Some(key);
+        }
         fn keep(&mut self, early: Vec<Vec<u8>>) {
             self.lines.push(format!("{} early", early.len()));
         }
@@ -246,7 +260,8 @@ mod tests {
     fn host() -> Host {
         let mut context = Bench::new("b", "a");
         (context.now, context.member.epoch) = (Nanos(0), 0);
-        Host { context, next: None, is_ready: true, says: Ok(true), lines: Vec::new() }
+        let (next, key, lines) = (None, None, Vec::new());
+        Host { context, next, is_ready: true, says: Ok(true), key, lines }
     }
 
     fn said(host: &mut Host) -> Vec<String> {
@@ -303,6 +318,45 @@ mod tests {
         host.next = Some((false, vec![BEAT, greets(0), BEAT, BEAT]));
         assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: false }));
         assert_eq!((said(&mut host), host.context.member.epoch), (vec!["2 early".to_owned()], 7));
+    }
+
+    /// One of an older release that is understood tells no key.
+    #[test]
+    fn a_backup_takes_the_key_of_its_primarys_log() {
+        let secret = LogKey([9; 8]);
+        for (its, key) in [(VERSION, Some(secret)), (VERSION_OLDEST, None)] {
+            let (mut host, mut pairing) = (host(), Pairing::new(Side::Backup));
+            let mut greets = keyed_hello(("demo", "a"), (7, true), Vec::new(), key);
+            if let Message::Hello { version, .. } = &mut greets {
+                *version = its;
+            }
+            host.next = Some((true, vec![greets]));
+            assert_eq!(pairing.turn(false, &mut host), Turn::End(End::Met { runs: true }));
+            assert_eq!(host.key, Some(key), "version {its}");
+        }
+    }
+
+    #[test]
+    fn members_of_two_releases_meet_if_each_understands_the_other() {
+        for (its, meets) in [
+            (VERSION, true),
+            (VERSION_OLDEST, true),
+            (VERSION_OLDEST - 1, false),
+            (VERSION + 1, false),
+        ] {
+            for side in [Side::Primary, Side::Alone, Side::Backup] {
+                let (mut host, mut pairing) = (host(), Pairing::new(side));
+                let mut greets = hello("demo", "a", (7, side == Side::Backup), Vec::new());
+                if let Message::Hello { version, .. } = &mut greets {
+                    *version = its;
+                }
+                host.next = Some((true, vec![greets]));
+                let met = matches!(pairing.turn(false, &mut host), Turn::End(End::Met { .. }));
+                assert_eq!(met, meets, "{side:?}, version {its}");
+                assert_eq!(said(&mut host).contains(&"OtherRelease".to_owned()), !meets);
+                assert_eq!(host.key.is_some(), meets && side == Side::Backup);
+            }
+        }
     }
 
     #[test]

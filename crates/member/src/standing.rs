@@ -7,7 +7,7 @@ use crate::timing::member::{ASK_EVERY, ASK_RETRY};
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Watch;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{ConnKey, FingerprintKind, FingerprintPart, Message, VERSION};
+use holdfast_wire::message::{ConnKey, FingerprintKind, FingerprintPart, LogKey, Message, VERSION};
 
 /// The current member, in the edge's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +180,18 @@ pub fn hello<'m>(
     (epoch, speaks): (u64, bool),
     fingerprint: Vec<FingerprintPart<'m>>,
 ) -> Message<'m> {
+    keyed_hello((group, member), (epoch, speaks), fingerprint, None)
+}
+
+/// As [`hello`], from one member to the other: a primary also tells the key of the hashes in its
+/// log.
+#[must_use]
+pub fn keyed_hello<'m>(
+    (group, member): (&'m str, &'m str),
+    (epoch, speaks): (u64, bool),
+    fingerprint: Vec<FingerprintPart<'m>>,
+    hash_key: Option<LogKey>,
+) -> Message<'m> {
     Message::Hello {
         version: VERSION,
         log_version: LOG_VERSION,
@@ -188,6 +200,7 @@ pub fn hello<'m>(
         epoch,
         speaks,
         fingerprint,
+        hash_key,
     }
 }
 

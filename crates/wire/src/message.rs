@@ -3,14 +3,25 @@
 //! Encoded with postcard inside one encrypted channel message each. Every
 //! length is bounded by the channel's message limit; unknown variants and
 //! trailing bytes are errors.
+//!
+//! A build speaks [`VERSION`] and understands [`VERSION_OLDEST`]; which of them a channel carries
+//! its two ends agree on. What an older version has in another form is in `coding`.
 
+mod coding;
+
+pub use coding::{BadMessage, is_understood};
+
+use crate::hash::HashKey;
 use crate::packet::mapped;
 use crate::seq::SeqNo;
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
-/// Version of the conversation; [`Message::Hello`] refuses any other.
-pub const VERSION: u32 = 11;
+/// Newest version of the conversation.
+pub const VERSION: u32 = 12;
+/// Oldest version that is understood: the one before, so that a group goes from one release to the
+/// next without ending a connection.
+pub const VERSION_OLDEST: u32 = 11;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -194,6 +205,17 @@ pub enum FingerprintKind {
     CpuFeature,
 }
 
+/// The key of the hashes in a primary's log, as its backup is told. It is a secret: it is never
+/// shown.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogKey(pub HashKey);
+
+impl std::fmt::Debug for LogKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogKey(secret)")
+    }
+}
+
 /// One thing that must be the same on both members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FingerprintPart<'a> {
@@ -209,6 +231,7 @@ pub struct FingerprintPart<'a> {
 pub enum Message<'a> {
     /// First message of both sides.
     Hello {
+        /// The channel's, whatever the sender put here.
         version: u32,
         log_version: u32,
         group: &'a str,
@@ -224,6 +247,9 @@ pub enum Message<'a> {
         /// not send them). From the edge, empty. At most [`FINGERPRINT_PARTS_MAX`] parts.
         #[serde(borrow)]
         fingerprint: Vec<FingerprintPart<'a>>,
+        /// From a primary to its backup, the key of the hashes in its log. `None` from
+        /// everybody else, and in version 11, where both derive it from the group's key.
+        hash_key: Option<LogKey>,
     },
     /// Heartbeat; `echo` is the last number received from the other side.
     Beat {
@@ -521,68 +547,6 @@ pub struct Offer {
 /// encoding is the same.
 fn in_one_piece<S: Serializer>(bytes: &&[u8], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bytes(bytes)
-}
-
-/// A message that could not be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadMessage;
-
-impl std::fmt::Display for BadMessage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the peer's message is malformed or of another version; run the same release on all members")
-    }
-}
-
-impl std::error::Error for BadMessage {}
-
-impl<'a> Message<'a> {
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let taken = std::mem::take(out);
-        // Extending a vector cannot fail, so neither can this.
-        *out = postcard::to_extend(self, taken).unwrap_or_default();
-    }
-
-    /// Decodes one whole message.
-    ///
-    /// # Errors
-    /// [`BadMessage`] for anything but exactly one known message.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, BadMessage> {
-        match postcard::take_from_bytes::<Self>(bytes) {
-            Ok((message, [])) if message.is_bounded() => Ok(message),
-            _ => Err(BadMessage),
-        }
-    }
-
-    fn is_bounded(&self) -> bool {
-        match self {
-            Self::Hello { fingerprint, .. } => {
-                fingerprint.len() <= FINGERPRINT_PARTS_MAX
-                    && fingerprint.iter().all(|part| part.name.len() <= FINGERPRINT_NAME_BYTES_MAX)
-            }
-            Self::Unread { bytes, .. } => bytes.len() <= UNREAD_BYTES_MAX,
-            Self::AreAlive { keys, .. } | Self::NotAlive { keys, .. } => keys.len() <= KEYS_MAX,
-            Self::Adopt { conns } => conns.len() <= ADOPTED_MAX,
-            Self::Image { bytes } | Self::Earlier { bytes, .. } => bytes.len() <= IMAGE_BYTES_MAX,
-            Self::Announce { tunnels, services, .. } => {
-                tunnels.len() <= 2 && services.len() <= OFFERS_MAX
-            }
-            Self::Flows { host, flows, .. } => {
-                host.len() <= SAID_BYTES_MAX && flows.len() <= FLOWS_MAX
-            }
-            Self::Drains { host, .. } => host.len() <= SAID_BYTES_MAX,
-            Self::Says { role, state, reason, remedy } => {
-                [role, state, reason, remedy].iter().all(|text| text.len() <= SAID_BYTES_MAX)
-            }
-            Self::GaveUp { state, reason } => {
-                [state, reason].iter().all(|text| text.len() <= SAID_BYTES_MAX)
-            }
-            Self::TookOver { cause, at, .. } => {
-                cause.len() <= SAID_BYTES_MAX && at.len() <= SAID_BYTES_MAX
-            }
-            _ => true,
-        }
-    }
 }
 
 #[cfg(test)]

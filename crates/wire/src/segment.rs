@@ -33,6 +33,8 @@ impl Mode {
 /// Size of a frame's content in bytes, without its tag.
 pub const BYTES: usize = 26;
 const MAGIC: [u8; 8] = *b"hfastseg";
+/// Version of the content, behind the flags.
+const FORMAT: u8 = 0;
 const HOLDS: u8 = 1;
 const OFFERS: u8 = 2;
 const SEES: u8 = 4;
@@ -90,7 +92,7 @@ impl Frame {
         };
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..11].copy_from_slice(&[kind, self.side, flags]);
+        bytes[8..12].copy_from_slice(&[kind, self.side, flags, FORMAT]);
         bytes[12..18].copy_from_slice(&self.mac);
         bytes[18..].copy_from_slice(&self.number.to_le_bytes());
         bytes
@@ -99,7 +101,7 @@ impl Frame {
     /// The content of these bytes; `None` if they are none, or of a later release.
     #[must_use]
     pub fn parse(bytes: &[u8; BYTES]) -> Option<Self> {
-        if !is_one(bytes) {
+        if !is_one(bytes) || bytes[11] != FORMAT {
             return None;
         }
         let [kind, side, flags] = [bytes[8], bytes[9], bytes[10]];
@@ -139,7 +141,9 @@ mod tests {
             let mut bytes = frame.build();
             assert!(is_one(&bytes));
             assert_eq!(Frame::parse(&bytes), Some(frame));
-            bytes[8] = 9;
+            bytes[11] = 1;
+            assert_eq!((Frame::parse(&bytes), is_one(&bytes)), (None, true), "another version");
+            (bytes[11], bytes[8]) = (0, 9);
             assert_eq!(Frame::parse(&bytes), None, "a kind of a later release");
             bytes[0] ^= 1;
             assert_eq!((Frame::parse(&bytes), is_one(&bytes)), (None, false));

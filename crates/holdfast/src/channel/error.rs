@@ -26,6 +26,10 @@ pub enum ChannelError {
     )]
     OtherVersion { ours: u32, theirs: u32 },
     #[error(
+        "the peer speaks a newer version than {version}, to which somebody on the way has talked this end down; it begins again with the newest"
+    )]
+    TalkedDown { version: u32 },
+    #[error(
         "the peer has another key, group or role; compare key_file, group.name and the addresses on all hosts"
     )]
     WrongKey,
@@ -66,6 +70,14 @@ impl ChannelError {
             Self::OtherVersion { ours, theirs } => (
                 format!("`{peer}` speaks version {theirs}, this host {ours}"),
                 "run the same release on all hosts of the group",
+            ),
+            Self::TalkedDown { version } => (
+                format!(
+                    "somebody on the way has said that `{peer}` speaks version {version} only, \
+                     and it speaks a newer one"
+                ),
+                "it is tried again with the newest; if this stays, look who can change packets \
+                 between the hosts",
             ),
             Self::OtherProgram => (
                 format!("what answers in the place of `{peer}` is not holdfast"),

@@ -1,7 +1,7 @@
 //! The Noise handshake, one record each way, as a machine over bytes.
 
 use super::{ChannelError, Identity, Kind, NAME_BYTES_MAX, RECORD_HEADER, next_record};
-use holdfast_wire::message::VERSION;
+use holdfast_wire::message::is_understood;
 use snow::HandshakeState;
 
 /// Measured against ChaChaPoly on a CPU with AES instructions: 0.13 against
@@ -17,7 +17,9 @@ pub(super) struct Handshake {
     /// `None` once it has finished or failed.
     noise: Option<HandshakeState>,
     side: Side,
-    me: String,
+    identity: Identity,
+    /// Of the conversation: the initiator's, which a responder follows.
+    version: u32,
     preamble_seen: bool,
 }
 
@@ -40,22 +42,16 @@ pub(super) enum Turn {
 pub(super) struct Finished {
     pub noise: snow::TransportState,
     pub peer: String,
+    /// Version of the messages that follow.
+    pub version: u32,
 }
 
 impl Handshake {
-    pub fn new(identity: &Identity, side: Side) -> Result<Self, ChannelError> {
-        let prologue = prologue(identity);
-        let parameters = PATTERN.parse().map_err(|_| ChannelError::WrongKey)?;
-        let builder = snow::Builder::new(parameters)
-            .psk(0, &identity.key)
-            .and_then(|builder| builder.prologue(&prologue))
-            .map_err(|_| ChannelError::WrongKey)?;
-        let noise = match side {
-            Side::Initiator => builder.build_initiator(),
-            Side::Responder => builder.build_responder(),
-        };
-        let noise = noise.map_err(|_| ChannelError::WrongKey)?;
-        Ok(Self { noise: Some(noise), side, me: identity.me.clone(), preamble_seen: false })
+    /// Begins a handshake for a conversation in this version. A responder, whose newest that is,
+    /// follows an initiator that says an older one which is understood.
+    pub fn new(identity: &Identity, side: Side, version: u32) -> Result<Self, ChannelError> {
+        let noise = Some(noise(identity, side, version)?);
+        Ok(Self { noise, side, identity: identity.clone(), version, preamble_seen: false })
     }
 
     pub fn is_initiator(&self) -> bool {
@@ -64,7 +60,7 @@ impl Handshake {
 
     /// The initiator's first bytes.
     pub fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), ChannelError> {
-        push_preamble(out);
+        push_preamble(self.version, out);
         self.push_record(out)
     }
 
@@ -93,12 +89,12 @@ impl Handshake {
             .and_then(|n| std::str::from_utf8(n).ok());
         let peer = peer.ok_or(ChannelError::WrongKey)?.to_owned();
         if self.side == Side::Responder {
-            push_preamble(out);
+            push_preamble(self.version, out);
             self.push_record(out)?;
         }
         let noise = self.noise.take().ok_or(ChannelError::Closed)?;
         let noise = noise.into_transport_mode().map_err(|_| ChannelError::WrongKey)?;
-        Ok((taken, Turn::Finished(Finished { noise, peer })))
+        Ok((taken, Turn::Finished(Finished { noise, peer, version: self.version })))
     }
 
     fn read_preamble(
@@ -115,13 +111,17 @@ impl Handshake {
         };
         let [_, _, _, _, version @ ..] = *preamble;
         let theirs = u32::from_le_bytes(version);
-        if theirs != VERSION {
+        if self.side == Side::Responder && theirs < self.version && is_understood(theirs) {
+            self.noise = Some(noise(&self.identity, self.side, theirs)?);
+            self.version = theirs;
+        }
+        if theirs != self.version {
             // A peer that speaks another version is told ours; one that has not proved
             // that it has the key hears nothing else.
             if self.side == Side::Responder {
-                push_preamble(out);
+                push_preamble(self.version, out);
             }
-            return Err(ChannelError::OtherVersion { ours: VERSION, theirs });
+            return Err(ChannelError::OtherVersion { ours: self.version, theirs });
         }
         self.preamble_seen = true;
         Ok((PREAMBLE_BYTES, Turn::Progress))
@@ -131,7 +131,7 @@ impl Handshake {
         let mut record = [0; RECORD_ROOM];
         let noise = self.noise.as_mut().ok_or(ChannelError::Closed)?;
         let length = noise
-            .write_message(self.me.as_bytes(), &mut record)
+            .write_message(self.identity.me.as_bytes(), &mut record)
             .map_err(|_| ChannelError::WrongKey)?;
         out.extend_from_slice(&(length as u16).to_le_bytes());
         out.extend_from_slice(&record[..length]);
@@ -139,10 +139,25 @@ impl Handshake {
     }
 }
 
+/// The state of a handshake whose first record comes next.
+fn noise(identity: &Identity, side: Side, version: u32) -> Result<HandshakeState, ChannelError> {
+    let prologue = prologue(identity, version);
+    let parameters = PATTERN.parse().map_err(|_| ChannelError::WrongKey)?;
+    let builder = snow::Builder::new(parameters)
+        .psk(0, &identity.key)
+        .and_then(|builder| builder.prologue(&prologue))
+        .map_err(|_| ChannelError::WrongKey)?;
+    let noise = match side {
+        Side::Initiator => builder.build_initiator(),
+        Side::Responder => builder.build_responder(),
+    };
+    noise.map_err(|_| ChannelError::WrongKey)
+}
+
 /// What both ends must have in common; Noise mixes it into the keys.
-fn prologue(identity: &Identity) -> Vec<u8> {
+fn prologue(identity: &Identity, version: u32) -> Vec<u8> {
     let mut prologue = b"holdfast".to_vec();
-    prologue.extend_from_slice(&VERSION.to_le_bytes());
+    prologue.extend_from_slice(&version.to_le_bytes());
     prologue.push(match identity.kind {
         Kind::Edge => 1,
         Kind::Pair => 2,
@@ -152,7 +167,7 @@ fn prologue(identity: &Identity) -> Vec<u8> {
     prologue
 }
 
-fn push_preamble(out: &mut Vec<u8>) {
+fn push_preamble(version: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
 }

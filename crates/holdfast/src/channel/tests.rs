@@ -1,7 +1,7 @@
 //! Tests of two ends over loopback, and of an attacker between them.
 
 use super::*;
-use holdfast_wire::message::VERSION;
+use holdfast_wire::message::{LogKey, VERSION, VERSION_OLDEST};
 use std::net::TcpListener;
 use std::thread::sleep;
 
@@ -16,6 +16,20 @@ fn ends(near: &Identity, far: &Identity) -> (Channel, Channel) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = Channel::connect(listener.local_addr().unwrap(), near, Instant::now()).unwrap();
     let far = Channel::accept(listener.accept().unwrap().0, far, Instant::now()).unwrap();
+    (near, far)
+}
+
+/// As [`ends`], with the version that the first says, and the newest that each of them knows.
+fn ends_of(says: u32, newest: (u32, u32)) -> (Channel, Channel) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, now) = (listener.local_addr().unwrap(), Instant::now());
+    let mut near = Channel::connect_in(says, at, &identity("a"), now).unwrap();
+    let handshake = Handshake::new(&identity("b"), Side::Responder, newest.1).unwrap();
+    let stage = Stage::Handshaking(Box::new(handshake));
+    let stream = listener.accept().unwrap().0;
+    stream.set_nonblocking(true).unwrap();
+    let mut far = Channel::new(stream, newest.1, stage, now).unwrap();
+    (near.newest, far.newest) = newest;
     (near, far)
 }
 
@@ -190,7 +204,7 @@ fn a_silent_peer_is_given_up() {
 #[test]
 fn a_recorded_handshake_does_not_open_a_channel() {
     let mut recorded = Vec::new();
-    Handshake::new(&identity("a"), Side::Initiator).unwrap().begin(&mut recorded).unwrap();
+    Handshake::new(&identity("a"), Side::Initiator, VERSION).unwrap().begin(&mut recorded).unwrap();
     // The attacker also repeats the empty record that followed, which cannot have been made with
     // the keys of this connection.
     recorded.extend_from_slice(&[16, 0]);
@@ -431,4 +445,101 @@ fn nobody_listening_is_an_error() {
         }),
     };
     assert!(matches!(refused, Some(ChannelError::Io(_))));
+}
+
+/// A hello with a key, as the other end gets it.
+fn hello_between(near: &mut Channel, far: &mut Channel) -> String {
+    let hello = Message::Hello {
+        version: 0,
+        log_version: 3,
+        group: "demo",
+        member: "a",
+        epoch: 1,
+        speaks: true,
+        fingerprint: Vec::new(),
+        hash_key: Some(LogKey([1; 8])),
+    };
+    near.send(&hello).unwrap();
+    near.flush().unwrap();
+    receive(far, 1).unwrap().remove(0)
+}
+
+/// Of two releases the older one's version is spoken, whoever connects, and a key that it does
+/// not know stays at home.
+#[test]
+fn neighbouring_releases_speak_the_older_ones_version() {
+    const OLD: u32 = VERSION_OLDEST;
+    for (says, newest) in
+        [(VERSION, (VERSION, VERSION)), (OLD, (OLD, VERSION)), (OLD, (VERSION, OLD))]
+    {
+        let (mut near, mut far) = ends_of(says, newest);
+        let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
+        a.and(b).unwrap();
+        assert_eq!((near.version(), far.version()), (says, says));
+        let tells = says == VERSION;
+        for said in [hello_between(&mut near, &mut far), hello_between(&mut far, &mut near)] {
+            assert!(said.contains(&format!("version: {says},")), "{said}");
+            assert_eq!(said.contains("LogKey"), tells, "{said}");
+        }
+    }
+}
+
+/// Who was told a version is told it by its own end, and so is who speaks one that is too old.
+#[test]
+fn other_versions_are_refused_with_the_own_one() {
+    let theirs = |error: &ChannelError| match error {
+        ChannelError::OtherVersion { ours, theirs } => (*ours, *theirs),
+        other => panic!("{other:?}"),
+    };
+    for (says, newest) in [(VERSION, VERSION_OLDEST), (VERSION_OLDEST - 1, VERSION)] {
+        let (mut near, mut far) = ends_of(says, (says, newest));
+        let (a, b) = drive(&mut near, &mut far, |_, _| false);
+        assert_eq!(theirs(&a.unwrap_err()), (says, newest));
+        let refused = b.unwrap_err();
+        assert_eq!(theirs(&refused), (newest, says));
+        let (reason, _) = refused.distrust("b").expect("a reason");
+        assert!(reason.contains(&format!("`b` speaks version {says}, this host {newest}")));
+    }
+}
+
+/// Somebody on the way has answered in the place of a new release.
+#[test]
+fn two_new_ends_are_not_talked_down() {
+    let (mut near, mut far) = ends_of(VERSION_OLDEST, (VERSION, VERSION));
+    let refused = (0..2000).find_map(|_| {
+        let _ = far.flush().and_then(|()| far.handshake());
+        sleep(Duration::from_micros(100));
+        near.flush().and_then(|()| near.recv(|m| panic!("{m:?}"))).err()
+    });
+    assert!(matches!(refused, Some(ChannelError::TalkedDown { version: VERSION_OLDEST })));
+    assert!(matches!(near.send(&Message::Ask), Err(ChannelError::Closed)));
+}
+
+/// What would hide that one: the records are numbered.
+#[test]
+fn the_warning_cannot_be_taken_out() {
+    let (mut near, mut far) = ends_of(VERSION_OLDEST, (VERSION, VERSION));
+    let open =
+        drive(&mut near, &mut far, |n, f| matches!(n.stage, Stage::Open { .. }) && f.is_open());
+    open.0.and(open.1).unwrap();
+    // It has come together with the answer; the attacker lets only the next one through.
+    far.send(&Message::Ask).unwrap();
+    far.flush().unwrap();
+    sleep(Duration::from_millis(20));
+    (near.raw_start, near.raw_end) = (0, 0);
+    let refused = (0..1000).find_map(|_| {
+        sleep(Duration::from_micros(100));
+        near.recv(|m| panic!("{m:?}")).err()
+    });
+    assert!(matches!(refused, Some(ChannelError::Tampered)), "{refused:?}");
+}
+
+/// The first of two preambles is in clear. One that was changed on its way to the other end does
+/// not open anything, since it is in the keys.
+#[test]
+fn a_preamble_that_was_changed_on_its_way_opens_nothing() {
+    let mut first = Vec::new();
+    Handshake::new(&identity("a"), Side::Initiator, VERSION).unwrap().begin(&mut first).unwrap();
+    first[4] = VERSION_OLDEST as u8;
+    assert!(matches!(answer_to(&first).0, ChannelError::WrongKey));
 }

@@ -167,7 +167,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.poll.add(&tap.fd(), TAP, Interest::Read)?;
     let replica = if runs { None } else { Some(start_replica(node)?) };
     node.signs_by_tap = true;
-    let hash_key = node.key.hash_key();
+    let hash_key = node.hash_key;
     let mut this = BackupDaemon {
         watches_replica: replica.is_some(),
         replica,

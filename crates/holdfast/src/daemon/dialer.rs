@@ -3,10 +3,13 @@
 //!
 //! The same type serves any channel that this side opens; the backup also
 //! reaches the primary with it.
+//!
+//! Every attempt says the newest version of messages. To a peer that answers with an older one
+//! which is understood, it connects once more at once, in that version.
 
 use crate::channel::{Channel, ChannelError, Identity};
 use crate::poll::{Interest, Poll};
-use holdfast_wire::message::Message;
+use holdfast_wire::message::{Message, VERSION, is_understood};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ pub struct Dialer {
     address: SocketAddr,
     identity: Identity,
     token: u64,
+    /// Version in which the next attempt, or the channel that there is, begins.
+    version: u32,
     channel: Option<Channel>,
     opened: bool,
     watched: Interest,
@@ -45,6 +50,7 @@ impl Dialer {
             address,
             identity,
             token,
+            version: VERSION,
             channel: None,
             opened: false,
             watched: Interest::Nothing,
@@ -68,6 +74,12 @@ impl Dialer {
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
         self.channel.as_ref().filter(|_| self.opened).map(Channel::peer)
+    }
+
+    /// The version of messages that the channel carries, once open.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// Bytes that are queued and not sent yet.
@@ -121,11 +133,12 @@ impl Dialer {
         // not report it.
         if let Some(Err(error)) = self.channel.as_mut().filter(|_| newly_open).map(|c| c.recv(each))
         {
+            self.opened &= !matches!(error, ChannelError::TalkedDown { .. });
             return self.lose(now, error);
         }
         match self.flush(now, poll) {
             LinkEvent::Nothing if newly_open => {
-                tracing::debug!("link to {} open", self.address);
+                tracing::debug!("link to {} open in version {}", self.address, self.version);
                 LinkEvent::Opened
             }
             event => event,
@@ -162,13 +175,13 @@ impl Dialer {
 
     /// Drops the channel; the next attempt follows after [`RETRY`].
     pub fn close(&mut self, now: Instant) {
-        self.channel = None;
+        (self.channel, self.version) = (None, VERSION);
         self.opened = false;
         self.retry_at = now + RETRY;
     }
 
     fn connect(&mut self, now: Instant, poll: &Poll) -> Result<(), ChannelError> {
-        let channel = Channel::connect(self.address, &self.identity, now)?;
+        let channel = Channel::connect_in(self.version, self.address, &self.identity, now)?;
         self.watched = Interest::Both;
         poll.add(&channel, self.token, self.watched)?;
         self.channel = Some(channel);
@@ -176,10 +189,18 @@ impl Dialer {
     }
 
     fn lose(&mut self, now: Instant, error: ChannelError) -> LinkEvent {
-        let was_open = self.opened;
+        let (was_open, said) = (self.opened, self.version);
         tracing::debug!("link to {}, open {was_open}: {error}", self.address);
         self.close(now);
-        if was_open { LinkEvent::Lost(error) } else { LinkEvent::Failed(error) }
+        match error {
+            // Only downwards, so that nobody can make it try again and again.
+            ChannelError::OtherVersion { theirs, .. } if theirs < said && is_understood(theirs) => {
+                (self.version, self.retry_at) = (theirs, now);
+                LinkEvent::Nothing
+            }
+            error if was_open => LinkEvent::Lost(error),
+            error => LinkEvent::Failed(error),
+        }
     }
 }
 
@@ -196,6 +217,11 @@ fn trace_message(way: &str, message: &Message<'_>) {
 mod tests {
     use super::*;
     use crate::channel::{Kind, Listener};
+    use holdfast_wire::message::VERSION_OLDEST;
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
     fn identity(me: &str) -> Identity {
         Identity { key: [7; 32], group: "demo".to_owned(), me: me.to_owned(), kind: Kind::Edge }
@@ -266,5 +292,95 @@ mod tests {
             );
             assert!(!link.is_open());
         }
+    }
+
+    /// Stands before the listener at `to`, and answers connections that begin with the newest
+    /// version as a release that speaks only `version` does, while `forges`.
+    fn forger(to: SocketAddr, forges: &Arc<AtomicBool>, tries: &Arc<AtomicU32>) -> SocketAddr {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = door.local_addr().unwrap();
+        let (forges, tries) = (Arc::clone(forges), Arc::clone(tries));
+        std::thread::spawn(move || {
+            while let Ok((mut near, _)) = door.accept() {
+                let mut preamble = [0; 8];
+                if near.read_exact(&mut preamble).is_err() {
+                    continue;
+                }
+                tries.fetch_add(1, SeqCst);
+                if forges.load(SeqCst) && u32::from(preamble[4]) == VERSION {
+                    preamble[4] = VERSION_OLDEST as u8;
+                    near.write_all(&preamble).unwrap();
+                    continue;
+                }
+                let mut far = TcpStream::connect(to).unwrap();
+                far.write_all(&preamble).unwrap();
+                let (mut from_far, mut to_near) =
+                    (far.try_clone().unwrap(), near.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from_far, &mut to_near));
+                std::thread::spawn(move || std::io::copy(&mut near, &mut far));
+            }
+        });
+        at
+    }
+
+    /// Somebody on the way answers in the other end's place that it speaks an older version.
+    #[test]
+    fn it_is_not_talked_down_and_opens_with_the_newest_once_it_can() {
+        let mut listener =
+            Listener::bind("127.0.0.1:0".parse().unwrap(), identity("edge")).unwrap();
+        let (forges, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+        let at = forger(listener.local_addr().unwrap(), &forges, &tries);
+        let mut poll = Poll::new().unwrap();
+        let begun = Instant::now();
+        let mut link = Dialer::new(at, identity("a"), 5, begun);
+        let (mut far, mut refused) = (None, 0);
+        let mut until = |link: &mut Dialer, wanted: u32| {
+            let done = |event: &LinkEvent, _: &mut Option<Channel>| {
+                match event {
+                    LinkEvent::Failed(ChannelError::TalkedDown { version: VERSION_OLDEST }) => {
+                        refused += 1;
+                    }
+                    LinkEvent::Nothing => {}
+                    LinkEvent::Opened => return true,
+                    other => panic!("{other:?}"),
+                }
+                refused == wanted
+            };
+            turn_until(link, &mut poll, &mut listener, done, &mut far);
+        };
+        until(&mut link, 3);
+        assert!(!link.is_open() && !link.send(&Message::Ask));
+        // Two connections, and then a pause.
+        let (pauses, tried) = (begun.elapsed().as_millis() / RETRY.as_millis(), tries.load(SeqCst));
+        assert!(u128::from(tried) <= 2 * (pauses + 1), "{tried} in {pauses} pauses");
+        forges.store(false, SeqCst);
+        until(&mut link, u32::MAX);
+        assert!(link.is_open());
+        assert_eq!(link.version(), VERSION);
+    }
+
+    /// A release that speaks an older version only: it is asked again, in that, at once, and with
+    /// the newest after it has gone.
+    #[test]
+    fn an_older_release_is_spoken_to_in_its_own_version() {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut link = Dialer::new(door.local_addr().unwrap(), identity("a"), 5, Instant::now());
+        door.set_nonblocking(true).unwrap();
+        let (mut poll, mut said) = (Poll::new().unwrap(), Vec::new());
+        let until = Instant::now() + Duration::from_secs(10);
+        while said.len() < 3 && Instant::now() < until {
+            poll.wait(Some(Instant::now() + Duration::from_millis(2))).unwrap();
+            link.turn(Instant::now(), &poll, |_| {});
+            let Ok((mut near, _)) = door.accept() else { continue };
+            // What connects says its first words in its next turn.
+            link.turn(Instant::now(), &poll, |_| {});
+            near.set_nonblocking(false).unwrap();
+            let mut preamble = [0; 8];
+            near.read_exact(&mut preamble).unwrap();
+            said.push(u32::from(preamble[4]));
+            preamble[4] = VERSION_OLDEST as u8;
+            near.write_all(&preamble).unwrap();
+        }
+        assert_eq!(said, [VERSION, VERSION_OLDEST, VERSION]);
     }
 }

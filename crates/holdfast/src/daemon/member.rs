@@ -37,6 +37,7 @@ use holdfast_linux::tap::Service;
 use holdfast_linux::way::SignSocket;
 use holdfast_member::host::{Context, Member as MemberState};
 use holdfast_member::standing::CurrentMember;
+use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
@@ -80,6 +81,10 @@ pub struct MemberContext<'a> {
     pub me: &'a Member,
     pub other: &'a Member,
     pub key: GroupKey,
+    /// Keys the hashes in the log that this member's server writes or follows: derived of `key`
+    /// when a server is started, a backup has it of its primary, and a server that is found had
+    /// it from its start.
+    pub hash_key: HashKey,
     pub poll: Poll,
     pub signals: Signals,
     pub admin: AdminSocket,
@@ -145,6 +150,8 @@ pub struct MemberContext<'a> {
     pub noted_loose: bool,
     /// Whether the daemon ends once the other member has taken over.
     leaves: bool,
+    /// The version of messages that the other member spoke last; 0: none.
+    pub older: u32,
     /// Who was turned away last, and why.
     pub turned_away: String,
     /// Tokens that were ready when the loop last waited.
@@ -210,6 +217,7 @@ impl<'a> MemberContext<'a> {
             config,
             me,
             other: config.other(me),
+            hash_key: key.hash_key(),
             key,
             poll: Poll::new()?,
             signals,
@@ -252,6 +260,7 @@ impl<'a> MemberContext<'a> {
             loose: false,
             noted_loose: false,
             leaves: false,
+            older: 0,
             turned_away: String::new(),
             tokens: Tokens::default(),
             started: now,
@@ -287,12 +296,14 @@ impl<'a> MemberContext<'a> {
             each(&message);
         });
         match &event {
-            LinkEvent::Failed(error) => self.doubt(error.distrust("edge")),
+            LinkEvent::Failed(error) | LinkEvent::Lost(error) => {
+                self.doubt(error.distrust("edge"));
+            }
             LinkEvent::Opened => {
                 self.doubt(None);
                 self.member.standing.handle_opened();
             }
-            _ => {}
+            LinkEvent::Nothing => {}
         }
         let at = Nanos(self.nanos());
         let Self { edge, member, .. } = self;
@@ -513,7 +524,7 @@ impl<'a> MemberContext<'a> {
         let server = &self.config.server;
         Ok(Settings {
             ring_bytes: server.ring_bytes as usize,
-            hash_key: self.key.hash_key(),
+            hash_key: self.hash_key,
             ports: self.config.service_ports(),
             options: shim_options(self.config),
             mode,

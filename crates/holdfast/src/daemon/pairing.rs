@@ -8,19 +8,27 @@ use super::member::MemberContext;
 use super::{advice, heed};
 use crate::channel::{Channel, ChannelError, Listener};
 use crate::fingerprint::{Fingerprint, FingerprintError, Part};
+use crate::key::GroupKey;
 use crate::poll::Interest;
 use crate::status::{self, State};
 use holdfast_member::host::{End, Hosted};
 use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
 use holdfast_member::primary::AGAIN;
-use holdfast_member::standing::hello;
-use holdfast_wire::message::{FingerprintPart, Message};
+use holdfast_member::standing::keyed_hello;
+use holdfast_wire::hash::HashKey;
+use holdfast_wire::message::{FingerprintPart, LogKey, Message, VERSION};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Remedy for a member that is turned away.
 const LATER: &str =
     "it asks again and again; look at the other member's status if that does not end";
+
+/// Reason for a member of an older release, which derives the key of the log by itself.
+const OTHER_KEY: &str = "the server was started with another key than key_file has now, which a \
+    member of an older release cannot be told: install the same release on both";
+/// The first version of messages in which a primary tells the key of its log.
+const TELLS_KEY: u32 = 12;
 
 /// The member that has connected to a primary, and the fingerprint that it was sent.
 #[derive(Default)]
@@ -120,6 +128,7 @@ impl Doorway {
             Ok(None) => false,
             Ok(Some(channel)) => {
                 node.doubt(None);
+                note_version(node, channel.version());
                 let added = node.poll.add(&channel, token, Interest::Read);
                 // Files may have been repaired since the last one came.
                 (self.candidate, self.gathering) = (added.is_ok().then_some(channel), None);
@@ -173,9 +182,14 @@ impl Doorway {
         };
         let fingerprint = self.fingerprint.insert(fingerprint);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
-        let said = channel.send(&greeting(node, runs, fingerprint));
+        let is_told = follows(channel.version(), &node.hash_key, &node.key);
+        let greeting = match is_told {
+            true => greeting(node, runs, fingerprint, Some(LogKey(node.hash_key))),
+            false => Message::Refused { reason: OTHER_KEY, again: true },
+        };
+        let said = channel.send(&greeting);
         let said = said.and_then(|()| channel.flush());
-        Ok(said.map_err(|error| self.refused(node, &error)).is_ok())
+        Ok(said.map_err(|error| self.refused(node, &error)).is_ok() && is_told)
     }
 
     /// See [`PairingHost::is_own_fingerprint`].
@@ -217,6 +231,10 @@ impl PairingHost for Door<'_, '_, '_> {
 
     fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
         self.way.is_own_fingerprint(self.node, theirs)
+    }
+
+    fn learn_key(&mut self, _: Option<LogKey>) {
+        // It is this member's server that writes the log.
     }
 
     fn keep(&mut self, _: Vec<Vec<u8>>) {
@@ -261,11 +279,16 @@ impl PairingHost for Seeker<'_, '_, '_> {
                 node.put_off = None;
                 node.set_state(status::Role::Backup, State::Waiting, reason, remedy);
             }
+            LinkEvent::Lost(error) => {
+                let distrust = error.distrust(&node.other.name);
+                node.doubt(distrust);
+            }
             LinkEvent::Opened => {
                 node.doubt(None);
+                note_version(node, link.version());
                 node.seek_prepared();
             }
-            _ => {}
+            LinkEvent::Nothing => {}
         }
         matches!(event, LinkEvent::Opened)
     }
@@ -276,13 +299,17 @@ impl PairingHost for Seeker<'_, '_, '_> {
 
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         let fingerprint = self.fingerprint.insert(own_fingerprint(self.node)?);
-        let said = self.link.send(&greeting(self.node, runs, fingerprint));
+        let said = self.link.send(&greeting(self.node, runs, fingerprint, None));
         self.link.flush(Instant::now(), &self.node.poll);
         Ok(said)
     }
 
     fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
         self.fingerprint.as_ref().is_some_and(|own| difference(self.node, own, theirs).is_none())
+    }
+
+    fn learn_key(&mut self, key: Option<LogKey>) {
+        self.node.hash_key = key.map_or_else(|| self.node.key.hash_key(), |key| key.0);
     }
 
     fn keep(&mut self, early: Vec<Vec<u8>>) {
@@ -314,14 +341,34 @@ fn listen(channel: &mut Channel, each: &mut dyn FnMut(&Message<'_>)) -> Result<(
     channel.flush()
 }
 
-/// This member's hello; `runs`: its server already runs.
+/// This member's hello; `runs`: its server already runs. A primary tells the key of its log.
 fn greeting<'m>(
     node: &'m MemberContext<'_>,
     runs: bool,
     fingerprint: &'m Fingerprint,
+    key: Option<LogKey>,
 ) -> Message<'m> {
-    let epoch = node.member.epoch;
-    hello(&node.config.group.name, &node.me.name, (epoch, runs), fingerprint.wire())
+    let (epoch, names) = (node.member.epoch, (&*node.config.group.name, &*node.me.name));
+    keyed_hello(names, (epoch, runs), fingerprint.wire(), key)
+}
+
+/// Whether a member that speaks this version of messages has the key of a log: in an older one it
+/// derives it from the group's key.
+fn follows(version: u32, log: &HashKey, key: &GroupKey) -> bool {
+    version >= TELLS_KEY || *log == key.hash_key()
+}
+
+/// Says so when the other member speaks an older version of messages: an upgrade is half done.
+fn note_version(node: &mut MemberContext<'_>, version: u32) {
+    if version < VERSION && node.older != version {
+        let what = format!(
+            "{} speaks version {version} of messages, this host {VERSION}: install the same \
+             release on both",
+            node.other.name
+        );
+        node.events.add("older release", what);
+    }
+    node.older = version;
 }
 
 /// The difference between two fingerprints, as reason and remedy.
@@ -397,4 +444,18 @@ fn own_fingerprint(node: &mut MemberContext<'_>) -> Result<Fingerprint, String> 
 
 fn unknown_files(error: &FingerprintError) -> String {
     format!("{error}\n  remedy: {}", error.remedy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_the_key_of_the_log_joins_its_server() {
+        let key = GroupKey::generate().unwrap();
+        let (own, other) = (key.hash_key(), GroupKey::generate().unwrap().hash_key());
+        let may_join = |version, log: &HashKey| follows(version, log, &key);
+        assert!(may_join(VERSION, &other) && may_join(VERSION, &own));
+        assert!(may_join(TELLS_KEY - 1, &own) && !may_join(TELLS_KEY - 1, &other));
+    }
 }

@@ -10,7 +10,7 @@ use holdfast_linux::frame::{FrameSender, Hop};
 use holdfast_linux::link::Link;
 use holdfast_linux::way;
 use holdfast_member::segment::{Fault, Relay, Segment, View};
-use holdfast_wire::segment::{BYTES, Frame, Kind, Mode};
+use holdfast_wire::segment::{self, BYTES, Frame, Kind, Mode};
 
 const EVERYBODY: [u8; 6] = [0xff; 6];
 /// What a frame's tag is for: no datagram of the lease or the witness is taken for one.
@@ -30,6 +30,9 @@ pub struct Watch {
     side: u8,
     number: u64,
     counters: Vec<(&'static str, u64)>,
+    /// Number of frames of this kind that the other member's daemon has not made, or that are of
+    /// another version.
+    foreign: u64,
 }
 
 impl Watch {
@@ -54,6 +57,7 @@ impl Watch {
             side,
             number: 0,
             counters: Vec::new(),
+            foreign: 0,
         })
     }
 
@@ -63,6 +67,7 @@ impl Watch {
         if let Some(frame) = &frame {
             self.machine.handle_frame(now, frame);
         }
+        self.foreign += u64::from(frame.is_none() && segment::is_one(payload));
         frame.is_some()
     }
 
@@ -95,6 +100,7 @@ impl Watch {
             }
             if matches!(kind, Kind::Hello(_)) {
                 self.counters = self.programs.counters();
+                self.counters.push(("foreign_frames", self.foreign));
             }
         }
     }

@@ -219,6 +219,9 @@ pub fn take_up(
         _ => anyhow::bail!("it speaks for nobody"),
     }
     gate.set_solo(true)?;
+    // A server keeps the key that it was started with, whatever key_file has now: who joins it is
+    // told.
+    node.hash_key = server.memory.hash_key();
     let conns = known(node, &mut gate)?;
     (node.server, node.loose, node.noted_loose) = (Some(found.pid), true, true);
     node.standard.clone_from(&found.standard);

@@ -222,6 +222,7 @@ impl Bed {
             group: "demo",
             member: name,
             fingerprint: Vec::new(),
+            hash_key: None,
         });
         member.hear("Hello");
         member.hear("Epoch");

@@ -24,8 +24,10 @@ fn only_memory_that_a_daemon_would_have_made_is_adopted() {
     append(&made, b"said before");
     let adopted = again(&settings()).expect("its own");
     assert_eq!((adopted.tail(), adopted.mode()), (made.tail(), mode::RECORD));
+    // The key in the key file may have changed since.
+    let adopted = again(&Settings { hash_key: [2; 8], ..settings() }).expect("its own");
+    assert_eq!(adopted.hash_key(), [1; 8]);
     for other in [
-        Settings { hash_key: [2; 8], ..settings() },
         Settings { ports: vec![81], ..settings() },
         Settings { ports: vec![80, 81], ..settings() },
         Settings { options: 1, ..settings() },

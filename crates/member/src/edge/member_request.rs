@@ -2,13 +2,13 @@
 
 use holdfast_cluster::membership::Greeting;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{ConnKey, Message, VERSION};
+use holdfast_wire::message::{ConnKey, Message, is_understood};
 
 /// What a member's message asks the edge to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberRequest {
     Hello {
-        /// Whether it is of this release and group, and from the member whose
+        /// Whether it is of a release that is understood, of this group, and from the member whose
         /// channel it is.
         fits: bool,
         greeting: Greeting,
@@ -52,7 +52,7 @@ impl MemberRequest {
                 speaks,
                 ..
             } => {
-                let fits = version == VERSION && log_version == LOG_VERSION;
+                let fits = is_understood(version) && log_version == LOG_VERSION;
                 let fits = fits && its == group && name == member;
                 Self::Hello { fits, greeting: Greeting { epoch, speaks } }
             }

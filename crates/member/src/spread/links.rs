@@ -3,12 +3,12 @@
 use holdfast_cluster::Nanos;
 use holdfast_cluster::detector::{Detector, Peer, Verdicts};
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::{Message, Offer, VERSION};
+use holdfast_wire::message::{Message, Offer, is_understood};
 
 /// A message of a host server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Who sends it. `fits`: whether that is the expected host server, of this release.
+    /// Who sends it. `fits`: whether that is the expected host server, of a release that is understood.
     Hello {
         fits: bool,
     },
@@ -53,12 +53,13 @@ impl Word {
     }
 }
 
-/// Whether this is the hello of the host called `name`, in this group and of this release.
+/// Whether this is the hello of the host called `name`, in this group and of a release that is
+/// understood.
 pub(super) fn is_hello_of(message: &Message<'_>, group: &str, name: &str) -> bool {
     let Message::Hello { version, log_version, group: theirs, member, .. } = message else {
         return false;
     };
-    (*version, *log_version, *theirs, *member) == (VERSION, LOG_VERSION, group, name)
+    is_understood(*version) && (*log_version, *theirs, *member) == (LOG_VERSION, group, name)
 }
 
 /// A change in the detector's opinion.
@@ -135,6 +136,7 @@ impl Link {
 mod tests {
     use super::*;
     use crate::standing::hello;
+    use holdfast_wire::message::{VERSION, VERSION_OLDEST};
 
     #[test]
     fn a_hello_fits_only_if_release_group_and_host_server_do() {
@@ -148,7 +150,9 @@ mod tests {
         let release = (VERSION, LOG_VERSION);
         for (word, fits) in [
             (said(release, "web", "a"), true),
+            (said((VERSION_OLDEST, LOG_VERSION), "web", "a"), true),
             (said((VERSION + 1, LOG_VERSION), "web", "a"), false),
+            (said((VERSION_OLDEST - 1, LOG_VERSION), "web", "a"), false),
             (said((VERSION, LOG_VERSION + 1), "web", "a"), false),
             (said(release, "mail", "a"), false),
             (said(release, "web", "b"), false),

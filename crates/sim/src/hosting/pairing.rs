@@ -4,10 +4,11 @@ use super::AtHost;
 use crate::edge::GROUP;
 use crate::pipe::{Input, Kind};
 use crate::plan::{Step, When};
+use crate::server::KEY;
 use crate::world::NAMES;
 use holdfast_member::pairing::{Apart, PairingHost};
-use holdfast_member::standing::hello;
-use holdfast_wire::message::{FingerprintPart, Message};
+use holdfast_member::standing::keyed_hello;
+use holdfast_wire::message::{FingerprintPart, LogKey, Message};
 
 impl AtHost<'_> {
     /// `turn_peer` of a primary, which accepts its backup.
@@ -55,7 +56,9 @@ impl PairingHost for AtHost<'_> {
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
         let (epoch, speaks) = (self.d.member.epoch, self.d.member.speaks);
         let Some(pipe) = self.d.pair.pipe else { return Ok(false) };
-        let message = hello(GROUP, NAMES[self.d.at], (epoch, runs), Vec::new());
+        let names = (GROUP, NAMES[self.d.at]);
+        let key = speaks.then_some(LogKey(KEY));
+        let message = keyed_hello(names, (epoch, runs), Vec::new(), key);
         self.world.send(pipe, usize::from(speaks), &message);
         if runs {
             self.world.crosses(When::Join(Step::Prepares));
@@ -65,6 +68,10 @@ impl PairingHost for AtHost<'_> {
 
     fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
         theirs.is_empty()
+    }
+
+    fn learn_key(&mut self, key: Option<LogKey>) {
+        assert_eq!(key, Some(LogKey(KEY)), "every primary tells the key of its log");
     }
 
     fn keep(&mut self, early: Vec<Vec<u8>>) {

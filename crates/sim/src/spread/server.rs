@@ -381,6 +381,7 @@ pub fn strangers_words(name: &str) -> [Vec<u8>; 2] {
         epoch: 0,
         speaks: false,
         fingerprint: Vec::new(),
+        hash_key: None,
     };
     let announce = Message::Announce {
         weight: 1,

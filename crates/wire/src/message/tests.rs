@@ -1,9 +1,12 @@
 use super::*;
+use proptest::prelude::*;
 
 fn encoded(fingerprint: Vec<FingerprintPart<'_>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (version, group, member) = (VERSION, "demo", "a");
-    Message::Hello { version, log_version: 1, group, member, epoch: 1, speaks: false, fingerprint }
+    let hash_key = None;
+    let (log_version, epoch, speaks) = (1, 1, false);
+    Message::Hello { version, log_version, group, member, epoch, speaks, fingerprint, hash_key }
         .encode(&mut bytes);
     bytes
 }
@@ -161,4 +164,115 @@ fn what_edges_tell_each_other_is_bounded() {
     assert!(is_understood(&Message::Drains { host: "a", yes: true, stamp: 9 }));
     assert!(!is_understood(&Message::Drains { host: &long, yes: true, stamp: 9 }));
     assert!(is_understood(&Message::Duty { able: true, serves: false, seen: 1 << 40 }));
+}
+
+const SECRET: LogKey = LogKey([0xfeed_5eed_0bad_cafe, 0x05ec_2e70_5ec2, 3, 4, 5, 6, 7, 8]);
+
+/// A hello with everything that one can have.
+fn full(version: u32, hash_key: Option<LogKey>) -> Message<'static> {
+    let fingerprint = vec![part("libc.so.6"), part("libssl.so.3")];
+    let (log_version, group, member, epoch, speaks) = (3, "demo", "a", 7, true);
+    Message::Hello { version, log_version, group, member, epoch, speaks, fingerprint, hash_key }
+}
+
+fn encoded_in(version: u32, message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = vec![0xaa];
+    message.encode_in(version, &mut bytes);
+    assert_eq!(bytes.remove(0), 0xaa, "what was there stays");
+    bytes
+}
+
+#[test]
+fn each_version_of_a_hello_is_understood_in_its_own_conversation_only() {
+    for (version, key) in [(11, None), (12, Some(SECRET))] {
+        assert!(is_understood_version(version));
+        // Whatever version its maker had in mind, and whatever that version cannot say.
+        let bytes = encoded_in(version, &full(VERSION, Some(SECRET)));
+        assert_eq!(Message::decode_in(version, &bytes), Ok(full(version, key)));
+        assert!(Message::decode_in(23 - version, &bytes).is_err(), "{version}");
+        for len in 0..bytes.len() {
+            assert!(Message::decode_in(version, &bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Message::decode_in(version, &[&bytes[..], &[0]].concat()).is_err());
+    }
+    assert!(!is_understood_version(VERSION_OLDEST - 1) && !is_understood_version(VERSION + 1));
+}
+
+fn is_understood_version(version: u32) -> bool {
+    super::is_understood(version)
+}
+
+/// The bytes that a build of version 11 sends and expects.
+#[test]
+fn version_11_has_not_changed() {
+    let hello = [
+        &[0, 11, 3][..],
+        b"\x04demo\x01a\x07\x01\x02\x01\x09libc.so.6",
+        &[0xff; 9],
+        b"\x01\x01\x0blibssl.so.3",
+        &[0xff; 9],
+        b"\x01",
+    ]
+    .concat();
+    assert_eq!(encoded_in(11, &full(VERSION, Some(SECRET))), hello);
+    assert_eq!(
+        encoded_in(11, &Message::Beat { number: 1, echo: 2, executed: 300 }),
+        [1, 1, 2, 0xac, 2]
+    );
+    assert_eq!(encoded_in(11, &Message::Ask), encoded_in(12, &Message::Ask));
+}
+
+#[test]
+fn a_hello_says_the_version_of_its_conversation() {
+    for version in [11, 12] {
+        let mut bytes = encoded_in(version, &full(version, None));
+        bytes[1] = 23 - bytes[1];
+        assert!(Message::decode_in(version, &bytes).is_err());
+    }
+    // A hello of version 12, its number written in a way that is not the shortest.
+    let odd = [&[0x80][..], &encoded_in(12, &full(12, None))].concat();
+    assert!(Message::decode_in(11, &odd).is_err());
+}
+
+#[test]
+fn the_key_of_a_log_is_never_shown() {
+    let shown = format!("{:?} {:#?}", full(12, Some(SECRET)), SECRET);
+    assert!(shown.contains("secret"), "{shown}");
+    for word in SECRET.0 {
+        assert!(word < 10 || !shown.contains(&word.to_string()), "{shown}");
+    }
+}
+
+proptest! {
+    /// Whatever is understood is understood again, and the same, and never across a bound.
+    #[test]
+    fn decoding_is_total(
+        kind in 0..60u8,
+        noise in proptest::collection::vec(any::<u8>(), 0..200),
+        version in VERSION_OLDEST..=VERSION,
+    ) {
+        for bytes in [&noise[..], &[&[kind][..], &noise].concat()] {
+            if let Ok(message) = Message::decode_in(version, bytes) {
+                let again = encoded_in(version, &message);
+                prop_assert_eq!(Message::decode_in(version, &again), Ok(message));
+            }
+        }
+    }
+
+    /// A hello that is damaged on its way.
+    #[test]
+    fn a_damaged_hello_is_no_trap(
+        at in any::<proptest::sample::Index>(),
+        to in any::<u8>(),
+        version in VERSION_OLDEST..=VERSION,
+        read_as in VERSION_OLDEST..=VERSION,
+    ) {
+        let mut bytes = encoded_in(version, &full(version, Some(SECRET)));
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Ok(Message::Hello { version: said, hash_key, .. }) = Message::decode_in(read_as, &bytes) {
+            prop_assert_eq!(said, read_as);
+            prop_assert!(read_as == 12 || hash_key.is_none());
+        }
+    }
 }

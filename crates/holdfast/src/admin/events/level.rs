@@ -29,7 +29,7 @@ pub enum Level {
 
 /// All names of events with their levels. A state, the edge's `own part` and what a lease brings
 /// have levels of their own; here is the least.
-pub const LEVELS: [(&str, Level); 72] = {
+pub const LEVELS: [(&str, Level); 73] = {
     use Level::{Error, Info, Warn};
     [
         ("acts", Info),
@@ -75,6 +75,7 @@ pub const LEVELS: [(&str, Level); 72] = {
         ("not kept", Warn),
         ("not rebuilt", Error),
         ("not renewed", Warn),
+        ("older release", Info),
         ("out of step", Info),
         ("own part", Info),
         ("polling", Warn),

@@ -82,7 +82,7 @@ impl BackupDaemon<'_, '_> {
         // The server's files are read, too, and compared.
         let free = process::memory_available().context("the host's free memory")?;
         let loading = Loading {
-            key: self.node.key.hash_key(),
+            key: self.node.hash_key,
             limits: Limits { memory_bytes: free, ..Limits::default() },
             state_dirs: self.node.config.server.state_dirs.clone(),
             keeps_old: self.rebuilds,

@@ -357,7 +357,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         }
         self.place.release(&self.server);
         let state_dirs = self.node.config.server.state_dirs.clone();
-        let (key, slow) = (self.node.key.hash_key(), slow.to_vec());
+        let (key, slow) = (self.node.hash_key, slow.to_vec());
         let takes_turns = has_differed && self.may_take_turns();
         let request = Request { key, state_dirs, slow, takes_turns };
         let begun = Outgoing::begin(Arc::clone(&self.server), request);

@@ -2,7 +2,7 @@
 
 use super::{PEER, PrimaryDaemon};
 use holdfast_member::pairing::{Apart, PairingHost};
-use holdfast_wire::message::{FingerprintPart, Message};
+use holdfast_wire::message::{FingerprintPart, LogKey, Message};
 
 impl PairingHost for PrimaryDaemon<'_, '_> {
     fn turn_peer(&mut self, each: &mut dyn FnMut(&Message<'_>)) -> bool {
@@ -19,6 +19,10 @@ impl PairingHost for PrimaryDaemon<'_, '_> {
 
     fn is_own_fingerprint(&self, theirs: &[FingerprintPart<'_>]) -> bool {
         self.door.is_own_fingerprint(self.node, theirs)
+    }
+
+    fn learn_key(&mut self, _: Option<LogKey>) {
+        // It is this member's server that writes the log.
     }
 
     fn keep(&mut self, _: Vec<Vec<u8>>) {

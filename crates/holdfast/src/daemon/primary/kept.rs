@@ -95,7 +95,7 @@ impl KeeperHost for PrimaryDaemon<'_, '_> {
             room_at: Instant::now(),
             no_room: None,
         });
-        Ok(Some((self.node.key.hash_key(), Limits::DEFAULT)))
+        Ok(Some((self.node.hash_key, Limits::DEFAULT)))
     }
 
     fn stop_keeping(&mut self) {

@@ -200,6 +200,7 @@ impl<'a> HostDaemon<'a> {
                 self.machine.handle_opened(edge, &mut self.wire);
             }
             LinkEvent::Lost(error) => {
+                self.doubt(edge, error.distrust(&self.config.edges[edge].name));
                 self.machine.handle_closed(edge, &error.to_string(), &mut self.wire);
             }
             LinkEvent::Failed(error) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use holdfast_wire::log::LOG_VERSION;
-use holdfast_wire::message::VERSION;
+use holdfast_wire::message::{VERSION, VERSION_OLDEST};
 
 #[test]
 fn what_members_say_is_told_apart() {
@@ -38,7 +38,9 @@ fn a_hello_fits_only_if_release_group_and_member_do() {
     let greeting = holdfast_cluster::membership::Greeting { epoch: 7, speaks: true };
     for (hello, fits) in [
         (said(release, GROUP, "a"), true),
+        (said((VERSION_OLDEST, LOG_VERSION), GROUP, "a"), true),
         (said((VERSION + 1, LOG_VERSION), GROUP, "a"), false),
+        (said((VERSION_OLDEST - 1, LOG_VERSION), GROUP, "a"), false),
         (said((VERSION, LOG_VERSION + 1), GROUP, "a"), false),
         (said(release, "other", "a"), false),
         (said(release, GROUP, "b"), false),

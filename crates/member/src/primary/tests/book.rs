@@ -275,6 +275,7 @@ impl PairingHost for Book {
     fn is_own_fingerprint(&self, _: &[holdfast_wire::message::FingerprintPart<'_>]) -> bool {
         true
     }
+    fn learn_key(&mut self, _: Option<holdfast_wire::message::LogKey>) {}
     fn keep(&mut self, _: Vec<Vec<u8>>) {}
     fn hang_up(&mut self) {}
     fn show_apart(&mut self, _: &crate::pairing::Apart<'_>) {}
