@@ -1,6 +1,7 @@
 //! The benches. Each alternates between `clean` and `ours`, or between an event and none, on the
 //! same topology in the same run, and prints medians with their extremes.
 
+mod beside;
 mod built;
 mod check;
 mod codec;
@@ -12,6 +13,7 @@ pub(crate) mod faults;
 pub(crate) mod heal;
 mod latency;
 mod ns3;
+mod plans;
 mod promotion;
 pub(crate) mod recover;
 mod redirect;

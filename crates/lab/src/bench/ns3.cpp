@@ -1,14 +1,17 @@
-// The scenarios of the bench `sim` in ns-3: TCP NewReno over a dumb-bell with
-// one string or two. Prints CPU seconds, events and the time that the last
-// packet of data arrived.
+// A scenario of the bench `sim` in ns-3: TCP NewReno over a dumb-bell with one
+// string or two. Its words are those of `Plan::words` in plans.rs, and the one
+// line that it prints is what ns3.rs reads.
 #include "ns3/applications-module.h"
 #include "ns3/core-module.h"
 #include "ns3/internet-module.h"
 #include "ns3/network-module.h"
 #include "ns3/point-to-point-module.h"
+#include <algorithm>
 #include <ctime>
 #include <iostream>
+#include <sys/resource.h>
 #include <unordered_map>
+#include <vector>
 
 using namespace ns3;
 
@@ -89,6 +92,8 @@ static Wire Connect(Ptr<Node> left, Ptr<Node> right, double delayMs, uint32_t pa
 {
     static uint32_t addresses = 0x0a000001;
     PointToPointHelper helper;
+    // Or else a layer above the full queue drops packets, where nobody counts them.
+    helper.DisableFlowControl();
     helper.SetDeviceAttribute("DataRate", StringValue("100Mbps"));
     helper.SetChannelAttribute("Delay", TimeValue(MilliSeconds(delayMs)));
     helper.SetQueue("ns3::DropTailQueue<Packet>", "MaxSize",
@@ -109,22 +114,92 @@ static Wire Connect(Ptr<Node> left, Ptr<Node> right, double delayMs, uint32_t pa
     return wire;
 }
 
-static Time g_last;
-
-static void Received(Ptr<const Packet>, const Address&)
+// What is counted.
+static struct
 {
-    g_last = Simulator::Now();
+    Time last;
+    uint64_t bytes = 0, passed = 0, dropped = 0, timeouts = 0;
+    std::vector<double> times;
+} g_seen;
+
+// A transfer, which is over when all of its bytes have arrived.
+struct Transfer
+{
+    double startS;
+    uint64_t missing;
+
+    void Received(Ptr<const Packet> packet, const Address&)
+    {
+        g_seen.last = Simulator::Now();
+        g_seen.bytes += packet->GetSize();
+        missing -= packet->GetSize();
+        if (missing == 0)
+        {
+            g_seen.times.push_back(g_seen.last.GetSeconds() - startS);
+        }
+    }
+};
+
+// Only data is counted: packets with a payload are larger than this.
+static const uint32_t DATA_BYTES_MIN = 1000;
+
+static void Passed(Ptr<const Packet> packet)
+{
+    g_seen.passed += packet->GetSize() > DATA_BYTES_MIN;
 }
+
+static void Dropped(Ptr<const Packet>)
+{
+    g_seen.dropped++;
+}
+
+// TcpNewReno, and its timeouts are counted.
+class Counted : public TcpNewReno
+{
+  public:
+    static TypeId GetTypeId()
+    {
+        static TypeId id = TypeId("Counted").SetParent<TcpNewReno>().AddConstructor<Counted>();
+        return id;
+    }
+
+    void CwndEvent(Ptr<TcpSocketState> state, const TcpSocketState::TcpCAEvent_t event) override
+    {
+        g_seen.timeouts += event == TcpSocketState::CA_EVENT_LOSS;
+        TcpNewReno::CwndEvent(state, event);
+    }
+
+    Ptr<TcpCongestionOps> Fork() override { return CopyObject<Counted>(this); }
+};
+
+NS_OBJECT_ENSURE_REGISTERED(Counted);
 
 struct Plan
 {
     uint32_t flows, strings, segments, window, buffer;
-    double delaysMs[4], everyMs, endS;
+    double delaysMs[4], everyMs, endS, failsS, isBackS;
+    bool moves;
+
+    // Reads what `Plan::words` wrote.
+    explicit Plan(char** words)
+    {
+        auto whole = [&] { return uint32_t(std::stoul(*words++)); };
+        auto real = [&] { return std::stod(*words++); };
+        flows = whole(), strings = whole(), segments = whole(), window = whole(), buffer = whole();
+        for (double& delay : delaysMs)
+        {
+            delay = real();
+        }
+        everyMs = real(), endS = real(), failsS = real(), isBackS = real();
+        moves = whole() != 0;
+    }
+
+    static constexpr int WORDS = 14;
 };
 
 static void Configure(const Plan& plan)
 {
-    Config::SetDefault("ns3::TcpL4Protocol::SocketType", StringValue("ns3::TcpNewReno"));
+    Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(Counted::GetTypeId()));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(1460));
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(1));
     Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(8 << 20));
@@ -136,12 +211,47 @@ static void Configure(const Plan& plan)
     Config::SetDefault("ns3::TcpSocketBase::Sack", BooleanValue(true));
 }
 
+// Sets what packets that arrive at the first string's interfaces suffer.
+static void Fail(const std::vector<Wire>& string, bool fails)
+{
+    for (const Wire& wire : string)
+    {
+        for (uint32_t end = 0; end < 2; end++)
+        {
+            auto model = CreateObject<RateErrorModel>();
+            model->SetUnit(RateErrorModel::ERROR_UNIT_PACKET);
+            model->SetRate(fails ? 1 : 0);
+            wire.devices.Get(end)->SetAttribute("ReceiveErrorModel", PointerValue(model));
+        }
+    }
+}
+
+static void Print()
+{
+    std::vector<double>& times = g_seen.times;
+    std::sort(times.begin(), times.end());
+    rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    std::cout.precision(12);
+    std::cout << double(std::clock()) / CLOCKS_PER_SEC << " " << used.ru_maxrss * 1024 / 1e6 << " "
+              << Simulator::GetEventCount() << " " << g_seen.last.GetSeconds() << " "
+              << g_seen.bytes << " " << g_seen.passed << " " << g_seen.dropped << " "
+              << g_seen.timeouts << " " << times.size();
+    for (size_t at : {times.size() / 2, times.size() - 1})
+    {
+        std::cout << " " << (times.empty() ? 0 : times[at]);
+    }
+    std::cout << std::endl;
+}
+
 int main(int argc, char** argv)
 {
-    const Plan active{100, 2, 3000, 5700, 750, {40, 2, 2, 6}, 250, 60};
-    const Plan thousand{1000, 1, 1000, 64, 100000, {45, 2, 2, 1}, 1, 3600};
-    const bool fails = argc > 1 && std::string(argv[1]) == "active";
-    const Plan& plan = fails ? active : thousand;
+    if (argc != Plan::WORDS + 1)
+    {
+        std::cerr << Plan::WORDS << " words are needed" << std::endl;
+        return 2;
+    }
+    const Plan plan(argv + 1);
     const uint32_t wide = 100000;
     Configure(plan);
 
@@ -158,7 +268,15 @@ int main(int argc, char** argv)
         before.push_back(Connect(in, node, plan.delaysMs[1], plan.buffer));
         behind.push_back(Connect(node, out, plan.delaysMs[2], wide));
     }
+    for (const Wire& wire : before)
+    {
+        wire.devices.Get(1)->TraceConnectWithoutContext("PhyRxEnd", MakeCallback(&Passed));
+        PointerValue queue;
+        wire.devices.Get(0)->GetAttribute("TxQueue", queue);
+        queue.Get<Queue<Packet>>()->TraceConnectWithoutContext("Drop", MakeCallback(&Dropped));
+    }
     std::vector<std::pair<Ipv4Address, Ipv4Address>> moved;
+    std::vector<Transfer> transfers(plan.flows);
     for (uint32_t flow = 0; flow < plan.flows; flow++)
     {
         uint32_t string = flow % plan.strings;
@@ -184,26 +302,22 @@ int main(int argc, char** argv)
         BulkSendHelper bulk("ns3::TcpSocketFactory", InetSocketAddress(to, 9));
         bulk.SetAttribute("MaxBytes", UintegerValue(uint64_t(plan.segments) * 1460));
         bulk.SetAttribute("SendSize", UintegerValue(1460));
-        bulk.Install(source).Start(MilliSeconds(plan.everyMs * (flow / plan.strings)));
+        double startMs = plan.everyMs * (flow / plan.strings);
+        bulk.Install(source).Start(MicroSeconds(startMs * 1000));
+        transfers[flow] = {startMs / 1000, uint64_t(plan.segments) * 1460};
         PacketSinkHelper receive("ns3::TcpSocketFactory",
                                  InetSocketAddress(Ipv4Address::GetAny(), 9));
-        receive.Install(sink).Get(0)->TraceConnectWithoutContext("Rx", MakeCallback(&Received));
+        receive.Install(sink).Get(0)->TraceConnectWithoutContext(
+            "Rx", MakeCallback(&Transfer::Received, &transfers[flow]));
     }
-    if (fails)
+    if (plan.isBackS > 0)
     {
-        Simulator::Schedule(Seconds(5), [&] {
-            for (auto& devices : {before[0].devices, behind[0].devices})
+        Simulator::Schedule(Seconds(plan.failsS), [&] { Fail({before[0], behind[0]}, true); });
+        Simulator::Schedule(Seconds(plan.isBackS), [&] {
+            if (!plan.moves)
             {
-                for (uint32_t end = 0; end < 2; end++)
-                {
-                    auto model = CreateObject<RateErrorModel>();
-                    model->SetUnit(RateErrorModel::ERROR_UNIT_PACKET);
-                    model->SetRate(1);
-                    devices.Get(end)->SetAttribute("ReceiveErrorModel", PointerValue(model));
-                }
+                return Fail({before[0], behind[0]}, false);
             }
-        });
-        Simulator::Schedule(Seconds(8), [&] {
             for (auto& [from, to] : moved)
             {
                 TableOf(in)->interfaces[to.Get()] = before[1].left;
@@ -213,7 +327,6 @@ int main(int argc, char** argv)
     }
     Simulator::Stop(Seconds(plan.endS));
     Simulator::Run();
-    std::cout << double(std::clock()) / CLOCKS_PER_SEC << " " << Simulator::GetEventCount() << " "
-              << g_last.GetSeconds() << std::endl;
+    Print();
     Simulator::Destroy();
 }

@@ -1,7 +1,9 @@
 //! ns-3 beside this project's simulator, if it is installed: the wheel `ns3` of PyPI has headers
-//! and libraries, and `ns3.cpp` has the scenarios.
+//! and libraries, and `ns3.cpp` builds what a plan describes.
 
+use super::beside::Seen;
 use super::built::Built;
+use super::plans::Plan;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,19 +41,52 @@ impl Ns3 {
         Ok(Self { built, version })
     }
 
-    /// CPU seconds of one run of a scenario, its set-up included.
+    /// Runs a scenario; CPU time includes its set-up.
     ///
     /// # Errors
     /// When it does not run.
-    pub fn run(&self, scenario: &str) -> Result<f64> {
+    pub fn run(&self, plan: &Plan) -> Result<Seen> {
         let output = Command::new(self.built.file(BINARY))
-            .arg(scenario)
+            .args(plan.words())
             .stderr(Stdio::inherit())
             .output()?;
         let text = String::from_utf8(output.stdout)?;
-        let seconds = text.split_whitespace().next().and_then(|it| it.parse().ok());
-        seconds.with_context(|| format!("ns-3 said {text:?}"))
+        read(&text).with_context(|| format!("ns-3 said {text:?}"))
     }
+}
+
+/// Reads the line that ns3.cpp prints.
+fn read(text: &str) -> Option<Seen> {
+    let numbers: Vec<f64> = text.split_whitespace().map_while(|it| it.parse().ok()).collect();
+    let [
+        cpu_seconds,
+        memory_mb,
+        events,
+        last_s,
+        bytes,
+        passed,
+        dropped,
+        timeouts,
+        finished,
+        median_s,
+        most_s,
+    ] = numbers[..]
+    else {
+        return None;
+    };
+    Some(Seen {
+        cpu_seconds,
+        memory_mb,
+        events: events as u64,
+        last_s,
+        bytes: bytes as u64,
+        passed: passed as u64,
+        dropped: dropped as u64,
+        timeouts: timeouts as u64,
+        finished: finished as u64,
+        median_s,
+        most_s,
+    })
 }
 
 /// The command line that compiles the scenarios.
@@ -77,4 +112,20 @@ fn version(libraries: &Path) -> Result<String> {
         }
     }
     bail!("the package ns3 has no library of the core");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_ns3_is_read_whole_or_not_at_all() {
+        let line = "33.2 95.6 6150625 39.7 438000000 300026 4742 68 100 20.7 33.2\n";
+        let seen = read(line).expect("a result");
+        assert_eq!((seen.bytes, seen.dropped, seen.timeouts), (438_000_000, 4742, 68));
+        assert_eq!((seen.finished, seen.most_s), (100, 33.2));
+        for broken in ["", "33.2 95.6", "33.2 x 1 2 3 4 5 6 7 8 9", &format!("{line} 7")] {
+            assert!(read(broken).is_none(), "{broken}");
+        }
+    }
 }

@@ -175,7 +175,7 @@ impl<'a> Network<'a> {
             self.wheel.push(outage.until_ns, Event::OutageEnds(index as u32));
         }
         self.schedule_heartbeats();
-        if self.scenario.watch.bin_ns.is_some() || self.scenario.watch.windows {
+        if self.scenario.watch.bin_ns.is_some() || !self.scenario.watch.windows.is_empty() {
             self.outcome.flows = vec![FlowOutcome::default(); self.flows.len()];
         }
     }
@@ -391,7 +391,7 @@ impl<'a> Network<'a> {
             let hop = source.route;
             self.send(&Packet { hop, ..segment.packet(self.now, profile, index) });
         }
-        if scenario.watch.windows {
+        if scenario.watch.windows.contains(&index) {
             self.watch_window(index);
         }
         let source = &mut self.sources[index as usize];
@@ -461,11 +461,18 @@ impl<'a> Network<'a> {
     }
 
     fn watch_window(&mut self, index: u32) {
-        let (cwnd, ssthresh) = self.sources[index as usize].sender.window();
-        let windows = &mut self.outcome.flows[index as usize].windows;
+        let sender = &self.sources[index as usize].sender;
+        let (cwnd, ssthresh) = sender.window();
+        let FlowOutcome { windows, round_trips, .. } = &mut self.outcome.flows[index as usize];
         let is_new = windows.last().is_none_or(|last| (last.1, last.2) != (cwnd, ssthresh));
         if is_new && windows.len() < BINS_MAX {
             windows.push((self.now, cwnd, ssthresh));
+        }
+        if let Some(srtt) = sender.smoothed_round_trip()
+            && round_trips.last().is_none_or(|last| last.1 != srtt)
+            && round_trips.len() < BINS_MAX
+        {
+            round_trips.push((self.now, srtt));
         }
     }
 

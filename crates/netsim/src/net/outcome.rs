@@ -25,6 +25,8 @@ pub struct FlowOutcome {
     pub bins: Vec<u32>,
     /// Time in ns, window and slow-start threshold at each change, if that was watched.
     pub windows: Vec<(Ns, f64, f64)>,
+    /// Time in ns and smoothed round trip in ns at each change, if that was watched.
+    pub round_trips: Vec<(Ns, Ns)>,
 }
 
 impl FlowOutcome {

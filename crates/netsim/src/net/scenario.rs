@@ -125,8 +125,8 @@ pub struct Watch {
     pub in_order: bool,
     /// Links whose waiting packets and overflows are recorded.
     pub queues: Vec<u32>,
-    /// Whether every change of each flow's window is recorded.
-    pub windows: bool,
+    /// Flows of which every change of the window and of the smoothed round trip is recorded.
+    pub windows: Vec<u32>,
 }
 
 /// A whole simulation.
@@ -226,6 +226,7 @@ impl Scenario {
                 return Err(ScenarioError::Outage { outage: index });
             }
         }
+        self.watch.windows.iter().try_for_each(|it| exists("flow", *it, self.flows.len()))?;
         self.check_links(self.watch.queues.iter())
     }
 

@@ -164,6 +164,13 @@ impl Sender {
         machine!(&self.machine, it => it.window())
     }
 
+    /// Smoothed round trip as the timer has it, in ns; `None` before the first one. The one-way
+    /// agents count in ticks.
+    #[must_use]
+    pub fn smoothed_round_trip(&self) -> Option<Ns> {
+        machine!(&self.machine, it => it.smoothed_round_trip())
+    }
+
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

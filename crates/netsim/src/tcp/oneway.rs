@@ -398,6 +398,12 @@ impl Sender {
         (self.cwnd, f64::from(self.ssthresh))
     }
 
+    /// Smoothed round trip in ns; `None` before the first one.
+    #[must_use]
+    pub fn smoothed_round_trip(&self) -> Option<Ns> {
+        self.rtt.smoothed_ns()
+    }
+
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

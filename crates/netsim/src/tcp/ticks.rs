@@ -22,6 +22,8 @@ pub struct TickEstimator {
     /// Timeout in ticks; 0 before the first sample.
     rto: u64,
     doublings: u32,
+    /// Length of the last sample's tick, in ns.
+    tick_ns: Ns,
 }
 
 impl TickEstimator {
@@ -29,6 +31,7 @@ impl TickEstimator {
     /// that a trip that begins late in a tick seems longer.
     pub fn sample(&mut self, profile: &Profile, sent_at: Ns, rtt_ns: Ns) {
         let tick = profile.tick_ns.max(1);
+        self.tick_ns = tick;
         let ticks = ((rtt_ns.min(ROUND_TRIP_MAX_NS) + sent_at % tick) / tick).max(1);
         if self.srtt == 0 {
             self.srtt = ticks << SRTT_BITS;
@@ -40,6 +43,12 @@ impl TickEstimator {
             self.rttvar = self.rttvar.saturating_add_signed(change).max(1);
         }
         self.rto = ((self.rttvar << (2 + SRTT_BITS - RTTVAR_BITS)) + self.srtt) >> SRTT_BITS;
+    }
+
+    /// Smoothed round trip in ns; `None` before the first sample and where it is no longer trusted.
+    #[must_use]
+    pub fn smoothed_ns(&self) -> Option<Ns> {
+        (self.srtt > 0).then(|| self.srtt.saturating_mul(self.tick_ns) >> SRTT_BITS)
     }
 
     /// Ends the backoff: a segment that was sent once was acknowledged (Karn 1987).

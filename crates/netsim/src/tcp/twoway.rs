@@ -531,6 +531,12 @@ impl Sender {
         (self.cwnd, self.ssthresh)
     }
 
+    /// Smoothed round trip in ns; `None` before the first one.
+    #[must_use]
+    pub fn smoothed_round_trip(&self) -> Option<Ns> {
+        (self.srtt > 0).then_some(self.srtt)
+    }
+
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -25,7 +25,7 @@ pub fn windows(context: &Context, title: &str, arrival_ms: u64, outage_ms: u64) 
         let dumbbell = cluster(recovery);
         let mut scenario =
             one_flow(&dumbbell, ns2(Congestion::NewReno), 1000, arrival_ms * MS, outage);
-        scenario.watch = Watch { windows: true, ..Watch::default() };
+        scenario.watch = Watch { windows: vec![0], ..Watch::default() };
         scenario
     });
     let outcomes = context.run_all(&scenarios);

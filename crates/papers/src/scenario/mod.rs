@@ -5,6 +5,7 @@
 mod build;
 mod capture;
 mod columns;
+mod each;
 mod error;
 mod file;
 mod machines;
@@ -26,8 +27,9 @@ pub use mistake::{Mistakes, suggestion};
 pub use output::{MergeArgs, merge};
 pub use sweep::Sweep;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use each::{Each, FLOWS_MAX};
 use holdfast_netsim::net::{Network, Scenario};
 use holdfast_report::parallel;
 use holdfast_report::progress;
@@ -69,8 +71,18 @@ pub struct SimArgs {
     #[arg(long)]
     pub series: Option<PathBuf>,
     /// A link whose queue is in the series; more than one is allowed.
-    #[arg(long, requires = "series", value_name = "LINK")]
+    #[arg(long, value_name = "LINK")]
     pub watch: Vec<u32>,
+    /// Where congestion window, smoothed round trip and queue of single flows go, every 100 ms, as
+    /// CSV. The queue is that of the first watched link; of link 0 if there is none.
+    #[arg(long, value_name = "FILE")]
+    pub flow_series: Option<PathBuf>,
+    /// Where a chart of the same goes, as SVG: six flows of the first combination and seed.
+    #[arg(long, value_name = "FILE")]
+    pub flow_plot: Option<PathBuf>,
+    /// A flow that is in these; more than one is allowed. If not given: the first six.
+    #[arg(long, value_name = "NUMBER")]
+    pub flow: Vec<u32>,
     /// Write the packets of a link: NUMBER:FILE.pcapng. One combination only.
     #[arg(long, value_parser = capture::parse)]
     pub capture: Option<capture::Capture>,
@@ -111,6 +123,7 @@ struct Results {
     rows: Vec<PointRow>,
     flows: Vec<FlowRow>,
     series: Option<Series>,
+    each: Option<Each>,
 }
 
 /// Runs the scenarios of a file.
@@ -127,6 +140,7 @@ pub fn sim(args: &SimArgs) -> Result<ExitCode> {
         println!("{}: {} combinations, no error", args.file.display(), sweep.points());
         return Ok(ExitCode::SUCCESS);
     }
+    check_watched(args)?;
     if let Some(capture) = &args.capture {
         if points.len() != 1 {
             return Err(Refused(FileError::ManyCaptured).into());
@@ -142,8 +156,29 @@ pub fn sim(args: &SimArgs) -> Result<ExitCode> {
     if let (Some(path), Some(series)) = (&args.series, &results.series) {
         text_file(path, series.csv())?;
     }
+    if let Some(each) = &results.each {
+        let files = [(&args.flow_series, each.csv()), (&args.flow_plot, each.svg())];
+        for (path, text) in
+            files.into_iter().filter_map(|(path, text)| Some((path.as_ref()?, text)))
+        {
+            text_file(path, text)?;
+        }
+    }
     output::write(args, &results.rows)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that what is watched goes anywhere, and that it is not too much.
+fn check_watched(args: &SimArgs) -> Result<()> {
+    let has_flows = args.flow_series.is_some() || args.flow_plot.is_some();
+    ensure!(
+        args.watch.is_empty() || has_flows || args.series.is_some(),
+        "--watch needs --series, --flow-series or --flow-plot"
+    );
+    ensure!(args.flow.is_empty() || has_flows, "--flow needs --flow-series or --flow-plot");
+    let count = args.flow.len();
+    ensure!(count <= FLOWS_MAX, "{count} flows are too many for series; the limit is {FLOWS_MAX}");
+    Ok(())
 }
 
 fn chosen(args: &SimArgs, points: usize) -> Result<Vec<usize>> {
@@ -168,7 +203,10 @@ fn run(args: &SimArgs, origin: &Origin, sweep: &Sweep, points: &[usize]) -> Resu
     const BATCH: usize = 64;
     let bar = progress("simulating", points.len() as u64 * args.seeds);
     let series = args.series.as_ref().map(|_| Series::new(&args.watch));
-    let mut results = Results { rows: Vec::new(), flows: Vec::new(), series };
+    let wants_flows = args.flow_series.is_some() || args.flow_plot.is_some();
+    let link = args.watch.first().copied().unwrap_or(0);
+    let each = wants_flows.then(|| Each::new(&args.flow, link));
+    let mut results = Results { rows: Vec::new(), flows: Vec::new(), series, each };
     let all: Vec<(usize, u64)> =
         points.iter().flat_map(|point| (0..args.seeds).map(|seed| (*point, seed))).collect();
     for batch in all.chunks(BATCH) {
@@ -178,6 +216,9 @@ fn run(args: &SimArgs, origin: &Origin, sweep: &Sweep, points: &[usize]) -> Resu
             scenario.seed = scenario.seed.wrapping_add(*number);
             if let Some(series) = &results.series {
                 series.watch(&mut scenario);
+            }
+            if let Some(each) = &results.each {
+                each.watch(&mut scenario);
             }
             jobs.push(Job { point: *point, seed: scenario.seed, scenario });
         }
@@ -196,6 +237,9 @@ fn run(args: &SimArgs, origin: &Origin, sweep: &Sweep, points: &[usize]) -> Resu
             }
             if let Some(series) = &mut results.series {
                 series.add(job.point, job.seed, &outcome);
+            }
+            if let Some(each) = &mut results.each {
+                each.add((job.point, job.seed), &job.scenario, &outcome);
             }
         }
     }

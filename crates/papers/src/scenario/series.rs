@@ -5,7 +5,7 @@ use holdfast_netsim::net::{Outcome, Scenario};
 use std::fmt::Write as _;
 
 /// Length of a bin, in ns.
-const BIN_NS: u64 = 100_000_000;
+pub const BIN_NS: u64 = 100_000_000;
 
 /// Series of all runs, as rows.
 pub struct Series {
@@ -68,6 +68,7 @@ impl Series {
     }
 }
 
-fn longest(bins: &[u32]) -> u32 {
+/// The longest queue of some bins.
+pub fn longest(bins: &[u32]) -> u32 {
     bins.iter().copied().max().unwrap_or(0)
 }

@@ -510,3 +510,28 @@ fn every_key_is_explained_and_the_example_is_right() {
     let example = example.split("```").next().unwrap_or_default();
     toml::from_str::<File>(example).expect("the example");
 }
+
+/// Every row stands for itself: a time, a flow, and numbers whose units are in the names.
+#[test]
+fn single_flows_have_windows_round_trips_and_their_queue() {
+    let mut scenario = read(FILE).unwrap().scenario(3).unwrap();
+    let mut each = Each::new(&[2, 0, 2], 2);
+    each.watch(&mut scenario);
+    let outcome = simulate(&scenario).unwrap();
+    each.add((3, 7), &scenario, &outcome);
+    let mut rows = each.csv().lines();
+    assert_eq!(rows.next(), Some("point,seed,t_s,flow,cwnd_bytes,srtt_ms,queue_packets"));
+    let rows: Vec<Vec<&str>> = rows.map(|row| row.split(',').collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == 7 && ["0", "2"].contains(&row[3])), "{rows:?}");
+    let trips: Vec<f64> = rows.iter().filter_map(|row| row[5].parse().ok()).collect();
+    // The way is 100 ms there and back, and queues make it longer only.
+    assert!(!trips.is_empty() && trips.iter().all(|ms| (99.0..500.0).contains(ms)), "{trips:?}");
+    assert!(rows.iter().all(|row| row[4].parse::<u64>().is_ok_and(|bytes| bytes > 0)));
+    // The same run without being watched is the same run.
+    scenario.watch = Default::default();
+    assert_eq!(simulate(&scenario).unwrap().events, outcome.events);
+    let svg = each.svg();
+    assert!(svg.contains(">flow 0<") && svg.contains(">flow 2<") && !svg.contains("NaN"));
+    scenario.watch.windows = vec![99];
+    assert!(simulate(&scenario).is_err(), "there is no such flow");
+}
