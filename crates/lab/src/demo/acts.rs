@@ -44,6 +44,7 @@ pub fn all(seed: u64, screen: &Screen, mut tell: impl FnMut(&Act)) -> Result<Vec
     let mut acts = Vec::new();
     for act in [comes_back, resends, shares] {
         acts.push(act(seed, screen)?);
+        screen.over();
         acts.iter().next_back().into_iter().for_each(&mut tell);
     }
     Ok(acts)
@@ -73,13 +74,13 @@ fn comes_back(seed: u64, screen: &Screen) -> Result<Act> {
             let events = (|| {
                 screen.stage("The clients work");
                 sleep(WORK);
-                screen.stage("The primary is killed, daemon and server");
+                screen.blow("The primary is killed, daemon and server");
                 kill(group, Role::Primary)?;
                 screen.stage("It is started again, and joins the server that has run on");
                 let joined = start_again(group, Role::Primary)?;
                 screen.stage("Both are protected again");
                 sleep(WORK);
-                screen.stage("Now the other one is killed");
+                screen.blow("Now the other one is killed");
                 kill(group, Role::Backup)?;
                 sleep(WORK);
                 Ok::<_, anyhow::Error>(joined)
@@ -120,9 +121,9 @@ fn resends(_seed: u64, screen: &Screen) -> Result<Act> {
         (Kind::Connect, "25 connections opened during the outage: longest wait after its end"),
         (Kind::Request, "20 connections that ask and wait: longest wait after its end"),
     ] {
-        screen.stage("Every path is cut for a second, and nothing is kept");
+        screen.blow("Every path is cut for a second, and nothing is kept");
         let (off, _) = recover::once(kind, OUTAGE_S, "off")?;
-        screen.stage("The same, and the edge keeps and resends");
+        screen.blow("The same, and the edge keeps and resends");
         let (on, count) = recover::once(kind, OUTAGE_S, "head+tail")?;
         resent += count;
         rows.push((what, words::pause(off.max), words::pause(on.max)));
@@ -141,9 +142,9 @@ fn shares(_seed: u64, screen: &Screen) -> Result<Act> {
     let title = "a string is lost, and flows share what is left";
     screen.title(title);
     let args = RegulateArgs::short(FLOWS, WATCH_S);
-    screen.stage("Half of the paths' capacity is lost, and flows fight for the rest");
+    screen.blow("Half of the paths' capacity is lost, and flows fight for the rest");
     let alone = regulate::one(&args, "cubic", false)?;
-    screen.stage("The same, and the edge tells each flow how much it may send");
+    screen.blow("The same, and the edge tells each flow how much it may send");
     let shared = regulate::one(&args, "cubic", true)?;
     let rows = vec![
         (

@@ -185,10 +185,12 @@ fn load(host: &Host, steps: Vec<(u64, Action)>, seed: u64, screen: &Screen) -> R
     Run::start_told(host, &spec)?.follow(|snapshot| {
         let is_dead = snapshot.fault_ns.is_some();
         if was_dead.replace(is_dead) != Some(is_dead) {
-            screen.stage(match is_dead {
-                true => "It is DEAD. Every byte goes on being checked",
-                false => "The clients work; when the server dies is a matter of chance",
-            });
+            match is_dead {
+                true => screen.blow("It is DEAD. Every byte goes on being checked"),
+                false => {
+                    screen.stage("The clients work; when the server dies is a matter of chance")
+                }
+            }
         }
         screen.snapshot(snapshot);
     })

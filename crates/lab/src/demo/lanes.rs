@@ -24,7 +24,7 @@ const ROW: f64 = 16.0;
 
 /// Colours for light and for dark, of drawings and of the page around them.
 pub const COLOURS: &str = ":root{--paper:#fff;--ink:#1d2330;--muted:#5d6678;--grid:#e2e6ed;--lane:#f2f4f8;\
-    --good:#0b8a61;--pause:#e08a00;--bad:#c62828;--line:#8a94a6}\
+    --good:#0a7a55;--pause:#e08a00;--bad:#c62828;--line:#8a94a6}\
     @media(prefers-color-scheme:dark){:root{--paper:#12151c;--ink:#e8eaf0;--muted:#9aa3b4;--grid:#2a303c;\
     --lane:#1b202a;--good:#35c58f;--pause:#ffb547;--bad:#ff6f6f;--line:#667085}}";
 

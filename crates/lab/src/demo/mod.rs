@@ -7,6 +7,7 @@ mod death;
 mod lanes;
 mod page;
 mod screen;
+mod story;
 mod words;
 
 use crate::bench::faults::FaultKind;
@@ -60,7 +61,11 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let all = if args.all { "--all " } else { "" };
     let again = format!("holdfast demo {all}--seed {seed}");
     let is_svg = args.output.extension().is_some_and(|it| it == "svg");
-    let text = if is_svg { lanes::document(&deaths) } else { page::page(&deaths, &acts, &again) };
+    let text = if is_svg {
+        lanes::document(&deaths)
+    } else {
+        page::page(&deaths, &acts, &screen.journal(), &again)
+    };
     std::fs::write(&args.output, text)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     screen.say(&result(&screen, &Headline::of(&deaths)));
@@ -83,6 +88,7 @@ fn told(
     screen.title(&format!("Death {number}, {with}: {title}"));
     screen.lanes(&names());
     let death = death()?;
+    screen.over();
     screen.leave_lanes();
     screen.say(&story(screen, &death));
     Ok(death)

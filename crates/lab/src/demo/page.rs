@@ -4,6 +4,7 @@
 use super::acts::Act;
 use super::death::Death;
 use super::lanes::{CLASSES, COLOURS, View, svg, title};
+use super::story::{self, Event};
 use super::words::{self, Headline};
 use holdfast_program::BUILD;
 use holdfast_report::plot::escape;
@@ -12,6 +13,8 @@ use std::fmt::Write as _;
 const STYLE: &str = "*{box-sizing:border-box}body{margin:0 auto;max-width:920px;padding:1.2em 1em 3em;\
     background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,sans-serif;overflow-wrap:break-word}\
     h1{font-size:clamp(1.7em,6vw,2.5em);line-height:1.15;margin:.4em 0 .5em}h2{margin:2.2em 0 .3em;font-size:1.25em}\
+    h3{margin:1em 0 .2em;font-size:1em}summary{cursor:pointer;padding:.35em 0}\
+    :focus-visible{outline:3px solid var(--good);outline-offset:2px}\
     .counts{display:grid;grid-template-columns:1fr 1fr;gap:.8em;margin:1.4em 0}\
     .counts div{border:2px solid var(--grid);border-radius:.7em;padding:.8em 1em;line-height:1.35}\
     .counts b{display:block;font-size:clamp(1.5em,7vw,2.9em);line-height:1.15;white-space:nowrap}\
@@ -26,16 +29,17 @@ const STYLE: &str = "*{box-sizing:border-box}body{margin:0 auto;max-width:920px;
     small,.key{color:var(--muted)}code{background:var(--lane);padding:.1em .35em;border-radius:.3em}\
     @media(max-width:640px){svg.screen{display:none}svg.phone{display:block}.counts{grid-template-columns:1fr}}";
 
-/// The page of these deaths and acts, which `again` repeats.
-pub fn page(deaths: &[Death], acts: &[Act], again: &str) -> String {
+/// The page of these deaths and acts, with what happened on one time axis; `again` repeats them.
+pub fn page(deaths: &[Death], acts: &[Act], events: &[Event], again: &str) -> String {
     let headline = Headline::of(deaths);
     let clients = headline.with.1;
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
          <title>Holdfast: a server dies, its connections live</title>\n\
-         <style>{COLOURS}{CLASSES}{STYLE}</style></head>\n<body>\n\
+         <style>{COLOURS}{CLASSES}{STYLE}</style></head>\n<body><main>\n\
          <h1>A server dies. Its connections live.</h1>\n\
          <p>{clients} connections lead to a redis-server that nobody changed; on a second machine its backup \
          runs the same program in step, and an edge in front of both copies to it what clients send. \
@@ -49,6 +53,7 @@ pub fn page(deaths: &[Death], acts: &[Act], again: &str) -> String {
          <span><i style=\"background:var(--pause)\"></i>the client's longest pause</span>\
          <span><i style=\"background:var(--bad)\"></i>it is cut off</span></p>\n",
     );
+    out.push_str(&story::section(events));
     for (index, death) in deaths.iter().enumerate() {
         section(&mut out, index, death);
     }
@@ -56,7 +61,7 @@ pub fn page(deaths: &[Death], acts: &[Act], again: &str) -> String {
     let _ = writeln!(
         out,
         "<p><small>All machines are network namespaces of one, with links of 1 Gb/s; times are those of \
-         this run. Again: <code>{}</code>. Version {BUILD}.</small></p>\n</body></html>",
+         this run. Again: <code>{}</code>. Version {BUILD}.</small></p>\n</main></body></html>",
         escape(again)
     );
     out
@@ -150,19 +155,21 @@ mod tests {
     use super::*;
     use crate::demo::acts::tests::act;
     use crate::demo::death::tests::death;
+    use crate::demo::story::tests::events;
+    use std::process::{Command, Output};
 
     #[test]
     fn the_page_fits_every_window_and_says_the_result_first() {
-        let page =
-            page(&[death(false), death(true), death(true)], &[act()], "holdfast demo --seed 7");
+        let deaths = [death(false), death(true), death(true)];
+        let page = page(&deaths, &[act()], &events(), "holdfast demo --seed 7");
         assert!(page.contains("<meta name=\"viewport\" content=\"width=device-width"));
         assert!(page.contains("prefers-color-scheme:dark"));
         let counts = page.find("<b>14 of 14</b>").expect("what lived");
         assert!(counts < page.find("<section>").expect("a death"));
         assert!(page.contains("<b>0 of 14</b>"));
-        // Each death has a drawing for a screen and one for a phone.
+        // The story and each death have a drawing for a screen and one for a phone.
         let count = |what| page.matches(what).count();
-        assert_eq!((count("class=\"screen\""), count("class=\"phone\"")), (3, 3));
+        assert_eq!((count("class=\"screen\""), count("class=\"phone\"")), (4, 4));
         let table =
             "<td>packets lost &lt;in&gt; the queue<td class=\"o\">210<td class=\"w\">0</tr>";
         assert!(page.contains("<h2>A string is lost</h2>") && page.contains(table));
@@ -175,9 +182,62 @@ mod tests {
     /// First the socket, then its first byte, then the end.
     #[test]
     fn moments_stand_in_their_order() {
-        let page = page(&[death(true)], &[], "");
+        let page = page(&[death(true)], &[], &[], "");
         let at = |words: &str| page.rfind(words).expect("a sentence");
         assert!(at("stands again on the backup") < at("The first byte from the backup"));
         assert!(at("The first byte from the backup") < at("has been told to go on"));
+    }
+
+    /// What scripts/page-check says of a page; `None` where no Chromium is installed.
+    fn checked(name: &str, page: &str) -> Option<Output> {
+        let file =
+            std::env::temp_dir().join(format!("holdfast-{name}-{}.html", std::process::id()));
+        std::fs::write(&file, page).expect("a file");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/page-check");
+        let said = Command::new(script).arg(&file).output().expect("python3 runs it");
+        std::fs::remove_file(&file).expect("a file");
+        if String::from_utf8_lossy(&said.stderr).contains("there is no Chromium") {
+            eprintln!("NOT CHECKED in a browser: there is no Chromium");
+            return None;
+        }
+        Some(said)
+    }
+
+    /// Contrast, headings, names, keyboard, sideways scrolling, labels that collide: in a browser, at
+    /// 390 and 1280 px, light and dark.
+    #[test]
+    fn a_browser_finds_nothing_wrong_with_the_page() {
+        let deaths = [death(false), death(true), death(true)];
+        let page = page(&deaths, &[act()], &events(), "holdfast demo --all --seed 7");
+        let Some(said) = checked("good", &page) else { return };
+        let told = [&said.stdout[..], &said.stderr].concat();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&told));
+    }
+
+    #[test]
+    fn a_browser_finds_what_is_wrong_with_another_page() {
+        let page = "<!doctype html><title></title><h2>a</h2><p style='color:#aaa;width:2000px'>pale</p>\
+                    <style>:focus{outline:none}</style><button style='width:9px'></button>\
+                    <svg height=20><text y=9>one</text><text y=9>two</text></svg>";
+        let Some(said) = checked("bad", page) else { return };
+        let told = String::from_utf8_lossy(&said.stdout);
+        assert_eq!(said.status.code(), Some(1), "{told}");
+        for wrong in [
+            "has no lang",
+            "no title",
+            "no meta viewport",
+            "one <main>",
+            "follows level 0",
+            "scrolls sideways",
+            "contrast",
+            "smaller than 24 px",
+            "has no name",
+            "lies on",
+            "nothing shows the focus",
+            "no Content-Security-Policy",
+            "role=img",
+        ] {
+            assert!(told.contains(wrong), "{wrong}: {told}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The demonstration in a terminal: a lane for each client that is drawn again ten times a second,
 //! and sentences above it that stay. Where there is no terminal, or it is too small, plain lines.
 
+use super::story::{Event, Kind};
 use super::words;
 use crate::load::Snapshot;
 use rustix::termios::tcgetwinsize;
@@ -60,6 +61,7 @@ struct Scene {
     drawn_rows: usize,
     said_at: Option<Instant>,
     is_over: bool,
+    journal: Vec<Event>,
 }
 
 #[derive(Clone, Default)]
@@ -76,6 +78,7 @@ pub struct Screen {
     scene: Arc<Mutex<Scene>>,
     drawer: Option<JoinHandle<()>>,
     style: Style,
+    started: Instant,
 }
 
 /// How stdout may be written to.
@@ -114,7 +117,7 @@ impl Screen {
                 std::thread::sleep(DRAW_EVERY);
             }
         });
-        Self { scene, drawer: Some(drawer), style }
+        Self { scene, drawer: Some(drawer), style, started: Instant::now() }
     }
 
     /// A text in an ink, if there is colour.
@@ -131,18 +134,45 @@ impl Screen {
         scene.turn(self.style);
     }
 
+    /// Everything that began, was done and broke so far, on one time axis.
+    pub fn journal(&self) -> Vec<Event> {
+        look(&self.scene).journal.clone()
+    }
+
+    fn note(&self, kind: Kind, what: &str) -> f64 {
+        let at_s = self.started.elapsed().as_secs_f64();
+        look(&self.scene).journal.push(Event { at_s, kind, what: what.to_owned() });
+        at_s
+    }
+
     /// Says what begins, above all that comes of it.
     pub fn title(&self, what: &str) {
-        self.say(&self.paint(Ink::Bold, &format!("\n{what}")));
+        let at_s = self.note(Kind::Act, what);
+        self.say(&self.paint(Ink::Bold, &format!("\n{what} (second {at_s:.1})")));
+    }
+
+    /// Notes that what began last is over.
+    pub fn over(&self) {
+        self.note(Kind::Over, "");
     }
 
     /// Says what is being done; how long it takes is shown until something else is.
     pub fn stage(&self, what: &str) {
+        self.show_stage(Kind::Step, what);
+    }
+
+    /// Says what breaks.
+    pub fn blow(&self, what: &str) {
+        self.show_stage(Kind::Blow, what);
+    }
+
+    fn show_stage(&self, kind: Kind, what: &str) {
+        let at_s = self.note(kind, what);
         let mut scene = look(&self.scene);
         what.clone_into(&mut scene.stage);
         scene.stage_at = Some(Instant::now());
         if !self.style.is_redrawn {
-            println!("  {what}");
+            println!("  {at_s:>6.1} s  {what}");
             scene.said_at = Some(Instant::now());
         }
     }

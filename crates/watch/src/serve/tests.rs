@@ -174,3 +174,21 @@ fn a_browser_draws_the_page() {
     assert!(!drawn.contains("<img") && !drawn.contains("taken</title>"), "{drawn}");
     assert!(drawn.contains("<div id=\"alarm\" role=\"alert\"></div>"), "nothing is old: {drawn}");
 }
+
+/// Contrast, keyboard, names, sizes, requests to others and more, at 390 and 1280 px, light and dark.
+#[test]
+fn the_page_is_for_everybody() {
+    let said = served(|[_, page]| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/page-check");
+        let mut check = Command::new(script);
+        check.args(["--settle", "0.3"]).arg(format!("http://{page}/"));
+        check.output().expect("python3 runs it")
+    });
+    let told = [&said.stdout[..], &said.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    if told.contains("there is no Chromium") {
+        eprintln!("NOT CHECKED in a browser: there is no Chromium");
+        return;
+    }
+    assert!(said.status.success(), "{told}");
+}
