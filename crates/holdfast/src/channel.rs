@@ -1,5 +1,7 @@
 //! The encrypted channel between two daemons: messages over TCP, sealed by
-//! Noise (NNpsk0, 25519, AES-GCM, BLAKE2s) with the group's key.
+//! Noise (NNpsk0, 25519, AES-GCM, BLAKE2s) with a secret that both ends share. There may be
+//! several: who connects takes one, and another one if it is refused; who is connected to takes
+//! any of them.
 //!
 //! It never blocks, and reads the clock only while a record is unfinished. A caller watches [`Channel::as_fd`],
 //! calls [`Channel::recv`] when it is ready, queues with [`Channel::send`] and
@@ -30,6 +32,7 @@ mod unfinished;
 pub use error::ChannelError;
 pub use listener::{Listener, PENDING_MAX, PENDING_PER_ADDRESS_MAX};
 
+use crate::key::{GroupKey, Keyring};
 use handshake::{Handshake, Side, Turn};
 use holdfast_wire::message::{MESSAGE_MAX, Message, VERSION};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -68,8 +71,12 @@ const PLAIN_FLUSH_BYTES: usize = RECORD_PLAIN_MAX;
 /// What the two ends must agree on, and the identity of this end.
 #[derive(Clone)]
 pub struct Identity {
-    /// See [`crate::key::GroupKey::channel_key`].
-    pub key: [u8; 32],
+    /// What this end shares with others.
+    pub keyring: Keyring,
+    /// The roles that may be at the other end; of who connects, the one that it connects to.
+    pub peers: Vec<String>,
+    /// How often who connects was refused: it takes another secret each time.
+    pub attempt: usize,
     pub group: String,
     /// This end's name: a member's, or `edge`.
     pub me: String,
@@ -95,6 +102,10 @@ pub struct Channel {
     version: u32,
     newest: u32,
     peer: String,
+    /// The secret that has opened it.
+    secret: Option<GroupKey>,
+    /// Whether each host has a key of its own.
+    is_in_pairs: bool,
     handshake_until: Instant,
     /// Bytes as read; `raw[raw_start..raw_end]` is not yet looked at.
     raw: Box<[u8]>,
@@ -162,7 +173,8 @@ impl Channel {
             _ => {}
         }
         let handshake = Handshake::new(identity, Side::Initiator, version)?;
-        Self::new(socket.into(), version, Stage::Connecting(Box::new(handshake)), now)
+        let stage = Stage::Connecting(Box::new(handshake));
+        Self::new(socket.into(), stage, (identity, version), now)
     }
 
     /// Takes an accepted connection. It counts as open only when the first
@@ -178,13 +190,14 @@ impl Channel {
     ) -> Result<Self, ChannelError> {
         stream.set_nonblocking(true)?;
         let handshake = Handshake::new(identity, Side::Responder, VERSION)?;
-        Self::new(stream, VERSION, Stage::Handshaking(Box::new(handshake)), now)
+        let stage = Stage::Handshaking(Box::new(handshake));
+        Self::new(stream, stage, (identity, VERSION), now)
     }
 
     fn new(
         socket: TcpStream,
-        version: u32,
         stage: Stage,
+        (identity, version): (&Identity, u32),
         now: Instant,
     ) -> Result<Self, ChannelError> {
         let options = socket2::SockRef::from(&socket);
@@ -201,6 +214,8 @@ impl Channel {
             version,
             newest: VERSION,
             peer: String::new(),
+            secret: None,
+            is_in_pairs: identity.keyring.is_in_pairs(),
             handshake_until: now + HANDSHAKE_LIMIT,
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             raw_start: 0,
@@ -230,6 +245,12 @@ impl Channel {
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// The secret that has opened the channel; `None` before.
+    #[must_use]
+    pub fn secret(&self) -> Option<&GroupKey> {
+        self.secret.as_ref()
     }
 
     /// When the handshake is given up; `None` once the channel is open.
@@ -501,6 +522,7 @@ impl Channel {
         };
         let initiator = finished.noise.is_initiator();
         (self.peer, self.version) = (finished.peer, finished.version);
+        self.secret = Some(finished.secret);
         let noise = Box::new(finished.noise);
         self.stage = Stage::Open { noise, confirmed: initiator, fresh: true };
         // An initiator's empty record proves to the other side that this is no recording; a
@@ -558,7 +580,7 @@ impl Channel {
     fn fail<T>(&mut self, error: ChannelError) -> Result<T, ChannelError> {
         self.stage = Stage::Closed;
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        Err(error)
+        Err(if self.is_in_pairs { error.in_pairs() } else { error })
     }
 }
 

@@ -33,7 +33,7 @@ use clap::{CommandFactory, Parser, ValueEnum as _};
 use examples::{EXAMPLE, EXAMPLE_SEGMENT, EXAMPLE_SPREAD, EXAMPLE_TRANSIT};
 use log::format::{Lines, belong_to, is_journal};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -111,6 +111,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Move(args) => hand_over::relocate(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Key(KeyVerb::Gen) => say(&GroupKey::generate()?.to_text()),
+        Verb::Key(KeyVerb::Pub { file }) => say(&public_keys(file.as_deref())?),
         Verb::Config(verb) => run_config(verb),
         Verb::Support(args) => support::run(&args),
         Verb::Completions { shell } => {
@@ -122,6 +123,19 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Edge(verb) => edge::run(&verb),
     }?;
     Ok(ExitCode::from(code))
+}
+
+/// The public keys of a key file, or of what comes at standard input, a line each.
+fn public_keys(file: Option<&Path>) -> Result<String, Failure> {
+    let keys = match file {
+        Some(path) => GroupKey::load(path).map_err(|error| {
+            let (path, remedy) = (path.display(), error.remedy(path));
+            Failure::usage(format!("{path}: {error}\n  remedy: {remedy}"))
+        }),
+        None => GroupKey::read(std::io::stdin())
+            .map_err(|error| Failure::usage(format!("standard input: {error}"))),
+    };
+    Ok(keys?.iter().map(|key| format!("{}\n", key.public())).collect())
 }
 
 /// Checks the user before anything is touched, with a better message than that of

@@ -14,6 +14,7 @@ mod error;
 mod explain;
 mod file;
 mod group;
+mod keys;
 mod kind;
 pub mod recover;
 mod replicated;

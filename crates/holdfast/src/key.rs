@@ -1,10 +1,20 @@
-//! The group's secret: 32 random bytes in a file that only its owner can read.
+//! Secrets: 32 random bytes each, in a file that only its owner can read.
 //!
-//! Keys are derived from it (BLAKE2s keyed with the secret, one label each): one
-//! opens the encrypted channel, one keys the hashes that compare what the members
-//! read and wrote, one those that compare their fingerprints, and one authenticates
-//! heartbeats; in transit groups, one authenticates theirs and one keys the hash of
-//! flows.
+//! Either all hosts of a group have the same file, or each has its own, whose public keys
+//! are in the group's file (`pair`). What a host shares with which other one is its
+//! [`Keyring`]. A file has up to two secrets, so that one can take the other's place while
+//! the group runs: the first is the one that this host speaks with, both are accepted.
+//!
+//! Keys are derived from a secret that two hosts share (BLAKE2s keyed with the secret, one
+//! label each): one opens the encrypted channel, one keys the hashes that compare what the
+//! members read and wrote, one those that compare their fingerprints, and one authenticates
+//! heartbeats; in transit groups, one authenticates theirs and one keys the hash of flows.
+
+mod pair;
+mod ring;
+
+pub use pair::PublicKey;
+pub use ring::{Candidate, Keyring, Proven, Secrets};
 
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -17,8 +27,12 @@ use std::path::Path;
 const KEY_BYTES: usize = 32;
 /// Largest key file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
+/// Most secrets of a key file, and most public keys of a host: the one that is used, and the
+/// one before or after it.
+pub const KEYS_MAX: usize = 2;
 
-/// The secret that all members and the edge of one group share.
+/// A secret that hosts of a group share; in a key file of a group with public keys, one that
+/// only its own host has.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GroupKey([u8; KEY_BYTES]);
 
@@ -33,6 +47,15 @@ pub enum KeyError {
     OtherOwner { owner: u32 },
     #[error("it does not hold a key: {0}")]
     Malformed(&'static str),
+    #[error(
+        "its public key is not in the public_keys of `{host}`, this host: others would refuse it"
+    )]
+    NotListed { host: String, ours: PublicKey },
+    #[error(
+        "others speak to `{host}`, this host, with {listed}, the first of its public_keys, and it \
+         holds another key"
+    )]
+    NotHeld { host: String, listed: PublicKey, ours: PublicKey },
 }
 
 impl KeyError {
@@ -47,7 +70,7 @@ impl KeyError {
                 )
             }
             Self::Unreadable(_) => {
-                "run as the owner of the file; it is a plain file of one line".to_owned()
+                "run as the owner of the file; it is a plain file of one or two lines".to_owned()
             }
             Self::TooOpen { .. } => {
                 format!("chmod 600 {path}, and make a new key if a stranger may have read it")
@@ -60,7 +83,30 @@ impl KeyError {
                     "make a new one for all hosts of the group: (umask 077; holdfast key gen > {path})"
                 )
             }
+            Self::NotListed { host, ours } | Self::NotHeld { host, ours, .. } => {
+                format!(
+                    "write public_keys = [\"{ours}\"] for `{host}` in the file of every host, which \
+                     is what `holdfast key pub {path}` prints; or put the key file back that belongs \
+                     to this host"
+                )
+            }
         }
+    }
+}
+
+impl KeyError {
+    /// The remedy where each host has a key of its own, which no other one may get.
+    #[must_use]
+    pub fn remedy_in_pairs(&self, path: &Path) -> String {
+        let is_missing = matches!(self, Self::Unreadable(e) if e.kind() == io::ErrorKind::NotFound);
+        if !is_missing && !matches!(self, Self::Malformed(_)) {
+            return self.remedy(path);
+        }
+        let path = path.display();
+        format!(
+            "make one on this host: (umask 077; holdfast key gen > {path}), and write what `holdfast key \
+             pub {path}` prints as its public_keys into the file of every host"
+        )
     }
 }
 
@@ -75,11 +121,12 @@ impl GroupKey {
         Ok(Self(bytes))
     }
 
-    /// Reads a key file.
+    /// Reads a key file: the secret that this host speaks with, and the other one that it
+    /// accepts, if there is one.
     ///
     /// # Errors
     /// As [`KeyError`] tells.
-    pub fn load(path: &Path) -> Result<Self, KeyError> {
+    pub fn load(path: &Path) -> Result<Vec<Self>, KeyError> {
         // Opening a pipe would wait for its writer.
         let mut options = std::fs::File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -95,22 +142,55 @@ impl GroupKey {
         if ![0, own_user()].contains(&metadata.uid()) {
             return Err(KeyError::OtherOwner { owner: metadata.uid() });
         }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(KeyError::Unreadable)?;
-        Self::parse(&text)
+        Self::read(file)
     }
 
-    /// Reads 64 hexadecimal digits; lines that start with `#` are comments.
+    /// Reads what a key file holds; see [`Self::load`].
+    ///
+    /// # Errors
+    /// [`KeyError::Unreadable`], or [`KeyError::Malformed`] if it holds anything else.
+    pub fn read(from: impl Read) -> Result<Vec<Self>, KeyError> {
+        let mut text = String::new();
+        from.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(KeyError::Unreadable)?;
+        Self::parse_all(&text)
+    }
+
+    /// Reads one or two secrets of 64 hexadecimal digits, a line each; lines that start with
+    /// `#` are comments.
+    ///
+    /// # Errors
+    /// [`KeyError::Malformed`] for anything else.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, KeyError> {
+        let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let mut keys: Vec<Self> = Vec::new();
+        for line in lines {
+            if keys.len() == KEYS_MAX {
+                return Err(KeyError::Malformed("it has more than two lines"));
+            }
+            let key = Self::digits(line)?;
+            if keys.contains(&key) {
+                return Err(KeyError::Malformed("both lines hold the same key"));
+            }
+            keys.push(key);
+        }
+        if keys.is_empty() {
+            return Err(KeyError::Malformed("the file is empty"));
+        }
+        Ok(keys)
+    }
+
+    /// Like [`Self::parse_all`], of a text with one secret.
     ///
     /// # Errors
     /// [`KeyError::Malformed`] for anything else.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
-        let mut lines =
-            text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
-        let line = lines.next().ok_or(KeyError::Malformed("the file is empty"))?;
-        if lines.next().is_some() {
-            return Err(KeyError::Malformed("it has more than one line"));
+        match <[Self; 1]>::try_from(Self::parse_all(text)?) {
+            Ok([key]) => Ok(key),
+            Err(_) => Err(KeyError::Malformed("it has more than one line")),
         }
+    }
+
+    fn digits(line: &str) -> Result<Self, KeyError> {
         if line.len() != 2 * KEY_BYTES || !line.is_ascii() {
             return Err(KeyError::Malformed("a key has 64 hexadecimal digits"));
         }
@@ -258,18 +338,38 @@ mod tests {
     }
 
     #[test]
+    fn no_host_is_told_to_copy_a_key_of_its_own() {
+        let (path, error) = (Path::new("/k"), KeyError::Malformed("the file is empty"));
+        assert!(error.remedy(path).contains("for all hosts"));
+        let remedy = error.remedy_in_pairs(path);
+        assert!(remedy.contains("key pub") && !remedy.contains("for all hosts"), "{remedy}");
+        assert!(KeyError::TooOpen { mode: 0o644 }.remedy_in_pairs(path).contains("chmod"));
+    }
+
+    #[test]
     fn what_is_not_a_key_is_an_error() {
-        let (zero, sign, two) =
+        let (zero, sign, twice) =
             ("0".repeat(64), "+1".repeat(32), format!("{0}\n{0}", "ab".repeat(32)));
-        for text in ["", "# only a comment", "abc", zero.as_str(), sign.as_str(), two.as_str()] {
+        let three = ["ab", "cd", "ef"].map(|pair| pair.repeat(32)).join("\n");
+        for text in ["", "# only a comment", "abc", &zero, &sign, &twice, &three] {
             assert!(GroupKey::parse(text).is_err(), "{text}");
+            assert!(GroupKey::parse_all(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_has_up_to_two_keys_and_the_first_is_spoken_with() {
+        let [one, two] = [(); 2].map(|()| GroupKey::generate().unwrap());
+        let text = format!("{}\n  # the one before\n{}", one.to_text(), two.to_text());
+        assert_eq!(GroupKey::parse_all(&text).unwrap(), [one.clone(), two]);
+        assert!(GroupKey::parse(&text).is_err());
+        assert_eq!(GroupKey::parse_all(&one.to_text()).unwrap(), [one]);
     }
 
     proptest! {
         #[test]
         fn parsing_never_panics(text in ".{0,100}") {
-            let _ = GroupKey::parse(&text);
+            let _ = GroupKey::parse_all(&text);
         }
     }
 }

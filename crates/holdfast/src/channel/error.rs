@@ -33,6 +33,14 @@ pub enum ChannelError {
         "the peer has another key, group or role; compare key_file, group.name and the addresses on all hosts"
     )]
     WrongKey,
+    #[error(
+        "the peer's public key, or this host's, is not the one in the other one's file, or their groups or roles differ; say `holdfast key pub` on both, and compare public_keys, group.name and the addresses"
+    )]
+    WrongPublicKey,
+    #[error(
+        "the peer closed the connection before it said who it is: it does not know this host's public key, or has another group or role (say `holdfast key pub` on both, and compare public_keys, group.name and the addresses), or its daemon has just ended"
+    )]
+    NotKnown,
     #[error("a record was corrupted, reordered or repeated on the way")]
     Tampered,
     #[error(
@@ -56,6 +64,21 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
+    /// The same where each host has a key of its own.
+    pub(super) fn in_pairs(self) -> Self {
+        match self {
+            Self::WrongKey => Self::WrongPublicKey,
+            Self::NotWelcome => Self::NotKnown,
+            other => other,
+        }
+    }
+
+    /// Whether the other end may know another secret that both share.
+    #[must_use]
+    pub fn is_of_key(&self) -> bool {
+        matches!(self, Self::WrongKey | Self::NotWelcome | Self::WrongPublicKey | Self::NotKnown)
+    }
+
     /// What keeps the two ends from trusting each other, and the remedy; `peer` is
     /// the other end. A peer that has not proved itself is told nothing, so each
     /// end can only say what they do not have in common.
@@ -66,6 +89,14 @@ impl ChannelError {
                 format!("the key of `{peer}` differs, or its group.name"),
                 "copy key_file from one host to all others, and compare group.name; then start \
                  the daemon again",
+            ),
+            Self::WrongPublicKey | Self::NotKnown => (
+                format!(
+                    "the public key of `{peer}` or of this host is not the one in their files, or \
+                     group.name differs"
+                ),
+                "say `holdfast key pub` with the key_file of both hosts, compare with public_keys in \
+                 the files of both, and compare group.name; then say `holdfast reload`",
             ),
             Self::OtherVersion { ours, theirs } => (
                 format!("`{peer}` speaks version {theirs}, this host {ours}"),

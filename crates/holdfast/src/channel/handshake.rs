@@ -1,6 +1,7 @@
 //! The Noise handshake, one record each way, as a machine over bytes.
 
 use super::{ChannelError, Identity, Kind, NAME_BYTES_MAX, RECORD_HEADER, next_record};
+use crate::key::{Candidate, GroupKey};
 use holdfast_wire::message::is_understood;
 use snow::HandshakeState;
 
@@ -14,8 +15,11 @@ const RECORD_ROOM: usize = 256;
 
 /// A handshake under way.
 pub(super) struct Handshake {
-    /// `None` once it has finished or failed.
+    /// `None` once it has finished or failed; of a responder also before the first record, which
+    /// tells by which secret it was made.
     noise: Option<HandshakeState>,
+    /// Secrets that may open it; of an initiator one.
+    candidates: Vec<Candidate>,
     side: Side,
     identity: Identity,
     /// Of the conversation: the initiator's, which a responder follows.
@@ -44,14 +48,23 @@ pub(super) struct Finished {
     pub peer: String,
     /// Version of the messages that follow.
     pub version: u32,
+    /// The secret that the peer has, too.
+    pub secret: GroupKey,
 }
 
 impl Handshake {
     /// Begins a handshake for a conversation in this version. A responder, whose newest that is,
     /// follows an initiator that says an older one which is understood.
     pub fn new(identity: &Identity, side: Side, version: u32) -> Result<Self, ChannelError> {
-        let noise = Some(noise(identity, side, version)?);
-        Ok(Self { noise, side, identity: identity.clone(), version, preamble_seen: false })
+        let mut candidates = identity.keyring.candidates(&identity.peers);
+        let mut noise = None;
+        if side == Side::Initiator && !candidates.is_empty() {
+            let chosen = candidates.swap_remove(identity.attempt % candidates.len());
+            noise = Some(begun(side, &chosen.secret, &prologue(identity, version))?);
+            candidates = vec![chosen];
+        }
+        let identity = identity.clone();
+        Ok(Self { noise, candidates, side, identity, version, preamble_seen: false })
     }
 
     pub fn is_initiator(&self) -> bool {
@@ -81,20 +94,42 @@ impl Handshake {
         };
         let taken = RECORD_HEADER + record.len();
         let mut name = [0; RECORD_ROOM];
-        let noise = self.noise.as_mut().ok_or(ChannelError::Closed)?;
-        let read = noise.read_message(record, &mut name).map_err(|_| ChannelError::WrongKey)?;
+        let (read, opened) = self.open(record, &mut name)?;
         let peer = name
             .get(..read)
             .filter(|n| n.len() <= NAME_BYTES_MAX)
             .and_then(|n| std::str::from_utf8(n).ok());
         let peer = peer.ok_or(ChannelError::WrongKey)?.to_owned();
+        // Who has a key of its own is nobody else.
+        if opened.peer.is_some_and(|owner| owner != peer) {
+            return Err(ChannelError::WrongKey);
+        }
+        opened.proven.note();
+        let secret = opened.secret;
         if self.side == Side::Responder {
             push_preamble(self.version, out);
             self.push_record(out)?;
         }
         let noise = self.noise.take().ok_or(ChannelError::Closed)?;
         let noise = noise.into_transport_mode().map_err(|_| ChannelError::WrongKey)?;
-        Ok((taken, Turn::Finished(Finished { noise, peer, version: self.version })))
+        Ok((taken, Turn::Finished(Finished { noise, peer, version: self.version, secret })))
+    }
+
+    /// Opens the peer's record; returns the length of what is in it, and whose secret has made it.
+    fn open(&mut self, record: &[u8], name: &mut [u8]) -> Result<(usize, Candidate), ChannelError> {
+        let prologue = prologue(&self.identity, self.version);
+        for candidate in std::mem::take(&mut self.candidates) {
+            let mut noise = match self.noise.take() {
+                Some(noise) => noise,
+                None if self.side == Side::Initiator => return Err(ChannelError::Closed),
+                None => begun(self.side, &candidate.secret, &prologue)?,
+            };
+            if let Ok(read) = noise.read_message(record, name) {
+                self.noise = Some(noise);
+                return Ok((read, candidate));
+            }
+        }
+        Err(ChannelError::WrongKey)
     }
 
     fn read_preamble(
@@ -112,7 +147,6 @@ impl Handshake {
         let [_, _, _, _, version @ ..] = *preamble;
         let theirs = u32::from_le_bytes(version);
         if self.side == Side::Responder && theirs < self.version && is_understood(theirs) {
-            self.noise = Some(noise(&self.identity, self.side, theirs)?);
             self.version = theirs;
         }
         if theirs != self.version {
@@ -139,13 +173,12 @@ impl Handshake {
     }
 }
 
-/// The state of a handshake whose first record comes next.
-fn noise(identity: &Identity, side: Side, version: u32) -> Result<HandshakeState, ChannelError> {
-    let prologue = prologue(identity, version);
+fn begun(side: Side, secret: &GroupKey, prologue: &[u8]) -> Result<HandshakeState, ChannelError> {
     let parameters = PATTERN.parse().map_err(|_| ChannelError::WrongKey)?;
+    let key = secret.channel_key();
     let builder = snow::Builder::new(parameters)
-        .psk(0, &identity.key)
-        .and_then(|builder| builder.prologue(&prologue))
+        .psk(0, &key)
+        .and_then(|builder| builder.prologue(prologue))
         .map_err(|_| ChannelError::WrongKey)?;
     let noise = match side {
         Side::Initiator => builder.build_initiator(),

@@ -5,10 +5,93 @@ use holdfast_wire::message::{LogKey, VERSION, VERSION_OLDEST};
 use std::net::TcpListener;
 use std::thread::sleep;
 
-const KEY: [u8; 32] = [7; 32];
+/// The secret with this digit.
+fn secret(digit: char) -> GroupKey {
+    GroupKey::parse(&digit.to_string().repeat(64)).unwrap()
+}
+
+/// Of a group whose hosts share these secrets.
+fn shared(digits: &str) -> Keyring {
+    Keyring::shared(digits.chars().map(secret).collect())
+}
 
 fn identity(me: &str) -> Identity {
-    Identity { key: KEY, group: "demo".to_owned(), me: me.to_owned(), kind: Kind::Pair }
+    Identity {
+        keyring: shared("7"),
+        peers: vec![if me == "a" { "b" } else { "a" }.to_owned()],
+        attempt: 0,
+        group: "demo".to_owned(),
+        me: me.to_owned(),
+        kind: Kind::Pair,
+    }
+}
+
+/// Of a group in which each host has keys of its own, the one called `me`.
+fn in_pairs(me: &str, keys: &[(&str, &str)]) -> Identity {
+    let own = |of: &str| of.chars().map(secret).collect::<Vec<_>>();
+    let publics: Vec<_> = keys
+        .iter()
+        .map(|(name, its)| (*name, own(its).iter().map(GroupKey::public).collect::<Vec<_>>()))
+        .collect();
+    let publics: Vec<_> = publics.iter().map(|(name, its)| (*name, &its[..])).collect();
+    let mine = keys.iter().find(|(name, _)| *name == me).unwrap().1;
+    let keyring = Keyring::in_pairs(("demo", me), own(mine), &publics).unwrap();
+    let others = keys.iter().map(|(name, _)| (*name).to_owned()).filter(|name| name != me);
+    Identity { keyring, peers: others.collect(), ..identity(me) }
+}
+
+#[test]
+fn whoever_is_connected_to_takes_any_key_that_counts() {
+    for (near, far, opened) in [("7", "87", '7'), ("78", "7", '7'), ("87", "78", '8')] {
+        let of = |digits, me| Identity { keyring: shared(digits), ..identity(me) };
+        let (mut near, mut far) = ends(&of(near, "a"), &of(far, "b"));
+        let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
+        a.and(b).unwrap();
+        assert!(near.secret() == Some(&secret(opened)) && far.secret() == near.secret());
+    }
+    // A host that speaks with a key that the other one has not, or not any more, has another try.
+    let of = |attempt| Identity { keyring: shared("87"), attempt, ..identity("a") };
+    for (attempt, opens) in [(0, false), (1, true), (2, false)] {
+        let (mut near, mut far) = ends(&of(attempt), &identity("b"));
+        let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
+        assert_eq!(a.and(b).is_ok(), opens, "{attempt}");
+    }
+}
+
+#[test]
+fn keys_that_are_taken_over_count_for_the_next_channel_and_end_none() {
+    let (near, far) = (identity("a"), identity("b"));
+    let (mut one, mut two) = ends(&near, &far);
+    let open = |n: &Channel, f: &Channel| n.is_open() && f.is_open();
+    drive(&mut one, &mut two, open).0.unwrap();
+    near.keyring.take_over(&shared("8"));
+    far.keyring.take_over(&shared("8"));
+    one.send(&Message::Ask).unwrap();
+    one.flush().unwrap();
+    assert_eq!(receive(&mut two, 1).unwrap(), ["Ask"]);
+    let (mut one, mut two) = ends(&near, &far);
+    drive(&mut one, &mut two, open).0.unwrap();
+    assert!(two.secret() == Some(&secret('8')));
+}
+
+#[test]
+fn a_host_with_a_key_of_its_own_is_nobody_else() {
+    let keys = [("edge", "7"), ("a", "8"), ("b", "9")];
+    let edge = in_pairs("edge", &keys);
+    let to_edge = |me| Identity { peers: vec!["edge".to_owned()], ..in_pairs(me, &keys) };
+    let (mut near, mut far) = ends(&to_edge("b"), &edge);
+    drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open()).0.unwrap();
+    assert_eq!((near.peer(), far.peer()), ("edge", "b"));
+    let liar = Identity { me: "a".to_owned(), ..to_edge("b") };
+    let (mut near, mut far) = ends(&liar, &edge);
+    let (a, b) = drive(&mut near, &mut far, |_, _| false);
+    assert!(matches!(b, Err(ChannelError::WrongPublicKey)), "{b:?}");
+    assert!(matches!(a, Err(ChannelError::NotKnown)), "{a:?}");
+    let stranger = in_pairs("a", &[("edge", "7"), ("a", "6")]);
+    let (mut near, mut far) = ends(&stranger, &edge);
+    let (_, b) = drive(&mut near, &mut far, |_, _| false);
+    let (reason, remedy) = b.unwrap_err().distrust("a").unwrap();
+    assert!(reason.contains("the public key of `a`") && remedy.contains("holdfast key pub"));
 }
 
 /// Both ends of a loopback connection, before anything was sent.
@@ -149,7 +232,7 @@ fn what_was_sent_before_the_end_arrives_before_the_error() {
 #[test]
 fn another_key_group_or_role_is_refused() {
     let others = [
-        Identity { key: [8; 32], ..identity("b") },
+        Identity { keyring: shared("8"), ..identity("b") },
         Identity { group: "other".to_owned(), ..identity("b") },
         Identity { kind: Kind::Edge, ..identity("b") },
     ];
@@ -412,7 +495,8 @@ fn strangers_cost_a_line_a_second() {
 
 #[test]
 fn a_peer_without_the_key_is_told_by_its_own_end() {
-    let (mut near, mut far) = ends(&identity("a"), &Identity { key: [8; 32], ..identity("b") });
+    let (mut near, mut far) =
+        ends(&identity("a"), &Identity { keyring: shared("8"), ..identity("b") });
     let (a, b) = drive(&mut near, &mut far, |_, _| false);
     assert!(matches!(b, Err(ChannelError::WrongKey)), "{b:?}");
     assert!(matches!(a, Err(ChannelError::NotWelcome)), "{a:?}");

@@ -5,7 +5,7 @@ use super::{Finding, arbiter, ports, ways};
 use crate::config::{self, Arbiter, Config, ConfigErrors, Mac, Member, Role, pin_dir};
 use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::open_files;
 use crate::spool;
 use holdfast_linux::address::AddressSocket;
@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
-    let mut findings =
-        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
+    let mut findings = vec![key(config.keyring(config.role_name(role)), &config.group.key_file)];
+    findings.push(run_dir(&config.group.run_dir));
     match role {
         Role::Edge => {
             if let Some(named) = &config.edge {
@@ -42,7 +42,7 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
     findings
 }
 
-pub(super) fn key(loaded: Result<GroupKey, ConfigErrors>, file: &Path) -> Finding {
+pub(super) fn key(loaded: Result<Keyring, ConfigErrors>, file: &Path) -> Finding {
     match loaded {
         Ok(_) => Finding::ok("key", file.display().to_string()),
         Err(errors) => {
@@ -90,7 +90,7 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(arbiter::state_dir(config));
     findings.extend(arbiter::etcd(config));
     findings.extend(arbiter::alone(config, member));
-    findings.push(same_fingerprint(config));
+    findings.push(same_fingerprint(config, member));
 }
 
 pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
@@ -219,12 +219,12 @@ pub(crate) fn to_start(config: &Config) -> Vec<Finding> {
 }
 
 /// Shows what both members must have in common, as a number to compare by eye.
-fn same_fingerprint(config: &Config) -> Finding {
+fn same_fingerprint(config: &Config, me: &Member) -> Finding {
     // The line about the key says what is wrong with it.
-    let Ok(key) = config.key() else {
+    let Ok(key) = config.keyring(&me.name) else {
         return Finding::fail("world", "cannot be told without the key", "see `key` above");
     };
-    match Fingerprint::gather(config, &key) {
+    match Fingerprint::gather(config, key.with(&config.other(me).name).first()) {
         Ok(fingerprint) => Finding::ok("world", fingerprint.summary()),
         Err(error) => Finding::fail("world", error.to_string(), error.remedy()),
     }

@@ -20,7 +20,7 @@ const RESERVE: u64 = 128;
 
 pub(super) fn spread(config: &SpreadConfig, role: &str) -> Vec<Finding> {
     let mut findings =
-        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
+        vec![key(config.keyring(role), &config.group.key_file), run_dir(&config.group.run_dir)];
     match (config.edge(role), config.host(role)) {
         (Some(edge), _) => spread_edge(config, edge, &mut findings),
         (None, Some(host)) => host_server(config, host, &mut findings),
@@ -158,8 +158,8 @@ fn tun(is_needed: bool) -> Finding {
 }
 
 pub(super) fn transit(config: &TransitConfig, side: Side) -> Vec<Finding> {
-    let mut findings =
-        vec![key(config.key(), &config.group.key_file), run_dir(&config.group.run_dir)];
+    let mut findings = vec![key(config.keyring(side.name()), &config.group.key_file)];
+    findings.push(run_dir(&config.group.run_dir));
     let outside = config.edge(side).outside.iter();
     findings.extend(outside.map(|name| interface("outside", name, None)));
     for string in &config.strings {

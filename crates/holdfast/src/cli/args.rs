@@ -216,7 +216,7 @@ pub enum Verb {
     /// holdfast capture --config FILE -o - | wireshark -k -i -
     /// Packets are cut after 256 bytes; they pass no slower for being watched.
     Capture(CaptureArgs),
-    /// Make the group's key.
+    /// Make keys, and tell public keys.
     #[command(subcommand)]
     Key(KeyVerb),
     /// Check, show or begin a configuration file.
@@ -430,9 +430,17 @@ pub struct CaptureArgs {
 pub enum KeyVerb {
     /// Print a new random key: (umask 077; holdfast key gen > /etc/holdfast/demo.key)
     ///
-    /// All hosts of a group hold the same key. Whoever has it can read the log,
-    /// acknowledge input and become the primary.
+    /// Either all hosts of a group hold the same key: whoever has it can read the log,
+    /// acknowledge input and become the primary. Or each host has one of its own, and
+    /// the file names the public keys (`key pub`).
     Gen,
+    /// Print the public key of a key file, for public_keys in the group's file.
+    ///
+    /// Of a file with two keys, both, in their order.
+    Pub {
+        /// The key file; without it, standard input.
+        file: Option<PathBuf>,
+    },
 }
 
 /// What can be done with configuration files.

@@ -46,7 +46,7 @@ fn tell_left(left: Duration) {
 /// Reads a file and its key.
 pub(super) fn file(path: &Path, json: bool) -> Result<u8, Failure> {
     let group = usable(json, None, GroupFile::load(path))?;
-    usable(json, None, group.key())?;
+    usable(json, None, group.key_lines())?;
     let (name, summary) = (group.name().to_owned(), group.summary());
     // The member's own `holdfast check` looks at more than the command.
     let known = group.replicated().map(|config| check::program::by_command(&config.server));

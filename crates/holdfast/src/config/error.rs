@@ -93,6 +93,16 @@ impl Findings<'_> {
         });
     }
 
+    /// Adds what is wrong with the group's keys as a whole: its place is that of `key_file`.
+    pub fn add_at_key(&mut self, message: impl Into<String>, remedy: impl Into<String>) {
+        self.found.push(ConfigError {
+            path: self.path.to_owned(),
+            at: self.key_file_at,
+            message: message.into(),
+            remedy: remedy.into(),
+        });
+    }
+
     /// Adds two sections that agree in what must differ. `names` says what they
     /// are and which two.
     pub fn add_twins(

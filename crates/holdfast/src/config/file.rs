@@ -7,7 +7,7 @@ use super::replicated::Config;
 use super::spread::SpreadConfig;
 use super::transit::TransitConfig;
 use super::watching::Watching;
-use crate::key::GroupKey;
+use crate::key::{GroupKey, Keyring};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -101,6 +101,25 @@ impl GroupFile {
         }
     }
 
+    /// Takes from `other`, a file of the same kind, which keys hosts have.
+    pub fn take_keys(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Replicated(file), Self::Replicated(other)) => {
+                file.take_public_keys(other);
+                file.group.key_file.clone_from(&other.group.key_file);
+            }
+            (Self::Spread(file), Self::Spread(other)) => {
+                file.take_public_keys(other);
+                file.group.key_file.clone_from(&other.group.key_file);
+            }
+            (Self::Transit(file), Self::Transit(other)) => {
+                file.take_public_keys(other);
+                file.group.key_file.clone_from(&other.group.key_file);
+            }
+            _ => {}
+        }
+    }
+
     /// What the group is for, in a few words.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -113,12 +132,20 @@ impl GroupFile {
         ask!(self, config => config.effective())
     }
 
-    /// Reads the group's key, which must be readable by its owner only.
+    /// Reads the key file, which must be readable by its owner only.
     ///
     /// # Errors
     /// One error that points at `key_file`.
-    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
-        ask!(self, config => config.key())
+    pub fn key_lines(&self) -> Result<Vec<GroupKey>, ConfigErrors> {
+        ask!(self, config => config.key_lines())
+    }
+
+    /// What the host with the role called `me` shares with the others.
+    ///
+    /// # Errors
+    /// One error that points at `key_file`: it cannot be read, or is not this host's.
+    pub fn keyring(&self, me: &str) -> Result<Keyring, ConfigErrors> {
+        ask!(self, config => config.keyring(me))
     }
 
     /// The role that was asked for, or the one whose address this host has.

@@ -3,9 +3,10 @@
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
 use super::explain::{explain, suggestion};
+use super::keys::check_all;
 use super::told::{Hooks, KeptEvents};
 use super::watching::Watching;
-use crate::key::GroupKey;
+use crate::key::{GroupKey, KeyError, Keyring, PublicKey};
 use holdfast_linux::address::AddressSocket;
 use holdfast_wire::packet::mapped;
 use serde::Serialize;
@@ -36,6 +37,12 @@ pub trait Settings: Serialize + Sized {
 
     /// Names of the roles, each with addresses that identify its host.
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)>;
+
+    /// The public keys of all roles, best first; all empty where the hosts share one key file.
+    fn public_keys(&self) -> Vec<(&str, &[PublicKey])>;
+
+    /// Takes the public keys of all roles that `other` has, too.
+    fn take_public_keys(&mut self, other: &Self);
 
     /// The name of a role.
     fn name_of<'r>(&'r self, role: Self::Role<'r>) -> &'r str;
@@ -91,20 +98,37 @@ impl<S: Settings> Checked<S> {
         &self.path
     }
 
-    /// Reads the group's key, which must be readable by its owner only.
+    /// Reads the key file, which must be readable by its owner only.
     ///
     /// # Errors
     /// One error that points at `key_file`.
-    pub fn key(&self) -> Result<GroupKey, ConfigErrors> {
+    pub fn key_lines(&self) -> Result<Vec<GroupKey>, ConfigErrors> {
         let file = self.settings.common().key_file;
-        GroupKey::load(file).map_err(|error| {
-            ConfigErrors(vec![ConfigError {
-                path: self.path.clone(),
-                at: self.key_file_at,
-                message: format!("key_file = {}: {error}", file.display()),
-                remedy: error.remedy(file),
-            }])
-        })
+        GroupKey::load(file).map_err(|error| self.at_key_file(&error))
+    }
+
+    /// What the host with the role called `me` shares with the others.
+    ///
+    /// # Errors
+    /// One error that points at `key_file`: it cannot be read, or is not this host's.
+    pub fn keyring(&self, me: &str) -> Result<Keyring, ConfigErrors> {
+        let (lines, publics) = (self.key_lines()?, self.settings.public_keys());
+        if publics.iter().all(|(_, keys)| keys.is_empty()) {
+            return Ok(Keyring::shared(lines));
+        }
+        let ring = Keyring::in_pairs((self.settings.common().name, me), lines, &publics);
+        ring.map_err(|error| self.at_key_file(&error))
+    }
+
+    fn at_key_file(&self, error: &KeyError) -> ConfigErrors {
+        let file = self.settings.common().key_file;
+        let in_pairs = self.settings.public_keys().iter().any(|(_, keys)| !keys.is_empty());
+        ConfigErrors(vec![ConfigError {
+            path: self.path.clone(),
+            at: self.key_file_at,
+            message: format!("key_file = {}: {error}", file.display()),
+            remedy: if in_pairs { error.remedy_in_pairs(file) } else { error.remedy(file) },
+        }])
     }
 
     /// The file with every default written out.
@@ -133,7 +157,7 @@ impl<S: Settings> Checked<S> {
 }
 
 /// Reads a file of any kind: its shape by serde, its meaning by `check`.
-pub(super) fn read<R: DeserializeOwned, S>(
+pub(super) fn read<R: DeserializeOwned, S: Settings>(
     path: &Path,
     text: &str,
     check: impl FnOnce(&mut Findings<'_>, R) -> S,
@@ -141,6 +165,10 @@ pub(super) fn read<R: DeserializeOwned, S>(
     let raw = toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
     let mut findings = Findings { path, text, found: Vec::new(), key_file_at: Position::default() };
     let settings = check(&mut findings, raw);
+    // What is no key has been told.
+    if findings.found.is_empty() {
+        check_all(&mut findings, &settings.public_keys());
+    }
     let Findings { mut found, key_file_at, .. } = findings;
     found.sort_by_key(|e| (e.at.line, e.at.column));
     if !found.is_empty() {

@@ -13,6 +13,7 @@ use super::group::{self, Checked, Common, Settings, choose_role};
 use super::recover::Recover;
 use super::told::{Hooks, KeptEvents};
 use super::watching::{Listen, Watching};
+use crate::key::PublicKey;
 pub use arbiter::{Arbiter, ArbiterKind, Etcd, PowerOff};
 pub use cold::{Cold, Mode};
 pub use front::Segment;
@@ -133,6 +134,9 @@ pub struct Edge {
     pub first: String,
     /// Most connections that the edge follows at once; it refuses further ones.
     pub flows_max: u32,
+    /// What the host is known by, best first; empty where all share one key file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// One member host.
@@ -146,6 +150,9 @@ pub struct Member {
     /// How the edge reaches it.
     #[serde(flatten)]
     pub port: Option<Port>,
+    /// What the host is known by, best first; empty where all share one key file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// The way from an edge to a member.
@@ -260,6 +267,27 @@ impl Settings for Replicated {
         let witness = self.arbiter.iter().filter_map(Arbiter::witness);
         let witness = witness.map(|at| ("witness".to_owned(), vec![at.ip()]));
         edge.chain(members).chain(witness).collect()
+    }
+
+    fn public_keys(&self) -> Vec<(&str, &[PublicKey])> {
+        let edge = self.edge.iter().map(|edge| ("edge", &edge.public_keys[..]));
+        let members = self.members.iter().map(|it| (it.name.as_str(), &it.public_keys[..]));
+        let witness = self.arbiter.iter().filter(|it| it.witness().is_some());
+        let witness = witness.map(|it| ("witness", &it.public_keys[..]));
+        edge.chain(members).chain(witness).collect()
+    }
+
+    fn take_public_keys(&mut self, other: &Self) {
+        if let (Some(edge), Some(other)) = (&mut self.edge, &other.edge) {
+            edge.public_keys.clone_from(&other.public_keys);
+        }
+        if let (Some(arbiter), Some(other)) = (&mut self.arbiter, &other.arbiter) {
+            arbiter.public_keys.clone_from(&other.public_keys);
+        }
+        for member in &mut self.members {
+            let same = other.members.iter().find(|it| it.name == member.name);
+            same.iter().for_each(|it| member.public_keys.clone_from(&it.public_keys));
+        }
     }
 
     fn name_of(&self, role: Role) -> &str {

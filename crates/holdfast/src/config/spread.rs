@@ -13,11 +13,13 @@ use super::checks::{
 use super::error::{ConfigErrors, Findings};
 use super::explain::suggestion;
 use super::group::{self, Checked, Common, Settings};
+use super::keys::{RawKeys, check_keys};
 use super::kind::Kind;
 use super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::replicated::{Mac, mac_of};
 use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
 use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
+use crate::key::PublicKey;
 use edges::{RawClients, RawEdges, check_clients, check_edges};
 use holdfast_member::spread::Service;
 use serde::{Deserialize, Serialize, Serializer};
@@ -118,6 +120,9 @@ pub struct SpreadHost {
     /// group's addresses.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_written")]
     pub services: Option<Vec<Service>>,
+    /// What the host is known by, best first; empty where all share one key file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// How a packet reaches a host server.
@@ -165,6 +170,23 @@ impl Settings for Spread {
         let edges = self.edges.iter().map(|edge| (edge.name.clone(), vec![edge.listen.ip()]));
         let hosts = self.hosts.iter().map(|host| (host.name.clone(), host.tunnels()));
         edges.chain(hosts).collect()
+    }
+
+    fn public_keys(&self) -> Vec<(&str, &[PublicKey])> {
+        let edges = self.edges.iter().map(|edge| (edge.name.as_str(), &edge.public_keys[..]));
+        let hosts = self.hosts.iter().map(|host| (host.name.as_str(), &host.public_keys[..]));
+        edges.chain(hosts).collect()
+    }
+
+    fn take_public_keys(&mut self, other: &Self) {
+        for edge in &mut self.edges {
+            let same = other.edge(&edge.name);
+            same.iter().for_each(|it| edge.public_keys.clone_from(&it.public_keys));
+        }
+        for host in &mut self.hosts {
+            let same = other.host(&host.name);
+            same.iter().for_each(|it| host.public_keys.clone_from(&it.public_keys));
+        }
     }
 
     fn name_of<'r>(&'r self, role: &'r str) -> &'r str {
@@ -273,6 +295,7 @@ struct RawHost {
     method: Option<Method>,
     weight: Option<Spanned<u64>>,
     services: Option<Vec<Spanned<String>>>,
+    public_keys: RawKeys,
 }
 
 fn check(findings: &mut Findings, raw: RawSpread) -> Spread {
@@ -441,6 +464,7 @@ fn check_host(
         tunnel6,
         interface: raw.interface.into_inner(),
         method: raw.method.unwrap_or(Method::IpInIp),
+        public_keys: check_keys(findings, raw.public_keys),
     }
 }
 

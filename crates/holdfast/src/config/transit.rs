@@ -6,12 +6,14 @@ use super::checks::{
 };
 use super::error::{ConfigErrors, Findings};
 use super::group::{self, Checked, Common, Settings};
+use super::keys::{RawKeys, check_keys};
 use super::kind::Kind;
 use super::recover::{
     Policy, RawRecover, RawRegulate, Recover, Regulate, Start, check_recover, check_regulate,
 };
 use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
 use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
+use crate::key::PublicKey;
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -101,6 +103,9 @@ pub enum Return {
 pub struct TransitEdge {
     /// Interfaces that do not lead to a string.
     pub outside: Vec<String>,
+    /// What the host is known by, best first; empty where all share one key file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// One string.
@@ -177,6 +182,15 @@ impl Settings for Transit {
     fn roles(&self) -> Vec<(String, Vec<IpAddr>)> {
         let addresses = |side| self.strings.iter().map(move |s| s.end(side).address.ip()).collect();
         [Side::Near, Side::Far].map(|side| (side.name().to_owned(), addresses(side))).into()
+    }
+
+    fn public_keys(&self) -> Vec<(&str, &[PublicKey])> {
+        vec![("near", &self.near.public_keys), ("far", &self.far.public_keys)]
+    }
+
+    fn take_public_keys(&mut self, other: &Self) {
+        self.near.public_keys.clone_from(&other.near.public_keys);
+        self.far.public_keys.clone_from(&other.far.public_keys);
     }
 
     fn name_of(&self, side: Side) -> &str {
@@ -279,6 +293,7 @@ struct RawGroup {
 #[serde(deny_unknown_fields)]
 struct RawEdge {
     outside: Spanned<Vec<Spanned<String>>>,
+    public_keys: RawKeys,
 }
 
 #[derive(Deserialize)]
@@ -345,7 +360,10 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> Transit
 
 fn check_edge(findings: &mut Findings, raw: RawEdge) -> TransitEdge {
     let which = "that lead away from the strings";
-    TransitEdge { outside: check_interfaces(findings, "outside", raw.outside, which) }
+    TransitEdge {
+        outside: check_interfaces(findings, "outside", raw.outside, which),
+        public_keys: check_keys(findings, raw.public_keys),
+    }
 }
 
 /// Checks that an edge's outside is not a string, too: an interface has one program, and what comes

@@ -8,6 +8,7 @@
 //! which is understood, it connects once more at once, in that version.
 
 use crate::channel::{Channel, ChannelError, Identity};
+use crate::key::GroupKey;
 use crate::poll::{Interest, Poll};
 use holdfast_wire::message::{Message, VERSION, is_understood};
 use std::net::SocketAddr;
@@ -68,6 +69,12 @@ impl Dialer {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.opened
+    }
+
+    /// The secret that has opened the channel, while it is open.
+    #[must_use]
+    pub fn secret(&self) -> Option<&GroupKey> {
+        self.channel.as_ref().filter(|_| self.opened).and_then(Channel::secret)
     }
 
     /// The peer's name, once open.
@@ -190,6 +197,8 @@ impl Dialer {
 
     fn lose(&mut self, now: Instant, error: ChannelError) -> LinkEvent {
         let (was_open, said) = (self.opened, self.version);
+        // One of two hosts may be a step ahead in a change of keys.
+        self.identity.attempt = self.identity.attempt.wrapping_add(usize::from(error.is_of_key()));
         tracing::debug!("link to {}, open {was_open}: {error}", self.address);
         self.close(now);
         match error {
@@ -222,9 +231,17 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+    use crate::key::{GroupKey, Keyring};
 
     fn identity(me: &str) -> Identity {
-        Identity { key: [7; 32], group: "demo".to_owned(), me: me.to_owned(), kind: Kind::Edge }
+        Identity {
+            keyring: Keyring::shared(vec![GroupKey::parse(&"7".repeat(64)).unwrap()]),
+            peers: Vec::new(),
+            attempt: 0,
+            group: "demo".to_owned(),
+            me: me.to_owned(),
+            kind: Kind::Edge,
+        }
     }
 
     /// Turns both sides until `done`.

@@ -30,6 +30,7 @@ use crate::daemon::clock::Clock;
 use crate::daemon::distrust::Distrust;
 use crate::daemon::intact::note_removed;
 use crate::daemon::reload::{Ended, Life, Reader, Reloads};
+use crate::key::Keyring;
 use crate::leavings;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{PastTakeover, Takeover, TakeoverKind};
@@ -123,19 +124,23 @@ pub fn run(config: &Config, named: &config::Edge, life: &mut Life<'_>) -> Result
             tracing::warn!("memory is not locked: {error}; takeovers take longer while it swaps");
         }
     }
-    let mut daemon = EdgeDaemon::start(config, named, life.events())?;
-    let reloads = life.begin(Reader::Edge, &mut daemon.wire.events)?;
+    let key = config.keyring("edge")?;
+    let mut daemon = EdgeDaemon::start(config, named, (&key, life.events()))?;
+    let reloads = life.begin((Reader::Edge, &key), &mut daemon.wire.events);
     daemon.wire.poll.add(&admin, ADMIN, Interest::Read)?;
     daemon.wire.poll.add(&signals, SIGNALS, Interest::Read)?;
     daemon.run(&mut admin, &signals, reloads)
 }
 
 impl<'a> EdgeDaemon<'a> {
-    fn start(config: &'a Config, named: &'a config::Edge, events: Events) -> Result<Self> {
-        let key = config.key()?;
+    fn start(
+        config: &'a Config,
+        named: &'a config::Edge,
+        (key, events): (&Keyring, Events),
+    ) -> Result<Self> {
         // Before anything is touched: another edge's daemon may run here, with this
         // address and other files, and its programs are in the kernel.
-        let listener = listener(config, named.listen, key.channel_key())?;
+        let listener = listener(config, named.listen, key)?;
         let file = StateFile::open(&named.state_file)?;
         let members: Vec<&str> = config.members.iter().map(|m| m.name.as_str()).collect();
         let setup = Setup {
@@ -147,7 +152,7 @@ impl<'a> EdgeDaemon<'a> {
         let machine = EdgeMachine::new(&setup, file.state().clone(), Nanos(0))?;
         // Pins of an earlier daemon belong to a data path that is in use, and stay.
         let is_fresh = !has_pins(&config.pin_dir(Role::Edge));
-        let daemon = Self::begin(config, named, listener, (file, machine, events));
+        let daemon = Self::begin(config, named, (listener, key), (file, machine, events));
         if daemon.is_err() && is_fresh {
             heed("removing what was made", Edge::undo(&edge_config(config, named)));
         }
@@ -157,10 +162,9 @@ impl<'a> EdgeDaemon<'a> {
     fn begin(
         config: &'a Config,
         named: &'a config::Edge,
-        listener: Listener,
+        (listener, key): (Listener, &Keyring),
         (file, machine, mut events): (StateFile, EdgeMachine, Events),
     ) -> Result<Self> {
-        let key = config.key()?;
         let left = leavings::earlier(&["edge"], &config.pin_dir(Role::Edge));
         let mut bpf = Edge::attach(&edge_config(config, named))?;
         note_removed(&leavings::remove_earlier_edge(&left)?, &mut events);
@@ -171,7 +175,7 @@ impl<'a> EdgeDaemon<'a> {
         let copies = bpf.take_copies().context("no copies")?;
         let keeps = config.recover.as_ref().context("the file says what an edge keeps")?;
         let recoverer = Recoverer::new(keeps, HalrConfig::shipped, copies, Instant::now())?;
-        let pulse = Pulse::of_edge(config, named.listen, key.pulse_key(), started);
+        let pulse = Pulse::of_edge(config, named.listen, key, started);
         let wire = Wire {
             poll: Poll::new()?,
             bpf,
@@ -519,9 +523,15 @@ fn edge_config(config: &Config, named: &config::Edge) -> EdgeConfig {
     }
 }
 
-fn listener(config: &Config, listen: SocketAddr, key: [u8; 32]) -> Result<Listener> {
-    let identity =
-        Identity { key, group: config.group.name.clone(), me: "edge".to_owned(), kind: Kind::Edge };
+fn listener(config: &Config, listen: SocketAddr, key: &Keyring) -> Result<Listener> {
+    let identity = Identity {
+        keyring: key.clone(),
+        peers: config.members.iter().map(|member| member.name.clone()).collect(),
+        attempt: 0,
+        group: config.group.name.clone(),
+        me: "edge".to_owned(),
+        kind: Kind::Edge,
+    };
     let mut listener = Listener::bind(listen, identity)
         .with_context(|| format!("cannot listen at edge.listen = {listen}{}", why_taken(listen)))?;
     listener.prefer(config.members.iter().map(|member| member.address.ip()));

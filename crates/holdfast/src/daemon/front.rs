@@ -7,7 +7,7 @@ use super::said::Said;
 use super::segment::Watch;
 use crate::admin::Level;
 use crate::config::{Arbiter, ArbiterKind, Config, Member};
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::poll::Poll;
 use crate::status::{Role, State};
 use anyhow::Context as _;
@@ -224,7 +224,7 @@ impl Own {
     pub fn begin(
         config: &Config,
         me: &Member,
-        key: &GroupKey,
+        key: &Keyring,
         started: Instant,
     ) -> anyhow::Result<Self> {
         let arbiter = config.arbiter.as_ref().context("the group has neither edge nor arbiter")?;

@@ -12,7 +12,7 @@ use super::sealed::{self, Sealed, TAG_BYTES, seal};
 use super::speak::Begun;
 use crate::check::why_taken_udp;
 use crate::config::{Arbiter, Config, Member};
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::poll::{Interest, Poll};
 use anyhow::{Context as _, Result};
 use holdfast_cluster::Nanos;
@@ -111,7 +111,7 @@ impl LeaseThread {
     pub fn start(
         (config, arbiter): (&Config, &Arbiter),
         me: &Member,
-        key: &GroupKey,
+        key: &Keyring,
         begun: Begun,
         started: Instant,
     ) -> Result<Self> {
@@ -217,7 +217,9 @@ fn setup((config, arbiter): (&Config, &Arbiter), me: &Member, kept: Kept) -> Res
 
 /// What the lease's machine acts upon.
 struct Outlet {
-    key: [u8; 32],
+    keyring: Keyring,
+    /// The other member's name.
+    other: String,
     peer: (UdpSocket, SocketAddr),
     way: Way,
     deadline: Deadline,
@@ -236,7 +238,7 @@ impl Outlet {
     fn open(
         config: &Config,
         me: &Member,
-        key: &GroupKey,
+        key: &Keyring,
         (begun, started): (Begun, Instant),
         (way, keeper): (Way, Arc<Keeper>),
     ) -> Result<Self> {
@@ -249,7 +251,8 @@ impl Outlet {
         let _no_route_yet = peer.connect(address(config.other(me)));
         peer.set_nonblocking(true)?;
         Ok(Self {
-            key: key.arbiter_key(),
+            keyring: key.clone(),
+            other: config.other(me).name.clone(),
             peer: (peer, address(config.other(me))),
             way,
             deadline: begun.deadline,
@@ -309,8 +312,9 @@ impl LeaseOutput for Outlet {
             alone.mark(&mut message);
         }
         let (socket, to) = &self.peer;
+        let key = self.keyring.with(&self.other).first().arbiter_key();
         // A datagram that cannot be sent is as good as lost.
-        let _ = socket.send_to(&seal(&message.build(), Sealed::Lease, &self.key), to);
+        let _ = socket.send_to(&seal(&message.build(), Sealed::Lease, &key), to);
     }
 
     fn heard(&mut self, _: Nanos, message: &Message) {
@@ -397,8 +401,9 @@ impl Thread {
         for _ in 0..BATCH_MAX {
             let (socket, peer) = &self.outlet.peer;
             let Some(got) = sealed::receive(socket, *peer, &mut buffer) else { return false };
-            let plain = got.and_then(|it| sealed::open(it, Sealed::Lease, &self.outlet.key));
-            match plain.and_then(Message::parse) {
+            let secrets = self.outlet.keyring.with(&self.outlet.other);
+            let opened = got.and_then(|it| sealed::open_with(it, Sealed::Lease, &secrets));
+            match opened.and_then(|(plain, _)| Message::parse(plain)) {
                 Some(message) => {
                     let now = self.outlet.now();
                     self.lease.handle_message(now, &message, &mut self.outlet);

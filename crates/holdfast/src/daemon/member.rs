@@ -19,7 +19,7 @@ use crate::admin::{AdminSocket, Events};
 use crate::channel::{Identity, Kind};
 use crate::config::{Config, Member, Run, Settings as _, pin_dir};
 use crate::fingerprint;
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::leavings;
 use crate::open_files;
 use crate::poll::{Interest, Poll, Signals};
@@ -80,8 +80,9 @@ pub struct MemberContext<'a> {
     pub config: &'a Config,
     pub me: &'a Member,
     pub other: &'a Member,
-    pub key: GroupKey,
-    /// Keys the hashes in the log that this member's server writes or follows: derived of `key`
+    /// What it shares with the edge, the other member and the witness, now.
+    pub key: Keyring,
+    /// Keys the hashes in the log that this member's server writes or follows: derived of the key
     /// when a server is started, a backup has it of its primary, and a server that is found had
     /// it from its start.
     pub hash_key: HashKey,
@@ -188,9 +189,11 @@ impl Context for MemberContext<'_> {
 
 impl<'a> MemberContext<'a> {
     fn new(config: &'a Config, me: &'a Member) -> anyhow::Result<Self> {
-        let key = config.key()?;
+        let key = config.keyring(&me.name)?;
         let identity = Identity {
-            key: key.channel_key(),
+            keyring: key.clone(),
+            peers: vec!["edge".to_owned()],
+            attempt: 0,
             group: config.group.name.clone(),
             me: me.name.clone(),
             kind: Kind::Edge,
@@ -208,7 +211,7 @@ impl<'a> MemberContext<'a> {
         // all.
         lives::may_listen(config, me)?;
         let index = config.members.iter().position(|m| m.name == me.name).unwrap_or(0);
-        let pulse = Pulse::of_member(config, key.pulse_key(), index, now);
+        let pulse = Pulse::of_member(config, &key, index, now);
         let edge = match &config.edge {
             Some(edge) => Front::Edge(Box::new(Dialer::new(edge.listen, identity, EDGE, now))),
             None => Front::Own(Box::new(Own::begin(config, me, &key, now)?)),
@@ -217,7 +220,7 @@ impl<'a> MemberContext<'a> {
             config,
             me,
             other: config.other(me),
-            hash_key: key.hash_key(),
+            hash_key: key.with(&config.other(me).name).first().hash_key(),
             key,
             poll: Poll::new()?,
             signals,
@@ -463,7 +466,9 @@ impl<'a> MemberContext<'a> {
     #[must_use]
     pub fn pair_identity(&self) -> Identity {
         Identity {
-            key: self.key.channel_key(),
+            keyring: self.key.clone(),
+            peers: vec![self.other.name.clone()],
+            attempt: 0,
             group: self.config.group.name.clone(),
             me: self.me.name.clone(),
             kind: Kind::Pair,

@@ -167,7 +167,7 @@ impl Doorway {
     /// See [`PairingHost::is_ready_to_greet`].
     pub fn is_ready_to_greet(&mut self, node: &MemberContext<'_>) -> bool {
         let gathering = self.gathering.get_or_insert_with(|| {
-            let (config, key) = (node.config.clone(), node.key.clone());
+            let (config, key) = (node.config.clone(), opened_by(self.candidate.as_ref(), node));
             std::thread::spawn(move || Fingerprint::gather(&config, &key))
         });
         gathering.is_finished()
@@ -178,7 +178,10 @@ impl Doorway {
         let fingerprint = match self.gathering.take().map(JoinHandle::join) {
             Some(Ok(gathered)) => gathered.map_err(|error| unknown_files(&error))?,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => own_fingerprint(node)?,
+            None => {
+                let key = opened_by(self.candidate.as_ref(), node);
+                own_fingerprint(node, &key)?
+            }
         };
         let fingerprint = self.fingerprint.insert(fingerprint);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
@@ -298,7 +301,8 @@ impl PairingHost for Seeker<'_, '_, '_> {
     }
 
     fn say_hello(&mut self, runs: bool) -> Result<bool, String> {
-        let fingerprint = self.fingerprint.insert(own_fingerprint(self.node)?);
+        let key = self.link.secret().cloned().unwrap_or_else(|| spoken(self.node));
+        let fingerprint = self.fingerprint.insert(own_fingerprint(self.node, &key)?);
         let said = self.link.send(&greeting(self.node, runs, fingerprint, None));
         self.link.flush(Instant::now(), &self.node.poll);
         Ok(said)
@@ -436,10 +440,23 @@ pub fn no_rejoin(node: &MemberContext<'_>) -> String {
 /// Gathers this host's fingerprint again for each attempt, because files may have been repaired
 /// since. That takes longer than the edge waits for a heartbeat, or a caller for the status, so
 /// both are served meanwhile. Signals wait.
-fn own_fingerprint(node: &mut MemberContext<'_>) -> Result<Fingerprint, String> {
-    let (config, key) = (node.config, node.key.clone());
-    let fingerprint = node.attend_until(|| Fingerprint::gather(config, &key));
+///
+/// `key` is that of the channel by which it is told: both ends have the same, also while the
+/// group's keys are being changed.
+fn own_fingerprint(node: &mut MemberContext<'_>, key: &GroupKey) -> Result<Fingerprint, String> {
+    let config = node.config;
+    let fingerprint = node.attend_until(|| Fingerprint::gather(config, key));
     fingerprint.map_err(|error| unknown_files(&error))
+}
+
+/// The secret that has opened a channel of the other member.
+fn opened_by(channel: Option<&Channel>, node: &MemberContext<'_>) -> GroupKey {
+    channel.and_then(Channel::secret).cloned().unwrap_or_else(|| spoken(node))
+}
+
+/// The secret by which this member speaks to the other one.
+fn spoken(node: &MemberContext<'_>) -> GroupKey {
+    node.key.with(&node.other.name).first().clone()
 }
 
 fn unknown_files(error: &FingerprintError) -> String {

@@ -53,6 +53,13 @@ impl Datagram {
         bytes
     }
 
+    /// The three bytes of the head that a datagram claims, which says who may have made it; `None` if
+    /// it is too short or long.
+    pub fn claimed(bytes: &[u8]) -> Option<[u8; 3]> {
+        let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
+        Some([bytes[5], bytes[6], bytes[7]])
+    }
+
     /// The content of `bytes`; `None` if they were not made with `key`, or are of another kind
     /// or version than `magic`.
     pub fn decode(bytes: &[u8], magic: [u8; 5], key: &[u8; 32]) -> Option<Self> {

@@ -16,6 +16,7 @@ mod datagram;
 use crate::config::Config;
 use crate::daemon::heed;
 use crate::daemon::proven::DATAGRAM_BYTES;
+use crate::key::{GroupKey, Keyring};
 use crate::poll::{Interest, Poll};
 use datagram::{Datagrams, Received, Reject};
 use holdfast_cluster::Nanos;
@@ -86,18 +87,22 @@ struct Way {
     /// Its index for [`Pulse::heard`].
     peer: usize,
     place: Place,
+    /// Its role.
+    name: String,
 }
 
 impl Pulse {
     /// The edge's heartbeats; peer `i` is member `i`.
     #[must_use]
-    pub fn of_edge(config: &Config, at: SocketAddr, key: [u8; 32], started: Instant) -> Self {
-        let ways = (0..config.members.len())
-            .map(|index| Way {
+    pub fn of_edge(config: &Config, at: SocketAddr, key: &Keyring, started: Instant) -> Self {
+        let ways = config.members.iter().enumerate();
+        let ways = ways
+            .map(|(index, member)| Way {
                 id: index as u8,
                 socket: 0,
                 peer: index,
                 place: Place::Learnt(None),
+                name: member.name.clone(),
             })
             .collect();
         Self::start(config, key, EDGE_ID, &[at], ways, started)
@@ -105,25 +110,27 @@ impl Pulse {
 
     /// The heartbeats of member `me`; its peers are [`EDGE`] and [`OTHER`].
     #[must_use]
-    pub fn of_member(config: &Config, key: [u8; 32], me: usize, started: Instant) -> Self {
+    pub fn of_member(config: &Config, key: &Keyring, me: usize, started: Instant) -> Self {
         let other = 1 - me.min(1);
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let address = |index: usize| config.members.get(index).map_or(v4, |m| m.address);
         let place = Place::Fixed(address(other));
         let mut bind = vec![address(me)];
-        let mut ways = vec![Way { id: other as u8, socket: 0, peer: OTHER, place }];
+        let name = config.members.get(other).map_or_else(String::new, |it| it.name.clone());
+        let mut ways = vec![Way { id: other as u8, socket: 0, peer: OTHER, place, name }];
         if let Some(edge) = &config.edge {
             bind.push(if edge.listen.is_ipv4() { v4 } else { v6 });
             let place = Place::Fixed(edge.listen);
-            ways.push(Way { id: EDGE_ID, socket: 1, peer: EDGE, place });
+            let name = "edge".to_owned();
+            ways.push(Way { id: EDGE_ID, socket: 1, peer: EDGE, place, name });
         }
         Self::start(config, key, me as u8, &bind, ways, started)
     }
 
     fn start(
         config: &Config,
-        key: [u8; 32],
+        key: &Keyring,
         me: u8,
         bind: &[SocketAddr],
         ways: Vec<Way>,
@@ -141,7 +148,7 @@ impl Pulse {
         });
         let period = config.heartbeat();
         let realtime = config.group.realtime;
-        let begun = Thread::new(key, me, bind, ways, period, Arc::clone(&shared), started);
+        let begun = Thread::new(key.clone(), me, bind, ways, period, Arc::clone(&shared), started);
         let (begins, first) = mpsc::channel();
         let spawned = begun.and_then(|mut thread| {
             let name = std::thread::Builder::new().name("pulse".to_owned());
@@ -206,6 +213,7 @@ impl Drop for Pulse {
 
 /// The thread's own state.
 struct Thread {
+    keyring: Keyring,
     datagrams: Datagrams,
     sockets: Vec<UdpSocket>,
     ways: Vec<Way>,
@@ -217,7 +225,7 @@ struct Thread {
 
 impl Thread {
     fn new(
-        key: [u8; 32],
+        keyring: Keyring,
         me: u8,
         bind: &[SocketAddr],
         ways: Vec<Way>,
@@ -229,7 +237,7 @@ impl Thread {
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let session = u64::from_le_bytes(session) | 1;
         let ids: Vec<u8> = ways.iter().map(|way| way.id).collect();
-        let datagrams = Datagrams::new(key, me, &ids, session);
+        let datagrams = Datagrams::new(me, &ids, session);
         let poll = Poll::new()?;
         let mut sockets = Vec::new();
         for (token, address) in bind.iter().enumerate() {
@@ -238,7 +246,7 @@ impl Thread {
             poll.add(&socket, token as u64, Interest::Read)?;
             sockets.push(socket);
         }
-        Ok(Self { datagrams, sockets, ways, poll, period, shared, started })
+        Ok(Self { keyring, datagrams, sockets, ways, poll, period, shared, started })
     }
 
     fn run(&mut self) {
@@ -248,6 +256,7 @@ impl Thread {
                 return;
             }
             let now = Instant::now();
+            self.take_keys();
             let full = (0..self.sockets.len()).any(|socket| self.take(socket));
             if now >= due {
                 self.note_lateness(now - due);
@@ -257,6 +266,14 @@ impl Thread {
             if full {
                 std::thread::sleep(FLOOD_PAUSE);
             }
+        }
+    }
+
+    /// Takes the keys that count now: they may be changed at any time.
+    fn take_keys(&mut self) {
+        for (index, way) in self.ways.iter().enumerate() {
+            let keys = self.keyring.with(&way.name).iter().map(GroupKey::pulse_key).collect();
+            self.datagrams.set_keys(index, keys);
         }
     }
 

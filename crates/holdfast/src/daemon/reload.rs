@@ -12,10 +12,11 @@ pub use changes::{Change, Reader};
 use super::{Asked, asked, service_manager};
 use crate::admin::{Events, Level, refusal};
 use crate::config::GroupFile;
-use crate::key::GroupKey;
+use crate::config::spread::SpreadConfig;
+use crate::key::Keyring;
 use crate::poll::Signals;
 use anyhow::Result;
-use changes::{NEEDS_DOWN, NEEDS_KEY, changes};
+use changes::{NEEDS_DOWN, NEEDS_KEY, changes, is_of_keys};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,10 @@ pub struct Plan {
     /// The changed file, without what cannot be taken over.
     pub file: GroupFile,
     pub changes: Vec<Change>,
+    /// What the host shares with others by that file.
+    pub keyring: Keyring,
+    /// Whether several edges choose by a key that is another one now.
+    chooses_anew: bool,
 }
 
 impl Plan {
@@ -49,7 +54,7 @@ impl Plan {
     /// Why nothing can be taken over: what is wrong with the file, with its remedy.
     pub fn read(
         running: &GroupFile,
-        key: &GroupKey,
+        key: &Keyring,
         (role, reader): (&str, Reader<'_>),
     ) -> std::result::Result<Self, String> {
         let file = GroupFile::load(running.path()).map_err(|error| error.to_string())?;
@@ -57,18 +62,18 @@ impl Plan {
             return Err(format!("the group is of another kind now\n  remedy: {NEEDS_DOWN}"));
         }
         file.role(Some(role)).map_err(|error| format!("{error}\n  remedy: {NEEDS_DOWN}"))?;
-        let now = file.key().map_err(|error| error.to_string())?;
+        let keyring = file.keyring(role).map_err(|error| error.to_string())?;
         let mut changes = changes(running, &file, reader);
-        let is_spread = matches!(file, GroupFile::Spread(_) | GroupFile::Transit(_));
-        if now != *key {
-            changes.push(Change {
-                setting: "key".to_owned(),
-                before: "(not shown)".to_owned(),
-                now: "(not shown)".to_owned(),
-                needs: (!is_spread).then_some(NEEDS_KEY),
-            });
+        if !keyring.is_same(key) {
+            let not_shown = || "(not shown)".to_owned();
+            let (setting, before, now) = ("key".to_owned(), not_shown(), not_shown());
+            let needs = key.would_lose(&keyring).map(|_| NEEDS_KEY);
+            changes.push(Change { setting, before, now, needs });
         }
-        let mut plan = Self { file, changes };
+        let is_among_edges = |it: &SpreadConfig| it.edges.len() > 1 && it.edge(role).is_some();
+        let chooses = matches!(&file, GroupFile::Spread(file) if is_among_edges(file));
+        let chooses_anew = chooses && key.own() != keyring.own();
+        let mut plan = Self { file, changes, keyring, chooses_anew };
         plan.keep_back(running);
         Ok(plan)
     }
@@ -87,6 +92,20 @@ impl Plan {
     #[must_use]
     pub fn applies(&self) -> bool {
         self.changes.iter().any(|change| change.needs.is_none())
+    }
+
+    /// Whether keys are taken over.
+    #[must_use]
+    pub fn takes_keys(&self) -> bool {
+        self.changes.iter().any(|it| is_of_keys(&it.setting) && it.needs.is_none())
+    }
+
+    /// Whether a daemon that can begin anew has to for what it takes over: keys need no new
+    /// beginning, and channels stay open.
+    #[must_use]
+    pub fn begins_anew(&self) -> bool {
+        self.chooses_anew
+            || self.changes.iter().any(|it| !is_of_keys(&it.setting) && it.needs.is_none())
     }
 
     /// Whether a setting that begins so is taken over.
@@ -148,19 +167,19 @@ impl Life<'_> {
         self.events.take().unwrap_or_else(begin)
     }
 
-    /// Notes that this life has begun: from now on the file before is not needed. Nothing that can
-    /// fail may follow it.
-    ///
-    /// # Errors
-    /// If the key cannot be read.
-    pub fn begin(&mut self, reader: Reader<'static>, events: &mut Events) -> Result<Reloads> {
+    /// Notes that this life has begun, with these keys: from now on the file before is not needed.
+    /// Nothing that can fail may follow it.
+    pub fn begin(
+        &mut self,
+        (reader, key): (Reader<'static>, &Keyring),
+        events: &mut Events,
+    ) -> Reloads {
         let file = self.file.clone();
-        let key = file.key()?;
         if let Some(words) = self.told.take() {
             events.add("reload", words);
         }
         self.has_begun = true;
-        Ok(Reloads::new(file, key, self.role, reader))
+        Reloads::new(file, key.clone(), self.role, reader)
     }
 }
 
@@ -168,7 +187,8 @@ impl Life<'_> {
 #[derive(Debug)]
 pub struct Reloads {
     file: GroupFile,
-    key: GroupKey,
+    /// Shared with all that speaks for the daemon.
+    key: Keyring,
     role: String,
     reader: Reader<'static>,
     /// The file to begin anew with, what has changed, and since when it is asked for.
@@ -178,7 +198,7 @@ pub struct Reloads {
 impl Reloads {
     /// Of a daemon that runs with this file and key.
     #[must_use]
-    pub fn new(file: GroupFile, key: GroupKey, role: &str, reader: Reader<'static>) -> Self {
+    pub fn new(file: GroupFile, key: Keyring, role: &str, reader: Reader<'static>) -> Self {
         Self { file, key, role: role.to_owned(), reader, next: None }
     }
 
@@ -193,6 +213,12 @@ impl Reloads {
         };
         if !dry_run {
             events.add("reload", plan.words());
+            if plan.takes_keys() && !plan.begins_anew() {
+                self.key.take_over(&plan.keyring);
+                let answer = plan.answer(&self.role);
+                self.file.take_keys(&plan.file);
+                return answer;
+            }
             if plan.applies() {
                 let words = format!("has begun anew: {}", plan.words());
                 let answer = plan.answer(&self.role);

@@ -2,6 +2,7 @@
 //! is inside says whether it is fresh.
 
 use super::proven::{is_tag, tag};
+use crate::key::{GroupKey, Secrets};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
@@ -32,6 +33,21 @@ impl Sealed {
 #[must_use]
 pub fn seal(plain: &[u8], kind: Sealed, key: &[u8; 32]) -> Vec<u8> {
     [plain, &tag([kind.label(), plain], key)].concat()
+}
+
+/// The plaintext of a datagram that was made with any of these secrets, and the one that it was made
+/// with.
+#[must_use]
+pub fn open_with<'d, 's>(
+    datagram: &'d [u8],
+    kind: Sealed,
+    secrets: &'s Secrets,
+) -> Option<(&'d [u8], &'s GroupKey)> {
+    let opened =
+        |secret: &'s GroupKey| Some((open(datagram, kind, &secret.arbiter_key())?, secret));
+    let found = secrets.iter().find_map(opened);
+    found.iter().for_each(|_| secrets.proven().note());
+    found
 }
 
 /// The plaintext of a datagram; `None` if it was not made with `key`, or for something else.

@@ -3,7 +3,7 @@
 
 use super::proven::{TAG_BYTES, is_tag, tag};
 use crate::config::{Config, Mac, Member, Segment as Table};
-use crate::key::GroupKey;
+use crate::key::{GroupKey, Keyring, Secrets};
 use holdfast_cluster::Nanos;
 use holdfast_linux::bpf;
 use holdfast_linux::frame::{FrameSender, Hop};
@@ -23,7 +23,9 @@ pub struct Watch {
     /// What the kernel was told last; `None`: an earlier daemon may have told it something.
     relay: Option<Relay>,
     sender: FrameSender,
-    key: [u8; 32],
+    keyring: Keyring,
+    /// The other member's name.
+    other: String,
     interface: String,
     mode: Mode,
     mac: Mac,
@@ -41,7 +43,7 @@ impl Watch {
     pub fn new(
         config: &Config,
         (table, me): (&Table, &Member),
-        key: &GroupKey,
+        key: &Keyring,
         programs: bpf::Speak,
     ) -> anyhow::Result<Self> {
         let side = config.members.iter().position(|it| it.name == me.name).unwrap_or(0) as u8;
@@ -50,7 +52,8 @@ impl Watch {
             programs,
             relay: None,
             sender: FrameSender::open()?,
-            key: key.arbiter_key(),
+            keyring: key.clone(),
+            other: config.other(me).name.clone(),
             interface: me.interface.clone(),
             mode: table.mode,
             mac: table.mac,
@@ -63,7 +66,7 @@ impl Watch {
 
     /// Takes the payload of a frame, if a member has made it; whether one has.
     pub fn hear(&mut self, now: Nanos, payload: &[u8]) -> bool {
-        let frame = opened(payload, &self.key);
+        let frame = opened(payload, &self.keyring.with(&self.other));
         if let Some(frame) = &frame {
             self.machine.handle_frame(now, frame);
         }
@@ -168,22 +171,26 @@ impl Watch {
             Kind::Probe => (link.mac, self.mac.0),
             Kind::Announcement => (self.mac.0, EVERYBODY),
         };
-        let words = sealed(&frame, &self.key);
+        let words = sealed(&frame, &self.keyring.with(&self.other));
         // One that cannot be sent is missed at the other end.
         let _ = way::send_words(&words, &Hop { ifindex: link.index, from, to }, &mut self.sender);
     }
 }
 
-fn sealed(frame: &Frame, key: &[u8; 32]) -> Vec<u8> {
+fn sealed(frame: &Frame, secrets: &Secrets) -> Vec<u8> {
     let plain = frame.build();
-    [&plain[..], &tag([LABEL, &plain], key)].concat()
+    [&plain[..], &tag([LABEL, &plain], &secrets.first().arbiter_key())].concat()
 }
 
 /// The frame in a payload; cards pad short ones.
-fn opened(payload: &[u8], key: &[u8; 32]) -> Option<Frame> {
+fn opened(payload: &[u8], secrets: &Secrets) -> Option<Frame> {
     let (plain, rest) = payload.split_first_chunk::<BYTES>()?;
     let claimed: &[u8; TAG_BYTES] = rest.first_chunk()?;
-    Frame::parse(plain).filter(|_| is_tag(claimed, [LABEL, plain], key))
+    let is_ours = || {
+        let mut keys = secrets.iter().map(GroupKey::arbiter_key);
+        keys.any(|key| is_tag(claimed, [LABEL, plain], &key))
+    };
+    Frame::parse(plain).filter(|_| is_ours())
 }
 
 /// As the kernel is told.
@@ -211,15 +218,21 @@ mod tests {
     #[test]
     fn what_a_padded_frame_carries_is_found_and_what_a_stranger_made_is_not() {
         let frame = Frame { kind: Kind::Probe, side: 1, mac: [2; 6], number: 7 };
-        let mut sealed = sealed(&frame, &[7; 32]);
+        let [ours, theirs] = ["7", "8"].map(|digit| GroupKey::parse(&digit.repeat(64)).unwrap());
+        let secrets = |lines: &[&GroupKey]| {
+            Keyring::shared(lines.iter().map(|it| (*it).clone()).collect()).with("b")
+        };
+        let key = secrets(&[&ours]);
+        let mut sealed = sealed(&frame, &key);
         sealed.resize(46, 0);
-        assert_eq!(opened(&sealed, &[7; 32]), Some(frame));
-        assert_eq!(opened(&sealed, &[8; 32]), None);
+        assert_eq!(opened(&sealed, &key), Some(frame));
+        assert_eq!(opened(&sealed, &secrets(&[&theirs, &ours])), Some(frame));
+        assert_eq!(opened(&sealed, &secrets(&[&theirs])), None);
         for at in 0..BYTES + TAG_BYTES {
             let mut forged = sealed.clone();
             forged[at] ^= 1;
-            assert_eq!(opened(&forged, &[7; 32]), None, "{at}");
-            assert_eq!(opened(&sealed[..at], &[7; 32]), None);
+            assert_eq!(opened(&forged, &key), None, "{at}");
+            assert_eq!(opened(&sealed[..at], &key), None);
         }
     }
 }

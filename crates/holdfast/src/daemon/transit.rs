@@ -80,15 +80,17 @@ pub fn run(config: &TransitConfig, side: Side, life: &mut Life<'_>) -> Result<En
 
 impl<'a> TransitDaemon<'a> {
     fn start(config: &'a TransitConfig, side: Side, life: &mut Life<'_>) -> Result<Self> {
-        let key = config.key()?;
+        let key = config.keyring(side.name())?;
+        // Flows stay on their strings, so that it may be another one after a change of keys.
+        let other = key.with(side.other().name());
         let earlier = leavings::earlier(&["transit"], &config.pin_dir(side));
-        let mut bpf = Transit::attach(&bpf_config(config, side, key.flows_seed()))?;
+        let mut bpf = Transit::attach(&bpf_config(config, side, other.first().flows_seed()))?;
         let mut events = life.events();
         note_removed(&leavings::remove_earlier_edge(&earlier)?, &mut events);
         let (recoverer, regulator) = wire::components(config, &mut bpf)?;
         let left = wire::left(&bpf)?;
         let poll = Poll::new()?;
-        let lines = Lines::open(config, side, key.strings_key())?;
+        let lines = Lines::open(config, side, &key)?;
         for (index, socket) in lines.sockets().enumerate() {
             poll.add(socket, STRINGS + index as u64, Interest::Read)?;
         }
@@ -111,7 +113,7 @@ impl<'a> TransitDaemon<'a> {
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let looker = look::looker(config, side, wire.bpf.programs())?;
         machine.handle_start(side.name(), &mut wire)?;
-        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
+        let reloads = life.begin((Reader::Edge, &key), &mut wire.events);
         let kept = Kept::default();
         Ok(Self { poll, machine, wire, kept, intact, looker, reloads })
     }

@@ -13,6 +13,7 @@ use crate::config::{Config, GroupFile, Settings as _};
 use crate::daemon::sealed::{self, Sealed};
 use crate::daemon::service_manager;
 use crate::daemon::viewer::Viewer;
+use crate::key::Keyring;
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::{Member, Role, State, Status};
 use anyhow::{Context as _, Result, ensure};
@@ -45,7 +46,7 @@ const AWAY_AFTER: Duration = Duration::from_secs(4);
 /// A group that is served.
 struct Served {
     config: Config,
-    key: [u8; 32],
+    key: Keyring,
     admin: AdminSocket,
     events: Events,
     /// When each member was last heard.
@@ -176,8 +177,7 @@ impl Daemon {
             );
             let admin = AdminSocket::of_daemon(&config.common(), "witness")?;
             poll.add(&admin, GROUPS + groups.len() as u64, Interest::Read)?;
-            let secret = config.key()?;
-            let key = secret.arbiter_key();
+            let key = config.keyring("witness")?;
             tracing::info!("the witness of `{name}` listens at {at}");
             let heard = [None; 2];
             let mut events = Events::begin(&config.common(), "witness");
@@ -185,7 +185,7 @@ impl Daemon {
                 events.add("reload", told.to_owned());
             }
             let file = GroupFile::Replicated(Box::new(config.clone()));
-            let reloads = Reloads::new(file, secret, "witness", Reader::Witness);
+            let reloads = Reloads::new(file, key.clone(), "witness", Reader::Witness);
             let (told, refused) = (String::new(), String::new());
             groups.push(Served { config, key, admin, events, heard, told, refused, reloads });
         }
@@ -253,13 +253,14 @@ impl Daemon {
 
     /// Answers a question; `None` if nobody with a group's key has asked it.
     fn answer(&mut self, datagram: &[u8], from: SocketAddr) -> Option<()> {
-        let (key, bytes) = self.groups.iter().find_map(|group| {
-            sealed::open(datagram, Sealed::Question, &group.key).map(|bytes| (group.key, bytes))
-        })?;
-        let question = Question::parse(bytes)?;
-        let index = self.groups.iter().position(|group| {
-            group.key == key && group.config.group.name == question.asker.group
-        })?;
+        // What it says counts only if the one has made it who is named inside.
+        let (claimed, _) = datagram.split_last_chunk::<{ sealed::TAG_BYTES }>()?;
+        let question = Question::parse(claimed)?;
+        let (name, asks) = (&question.asker.group, &question.asker.from.name);
+        let index = self.groups.iter().position(|group| group.config.group.name == *name)?;
+        let secrets = self.groups[index].key.with(asks);
+        let (_, secret) = sealed::open_with(datagram, Sealed::Question, &secrets)?;
+        let key = secret.arbiter_key();
         let now = Instant::now();
         let group = self.groups.get_mut(index)?;
         let names = group.config.members.iter().map(|member| &member.name);

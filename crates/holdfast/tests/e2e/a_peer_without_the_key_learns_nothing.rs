@@ -5,7 +5,7 @@
 use crate::wire::{Worker, is_ours};
 use crate::world;
 use holdfast::channel::{Channel, ChannelError, Identity, Kind};
-use holdfast::key::GroupKey;
+use holdfast::key::{GroupKey, Keyring};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
@@ -110,7 +110,9 @@ fn who_knocks_at_a_primary_whose_server_has_died_is_shown_out() {
 /// Tries to be a member with a key of its own. Returns false if nobody listens.
 fn another_key(end: SocketAddr, kind: Kind) -> bool {
     let identity = Identity {
-        key: GroupKey::generate().expect("a key").channel_key(),
+        keyring: Keyring::shared(vec![GroupKey::generate().expect("a key")]),
+        peers: Vec::new(),
+        attempt: 0,
         group: "demo".to_owned(),
         me: "b".to_owned(),
         kind,

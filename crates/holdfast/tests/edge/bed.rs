@@ -234,7 +234,9 @@ impl Bed {
 
     pub fn connect(&self, name: &str) -> Member {
         let identity = Identity {
-            key: self.config.key().unwrap().channel_key(),
+            keyring: self.config.keyring(name).unwrap(),
+            peers: vec!["edge".to_owned()],
+            attempt: 0,
             group: "demo".to_owned(),
             me: name.to_owned(),
             kind: Kind::Edge,

@@ -3,7 +3,9 @@
 
 use super::super::checks::{check_address, number, unspecified};
 use super::super::error::Findings;
+use super::super::keys::{RawKeys, check_keys};
 use super::Member;
+use crate::key::PublicKey;
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
@@ -20,6 +22,8 @@ pub struct Arbiter {
     /// Folder in which a witness keeps what it has granted, and each member the newest of that
     /// which it has seen.
     pub state_dir: PathBuf,
+    /// What a witness is known by, best first; empty where all hosts share one key file.
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// Whom the members ask.
@@ -126,6 +130,8 @@ struct Told<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway: Option<&'a str>,
     state_dir: Option<&'a Path>,
+    #[serde(skip_serializing_if = "<[PublicKey]>::is_empty")]
+    public_keys: &'a [PublicKey],
 }
 
 impl Serialize for Arbiter {
@@ -150,7 +156,7 @@ impl Serialize for Arbiter {
             },
             ArbiterKind::Gateway => Told { gateway: Some(UNSAFE), ..Told::default() },
         };
-        Told { state_dir, ..told }.serialize(serializer)
+        Told { state_dir, public_keys: &self.public_keys, ..told }.serialize(serializer)
     }
 }
 
@@ -169,6 +175,7 @@ pub(super) struct RawArbiter {
     command_timeout_ms: Option<Spanned<u64>>,
     gateway: Option<Spanned<String>>,
     state_dir: Option<Spanned<PathBuf>>,
+    public_keys: RawKeys,
 }
 
 /// The word that a gateway needs.
@@ -189,7 +196,8 @@ pub(super) fn check(
     folder: &Path,
 ) -> Arbiter {
     let span = raw.span();
-    let raw = raw.into_inner();
+    let mut raw = raw.into_inner();
+    let public_keys = check_public_keys(findings, &mut raw);
     let state_dir = check_state_dir(findings, raw.state_dir.as_ref());
     let others = [
         ("etcd_ca_file", raw.etcd_ca_file.is_some()),
@@ -235,7 +243,17 @@ pub(super) fn check(
             None
         }
     };
-    Arbiter { kind: kind.unwrap_or(ArbiterKind::Witness(unspecified())), state_dir }
+    Arbiter { kind: kind.unwrap_or(ArbiterKind::Witness(unspecified())), state_dir, public_keys }
+}
+
+/// Checks the keys of a witness; nobody else that can be asked has any.
+fn check_public_keys(findings: &mut Findings, raw: &mut RawArbiter) -> Vec<PublicKey> {
+    let written = raw.public_keys.take();
+    if let Some(written) = written.as_ref().filter(|_| raw.witness.is_none()) {
+        let message = "public_keys means nothing without a witness";
+        findings.add(written.span(), message, "remove it: it is what a witness is known by");
+    }
+    check_keys(findings, written)
 }
 
 fn check_state_dir(findings: &mut Findings, written: Option<&Spanned<PathBuf>>) -> PathBuf {

@@ -7,6 +7,7 @@ use super::super::checks::{
 };
 use super::super::error::Findings;
 use super::super::explain::example;
+use super::super::keys::{RawKeys, check_keys};
 use super::super::kind::Kind;
 use super::super::recover::{Policy, RawRecover, Recover, Start, check_recover};
 use super::super::told::{RawHooks, check_events, check_hooks};
@@ -82,6 +83,7 @@ struct RawMember {
     interface: Spanned<String>,
     edge_port: Option<Spanned<String>>,
     mac: Option<Spanned<String>>,
+    public_keys: RawKeys,
 }
 
 #[derive(Deserialize)]
@@ -342,6 +344,7 @@ fn check_member(
         name: raw.name.into_inner(),
         interface: raw.interface.into_inner(),
         port,
+        public_keys: check_keys(findings, raw.public_keys),
     }
 }
 

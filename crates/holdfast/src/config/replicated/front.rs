@@ -7,6 +7,7 @@ use super::super::checks::{
 };
 use super::super::error::Findings;
 use super::super::explain::{example, suggestion};
+use super::super::keys::{RawKeys, check_keys};
 use super::arbiter::{self, Arbiter, RawArbiter};
 use super::{Edge, FLOWS_MAX, Mac, Member};
 use holdfast_linux::bpf::EDGE_FLOWS_DEFAULT;
@@ -43,6 +44,7 @@ pub(super) struct RawEdge {
     state_file: Option<PathBuf>,
     first: Option<Spanned<String>>,
     flows_max: Option<Spanned<u64>>,
+    public_keys: RawKeys,
 }
 
 #[derive(Deserialize)]
@@ -194,6 +196,7 @@ fn check_edge(
         state_file: folder.join(state_file),
         first: check_first(findings, raw.first, members),
         flows_max: flows_max as u32,
+        public_keys: check_keys(findings, raw.public_keys),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of correct files, and of the messages about incorrect ones.
 
 use super::*;
+use crate::key::GroupKey;
 use proptest::prelude::*;
 
 const GOOD: &str = r#"
@@ -46,6 +47,46 @@ fn mistake(from: &str, to: &str) -> (String, String, String) {
     let error = errors.into_iter().next().unwrap();
     let line = text.lines().nth(error.at.line.wrapping_sub(1)).unwrap_or_default().to_owned();
     (error.message, error.remedy, line)
+}
+
+/// `GOOD` with public keys for these roles.
+fn keyed(keys: &[(&str, &str)]) -> String {
+    let head = |role: &str| match role {
+        "edge" => "[edge]\n".to_owned(),
+        name => format!("name = \"{name}\"\n"),
+    };
+    keys.iter().fold(GOOD.to_owned(), |text, (role, its)| {
+        text.replacen(&head(role), &format!("{}public_keys = [{its}]\n", head(role)), 1)
+    })
+}
+
+#[test]
+fn each_host_may_have_a_key_of_its_own_and_then_all_must() {
+    let public =
+        |digit: &str| format!("\"{}\"", GroupKey::parse(&digit.repeat(64)).unwrap().public());
+    let publics = ["1", "2", "3", "4", "5"].map(public);
+    let [a, b, edge, next, third] = publics.each_ref().map(String::as_str);
+    let both = format!("{b}, {next}");
+    let config = parse(&keyed(&[("a", a), ("b", &both), ("edge", edge)])).unwrap();
+    let counts: Vec<_> =
+        config.public_keys().iter().map(|(name, its)| (*name, its.len())).collect();
+    assert_eq!(counts, [("edge", 1), ("a", 1), ("b", 2)]);
+    assert!(config.effective().contains(&a[1..]), "{}", config.effective());
+    let said = |keys: &[(&str, &str)]| parse(&keyed(keys)).unwrap_err().to_string();
+    let some = said(&[("a", a)]);
+    assert!(some.contains("`edge`, `b` have no public_keys, and `a` has"), "{some}");
+    let same = said(&[("a", a), ("b", a), ("edge", edge)]);
+    assert!(same.contains("`a` and `b` have the same public key"), "{same}");
+    let many = said(&[("a", a), ("b", &format!("{both}, {third}")), ("edge", edge)]);
+    assert!(many.contains("public_keys has 3 entries"), "{many}");
+    let twice = said(&[("a", &format!("{a}, {a}"))]);
+    assert!(twice.contains("is listed twice"), "{twice}");
+    // A secret is not repeated where others read.
+    let secret = format!("\"{}\"", "1".repeat(64));
+    let shown = said(&[("a", &secret)]);
+    assert!(shown.contains("form of a secret") && !shown.contains(&"1".repeat(64)), "{shown}");
+    let weak = said(&[("a", "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"")]);
+    assert!(weak.contains("nothing stays secret"), "{weak}");
 }
 
 #[test]

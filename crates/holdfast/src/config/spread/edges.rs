@@ -6,6 +6,8 @@ use crate::config::checks::{
     unspecified,
 };
 use crate::config::error::Findings;
+use crate::config::keys::{RawKeys, check_keys};
+use crate::key::PublicKey;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,6 +39,9 @@ pub struct SpreadEdge {
     /// MTU of the path to the host servers; without it, that of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// What the host is known by, best first; empty where all share one key file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<PublicKey>,
 }
 
 /// How clients' packets find an edge.
@@ -72,6 +77,7 @@ pub(super) struct RawEdge {
     outer4: Option<Spanned<String>>,
     outer6: Option<Spanned<String>>,
     mtu: Option<Spanned<u64>>,
+    public_keys: RawKeys,
 }
 
 #[derive(Default, Deserialize)]
@@ -134,6 +140,12 @@ pub(super) fn check_edges(
         }
         edges.push(edge);
     }
+    if !is_only && edges.iter().any(|edge| !edge.public_keys.is_empty()) {
+        findings.add_at_key(
+            "several edges need the shared key: by it all of them choose the same host server",
+            "remove public_keys everywhere, and give all hosts the same key_file; or have one edge",
+        );
+    }
     edges
 }
 
@@ -154,6 +166,7 @@ fn check_edge(findings: &mut Findings, raw: RawEdge, is_only: bool) -> SpreadEdg
         outer4: check_outer(findings, "outer4", raw.outer4, OUTER4_DEFAULT),
         outer6: check_outer(findings, "outer6", raw.outer6, OUTER6_DEFAULT),
         mtu,
+        public_keys: check_keys(findings, raw.public_keys),
     }
 }
 

@@ -123,6 +123,11 @@ fn several_edges_are_checked_together() {
         ("clients = [\"eth0\"]", "clients = [\"eth0\", \"eth1\"]", "has 2 client interfaces"),
         ("routes_table = 200", "routes_table = 254", "routes this host's own packets"),
         ("routes_table = 200", "route_table = 200", "unknown key"),
+        (
+            "name = \"e1\"",
+            "name = \"e1\"\npublic_keys = [\"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"]",
+            "several edges need the shared key",
+        ),
     ] {
         assert!(good.contains(from), "{from}");
         let error = parse(&good.replacen(from, to, 1)).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use super::etcd::{self, Etcd};
 use super::keeper::Keeper;
 use crate::config::{Arbiter, ArbiterKind, Config, Member};
 use crate::daemon::sealed::{self, Sealed, seal};
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::poll::{Interest, Poll};
 use anyhow::{Context as _, Result};
 use holdfast_cluster::arbiter::client::ClientSettings;
@@ -17,6 +17,9 @@ use holdfast_linux::arp_cache;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The witness's role.
+const WITNESS: &str = "witness";
 
 /// See the module.
 pub(super) enum Way {
@@ -29,20 +32,20 @@ pub(super) enum Way {
 pub(super) struct Asks {
     socket: UdpSocket,
     at: SocketAddr,
-    key: [u8; 32],
+    keyring: Keyring,
     /// Questions since the last answer.
     unanswered: u32,
 }
 
 impl Asks {
-    fn open(at: SocketAddr, key: &GroupKey) -> Result<Self> {
+    fn open(at: SocketAddr, key: &Keyring) -> Result<Self> {
         let any = match at {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
         let socket = UdpSocket::bind(any).context("a socket for the witness")?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, at, key: key.arbiter_key(), unanswered: 0 })
+        Ok(Self { socket, at, keyring: key.clone(), unanswered: 0 })
     }
 
     fn ask(&mut self, call: Call, asker: &Asker, request: Request) {
@@ -58,15 +61,17 @@ impl Asks {
         // The names are the file's, so there is always a question. One that cannot be sent is as
         // good as lost.
         if let Some(bytes) = question.build() {
-            let _ = self.socket.send_to(&seal(&bytes, Sealed::Question, &self.key), self.at);
+            let key = self.keyring.with(WITNESS).first().arbiter_key();
+            let _ = self.socket.send_to(&seal(&bytes, Sealed::Question, &key), self.at);
         }
     }
 
     fn take(&mut self, asker: &Asker) -> Option<Option<(u64, Reply)>> {
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         let got = sealed::receive(&self.socket, self.at, &mut buffer)?;
-        let plain = got.and_then(|it| sealed::open(it, Sealed::Reply, &self.key));
-        let reply = plain.and_then(|plain| parse_reply(plain, asker));
+        let secrets = self.keyring.with(WITNESS);
+        let opened = got.and_then(|it| sealed::open_with(it, Sealed::Reply, &secrets));
+        let reply = opened.and_then(|(plain, _)| parse_reply(plain, asker));
         if reply.is_some() {
             self.unanswered = 0;
         }
@@ -100,7 +105,7 @@ impl Way {
     pub fn open(
         (config, arbiter): (&Config, &Arbiter),
         (member, me): (&Member, &Owner),
-        key: &GroupKey,
+        key: &Keyring,
         keeper: &Arc<Keeper>,
         started: Instant,
     ) -> Result<Self> {

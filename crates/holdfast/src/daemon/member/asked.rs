@@ -5,7 +5,7 @@ use crate::admin::{Level, Request, refusal};
 use crate::config::{Config, GroupFile, Settings as _};
 use crate::daemon::reload::{Plan, Reader};
 use crate::daemon::viewer::Viewer;
-use crate::key::GroupKey;
+use crate::key::Keyring;
 use crate::status::{Role, State};
 use holdfast_cluster::Nanos;
 
@@ -74,6 +74,11 @@ impl MemberContext<'_> {
         self.events.add("reload", plan.words());
         let GroupFile::Replicated(file) = &plan.file else { return };
         let mut config = self.config.clone();
+        if plan.takes_keys() {
+            config.take_public_keys(file);
+            config.group.key_file.clone_from(&file.group.key_file);
+            self.key.take_over(&plan.keyring);
+        }
         if plan.takes_of("group.rejoin_max") {
             config.group.rejoin_max = file.group.rejoin_max;
             self.member.rejoin_max = file.group.rejoin_max;
@@ -101,7 +106,7 @@ impl MemberContext<'_> {
     }
 }
 
-fn read_again(config: &Config, key: &GroupKey, me: &str) -> Result<Plan, String> {
+fn read_again(config: &Config, key: &Keyring, me: &str) -> Result<Plan, String> {
     let running = GroupFile::Replicated(Box::new(config.clone()));
     Plan::read(&running, key, (me, Reader::Member(me)))
 }

@@ -19,7 +19,7 @@ const MAGIC: [u8; 5] = *b"HFPU\x01";
 /// Why a datagram does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// It was not made with the group's key, by a peer of this host, for this host.
+    /// It was not made with a key of such a peer, by a peer of this host, for this host.
     Forged,
     /// It was, but it has arrived before, or belongs to an older session.
     Replayed,
@@ -41,16 +41,18 @@ pub struct Received {
 
 /// The datagrams of one session of a host; see the module.
 pub struct Datagrams {
-    key: [u8; 32],
     me: u8,
     session: u64,
     number: u64,
     peers: Vec<Peer>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 struct Peer {
     id: u8,
+    /// Keys that this host and the peer have: datagrams are made with the first one, and taken if
+    /// they were made with any.
+    keys: Vec<[u8; 32]>,
     /// The session that is believed; 0: none.
     session: u64,
     /// Highest number in that session.
@@ -67,36 +69,53 @@ struct Peer {
 }
 
 impl Datagrams {
-    /// The datagrams of one session of host `me` to and from `peers`. `session` is random and
-    /// not 0.
+    /// The datagrams of one session of host `me` to and from `peers`, who have no keys yet.
+    /// `session` is random and not 0.
     #[must_use]
-    pub fn new(key: [u8; 32], me: u8, peers: &[u8], session: u64) -> Self {
+    pub fn new(me: u8, peers: &[u8], session: u64) -> Self {
         let peers = peers.iter().map(|&id| Peer { id, ..Peer::default() }).collect();
-        Self { key, me, session, number: 0, peers }
+        Self { me, session, number: 0, peers }
+    }
+
+    /// Uses these keys with the peer at `index` from now on, and the first of them for what is
+    /// sent.
+    pub fn set_keys(&mut self, index: usize, keys: Vec<[u8; 32]>) {
+        if let Some(peer) = self.peers.get_mut(index) {
+            peer.keys = keys;
+        }
     }
 
     /// The next heartbeat for the peer at `index`, from a host whose loop has not turned for
-    /// `stuck_ms` ms. `None` if there is no such peer.
+    /// `stuck_ms` ms. `None` if there is no such peer, or no key.
     pub fn send(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
         let peer = self.peers.get_mut(index)?;
         self.number += 1;
         peer.latest[peer.next] = self.number;
         peer.next = (peer.next + 1) % LATEST;
-        let (id, echo) = (peer.id, peer.echo);
-        Some(self.made(id, echo, stuck_ms))
+        let echo = peer.echo;
+        self.made(index, echo, stuck_ms)
     }
 
     /// The answer to a datagram that was [`Reject::Unproven`]. It does not count as a heartbeat.
     pub fn answer(&mut self, index: usize, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
-        let Peer { id, asked, .. } = *self.peers.get(index)?;
+        let asked = self.peers.get(index)?.asked;
         self.number += 1;
-        Some(self.made(id, asked, stuck_ms))
+        self.made(index, asked, stuck_ms)
     }
 
-    fn made(&self, to: u8, echo: Echo, stuck_ms: u32) -> [u8; DATAGRAM_BYTES] {
-        let (head, number) = ([self.me, to, 0], self.number);
+    fn made(&self, to: usize, echo: Echo, stuck_ms: u32) -> Option<[u8; DATAGRAM_BYTES]> {
+        let peer = self.peers.get(to)?;
+        let (head, number) = ([self.me, peer.id, 0], self.number);
         let pulse = Datagram { head, session: self.session, number, echo, word: stuck_ms };
-        pulse.encode(MAGIC, &self.key)
+        Some(pulse.encode(MAGIC, peer.keys.first()?))
+    }
+
+    /// The content of a datagram, and the index of the peer whose key has made it.
+    fn opened(&self, datagram: &[u8]) -> Option<(usize, Datagram)> {
+        let from = Datagram::claimed(datagram)?[0];
+        let index = self.peers.iter().position(|peer| peer.id == from)?;
+        let mut keys = self.peers[index].keys.iter();
+        keys.find_map(|key| Datagram::decode(datagram, MAGIC, key)).map(|pulse| (index, pulse))
     }
 
     /// Takes a datagram that has arrived.
@@ -104,10 +123,10 @@ impl Datagrams {
     /// # Errors
     /// [`Reject`]; then nothing has changed except what an answer echoes.
     pub fn receive(&mut self, datagram: &[u8]) -> Result<Received, Reject> {
-        let pulse = Datagram::decode(datagram, MAGIC, &self.key).ok_or(Reject::Forged)?;
-        let [from, to, _] = pulse.head;
-        let index = self.peers.iter().position(|peer| peer.id == from);
-        let index = index.filter(|_| to == self.me).ok_or(Reject::Forged)?;
+        let (index, pulse) = self.opened(datagram).ok_or(Reject::Forged)?;
+        if pulse.head[1] != self.me {
+            return Err(Reject::Forged);
+        }
         let peer = &mut self.peers[index];
         let proof = if pulse.echo.session == self.session { pulse.echo.number } else { 0 };
         // An echo cannot be of a datagram that was not sent yet.
@@ -145,7 +164,44 @@ mod tests {
     }
 
     fn hosts() -> (Datagrams, Datagrams) {
-        (Datagrams::new(KEY, 0, &[1, EDGE], 11), Datagrams::new(KEY, EDGE, &[0, 1], 22))
+        (host(KEY, 0, &[1, EDGE], 11), host(KEY, EDGE, &[0, 1], 22))
+    }
+
+    /// A host that has one key with all of its peers.
+    fn host(key: [u8; 32], me: u8, peers: &[u8], session: u64) -> Datagrams {
+        let mut host = Datagrams::new(me, peers, session);
+        (0..peers.len()).for_each(|index| host.set_keys(index, vec![key]));
+        host
+    }
+
+    #[test]
+    fn another_key_takes_the_place_of_one_without_a_lost_heartbeat() {
+        const NEW: [u8; 32] = [9; 32];
+        let (mut member, mut edge) = acquainted();
+        let steps = [vec![KEY, NEW], vec![NEW, KEY], vec![NEW]];
+        for keys in steps {
+            // The member is a step ahead, and then the edge has followed.
+            member.set_keys(1, keys.clone());
+            for _ in 0..2 {
+                assert_eq!(edge.receive(&member.send(1, 0).unwrap()), heard((0, 0)));
+                assert_eq!(member.receive(&edge.send(0, 0).unwrap()), heard((1, 0)));
+                edge.set_keys(0, keys.clone());
+            }
+        }
+        assert_eq!(
+            edge.receive(&host(KEY, 0, &[1, EDGE], 12).send(1, 0).unwrap()),
+            Err(Reject::Forged)
+        );
+    }
+
+    #[test]
+    fn who_has_a_key_of_its_own_is_nobody_else() {
+        let mut edge = Datagrams::new(EDGE, &[0, 1], 22);
+        (0..2).for_each(|index| edge.set_keys(index, vec![[index as u8; 32]]));
+        let mut other = host([1; 32], 0, &[EDGE], 33);
+        assert_eq!(edge.receive(&other.send(0, 0).unwrap()), Err(Reject::Forged));
+        let mut itself = host([1; 32], 1, &[EDGE], 33);
+        assert_eq!(edge.receive(&itself.send(0, 0).unwrap()), Err(Reject::Unproven { index: 1 }));
     }
 
     /// Two hosts that believe each other's session.
@@ -187,7 +243,7 @@ mod tests {
     #[test]
     fn who_repeats_what_is_old_makes_nobody_deaf() {
         let (mut member, mut edge) = acquainted();
-        let old = Datagrams::new(KEY, 0, &[1, EDGE], 44).send(1, 0).unwrap();
+        let old = host(KEY, 0, &[1, EDGE], 44).send(1, 0).unwrap();
         for _ in 0..100 {
             for _ in 0..50 {
                 assert_eq!(edge.receive(&old), Err(Reject::Unproven { index: 0 }));
@@ -208,9 +264,9 @@ mod tests {
         // A datagram for the other member, and one from a host that is no
         // member.
         assert_eq!(edge.receive(&member.send(0, 0).unwrap()), Err(Reject::Forged));
-        let mut other = Datagrams::new(KEY, 9, &[EDGE], 33);
+        let mut other = host(KEY, 9, &[EDGE], 33);
         assert_eq!(edge.receive(&other.send(0, 0).unwrap()), Err(Reject::Forged));
-        let mut stranger = Datagrams::new([8; 32], 0, &[EDGE], 11);
+        let mut stranger = host([8; 32], 0, &[EDGE], 11);
         assert_eq!(edge.receive(&stranger.send(0, 0).unwrap()), Err(Reject::Forged));
     }
 
@@ -218,7 +274,7 @@ mod tests {
     fn what_an_earlier_life_said_proves_nothing() {
         let (mut member, mut edge) = acquainted();
         let recorded: Vec<_> = (0..5).map(|_| member.send(1, 0).unwrap()).collect();
-        let mut reborn = Datagrams::new(KEY, 0, &[1, EDGE], 44);
+        let mut reborn = host(KEY, 0, &[1, EDGE], 44);
         for _ in 0..3 {
             let _ = edge.receive(&reborn.send(1, 0).unwrap());
             let _ = reborn.receive(&edge.answer(0, 0).unwrap());
@@ -228,7 +284,7 @@ mod tests {
             assert_eq!(edge.receive(datagram), Err(Reject::Unproven { index: 0 }));
         }
         assert_eq!(edge.receive(&reborn.send(1, 0).unwrap()), heard((0, 0)));
-        let mut newborn = Datagrams::new(KEY, EDGE, &[0, 1], 55);
+        let mut newborn = host(KEY, EDGE, &[0, 1], 55);
         let _ = newborn.send(0, 0);
         for datagram in &recorded {
             assert_eq!(newborn.receive(datagram), Err(Reject::Unproven { index: 0 }));

@@ -38,9 +38,11 @@ pub const NEEDS_PACE: &str = "restarts of all daemons, one after the other. Who 
 /// The same for the size of the table of connections.
 pub const NEEDS_TABLE: &str = "another table of connections, which would forget those that there are: `holdfast down --stop` \
      and a start, at a quiet moment";
-/// The same for the key.
-pub const NEEDS_KEY: &str =
-    "a restart of all daemons of the group: those with the earlier key do not hear this one";
+/// The same for keys that the other hosts do not have yet, or that they still speak with.
+pub const NEEDS_KEY: &str = "the same on the other hosts first, or they and this host would not hear each other: on all \
+     hosts add the new key as the second one (in key_file, or in public_keys), and say `holdfast reload`; then on all \
+     put it first, and reload; then on all remove the earlier one, and reload. Without that, a restart of all daemons \
+     of the group";
 const NEEDS_RESTART: &str = "a restart of this daemon. On the member that is the backup nobody notices it; on the \
      primary say `holdfast switchover` first";
 const NEEDS_BOTH: &str = "a restart of both members, stopped before either is started: they must be equal in it. This \
@@ -103,11 +105,21 @@ fn reordered(before: &Settings, now: &Settings) -> bool {
     names(before) != names(now) && sorted(before) == sorted(now)
 }
 
+/// Whether the setting says with which keys hosts speak to each other: all daemons take them over
+/// while they run.
+#[must_use]
+pub fn is_of_keys(setting: &str) -> bool {
+    ["key", "group.key_file"].contains(&setting) || setting.ends_with(".public_keys")
+}
+
 /// What `setting` needs; `stays`: it is in both files.
 fn needs(setting: &str, stays: bool, reader: Reader<'_>) -> Option<&'static str> {
     let begins = |names: &[&str]| names.iter().any(|name| setting.starts_with(name));
     // A member or an edge that is called otherwise is another one.
     let is_renamed = !stays && ["member.", "edge."].iter().any(|it| setting.starts_with(it));
+    if is_of_keys(setting) {
+        return None;
+    }
     if begins(&OF_PLACES) || is_renamed && setting.ends_with(".name") {
         return Some(NEEDS_DOWN);
     }
@@ -243,6 +255,24 @@ mod tests {
             let text = text.replace("# state_file", "# ");
             assert_eq!(one(&text, from, to, reader), (setting.to_owned(), needs));
         }
+    }
+
+    #[test]
+    fn keys_count_at_once_for_whoever_reads() {
+        let key = |digit: &str| crate::key::GroupKey::parse(&digit.repeat(64)).unwrap().public();
+        let first = parse(PAIR);
+        let GroupFile::Replicated(mut config) = first.clone() else { panic!("its kind") };
+        config.members[1].public_keys = vec![key("1")];
+        config.group.key_file = "/etc/holdfast/new.key".into();
+        let now = GroupFile::Replicated(config);
+        for reader in [Reader::Edge, Reader::Witness, Reader::Member("a"), Reader::Member("b")] {
+            let found = changes(&first, &now, reader);
+            let of: Vec<_> = found.iter().map(|it| (it.setting.as_str(), it.needs)).collect();
+            assert_eq!(of, [("group.key_file", None), ("member.b.public_keys", None)]);
+        }
+        let mut taken = first;
+        taken.take_keys(&now);
+        assert_eq!(changes(&taken, &now, Reader::Edge), []);
     }
 
     #[test]

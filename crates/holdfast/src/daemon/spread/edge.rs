@@ -76,9 +76,13 @@ pub(super) fn run(config: &SpreadConfig, me: usize, life: &mut Life<'_>) -> Resu
 
 impl<'a> SpreadEdge<'a> {
     fn start(config: &'a SpreadConfig, number: usize, life: &mut Life<'_>) -> Result<Self> {
-        let (key, me) = (config.key()?, &config.edges[number]);
+        let me = &config.edges[number];
+        let key = config.keyring(&me.name)?;
+        let roles = config.roles().into_iter().map(|(name, _)| name);
         let identity = Identity {
-            key: key.channel_key(),
+            keyring: key.clone(),
+            peers: roles.filter(|name| *name != me.name).collect(),
+            attempt: 0,
             group: config.group.name.clone(),
             me: me.name.clone(),
             kind: Kind::Spread,
@@ -92,7 +96,8 @@ impl<'a> SpreadEdge<'a> {
         let mut events = life.events();
         let pins = config.pin_dir(&me.name);
         let left = leavings::earlier(&["redirect", "speak"], &pins);
-        let Attached { bpf, syns, inlet } = attach(config, me, key.spread_seed(), &mut events)?;
+        let Attached { bpf, syns, inlet } =
+            attach(config, me, key.own().spread_seed(), &mut events)?;
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
         if let Some(syns) = &syns {
@@ -115,7 +120,7 @@ impl<'a> SpreadEdge<'a> {
         edges.handle_start(&machine);
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (kept, names, distrust) = (Kept::default(), Names::default(), Distrust::default());
-        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
+        let reloads = life.begin((Reader::Edge, &key), &mut wire.events);
         Ok(Self {
             config,
             me,

@@ -86,8 +86,11 @@ impl<'a> HostDaemon<'a> {
         take_addresses(config)?;
         let left = leavings::earlier(&["host"], &config.pin_dir(&me.name));
         let bpf = HostEnd::attach(&end_config(config, me)?)?;
+        let key = config.keyring(&me.name)?;
         let identity = Identity {
-            key: config.key()?.channel_key(),
+            keyring: key.clone(),
+            peers: Vec::new(),
+            attempt: 0,
             group: config.group.name.clone(),
             me: me.name.clone(),
             kind: Kind::Spread,
@@ -102,7 +105,8 @@ impl<'a> HostDaemon<'a> {
         });
         let (clock, now) = (Clock::new(Instant::now()), Instant::now());
         let dial = |(edge, it): (usize, &SpreadEdge)| {
-            Dialer::new(it.listen, identity.clone(), EDGES + edge as u64, now)
+            let identity = Identity { peers: vec![it.name.clone()], ..identity.clone() };
+            Dialer::new(it.listen, identity, EDGES + edge as u64, now)
         };
         let mut wire = Wire {
             clock,
@@ -116,8 +120,8 @@ impl<'a> HostDaemon<'a> {
         let machine = HostServer::new(setup(config, me), clock.now());
         let intact = Intact::open(Instant::now()).context("a netlink socket")?;
         let (poll, kept, names) = (Poll::new()?, Kept::default(), Names::default());
-        let reloads = life.begin(Reader::Edge, &mut wire.events)?;
         let distrust = Distrust::default();
+        let reloads = life.begin((Reader::Edge, &key), &mut wire.events);
         Ok(Self { config, me, machine, wire, poll, kept, intact, names, distrust, reloads })
     }
 

@@ -3,6 +3,7 @@
 use super::beat;
 use crate::config::transit::{Side, StringEnd, TransitConfig};
 use crate::daemon::proven::DATAGRAM_BYTES;
+use crate::key::{GroupKey, Keyring};
 use anyhow::{Context, Result};
 use holdfast_cluster::Nanos;
 use holdfast_linux::link::Link;
@@ -36,12 +37,14 @@ struct Line {
 pub(super) struct Lines {
     lines: Vec<Line>,
     beats: Beats,
-    key: [u8; 32],
+    keyring: Keyring,
+    /// The other edge's role.
+    other: &'static str,
     rejected: Rejected,
 }
 
 impl Lines {
-    pub(super) fn open(config: &TransitConfig, side: Side, key: [u8; 32]) -> Result<Self> {
+    pub(super) fn open(config: &TransitConfig, side: Side, key: &Keyring) -> Result<Self> {
         let line = |string: &crate::config::transit::TransitString| -> Result<Line> {
             let end = string.end(side);
             let ifindex = Link::by_name(&end.interface)?.index;
@@ -54,7 +57,8 @@ impl Lines {
         Ok(Self {
             lines: config.strings.iter().map(line).collect::<Result<_>>()?,
             beats: Beats::new([side, side.other()].map(|side| side as u8), session),
-            key,
+            keyring: key.clone(),
+            other: side.other().name(),
             rejected: Rejected::default(),
         })
     }
@@ -90,14 +94,17 @@ impl Lines {
 
     /// Sends one heartbeat through every string. One that cannot be sent counts as lost.
     pub(super) fn send(&mut self, now: Nanos, lost: u32) {
+        let key = self.keyring.with(self.other).first().strings_key();
         for (string, line) in self.lines.iter().enumerate() {
             let beat = self.beats.send(now.0, string, lost);
-            let _lost = line.socket.send_to(&beat::encode(&beat, &self.key), line.peer);
+            let _lost = line.socket.send_to(&beat::encode(&beat, &key), line.peer);
         }
     }
 
     /// Takes the heartbeats that have arrived through the strings.
     pub(super) fn receive(&mut self, now: Nanos, machine: &mut TransitMachine) {
+        let secrets = self.keyring.with(self.other);
+        let keys: Vec<[u8; 32]> = secrets.iter().map(GroupKey::strings_key).collect();
         for (string, line) in self.lines.iter_mut().enumerate() {
             // One byte more than a datagram has, to notice those that are too long.
             let mut bytes = [0; DATAGRAM_BYTES + 1];
@@ -107,13 +114,15 @@ impl Lines {
                     self.rejected.forged += 1;
                     continue;
                 }
-                let Some(beat) = beat::decode(&bytes[..len], &self.key) else {
+                let decoded = keys.iter().find_map(|key| beat::decode(&bytes[..len], key));
+                let Some(beat) = decoded else {
                     self.rejected.forged += 1;
                     if beat::has_form(&bytes[..len]) {
                         machine.handle_foreign_beat();
                     }
                     continue;
                 };
+                secrets.proven().note();
                 match self.beats.receive(now.0, string, &beat) {
                     Ok(fresh) => machine.handle_beat(string, &fresh, now),
                     Err(Reject::Misdirected) => self.rejected.forged += 1,
