@@ -58,6 +58,7 @@ mod heartbeats_come_as_configured;
 mod host_servers_share_a_service;
 mod hostile_heartbeats_change_nothing;
 mod hostile_packets_change_nothing;
+mod keys_change_under_load;
 mod many_connections_survive_a_low_limit;
 mod members_fail_in_every_way;
 mod members_join;
