@@ -103,7 +103,7 @@ pub struct Channel {
     newest: u32,
     peer: String,
     /// The secret that has opened it.
-    secret: Option<GroupKey>,
+    secret: Option<Box<GroupKey>>,
     /// Whether each host has a key of its own.
     is_in_pairs: bool,
     handshake_until: Instant,
@@ -250,7 +250,7 @@ impl Channel {
     /// The secret that has opened the channel; `None` before.
     #[must_use]
     pub fn secret(&self) -> Option<&GroupKey> {
-        self.secret.as_ref()
+        self.secret.as_deref()
     }
 
     /// When the handshake is given up; `None` once the channel is open.
@@ -522,7 +522,7 @@ impl Channel {
         };
         let initiator = finished.noise.is_initiator();
         (self.peer, self.version) = (finished.peer, finished.version);
-        self.secret = Some(finished.secret);
+        self.secret = Some(Box::new(finished.secret));
         let noise = Box::new(finished.noise);
         self.stage = Stage::Open { noise, confirmed: initiator, fresh: true };
         // An initiator's empty record proves to the other side that this is no recording; a
