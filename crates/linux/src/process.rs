@@ -2,10 +2,14 @@
 //! replica, waiting, event counters.
 
 mod event;
+mod family;
 mod state;
+mod taken;
 
 pub use event::EventFd;
+pub use family::{family, family_within, living_family};
 pub use state::{deeds, is_busy, is_over, is_stopped, sleeps};
+pub use taken::take_descriptor;
 
 use crate::sockopt::{checked, checked_fd, checked_len};
 use libc::{c_int, c_ulong};
@@ -192,33 +196,6 @@ pub fn holder_of_socket(inode: u32) -> Option<u32> {
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let when = |pid: &u32| started(*pid).unwrap_or(u64::MAX);
     pids.filter(has_it).min_by_key(when)
-}
-
-/// A process and all its descendants, itself first.
-#[must_use]
-pub fn family(pid: u32) -> Vec<u32> {
-    let mut found = vec![pid];
-    let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-        let lists = tasks.into_iter().flatten().flatten();
-        let text: Vec<String> = lists
-            .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
-            .collect();
-        found.extend(
-            text.iter().flat_map(|t| t.split_whitespace()).filter_map(|w| w.parse::<u32>().ok()),
-        );
-        next += 1;
-    }
-    found
-}
-
-/// Like [`family`], without those that have ended, and for which nobody has waited yet.
-#[must_use]
-pub fn living_family(pid: u32) -> Vec<u32> {
-    let mut found = family(pid);
-    found.retain(|it| *it == pid || !is_over(*it));
-    found
 }
 
 /// The other processes that map a memory file of this name: a program and what it

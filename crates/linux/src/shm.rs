@@ -19,7 +19,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use zerocopy::IntoBytes;
 
 /// Most attempts of the daemon to end a record that the shim extends meanwhile:
@@ -267,15 +267,29 @@ impl SharedMemory {
         self.header().head.0.load(Acquire)
     }
 
-    /// Log bytes `[position, position + len)`: contiguous, because the ring is mapped
-    /// twice. The range must lie between `head` and `tail`; it is cut to that.
+    /// A copy of the log's bytes `[position, position + len)`; the range is cut to what lies
+    /// before `tail` and is no longer than the ring. Whoever looks at it checks what it then uses:
+    /// the server can write to the ring while and after it is copied.
     #[must_use]
-    pub fn bytes(&self, position: u64, len: usize) -> &[u8] {
+    pub fn copy(&self, position: u64, len: usize) -> Vec<u8> {
+        const WORD: usize = size_of::<u64>();
         let len =
             (len as u64).min(self.tail().saturating_sub(position)).min(self.ring_bytes as u64);
         let at = (position & (self.ring_bytes as u64 - 1)) as usize;
-        // SAFETY: below `tail` and, by the protocol, not reused before `head` passes it.
-        unsafe { std::slice::from_raw_parts(self.base.add(RING_OFFSET + at), len as usize) }
+        // Records begin at whole words; only nonsense does not.
+        let (len, early) = (len as usize, at % WORD);
+        let words = (early + len).div_ceil(WORD);
+        let mut bytes = vec![0; words * WORD];
+        let start = RING_OFFSET + at - early;
+        for (number, to) in bytes.chunks_exact_mut(WORD).enumerate() {
+            // SAFETY: less than two ring sizes behind the ring's start, and so inside the double
+            // mapping, at a multiple of a word; as an atomic it may change meanwhile.
+            let word = unsafe { &*self.base.add(start + number * WORD).cast::<AtomicU64>() };
+            to.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        bytes.drain(..early);
+        bytes.truncate(len);
+        bytes
     }
 
     /// On the primary: the backup holds everything up to `position`, and its

@@ -3,6 +3,7 @@
 //! image of another.
 
 mod books;
+mod control;
 mod copy;
 mod deaths;
 mod family;
@@ -22,13 +23,14 @@ use crate::process::{self, Ending, EventFd};
 use crate::shm::{Settings, SharedMemory};
 use crate::snapshot::restore::Restored;
 use crate::{sockopt, unread};
+use control::{send_fd, socket_pair};
 use deaths::Deaths;
 use family::Members;
 use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use log::open_log;
 use std::ffi::OsString;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -162,9 +164,9 @@ impl Server {
         standard: Standard,
     ) -> io::Result<Self> {
         let memory = process::memory_of(pid, &settings.name)?;
-        let memory = SharedMemory::adopt(process::pidfd_getfd(process, memory)?, settings)?;
+        let memory = SharedMemory::adopt(process::take_descriptor(process, memory)?, settings)?;
         let wake = memory.header().handed[2].load(Relaxed);
-        let wake = EventFd::of(process::pidfd_getfd(process, wake)?)?;
+        let wake = EventFd::of(process::take_descriptor(process, wake)?)?;
         let pidfd = process.try_clone_to_owned()?;
         Ok(Self::new(memory, (Process::Found(pid), pidfd), wake, standard))
     }
@@ -258,9 +260,9 @@ impl Server {
     /// A duplicate of one of the server's descriptors: the very same socket.
     ///
     /// # Errors
-    /// If the descriptor is not open, or without `CAP_SYS_PTRACE`.
+    /// If the descriptor is not open, is a file with a name, or without `CAP_SYS_PTRACE`.
     pub fn take_fd(&self, fd: RawFd) -> io::Result<OwnedFd> {
-        process::pidfd_getfd(self.pidfd.as_fd(), fd)
+        process::take_descriptor(self.pidfd.as_fd(), fd)
     }
 
     /// Borrows a connection that the server has accepted and not closed: `None`
@@ -548,50 +550,6 @@ fn forget_signals() -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
     };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
-}
-
-/// Size of the socket's buffer, in bytes, for the connections that nobody has
-/// accepted, which wait in this socket until the replica is live: each message takes
-/// less than 1 KiB of the kernel's memory, and the shim takes 4096 of them.
-const CONTROL_BYTES: libc::c_int = 4 << 20;
-
-fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two descriptors, owned by us on success.
-    unsafe {
-        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let pair = (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]));
-        // The kernel doubles this. Without the right to so much there is room for
-        // fewer.
-        let _ =
-            sockopt::set(pair.0.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &CONTROL_BYTES);
-        Ok(pair)
-    }
-}
-
-/// Sends one message with one descriptor.
-fn send_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
-    let slice = IoSlice::new(bytes);
-    let mut control = [0u64; 3];
-    // SAFETY: a message built from buffers that outlive the call; CMSG macros
-    // stay inside `control`, which holds one descriptor's worth.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = (&raw const slice).cast_mut().cast();
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        let head = libc::CMSG_FIRSTHDR(&raw const message);
-        (*head).cmsg_level = libc::SOL_SOCKET;
-        (*head).cmsg_type = libc::SCM_RIGHTS;
-        (*head).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(head).cast::<RawFd>().write_unaligned(fd);
-        libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

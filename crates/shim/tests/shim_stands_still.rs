@@ -223,7 +223,7 @@ fn logs_of_books(of: Counts, port: u16, name: &str) {
             let (mut log, mut at) = (Vec::new(), from);
             let mut confirm = || {
                 let tail = server.memory.take_tail(at).expect("a log that grows");
-                log.extend_from_slice(server.memory.bytes(at, (tail - at) as usize));
+                log.extend(server.memory.copy(at, (tail - at) as usize));
                 server.memory.set_stable(tail);
                 at = tail;
             };

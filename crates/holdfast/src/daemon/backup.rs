@@ -7,7 +7,7 @@ mod host;
 mod listeners;
 mod rebuild;
 mod shown;
-mod sockets;
+pub(super) mod sockets;
 
 use super::advice;
 use super::dialer::Dialer;

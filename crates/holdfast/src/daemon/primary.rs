@@ -2,6 +2,8 @@
 //! to the backup. `holdfast_member::primary` decides what is done with them.
 
 mod host;
+#[cfg(test)]
+mod hostile;
 mod image;
 mod joiner;
 mod kept;

@@ -407,7 +407,7 @@ impl Recorder {
         server.note_deaths();
         let tail = server.memory.take_tail(self.at).unwrap_or(self.at);
         if tail > self.at {
-            self.bytes.extend_from_slice(server.memory.bytes(self.at, (tail - self.at) as usize));
+            self.bytes.extend(server.memory.copy(self.at, (tail - self.at) as usize));
             server.memory.set_stable(tail);
             self.at = tail;
         } else if server.memory.may_sleep(tail) {

@@ -17,6 +17,7 @@ mod a_group_is_made_by_six_commands;
 mod a_group_is_seen_in_a_terminal;
 mod a_group_lives;
 mod a_group_starts_with_one_member;
+mod a_hostile_server_harms_no_daemon;
 mod a_hung_replica_is_given_up;
 mod a_launcher_becomes_the_server;
 mod a_lone_request_survives_kill_9;

@@ -51,7 +51,7 @@ pub fn with_server(
     let directory = testbed.host(Role::Primary).inside().join("server");
     let own = directory.display().to_string();
     let recipe = Recipe {
-        program: program.into(),
+        program: program.replace("{}", &own).into(),
         port,
         has_ipv6: false,
         command: command.iter().map(|word| word.replace("{}", &own)).collect(),

@@ -51,7 +51,7 @@ fn append(memory: &SharedMemory, payload: &[u8]) -> u64 {
 }
 
 fn payload_len(memory: &SharedMemory, position: u64) -> u32 {
-    Record::read_from_prefix(memory.bytes(position, HEADER_LEN)).expect("a record").0.payload_len
+    Record::read_from_prefix(&memory.copy(position, HEADER_LEN)).expect("a record").0.payload_len
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn noise_in_the_memory_is_read_without_harm() {
         scribble(&memory, seed);
         let tail = memory.tail();
         for position in [0, seed, tail, tail.wrapping_sub(seed), u64::MAX - 3] {
-            assert!(memory.bytes(position, usize::MAX).len() <= memory.ring_bytes);
+            assert!(memory.copy(position, usize::MAX).len() <= memory.ring_bytes);
             let _ = memory.take_tail(position);
         }
         assert!(memory.unconsumed() <= memory.ring_bytes());

@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Longest time between two looks, where one takes long.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
+/// How many times as long as a look took none follows.
+const PAUSE: u32 = 20;
 /// Looks in a row in which a process must not be found before it counts as gone: one that
 /// has just begun may be missed.
 const MISSES_MAX: u32 = 10;
@@ -109,8 +113,10 @@ impl Server {
         if now < seen.look_at {
             return;
         }
-        seen.look_at = now + LOOK_EVERY;
         let ended = seen.look(self);
+        // The numbers are the server's word. Whom nobody finds is searched for in all of /proc, and
+        // that must not become what this thread does.
+        seen.look_at = now + (PAUSE * now.elapsed()).clamp(LOOK_EVERY, LOOK_EVERY_MAX);
         // With the first process all end, and then the server has died, not they. Whoever has
         // the log now will have given it back at the next look.
         if ended.is_empty() || is_ending(self.pid()) || !self.memory.take_log() {
@@ -161,8 +167,10 @@ impl SharedMemory {
             // Nobody reads it, but the books are kept.
             return self.mode() == mode::SOLO;
         }
-        let Some(tail) = self.take_tail(h.head.0.load(Acquire)) else { return false };
-        debug_assert_eq!(h.tail.0.load(Relaxed), tail, "who has the log writes alone");
+        // Who has the log writes alone; one that does not know that only breaks its own log.
+        if self.take_tail(h.head.0.load(Acquire)).is_none() {
+            return false;
+        }
         let is_written = self.append(record, &[]);
         if is_written {
             self.group().dirty.0.store(h.tail.0.load(Relaxed), Relaxed);

@@ -4,6 +4,7 @@
 
 use super::Server;
 use crate::process;
+use holdfast_wire::group::PROCESSES_MAX;
 use holdfast_wire::shm::Listener;
 use std::collections::BTreeMap;
 use std::io;
@@ -71,6 +72,9 @@ impl Server {
     }
 }
 
+/// Most threads of a family that are looked at by the daemon's loop.
+const LOOKED_AT_MAX: usize = 4096;
+
 /// Processes by their numbers in the server's namespace.
 #[derive(Default)]
 pub(super) struct Members(Mutex<BTreeMap<i32, OwnedFd>>);
@@ -81,7 +85,7 @@ impl Members {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if numbers.iter().any(|number| !known.contains_key(number)) {
             // Those that have ended are not found again.
-            known.extend(look(server).unwrap_or_default());
+            known.extend(look(server, |own| numbers.contains(&own)));
         }
         let over = |number| process::poll_in(known.get(number)?.as_fd(), 0).ok();
         numbers.iter().map(over).collect()
@@ -100,21 +104,29 @@ impl Members {
         let lives =
             |process: &OwnedFd| process::poll_in(process.as_fd(), 0).is_ok_and(|over| !over);
         if !known.get(&number).is_some_and(lives) {
-            *known = look(server)?;
+            known.remove(&number);
+            if known.len() >= PROCESSES_MAX {
+                known.clear();
+            }
+            known.extend(look(server, |own| own == number));
         }
         let process = known.get(&number).ok_or(io::ErrorKind::NotFound)?;
-        process::pidfd_getfd(process.as_fd(), fd)
+        process::take_descriptor(process.as_fd(), fd)
     }
 }
 
-fn look(server: u32) -> io::Result<BTreeMap<i32, OwnedFd>> {
+/// Those of a family's processes whose own numbers are `wanted`: no more descriptors are held than
+/// the family has places. One with more threads than [`LOOKED_AT_MAX`] is not seen in full.
+fn look(server: u32, wanted: impl Fn(i32) -> bool) -> BTreeMap<i32, OwnedFd> {
     let mut found = BTreeMap::new();
-    for pid in process::family(server) {
+    for pid in process::family_within(server, LOOKED_AT_MAX) {
         // Who has ended meanwhile holds nothing.
-        if let (Ok(own), Ok(process)) = (process::innermost_tid(pid, pid), process::pidfd_open(pid))
+        let own = process::innermost_tid(pid, pid).map(u32::cast_signed);
+        if let Some(own) = own.ok().filter(|own| wanted(*own))
+            && let Ok(process) = process::pidfd_open(pid)
         {
-            found.insert(own.cast_signed(), process);
+            found.insert(own, process);
         }
     }
-    Ok(found)
+    found
 }

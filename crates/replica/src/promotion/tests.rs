@@ -562,4 +562,21 @@ proptest! {
             other => prop_assert!(false, "{other:?}"),
         }
     }
+
+    /// The table is in memory that the replica can write.
+    #[test]
+    fn a_table_of_any_numbers_is_judged(
+        numbers in any::<[u64; 3]>(), near in any::<[bool; 3]>(), open: bool, shut: u32, eof: bool, fd: i32,
+        una in 0_u64..100, with_bounds: bool, answer in proptest::option::of(0_u64..200),
+    ) {
+        let number = |at: usize| if near[at] { numbers[at] % 200 } else { u64::MAX - numbers[at] % 5 };
+        let mut conn = planned(Some(1));
+        conn.snd_una = una;
+        let [in_bytes, out_bytes, keep_from] = [number(0) % 2, number(1), number(2)];
+        let replica = ManifestConn { in_bytes, out_bytes, keep_from, open, shut, eof, fd, ..replica() };
+        let bounds = with_bounds.then(|| bounds(una, una));
+        if let Note::Restore { acked, in_flight_end, out_end, .. } = verdict(conn, bounds, answer, replica) {
+            prop_assert!(acked <= in_flight_end && in_flight_end <= out_end);
+        }
+    }
 }

@@ -98,8 +98,7 @@ impl Log {
             let (tail, stands) = (primary.memory.tail(), self.at);
             panic!("a log that grows: taken up to {stands} of {tail}, mode {mode}, {reason}");
         };
-        let bytes = primary.memory.bytes(self.at, (tail - self.at) as usize);
-        self.waits.extend_from_slice(bytes);
+        self.waits.extend(primary.memory.copy(self.at, (tail - self.at) as usize));
         primary.memory.set_stable(tail);
         self.at = tail;
     }

@@ -109,7 +109,7 @@ pub fn record(server: &Server, stop: &AtomicBool) -> Vec<u8> {
         server.note_deaths();
         let tail = server.memory.take_tail(at).expect("a log that grows");
         if tail > at {
-            log.extend_from_slice(server.memory.bytes(at, (tail - at) as usize));
+            log.extend(server.memory.copy(at, (tail - at) as usize));
             server.memory.set_stable(tail);
             at = tail;
         } else if done {

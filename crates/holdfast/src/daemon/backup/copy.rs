@@ -206,7 +206,10 @@ impl BackupDaemon<'_, '_> {
         }
         let kept = self.incoming.as_ref().map_or(0, |incoming| incoming.bytes as u64);
         match (&self.replica, &self.incoming) {
-            (Some(replica), _) => (replica.memory.tail() + kept, replica.memory.head()),
+            (Some(replica), _) => {
+                // The tail is in memory that the replica can write.
+                (replica.memory.tail().saturating_add(kept), replica.memory.head())
+            }
             (None, Some(incoming)) => (incoming.log_from + kept, incoming.log_from),
             (None, None) => (0, 0),
         }

@@ -22,7 +22,6 @@ use holdfast_wire::packet::{TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,21 +30,6 @@ const NO_CONTROL: &str = "the server has closed the socket to its daemon, or spe
 const NO_IMAGE: &str = "no image is taken";
 /// Time after which no run of the gate's program that began before is still under way.
 const GATE_RUNS: Duration = Duration::from_micros(200);
-
-/// A part of the log, in the memory that the server shares.
-pub struct LogBytes {
-    server: Arc<Server>,
-    at: u64,
-    len: usize,
-}
-
-impl Deref for LogBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.server.memory.bytes(self.at, self.len)
-    }
-}
 
 /// The kernel's states of these connections, in the machines' terms; `None` if it does not
 /// answer.
@@ -132,7 +116,7 @@ impl PrimaryDaemon<'_, '_> {
 }
 
 impl PrimaryHost for PrimaryDaemon<'_, '_> {
-    type Bytes = LogBytes;
+    type Bytes = Vec<u8>;
 
     fn held(&mut self) -> Vec<Held> {
         let Self { gate, held, .. } = self;
@@ -202,8 +186,8 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.server.is_log_over()
     }
 
-    fn bytes(&self, at: u64, len: usize) -> LogBytes {
-        LogBytes { server: Arc::clone(&self.server), at, len }
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        self.server.memory.copy(at, len)
     }
 
     fn may_sleep(&mut self, read_to: u64) -> bool {
