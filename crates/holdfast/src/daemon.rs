@@ -25,6 +25,7 @@ mod record;
 pub mod recover;
 pub mod regulate;
 mod reload;
+pub(crate) mod rights;
 pub mod said;
 mod sealed;
 mod segment;
@@ -76,6 +77,7 @@ pub fn run(file: &GroupFile, role: &str) -> anyhow::Result<()> {
             Role::Edge => {}
         }
     }
+    rights::keep_for_packets(&file.common()).with_context(named)?;
     run_each(file, role, run_life).with_context(named)
 }
 

@@ -10,6 +10,7 @@ pub use holdfast_program::exit;
 pub use past::{Kind as TakeoverKind, Member, PastTakeover};
 
 use crate::admin::Level;
+use crate::daemon::rights::Rights;
 use holdfast_wire::buffering::Buffering;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -85,6 +86,9 @@ pub struct Status {
     /// Counters since the start, by name: `gate.…`, `edge.…`, `tap.…`.
     pub counters: BTreeMap<String, u64>,
     pub last_takeover: Option<Takeover>,
+    /// What this daemon may do.
+    #[serde(default)]
+    pub rights: Rights,
     /// When this was written.
     pub at: String,
 }
@@ -226,6 +230,7 @@ impl Status {
             members: Vec::new(),
             counters: BTreeMap::new(),
             last_takeover: None,
+            rights: Rights::now(),
             at: rfc3339(SystemTime::now()),
         }
     }
@@ -534,6 +539,7 @@ mod tests {
         let mut status = Status::new("demo", "a");
         status.at = "2026-11-21T00:00:00.000000Z".to_owned();
         status.version = "0".to_owned();
+        status.rights = Rights::default();
         status.role = Role::Primary;
         status.state = State::Unprotected;
         status.peers.push(Peer { name: "b".to_owned(), connected: true, note: String::new() });
@@ -549,6 +555,7 @@ mod tests {
                 r#""peers":[{"name":"b","connected":true,"note":""}],"members":[],"counters":{"gate.acks_clamped":3},"#,
                 r#""last_takeover":{"cause":"","phases_us":{"detect":0,"fence":0,"drain":0,"probe":0,"repair":0,"#,
                 r#""address":0,"kick":0},"total_us":1234,"connections":0,"at":""},"#,
+                r#""rights":{"capabilities":[],"no_new_privileges":false,"filtered":false,"starts_nothing":false},"#,
                 r#""at":"2026-11-21T00:00:00.000000Z"}"#
             )
         );

@@ -25,6 +25,7 @@ pub mod probe;
 pub mod process;
 pub mod raw;
 pub mod repair;
+pub mod rights;
 pub mod route;
 pub mod shm;
 pub mod snapshot;

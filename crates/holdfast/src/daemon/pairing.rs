@@ -185,7 +185,7 @@ impl Doorway {
         };
         let fingerprint = self.fingerprint.insert(fingerprint);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
-        let is_told = follows(channel.version(), &node.hash_key, &node.key);
+        let is_told = follows(channel.version(), &node.hash_key, &spoken(node));
         let greeting = match is_told {
             true => greeting(node, runs, fingerprint, Some(LogKey(node.hash_key))),
             false => Message::Refused { reason: OTHER_KEY, again: true },
@@ -313,7 +313,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
     }
 
     fn learn_key(&mut self, key: Option<LogKey>) {
-        self.node.hash_key = key.map_or_else(|| self.node.key.hash_key(), |key| key.0);
+        self.node.hash_key = key.map_or_else(|| spoken(self.node).hash_key(), |key| key.0);
     }
 
     fn keep(&mut self, early: Vec<Vec<u8>>) {

@@ -9,14 +9,14 @@ mod changes;
 
 pub use changes::{Change, Reader};
 
-use super::{Asked, asked, service_manager};
+use super::{Asked, asked, rights, service_manager};
 use crate::admin::{Events, Level, refusal};
 use crate::config::GroupFile;
 use crate::config::spread::SpreadConfig;
 use crate::key::Keyring;
 use crate::poll::Signals;
 use anyhow::Result;
-use changes::{NEEDS_DOWN, NEEDS_KEY, changes, is_of_keys};
+use changes::{NEEDS_DOWN, NEEDS_KEY, NEEDS_RIGHTS, changes, is_of_keys};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,9 @@ impl Plan {
         file.role(Some(role)).map_err(|error| format!("{error}\n  remedy: {NEEDS_DOWN}"))?;
         let keyring = file.keyring(role).map_err(|error| error.to_string())?;
         let mut changes = changes(running, &file, reader);
+        for change in changes.iter_mut().filter(|change| rights::lacks(&change.setting)) {
+            change.needs = change.needs.or(Some(NEEDS_RIGHTS));
+        }
         if !keyring.is_same(key) {
             let not_shown = || "(not shown)".to_owned();
             let (setting, before, now) = ("key".to_owned(), not_shown(), not_shown());

@@ -10,6 +10,7 @@ use super::reload::{Ended, Reader, Reloads, goes_back, has_ended};
 use super::{Asked, asked};
 use crate::admin::{AdminSocket, Events, Request, refusal};
 use crate::config::{Config, GroupFile, Settings as _};
+use crate::daemon::rights;
 use crate::daemon::sealed::{self, Sealed};
 use crate::daemon::service_manager;
 use crate::daemon::viewer::Viewer;
@@ -77,6 +78,9 @@ struct Daemon {
 /// # Errors
 /// Whatever keeps it from starting, with its remedy.
 pub fn run(mut files: Vec<Config>) -> Result<()> {
+    let (at, state_dir) = shared(&files)?;
+    let groups: Vec<_> = files.iter().map(|file| file.common()).collect();
+    rights::keep_for_witness(&groups, state_dir, at.port())?;
     let signals = Signals::block()?;
     let (mut before, mut told, mut has_begun) = (None, String::new(), false);
     loop {

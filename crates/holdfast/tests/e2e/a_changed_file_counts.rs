@@ -61,6 +61,7 @@ fn an_edge_and_members_take_over_what_they_can_under_load() {
             daemon,
             "it is the same process"
         );
+        world::keeps_only(daemon, &world::OF_PACKETS);
         world::heals(group, "all hear each other again");
 
         // Members: one setting counts, one waits, and a file that is wrong changes nothing.

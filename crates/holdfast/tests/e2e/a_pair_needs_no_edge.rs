@@ -77,6 +77,7 @@ fn it_heals_again_and_again() {
 fn without_its_witness_a_pair_goes_on_and_says_so() {
     let _limit = world::limit(Duration::from_secs(120));
     with_pair(|testbed, group| {
+        world::keeps_only(group.daemon_pid(Role::Edge).expect("a witness"), &[]);
         group.stop_daemon(Role::Edge, Signal::KILL).expect("the witness ends");
         for role in MEMBERS {
             world::wait_until("the word of it", || {

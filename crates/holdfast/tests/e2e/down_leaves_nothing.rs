@@ -192,6 +192,7 @@ fn of_strings() {
     strings.start_daemons().expect("the edges hear each other");
     for edge in Edge::BOTH {
         let daemon = strings.daemon_pid(edge).expect("a daemon");
+        world::keeps_only(daemon, &world::OF_PACKETS);
         world::signal(daemon, "HUP");
         assert!(strings.show(edge).is_ok(), "a hang-up ends nothing");
         strings.kill_daemon(edge).expect("killed");

@@ -2,7 +2,7 @@
 
 use crate::client::on_client;
 use crate::spread_world::{Client, Server, ask_datagram, service};
-use crate::world::{binary, limit, signal};
+use crate::world::{OF_PACKETS, binary, limit, signal};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
 use serde_json::json;
@@ -37,6 +37,19 @@ fn host_servers_share_new_connections_and_keep_their_own() {
     group.wait_members(&name, &["a"]).expect("the bind is noticed");
     let mut clients: Vec<(Client, u8)> = (0..8).map(|i| connect(&testbed, i % 2 == 1)).collect();
     assert!(clients.iter().all(|(_, by)| *by == b'a'));
+
+    // Both daemons have given up what they do not need.
+    for role in [Role::Edge, Role::Primary] {
+        let rights = group.status(role).expect("an answer")["rights"].clone();
+        let listed = rights["capabilities"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&str> = listed.iter().filter_map(|name| name.as_str()).collect();
+        assert!(names.iter().all(|name| OF_PACKETS.contains(name)), "{role:?}: {names:?}");
+        assert!(names.contains(&"CAP_NET_ADMIN"), "{role:?}: {names:?}");
+        assert_eq!(
+            (&rights["filtered"], &rights["no_new_privileges"]),
+            (&true.into(), &true.into())
+        );
+    }
 
     // Adding a host server moves nobody, and it gets its share.
     group.launch(Role::Backup).expect("a daemon");

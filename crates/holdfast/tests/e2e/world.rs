@@ -7,6 +7,7 @@ use holdfast_lab::takeover::{Outcome, TakeoverArgs, failure, one_takeover};
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use holdfast_linux::rights::{Held, set_of};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,6 +61,39 @@ pub fn limit(quiet: Duration) -> Limit {
 /// A guard that ends this process after its limit; see [`limit`].
 pub struct Limit {
     _alive: Sender<()>,
+}
+
+/// What an edge, a host server and an edge of strings keep of root's rights (docs/SYSTEMD.md).
+pub const OF_PACKETS: [&str; 14] = [
+    "CAP_BPF",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_IPC_LOCK",
+    "CAP_KILL",
+    "CAP_NET_ADMIN",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_PERFMON",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+];
+
+/// A daemon that starts no server has no other capabilities than these, nor has what it starts, and
+/// is filtered.
+///
+/// # Panics
+/// When it has other rights.
+pub fn keeps_only(pid: u32, capabilities: &[&str]) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a daemon");
+    let (held, most) = (Held::parse(&status), set_of(capabilities));
+    // Some testbeds give their daemons less than they may keep.
+    assert_eq!(held.capabilities & !most, 0, "{:?}", held.names());
+    assert!(held.gains_none && held.filtered, "{held:?}");
+    let bounds = format!("CapBnd:\t{:016x}", held.capabilities);
+    assert!(status.contains(&bounds), "{status}");
 }
 
 /// The first seed of this run: `HOLDFAST_SEED`, or 1.

@@ -1,6 +1,7 @@
 //! Gives the loader's thread the server's rights to files: the kernel then refuses the
 //! loader what the server may not open, make or bind, too. All other rights stay.
 
+use crate::rights::Capabilities;
 use crate::sockopt::checked;
 use holdfast_wire::snapshot::Ids;
 use libc::{c_int, c_long, c_ulong};
@@ -10,8 +11,6 @@ use std::marker::PhantomData;
 /// Capabilities that are rights to files (`CAP_FS_MASK` of the kernel): chown,
 /// dac_override, dac_read_search, fowner, fsetid, linux_immutable, mknod, mac_override.
 const OF_FILES: u64 = 0b1_1111 | 1 << 9 | 1 << 27 | 1 << 32;
-/// `_LINUX_CAPABILITY_VERSION_3`.
-const VERSION: u32 = 0x2008_0522;
 /// Number that asks for the current one without setting it.
 const ASK: u32 = u32::MAX;
 
@@ -116,26 +115,7 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
     checked(set as c_int).map(drop)
 }
 
-/// `struct __user_cap_data_struct`, twice: effective, permitted, inheritable.
-#[derive(Clone, Copy)]
-struct Capabilities([[u32; 3]; 2]);
-
 impl Capabilities {
-    fn get() -> io::Result<Self> {
-        let (header, mut data) = ([VERSION, 0], [[0u32; 3]; 2]);
-        // SAFETY: the kernel reads the header, and writes two structures of three words.
-        let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
-        checked(got as c_int)?;
-        Ok(Self(data))
-    }
-
-    fn set(&self) -> io::Result<()> {
-        let header = [VERSION, 0];
-        // SAFETY: the kernel only reads both.
-        let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), self.0.as_ptr()) };
-        checked(set as c_int).map(drop)
-    }
-
     /// These capabilities with another's rights to files, as far as they may be
     /// had.
     fn with_files(mut self, effective: u64) -> Self {

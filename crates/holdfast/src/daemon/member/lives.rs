@@ -125,7 +125,7 @@ fn begin(node: &mut MemberContext<'_>, current: bool) -> anyhow::Result<End> {
     };
     node.note_removed(&orphan);
     node.server = None;
-    node.hash_key = node.key.hash_key();
+    node.hash_key = node.key.with(&node.other.name).first().hash_key();
     let pins = node.pin_dir();
     node.left = node.attend_until(|| leavings::earlier(&["gate", "tapdrop"], &pins));
     if let Err(error) = settle_folders(&node.config.server) {

@@ -43,6 +43,9 @@ pub const NEEDS_KEY: &str = "the same on the other hosts first, or they and this
      hosts add the new key as the second one (in key_file, or in public_keys), and say `holdfast reload`; then on all \
      put it first, and reload; then on all remove the earlier one, and reload. Without that, a restart of all daemons \
      of the group";
+/// The same for what this daemon has given up the rights to.
+pub const NEEDS_RIGHTS: &str =
+    "a restart of this daemon: at its start it has given up all rights that its file did not need";
 const NEEDS_RESTART: &str = "a restart of this daemon. On the member that is the backup nobody notices it; on the \
      primary say `holdfast switchover` first";
 const NEEDS_BOTH: &str = "a restart of both members, stopped before either is started: they must be equal in it. This \
