@@ -10,6 +10,7 @@ mod edge;
 mod events;
 mod examples;
 mod failure;
+mod group;
 mod hand_over;
 mod init;
 mod log;
@@ -22,6 +23,7 @@ mod watch;
 mod when;
 
 pub use failure::Failure;
+pub use group::load_of_daemon;
 
 use crate::check::may_administer;
 use crate::config::GroupFile;
@@ -29,10 +31,12 @@ use crate::daemon::witness;
 use crate::key::GroupKey;
 use crate::status::{Style, exit};
 use args::{Cli, Colour, ConfigVerb, GroupArgs, KeyVerb, LogFormat, Verb, WitnessArgs};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, ValueEnum as _};
 use examples::{EXAMPLE, EXAMPLE_SEGMENT, EXAMPLE_SPREAD, EXAMPLE_TRANSIT};
+use group::load;
 use log::format::{Lines, belong_to, is_journal};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
@@ -45,7 +49,7 @@ const LOG_FORMAT: &str = "HOLDFAST_LOG_FORMAT";
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| with_tip(error).exit());
     let lines = match lines(&cli.verb) {
         Ok(lines) => lines,
         Err(failure) => return tell(&failure),
@@ -63,6 +67,19 @@ pub fn main() -> ExitCode {
         Err(failure) if lines.is_json || lines.is_journal => ExitCode::from(failure.code),
         Err(failure) => tell(&failure),
     }
+}
+
+/// Who names the group's file without its option is told how.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let file = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if word.ends_with(".toml") => word.clone(),
+        _ => return error,
+    };
+    if matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
+        let tip = format!("the group's file is an option's value: --config {file}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 fn tell(failure: &Failure) -> ExitCode {
@@ -181,20 +198,6 @@ fn run_config(verb: ConfigVerb) -> Result<u8, Failure> {
     }
 }
 
-/// The group's file and the role that was asked for, or that this host has.
-fn load(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
-    let file = GroupFile::load(&group.config)?;
-    let role = file.role(group.role.as_deref()).map_err(Failure::usage)?;
-    Ok((file, role))
-}
-
-/// As [`load`], for a verb that asks the daemon.
-fn load_of_daemon(group: &GroupArgs) -> Result<(GroupFile, String), Failure> {
-    let file = GroupFile::load(&group.config)?;
-    let role = file.role_of_daemon(group.role.as_deref()).map_err(Failure::usage)?;
-    Ok((file, role))
-}
-
 fn style(colour: Colour) -> Style {
     let wanted = match colour {
         Colour::Always => true,
@@ -256,7 +259,7 @@ fn print(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -273,6 +276,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_file_without_its_option_gets_a_tip() {
+        for verb in ["status", "events", "run", "top"] {
+            let error = Cli::try_parse_from(["holdfast", verb, "/etc/holdfast/demo.toml"]);
+            let told = with_tip(error.expect_err("no such argument")).to_string();
+            assert!(told.contains("--config /etc/holdfast/demo.toml"), "{told}");
+        }
+        let other = with_tip(Cli::try_parse_from(["holdfast", "status", "x"]).expect_err("none"));
+        assert!(!other.to_string().contains("option's value"), "{other}");
     }
 
     #[test]

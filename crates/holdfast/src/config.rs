@@ -25,7 +25,7 @@ mod watching;
 
 pub use checks::{HEARTBEAT_MS, INTERFACES_MAX};
 pub use error::{ConfigError, ConfigErrors};
-pub use file::{FILE_BYTES_MAX, GroupFile};
+pub use file::{FILE_BYTES_MAX, FOLDER, GroupFile, files_in};
 pub use group::{Checked, Common, Settings};
 pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;

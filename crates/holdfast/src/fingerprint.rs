@@ -17,7 +17,7 @@ mod tests;
 pub use compare::Difference;
 pub use file::{of_file, other_file};
 pub(crate) use gather::environment_of;
-pub use gather::{find_program, inherited_but_not_passed, shim_path};
+pub use gather::{find_program, in_directory, inherited_but_not_passed, shim_path};
 pub use lacks::{lacks, user_ids, user_of};
 pub(crate) use libraries::of as libraries_of;
 

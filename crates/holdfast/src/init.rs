@@ -12,6 +12,7 @@ mod finish;
 mod fit;
 mod join;
 mod meeting;
+mod neighbours;
 mod party;
 mod ways;
 mod words;
@@ -21,7 +22,7 @@ pub use draft::{HostRole, Wish};
 pub use finish::{Applied, Changes, Settings, Started, applicable, start};
 pub use join::{Join, Joined, join};
 pub use meeting::{Code, CodeError, Lack};
-pub use words::{WordsError, words};
+pub use words::{WordsError, line, words};
 
 use crate::config::ConfigErrors;
 use fit::Seat;
@@ -65,6 +66,11 @@ impl Told {
         let (name, address) = (&seat.name, seat.facts.address);
         let text = format!("{} ({address}) has joined as `{name}`", seat.facts.host);
         Self { event: "joined", host: seat.facts.host.clone(), text }
+    }
+
+    /// Something that a person should know before it is too late to choose otherwise.
+    fn warning(host: &str, about: &Lack) -> Self {
+        Self { event: "warning", host: host.to_owned(), text: format!("perhaps: {about}") }
     }
 
     fn refused(host: &str, from: IpAddr, why: &Lack) -> Self {

@@ -6,6 +6,7 @@ mod elf;
 mod follow;
 mod imports;
 mod obstacle;
+mod shown;
 mod table;
 mod trial;
 mod tried;
@@ -13,8 +14,9 @@ mod tried;
 pub use follow::{Lost, Way, ending, follow};
 pub use imports::Use;
 pub use obstacle::obstacle;
+pub use shown::Trial;
 pub use table::{Level, PAGE, Row, row_of, rows};
-pub use trial::{Trial, try_out};
+pub use trial::try_out;
 pub use tried::Tried;
 
 use crate::check::{Finding, Verdict as Severity, program};
@@ -138,7 +140,9 @@ fn judge(server: &Server, way: &Way, answer: &mut Answer) -> Verdict {
         }
         None => return Verdict::NotKnown,
     };
-    answer.tried = path.map(|path| tried::of(path)).unwrap_or_default();
+    // A script that was tried before its interpreter.
+    let rows = way.files.iter().map(|file| tried::of(file));
+    answer.tried = rows.into_iter().find(|rows| !rows.is_empty()).unwrap_or_default();
     let concerns = imports.concerns(server.run);
     answer.unseen = imports.unseen();
     let Imports { libraries, calls, .. } = imports;
@@ -153,7 +157,9 @@ fn judge(server: &Server, way: &Way, answer: &mut Answer) -> Verdict {
     if let Some(verdict) = of_words {
         return verdict;
     }
-    if let Some(verdict) = tried::verdict(&answer.tried, is_judged(&way.server)) {
+    if let Some(verdict) =
+        tried::verdict(&answer.tried, is_judged(server) || is_judged(&way.server))
+    {
         return verdict;
     }
     let verdict = if concerns.is_empty() { Verdict::Works } else { Verdict::NotKnown };

@@ -62,6 +62,8 @@ const MISTAKES: &[Mistake] = &[
     Mistake(PAIR, "# mode = \"hot\" ", "mode = \"could\" ", 1, &["mode: `could` is none of `hot`, `cold`", "did you mean `cold`?"]),
     Mistake(PAIR, "# buffering = \"commit\" ", "buffering = \"comit\" ", 1, &["buffering: `comit` is none of", "did you mean `commit`?"]),
     Mistake(PAIR, "# run = \"auto\" ", "run = \"paralel\" ", 1, &["run: `paralel` is none of", "did you mean `parallel`?"]),
+    Mistake(PAIR, "# run = \"auto\" ", "run = true ", 1, &["run: true is none of `auto`, `parallel`, `one-at-a-time`", "write run = \"auto\""]),
+    Mistake(PAIR, "# mode = \"hot\" ", "mode = 1 ", 1, &["mode: 1 is none of `hot`, `cold`"]),
     Mistake(PAIR, "[group]", "[group]\nkind = \"replicatd\"", 1, &["no kind of group called `replicatd`", "did you mean `replicated`?"]),
     Mistake(SPREAD, "kind = \"spread\"", "kind = \"spred\"", 1, &["no kind of group called `spred`", "did you mean `spread`?"]),
     Mistake(SPREAD, "kind = \"spread\"", "kind = \"web\"", 1, &["no kind of group called `web`", "one of: replicated, spread, transit"]),
@@ -105,6 +107,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake(SEGMENT, "[segment]", "[recover]\npolicy = \"syn\"\n[segment]", 1, &["[recover] means nothing where no edge", "remove it"]),
     Mistake(SEGMENT, "# state_dir = \"/var/lib/holdfast/witness\"", "state_dir = \"witness\"", 1, &["state_dir is not an absolute path", "slash"]),
     Mistake(SEGMENT, "witness = \"10.9.0.9:7702\"", "none = false", 1, &["[arbiter] names nobody", "holdfast witness"]),
+    Mistake(SEGMENT, "witness = \"10.9.0.9:7702\"", "", 1, &["[arbiter] names nobody who says which member goes on", "below it one of: witness ="]),
     Mistake(SEGMENT, "interface = \"b0\"", "interface = \"b0\"\nmac = \"02:00:00:00:00:0b\"", 1, &["mac means nothing where no edge", "remove it"]),
     Mistake(SPREAD, "#[recover]", "[recover]\npolicy = \"all\"", 1, &["keeps SYNs and nothing else"]),
     Mistake(TRANSIT, "\"eth2\"", "\"eth1\"", 1, &["have the same near.interface"]),
@@ -227,6 +230,11 @@ fn each_mistake_on_the_command_line_has_its_code_and_words() {
         ("status --config FILE --role b", 4, &["remedy: "]),
         ("events --config FILE --role b", 4, &["remedy: "]),
         ("switchover --config FILE --role a", 4, &["remedy: "]),
+        ("switchover --config FILE --role a --to c", 2, &["no member `c`", "a and b", "--to b"]),
+        ("status /etc/holdfast/demo.toml", 2, &["tip:", "--config /etc/holdfast/demo.toml"]),
+        ("status --config FILE --wait protected --timeout 5min", 2, &["90, 90s, 5m, 1h"]),
+        ("init demo --service 10.9.0.100:99999", 2, &["the port 99999 is none"]),
+        ("init demo --service 10.9.0.300:7701", 2, &["10.9.0.300 is no IPv4 address"]),
         ("edge trace --config FILE --role edge nonsense", 2, &["is not a flow", "10.9.0.100:80"]),
         ("takeover --config FILE --role a", 2, &["--i-have-powered-it-off"]),
         ("check --config FILE --role bb", 2, &["no role `bb`", "did you mean `b`?"]),
@@ -312,6 +320,10 @@ fn examples_of_all_kinds_are_files() {
 /// `support` in its forms, as people and programs read it.
 #[test]
 fn a_program_is_judged_in_words_and_in_json() {
+    let folder = holdfast(&["support", "/etc"]);
+    assert!(String::from_utf8_lossy(&folder.stdout).contains("/etc is no program: it is a folder"));
+    let quoted = holdfast(&["support", "sleep", "", "1 2"]);
+    assert!(String::from_utf8_lossy(&quoted.stdout).contains("sleep '' '1 2'"), "{quoted:?}");
     let refused = holdfast(&["support", "/none/such"]);
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     let told = String::from_utf8_lossy(&refused.stdout);

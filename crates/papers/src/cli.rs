@@ -21,7 +21,7 @@ pub enum Verb {
     /// One self-contained page with all figures.
     Report(ReportArgs),
     /// Simulate a scenario file: topology, flows, outages, policies, sweeps.
-    Sim(SimArgs),
+    Sim(Box<SimArgs>),
     /// What local recovery would have to keep of a recorded trace.
     Memory(MemoryArgs),
     /// Join what the shares of a sweep have written.

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use holdfast::admin::{self, Request};
 use holdfast::cli::args::GroupArgs;
-use holdfast::config::GroupFile;
+use holdfast::cli::load_of_daemon;
 use http::Shared;
 use seen::Seen;
 use source::Source;
@@ -79,8 +79,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 /// # Errors
 /// If its file is wrong, or it does not answer.
 pub fn print_metrics(group: &GroupArgs) -> Result<ExitCode> {
-    let file = GroupFile::load(&group.config).context("the configuration is not usable")?;
-    let role = file.role_of_daemon(group.role.as_deref()).map_err(anyhow::Error::msg)?;
+    let (file, role) = load_of_daemon(group).map_err(|failure| anyhow::anyhow!("{failure}"))?;
     let socket = file.admin_socket(&role);
     let ask = |request: Request| match admin::ask(&socket, request.clone()) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -95,8 +94,9 @@ pub fn print_metrics(group: &GroupArgs) -> Result<ExitCode> {
             anyhow::anyhow!("{}: {error}\n  remedy: {remedy}", socket.display())
         }
         _ => anyhow::anyhow!(
-            "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config FILE",
-            socket.display()
+            "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config {}",
+            socket.display(),
+            file.path().display()
         ),
     })?;
     seen.take_status(status)?;

@@ -62,7 +62,9 @@ impl Note {
     #[must_use]
     pub fn words(&self) -> String {
         let words = match self {
-            Self::Founded => "the group begins with this member",
+            Self::Founded => {
+                "the group begins with this member, alone until the other one has joined"
+            }
             Self::TookOver => "this member is the owner now",
             Self::Unprotected => "this member goes on alone",
             Self::Protected => "the other member holds everything; a takeover is possible",
@@ -439,8 +441,11 @@ impl Lease {
             self.counts.late_answers += 1;
             return;
         }
+        let is_first = self.client.asker().lineage == 0;
         if self.follow_lineage(now, reply.lineage, out) {
             match &reply.outcome {
+                // Who has never asked learns by this whom it asks: nothing was another before.
+                Err(Refusal::OtherLineage) if is_first => {}
                 Ok(record) => self.adopt(now, record.as_ref(), out),
                 // It has brought the ticket with which the change is asked for again.
                 Err(Refusal::Unproven) if self.client.next_deadline() <= now => {}

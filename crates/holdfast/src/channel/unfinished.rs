@@ -41,8 +41,7 @@ mod tests {
     #[test]
     fn what_comes_slowly_is_stuck_and_what_stood_still_is_not() {
         let (begun, mut record) = (Instant::now(), Unfinished::default());
-        let mut at =
-            |record: &mut Unfinished, ms| record.is_stuck(begun + Duration::from_millis(ms));
+        let at = |record: &mut Unfinished, ms| record.is_stuck(begun + Duration::from_millis(ms));
         for ms in (0..1000).step_by(20) {
             assert!(!at(&mut record, ms), "{ms}");
         }

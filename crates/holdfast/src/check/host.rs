@@ -5,6 +5,7 @@ use super::{Finding, arbiter, ports, ways};
 use crate::config::{self, Arbiter, Config, ConfigErrors, Mac, Member, Role, pin_dir};
 use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
+use crate::init::facts::Network;
 use crate::key::Keyring;
 use crate::open_files;
 use crate::spool;
@@ -12,9 +13,10 @@ use holdfast_linux::address::AddressSocket;
 use holdfast_linux::bpf::{BpfError, Edge, Gate, OTHER_GROUP_REMEDY, TapDrop};
 use holdfast_linux::limits;
 use holdfast_linux::link::{Link, carries};
+use holdfast_linux::networks::{self, OwnAddress};
 use holdfast_wire::packet::mapped;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
@@ -71,6 +73,7 @@ fn edge(config: &Config, edge: &config::Edge, findings: &mut Vec<Finding>) {
     let places: Vec<&str> = edge.clients.iter().chain(ports()).map(String::as_str).collect();
     findings.extend(others(Edge::is_free(&places, &config.served(), &pins)));
     findings.push(local("edge.listen", edge.listen.ip()));
+    findings.extend(networks_of(&config.group.services, None));
     findings.extend(ways::forwarding(config));
     findings.push(lasting(&edge.state_file));
 }
@@ -83,6 +86,9 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     let free = gate.and_then(|()| TapDrop::is_free(&member.interface, &served, &pins));
     findings.extend(others(free));
     findings.push(local("address", member.address.ip()));
+    if config.edge.is_none() {
+        findings.extend(networks_of(&config.group.services, Some(&member.interface)));
+    }
     findings.extend(ways::return_paths(config, member));
     findings.extend(to_start(config));
     findings.extend(super::program::findings(&config.server));
@@ -91,6 +97,30 @@ fn member(config: &Config, member: &Member, findings: &mut Vec<Finding>) {
     findings.extend(arbiter::etcd(config));
     findings.extend(arbiter::alone(config, member));
     findings.push(same_fingerprint(config, member));
+}
+
+/// Checks that clients' router finds the services by itself: in a network of the interface, or of any.
+fn networks_of(services: &[SocketAddr], interface: Option<&str>) -> Option<Finding> {
+    outside(&networks::own().ok()?, services, interface)
+}
+
+fn outside(
+    own: &[OwnAddress],
+    services: &[SocketAddr],
+    interface: Option<&str>,
+) -> Option<Finding> {
+    let own = || own.iter().filter(|it| interface.is_none_or(|name| it.interface == name));
+    let networks = || own().map(|it| Network { address: it.address, prefix: it.prefix });
+    let is_in = |service: &&SocketAddr| networks().any(|it| it.has(service.ip()));
+    let service = services.iter().find(|it| !is_in(it))?;
+    let of = interface.unwrap_or("this host");
+    // Where the interface has no address, another line says so.
+    own().next()?;
+    Some(Finding::warn(
+        "service",
+        format!("{} is in no network of {of}", service.ip()),
+        "is it right in the file? if so, the clients' router needs a route to it by that network",
+    ))
 }
 
 pub(super) fn interface(name: &'static str, interface: &str, mac: Option<&str>) -> Finding {
@@ -227,5 +257,28 @@ fn same_fingerprint(config: &Config, me: &Member) -> Finding {
     match Fingerprint::gather(config, key.with(&config.other(me).name).first()) {
         Ok(fingerprint) => Finding::ok("world", fingerprint.summary()),
         Err(error) => Finding::fail("world", error.to_string(), error.remedy()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_in_no_network_of_the_interface_is_noticed() {
+        let own = |interface: &str, address: &str| OwnAddress {
+            interface: interface.to_owned(),
+            address: address.parse().unwrap(),
+            prefix: 24,
+        };
+        let all = [own("p0", "10.9.0.2"), own("up", "10.1.0.2")];
+        let told = |service: &str, interface| {
+            let found = outside(&all, &[service.parse().unwrap()], interface);
+            found.map(|it| it.found).unwrap_or_default()
+        };
+        assert_eq!(told("10.9.0.100:80", Some("p0")), "");
+        assert_eq!(told("10.1.0.100:80", Some("p0")), "10.1.0.100 is in no network of p0");
+        assert_eq!(told("10.1.0.100:80", None), "");
+        assert_eq!(told("10.2.0.100:80", None), "10.2.0.100 is in no network of this host");
     }
 }

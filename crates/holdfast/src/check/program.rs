@@ -69,7 +69,9 @@ fn by_file(way: &Way) -> Option<Finding> {
 
 /// What is known of the program that a script ends as.
 fn by_script(server: &Server, way: &Way) -> Option<Finding> {
-    if let Some(lost @ (Lost::NoInterpreter { .. } | Lost::NoExec(_))) = &way.lost {
+    if let Some(lost @ (Lost::NoInterpreter { .. } | Lost::NoExec(_) | Lost::Unexpanded { .. })) =
+        &way.lost
+    {
         let (found, remedy) = lost.told();
         let severity = if lost.is_fatal() { Finding::fail } else { Finding::warn };
         return Some(severity(NAME, found, remedy));

@@ -3,7 +3,7 @@
 mod init;
 mod planned;
 
-pub use init::{InitArgs, JoinArgs, Listen, SetUpArgs};
+pub use init::{InitArgs, JoinArgs, Listen, SetUpArgs, service};
 pub use planned::{MoveArgs, ReloadArgs, SwitchoverArgs, TakeoverArgs};
 
 use super::when;
@@ -213,7 +213,9 @@ pub enum Verb {
     /// Write packets that the programs changed, moved or dropped, with the reason.
     ///
     /// A pcapng file with a comment per packet, for Wireshark or tshark:
+    ///
     /// holdfast capture --config FILE -o - | wireshark -k -i -
+    ///
     /// Packets are cut after 256 bytes; they pass no slower for being watched.
     Capture(CaptureArgs),
     /// Make keys, and tell public keys.
@@ -238,7 +240,9 @@ pub enum Verb {
     /// Looks at the program's file and at its libraries, follows scripts and launchers to it, and
     /// knows what became of the servers that were tried. Nothing of it is run, unless --try is
     /// given. Without a program: what the shim does with each call. For example:
+    ///
     /// holdfast support redis-server /etc/redis.conf
+    ///
     /// holdfast support --try redis-server --port 7000 -- redis-cli -p 7000 incr x
     ///
     /// The exit code is 1 if it is refused, or if a trial shows that it would lose its protection;
@@ -258,9 +262,10 @@ pub enum Verb {
 /// Which group and which daemon of it.
 #[derive(Args, Clone, Debug)]
 pub struct GroupArgs {
-    /// The group's file, the same on all hosts.
+    /// The group's file, the same on all hosts. Without it, the only one in /etc/holdfast that gives
+    /// this host a role.
     #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    pub config: Option<PathBuf>,
     /// `edge`, `witness` or a member's name; without it, the role whose address this host has.
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
@@ -284,8 +289,8 @@ pub struct StatusArgs {
     /// again, or both have to be restarted.
     #[arg(long, value_name = "STATE")]
     pub wait: Option<State>,
-    /// Give up waiting after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait")]
+    /// Give up waiting after so long: seconds, or `90s`, `5m`, `1h`.
+    #[arg(long, value_name = "TIME", default_value = "60", requires = "wait", value_parser = when::seconds)]
     pub timeout: u64,
 }
 
@@ -370,14 +375,15 @@ pub struct SupportArgs {
     pub run: Option<Run>,
     /// Run it, too, under the shim: in an empty network of its own, in an empty folder, with its
     /// client, and then once more from the log, as a backup does. Files that it names by absolute
-    /// paths are the real ones. Needs root.
+    /// paths are the real ones: what it writes there stays when the trial is over. Needs root.
     #[arg(long = "try", conflicts_with = "config")]
     pub try_it: bool,
     /// With --try: how long it runs; less, if its client ends before.
     #[arg(long, value_name = "SECONDS", requires = "try_it", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
-    /// With --try: whom it runs as.
+    /// With --try: whom it runs as. As root it may leave files behind (pid files, logs, state) that its
+    /// own user cannot write over later.
     #[arg(long, value_name = "NAME", requires = "try_it", default_value = "nobody")]
     pub user: String,
     /// The whole page, as docs/SUPPORT.md has it.

@@ -1,7 +1,8 @@
 //! `holdfast capture`: shows what the programs did to packets, for Wireshark.
 
 use super::args::CaptureArgs;
-use super::{Failure, load, must_be_root, namespace};
+use super::group::load;
+use super::{Failure, must_be_root, namespace};
 use crate::poll::{Interest, Poll, Signals};
 use crate::status::exit;
 use anyhow::Context as _;

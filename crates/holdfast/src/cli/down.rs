@@ -1,7 +1,8 @@
 //! `holdfast down`: removes from this host what its daemons have put into it.
 
 use super::args::DownArgs;
-use super::{Failure, load_of_daemon, must_be_root, namespace, print};
+use super::group::load_of_daemon;
+use super::{Failure, must_be_root, namespace, print};
 use crate::admin::{self, AdminSocket, Request};
 use crate::daemon::witness;
 use crate::leavings::{self, Kind, Removed};

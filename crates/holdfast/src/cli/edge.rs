@@ -3,6 +3,7 @@
 use super::args::{
     EdgeDrainArgs, EdgeHealthyArgs, EdgeShowArgs, EdgeTraceArgs, EdgeVerb, GroupArgs,
 };
+use super::group::{self, Daemon};
 use super::watch::ask;
 use super::{Failure, print};
 use crate::admin::{Request, TraceRequest};
@@ -11,7 +12,6 @@ use crate::status::exit;
 use serde_json::Value;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
     match verb {
@@ -28,9 +28,9 @@ pub(super) fn run(verb: &EdgeVerb) -> Result<u8, Failure> {
 }
 
 fn by_hand(group: &GroupArgs, request: Request, json: bool) -> Result<u8, Failure> {
-    let file = GroupFile::load(&group.config)?;
+    let file = group::file(group)?;
     let closes = matches!(request, Request::Fence { .. });
-    let answer = ask(&socket_of(&file, group.role.as_deref())?, request)?;
+    let answer = ask(&daemon_of(&file, group.role.as_deref())?, request)?;
     print(&if json { answer.to_string() + "\n" } else { done(&file, closes, &answer) })?;
     Ok(exit::OK)
 }
@@ -46,13 +46,13 @@ fn done(file: &GroupFile, closes: bool, answer: &Value) -> String {
 }
 
 fn show(args: &EdgeShowArgs) -> Result<u8, Failure> {
-    let answer = ask(&socket(&args.group)?, Request::Show)?;
+    let answer = ask(&daemon(&args.group)?, Request::Show)?;
     print(&if args.json { answer.to_string() + "\n" } else { render_show(&answer) })?;
     Ok(exit::OK)
 }
 
 fn healthy(args: &EdgeHealthyArgs) -> Result<u8, Failure> {
-    let answer = ask(&socket(&args.group)?, Request::Show)?;
+    let answer = ask(&daemon(&args.group)?, Request::Show)?;
     match answer["healthy"].as_bool() {
         Some(true) => {
             print("this edge is ready for clients\n")?;
@@ -70,14 +70,14 @@ fn trace(args: &EdgeTraceArgs) -> Result<u8, Failure> {
     let (from, to) = parse_flow(&args.flow).map_err(Failure::usage)?;
     let request =
         TraceRequest { from, to, udp: args.udp, syn: args.syn, payload_bytes: args.payload };
-    let answer = ask(&socket(&args.group)?, Request::Trace(request))?;
+    let answer = ask(&daemon(&args.group)?, Request::Trace(request))?;
     print(&if args.json { answer.to_string() + "\n" } else { render_trace(&answer) })?;
     Ok(exit::OK)
 }
 
 fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
     let request = Request::Drain { name: args.name.clone(), end: args.end };
-    ask(&socket(&args.group)?, request)?;
+    ask(&daemon(&args.group)?, request)?;
     let EdgeDrainArgs { name, end, .. } = args;
     print(&if *end {
         format!("{name} gets new connections again\n")
@@ -90,15 +90,15 @@ fn drain(args: &EdgeDrainArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// The edge's socket, whatever role this host has; of the two edges of a transit group, that of
+/// The edge's daemon, whatever role this host has; of the two edges of a transit group, that of
 /// this host.
-fn socket(group: &GroupArgs) -> Result<PathBuf, Failure> {
-    socket_of(&GroupFile::load(&group.config)?, group.role.as_deref())
+fn daemon(group: &GroupArgs) -> Result<Daemon, Failure> {
+    daemon_of(&group::file(group)?, group.role.as_deref())
 }
 
-fn socket_of(file: &GroupFile, asked: Option<&str>) -> Result<PathBuf, Failure> {
+fn daemon_of(file: &GroupFile, asked: Option<&str>) -> Result<Daemon, Failure> {
     if matches!(file, GroupFile::Transit(_)) {
-        return Ok(file.admin_socket(&file.role_of_daemon(asked).map_err(Failure::usage)?));
+        return Ok(Daemon::of(file, &file.role_of_daemon(asked).map_err(Failure::usage)?));
     }
     // Of several edges, that of this host, or the first one.
     let edges = match file {
@@ -107,12 +107,14 @@ fn socket_of(file: &GroupFile, asked: Option<&str>) -> Result<PathBuf, Failure> 
     };
     let own = file.role_of_daemon(None).ok();
     let mine = own.as_deref().filter(|own| edges.contains(own));
-    let socket = file.admin_socket(asked.or(mine).unwrap_or(edges[0]));
+    let found = Daemon::of(file, asked.or(mine).unwrap_or(edges[0]));
     match own {
-        Some(own) if asked.is_none() && !edges.contains(&own.as_str()) && !socket.exists() => {
+        Some(own)
+            if asked.is_none() && !edges.contains(&own.as_str()) && !found.socket.exists() =>
+        {
             Err(not_the_edge(&own))
         }
-        _ => Ok(socket),
+        _ => Ok(found),
     }
 }
 
@@ -267,10 +269,10 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let run_dir = format!("[group]\nrun_dir = {folder:?}\n");
         let file = file(&STRINGS.replace("[group]\n", &run_dir));
-        assert!(socket_of(&file, None).unwrap_err().to_string().contains("--role near|far"));
+        assert!(daemon_of(&file, None).unwrap_err().to_string().contains("--role near|far"));
         std::fs::write(file.admin_socket("far"), "").unwrap();
-        assert_eq!(socket_of(&file, None).unwrap(), file.admin_socket("far"));
-        assert_eq!(socket_of(&file, Some("near")).unwrap(), file.admin_socket("near"));
+        assert_eq!(daemon_of(&file, None).unwrap(), Daemon::of(&file, "far"));
+        assert_eq!(daemon_of(&file, Some("near")).unwrap(), Daemon::of(&file, "near"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -2,15 +2,16 @@
 //! left on this host.
 
 use super::args::{EventsArgs, HistoryArgs};
+use super::group::{Daemon, load_of_daemon};
 use super::watch::{LOOK_PERIOD, ask};
-use super::{Failure, load_of_daemon, print, when};
+use super::{Failure, print, when};
 use crate::admin::{Event, Request};
 use crate::config::GroupFile;
 use crate::remembered::{self, Remembered};
 use crate::status::{PastTakeover, exit};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 
@@ -19,7 +20,7 @@ const HISTORY_SCHEMA: &str = "holdfast.history/1";
 
 pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
     let (file, role) = load_of_daemon(&args.group)?;
-    let path = file.admin_socket(&role);
+    let daemon = Daemon::of(&file, &role);
     let mut follower = Follower::default();
     let known = known(&file, &role, &mut follower)?;
     let mut lives = Lives::default();
@@ -33,7 +34,7 @@ pub(super) fn events(args: &EventsArgs) -> Result<u8, Failure> {
     }
     loop {
         sleep(LOOK_PERIOD);
-        match ask(&path, Request::Events { since: follower.next }) {
+        match ask(&daemon, Request::Events { since: follower.next }) {
             Ok(answer) => {
                 for one in follower.take(answer)? {
                     if !show(&one, args, &mut lives)? {
@@ -59,15 +60,24 @@ pub(super) fn known(
     follower: &mut Follower,
 ) -> Result<Vec<Remembered>, Failure> {
     let kept = kept_in(file, role);
-    let mut found = match &kept {
-        Some(path) => remembered::read(path)?,
+    let mut found = match kept.as_ref().map(|path| (path, remembered::read(path))) {
+        // Who may look is told what the daemon has; who may not, is told so by that.
+        Some((path, Err(denied))) if denied.kind() == ErrorKind::PermissionDenied => {
+            let _nobody_reads = writeln!(
+                io::stderr(),
+                "holdfast: without the events of earlier lives, which root may read ({})",
+                path.display()
+            );
+            remembered::Found::default()
+        }
+        Some((_, read)) => read?,
         None => remembered::Found::default(),
     };
     if found.unread > 0 {
         let _nobody_reads =
             writeln!(io::stderr(), "holdfast: {} lines of the kept events are none", found.unread);
     }
-    let told = match ask(&file.admin_socket(role), Request::Events { since: 0 }) {
+    let told = match ask(&Daemon::of(file, role), Request::Events { since: 0 }) {
         Ok(answer) => follower.take(answer)?,
         Err(failure) if failure.code == exit::UNREACHABLE && !found.events.is_empty() => {
             let _nobody_reads =

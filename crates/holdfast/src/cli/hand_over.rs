@@ -3,12 +3,12 @@
 
 use super::args::{GroupArgs, MoveArgs, SwitchoverArgs, TakeoverArgs};
 use super::failure::Failure;
+use super::group::{Daemon, load};
+use super::print;
 use super::watch::{LOOK_PERIOD, ask, fetch};
-use super::{load, print};
 use crate::admin::{Event, Request};
 use crate::status::{NEVER_COPIED, Role, State, Status, exit};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,35 +20,48 @@ const MOMENT: Duration = Duration::from_secs(3);
 struct Pair {
     role: String,
     other: String,
-    path: PathBuf,
+    daemon: Daemon,
 }
 
 impl Pair {
     fn of(group: &GroupArgs, to: Option<&str>) -> Result<Self, Failure> {
         let (file, role) = load(group)?;
-        let path = file.admin_socket(&role);
+        let daemon = Daemon::of(&file, &role);
         let config = file.replicated().map_err(Failure::usage)?;
         let other = config.members.iter().find(|member| member.name != role);
         let other = other.map(|member| member.name.clone()).unwrap_or_default();
         if let Some(to) = to.filter(|to| *to != other) {
-            return Err(Failure::usage(format!(
-                "`{to}` is not the other member of `{role}`\n  remedy: ask on the host that \
-                 serves; `{other}` takes over"
-            )));
+            let names: Vec<&str> = config.members.iter().map(|it| it.name.as_str()).collect();
+            return Err(Failure::usage(not_the_other(to, &role, &other, &names)));
         }
-        Ok(Self { role, other, path })
+        Ok(Self { role, other, daemon })
+    }
+}
+
+/// Why nobody can hand over to the member `to`.
+fn not_the_other(to: &str, role: &str, other: &str, names: &[&str]) -> String {
+    match names.contains(&to) {
+        true => format!(
+            "`{to}` is not the other member of `{role}`\n  remedy: ask on the host that serves; `{other}` \
+             takes over"
+        ),
+        false => format!(
+            "the group has no member `{to}`; its members are {}\n  remedy: --to {other}, on the host of the \
+             other one",
+            names.join(" and ")
+        ),
     }
 }
 
 /// Asks the primary of this host to hand over, and waits until the group is protected again.
 pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
-    let Pair { role, other, path } = Pair::of(&args.group, args.to.as_deref())?;
+    let Pair { role, other, daemon } = Pair::of(&args.group, args.to.as_deref())?;
     let begun = Instant::now();
-    wait_moment(&path);
-    ask(&path, Request::Switchover { leaves: false })?;
+    wait_moment(&daemon);
+    ask(&daemon, Request::Switchover { leaves: false })?;
     let until = begun + Duration::from_secs(args.timeout);
     loop {
-        let backup = fetch(&path).ok().filter(|status| status.role == Role::Backup);
+        let backup = fetch(&daemon).ok().filter(|status| status.role == Role::Backup);
         if let Some(status) = backup {
             if status.state == State::Protected {
                 break;
@@ -79,15 +92,15 @@ pub(super) fn switchover(args: &SwitchoverArgs) -> Result<u8, Failure> {
 
 /// Gives this host's member the operator's word, and waits until it serves.
 pub(super) fn take_over(args: &TakeoverArgs) -> Result<u8, Failure> {
-    let Pair { role, other, path } = Pair::of(&args.group, None)?;
-    let (begun, before) = (Instant::now(), fetch(&path)?.epoch);
-    ask(&path, Request::Takeover)?;
+    let Pair { role, other, daemon } = Pair::of(&args.group, None)?;
+    let (begun, before) = (Instant::now(), fetch(&daemon)?.epoch);
+    ask(&daemon, Request::Takeover)?;
     let until = begun + Duration::from_secs(args.timeout);
     // A primary that was silenced already is one, and begins another epoch.
     let serves = |status: Status| {
         status.role == Role::Primary && status.server_pid != 0 && status.epoch > before
     };
-    while !fetch(&path).is_ok_and(serves) {
+    while !fetch(&daemon).is_ok_and(serves) {
         if Instant::now() >= until {
             return Err(Failure::degraded(format!(
                 "`{role}` was told that the host of `{other}` is off, and does not serve yet\n  \
@@ -104,10 +117,10 @@ pub(super) fn take_over(args: &TakeoverArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-fn wait_moment(path: &Path) {
+fn wait_moment(daemon: &Daemon) {
     let until = Instant::now() + MOMENT;
     let waits = |status: Status| status.role == Role::Primary && status.state == State::Waiting;
-    while fetch(path).is_ok_and(waits) && Instant::now() < until {
+    while fetch(daemon).is_ok_and(waits) && Instant::now() < until {
         sleep(LOOK_PERIOD);
     }
 }
@@ -115,13 +128,13 @@ fn wait_moment(path: &Path) {
 /// Waits until the other member has joined, has it take over, and waits until the daemon of
 /// this host has ended.
 pub(super) fn relocate(args: &MoveArgs) -> Result<u8, Failure> {
-    let Pair { role, other, path } = Pair::of(&args.group, Some(&args.to))?;
+    let Pair { role, other, daemon } = Pair::of(&args.group, Some(&args.to))?;
     let begun = Instant::now();
     let until = begun + Duration::from_secs(args.timeout);
-    wait_joined(&path, &other, until)?;
-    let before = events(&path, 0)?.last().map_or(0, |event| event.number + 1);
-    ask(&path, Request::Switchover { leaves: true })?;
-    if !has_handed_over(&path, before, until)? {
+    wait_joined(&daemon, &other, until)?;
+    let before = events(&daemon, 0)?.last().map_or(0, |event| event.number + 1);
+    ask(&daemon, Request::Switchover { leaves: true })?;
+    if !has_handed_over(&daemon, before, until)? {
         return Err(Failure::degraded(format!(
             "the daemon of `{role}` has ended, and did not say that `{other}` has taken over\n  \
              remedy: look at `holdfast status` there, and at the edge"
@@ -134,10 +147,10 @@ pub(super) fn relocate(args: &MoveArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-fn wait_joined(path: &Path, other: &str, until: Instant) -> Result<(), Failure> {
+fn wait_joined(daemon: &Daemon, other: &str, until: Instant) -> Result<(), Failure> {
     let mut told = String::new();
     loop {
-        let status = fetch(path)?;
+        let status = fetch(daemon)?;
         if status.role != Role::Primary {
             return Err(Failure::degraded(format!(
                 "this member is {}, and serves nobody\n  remedy: ask on the host that serves",
@@ -165,17 +178,17 @@ fn wait_joined(path: &Path, other: &str, until: Instant) -> Result<(), Failure> 
     }
 }
 
-fn events(path: &Path, since: u64) -> Result<Vec<Event>, Failure> {
-    let mut answer = ask(path, Request::Events { since })?;
+fn events(daemon: &Daemon, since: u64) -> Result<Vec<Event>, Failure> {
+    let mut answer = ask(daemon, Request::Events { since })?;
     Ok(serde_json::from_value(answer["events"].take())?)
 }
 
 /// Waits until the daemon is gone; returns whether it has said, from event `next` on,
 /// that the other member took over.
-fn has_handed_over(path: &Path, mut next: u64, until: Instant) -> Result<bool, Failure> {
+fn has_handed_over(daemon: &Daemon, mut next: u64, until: Instant) -> Result<bool, Failure> {
     let mut said = false;
     loop {
-        let events = match events(path, next) {
+        let events = match events(daemon, next) {
             Err(failure) if failure.code == exit::UNREACHABLE => return Ok(said),
             events => events?,
         };
@@ -187,5 +200,17 @@ fn has_handed_over(path: &Path, mut next: u64, until: Instant) -> Result<bool, F
             ));
         }
         sleep(LOOK_PERIOD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_there_is_not_is_named() {
+        let told = |to: &str| not_the_other(to, "a", "b", &["a", "b"]);
+        assert!(told("c").starts_with("the group has no member `c`; its members are a and b\n"));
+        assert!(told("a").starts_with("`a` is not the other member of `a`"));
     }
 }

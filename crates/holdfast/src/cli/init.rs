@@ -1,6 +1,6 @@
 //! `init` and `join`: from three hosts to a group.
 
-use super::args::{InitArgs, JoinArgs, SetUpArgs};
+use super::args::{InitArgs, JoinArgs, SetUpArgs, service};
 use super::{Failure, must_be_root, print};
 use crate::check::{self, Finding, Verdict};
 use crate::config::{GroupFile, Run};
@@ -17,8 +17,10 @@ use std::time::Duration;
 
 /// Schema of `init --json` and `join --json`.
 const SCHEMA: &str = "holdfast.init/1";
-/// Most bytes of a line with a code.
-const CODE_BYTES_MAX: u64 = 256;
+/// Most bytes of a line that a person types.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// How often a question is asked.
+const MISTAKES_MAX: usize = 10;
 
 pub(super) fn init(args: InitArgs) -> Result<u8, Failure> {
     must_be_root()?;
@@ -103,29 +105,16 @@ impl From<InitError> for Failure {
 fn wish(args: InitArgs) -> Result<Wish, Failure> {
     let mut services = args.service;
     if services.is_empty() {
-        let said = ask(
-            "service",
-            "Address and port that clients use, which no host has (10.9.0.100:6379): ",
-        )?;
-        let service = said.parse().map_err(|_| {
-            Failure::usage(format!(
-                "`{said}` is no address with a port\n  remedy: write 10.9.0.100:6379 or [fd09::100]:6379"
-            ))
-        })?;
-        services.push(service);
+        let question = "Address and port that clients use, which no host has (10.9.0.100:6379): ";
+        services.push(ask("--service is missing", question, |said| {
+            service(said).map_err(|why| format!("`{said}` is no service\n  remedy: {why}"))
+        })?);
     }
+    let question = "Command of the server, as in a shell (/usr/bin/redis-server --bind *): ";
     let command = match args.command {
-        Some(command) => command,
-        None => ask(
-            "command",
-            "Command of the server, as in a shell (/usr/bin/redis-server --bind *): ",
-        )?,
+        Some(command) => words(&command).map_err(Failure::usage)?,
+        None => ask("--command is missing", question, words)?,
     };
-    let command = init::words(&command).map_err(|error| {
-        Failure::usage(format!(
-            "the command is no list of words: {error}\n  remedy: quote it as in a shell"
-        ))
-    })?;
     let runs = [Run::Parallel, Run::OneAtATime];
     let run = runs.into_iter().find(|it| it.word() == args.server_run).unwrap_or_default();
     let host = if args.edge { HostRole::Edge } else { HostRole::Witness };
@@ -133,35 +122,60 @@ fn wish(args: InitArgs) -> Result<Wish, Failure> {
     Ok(Wish { name, services, command, user, state_dirs, run, host, clients })
 }
 
-/// The code from standard input, for which a person is asked.
-fn typed_code() -> Result<Code, Failure> {
-    let (mut line, stdin) = (String::new(), io::stdin());
-    if stdin.is_terminal() {
-        let mut to = io::stderr();
-        to.write_all(b"Code that init prints: ").and_then(|()| to.flush())?;
-    }
-    stdin.lock().take(CODE_BYTES_MAX).read_line(&mut line)?;
-    line.trim().parse().map_err(|error| {
-        Failure::usage(format!(
-            "this is no code: {error}\n  remedy: compare it with what init prints"
-        ))
+/// The words of a command.
+fn words(text: &str) -> Result<Vec<String>, String> {
+    init::words(text).map_err(|error| {
+        format!("the command is no list of words: {error}\n  remedy: quote it as in a shell")
     })
 }
 
-/// Asks a person at a terminal.
-fn ask(flag: &str, question: &str) -> Result<String, Failure> {
-    let (mut answer, stdin) = (String::new(), io::stdin());
-    if stdin.is_terminal() {
-        let mut to = io::stderr();
-        to.write_all(question.as_bytes()).and_then(|()| to.flush())?;
-        stdin.read_line(&mut answer)?;
+/// The code from standard input, for which a person is asked.
+fn typed_code() -> Result<Code, Failure> {
+    ask("the code is missing", "Code that init prints: ", |said| {
+        said.parse().map_err(|error| {
+            format!("this is no code: {error}\n  remedy: compare it with what init prints")
+        })
+    })
+}
+
+/// Asks a person at a terminal, again after a mistake; elsewhere one line is read.
+fn ask<T>(
+    missing: &str,
+    question: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, Failure> {
+    let (stdin, mut stderr) = (io::stdin(), io::stderr());
+    let to: Option<&mut dyn io::Write> = if stdin.is_terminal() { Some(&mut stderr) } else { None };
+    answered(&mut stdin.lock(), to, question, read)?.ok_or_else(|| {
+        Failure::usage(format!("{missing}\n  remedy: say it, or see `holdfast help init`"))
+    })
+}
+
+/// The answer to a question from a line of `from`; none from an empty one. With `to`, where a person
+/// reads, a mistake is said there, and the question comes again.
+fn answered<T>(
+    from: &mut impl io::BufRead,
+    mut to: Option<&mut dyn io::Write>,
+    question: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Failure> {
+    for _ in 0..MISTAKES_MAX {
+        if let Some(to) = &mut to {
+            to.write_all(question.as_bytes()).and_then(|()| to.flush())?;
+        }
+        let mut line = String::new();
+        let len = from.take(LINE_BYTES_MAX).read_line(&mut line)?;
+        let said = line.trim();
+        match (&mut to, read(said)) {
+            (None, _) if said.is_empty() => return Ok(None),
+            (Some(_), _) if len == 0 => return Ok(None),
+            (_, Ok(answer)) if !said.is_empty() => return Ok(Some(answer)),
+            (Some(to), Err(why)) if !said.is_empty() => writeln!(to, "{why}")?,
+            (None, Err(why)) => return Err(Failure::usage(why)),
+            _ => {}
+        }
     }
-    match answer.trim() {
-        "" => Err(Failure::usage(format!(
-            "--{flag} is missing\n  remedy: see `holdfast init --help`"
-        ))),
-        said => Ok(said.to_owned()),
-    }
+    Ok(None)
 }
 
 /// Prints what is to be typed on the other hosts.
@@ -306,4 +320,27 @@ fn shown_findings(findings: &[Finding], could: usize, written: &Written<'_>) -> 
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_at_a_question_is_asked_again() {
+        let read = |said: &str| service(said).map_err(|why| format!("`{said}`: {why}"));
+        let of = |typed: &str, to: Option<&mut dyn io::Write>| {
+            answered(&mut typed.as_bytes(), to, "Service: ", read).map_err(|it| it.to_string())
+        };
+        let good = "10.9.0.100:80".parse().ok();
+        let mut told = Vec::new();
+        assert_eq!(of("x:1\n\n10.9.0.100:80\n", Some(&mut told)), Ok(good));
+        let told = String::from_utf8(told).unwrap();
+        assert_eq!(told.matches("Service: ").count(), 3, "{told}");
+        assert!(told.contains("`x:1`: `x` is no address"), "{told}");
+        assert_eq!(of("x:1\n", Some(&mut Vec::new())), Ok(None), "nobody types any more");
+        assert_eq!(of("10.9.0.100:80\n", None), Ok(good));
+        assert!(of("x:1\n10.9.0.100:80\n", None).is_err(), "nobody could read the question");
+        assert_eq!(of("\n", None), Ok(None));
+    }
 }

@@ -2,8 +2,9 @@
 
 use super::args::ReloadArgs;
 use super::failure::Failure;
+use super::group::{Daemon, load_of_daemon};
+use super::print;
 use super::watch::ask;
-use super::{load_of_daemon, print};
 use crate::admin::Request;
 use crate::status::exit;
 use serde::Deserialize;
@@ -26,7 +27,7 @@ struct Change {
 
 pub(super) fn run(args: &ReloadArgs) -> Result<u8, Failure> {
     let (file, role) = load_of_daemon(&args.group)?;
-    let asked = ask(&file.admin_socket(&role), Request::Reload { dry_run: args.dry_run });
+    let asked = ask(&Daemon::of(&file, &role), Request::Reload { dry_run: args.dry_run });
     let answer = asked.map_err(|failure| match failure.code {
         exit::UNREACHABLE => Failure::unreachable(format!(
             "{failure}\n  or the daemon that runs has another `name` or `run_dir` than the file says \

@@ -7,6 +7,7 @@ mod tar;
 
 use super::args::ReportArgs;
 use super::events::{Follower, json_of, known, takeovers};
+use super::group::{self, Daemon};
 use super::watch::{ask, fetch};
 use super::{Failure, print};
 use crate::admin::Request;
@@ -29,7 +30,7 @@ const SERVER_LOG_BYTES: u64 = 256 << 10;
 const STDOUT: &str = "-";
 
 pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
-    let group = GroupFile::load(&args.group.config)?;
+    let group = group::file(&args.group)?;
     let roles = roles(&group, args.group.role.as_deref())?;
     let secrets = Secrets::of(&group);
     let mut parts = vec![Part::new("config.toml", Ok(secrets.config(&group)))];
@@ -86,9 +87,9 @@ fn index(group: &GroupFile, roles: &[String], parts: &[Part]) -> Part {
 
 /// What the daemon with this role says, and what its process is allowed.
 fn of_role(group: &GroupFile, role: &str, args: &ReportArgs) -> Vec<Part> {
-    let socket = group.admin_socket(role);
+    let daemon = Daemon::of(group, role);
     let told = |failure: Failure| failure.to_string();
-    let status = fetch(&socket).map_err(told);
+    let status = fetch(&daemon).map_err(told);
     let kept = known(group, role, &mut Follower::default()).map_err(told);
     let name = |what: &str| format!("{role}/{what}");
     let mut parts = vec![
@@ -101,16 +102,16 @@ fn of_role(group: &GroupFile, role: &str, args: &ReportArgs) -> Vec<Part> {
         ),
     ];
     // Who is no edge has nothing to show.
-    if let Ok(shown) = ask(&socket, Request::Show) {
+    if let Ok(shown) = ask(&daemon, Request::Show) {
         parts.push(Part::new(name("edge.json"), Ok(lines([shown]))));
     }
-    let daemon = daemon_of(&socket).map_err(|error| error.to_string());
-    parts.extend(of_process(&name("daemon"), daemon));
+    let process = daemon_of(&daemon.socket).map_err(|error| error.to_string());
+    parts.extend(of_process(&name("daemon"), process));
     let server = status.as_ref().map(|it| it.server_pid).map_err(Clone::clone);
     if server != Ok(0) {
         parts.extend(of_process(&name("server"), server));
     }
-    let config = args.group.config.as_os_str();
+    let config = group.path().as_os_str();
     parts.push(Part::new(name("check.json"), check(config, role)));
     if let (GroupFile::Replicated(config), true) = (group, args.with_server_log) {
         let log = config.server.log.as_deref().ok_or_else(|| "the file names none".to_owned());

@@ -4,6 +4,7 @@ use super::args::SupportArgs;
 use super::{Failure, print, say};
 use crate::check::{Finding, Verdict as Severity, to_start};
 use crate::config::{Config, GroupFile, Server};
+use crate::init;
 use crate::status::exit;
 use crate::support::{self, Answer, Level, PAGE, Row, Trial, Verdict};
 use serde::Serialize;
@@ -20,10 +21,13 @@ const BETWEEN: &str = "--";
 pub(super) fn run(args: &SupportArgs) -> Result<u8, Failure> {
     let (words, client) = split(&args.command);
     let Some((server, known)) = asked(args, words)? else { return table(args) };
-    let answer = support::answer(&server, known);
+    let mut answer = support::answer(&server, known);
     let time = Duration::from_secs(args.seconds.into());
     let is_tried = args.try_it && answer.verdict != Verdict::Refused;
     let trial = is_tried.then(|| support::try_out(&server, client, time)).transpose()?;
+    if let Some(trial) = &trial {
+        answer.verdict = trial.verdict(answer.verdict);
+    }
     let text = match args.json {
         true => serde_json::to_string(&Told { answer: &answer, trial: trial.as_ref() })? + "\n",
         false => rendered(&answer, trial.as_ref(), args.try_it),
@@ -132,7 +136,7 @@ fn wrapped(indent: usize, text: &str) -> String {
 }
 
 fn rendered(answer: &Answer, trial: Option<&Trial>, was_asked: bool) -> String {
-    let mut out = format!("{}: {}\n", answer.verdict.words(), answer.command.join(" "));
+    let mut out = format!("{}: {}\n", answer.verdict.words(), init::line(&answer.command));
     for finding in &answer.findings {
         out += &told(finding);
     }
@@ -203,6 +207,9 @@ fn of_trial(trial: &Trial) -> String {
     let mut out = field("trial", &trial.summary());
     for what in &trial.said {
         out += &wrapped(11, what);
+    }
+    if let Some(remedy) = trial.remedy {
+        out += &wrapped(11, &format!("remedy: {remedy}"));
     }
     if trial.calls.is_empty() {
         return out;

@@ -1,13 +1,13 @@
 //! The verbs that ask a running daemon.
 
 use super::args::StatusArgs;
-use super::{Failure, load_of_daemon, print};
+use super::group::{Daemon, load_of_daemon};
+use super::{Failure, print};
 use crate::admin::{self, Request};
 use crate::config::GroupFile;
 use crate::status::{State, Status, Style, exit, rfc3339};
 use serde_json::Value;
 use std::io::{self, ErrorKind, Write as _};
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,14 +29,14 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(super) fn status(args: &StatusArgs, style: Style) -> Result<u8, Failure> {
     let (file, role) = load_of_daemon(&args.group)?;
-    let path = file.admin_socket(&role);
+    let daemon = Daemon::of(&file, &role);
     if args.watch {
-        return watch(&path, args.json, style);
+        return watch(&daemon, args.json, style);
     }
     let until = Instant::now() + Duration::from_secs(args.timeout);
     let mut wait = args.wait.map(|wanted| Wait::new(wanted, proven_within(&file), until));
     let status = loop {
-        let answer = fetch(&path);
+        let answer = fetch(&daemon);
         let told = answer.as_ref().ok();
         if wait.as_mut().is_none_or(|wait| wait.is_over(told, Instant::now())) {
             break answer?;
@@ -102,10 +102,10 @@ impl Wait {
 
 /// Shows the status again and again; ends only with the terminal or by a
 /// signal.
-fn watch(path: &Path, json: bool, style: Style) -> Result<u8, Failure> {
+fn watch(daemon: &Daemon, json: bool, style: Style) -> Result<u8, Failure> {
     let clear = if style == Style::Colour && !json { CLEAR } else { "" };
     loop {
-        let text = match fetch(path) {
+        let text = match fetch(daemon) {
             Ok(status) => show(&status, json, style)?,
             // A daemon that is restarted is watched again.
             Err(failure) if failure.code == exit::UNREACHABLE => format!("{failure}\n"),
@@ -128,11 +128,12 @@ fn show(status: &Status, json: bool, style: Style) -> Result<String, Failure> {
     Ok(if json { serde_json::to_string(status)? + "\n" } else { status.render(style) })
 }
 
-pub(super) fn fetch(path: &Path) -> Result<Status, Failure> {
-    Ok(serde_json::from_value(ask(path, Request::Status)?)?)
+pub(super) fn fetch(daemon: &Daemon) -> Result<Status, Failure> {
+    Ok(serde_json::from_value(ask(daemon, Request::Status)?)?)
 }
 
-pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
+pub(super) fn ask(daemon: &Daemon, request: Request) -> Result<Value, Failure> {
+    let path = daemon.socket.as_path();
     let looks = request.only_looks();
     let answer = match admin::ask(path, request.clone()) {
         // Who may not change anything may still look.
@@ -158,8 +159,9 @@ pub(super) fn ask(path: &Path, request: Request) -> Result<Value, Failure> {
             path.display()
         )),
         _ => Failure::unreachable(format!(
-            "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config FILE",
-            path.display()
+            "no daemon answers at {}: {error}\n  remedy: start it with: holdfast run --config {}",
+            path.display(),
+            daemon.file.display()
         )),
     })?;
     match answer["error"].as_str() {
@@ -180,6 +182,13 @@ mod tests {
         let each = answers.iter().zip(0..);
         each.map(|(state, at)| wait.is_over(state.map(status).as_ref(), begun + at * second))
             .collect()
+    }
+
+    #[test]
+    fn who_starts_the_daemon_is_told_with_which_file() {
+        let [socket, file] = ["/none/a.sock", "/none/demo.toml"].map(Into::into);
+        let failure = fetch(&Daemon { socket, file }).expect_err("nobody is there").to_string();
+        assert!(failure.ends_with("holdfast run --config /none/demo.toml"), "{failure}");
     }
 
     #[test]

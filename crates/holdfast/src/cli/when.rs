@@ -10,6 +10,16 @@ pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
     found.ok_or_else(|| HOW.to_owned())
 }
 
+/// A time to wait, in seconds: a number alone is one of seconds.
+///
+/// # Errors
+/// How one is written.
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
+    let bare = || text.parse::<u32>().ok().map(u64::from);
+    let found = bare().or_else(|| Some(ago(text)?.as_secs()));
+    found.ok_or_else(|| "write seconds, or a number with its unit: 90, 90s, 5m, 1h".to_owned())
+}
+
 fn ago(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let seconds = match unit {
@@ -78,6 +88,16 @@ fn days(year: u64, month: u64, day: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_to_wait_may_have_a_unit() {
+        for (text, wanted) in [("60", 60), ("90s", 90), ("5m", 300), ("1h", 3600), ("0", 0)] {
+            assert_eq!(seconds(text), Ok(wanted), "{text}");
+        }
+        for text in ["", "m", "-5", "5 m", "1.5", "5min", "99999999999"] {
+            assert!(seconds(text).unwrap_err().contains("90s, 5m"), "{text}");
+        }
+    }
     use crate::status;
 
     #[test]

@@ -10,8 +10,27 @@ const SUGGESTION_MIN: f64 = 0.75;
 const SYNTAX: &str = "a value is a number, true, false, a \"text\" or a [list], and each key has one; \
     `holdfast config example` prints a whole file";
 
-/// Turns an error of the TOML reader into one of ours, with a suggestion.
-pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+/// What the TOML reader says of a value that is no text, where a word is wanted.
+const NO_WORD: &str = "wanted string or table";
+/// A word that no setting has.
+const UNKNOWN: &str = "\"?\"";
+
+/// The text with a word that no setting has in place of a value that is none: the reader's error about
+/// that lists the words.
+pub(super) fn asking(text: &str, error: &toml::de::Error) -> Option<String> {
+    let span = error.span().filter(|_| error.message().starts_with(NO_WORD))?;
+    let (before, after) = (text.get(..span.start)?, text.get(span.end..)?);
+    Some(format!("{before}{UNKNOWN}{after}"))
+}
+
+/// Turns an error of the TOML reader into one of ours, with a suggestion. `asked`: its error about the
+/// text of [`asking`].
+pub(super) fn explain(
+    path: &Path,
+    text: &str,
+    error: &toml::de::Error,
+    asked: Option<&toml::de::Error>,
+) -> ConfigError {
     let message = error.message();
     let span = error.span().unwrap_or(0..0);
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -24,6 +43,8 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         let all: Vec<String> = known.iter().map(|word| format!("`{word}`")).collect();
         let what = format!("{}`{key}` is none of {}", of_key(text, span.start), all.join(", "));
         (what, suggestion(key, known).unwrap_or_else(list))
+    } else if let Some(told) = no_word(text, &span, message, asked) {
+        told
     } else if message.starts_with("missing field") {
         (format!("`{key}` is missing"), example(key))
     } else if let Some(told) = wrong_type(text, &span, message) {
@@ -37,6 +58,22 @@ pub(super) fn explain(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         (message.lines().collect::<Vec<_>>().join("; "), SYNTAX.to_owned())
     };
     ConfigError { path: path.to_owned(), at: Position::of(text, span.start), message, remedy }
+}
+
+/// A value that is no word, where a key takes one of some words.
+fn no_word(
+    text: &str,
+    span: &Range<usize>,
+    message: &str,
+    asked: Option<&toml::de::Error>,
+) -> Option<(String, String)> {
+    message.starts_with(NO_WORD).then_some(())?;
+    let asked = asked.map(toml::de::Error::message).filter(|it| it.starts_with("unknown variant"));
+    let words: Vec<&str> = asked?.split('`').skip(3).step_by(2).collect();
+    let (key, value) = (key_at(text, span.start), text.get(span.clone())?);
+    let remedy = format!("write {key} = \"{}\", or another one of them", words.first()?);
+    let all: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    Some((format!("{}{value} is none of {}", of_key(text, span.start), all.join(", ")), remedy))
 }
 
 /// A value of a type that its key does not take.

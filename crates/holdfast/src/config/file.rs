@@ -16,6 +16,21 @@ use std::time::Duration;
 /// Largest configuration file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Where the files of a host's groups are.
+pub const FOLDER: &str = "/etc/holdfast";
+
+/// The files in `folder` that can be groups', in order of name; hidden ones are being written.
+#[must_use]
+pub fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let is_shown =
+        |it: &Path| it.file_name().is_some_and(|it| !it.to_string_lossy().starts_with('.'));
+    let is_file = |it: &PathBuf| is_shown(it) && it.extension().is_some_and(|it| it == "toml");
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|it| it.path()).filter(is_file).collect();
+    files.sort();
+    files
+}
+
 /// A checked file of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupFile {

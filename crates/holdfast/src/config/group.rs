@@ -2,7 +2,7 @@
 //! group's key, its roles, and the places of its daemons' files.
 
 use super::error::{ConfigError, ConfigErrors, Findings, Position};
-use super::explain::{explain, suggestion};
+use super::explain::{asking, explain, suggestion};
 use super::keys::check_all;
 use super::told::{Hooks, KeptEvents};
 use super::watching::Watching;
@@ -162,7 +162,11 @@ pub(super) fn read<R: DeserializeOwned, S: Settings>(
     text: &str,
     check: impl FnOnce(&mut Findings<'_>, R) -> S,
 ) -> Result<Checked<S>, ConfigErrors> {
-    let raw = toml::from_str(text).map_err(|e| ConfigErrors(vec![explain(path, text, &e)]))?;
+    let raw = toml::from_str(text).map_err(|e| {
+        // The error about a value that is no word does not have the words that there are.
+        let asked = asking(text, &e).and_then(|asked| toml::from_str::<R>(&asked).err());
+        ConfigErrors(vec![explain(path, text, &e, asked.as_ref())])
+    })?;
     let mut findings = Findings { path, text, found: Vec::new(), key_file_at: Position::default() };
     let settings = check(&mut findings, raw);
     // What is no key has been told.

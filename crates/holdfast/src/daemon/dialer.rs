@@ -226,12 +226,12 @@ fn trace_message(way: &str, message: &Message<'_>) {
 mod tests {
     use super::*;
     use crate::channel::{Kind, Listener};
+    use crate::key::{GroupKey, Keyring};
     use holdfast_wire::message::VERSION_OLDEST;
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-    use crate::key::{GroupKey, Keyring};
 
     fn identity(me: &str) -> Identity {
         Identity {

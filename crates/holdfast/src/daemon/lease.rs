@@ -331,7 +331,12 @@ impl LeaseOutput for Outlet {
     }
 
     fn note(&mut self, note: Note) {
-        let is_said = matches!(note, Note::Refused(_)) && self.noted == Some(note);
+        // A refusal that repeats; and who founds a group is alone, which says nothing of a fault.
+        let is_said = match note {
+            Note::Refused(_) => self.noted == Some(note),
+            Note::Unprotected => self.noted == Some(Note::Founded),
+            _ => false,
+        };
         self.noted = Some(note);
         if !is_said {
             self.notes.push(note);

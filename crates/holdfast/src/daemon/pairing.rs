@@ -56,7 +56,7 @@ struct Seeker<'n, 'a, 'l> {
 
 /// The result of a primary's wait for its backup.
 pub enum Came {
-    Backup(Channel),
+    Backup(Box<Channel>),
     Nobody,
     /// The daemon is to stop.
     Stop,
@@ -76,7 +76,7 @@ pub fn wait_for_backup(
     let mut door = Door { node, listener, token, way: Doorway::default() };
     let end = drive(&mut door, |stop, door| pairing.turn(stop, door))?;
     Ok(match (end, door.way.take()) {
-        (End::Met { .. }, Some(channel)) => Came::Backup(channel),
+        (End::Met { .. }, Some(channel)) => Came::Backup(Box::new(channel)),
         (End::Unmet, _) => Came::Nobody,
         _ => Came::Stop,
     })

@@ -130,7 +130,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     let peer = match wait_for_backup(node, &mut listener, PEER)? {
         Came::Stop => return Ok(End::Stopped),
         Came::Nobody => return start_alone(node, listener, gate),
-        Came::Backup(peer) => peer,
+        Came::Backup(peer) => *peer,
     };
     node.excuse_start();
     node.take_addresses()?;

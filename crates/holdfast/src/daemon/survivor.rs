@@ -223,7 +223,6 @@ pub fn take_up(
     // told.
     node.hash_key = server.memory.hash_key();
     let conns = known(node, &mut gate)?;
-    node.hash_key = server.memory.header().hash_key;
     (node.server, node.loose, node.noted_loose) = (Some(found.pid), true, true);
     node.standard.clone_from(&found.standard);
     node.member.speaks = true;

@@ -193,7 +193,8 @@ fn candidates(word: &str) -> impl Iterator<Item = &str> {
     [Some(word), value, glued].into_iter().flatten().filter(|w| !w.is_empty())
 }
 
-fn in_directory(server: &Server, name: &str) -> PathBuf {
+/// A path of the server's command, which is from its directory.
+pub fn in_directory(server: &Server, name: &str) -> PathBuf {
     server.directory.as_deref().unwrap_or(Path::new("")).join(name)
 }
 

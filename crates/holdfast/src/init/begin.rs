@@ -4,7 +4,9 @@ use super::draft::{HostRole, Wish};
 use super::facts::{Facts, links};
 use super::files::Places;
 use super::meeting::{Code, Host, Lack, Output};
+use super::neighbours::Neighbours;
 use super::party::Party;
+use super::ways::default_route;
 use super::{InitError, PORT, Told, finish};
 use crate::poll::{Interest, Poll};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -96,9 +98,15 @@ pub fn begin(
     check_edge(&asked.wish)?;
     let address = reached_at(asked)?;
     let own = Facts::gather(address, None, &asked.directory, &asked.wish.name)?;
+    check_neighbours(asked, &own)?;
     let mut party = Party::new(&asked.wish, &places, own)?;
     let code = Code::generate()?;
     let mut room = Room::open(asked, code.clone())?;
+    if asked.wish.host == HostRole::Edge
+        && let Some(about) = party.own().outside(&asked.wish.services, None)
+    {
+        tell(Told::warning(&party.own().host, &about));
+    }
     waits(SocketAddr::from((address, room.listener.local_addr()?.port())), &code);
     let until = Instant::now() + asked.timeout;
     let mut written_until = None;
@@ -159,6 +167,22 @@ fn check_edge(wish: &Wish) -> Result<(), InitError> {
     Ok(())
 }
 
+/// What this host has already must not be what the group is to have: nobody is waited for then.
+fn check_neighbours(asked: &Begin, own: &Facts) -> Result<(), Lack> {
+    let Wish { services, clients, host, .. } = &asked.wish;
+    let neighbours = Neighbours::of(&asked.directory, &asked.wish.name);
+    let outward = || default_route(services.iter().all(SocketAddr::is_ipv6));
+    let outer = match host {
+        HostRole::Witness => Vec::new(),
+        HostRole::Edge if clients.is_empty() => outward().into_iter().collect(),
+        HostRole::Edge => clients.clone(),
+    };
+    let outer: Vec<&str> = outer.iter().map(String::as_str).collect();
+    let lack = neighbours.with_service(services);
+    let lack = lack.or_else(|| neighbours.with_address(services, own));
+    lack.or_else(|| neighbours.with_interface(&outer)).map_or(Ok(()), Err)
+}
+
 /// The address of this host that the others are told: the one asked for, or that in the service's
 /// network, where they most likely are, or that of the way out.
 fn reached_at(asked: &Begin) -> Result<IpAddr, InitError> {
@@ -180,12 +204,7 @@ fn reached_at(asked: &Begin) -> Result<IpAddr, InitError> {
 
 impl Room {
     fn open(asked: &Begin, code: Code) -> Result<Self, InitError> {
-        let listener = listen(asked.listen, asked.port).map_err(|error| {
-            InitError::Misfit(Lack::new(
-                format!("nobody can be waited for at TCP port {}: {error}", asked.port),
-                format!("is another init under way? --listen with an address of this host and another port than {PORT}"),
-            ))
-        })?;
+        let listener = listen(asked.listen, asked.port).map_err(|error| unheard(asked, &error))?;
         listener.set_nonblocking(true)?;
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER, Interest::Read)?;
@@ -338,6 +357,27 @@ impl Stream {
         if self.closes_at.is_some() {
             let _it_may_be_gone = self.socket.shutdown(Shutdown::Write);
         }
+    }
+}
+
+/// Why nobody can be waited for.
+fn unheard(asked: &Begin, error: &io::Error) -> InitError {
+    match asked.listen.filter(|_| error.kind() == ErrorKind::AddrNotAvailable) {
+        Some(address) => {
+            let links = links().unwrap_or_default();
+            let own: Vec<String> =
+                links.iter().flat_map(|it| &it.networks).map(|it| it.address.to_string()).collect();
+            InitError::Usage(Lack::new(
+                format!("{address} is no address of this host"),
+                format!("--listen with one of: {}; or leave it out", own.join(", ")),
+            ))
+        }
+        None => InitError::Misfit(Lack::new(
+            format!("nobody can be waited for at TCP port {}: {error}", asked.port),
+            format!(
+                "is another init under way? --listen with an address of this host and another port than {PORT}"
+            ),
+        )),
     }
 }
 

@@ -1,14 +1,15 @@
 //! What a host is, as far as a group's file says it: names, interfaces, networks, free ports.
 
 use super::meeting::{Lack, MESSAGE_MAX};
-use crate::config::{Config, GroupFile, Mac};
+use super::neighbours::Neighbours;
+use crate::config::Mac;
 use holdfast_linux::link::{Carries, Link, carries};
 use holdfast_linux::listeners::ListenerSocket;
 use holdfast_linux::networks;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -72,7 +73,7 @@ impl Facts {
             address: address.to_canonical(),
             links: links()?,
             chosen,
-            taken: taken(folder, own)?,
+            taken: taken(&Neighbours::of(folder, own))?,
         })
     }
 
@@ -162,6 +163,22 @@ impl Facts {
         }
     }
 
+    /// A service whose address is in none of this host's networks by this interface: only what a
+    /// router sends there by a route of its own comes to it.
+    #[must_use]
+    pub fn outside(&self, services: &[SocketAddr], link: Option<&LinkFacts>) -> Option<Lack> {
+        let links = || self.links.iter().filter(|it| link.is_none_or(|link| link.name == it.name));
+        let is_in = |address| links().any(|it| it.networks.iter().any(|net| net.has(address)));
+        let address = services.iter().map(SocketAddr::ip).find(|it| !is_in(*it))?;
+        let named = |it: &LinkFacts| format!("{} {}", it.name, it.networks_text());
+        let networks: Vec<String> =
+            links().filter(|it| !it.networks.is_empty()).map(named).collect();
+        Some(Lack::new(
+            format!("{address} is in no network of {} ({})", self.host, networks.join("; ")),
+            "is it typed right? if so, the clients' router needs a route to it by that network",
+        ))
+    }
+
     /// Whether an address is one of this host's.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
@@ -199,6 +216,14 @@ impl LinkFacts {
         self.networks.iter().any(reaches)
     }
 
+    /// Its networks, in words.
+    #[must_use]
+    pub fn networks_text(&self) -> String {
+        let all: Vec<String> =
+            self.networks.iter().map(|it| format!("{}/{}", it.address, it.prefix)).collect();
+        if all.is_empty() { "no address".to_owned() } else { all.join(", ") }
+    }
+
     /// Its hardware address, as files have it.
     #[must_use]
     pub fn mac_text(&self) -> String {
@@ -206,7 +231,9 @@ impl LinkFacts {
     }
 }
 
-fn host_name() -> String {
+/// This host, as it calls itself.
+#[must_use]
+pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().chars().take(HOST_BYTES_MAX).filter(|c| !c.is_whitespace()).collect()
 }
@@ -249,13 +276,13 @@ pub fn links() -> io::Result<Vec<LinkFacts>> {
     Ok(with.into_iter().chain(without).take(LINKS_MAX).collect())
 }
 
-/// Ports of [`PORTS`] that are in use, or in the files in `folder` of other groups than `own`.
+/// Ports of [`PORTS`] that are in use, or in the files of other groups.
 ///
 /// # Errors
 /// When the kernel does not answer.
-pub fn taken(folder: &Path, own: &str) -> io::Result<BTreeSet<u16>> {
+pub fn taken(neighbours: &Neighbours) -> io::Result<BTreeSet<u16>> {
     let mut taken = listening()?;
-    taken.extend(of_groups(folder, own));
+    taken.extend(neighbours.ports());
     taken.retain(|port| PORTS.contains(port));
     Ok(taken)
 }
@@ -267,27 +294,6 @@ fn listening() -> io::Result<BTreeSet<u16>> {
     let mut ports: BTreeSet<u16> = tcp.collect();
     ports.extend(kernel.bound_udp()?.into_iter().map(|it| it.port));
     Ok(ports)
-}
-
-/// Ports in the files of other groups, whose daemons may not run at the moment.
-fn of_groups(folder: &Path, own: &str) -> BTreeSet<u16> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_other = |path: &Path| {
-        path.extension().is_some_and(|it| it == "toml")
-            && path.file_stem().is_some_and(|it| it != own)
-    };
-    let files = entries.map(|it| it.path()).filter(|path| is_other(path));
-    let configs = files.filter_map(|path| GroupFile::load(&path).ok()?.replicated().ok());
-    configs.flat_map(|config| ports_of(&config)).collect()
-}
-
-fn ports_of(config: &Config) -> Vec<u16> {
-    // The lease is at the port above a member's.
-    let members = config.members.iter().map(|it| it.address.port());
-    let mut ports: Vec<u16> = members.flat_map(|port| [port, port.saturating_add(1)]).collect();
-    ports.extend(config.edge.iter().map(|it| it.listen.port()));
-    ports.extend(config.arbiter.iter().filter_map(|it| it.witness()).map(|it| it.port()));
-    ports
 }
 
 #[cfg(test)]
@@ -344,6 +350,21 @@ mod tests {
         let gone = Facts { chosen: Some("z".to_owned()), ..chosen };
         assert!(name(&gone).unwrap_err().remedy.contains("x, y"));
         assert!(name(&facts(vec![])).unwrap_err().remedy.contains("--interface"));
+    }
+
+    #[test]
+    fn a_service_in_no_network_is_noticed() {
+        let host = facts(vec![link("lan", &["10.9.0.2/24"]), link("up", &["10.1.0.2/24"])]);
+        let services = |text: &str| [text.parse::<SocketAddr>().unwrap()];
+        let lan = host.links.first();
+        assert_eq!(host.outside(&services("10.9.0.100:80"), lan), None);
+        assert_eq!(host.outside(&services("10.1.0.100:80"), None), None);
+        let told = host.outside(&services("10.1.0.100:80"), lan).expect("another network");
+        assert!(
+            told.what.contains("10.1.0.100 is in no network of alpha (lan 10.9.0.2/24)"),
+            "{told}"
+        );
+        assert!(host.outside(&services("[fd09::100]:80"), None).is_some());
     }
 
     #[test]
@@ -413,7 +434,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let example = include_str!("../../../../docs/example-segment.toml");
         std::fs::write(folder.join("demo.toml"), example).unwrap();
-        let found = [of_groups(&folder, "web"), of_groups(&folder, "demo")];
+        let found = ["web", "demo"].map(|own| Neighbours::of(&folder, own).ports());
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, [[7701, 7702].into(), BTreeSet::new()]);
     }

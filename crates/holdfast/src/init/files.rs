@@ -30,6 +30,12 @@ impl Places {
         Self { folder: folder.to_owned(), file: of("toml"), key: of("key"), force }
     }
 
+    /// Where both are, and the files of other groups.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// What is there already and is not to be replaced.
     #[must_use]
     pub fn occupied(&self) -> Option<Lack> {

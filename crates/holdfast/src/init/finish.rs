@@ -2,6 +2,7 @@
 
 use super::meeting::Lack;
 use crate::check::{Finding, Report, Verdict};
+use crate::config::FOLDER;
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,8 +24,6 @@ const UNIT: &str = "holdfast@.service";
 const ACTIVE: [&str; 5] = ["active", "reloading", "refreshing", "activating", "deactivating"];
 /// How often `check` looks again: it names one interface at a time, and a host has few.
 const ROUNDS_MAX: usize = 16;
-/// The folder of the unit's groups.
-pub const UNIT_GROUPS: &str = "/etc/holdfast";
 
 /// A setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -190,7 +189,7 @@ pub fn start(group: &str, file: &Path) -> io::Result<Started> {
 fn unit_of(group: &str, file: &Path) -> Option<String> {
     let runs = Path::new("/run/systemd/system").is_dir();
     let has_unit = UNIT_FOLDERS.iter().any(|it| Path::new(it).join(UNIT).exists());
-    let is_its = file.parent() == Some(Path::new(UNIT_GROUPS));
+    let is_its = file.parent() == Some(Path::new(FOLDER));
     (runs && has_unit && is_its).then(|| format!("holdfast@{group}.service"))
 }
 

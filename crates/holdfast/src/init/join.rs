@@ -3,6 +3,7 @@
 use super::facts::{self, Facts};
 use super::files::{Places, Staged};
 use super::meeting::{Code, Lack, Link, LinkError, SILENCE, ToGuest, ToHost, parse};
+use super::neighbours::Neighbours;
 use super::{InitError, Told, finish};
 use crate::check::Verdict;
 use crate::check::program;
@@ -189,10 +190,12 @@ impl Guest {
     ) -> Result<(), Ends> {
         let places = Places::new(&asked.directory, &group, asked.force);
         let config = understood(&places.file, text, &group)?;
+        let neighbours = Neighbours::of(&asked.directory, &group);
         let mut lacks = lacking(&config.server);
         lacks.extend(places.occupied().or_else(|| finish::in_use(&group, &places.file)));
-        let taken = facts::taken(&asked.directory, &group);
-        let taken = taken.map_err(|error| Ends::For(error.into()))?;
+        let facts = self.facts(asked).map_err(|error| Ends::For(error.into()))?;
+        lacks.extend(neighbours.against(&config.group.services, &facts));
+        let taken = facts::taken(&neighbours).map_err(|error| Ends::For(error.into()))?;
         self.say(&ToHost::Able { lacks: lacks.clone(), taken })?;
         if let Some(first) = lacks.first() {
             let all: Vec<String> = lacks.iter().map(ToString::to_string).collect();

@@ -6,6 +6,7 @@ use super::facts::{Facts, links, member_name};
 use super::files::Places;
 use super::fit::{self, Seat, Way, carrier, free_port, judge};
 use super::meeting::{Event, GUESTS, Host, Lack, Left};
+use super::neighbours::Neighbours;
 use super::ways::{default_route, way_to};
 use super::{InitError, Told};
 use crate::config::Config;
@@ -23,6 +24,8 @@ pub struct Party<'a> {
     wish: &'a Wish,
     places: &'a Places,
     own: Facts,
+    /// The groups that this host has already.
+    neighbours: Neighbours,
     key: GroupKey,
     seats: Vec<Seat>,
     text: String,
@@ -38,12 +41,18 @@ impl<'a> Party<'a> {
             wish,
             places,
             own,
+            neighbours: Neighbours::of(places.folder(), &wish.name),
             key: GroupKey::generate()?,
             seats: Vec::new(),
             text: String::new(),
             writing: None,
             unconfirmed: Vec::new(),
         })
+    }
+
+    /// What this host is.
+    pub fn own(&self) -> &Facts {
+        &self.own
     }
 
     /// Those who have joined so far.
@@ -96,6 +105,9 @@ impl<'a> Party<'a> {
                 if let Some(seat) = self.seats.iter_mut().find(|it| it.id == id) {
                     seat.facts.taken = taken;
                     tell(Told::joined(seat));
+                    if let Some(about) = outside(self.wish, &seat.facts) {
+                        tell(Told::warning(&seat.facts.host, &about));
+                    }
                 }
             }
             // A guest may have left since: then what it was for comes again with the next one.
@@ -149,6 +161,7 @@ impl<'a> Party<'a> {
         let first = link.networks.first().map(|it| it.address);
         let address = if is_there { Some(facts.address) } else { first };
         let way = way_to(&facts.host, address.unwrap_or(facts.address), link)?;
+        self.check_free(&[&way.edge_port])?;
         for seat in &self.seats {
             let Some(other) = &seat.way else { continue };
             if other.edge_port == way.edge_port {
@@ -172,6 +185,11 @@ impl<'a> Party<'a> {
             }
         }
         Ok(way)
+    }
+
+    /// Whether interfaces of this host, an edge, are no other group's.
+    fn check_free(&self, names: &[&str]) -> Result<(), Lack> {
+        self.neighbours.with_interface(names).map_or(Ok(()), Err)
     }
 
     fn left(&mut self, id: u64, why: &Left, tell: &mut dyn FnMut(Told)) {
@@ -249,7 +267,9 @@ impl<'a> Party<'a> {
             Lack::new(format!("the kernel does not tell its interfaces: {error}"), "try again")
         })?;
         let v6 = self.wish.services.iter().all(SocketAddr::is_ipv6);
-        fit::clients(self.wish, &links, &inner, default_route(v6).as_deref())
+        let clients = fit::clients(self.wish, &links, &inner, default_route(v6).as_deref())?;
+        self.check_free(&clients.iter().map(String::as_str).collect::<Vec<_>>())?;
+        Ok(clients)
     }
 
     /// Everybody can write: this host does so first, and only then says it.
@@ -268,6 +288,12 @@ impl<'a> Party<'a> {
         host.commit();
         Ok(())
     }
+}
+
+/// A service that does not come to a member by itself. An edge is the way to it for both members.
+fn outside(wish: &Wish, facts: &Facts) -> Option<Lack> {
+    let link = carrier(wish, facts).ok()?;
+    (wish.host == HostRole::Witness).then(|| facts.outside(&wish.services, Some(link)))?
 }
 
 #[cfg(test)]

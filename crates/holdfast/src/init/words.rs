@@ -53,6 +53,18 @@ pub fn words(text: &str) -> Result<Vec<String>, WordsError> {
     Ok(found)
 }
 
+/// Words as a person writes them on a command line: the inverse of [`words`].
+#[must_use]
+pub fn line(words: &[String]) -> String {
+    const PLAIN: &str = "-_./:=,@%+";
+    let is_plain = |c: char| c.is_alphanumeric() || PLAIN.contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,7 +86,18 @@ mod tests {
         assert_eq!(words("a\\"), Err(WordsError::Backslash));
     }
 
+    #[test]
+    fn a_line_has_the_quotes_that_its_words_need() {
+        let words = ["redis-server", "--save", "", "--bind", "*", "it's"].map(str::to_owned);
+        assert_eq!(line(&words), r"redis-server --save '' --bind '*' 'it'\''s'");
+    }
+
     proptest! {
+        #[test]
+        fn a_line_has_the_words_it_was_made_of(all in prop::collection::vec(".{0,8}", 0..6)) {
+            prop_assert_eq!(words(&line(&all)), Ok(all));
+        }
+
         #[test]
         fn any_text_has_words_or_a_reason(text in ".{0,60}") {
             let _ = words(&text);

@@ -35,8 +35,12 @@ const FIXED_END: u64 = 1 << 44;
 const OWN_CALLS_MAX: usize = 8;
 /// Highest number of a system call.
 const CALL_MAX: u32 = 511;
-/// Mark behind which the Go linker says how the program was made.
-const GO_MARK: &[u8] = b"\xff Go buildinf:";
+/// Section in which the Go linker says how the program was made, and owner of the note that it
+/// writes, which `strip` leaves. Their text alone may stand in any program.
+const GO_SECTION: &[u8] = b".go.buildinfo";
+const GO_NOTE: &[u8] = b"Go";
+/// Most notes of one file; usual are three.
+const NOTES_MAX: usize = 64;
 /// Where an ELF file says for which class of machine it is, and for which machine.
 const CLASS_AT: usize = 4;
 const MACHINE_AT: usize = 18;
@@ -93,7 +97,7 @@ pub fn parse(bytes: &[u8]) -> Result<Elf, Strange> {
     let damaged = |error: object::Error| Strange::Damaged(error.to_string());
     let header = Header::parse(bytes).map_err(damaged)?;
     let headers = program_headers(header, bytes)?;
-    let mut found = Elf { is_go: is_go(bytes), ..Elf::default() };
+    let mut found = Elf::default();
     // Segments may overlap: what many of them have is looked at no more often than it is there.
     let mut left = bytes.len();
     for segment in headers {
@@ -110,6 +114,7 @@ pub fn parse(bytes: &[u8]) -> Result<Elf, Strange> {
     }
     // Without sections, as in a file that was stripped of all, its functions stay unknown.
     let sections = header.sections(LittleEndian, bytes).map_err(damaged)?;
+    found.is_go = is_go(headers, &sections, bytes);
     let entries = entries_in_memory(header, headers, &sections, bytes);
     found.is_dynamic = !matches!(entries, Ok([]));
     found.unlisted = match entries {
@@ -255,8 +260,12 @@ fn check_machine(bytes: &[u8]) -> Result<(), Strange> {
     Err(Strange::Foreign(name))
 }
 
-fn is_go(bytes: &[u8]) -> bool {
-    memchr::memmem::find(bytes, GO_MARK).is_some()
+fn is_go(headers: &[Segment], sections: &SectionTable<'_, Header>, bytes: &[u8]) -> bool {
+    let is_named =
+        |it: &_| sections.section_name(LittleEndian, it).is_ok_and(|name| name == GO_SECTION);
+    let notes = headers.iter().filter_map(|it| it.notes(LittleEndian, bytes).ok().flatten());
+    let mut notes = notes.flat_map(|notes| notes.map_while(Result::ok)).take(NOTES_MAX);
+    sections.iter().any(is_named) || notes.any(|note| note.name() == GO_NOTE)
 }
 
 /// Names of one file, as long as there is time to look for them.
@@ -371,6 +380,25 @@ mod tests {
         assert!(found.is_dynamic && !found.is_go && found.unlisted.is_none());
         assert!(found.needed.iter().any(|name| name == "libc.so.6"), "{found:?}");
         assert!(found.imports.contains("fork") && found.own_calls.is_empty(), "{found:?}");
+    }
+
+    /// Holdfast itself has that text, and is no Go program.
+    #[test]
+    fn a_go_program_is_known_by_its_note_and_not_by_a_text_in_it() {
+        let mut talks = own();
+        talks.extend_from_slice(b"\xff Go buildinf:");
+        assert!(!parse(&talks).unwrap().is_go);
+        let mut bytes = own();
+        let at = header_at(&bytes, elf::PT_NOTE);
+        let (offset, mut note) = (word(&bytes, at + 8) as usize, Vec::new());
+        for number in [3u32, 4, 4] {
+            note.extend_from_slice(&number.to_le_bytes());
+        }
+        note.extend_from_slice(b"Go\0\0id\0\0");
+        bytes[offset..offset + note.len()].copy_from_slice(&note);
+        put(&mut bytes, at + 32, note.len() as u64);
+        assert!(parse(&bytes).unwrap().is_go);
+        assert!(parse(&without_sections(bytes)).unwrap().is_go);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::elf;
 use crate::config::Server;
-use crate::fingerprint::find_program;
+use crate::fingerprint::{find_program, in_directory};
 use std::path::{Path, PathBuf};
 
 /// Most steps from a command to its program.
@@ -36,6 +36,13 @@ pub enum Lost {
     Unreadable {
         path: PathBuf,
         error: String,
+    },
+    /// What is there is a folder, or may not be executed.
+    NoProgram(PathBuf),
+    /// A script starts what this variable of it holds.
+    Unexpanded {
+        script: PathBuf,
+        word: String,
     },
     /// A script names an interpreter that is not there.
     NoInterpreter {
@@ -72,7 +79,7 @@ pub fn follow(server: &Server) -> Way {
 fn step(way: &mut Way) -> Result<Option<Vec<String>>, Lost> {
     let words = way.server.command.clone();
     let name = words.first().map_or("", String::as_str);
-    let path = find_program(&way.server).ok_or_else(|| Lost::Nothing(name.to_owned()))?;
+    let path = find_program(&way.server).ok_or_else(|| nothing(way, name))?;
     way.files.push(path.clone());
     way.bytes = elf::bytes_of(&path)
         .map_err(|error| Lost::Unreadable { path: path.clone(), error: error.to_string() })?;
@@ -87,6 +94,18 @@ fn step(way: &mut Way) -> Result<Option<Vec<String>>, Lost> {
     Ok(if LAUNCHERS.contains(&base) { launched(&words[1..]) } else { None })
 }
 
+/// Why there is no program of that name.
+fn nothing(way: &Way, name: &str) -> Lost {
+    if let Some(script) = way.files.first().filter(|_| name.contains(['$', '`'])) {
+        return Lost::Unexpanded { script: script.clone(), word: name.to_owned() };
+    }
+    let path = in_directory(&way.server, name);
+    match name.contains('/') && path.exists() {
+        true => Lost::NoProgram(path),
+        false => Lost::Nothing(name.to_owned()),
+    }
+}
+
 /// What a script with these arguments becomes.
 fn becomes(script: &Path, text: &str, rest: &[String]) -> Result<Vec<String>, Lost> {
     let line = text.lines().next().unwrap_or_default().trim_start_matches("#!").trim();
@@ -96,12 +115,18 @@ fn becomes(script: &Path, text: &str, rest: &[String]) -> Result<Vec<String>, Lo
         return Err(Lost::NoInterpreter { script, interpreter });
     }
     if SHELLS.iter().any(|shell| interpreter.rsplit('/').next() == Some(*shell)) {
-        return ending(text).ok_or_else(|| Lost::NoExec(script.to_owned()));
+        let words = ending(text).ok_or_else(|| Lost::NoExec(script.to_owned()))?;
+        return Ok(words.into_iter().flat_map(|word| expanded(word, rest)).collect());
     }
     // The kernel gives what follows the interpreter as one word.
     let words = [interpreter, option.trim()].into_iter().filter(|word| !word.is_empty());
     let words = words.map(str::to_owned).chain([script.display().to_string()]);
     Ok(words.chain(rest.iter().cloned()).collect())
+}
+
+/// What a word of a script becomes, as far as that is known: its own arguments are.
+fn expanded(word: String, rest: &[String]) -> Vec<String> {
+    if word == "$@" || word == "${@}" { rest.to_vec() } else { vec![word] }
 }
 
 /// The command that a shell's script ends as, by its last `exec`.
@@ -130,6 +155,19 @@ impl Lost {
             Self::Nothing(name) => (
                 format!("`{name}` is no program of this host"),
                 "give its path, or install the same package on both members".to_owned(),
+            ),
+            Self::NoProgram(path) => {
+                let why = if path.is_dir() { "it is a folder" } else { "it may not be executed" };
+                let remedy = "give the program that serves, by its path or by its name in PATH";
+                (format!("{} is no program: {why}", path.display()), remedy.to_owned())
+            }
+            Self::Unexpanded { script, word } => (
+                format!(
+                    "{} is a script that starts another program, `{word}`, which cannot be seen from \
+                     here",
+                    script.display()
+                ),
+                "give that program itself, with its arguments, in place of the script".to_owned(),
             ),
             Self::Unreadable { path, error } => (
                 format!("{} cannot be read: {error}", path.display()),
@@ -166,7 +204,10 @@ impl Lost {
     /// nothing is known.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
-        matches!(self, Self::Nothing(_) | Self::NoInterpreter { .. } | Self::Other(_))
+        matches!(
+            self,
+            Self::Nothing(_) | Self::NoProgram(_) | Self::NoInterpreter { .. } | Self::Other(_)
+        )
     }
 }
 
@@ -207,9 +248,18 @@ mod tests {
             ("#!/bin/sh\nsleep 1\n", "does not end as the server"),
             ("#!/none/x\n", "/none/x as its interpreter"),
             ("sleep 1\n", "neither a program nor a script"),
+            ("#!/bin/sh\nexec $LIB/$APP $FLAGS \"$@\"\n", "starts another program, `$LIB/$APP`"),
+            ("#!/bin/sh\nexec nice \"$APP\"\n", "starts another program, `$APP`"),
         ] {
             let way = of(&script("lost", text));
             assert!(way.lost.as_ref().is_some_and(|it| it.told().0.contains(lost)), "{way:?}");
+        }
+        let way = of(&format!("{} sleep 7", script("arguments", "#!/bin/sh\nexec \"$@\"\n")));
+        assert_eq!((last(&way), way.server.command), ("sleep".into(), words("sleep 7")));
+        for (name, why) in [("/etc/passwd", "may not be executed"), ("/etc", "is a folder")] {
+            let (found, remedy) = of(name).lost.expect("no program").told();
+            assert!(found.contains("is no program") && found.contains(why), "{found}");
+            assert!(!remedy.contains("package"), "{remedy}");
         }
         let round = folder.join("round").display().to_string();
         script("round", &format!("#!/bin/sh\nexec {round}\n"));

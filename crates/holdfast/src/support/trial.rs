@@ -2,6 +2,7 @@
 //! learns is logged, and a second copy is given that log, as a backup would be. What differs there
 //! would cost protection.
 
+use super::shown::Trial;
 use super::table::rows;
 use crate::config::{Run, Server as Tried};
 use crate::fingerprint::{self, lacks};
@@ -14,7 +15,6 @@ use holdfast_linux::spawn::{Server, ServerCommand};
 use holdfast_linux::{probe, process};
 use holdfast_wire::log::{Header, Op, read_header, record_len};
 use holdfast_wire::shm::{mode, option};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -46,58 +46,6 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 const ACCEPTS: u32 = 4096;
 /// Begin of the shim's own lines.
 const SHIM_SAYS: &str = "holdfast-shim: ";
-
-/// What a trial has shown.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Trial {
-    /// Whom it ran as.
-    pub user: String,
-    /// Ports at which it listened, of TCP.
-    pub ports: Vec<u16>,
-    /// Records that it logged, by call.
-    pub calls: BTreeMap<String, u64>,
-    /// Processes that it has forked.
-    pub forks: u32,
-    /// How the client ended; absent without one.
-    pub client: Option<String>,
-    pub has_client_failed: bool,
-    /// Why it lost its protection, or ended.
-    pub primary: Option<String>,
-    /// Why its copy did not follow.
-    pub replica: Option<String>,
-    /// What the shim said, and the server's last words if it ended.
-    pub said: Vec<String>,
-}
-
-impl Trial {
-    /// Whether nothing went wrong.
-    #[must_use]
-    pub fn has_passed(&self) -> bool {
-        self.primary.is_none() && self.replica.is_none() && !self.has_client_failed
-    }
-
-    /// In a few sentences.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
-        let records: u64 = self.calls.values().sum();
-        let listened = match ports.is_empty() {
-            true => "it did not listen to TCP".to_owned(),
-            false => format!("it listened at {}", ports.join(", ")),
-        };
-        let mut parts = vec![format!("as `{}` {listened}, and logged {records} calls", self.user)];
-        if self.forks > 0 {
-            parts.push(format!("it forked {} times", self.forks));
-        }
-        parts.extend(self.client.iter().map(|how| format!("the client ended {how}")));
-        match (&self.primary, &self.replica) {
-            (Some(why), _) => parts.push(format!("it would not be protected: {why}")),
-            (None, Some(why)) => parts.push(format!("a replica did not follow: {why}")),
-            (None, None) => parts.push("a replica repeated all of it".to_owned()),
-        }
-        parts.join("; ")
-    }
-}
 
 /// Tries a server with its client, for at most `time`, in a network and a folder of its own.
 ///
@@ -172,15 +120,22 @@ impl Drop for Running {
     }
 }
 
+/// Why a server does not run, and whether it has ended by itself.
+type Failed = (String, bool);
+
 impl Trying<'_> {
     fn run(&self, client: &[String], time: Duration) -> anyhow::Result<Trial> {
         let mut trial =
             Trial { user: self.server.user.clone().unwrap_or_default(), ..Trial::default() };
         let (ports, failed) = self.scout()?;
         trial.ports = ports;
-        if let Some(why) = failed {
-            trial.primary = Some(why);
+        if let Some((why, has_ended)) = failed {
+            (trial.primary, trial.has_ended) = (Some(why), has_ended);
+        }
+        // Without a listener no connection would be protected.
+        if trial.primary.is_some() || trial.ports.is_empty() {
             trial.said = self.said("scout", true);
+            trial.remedy = trial.next();
             return Ok(trial);
         }
         let log = self.record(client, time, &mut trial)?;
@@ -194,12 +149,13 @@ impl Trying<'_> {
         // What decides has been told.
         let told: Vec<String> = trial.primary.iter().chain(&trial.replica).cloned().collect();
         trial.said.retain(|line| !told.iter().any(|why| line.contains(why)));
+        trial.remedy = trial.next();
         Ok(trial)
     }
 
     /// Starts the server once to learn where it listens, for only connections to known ports are
-    /// protected; or why it does not run.
-    fn scout(&self) -> anyhow::Result<(Vec<u16>, Option<String>)> {
+    /// protected; or why it does not run, and whether it has ended by itself.
+    fn scout(&self) -> anyhow::Result<(Vec<u16>, Option<Failed>)> {
         let mut running = self.start("scout", mode::RECORD, &[])?;
         let begun = Instant::now();
         let mut log = Recorder::new(&running.0)?;
@@ -207,7 +163,7 @@ impl Trying<'_> {
         while begun.elapsed() < START_MAX {
             log.take(&running.0);
             if let Some(why) = ended(&mut running.0) {
-                return Ok((Vec::new(), Some(why)));
+                return Ok((Vec::new(), Some((why, !running.0.is_in_background()))));
             }
             let before = ports.len();
             ports.extend(ListenerSocket::open()?.listening()?.iter().map(|it| it.port));
@@ -221,7 +177,7 @@ impl Trying<'_> {
         if !running.0.memory.is_attached() {
             let why =
                 "the shim was not loaded into it: it makes no call of libc, or drops LD_PRELOAD";
-            return Ok((Vec::new(), Some(why.to_owned())));
+            return Ok((Vec::new(), Some((why.to_owned(), false))));
         }
         Ok((ports.into_iter().take(PORTS_MAX).collect(), None))
     }
@@ -239,9 +195,12 @@ impl Trying<'_> {
         let mut over_at = None;
         loop {
             log.take(&running.0);
-            let why = broken(&running.0).or_else(|| ended(&mut running.0));
-            if why.is_some() {
-                trial.primary = why;
+            trial.primary = broken(&running.0);
+            if trial.primary.is_none() {
+                trial.primary = ended(&mut running.0);
+                trial.has_ended = trial.primary.is_some() && !running.0.is_in_background();
+            }
+            if trial.primary.is_some() {
                 break;
             }
             if !is_up && (self.listens(&trial.ports)? || begun.elapsed() > START_MAX) {

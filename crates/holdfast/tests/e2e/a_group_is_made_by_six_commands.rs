@@ -184,11 +184,19 @@ fn a_host_that_does_not_fit_is_told_why() {
         start(&testbed, Role::Edge, &[&words[..], &["/usr/bin/no-such-server"]].concat());
     let line = init.event("waiting")["command"].as_str().expect("a command").to_owned();
     let join: Vec<&str> = line.split(' ').skip(1).collect();
+    // Another group of this host has the service, too.
+    let etc = testbed.host(Role::Primary).outside().join("etc");
+    std::fs::create_dir_all(&etc).expect("a folder");
+    let other = include_str!("../../../../docs/example-segment.toml");
+    std::fs::write(etc.join("web.toml"), other).expect("a file");
     let done = command(&testbed, Role::Primary, &join).output().expect("it runs");
     let told = "`/usr/bin/no-such-server` is no program of this host";
     assert!(done.status.code() == Some(1) && said(&done).contains(told), "{}", said(&done));
     let left = init.event("left");
-    assert!(left["text"].as_str().is_some_and(|text| text.contains(told)), "{left}");
+    let has = |words: &str| left["text"].as_str().is_some_and(|text| text.contains(words));
+    assert!(has(told) && has("web.toml of") && has("has this service"), "{left}");
+    assert!(said(&done).contains("has this service"), "{}", said(&done));
+    std::fs::remove_file(etc.join("web.toml")).expect("it is there");
     // The same machine twice: a copy with the hardware address of the first.
     let done = command(&testbed, Role::Edge, &join).output().expect("it runs");
     assert!(said(&done).contains("this is the host where init runs"), "{}", said(&done));

@@ -55,6 +55,31 @@ mod tests {
         assert_ne!(render().unwrap().1, policy, "each answer has a word of its own");
     }
 
+    /// Only where node is installed: it runs a part of the page.
+    #[test]
+    fn a_members_card_says_what_it_is() {
+        let begin = SCRIPT.find("function partOf(").expect("it is there");
+        let part = &SCRIPT[begin..SCRIPT[begin..].find("// The hosts").expect("its end") + begin];
+        let said = |role: &str, name: &str, note: &str| {
+            let peer = format!("{{ name: {name:?}, note: {note:?}, connected: true }}");
+            let text = format!("{part}\nconsole.log(wordsOf({{ role: {role:?} }}, {peer}));");
+            let done = std::process::Command::new("node").args(["-e", &text]).output().ok()?;
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            Some(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+        };
+        for (role, name, note, words) in [
+            ("primary", "b", "protected", "backup"),
+            ("backup", "a", "protected", "primary"),
+            ("primary", "b", "waiting: it starts", "backup: waiting: it starts"),
+            ("primary", "witness", "protected", "witness"),
+            ("edge", "a", "current, primary", "current, primary"),
+            ("witness", "a", "", "heard"),
+        ] {
+            let Some(said) = said(role, name, note) else { return };
+            assert_eq!(said, words, "{role} of {name}");
+        }
+    }
+
     #[test]
     fn people_find_their_way_without_a_mouse() {
         for landmark in [

@@ -2,11 +2,9 @@
 
 use super::clean;
 use anyhow::{Result, bail};
-use holdfast::config::GroupFile;
+use holdfast::config::{FOLDER, GroupFile, files_in};
 use std::path::{Path, PathBuf};
 
-/// Where the files of a host's groups are.
-const FOLDER: &str = "/etc/holdfast";
 /// Most groups that are watched at once.
 pub const GROUPS_MAX: usize = 64;
 
@@ -61,12 +59,9 @@ pub fn find(asked: &[PathBuf], role: Option<&str>) -> Result<Vec<Place>> {
 /// All files in `folder` that give this host a role, and those that cannot be read: a mistake in
 /// one is not passed over.
 fn of_host(folder: &Path) -> Vec<Place> {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|path| path.extension().is_some_and(|it| it == "toml")).collect();
-    files.sort();
     let is_of_others =
         |path: &PathBuf| GroupFile::load(path).is_ok_and(|file| file.role_of_daemon(None).is_err());
+    let files = files_in(folder);
     files.iter().filter(|path| !is_of_others(path)).map(|path| Place::of(path, None)).collect()
 }
 

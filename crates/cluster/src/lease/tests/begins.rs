@@ -220,3 +220,19 @@ fn a_try_of_an_earlier_life_that_is_granted_late_is_found() {
     pair.until(500);
     assert_eq!((pair.roles()[1], pair.speaker()), (Role::Solo, Some(1)));
 }
+
+/// The witness refuses the first question, since it tells which one it is; nothing is wrong with that.
+#[test]
+fn who_asks_for_the_first_time_accuses_nobody() {
+    let mut pair = Pair::new();
+    pair.answers = [false; 2];
+    pair.until(1);
+    let (number, ..) = pair.wanted[0].asked.last().expect("it asks").clone();
+    let refused = Reply { lineage: 7, ticket: 1, outcome: Err(Refusal::OtherLineage) };
+    pair.does(0, |lease, now, out| lease.handle_reply(now, number, &refused, out));
+    assert_eq!(pair.wanted[0].notes, []);
+    assert_eq!(pair.wanted[0].kept.last().map(|it| it.lineage), Some(7));
+    let (again, ..) = pair.wanted[0].asked.last().expect("it asks again").clone();
+    pair.does(0, |lease, now, out| lease.handle_reply(now, again, &refused, out));
+    assert_eq!(pair.wanted[0].notes, [Note::Refused(Refusal::OtherLineage)]);
+}

@@ -1,5 +1,6 @@
 //! Options of `init` and `join`.
 
+use crate::cli::when::seconds;
 use crate::config::Run;
 use crate::init::Code;
 use clap::Args;
@@ -42,9 +43,8 @@ pub struct InitArgs {
     /// addresses, port 7709.
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = listen)]
     pub listen: Option<Listen>,
-    /// Seconds until it is given up to wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Time until it is given up to wait: seconds, or `90s`, `15m`, `1h`; a day at most.
+    #[arg(long, value_name = "TIME", default_value = "600", value_parser = timeout)]
     pub timeout: u64,
     #[command(flatten)]
     pub set_up: SetUpArgs,
@@ -89,6 +89,11 @@ pub struct SetUpArgs {
     pub json: bool,
 }
 
+fn timeout(text: &str) -> Result<u64, String> {
+    let found = seconds(text)?;
+    if (1..=86_400).contains(&found) { Ok(found) } else { Err("write 1s to 24h".to_owned()) }
+}
+
 /// Where to listen.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
@@ -96,11 +101,34 @@ pub struct Listen {
     pub port: Option<u16>,
 }
 
-fn service(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "write address and port: 10.9.0.100:6379 or [fd09::100]:6379; host names are not looked up"
-            .to_owned()
-    })
+/// Reads a service's address and port.
+///
+/// # Errors
+/// What is wrong with it, and how one is written.
+pub fn service(text: &str) -> Result<SocketAddr, String> {
+    const WRITE: &str = "write address and port: 10.9.0.100:6379 or [fd09::100]:6379";
+    let Err(_) = text.parse::<SocketAddr>() else {
+        return text.parse().map_err(|_| WRITE.to_owned());
+    };
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    if text.starts_with('[') == text.ends_with(']') && bare.parse::<IpAddr>().is_ok() {
+        return Err(format!("the port is missing; {WRITE}"));
+    }
+    let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let inside = address.trim_start_matches('[').trim_end_matches(']');
+    let what = match inside.parse::<IpAddr>() {
+        Ok(IpAddr::V6(v6)) if !address.starts_with('[') || !address.ends_with(']') => {
+            return Err(format!("an IPv6 address stands in brackets: [{v6}]:{port}"));
+        }
+        Ok(_) if is_number(port) => format!("the port {port} is none: the highest is 65535"),
+        Ok(_) => format!("`{port}` is no port"),
+        Err(_) if inside.split('.').count() == 4 && inside.split('.').all(is_number) => {
+            format!("{inside} is no IPv4 address: each of its four numbers is at most 255")
+        }
+        Err(_) => format!("`{address}` is no address, and host names are not looked up"),
+    };
+    Err(format!("{what}; {WRITE}"))
 }
 
 fn meeting(text: &str) -> Result<SocketAddr, String> {
@@ -124,4 +152,27 @@ fn code(text: &str) -> Result<Code, String> {
 /// The words of `run` in `[server]`.
 fn server_run() -> clap::builder::PossibleValuesParser {
     [Run::Auto, Run::Parallel, Run::OneAtATime].map(|it| PossibleValue::new(it.word())).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_service_is_said() {
+        assert_eq!(service("10.9.0.100:6379"), Ok("10.9.0.100:6379".parse().unwrap()));
+        for (text, what) in [
+            ("10.9.0.100:99999", "the port 99999 is none: the highest is 65535"),
+            ("10.9.0.100:http", "`http` is no port"),
+            ("10.9.0.100", "the port is missing"),
+            ("fd09::100", "the port is missing"),
+            ("10.9.0.300:7701", "10.9.0.300 is no IPv4 address: each of its four numbers"),
+            ("[fd09::100:7701", "stands in brackets"),
+            ("example.org:80", "`example.org` is no address, and host names are not looked up"),
+            ("", "`` is no address"),
+        ] {
+            let told = service(text).expect_err("no service");
+            assert!(told.starts_with(what) || told.contains(what), "{text}: {told}");
+        }
+    }
 }

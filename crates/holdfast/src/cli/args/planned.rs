@@ -1,6 +1,7 @@
 //! Options of the verbs that change a running group as planned.
 
 use super::GroupArgs;
+use crate::cli::when::seconds;
 use clap::Args;
 
 /// Arguments of `reload`.
@@ -28,8 +29,8 @@ pub struct SwitchoverArgs {
     /// One JSON object: `from`, `to`, `protected_after_ms`.
     #[arg(long)]
     pub json: bool,
-    /// Seconds until it is given up to wait; the switchover goes on.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Time until it is given up to wait; the switchover goes on. Seconds, or `90s`, `5m`, `1h`.
+    #[arg(long, value_name = "TIME", default_value = "60", value_parser = seconds)]
     pub timeout: u64,
 }
 
@@ -45,8 +46,8 @@ pub struct TakeoverArgs {
     /// One JSON object: `primary`, `after_ms`.
     #[arg(long)]
     pub json: bool,
-    /// Seconds until it is given up to wait; the takeover goes on.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Time until it is given up to wait; the takeover goes on. Seconds, or `90s`, `5m`, `1h`.
+    #[arg(long, value_name = "TIME", default_value = "60", value_parser = seconds)]
     pub timeout: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct MoveArgs {
     /// One JSON object: `from`, `to`, `moved_after_ms`.
     #[arg(long)]
     pub json: bool,
-    /// Seconds until it is given up to wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    /// Time until it is given up to wait. Seconds, or `90s`, `5m`, `1h`.
+    #[arg(long, value_name = "TIME", default_value = "300", value_parser = seconds)]
     pub timeout: u64,
 }

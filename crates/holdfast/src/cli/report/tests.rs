@@ -90,7 +90,7 @@ fn a_report_is_made_without_a_daemon_and_tar_reads_it() {
     let folder = folder("tar");
     let group = group(&folder);
     let args = ReportArgs {
-        group: super::super::args::GroupArgs { config: folder.join("x.toml"), role: None },
+        group: super::super::args::GroupArgs { config: Some(folder.join("x.toml")), role: None },
         output: None,
         with_server_log: false,
     };

@@ -181,7 +181,7 @@ pub(super) struct RawArbiter {
 /// The word that a gateway needs.
 const UNSAFE: &str = "unsafe";
 /// The choices there are, each with a line of the file.
-pub(super) const CHOICES: &str = "add [arbiter] with one of: witness = \"10.9.0.9:7702\" (`holdfast \
+pub(super) const CHOICES: &str = "write [arbiter], and below it one of: witness = \"10.9.0.9:7702\" (`holdfast \
     witness` on any third host), etcd = [\"https://10.9.0.4:2379\", ...] (an etcd that runs already), \
     command = [\"/usr/local/sbin/power-off\"] (switches the other host off), none = true (after a silent \
     death an operator says who goes on), gateway = \"unsafe\" (whoever reaches its router: two may)";
@@ -234,7 +234,7 @@ pub(super) fn check(
         ["none"] => Some(ArbiterKind::None),
         ["gateway"] => raw.gateway.map(|it| check_gateway(findings, &it)),
         [] => {
-            findings.add(span, "[arbiter] names nobody", CHOICES);
+            findings.add(span, "[arbiter] names nobody who says which member goes on", CHOICES);
             None
         }
         _ => {

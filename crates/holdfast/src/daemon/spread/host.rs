@@ -4,7 +4,7 @@
 use super::edge::outers;
 use super::prober::Prober;
 use crate::admin::{AdminSocket, Events, Request, refusal};
-use crate::channel::{Identity, Kind};
+use crate::channel::{ChannelError, Identity, Kind};
 use crate::check::link_trouble;
 use crate::config::Settings as _;
 use crate::config::spread::{Method, SpreadConfig, SpreadEdge, SpreadHost};
@@ -204,16 +204,19 @@ impl<'a> HostDaemon<'a> {
                 self.machine.handle_opened(edge, &mut self.wire);
             }
             LinkEvent::Lost(error) => {
-                self.doubt(edge, error.distrust(&self.config.edges[edge].name));
+                self.doubt(edge, error);
                 self.machine.handle_closed(edge, &error.to_string(), &mut self.wire);
             }
-            LinkEvent::Failed(error) => {
-                let name = &self.config.edges[edge].name;
-                if let Some(news) = self.distrust.note(edge, name, error, Instant::now()) {
-                    self.wire.events.add("refused", news);
-                }
-            }
+            LinkEvent::Failed(error) => self.doubt(edge, error),
             LinkEvent::Nothing => {}
+        }
+    }
+
+    /// Notes that an edge is not trusted, or does not trust this host, if that is why.
+    fn doubt(&mut self, edge: usize, error: &ChannelError) {
+        let name = &self.config.edges[edge].name;
+        if let Some(news) = self.distrust.note(edge, name, error, Instant::now()) {
+            self.wire.events.add("refused", news);
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) enum PeerLink {
     /// This edge connects.
     Dials(Box<Dialer>, String),
     /// The other one does.
-    Waits(Link),
+    Waits(Box<Link>),
 }
 
 impl PeerLink {
@@ -36,7 +36,7 @@ impl PeerLink {
     }
 
     pub fn waits(name: &str) -> Self {
-        Self::Waits(Link::new(name))
+        Self::Waits(Box::new(Link::new(name)))
     }
 
     pub fn deadline(&self) -> Option<Instant> {

@@ -30,6 +30,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 pub const SILENCE: Duration = Duration::from_secs(30);
 /// Time between two words about strangers.
 const WORD_EVERY: Duration = Duration::from_secs(1);
+/// Most words about strangers that wait for their turn.
+const UNSAID_MAX: usize = 16;
 /// Time between two signs of life.
 const HERE_EVERY: Duration = Duration::from_secs(5);
 
@@ -42,6 +44,8 @@ pub struct Host {
     here_at: Instant,
     /// When somebody was last told of a stranger.
     said_at: Option<Instant>,
+    /// Wrong codes that are told when it is time: the last of each address.
+    unsaid: VecDeque<Event>,
     now: Instant,
     outputs: VecDeque<Output>,
     events: VecDeque<Event>,
@@ -96,8 +100,8 @@ pub enum Event {
     Done { id: u64 },
     /// Somebody whose facts were told is gone.
     Left { id: u64, why: Left },
-    /// Somebody came with another code; `shut_out`: no more is heard of him. Of strangers one a
-    /// second is told.
+    /// Somebody came with another code; `shut_out`: no more is heard of him. One word a second is told
+    /// of strangers; of wrong codes that came meanwhile the last of each address follows.
     WrongCode { from: IpAddr, count: u32, shut_out: bool },
     /// Somebody came who is no guest for another reason.
     Stranger { from: IpAddr, why: LinkError },
@@ -124,6 +128,7 @@ impl Host {
             wrong: BTreeMap::new(),
             here_at: now + HERE_EVERY,
             said_at: None,
+            unsaid: VecDeque::new(),
             now,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
@@ -187,6 +192,11 @@ impl Host {
         for id in ids(&self.connections, &late) {
             self.end(id, Left::Silent);
         }
+        if self.may_speak()
+            && let Some(event) = self.unsaid.pop_front()
+        {
+            self.tell_of_stranger(event);
+        }
         if now >= self.here_at {
             self.here_at = now + HERE_EVERY;
             for id in ids(&self.connections, &|it| it.stage > Stage::Stranger) {
@@ -199,7 +209,8 @@ impl Host {
     #[must_use]
     pub fn deadline(&self) -> Instant {
         let due = self.connections.values().map(Connection::due).min();
-        due.map_or(self.here_at, |due| due.min(self.here_at))
+        let word = self.said_at.filter(|_| !self.unsaid.is_empty()).map(|at| at + WORD_EVERY);
+        [due, word].into_iter().flatten().fold(self.here_at, Instant::min)
     }
 
     pub fn output(&mut self) -> Option<Output> {
@@ -361,10 +372,24 @@ impl Host {
 
     /// A crowd of strangers is told of once in a while.
     fn tell_of_stranger(&mut self, event: Event) {
-        if self.said_at.is_none_or(|at| self.now.saturating_duration_since(at) >= WORD_EVERY) {
+        let wrong = |it: &Event| match it {
+            Event::WrongCode { from, .. } => Some(source(*from)),
+            _ => None,
+        };
+        let from = wrong(&event);
+        // The last word counts all.
+        self.unsaid.retain(|it| from.is_none() || wrong(it) != from);
+        if self.may_speak() {
             self.said_at = Some(self.now);
             self.events.push_back(event);
+        } else if from.is_some() && self.unsaid.len() < UNSAID_MAX {
+            self.unsaid.push_back(event);
         }
+    }
+
+    /// Whether it is time for a word about strangers.
+    fn may_speak(&self) -> bool {
+        self.said_at.is_none_or(|at| self.now.saturating_duration_since(at) >= WORD_EVERY)
     }
 
     fn wrong_codes(&self, from: IpAddr) -> u32 {

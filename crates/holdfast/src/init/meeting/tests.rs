@@ -252,6 +252,25 @@ fn a_guest_is_alive_or_gone() {
     assert_eq!(room.events, [Event::Left { id: a.id, why: Left::Silent }]);
 }
 
+/// Whoever tries it three times in a moment is said to have done so, and to be shut out.
+#[test]
+fn wrong_codes_of_a_moment_are_told_in_the_next() {
+    let mut room = Room::new();
+    let from: IpAddr = X.parse().unwrap();
+    for _ in 1..=WRONG_CODES_MAX {
+        let mut out = Vec::new();
+        Link::guest(&Code::generate().unwrap(), &mut out).unwrap();
+        let id = room.came(X);
+        room.take(id, &out);
+    }
+    let told = |count, shut_out| Event::WrongCode { from, count, shut_out };
+    assert_eq!(std::mem::take(&mut room.events), [told(1, false)]);
+    room.pass(Duration::from_secs(1));
+    assert_eq!(std::mem::take(&mut room.events), [told(WRONG_CODES_MAX, true)]);
+    room.pass(Duration::from_secs(5));
+    assert!(room.events.is_empty(), "each is told once");
+}
+
 #[test]
 fn a_wrong_code_is_told_at_both_ends_and_the_third_is_the_last() {
     let mut room = Room::new();

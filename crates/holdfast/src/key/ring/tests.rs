@@ -39,9 +39,12 @@ fn each_step_of_a_rotation_is_understood_by_hosts_that_are_a_step_behind() {
     for pair in steps.windows(2) {
         let (before, after) = (&pair[0], &pair[1]);
         for (at_a, at_b) in [(before, after), (after, before), (after, after)] {
-            let before_a = ring("a", [before, &[b.clone()]]);
+            let before_a = ring("a", [before, std::slice::from_ref(&b)]);
             before_a.with("b").proven().note();
-            let (own, theirs) = (ring("a", [at_a, &[b.clone()]]), ring("b", [at_b, &[b.clone()]]));
+            let (own, theirs) = (
+                ring("a", [at_a, std::slice::from_ref(&b)]),
+                ring("b", [at_b, std::slice::from_ref(&b)]),
+            );
             assert!(understands(&own.with("b"), &theirs.with("a")));
             assert_eq!(before_a.would_lose(&own), None);
             let [one, two] = [at_a, at_b].map(|lines| Keyring::shared(lines.clone()));
@@ -52,7 +55,7 @@ fn each_step_of_a_rotation_is_understood_by_hosts_that_are_a_step_behind() {
         }
     }
     for (from, to) in [(0, 3), (0, 2), (1, 3)] {
-        let of = |step: usize| ring("a", [&steps[step], &[b.clone()]]);
+        let of = |step: usize| ring("a", [&steps[step], std::slice::from_ref(&b)]);
         let now = of(from);
         assert_eq!(now.would_lose(&of(to)), None, "nobody has ever understood it");
         now.with("b").proven().note();

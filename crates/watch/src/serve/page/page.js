@@ -29,10 +29,10 @@ function part(id, data, make) {
   $(id).replaceChildren(...[make()].flat());
 }
 
-const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
+const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false, timeZoneName: "short" });
 function day(at) {
   const date = new Date(at);
-  return isNaN(date) ? String(at) : date.toLocaleString([], { dateStyle: "medium", timeStyle: "medium", hour12: false });
+  return isNaN(date) ? String(at) : date.toLocaleString([], { dateStyle: "medium", timeStyle: "long", hour12: false });
 }
 function count(value) {
   if (value < 10000) return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
@@ -82,14 +82,27 @@ function hero(group) {
 const isString = (s) => s.member === "near" || s.member === "far";
 const roleOf = (s) => s.role === "none" ? "no role yet" : s.role;
 
+// What a peer is: members say of each other how they are, which is not that.
+function partOf(s, peer) {
+  if (["edge", "witness", "etcd"].includes(peer.name)) return peer.name;
+  const part = { primary: "backup", backup: "primary" }[s.role];
+  return part && !/^(current|in step|owns)/.test(peer.note) ? part : "";
+}
+
+// A peer in a line: what it is, and what it says unless all is fine.
+function wordsOf(s, peer) {
+  const says = peer.note === "protected" ? "" : peer.note;
+  return [partOf(s, peer), says].filter(Boolean).join(": ") || (peer.connected ? "heard" : "");
+}
+
 // The hosts, in rows from the clients down: what stands before the members, the members, the rest.
 function rowsOf(group) {
   const s = group.status;
   const me = { name: s.member, lines: [roleOf(s), s.state], tone: (MARKS[s.state] || ["wait"])[0], me: true, on: true };
   const peers = s.peers.map((peer) => ({
     name: peer.name, on: peer.connected, note: peer.note, me: false,
-    lines: [peer.note || (peer.connected ? "heard" : ""), peer.connected ? "heard" : "not heard"],
-    tone: peer.connected ? "good" : "bad", main: /^(current|primary)/.test(peer.note),
+    lines: [wordsOf(s, peer), peer.connected ? "heard" : "not heard"],
+    tone: peer.connected ? "good" : "bad", main: partOf(s, peer) === "primary" || /^(current|primary)/.test(peer.note),
   }));
   me.main = s.role === "primary";
   const clients = { name: "Clients", lines: [count(s.connections) + " connections"], tone: "soft", on: true, small: true };
