@@ -19,6 +19,7 @@ use holdfast_wire::message::{Message, Offer};
 use holdfast_wire::packet::mapped;
 use looks::Looks;
 use offered::offered;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Remedy where no listener is one of the group.
@@ -99,14 +100,14 @@ pub struct HostServer {
     announced: Vec<Service>,
     announced_at_bind: u64,
     /// Why each edge has refused what it was last told.
-    refused: Vec<Option<String>>,
+    refused: BTreeMap<usize, String>,
 }
 
 impl HostServer {
     #[must_use]
     pub fn new(setup: Setup, now: Nanos) -> Self {
         Self {
-            refused: vec![None; setup.edges.len()],
+            refused: BTreeMap::new(),
             setup,
             looks: Looks::new(now),
             ask_at: now,
@@ -120,7 +121,7 @@ impl HostServer {
     /// The channel to an edge has opened.
     pub fn handle_opened(&mut self, edge: usize, host: &mut impl ListenerHost) {
         host.note("joined", self.edge(edge));
-        self.refused[edge] = None;
+        self.refused.remove(&edge);
         host.send(edge, &hello(&self.setup.group, &self.setup.name, (0, false), Vec::new()));
         host.send(edge, &self.announcement());
     }
@@ -143,7 +144,7 @@ impl HostServer {
     pub fn handle_heard(&mut self, edge: usize, heard: EdgeWords, host: &mut impl ListenerHost) {
         if let Some(reason) = heard.refused {
             host.note("refused", reason.clone());
-            self.refused[edge] = Some(reason);
+            self.refused.insert(edge, reason);
         }
         if let Some(number) = heard.beat {
             host.send(edge, &Message::Beat { number, echo: number, executed: 0 });
@@ -207,7 +208,7 @@ impl HostServer {
         }
         self.announced = good;
         let said = self.announcement();
-        self.refused.fill(None);
+        self.refused.clear();
         (0..self.setup.edges.len()).for_each(|edge| host.send(edge, &said));
     }
 
@@ -240,21 +241,16 @@ impl HostServer {
         if self.announced.is_empty() {
             return waits("no server listens at an address of the group", UNSEEN);
         }
-        let refused = self.refused.iter().zip(connected).enumerate();
-        let refused = refused.filter_map(|(edge, (why, is_open))| {
-            Some(format!(
-                "{} refuses this host server: {}",
-                self.edge(edge),
-                why.as_ref().filter(|_| *is_open)?
-            ))
-        });
-        let refused: Vec<String> = refused.collect();
-        if let Some(reason) = refused.first() {
-            let is_alone = refused.len() == connected.iter().filter(|is_open| **is_open).count();
+        let is_open = |edge: &&usize| connected.get(**edge).is_some_and(|is_open| *is_open);
+        let refusing: Vec<&usize> = self.refused.keys().filter(is_open).collect();
+        if let Some(edge) = refusing.first() {
+            let reason =
+                format!("{} refuses this host server: {}", self.edge(**edge), self.refused[*edge]);
+            let is_alone = refusing.len() == connected.iter().filter(|is_open| **is_open).count();
             let state = if is_alone { Protection::Waiting } else { Protection::Unprotected };
             return Shown::new(
                 state,
-                reason,
+                &reason,
                 "mend the file of that host, and `holdfast reload` there",
             );
         }

@@ -51,7 +51,7 @@ fn a_backup_that_says_that_it_leaves_is_not_waited_for() {
         let mut pair = Pair::paired();
         pair.until(210);
         pair.does(1, leave);
-        assert_eq!(pair.when(400, |pair| pair.roles()[0] == Role::Solo), 211);
+        assert_eq!(pair.when(400, |pair| pair.roles()[0] == Role::Solo), 210);
         assert_eq!(pair.wanted[0].notes, [Note::NoGrants, Note::Unprotected]);
         assert!(!pair.wanted[0].stores.contains(&0), "it never fell silent");
     }
