@@ -240,6 +240,10 @@ fn a_family_that_falls_is_rebuilt_in_place() {
     let run = world::start(&testbed, &load(8000));
     for _ in 0..2 {
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
+        // Workers that see their master end close idle connections by themselves, if they still can.
+        for worker in processes(&group, Role::Primary).into_iter().skip(1) {
+            world::signal(worker, "STOP");
+        }
         group.signal_server(Role::Primary, Signal::KILL).expect("a server");
         idle.iter_mut().for_each(|it| fetch(it, DOCUMENT_BYTES[0]));
         world::is_rebuilt(&group, "yes");
