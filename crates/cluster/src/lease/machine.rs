@@ -479,7 +479,7 @@ impl Lease {
                 self.link.forgive(now);
             }
             Role::Following if !yes => {
-                (self.role, self.in_step) = (Role::Waiting, None);
+                self.role = Role::Waiting;
                 self.send(now, Kind::Word, out);
             }
             Role::Following => {}
