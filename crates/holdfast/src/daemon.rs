@@ -5,6 +5,7 @@ pub mod backup;
 mod clients;
 mod clock;
 pub mod dialer;
+mod direct;
 mod distrust;
 mod drive;
 pub mod edge;

@@ -4,6 +4,7 @@
 //! The server can write to all of it, and runs with fewer rights than its daemon:
 //! any value read here may be wrong, and may change while it is read.
 
+mod direct;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -293,11 +294,12 @@ impl SharedMemory {
     }
 
     /// On the primary: the backup holds everything up to `position`, and its
-    /// space is free.
+    /// space is free. The shim may know of more by itself (see [`Self::begin_direct`]).
     pub fn set_stable(&self, position: u64) {
         let h = self.header();
         h.head.0.store(position, Release);
-        h.stable.0.store(position, Release);
+        let is_new = |stable| (stable == u64::MAX || stable < position).then_some(position);
+        let _more = h.stable.0.fetch_update(AcqRel, Acquire, is_new);
         self.tell_shim();
     }
 

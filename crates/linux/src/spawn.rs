@@ -26,7 +26,7 @@ use crate::{sockopt, unread};
 use control::{send_fd, socket_pair};
 use deaths::Deaths;
 use family::Members;
-use holdfast_wire::shm::{ConnEntry, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
+use holdfast_wire::shm::{ConnEntry, DIRECT, FDS_MAX, HANDED, SHIM_FDS, conn_state, leash, mode};
 use log::open_log;
 use std::ffi::OsString;
 use std::io;
@@ -296,6 +296,15 @@ impl Server {
         let number = listener.to_ne_bytes();
         let control = self.control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send_fd(control.as_raw_fd(), &number, connection.as_raw_fd())
+    }
+
+    /// Gives the shim its socket to the backup, by which it sends the log itself.
+    ///
+    /// # Errors
+    /// If the control socket is full or gone.
+    pub fn give_direct(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let control = self.control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send_fd(control.as_raw_fd(), &DIRECT.to_ne_bytes(), socket.as_raw_fd())
     }
 
     /// Kills the server with everything that it has started, at once, and waits for

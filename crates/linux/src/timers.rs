@@ -6,6 +6,7 @@ use crate::sockopt;
 use libc::c_int;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// linux/tcp.h since Linux 6.15; the libc crate does not know them.
 const TCP_RTO_MIN_US: c_int = 45;
@@ -33,11 +34,34 @@ pub fn repeat_soon(connection: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(connection, libc::IPPROTO_TCP, TCP_RTO_MIN_US, &RTO_MIN_US)
 }
 
+/// Offset of `tcpi_rtt` in `struct tcp_info`, in bytes; `tcpi_rttvar` follows.
+const RTT: usize = 68;
+
+/// How long a round trip of this connection takes, and how much that varies, as its kernel
+/// estimates it (RFC 6298 §2); `None` if it does not tell.
+#[must_use]
+pub fn round_trip(connection: BorrowedFd<'_>) -> Option<(Duration, Duration)> {
+    let info: [u8; RTT + 8] = sockopt::get(connection, libc::IPPROTO_TCP, libc::TCP_INFO).ok()?;
+    let micros = |at: usize| {
+        let word = info[at..].first_chunk().copied().map(u32::from_ne_bytes);
+        Duration::from_micros(u64::from(word.unwrap_or_default()))
+    };
+    Some((micros(RTT), micros(RTT + 4)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd as _;
+
+    #[test]
+    fn a_round_trip_on_this_host_is_short() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mean, _) = round_trip(client.as_fd()).expect("an estimate");
+        assert!(mean > Duration::ZERO && mean < Duration::from_secs(1), "{mean:?}");
+    }
 
     #[test]
     fn a_kernel_that_knows_the_timers_keeps_them() {

@@ -7,6 +7,7 @@ mod apart;
 mod audit;
 mod closing;
 mod conn;
+mod direct;
 mod doubt;
 mod half_open;
 mod host;
@@ -33,6 +34,7 @@ use crate::timing::primary::{
 use alone::Tried;
 use apart::Stage;
 use conn::Conn;
+use direct::Direct;
 use doubt::{Doubt, SILENT};
 use half_open::HalfOpen;
 use holdfast_cluster::Nanos;
@@ -77,6 +79,8 @@ struct Tables {
     is_committing: bool,
     /// Keeps what the server can be rebuilt from, in the place of another host's backup.
     keeper: Option<Keeper>,
+    /// The backup's word on the short way of the log: which, and its port.
+    direct_ok: Option<(u64, u16)>,
 }
 
 impl Tables {
@@ -100,6 +104,7 @@ pub struct PrimaryMachine {
     stage: Stage,
     log: Primary,
     tables: Tables,
+    direct: Direct,
     half_open: HalfOpen,
     doubt: Option<Doubt>,
     /// Whether the primary becomes the other member's backup after it has handed over.
@@ -218,6 +223,10 @@ impl Hearing<'_> {
             return;
         }
         host.member().watch.handle_received(now);
+        if let Message::DirectOk { id, port } = *message {
+            self.tables.direct_ok = Some((id, port));
+            return;
+        }
         if let Message::GaveUp { state, reason } = message {
             let gave_up = || format!("the backup gave up: {state}: {reason}");
             self.tables.broken.get_or_insert_with(gave_up);
@@ -252,6 +261,7 @@ impl PrimaryMachine {
             stage: Stage::Serving,
             log: Primary::with_limits(0, limits),
             tables: Tables { is_committing: true, ..Tables::default() },
+            direct: Direct::Off,
             // Unfinished handshakes get half of what ended connections get, so at most a quarter of
             // the gate's slots.
             half_open: HalfOpen::new(linger_max / 2, now),
@@ -307,8 +317,10 @@ impl PrimaryMachine {
         if self.is_attached(host) {
             self.take_held(host);
         }
-        self.take_log(host);
+        self.read_log(host);
         let lost = self.take_messages(host);
+        self.read_held(host);
+        self.agree_on_direct(host);
         self.settle_closing(host);
         self.renew(host);
         self.settle(host);
@@ -319,7 +331,7 @@ impl PrimaryMachine {
         if self.doubts_for_good(opened, host) {
             return self.ask_to_go_alone(SILENT.to_owned(), host);
         }
-        let turn = match host.may_sleep(self.log_at) {
+        let turn = match self.may_sleep(host) {
             true => Turn::Until(self.deadline(host)),
             false => Turn::Busy,
         };
@@ -390,6 +402,10 @@ impl PrimaryMachine {
             self.tables.broken.get_or_insert_with(|| OVERWRITTEN.into());
             return;
         };
+        self.take_log_to(tail, host);
+    }
+
+    fn take_log_to(&mut self, tail: u64, host: &mut impl PrimaryHost) {
         if tail == self.log_at {
             return;
         }
@@ -486,7 +502,7 @@ impl PrimaryMachine {
         let looks = !self.tables.conns.is_empty() || self.unattached.is_some();
         let log = (looks || self.is_in_doubt()).then(|| now.plus(nanos(TICK)));
         let keeper = self.tables.keeper.as_ref().map(Keeper::due);
-        let all = [beat, owed, log, keeper, self.renewal_due(now)];
+        let all = [beat, owed, log, keeper, self.renewal_due(now), self.direct.due()];
         all.into_iter().flatten().fold(self.report_at, Nanos::min).max(now)
     }
 

@@ -39,6 +39,9 @@ pub mod primary {
 
     /// Time between two looks for log that the shim did not announce.
     pub const TICK: Duration = Duration::from_millis(4);
+    /// Time after which log is read that the server has sent to the backup itself, and that the
+    /// backup does not say it has: three times as long as that takes at most.
+    pub const DIRECT_READ_AFTER: Duration = Duration::from_millis(3);
     /// Time between two reports of the kernel's progress to the backup.
     pub const PROGRESS_EVERY: Duration = Duration::from_millis(2);
     /// Additional time for each connection, so that a thousand do not cost a core.

@@ -228,7 +228,13 @@ impl Backup {
             return;
         }
         match message {
-            Message::Frame { number, records } => self.handle_frame(now, *number, records, out),
+            Message::Frame { number, records } => {
+                self.handle_frame(now, (*number, None), records, out);
+            }
+            Message::FrameAt { number, position, records } => {
+                self.handle_frame(now, (*number, Some(*position)), records, out);
+            }
+            Message::LogAt { position } => self.handle_log_at(*position, out),
             Message::Payload { frame, index, bytes } => {
                 self.handle_payload(now, *frame, *index, bytes, out)
             }
@@ -328,6 +334,18 @@ impl Backup {
         self.lag.is_hung(is_busy)
     }
 
+    /// Whether the server waits for [`Self::take_held`].
+    #[must_use]
+    pub fn owes_server(&self) -> bool {
+        self.phase == Phase::Following && self.log.owes_server()
+    }
+
+    /// The position of the log to confirm to the server that has sent it, if there is a new one.
+    pub fn take_held(&mut self, now: Nanos) -> Option<u64> {
+        let may = self.phase == Phase::Following && !self.is_behind(now);
+        if may { self.log.take_held() } else { None }
+    }
+
     /// Confirms what the batch brought: the last complete frame and the
     /// streams.
     pub fn flush(&mut self, now: Nanos, out: &mut impl BackupOutput) {
@@ -339,6 +357,11 @@ impl Backup {
             && let Some(number) = self.log.take_confirmable()
         {
             out.send(&Message::FrameOk { number });
+        }
+        if !self.is_behind(now)
+            && let Some(position) = self.log.take_held_for_daemon()
+        {
+            out.send(&Message::LogHeld { position });
         }
         let conns = &self.conns;
         let held: Vec<_> = self

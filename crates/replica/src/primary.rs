@@ -144,6 +144,10 @@ pub struct Primary {
     produced: u64,
     /// End of what the backup confirmed and the machine released (law L2).
     confirmed: u64,
+    /// Ring position up to which the backup has said that it holds the log.
+    held_to: u64,
+    /// Whether frames say where in the log they begin, because the server sends parts of it itself.
+    is_direct: bool,
     last_frame: u64,
     unconfirmed: VecDeque<Frame>,
     /// Ring position from which output waits for the backup; `None` if it does
@@ -171,6 +175,8 @@ impl Primary {
             framed: log_start,
             produced: log_start,
             confirmed: log_start,
+            held_to: log_start,
+            is_direct: false,
             last_frame: 0,
             unconfirmed: VecDeque::new(),
             waits_from: Some(log_start),
@@ -219,6 +225,24 @@ impl Primary {
     #[must_use]
     pub fn framed(&self) -> (u64, u64) {
         (self.framed, self.last_frame)
+    }
+
+    /// Ring position up to which the backup has said that it holds the log; it may lie beyond what
+    /// was read.
+    #[must_use]
+    pub fn held_to(&self) -> u64 {
+        self.held_to
+    }
+
+    /// From now on the server may send parts of its log to the backup itself (decision 35). Returns
+    /// whether that has begun; not while frames are under way.
+    pub fn begin_direct(&mut self, out: &mut impl PrimaryOutput) -> bool {
+        if self.frozen || !self.unconfirmed.is_empty() {
+            return false;
+        }
+        self.is_direct = true;
+        out.send(&Message::LogAt { position: self.framed });
+        true
     }
 
     /// The gate holds a SYN-ACK of the kernel's socket with the cookie `socket`:
@@ -298,6 +322,7 @@ impl Primary {
         }
         match message {
             Message::FrameOk { number } => self.handle_frame_ok(*number, out),
+            Message::LogHeld { position } => self.handle_log_held(*position, out),
             Message::ConnOk { conn } => {
                 if let Some(known) = self.conns.get_mut(conn)
                     && !known.open

@@ -2,6 +2,7 @@
 //! waits until its sockets are real, and becomes the server.
 
 use crate::base::fds::{self, Kind};
+use crate::base::handed;
 use crate::base::state::{self, Mode, header};
 use crate::base::sys::{self, sys};
 use crate::base::{binds, log, park, processes, ring, waiting};
@@ -89,7 +90,7 @@ fn go_live() {
 /// each in a message with its listener's number.
 fn take_queue() {
     while inherited::has_room() {
-        let Some((listener, fd)) = inherited::receive() else { return };
+        let Some((listener, fd)) = handed::receive() else { return };
         inherited::add(listener, fd);
     }
 }

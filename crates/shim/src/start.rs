@@ -1,6 +1,7 @@
 //! The process's beginning and end: maps the daemon's shared memory, moves the shim's descriptors
 //! out of the way, arms the alarm.
 
+use crate::base::commit;
 use crate::base::log::{self, Entry};
 use crate::base::state::{
     self, CONTROL_FD, EXCLUDED, FAULT_FD, HAS_EXCLUDED, MEMORY_FD, Mode, WAKE_FD, header, mode,
@@ -79,7 +80,7 @@ extern "C" fn stop() {
             Mode::Record => {
                 defer::flush();
                 log::append(Entry::new(Op::Exit, Call::exit, -1, 0), &[]);
-                log::commit_all();
+                commit::commit_all();
             }
             Mode::Replay => match log::take(Op::Exit, Call::exit, -1) {
                 Some(taken) => taken.done(),

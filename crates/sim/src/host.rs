@@ -334,7 +334,7 @@ impl World {
         let own = self.hosts[member].clock.both(self.now);
         let Some(server) = self.server(member) else { return false };
         if !server.has_room() {
-            self.wake_daemon_soon(member);
+            self.announces(member);
             return false;
         }
         let (tail, dirty) = (server.tail(), server.dirty);
@@ -355,7 +355,9 @@ impl World {
             }
             Doing::Write(accept) => {
                 if !self.is_stable(member, dirty.0) {
-                    self.wake_daemon_soon(member);
+                    if !self.sends_direct(member) {
+                        self.announces(member);
+                    }
                     return false;
                 }
                 self.server_writes(member, accept, dirty.1);
@@ -384,7 +386,7 @@ impl World {
             }
             Doing::EndSending(accept, pos) | Doing::LetGo(accept, pos) => {
                 if !self.is_stable(member, pos) {
-                    self.wake_daemon_soon(member);
+                    self.announces(member);
                     return false;
                 }
                 self.server_ends(member, accept);
@@ -396,6 +398,14 @@ impl World {
             self.log_grew(member);
         }
         true
+    }
+
+    /// The server tells its daemon that there is log to send.
+    fn announces(&mut self, member: usize) {
+        if let Some(server) = self.server(member) {
+            server.announced = server.tail();
+        }
+        self.wake_daemon_soon(member);
     }
 
     fn set_doing(&mut self, member: usize, doing: Doing) {

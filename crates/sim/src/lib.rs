@@ -13,6 +13,7 @@ mod beyond;
 mod check;
 mod client;
 mod clock;
+mod direct;
 mod edge;
 mod faults;
 mod gate;
@@ -38,6 +39,7 @@ mod world;
 
 pub use check::Violation;
 pub use clock::ClockPlan;
+pub use direct::DirectPlan;
 pub use gate::Counts;
 pub use holdfast_chance::Rng;
 pub use plan::{
@@ -63,6 +65,8 @@ pub struct Reached {
     pub messages: u64,
     /// Reads of the server whose bytes the tap had lost, so that the primary sent them.
     pub repairs: u64,
+    /// Answers of the backup to the server itself that said something new.
+    pub directs: u64,
     pub gates: Counts,
     /// Packets of hostile clients.
     pub hostile: u64,

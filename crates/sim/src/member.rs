@@ -114,6 +114,11 @@ pub struct Daemon {
     pub rebuilds: bool,
     /// Whether the input of its backup machine comes from its own server.
     pub own: bool,
+    /// The key with which it hears the primary's server, and what has come from that.
+    pub direct: Option<u64>,
+    pub directs: VecDeque<(u64, Vec<u8>)>,
+    /// The key that it has offered as a primary.
+    pub offered: u64,
 }
 
 impl Daemon {
@@ -190,6 +195,9 @@ impl World {
             keeps: false,
             rebuilds: false,
             own: false,
+            direct: None,
+            directs: VecDeque::new(),
+            offered: 0,
         };
         host.daemon = Some(daemon);
         host.daemon_wakes = None;

@@ -8,6 +8,7 @@ mod show;
 use crate::Ns;
 use crate::Rng;
 use crate::clock::ClockPlan;
+use crate::direct::DirectPlan;
 use crate::packet::NO_SCALING;
 use crate::sweep::{Case, Uneven};
 use draw::{draw_clock, draw_faults, draw_rare};
@@ -354,6 +355,8 @@ pub enum Mutation {
     NeverResend,
     /// A hostile client costs others their connections (one client).
     NeighbourPays,
+    /// The backup tells the server of more than it holds (L2).
+    HeldUnseen,
 }
 
 /// Everything that a run depends on.
@@ -381,6 +384,8 @@ pub struct Plan {
     pub uneven: Uneven,
     /// Whether the daemons also send heartbeats as datagrams.
     pub pulses: bool,
+    /// Set if the log goes the short way (decision 35).
+    pub direct: Option<DirectPlan>,
     pub joins: JoinPlan,
     /// Set if the backup is cold (decision 30).
     pub cold: Option<ColdPlan>,
@@ -453,6 +458,7 @@ impl Plan {
             faults,
             uneven: if strain.one_in(4) { Uneven::ROUGH } else { Uneven::default() },
             pulses: clocks.one_in(2),
+            direct: DirectPlan::draw(&mut Rng::new(seed, 13)),
             joins,
             cold: ColdPlan::draw(&mut Rng::new(seed, 11)),
             rebuild: None,

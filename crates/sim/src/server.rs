@@ -87,6 +87,8 @@ pub struct Server {
     /// name the same record.
     pub dirty: (u64, u64),
     pub stable: u64,
+    /// End of the log when its daemon was last told of it.
+    pub announced: u64,
     /// Whether output waits until the records on which it depends are stable: always, except
     /// during a join.
     pub commits: bool,
@@ -127,6 +129,7 @@ impl Server {
             records: 0,
             dirty: (0, 0),
             stable: 0,
+            announced: 0,
             commits: true,
             buffering: Buffering::Commit,
             ring_bytes,

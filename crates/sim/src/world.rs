@@ -4,6 +4,7 @@ use crate::Rng;
 use crate::check::Checkers;
 use crate::client::Client;
 use crate::clock::{Clock, ClockPlan, Pause};
+use crate::direct::{DirectEvent, Ways};
 use crate::edge::Edge;
 use crate::gate::Gate;
 use crate::kernel::Socket;
@@ -61,6 +62,7 @@ pub enum Event {
     Looks,
     /// A daemon sends its heartbeat datagrams.
     Pulse(usize),
+    Direct(DirectEvent),
 }
 
 /// A machine: its kernel's state, which outlives processes, and its processes.
@@ -125,6 +127,7 @@ pub struct World {
     /// Whether no server accepts connections from its backlog.
     pub accepts_nobody: bool,
     pub pulses: Pulses,
+    pub direct: Ways,
     pub pipes: Vec<Pipe>,
     /// Every client packet, so that a machine can ask for its raw bytes.
     pub packets: Vec<Packet>,
@@ -172,6 +175,7 @@ impl World {
             links: Links::default(),
             accepts_nobody: false,
             pulses: Pulses::default(),
+            direct: Ways::new(plan.seed),
             pipes: Vec::new(),
             packets: Vec::new(),
             servers: 0,
@@ -355,6 +359,7 @@ impl World {
             Event::Ends(index) => self.ends(index),
             Event::Looks => self.looks(),
             Event::Pulse(host) => self.pulse(host),
+            Event::Direct(event) => self.direct_event(event),
         }
     }
 

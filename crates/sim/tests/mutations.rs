@@ -63,6 +63,11 @@ fn l2_a_syn_ack_that_does_not_wait_is_seen() {
 }
 
 #[test]
+fn l2_a_server_that_hears_more_than_is_held_is_seen() {
+    sees("L2", Mutation::HeldUnseen, &[]);
+}
+
+#[test]
 fn l2_an_end_that_leaves_with_the_last_bytes_is_seen() {
     sees("L2", Mutation::LeaveFin, &[at(300, Fault::KillServer { member: 0 })]);
 }
@@ -110,7 +115,7 @@ fn l5_other_bytes_than_the_server_would_have_read_are_seen() {
 
 #[test]
 fn l6_a_table_without_a_limit_is_seen() {
-    sees("L6", Mutation::NoLimit, &[]);
+    sees_in(2 * SEEDS, "L6", Mutation::NoLimit, &[]);
 }
 
 #[test]

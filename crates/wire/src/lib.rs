@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffering;
+pub mod direct;
 #[cfg(feature = "std")]
 pub mod gate;
 pub mod group;

@@ -18,10 +18,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Newest version of the conversation.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Oldest version that is understood: the one before, so that a group goes from one release to the
 /// next without ending a connection.
-pub const VERSION_OLDEST: u32 = 11;
+pub const VERSION_OLDEST: u32 = 12;
+/// First version with the messages of the log's short way.
+pub const VERSION_DIRECT: u32 = 13;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.
@@ -248,7 +250,7 @@ pub enum Message<'a> {
         #[serde(borrow)]
         fingerprint: Vec<FingerprintPart<'a>>,
         /// From a primary to its backup, the key of the hashes in its log. `None` from
-        /// everybody else, and in version 11, where both derive it from the group's key.
+        /// everybody else.
         hash_key: Option<LogKey>,
     },
     /// Heartbeat; `echo` is the last number received from the other side.
@@ -521,6 +523,47 @@ pub enum Message<'a> {
         flows: Vec<EdgeFlow>,
         last: bool,
     },
+
+    // Since version 13. The short way of the log (see [`crate::direct`]).
+    /// primary -> backup: the server's threads would send the log to the backup themselves, from
+    /// this port.
+    Direct {
+        id: u64,
+        key: DirectKey,
+        port: u16,
+    },
+    /// backup -> primary: they may, to this port.
+    DirectOk {
+        id: u64,
+        port: u16,
+    },
+    /// primary -> backup: the last frame ended at this position of the log. Frames that follow are
+    /// [`Message::FrameAt`].
+    LogAt {
+        position: u64,
+    },
+    /// As [`Message::Frame`], of records from this position of the log on. The backup may have
+    /// some of them already.
+    FrameAt {
+        number: u64,
+        position: u64,
+        #[serde(serialize_with = "in_one_piece")]
+        records: &'a [u8],
+    },
+    /// backup -> primary: everything before this position of the log is held.
+    LogHeld {
+        position: u64,
+    },
+}
+
+/// The key of a log's datagrams. It is a secret: it is never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectKey(pub [u8; crate::direct::KEY_BYTES]);
+
+impl std::fmt::Debug for DirectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DirectKey(secret)")
+    }
 }
 
 /// A connection as an edge of a spread group knows it.

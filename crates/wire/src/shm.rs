@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+use crate::direct::KEY_BYTES;
 use crate::group::HOLDER_WORDS;
 pub use crate::group::{Group, PROCESSES_MAX, Process};
 pub use crate::quiet::ShimState;
@@ -28,6 +29,9 @@ pub const SHIM_FDS: usize = 8;
 pub const TABLE_BYTES: usize = CONNS_MAX * size_of::<ConnEntry>();
 /// Most listeners of a server at protected services.
 pub const LISTENERS_MAX: usize = 16;
+/// What the daemon says of the socket of the log's short way, which it sends to the shim: no
+/// listener of a server has this number.
+pub const DIRECT: i32 = -1;
 /// Number of descriptors that the daemon hands to the shim.
 pub const HANDED: usize = 3;
 /// Offset of the [`Group`] in the shared memory, in bytes.
@@ -182,6 +186,28 @@ pub struct Header {
     /// updated when the server listens.
     pub listeners_len: AtomicU32,
     pub listeners: [Listener; LISTENERS_MAX],
+    pub direct: Direct,
+}
+
+/// The short way of the log to the backup (see [`crate::direct`]). A shim of a release without it
+/// leaves it alone.
+#[repr(C)]
+pub struct Direct {
+    /// Which key counts; 0: none, and the daemon sends the log.
+    pub id: AtomicU64,
+    /// The key, set before `id`.
+    pub key: [AtomicU64; KEY_BYTES / 8],
+    /// Number of datagrams that the shim has sealed.
+    pub counter: AtomicU64,
+    /// Time in ns after which an unanswered datagram counts as lost.
+    pub wait_ns: AtomicU64,
+    /// End of the log when the daemon was last told of it.
+    pub announced: AtomicU64,
+    /// How often what was sent was confirmed in time, and how often it was not.
+    pub confirmed: AtomicU64,
+    pub lost: AtomicU64,
+    /// The server's number for the socket; 0 before it has one.
+    pub fd: AtomicI32,
 }
 
 /// A listening socket of the replica.

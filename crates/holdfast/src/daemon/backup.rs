@@ -11,6 +11,7 @@ pub(super) mod sockets;
 
 use super::advice;
 use super::dialer::Dialer;
+use super::direct::Listening;
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
@@ -51,6 +52,7 @@ const PEER: u64 = ROLE;
 const TAP: u64 = ROLE + 1;
 const WAKE: u64 = ROLE + 2;
 const PIDFD: u64 = ROLE + 3;
+const DIRECT: u64 = ROLE + 4;
 
 /// Everything a backup holds.
 struct BackupDaemon<'n, 'a> {
@@ -79,6 +81,8 @@ struct BackupDaemon<'n, 'a> {
     drop: TapDrop,
     /// `None` while it is being read.
     link: Option<Dialer>,
+    /// Hears what the primary's server sends itself; `None` while it is being read.
+    direct: Option<Listening>,
     /// Messages that came together with the primary's hello.
     early: Vec<Vec<u8>>,
     is_peer_ready: bool,
@@ -181,6 +185,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
         tap: Some(tap),
         drop,
         link: Some(link),
+        direct: None,
         early,
         is_peer_ready: true,
         malformed: 0,

@@ -15,7 +15,6 @@ use holdfast_member::host::{End, Hosted};
 use holdfast_member::pairing::{Apart, Pairing, PairingHost, Side};
 use holdfast_member::primary::AGAIN;
 use holdfast_member::standing::keyed_hello;
-use holdfast_wire::hash::HashKey;
 use holdfast_wire::message::{FingerprintPart, LogKey, Message, VERSION};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -23,12 +22,6 @@ use std::time::Instant;
 /// Remedy for a member that is turned away.
 const LATER: &str =
     "it asks again and again; look at the other member's status if that does not end";
-
-/// Reason for a member of an older release, which derives the key of the log by itself.
-const OTHER_KEY: &str = "the server was started with another key than key_file has now, which a \
-    member of an older release cannot be told: install the same release on both";
-/// The first version of messages in which a primary tells the key of its log.
-const TELLS_KEY: u32 = 12;
 
 /// The member that has connected to a primary, and the fingerprint that it was sent.
 #[derive(Default)]
@@ -185,14 +178,10 @@ impl Doorway {
         };
         let fingerprint = self.fingerprint.insert(fingerprint);
         let Some(channel) = &mut self.candidate else { return Ok(false) };
-        let is_told = follows(channel.version(), &node.hash_key, &spoken(node));
-        let greeting = match is_told {
-            true => greeting(node, runs, fingerprint, Some(LogKey(node.hash_key))),
-            false => Message::Refused { reason: OTHER_KEY, again: true },
-        };
+        let greeting = greeting(node, runs, fingerprint, Some(LogKey(node.hash_key)));
         let said = channel.send(&greeting);
         let said = said.and_then(|()| channel.flush());
-        Ok(said.map_err(|error| self.refused(node, &error)).is_ok() && is_told)
+        Ok(said.map_err(|error| self.refused(node, &error)).is_ok())
     }
 
     /// See [`PairingHost::is_own_fingerprint`].
@@ -356,12 +345,6 @@ fn greeting<'m>(
     keyed_hello(names, (epoch, runs), fingerprint.wire(), key)
 }
 
-/// Whether a member that speaks this version of messages has the key of a log: in an older one it
-/// derives it from the group's key.
-fn follows(version: u32, log: &HashKey, key: &GroupKey) -> bool {
-    version >= TELLS_KEY || *log == key.hash_key()
-}
-
 /// Says so when the other member speaks an older version of messages: an upgrade is half done.
 fn note_version(node: &mut MemberContext<'_>, version: u32) {
     if version < VERSION && node.older != version {
@@ -461,18 +444,4 @@ fn spoken(node: &MemberContext<'_>) -> GroupKey {
 
 fn unknown_files(error: &FingerprintError) -> String {
     format!("{error}\n  remedy: {}", error.remedy())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_who_has_the_key_of_the_log_joins_its_server() {
-        let key = GroupKey::generate().unwrap();
-        let (own, other) = (key.hash_key(), GroupKey::generate().unwrap().hash_key());
-        let may_join = |version, log: &HashKey| follows(version, log, &key);
-        assert!(may_join(VERSION, &other) && may_join(VERSION, &own));
-        assert!(may_join(TELLS_KEY - 1, &own) && !may_join(TELLS_KEY - 1, &other));
-    }
 }

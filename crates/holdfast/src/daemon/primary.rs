@@ -11,6 +11,7 @@ mod shown;
 mod unread;
 
 use super::backup::{self, Barred, Ended, Fallen};
+use super::direct::Offered;
 use super::drive::{Role, drive};
 use super::heed;
 use super::member::{MemberContext, ROLE};
@@ -99,6 +100,10 @@ struct PrimaryDaemon<'n, 'a> {
     barred: Barred,
     /// What the server can be rebuilt from while it runs alone.
     kept: Option<Kept>,
+    /// What the backup was offered of the log's short way.
+    direct: Option<Offered>,
+    /// Whether it was offered to this backup, whatever came of it.
+    was_direct_offered: bool,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -287,6 +292,8 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             comes_back: false,
             barred: Barred::default(),
             kept: None,
+            direct: None,
+            was_direct_offered: false,
             node,
         })
     }

@@ -227,7 +227,8 @@ impl Surroundings for Place<'_> {
             {
                 (Some(log), Some(1 | 2)) => log.try_clone().map(|log| Some(log.into())),
                 (_, Some(number)) => own(*number).map(Some),
-                (_, None) => Ok(None),
+                // The way to the backup of where it was copied: its shim closes that.
+                (_, None) => self.wake.as_fd().try_clone_to_owned().map(Some),
             },
             FileKind::Path { .. } if is(libc::STDOUT_FILENO) || is(libc::STDERR_FILENO) => {
                 self.log.as_ref().map(|log| Ok(log.try_clone()?.into())).transpose()

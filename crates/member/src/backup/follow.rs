@@ -10,6 +10,7 @@ use crate::timing::backup::{
 };
 use holdfast_cluster::Nanos;
 use holdfast_cluster::watch::Ground;
+use holdfast_replica::backup::BackupOutput as _;
 use holdfast_wire::message::Message;
 
 impl BackupMachine {
@@ -22,6 +23,7 @@ impl BackupMachine {
     ) -> Option<Cause> {
         let now = host.now();
         self.take_tap(now, host);
+        self.take_direct(now, host);
         let lost = is_peer_ready && self.take_messages(now, host);
         self.feed(now, host);
         self.confirm(is_peer_ready, now, host);
@@ -62,6 +64,15 @@ impl BackupMachine {
         } else if self.tap_at.is_some_and(|at| at <= now) {
             self.watch_tap(host);
         }
+    }
+
+    /// What the primary's server has sent itself: its daemon hears later that it is held.
+    fn take_direct(&mut self, now: Nanos, host: &mut impl FollowHost) {
+        let Self { log, effects, held_at, .. } = self;
+        host.recv_direct(&mut |host, position, records| {
+            log.handle_direct(position, records, &mut LogOutput { effects, host });
+            held_at.get_or_insert(now.plus(nanos(HELD_AFTER)));
+        });
     }
 
     /// From now on every packet of the tap wakes the member.
@@ -118,6 +129,12 @@ impl BackupMachine {
                 said.extend((joins.is_some() || renewals.is_on()).then_some(told));
                 return;
             }
+            if let Message::Direct { id, key, port } = message {
+                if let Some(port) = host.open_direct(*id, key, *port) {
+                    LogOutput { effects, host }.send(&Message::DirectOk { id: *id, port });
+                }
+                return;
+            }
             log.handle_message(now, message, &mut LogOutput { effects, host });
         })
     }
@@ -140,6 +157,9 @@ impl BackupMachine {
     }
 
     fn confirm(&mut self, is_peer_ready: bool, now: Nanos, host: &mut impl FollowHost) {
+        if let Some(position) = self.log.take_held(now) {
+            host.send_held(position);
+        }
         let held_due = self.held_bytes >= HELD_BYTES || self.held_at.is_some_and(|at| at <= now);
         let owed_due = self.log.owes_confirmation() && !self.log.is_behind(now);
         if is_peer_ready || held_due || owed_due {
@@ -187,7 +207,8 @@ impl BackupMachine {
 
     pub(super) fn deadline(&self, host: &mut impl FollowHost) -> Nanos {
         let beat = host.member().watch.next_deadline().filter(|_| self.armed.is_some());
-        let waits = self.room_wanted || self.log.owes_confirmation();
+        let owes = self.log.owes_confirmation() || self.log.owes_server();
+        let waits = self.room_wanted || owes;
         let room = waits.then(|| host.now().plus(nanos(LOOK_AFTER)));
         let log = self.log.next_deadline();
         let image = self.renewals.is_on().then(|| host.now().plus(nanos(COPY_LOOK)));

@@ -5,7 +5,7 @@ use crate::host::MemberHost;
 use holdfast_replica::backup::Counters;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnKey, Message};
+use holdfast_wire::message::{ConnKey, DirectKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
@@ -96,6 +96,18 @@ pub trait FollowHost: MemberHost + Sized {
     fn send(&mut self, message: &Message<'_>);
     fn flush(&mut self);
     fn close_peer(&mut self);
+
+    // The short way of the log (decision 35).
+
+    /// Listens for what the primary's server sends itself from this port, with this key; returns
+    /// the port. `None`: it cannot.
+    fn open_direct(&mut self, _id: u64, _key: &DirectKey, _port: u16) -> Option<u16> {
+        None
+    }
+    /// Hands on what has come that way: positions of the log, and the records there.
+    fn recv_direct(&mut self, _each: &mut dyn FnMut(&mut Self, u64, &[u8])) {}
+    /// Tells the server that everything before this position is held.
+    fn send_held(&mut self, _position: u64) {}
 
     /// How things are, now and then.
     fn report(&mut self, report: &Report<'_>);

@@ -156,7 +156,7 @@ impl PrimaryMachine {
             resume(host);
         }
         let reason = self.tables.broken.take().unwrap_or_else(|| LOST.to_owned());
-        self.log.handle_backup_lost();
+        self.lose_backup(host);
         host.drop_peer();
         self.begin_to_ask(reason, handing, host)
     }
@@ -283,7 +283,7 @@ impl PrimaryMachine {
         host.kill_server();
         host.member().speaks = false;
         host.show(MemberEvent::Replaced { newer });
-        self.log.handle_backup_lost();
+        self.lose_backup(host);
         host.drop_peer();
         host.stop_watching();
         rest_replaced(host.now(), false, host)

@@ -77,7 +77,7 @@ impl PrimaryMachine {
     /// Drops the backup: from here on nothing that it says counts.
     pub(super) fn leave_backup(&mut self, reason: &str, host: &mut impl PrimaryHost) {
         self.drop_renewal(host);
-        self.log.handle_backup_lost();
+        self.lose_backup(host);
         host.stop_watching();
         host.send(&Message::Refused { reason, again: false });
         host.flush();

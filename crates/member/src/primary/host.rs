@@ -7,7 +7,7 @@ use crate::host::MemberHost;
 use crate::pairing::PairingHost;
 use holdfast_replica::primary::{Counters, Peeked, Wanted};
 use holdfast_wire::gate::SlotView;
-use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, Message};
+use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, DirectKey, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -62,6 +62,14 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     /// Whether this daemon may sleep after reading the log up to `read_to`: false if more has come,
     /// or could come unannounced.
     fn may_sleep(&mut self, read_to: u64) -> bool;
+    /// Where the log ended when the server last announced it to this daemon.
+    fn announced(&self) -> u64 {
+        u64::MAX
+    }
+    /// As [`Self::may_sleep`], where log that was not announced may wait.
+    fn may_sleep_until_announced(&mut self, read_to: u64) -> bool {
+        self.may_sleep(read_to)
+    }
     fn set_log_stable(&mut self, pos: u64);
     /// Why the shim cannot go on recording, if so.
     fn log_fault(&self) -> Option<String>;
@@ -99,6 +107,18 @@ pub trait PrimaryHost: MemberHost + PairingHost + KeeperHost + Sized {
     fn flush(&mut self) -> bool;
     /// Closes the channel, which is of no more use.
     fn drop_peer(&mut self);
+
+    // The short way of the log (decision 35), in this order.
+
+    /// A key with its number, and the port from which the server's threads would send the log;
+    /// `None`: they cannot, or the backup does not understand it.
+    fn offer_direct(&mut self) -> Option<(u64, DirectKey, u16)> {
+        None
+    }
+    /// They may, to this port of the backup.
+    fn begin_direct(&mut self, _port: u16) {}
+    /// They may not any more.
+    fn end_direct(&mut self) {}
 
     // A joiner, while the server speaks alone.
 

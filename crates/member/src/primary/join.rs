@@ -476,7 +476,7 @@ impl PrimaryMachine {
         reason: &str,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        self.log.handle_backup_lost();
+        self.lose_backup(host);
         (self.tables.is_committing, self.joins) = (true, None);
         host.drop_image();
         let now = host.now();

@@ -180,7 +180,7 @@ impl PrimaryMachine {
         reason: Option<&str>,
         host: &mut impl PrimaryHost,
     ) -> (Stage, Turn) {
-        self.log.handle_backup_lost();
+        self.lose_backup(host);
         host.stop_watching();
         if let Err(error) = self.open_gate(host) {
             return (Stage::Idle, Turn::End(End::Failed(error)));

@@ -17,6 +17,10 @@ pub struct Counters {
     pub challenges: u64,
     /// Frames that came again.
     pub frames_repeated: u64,
+    /// What a server has sent itself that did not follow what was here, and that could not be
+    /// replayed at once.
+    pub direct_ignored: u64,
+    pub direct_cut: u64,
     /// Reads that the tap did not bring in time.
     pub needs: u64,
     /// Reads whose hash contradicts the tap.

@@ -3,9 +3,11 @@
 
 use super::{Accepted, Backup, BackupOutput, NEED_AFTER, Phase};
 use crate::{Broken, Nanos};
+use holdfast_wire::direct;
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{
-    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, TAPPED, read_header, record_len,
+    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, POSITION_MAX, TAPPED,
+    read_header, record_len,
 };
 use holdfast_wire::message::{ConnId, Message};
 use std::collections::VecDeque;
@@ -15,8 +17,10 @@ use zerocopy::FromBytes;
 #[derive(Debug)]
 struct Queued {
     number: u64,
-    /// Index within the frame of the first record in `records`.
+    /// Index within the frame of the first record in `records`, and where in the primary's log that
+    /// is.
     index: u32,
+    position: u64,
     records: Vec<u8>,
 }
 
@@ -31,6 +35,16 @@ struct Stall {
     asked: bool,
 }
 
+/// What was confirmed of the log beside its frames.
+#[derive(Clone, Copy, Debug)]
+struct Direct {
+    /// End of what the server has sent itself. It hears of nothing behind that: the gate has to hear
+    /// of the end of a stream first, from the daemon.
+    sent: u64,
+    to_server: u64,
+    to_daemon: u64,
+}
+
 /// The queued frames and their state.
 #[derive(Debug, Default)]
 pub(super) struct Log {
@@ -39,6 +53,13 @@ pub(super) struct Log {
     received: u64,
     resolved: u64,
     confirmed: u64,
+    /// Position of the primary's log up to which records have come in frames, and up to which they
+    /// were replayed.
+    end: u64,
+    replayed: u64,
+    /// Up to where that was confirmed to the server, and to its daemon; `None`: frames say nothing
+    /// of positions.
+    direct: Option<Direct>,
     stall: Option<Stall>,
     /// The primary's answer for the first queued record.
     repair: Option<Vec<u8>>,
@@ -84,6 +105,27 @@ impl Log {
         new.then_some(self.resolved)
     }
 
+    /// Whether the server waits for a word on what it has sent itself.
+    pub(super) fn owes_server(&self) -> bool {
+        self.direct.is_some_and(|direct| direct.to_server < direct.sent.min(self.replayed))
+    }
+
+    /// The position to confirm to the server, if there is a new one.
+    pub(super) fn take_held(&mut self) -> Option<u64> {
+        let direct = self.direct.as_mut()?;
+        let held = direct.sent.min(self.replayed);
+        let is_new = direct.to_server < held;
+        direct.to_server = direct.to_server.max(held);
+        is_new.then_some(held)
+    }
+
+    /// The position to confirm to the server's daemon, if there is one that the frames do not tell.
+    pub(super) fn take_held_for_daemon(&mut self) -> Option<u64> {
+        let direct = self.direct.as_mut().filter(|direct| direct.to_daemon < self.replayed)?;
+        direct.to_daemon = self.replayed;
+        Some(self.replayed)
+    }
+
     pub(super) fn ask_if_due(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if let Some(stall) = &mut self.stall
             && !stall.asked
@@ -116,7 +158,7 @@ impl Backup {
     pub(super) fn handle_frame(
         &mut self,
         now: Nanos,
-        number: u64,
+        (number, position): (u64, Option<u64>),
         records: &[u8],
         out: &mut impl BackupOutput,
     ) {
@@ -128,38 +170,97 @@ impl Backup {
         if number != expected {
             return self.break_off(&Broken::FrameGap { expected, got: number }, out);
         }
+        let (start, end) = match self.place(position, records) {
+            Ok(place) => place,
+            Err(reason) => return self.break_off(&reason, out),
+        };
         self.log.received = number;
+        self.log.end = self.log.end.max(end);
+        let mut frame = Queued { number, index: 0, position: start, records: Vec::new() };
         if !self.log.queue.is_empty() {
-            return self.queue(number, 0, records, out);
+            frame.records = records.to_vec();
+            return self.queue(frame, out);
         }
-        let mut index = 0;
         let mut at = 0;
-        if self.walk(now, number, records, &mut at, &mut index, out) {
+        if self.walk(now, &mut frame, records, &mut at, out) {
             self.log.resolved = number;
             self.sweep(out);
             self.drain(now, out);
         } else if self.phase != Phase::Broken {
-            self.queue(number, index, &records[at..], out);
+            frame.records = records[at..].to_vec();
+            self.queue(frame, out);
         }
     }
 
-    fn queue(&mut self, number: u64, index: u32, records: &[u8], out: &mut impl BackupOutput) {
+    /// Where in the primary's log a frame begins and ends. It may begin earlier than the last one
+    /// ended, where the server has sent some of it itself.
+    fn place(&self, position: Option<u64>, records: &[u8]) -> Result<(u64, u64), Broken> {
+        let expected = self.log.end;
+        let start = position.unwrap_or(expected);
+        if start > expected || position.is_some() && self.log.direct.is_none() {
+            return Err(Broken::LogGap { expected, got: start });
+        }
+        Ok((start, start.saturating_add(len_in_log(records)?)))
+    }
+
+    /// The last frame ended here in the primary's log; those that follow say where they begin.
+    pub(super) fn handle_log_at(&mut self, position: u64, out: &mut impl BackupOutput) {
+        if !self.log.queue.is_empty() || position > POSITION_MAX {
+            return self.break_off(&Broken::LogGap { expected: self.log.end, got: position }, out);
+        }
+        (self.log.end, self.log.replayed) = (position, position);
+        self.log.direct = Some(Direct { sent: position, to_server: position, to_daemon: position });
+    }
+
+    /// Takes whole records of the primary's log from `position` on, which its server has sent itself
+    /// (decision 35). What cannot be replayed at once is left out: it comes in a frame.
+    pub fn handle_direct(&mut self, position: u64, records: &[u8], out: &mut impl BackupOutput) {
+        let replayed = self.log.replayed;
+        let fits = self.phase == Phase::Following && self.log.queue.is_empty() && !self.joins;
+        let Some(direct) = self.log.direct.as_mut().filter(|_| fits && position <= replayed) else {
+            self.counters.direct_ignored += 1;
+            return;
+        };
+        // The word on what was sent before may be lost.
+        direct.to_server = direct.to_server.min(position);
+        let (mut at, mut begins, mut is_cut) = (0, position, false);
+        while let Some((header, len)) = direct_record(&records[at..]) {
+            let ends = begins + record_len(header.payload_len as usize) as u64;
+            if ends > self.log.replayed && !is_cut {
+                let number = self.log.received;
+                is_cut =
+                    begins != self.log.replayed || self.step(number, &records[at..], out).is_err();
+                match is_cut {
+                    true => self.counters.direct_cut += 1,
+                    false => self.log.replayed = ends,
+                }
+            }
+            (at, begins) = (at + len, ends);
+        }
+        self.log.end = self.log.replayed;
+        if let Some(direct) = &mut self.log.direct {
+            direct.sent = direct.sent.max(begins);
+        }
+    }
+
+    fn queue(&mut self, frame: Queued, out: &mut impl BackupOutput) {
         let max = self.limits.frames_queued_max;
-        if self.log.queue_bytes + records.len() > max {
+        if self.log.queue_bytes + frame.records.len() > max {
             return self.break_off(&Broken::FramesFull { max }, out);
         }
-        self.log.queue_bytes += records.len();
+        self.log.queue_bytes += frame.records.len();
         assert!(self.log.queue_bytes <= max, "L6: more frames wait than the limit");
-        self.log.queue.push_back(Queued { number, index, records: records.to_vec() });
+        self.log.queue.push_back(frame);
     }
 
     /// Continues with the queued frames as far as possible.
     pub(super) fn resume(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         while let Some(mut frame) = self.log.queue.pop_front() {
             self.log.queue_bytes -= frame.records.len();
-            let mut at = 0;
-            if !self.walk(now, frame.number, &frame.records, &mut at, &mut frame.index, out) {
-                frame.records.drain(..at);
+            let (mut at, mut records) = (0, std::mem::take(&mut frame.records));
+            if !self.walk(now, &mut frame, &records, &mut at, out) {
+                records.drain(..at);
+                frame.records = records;
                 self.log.queue_bytes += frame.records.len();
                 self.log.queue.push_front(frame);
                 break;
@@ -186,25 +287,36 @@ impl Backup {
         }
     }
 
-    /// Replays records from `at` on; true if the frame is finished.
+    /// Replays records from `at` on, which begin where `frame` says; true if it is finished.
     fn walk(
         &mut self,
         now: Nanos,
-        frame: u64,
+        frame: &mut Queued,
         records: &[u8],
         at: &mut usize,
-        index: &mut u32,
         out: &mut impl BackupOutput,
     ) -> bool {
         while *at < records.len() {
-            match self.step(frame, &records[*at..], out) {
-                Ok(len) => {
+            let stepped = match lens(&records[*at..]) {
+                Err(error) => Err(error.into()),
+                // The server has sent it itself.
+                Ok((len, in_log)) if frame.position + in_log <= self.log.replayed => {
+                    Ok((len, in_log))
+                }
+                Ok((_, in_log)) => {
+                    self.step(frame.number, &records[*at..], out).map(|len| (len, in_log))
+                }
+            };
+            match stepped {
+                Ok((len, in_log)) => {
                     *at += len;
-                    *index += 1;
+                    frame.index += 1;
+                    frame.position += in_log;
+                    self.log.replayed = self.log.replayed.max(frame.position);
                     self.log.stall = None;
                 }
                 Err(stop) => {
-                    self.stop(now, frame, *index, stop, out);
+                    self.stop(now, frame.number, frame.index, stop, out);
                     return false;
                 }
             }
@@ -451,4 +563,29 @@ impl Backup {
         self.log.repair = Some(bytes.to_vec());
         self.resume(now, out);
     }
+}
+
+/// Lengths of the record at the start of `bytes`: here, and in the primary's log.
+fn lens(bytes: &[u8]) -> Result<(usize, u64), LogError> {
+    let (header, _) = read_header(bytes)?;
+    let whole = record_len(header.payload_len as usize);
+    Ok((if header.flags & TAPPED != 0 { HEADER_LEN } else { whole }, whole as u64))
+}
+
+/// Length in the primary's log of all of these records.
+fn len_in_log(records: &[u8]) -> Result<u64, LogError> {
+    let (mut at, mut total) = (0, 0);
+    while at < records.len() {
+        let (len, in_log) = lens(&records[at..])?;
+        (at, total) = (at + len, total + in_log);
+    }
+    Ok(total)
+}
+
+/// The record at the start of what a server has sent itself, with its length there; `None`: there is
+/// none that it may send.
+fn direct_record(bytes: &[u8]) -> Option<(Header, usize)> {
+    let (header, _) = read_header(bytes).ok()?;
+    let len = direct::len_of(&header)?;
+    (bytes.len() >= len).then_some((header, len))
 }

@@ -4,8 +4,8 @@ use super::sent::Sent;
 use super::{Primary, PrimaryOutput};
 use crate::Broken;
 use holdfast_wire::log::{
-    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PAYLOAD_MAX, TAPPED, read_header,
-    record_len,
+    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PAYLOAD_MAX, POSITION_MAX, TAPPED,
+    read_header, record_len,
 };
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use zerocopy::{FromBytes, IntoBytes};
@@ -64,7 +64,7 @@ impl Primary {
         frames_max: usize,
         out: &mut impl PrimaryOutput,
     ) -> Result<(), Broken> {
-        let mut at = 0;
+        let mut at = self.pass_over(bytes, walk, out)?;
         let mut frame = Builder::new(self.framed);
         frame.records.reserve(bytes.len().min(self.limits.frame_bytes_max));
         while at < bytes.len() && self.unconfirmed.len() < frames_max {
@@ -87,6 +87,35 @@ impl Primary {
             self.send_frame(&mut frame, out);
         }
         Ok(())
+    }
+
+    /// Sends nothing of what the backup has from the server itself; returns the length of that.
+    fn pass_over(
+        &mut self,
+        bytes: &[u8],
+        walk: Walk,
+        out: &mut impl PrimaryOutput,
+    ) -> Result<usize, Broken> {
+        let (mut passed, mut at) = (Builder::new(self.framed), 0);
+        while at < bytes.len() && self.framed + (at as u64) < self.held_to {
+            let (header, op, record) = match split(&bytes[at..]) {
+                Err(LogError::Truncated) if walk == Walk::Partial => break,
+                other => other?,
+            };
+            if self.framed + (at + record.len()) as u64 > self.held_to {
+                break;
+            }
+            self.append(&mut passed, &header, op, record)?;
+            passed.records.clear();
+            at += record.len();
+        }
+        if at > 0 {
+            self.framed += at as u64;
+            assert!(self.framed <= self.produced, "L2: more is held than the server has logged");
+            passed.fins.iter().for_each(|id| out.allow_fin(*id));
+            self.release_to(self.framed, out);
+        }
+        Ok(at)
     }
 
     /// Sends what waits in the ring, as far as the limit allows.
@@ -186,29 +215,52 @@ impl Primary {
         let follows = |last: &Frame| last.number + 1 == self.last_frame && last.end == start;
         assert!(self.unconfirmed.back().is_none_or(follows), "L2: frames leave no gap in the log");
         self.unconfirmed.push_back(Frame { number: self.last_frame, start, end, fins });
-        out.send(&Message::Frame { number: self.last_frame, records: &records });
+        let number = self.last_frame;
+        out.send(&match self.is_direct {
+            true => Message::FrameAt { number, position: start, records: &records },
+            false => Message::Frame { number, records: &records },
+        });
     }
 
-    /// Notes that the backup holds everything up to frame `number`: first the
-    /// ends of streams may leave, then the writers may go on.
+    /// Notes that the backup holds everything up to frame `number`.
     pub(super) fn handle_frame_ok(&mut self, number: u64, out: &mut impl PrimaryOutput) {
-        let mut stable = None;
-        while let Some(frame) = self.unconfirmed.pop_front_if(|frame| frame.number <= number) {
+        let end = self.unconfirmed.iter().take_while(|frame| frame.number <= number).last();
+        if let Some(pos) = end.map(|frame| frame.end) {
+            self.release_to(pos, out);
+        }
+        if let Err(reason) = self.pump(self.limits.frames_unconfirmed_max, out) {
+            self.break_off(&reason, out);
+        }
+    }
+
+    /// Notes that the backup holds everything before a position, wherever it has it from. The
+    /// server's part of it may not have been read yet.
+    pub(super) fn handle_log_held(&mut self, position: u64, out: &mut impl PrimaryOutput) {
+        if !self.is_direct || position > POSITION_MAX {
+            self.counters.messages_ignored += 1;
+            return;
+        }
+        self.held_to = self.held_to.max(position);
+        self.release_to(position.min(self.framed), out);
+        if let Err(reason) = self.pump(self.limits.frames_unconfirmed_max, out) {
+            self.break_off(&reason, out);
+        }
+    }
+
+    /// The backup holds everything before `pos`: first the ends of streams may leave, then the
+    /// writers may go on.
+    fn release_to(&mut self, pos: u64, out: &mut impl PrimaryOutput) {
+        while let Some(frame) = self.unconfirmed.pop_front_if(|frame| frame.end <= pos) {
             frame
                 .fins
                 .iter()
                 .filter(|id| self.conns.contains_key(id))
                 .for_each(|id| out.allow_fin(*id));
-            stable = Some(frame.end);
         }
-        if let Some(pos) = stable {
-            assert!(pos >= self.confirmed, "L2: what is released is not taken back");
-            assert!(pos <= self.framed, "L2: nothing is released that the backup was not sent");
+        assert!(pos <= self.framed, "L2: nothing is released that the backup was not sent");
+        if pos > self.confirmed {
             self.confirmed = pos;
             out.stable(pos);
-        }
-        if let Err(reason) = self.pump(self.limits.frames_unconfirmed_max, out) {
-            self.break_off(&reason, out);
         }
     }
 

@@ -6,6 +6,7 @@
 //! loop pays one round trip to the backup for a batch of replies instead of one for each. Only the
 //! first threads of a server defer, each with a queue of its own.
 
+use crate::base::commit;
 use crate::base::state::{Mode, tid};
 use crate::base::sys::sys;
 use crate::base::waiting::{self, Queue};
@@ -113,6 +114,6 @@ fn flush_all(queue: &Queue) {
         // These writes were deferred in the original of which this is a copy, which makes them.
         return queue.hold().discard();
     }
-    log::commit();
+    commit::commit();
     queue.hold().drain();
 }

@@ -280,9 +280,15 @@ pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
 #[inline]
 pub fn is_shim(fd: i32) -> bool {
     state::mode() != Mode::Pass
-        && [&state::CONTROL_FD, &state::MEMORY_FD, &state::WAKE_FD, &state::FAULT_FD]
-            .iter()
-            .any(|ours| fd == ours.load(Relaxed))
+        && [
+            &state::CONTROL_FD,
+            &state::MEMORY_FD,
+            &state::WAKE_FD,
+            &state::FAULT_FD,
+            &state::DIRECT_FD,
+        ]
+        .iter()
+        .any(|ours| fd == ours.load(Relaxed))
 }
 
 /// A socket option that is so many numbers; `None` if `fd` has no such one.

@@ -1,7 +1,11 @@
 //! What the daemon hands over in an environment variable: the numbers of three descriptors. A
-//! program that has become this one by exec adds a fourth.
+//! program that has become this one by exec adds a fourth. And what it hands over later, by the
+//! socket to it.
 
+use crate::base::state::CONTROL_FD;
+use crate::base::sys::syscall;
 use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::shm::HANDED;
 
 /// Variable set by the daemon: descriptor numbers "control,memory,wake". After an exec in the log
@@ -49,6 +53,28 @@ fn parse(value: &[u8]) -> Option<Handed> {
     }
     let carried = parts.next().map(str::parse).transpose().ok()?;
     Some(Handed { descriptors: numbers, carried })
+}
+
+/// The next descriptor that the daemon has sent, and what it says of it: the listener of a
+/// connection, or what else it is.
+pub fn receive() -> Option<(i32, i32)> {
+    let mut number = 0i32;
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: 4 };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: memory of ours, of the sizes that are said.
+    let r = unsafe { syscall!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags) };
+    if r != 4 || message.msg_controllen < 20 {
+        return None;
+    }
+    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
+    Some((number, control[2] as u32 as i32))
 }
 
 #[cfg(test)]

@@ -21,8 +21,6 @@ const TURN_WAIT_NS: u64 = 10_000_000;
 const OPEN_BYTES_MAX: u64 = 512;
 /// Longest time in ns that a server waits for a joining member which does not advance.
 const JOINER_WAIT_NS: u64 = 50_000_000;
-/// Number of polls for the backup's confirmation before the thread sleeps.
-const SPIN: u32 = 200;
 
 /// Holds the log, so that a call and its record are one step for other threads.
 pub struct Held(bool);
@@ -256,50 +254,26 @@ fn buffering() -> Buffering {
     Buffering::of_options(state::OPTIONS.load(Relaxed))
 }
 
-/// Output commit (decision 7): waits until the backup holds every event that the output could
-/// depend on, of those that the group's `buffering` waits for. Where threads run one at a time
-/// another one runs meanwhile, so the caller must not hold the log.
-pub fn commit() {
-    let waits_in_turns = token::is_chosen() && !is_committed();
-    token::apart_if(waits_in_turns, || commit_to(group().dirty.0.load(Relaxed)));
+/// Position before which the backup must hold everything for output to leave now, of what the
+/// group's `buffering` waits for.
+pub fn needed() -> u64 {
+    group().dirty.0.load(Relaxed)
 }
 
 /// Whether output could leave now without waiting.
 pub fn is_committed() -> bool {
-    holds(group().dirty.0.load(Relaxed))
+    holds(needed())
 }
 
 /// Whether the backup holds everything before `need`, or nothing waits for that.
-fn holds(need: u64) -> bool {
+pub fn holds(need: u64) -> bool {
     header().stable.0.load(Acquire) >= need || !is_on() || buffering() == Buffering::Immediate
 }
 
-/// Like [`commit`], for everything logged so far: the end of a connection must
-/// be known to the gate before the kernel sends it (decision 11).
-pub fn commit_all() {
-    commit_to(ring::tail());
-}
-
-fn commit_to(need: u64) {
-    if holds(need) {
-        return;
-    }
-    let h = header();
-    ring::kick();
-    for _ in 0..SPIN {
-        if h.stable.0.load(Acquire) >= need {
-            return;
-        }
-        core::hint::spin_loop();
-    }
-    loop {
-        let seen = h.stable_futex.0.load(Acquire);
-        if holds(need) {
-            return;
-        }
-        ring::kick();
-        ring::sleep_shared(&h.stable_futex.0, seen, 0);
-    }
+/// Ends a last record that may still grow; returns where the log ends.
+pub fn close() -> u64 {
+    let _held = hold();
+    end_open()
 }
 
 /// A record that the calling thread has taken from the head of the log.

@@ -26,7 +26,9 @@ pub fn tail() -> u64 {
 /// Wakes the daemon if it sleeps: there is something in the ring for it.
 pub fn kick() {
     let h = header();
-    state::group().kicked_at.0.store(tail(), Relaxed);
+    let end = tail();
+    state::group().kicked_at.0.store(end, Relaxed);
+    h.direct.announced.store(end, Relaxed);
     fence(SeqCst);
     if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
         let one = 1u64;

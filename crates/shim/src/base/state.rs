@@ -56,6 +56,8 @@ pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 pub static MEMORY_FD: AtomicI32 = AtomicI32::new(-1);
 pub static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 pub static FAULT_FD: AtomicI32 = AtomicI32::new(-1);
+/// Descriptor of the socket to the backup (see `direct`); -1 before the daemon has sent one.
+pub static DIRECT_FD: AtomicI32 = AtomicI32::new(-1);
 /// `Header::options`, cached.
 pub static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Address ranges (`lo`, `hi`) of allocator libraries, whose calls are not logged.

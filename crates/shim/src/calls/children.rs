@@ -8,7 +8,7 @@
 
 use crate::base::real::{Real, real};
 use crate::base::state::{
-    self, CONTROL_FD, FAULT_FD, MEMORY_FD, Mode, WAKE_FD, header, uninterrupted,
+    self, CONTROL_FD, DIRECT_FD, FAULT_FD, MEMORY_FD, Mode, WAKE_FD, header, uninterrupted,
 };
 use crate::base::sys::{self, sys, syscall};
 use crate::base::{alarm, handlers};
@@ -94,7 +94,7 @@ fn become_shadow(there: i32) {
     handlers::restore();
     alarm::allow_tsc();
     none();
-    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD, &FAULT_FD] {
+    for place in [&CONTROL_FD, &MEMORY_FD, &WAKE_FD, &FAULT_FD, &DIRECT_FD] {
         sys!(SYS_close, place.load(Relaxed));
     }
 }

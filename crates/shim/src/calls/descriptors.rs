@@ -1,6 +1,7 @@
 //! Calls on descriptors as such: closing, duplicating, flags, and the kinds of descriptors that
 //! are real on both members (pipes, eventfds, timers).
 
+use crate::base::commit;
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, inside, mode, threaded};
@@ -93,7 +94,7 @@ fn close_of_family(fd: i32, conn: u32, raw: impl Fn() -> isize) -> isize {
             log::append_held(&held, record(is_end), &[]);
             drop(held);
             if is_end {
-                log::commit_all();
+                commit::commit_all();
             }
             return Some(leave(is_end));
         }
@@ -134,7 +135,7 @@ fn close_conn(fd: i32, conn: u32, forget: impl Fn(), raw: impl Fn() -> isize) ->
         _ => {
             signals::deliver();
             log::append(Entry { op: Op::Close, flags: 0, fd, conn, ret: 0, hash: 0 }, &[]);
-            log::commit_all();
+            commit::commit_all();
             forget();
             Some(raw())
         }

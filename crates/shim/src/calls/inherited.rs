@@ -2,6 +2,7 @@
 //! queue, and its connections to other hosts, which are dead.
 
 use crate::base::fds::{self, Kind};
+use crate::base::handed;
 use crate::base::log;
 use crate::base::state::{self, CONTROL_FD};
 use crate::base::sys::{sys, syscall};
@@ -77,7 +78,7 @@ fn take_queued(listener: i32) -> Option<i32> {
         // Another process may look for the same connection.
         let _held = MAY_WAIT.load(Relaxed).then(log::hold)?;
         next_of_family().filter(|of| *of == listener)?;
-        return receive().map(|(_, fd)| fd);
+        return handed::receive().map(|(_, fd)| fd);
     }
     loop {
         let head = QUEUE_HEAD.load(Relaxed);
@@ -151,25 +152,4 @@ pub fn connect_again(fd: i32) {
 /// The result of a read or write on a connection of the dead primary: `-ECONNRESET` (decision 5).
 pub fn outside_reset(fd: i32) -> Option<isize> {
     is_dead(fd).then_some(-(libc::ECONNRESET as isize))
-}
-
-/// The next connection that the daemon has handed over, and its listener.
-pub fn receive() -> Option<(i32, i32)> {
-    let mut listener = 0i32;
-    let mut control = [0u64; 4];
-    let mut iov = libc::iovec { iov_base: (&raw mut listener).cast(), iov_len: 4 };
-    // SAFETY: all-zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_recvmsg, CONTROL_FD.load(Relaxed), &raw mut message, flags) };
-    if r != 4 || message.msg_controllen < 20 {
-        return None;
-    }
-    // One SCM_RIGHTS message: cmsghdr of 16 bytes, then the descriptor.
-    Some((listener, control[2] as u32 as i32))
 }

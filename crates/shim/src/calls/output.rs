@@ -1,6 +1,7 @@
 //! Output: the record of a write before it is made (its intent), output commit, and the replica's
 //! side of a write.
 
+use crate::base::commit;
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode, threaded};
@@ -68,7 +69,7 @@ fn record(
     }
     if fds::kind(fd) != Kind::Local {
         defer::flush_fd(fd);
-        log::commit();
+        commit::commit();
     }
     let r = match inherited::outside_reset(fd) {
         Some(r) => r,
@@ -453,7 +454,7 @@ fn sendfile_record(
         }
     }
     defer::flush_fd(out);
-    log::commit();
+    commit::commit();
     let r = match inherited::outside_reset(out) {
         Some(r) => r,
         None => token::apart_if(token::may_block(out), || match intent {

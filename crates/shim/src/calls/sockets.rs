@@ -2,6 +2,7 @@
 //! unconnected; a promotion turns these very sockets into the clients' connections, by TCP_REPAIR
 //! (decision 13).
 
+use crate::base::commit;
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode};
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn connect(fd: i32, addr: *const u8, len: u32) -> i32 {
     }
     if mode() == Mode::Record {
         inherited::connect_again(fd);
-        log::commit();
+        commit::commit();
     }
     libc_result(simple(Call::connect, fd, false, raw)) as i32
 }
@@ -277,7 +278,7 @@ fn end_of_stream(fd: i32, how: i32, raw: impl Fn() -> isize) -> isize {
                 Entry { op: Op::Shutdown, flags: 0, fd, conn, ret: i64::from(how), hash: 0 },
                 &[],
             );
-            log::commit_all();
+            commit::commit_all();
             note_shut(conn, how);
             let r = raw();
             log::append(Entry::new(Op::Result, Call::shutdown, fd, r).lazy_if(r == 0), &[]);

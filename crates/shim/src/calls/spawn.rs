@@ -1,11 +1,12 @@
 //! Programs that the server starts through libc (`posix_spawn`, `system`, `popen`). They run only
 //! on the primary's host; the replica learns their process ids and results from the log.
 
+use crate::base::commit;
 use crate::base::real::{self, Real, real, real6};
 use crate::base::report::refused;
 use crate::base::state::{Mode, mode};
 use crate::base::table::Call;
-use crate::base::{alarm, defer, log, quiet, sys, token};
+use crate::base::{alarm, defer, quiet, sys, token};
 use crate::calls::shapes::{simple, with_data};
 use crate::calls::{adopted, births, children, processors};
 
@@ -15,7 +16,7 @@ fn before_effect() {
     children::leave();
     if mode() == Mode::Record {
         defer::flush();
-        log::commit();
+        commit::commit();
     }
 }
 

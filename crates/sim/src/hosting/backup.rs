@@ -15,7 +15,7 @@ use holdfast_member::primary::Held;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnKey, ConnRecord, Message};
+use holdfast_wire::message::{ConnKey, ConnRecord, DirectKey, Message};
 use holdfast_wire::packet::TcpPacket;
 use holdfast_wire::seq::SeqNo;
 
@@ -247,6 +247,24 @@ impl FollowHost for AtHost<'_> {
 
     fn wake_replica(&mut self) {
         self.world.wake_server(self.d.at);
+    }
+
+    fn open_direct(&mut self, id: u64, _: &DirectKey, _: u16) -> Option<u16> {
+        self.d.direct = Some(id);
+        self.d.directs.clear();
+        Some(0)
+    }
+
+    fn recv_direct(&mut self, each: &mut dyn FnMut(&mut Self, u64, &[u8])) {
+        for (position, records) in std::mem::take(&mut self.d.directs) {
+            each(self, position, &records);
+        }
+    }
+
+    fn send_held(&mut self, position: u64) {
+        if let Some(id) = self.d.direct {
+            self.world.sends_held(self.d.at, id, position);
+        }
     }
 
     fn begin_copy(&mut self, log_from: u64, image_bytes: u64) -> Result<(), String> {

@@ -13,8 +13,10 @@ use holdfast_cluster::Nanos;
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::{Book, Earlier, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_replica::primary::{Peeked, Wanted};
+use holdfast_wire::buffering::Buffering;
+use holdfast_wire::direct::KEY_BYTES;
 use holdfast_wire::gate::SlotView;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnId, ConnKey, DirectKey, Message};
 use holdfast_wire::seq::SeqNo;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -176,9 +178,18 @@ impl PrimaryHost for AtHost<'_> {
         self.tail() <= read_to
     }
 
+    fn announced(&self) -> u64 {
+        self.server().map_or(u64::MAX, |server| server.announced)
+    }
+
+    fn may_sleep_until_announced(&mut self, read_to: u64) -> bool {
+        self.announced() <= read_to
+    }
+
     fn set_log_stable(&mut self, pos: u64) {
         if let Some(server) = self.server_mut() {
-            server.stable = pos;
+            // The server may know of more by itself.
+            server.stable = server.stable.max(pos);
         }
         self.world.wake_server(self.d.at);
     }
@@ -295,6 +306,27 @@ impl PrimaryHost for AtHost<'_> {
                 self.refuse(pipe, reason);
             }
         }
+    }
+
+    fn offer_direct(&mut self) -> Option<(u64, DirectKey, u16)> {
+        let plan = &self.world.plan;
+        let is_plain = plan.cold.is_none() && plan.buffering == Buffering::Commit;
+        plan.direct.filter(|_| is_plain)?;
+        self.d.offered = self.world.direct.number();
+        Some((self.d.offered, DirectKey([0; KEY_BYTES]), 0))
+    }
+
+    fn begin_direct(&mut self, _: u16) {
+        let tail = self.tail();
+        let id = self.d.offered;
+        if let Some(server) = self.server_mut() {
+            server.announced = tail;
+        }
+        self.world.opens_direct(self.d.at, id);
+    }
+
+    fn end_direct(&mut self) {
+        self.world.ends_direct(self.d.at);
     }
 
     fn stand_beside(&mut self) {}

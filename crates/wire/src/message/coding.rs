@@ -1,38 +1,19 @@
 //! How messages become bytes and are read again, in every version that this build understands.
 //!
-//! All versions number the messages alike. The one before the newest has [`Eleven`] in the place of
-//! those that have changed since. A message that an older version lacks has to be kept back by who
-//! would send it: there is none yet.
+//! All versions number the messages alike. Version 12 has all that 13 has, in the same form, but for
+//! those of the log's short way: who would send one asks for the channel's version first.
 
 use super::{
-    ADOPTED_MAX, FINGERPRINT_NAME_BYTES_MAX, FINGERPRINT_PARTS_MAX, FLOWS_MAX, FingerprintPart,
-    IMAGE_BYTES_MAX, KEYS_MAX, Message, OFFERS_MAX, SAID_BYTES_MAX, UNREAD_BYTES_MAX, VERSION,
+    ADOPTED_MAX, FINGERPRINT_NAME_BYTES_MAX, FINGERPRINT_PARTS_MAX, FLOWS_MAX, IMAGE_BYTES_MAX,
+    KEYS_MAX, Message, OFFERS_MAX, SAID_BYTES_MAX, UNREAD_BYTES_MAX, VERSION, VERSION_DIRECT,
     VERSION_OLDEST,
 };
 use serde::{Deserialize, Serialize};
-
-/// The first byte of a [`Message::Hello`] in every version.
-const HELLO: u8 = 0;
 
 /// Whether this build speaks that version of messages.
 #[must_use]
 pub fn is_understood(version: u32) -> bool {
     (VERSION_OLDEST..=VERSION).contains(&version)
-}
-
-/// The messages that version 11 has in another form; at the same numbers as in [`Message`].
-#[derive(Serialize, Deserialize)]
-enum Eleven<'a> {
-    Hello {
-        version: u32,
-        log_version: u32,
-        group: &'a str,
-        member: &'a str,
-        epoch: u64,
-        speaks: bool,
-        #[serde(borrow)]
-        fingerprint: Vec<FingerprintPart<'a>>,
-    },
 }
 
 /// A message that could not be decoded.
@@ -64,7 +45,7 @@ impl<'a> Message<'a> {
     }
 
     /// Appends the encoding to `out`, in the form and with the number of this version, which
-    /// [`is_understood`]. What that version cannot say is left out.
+    /// [`is_understood`].
     pub fn encode_in(&self, version: u32, out: &mut Vec<u8>) {
         let Self::Hello {
             log_version, group, member, epoch, speaks, fingerprint, hash_key, ..
@@ -74,45 +55,45 @@ impl<'a> Message<'a> {
         };
         let (log_version, epoch, speaks) = (*log_version, *epoch, *speaks);
         let (fingerprint, hash_key) = (fingerprint.clone(), *hash_key);
-        match version {
-            11 => append(
-                &Eleven::Hello { version, log_version, group, member, epoch, speaks, fingerprint },
-                out,
-            ),
-            _ => append(
-                &Message::Hello {
-                    version,
-                    log_version,
-                    group,
-                    member,
-                    epoch,
-                    speaks,
-                    fingerprint,
-                    hash_key,
-                },
-                out,
-            ),
-        }
+        append(
+            &Message::Hello {
+                version,
+                log_version,
+                group,
+                member,
+                epoch,
+                speaks,
+                fingerprint,
+                hash_key,
+            },
+            out,
+        );
     }
 
     /// Decodes one whole message of this version, which [`is_understood`].
     ///
     /// # Errors
-    /// [`BadMessage`] for anything but exactly one known message; also for a hello that says
-    /// another version.
+    /// [`BadMessage`] for anything but exactly one known message of that version; also for a hello
+    /// that says another version.
     pub fn decode_in(version: u32, bytes: &'a [u8]) -> Result<Self, BadMessage> {
-        let is_older = version == 11;
-        let message = match bytes.first() {
-            Some(&HELLO) if is_older => Self::from(whole::<Eleven<'a>>(bytes)?),
-            _ => whole(bytes)?,
-        };
+        let message: Self = whole(bytes)?;
         let fits = match &message {
-            // A number can be written in more than one way.
-            Self::Hello { .. } if is_older && bytes.first() != Some(&HELLO) => false,
             Self::Hello { version: said, .. } => *said == version,
-            _ => true,
+            message => version >= VERSION_DIRECT || !message.is_of_short_way(),
         };
         if fits && message.is_bounded() { Ok(message) } else { Err(BadMessage) }
+    }
+
+    /// Whether version 12 does not have it.
+    fn is_of_short_way(&self) -> bool {
+        matches!(
+            self,
+            Self::Direct { .. }
+                | Self::DirectOk { .. }
+                | Self::LogAt { .. }
+                | Self::FrameAt { .. }
+                | Self::LogHeld { .. }
+        )
     }
 
     fn is_bounded(&self) -> bool {
@@ -143,15 +124,6 @@ impl<'a> Message<'a> {
             }
             _ => true,
         }
-    }
-}
-
-impl<'a> From<Eleven<'a>> for Message<'a> {
-    fn from(older: Eleven<'a>) -> Self {
-        let Eleven::Hello { version, log_version, group, member, epoch, speaks, fingerprint } =
-            older;
-        let hash_key = None;
-        Self::Hello { version, log_version, group, member, epoch, speaks, fingerprint, hash_key }
     }
 }
 

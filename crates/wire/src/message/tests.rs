@@ -184,12 +184,12 @@ fn encoded_in(version: u32, message: &Message<'_>) -> Vec<u8> {
 
 #[test]
 fn each_version_of_a_hello_is_understood_in_its_own_conversation_only() {
-    for (version, key) in [(11, None), (12, Some(SECRET))] {
+    for version in [12, 13] {
         assert!(is_understood_version(version));
-        // Whatever version its maker had in mind, and whatever that version cannot say.
+        // Whatever version its maker had in mind.
         let bytes = encoded_in(version, &full(VERSION, Some(SECRET)));
-        assert_eq!(Message::decode_in(version, &bytes), Ok(full(version, key)));
-        assert!(Message::decode_in(23 - version, &bytes).is_err(), "{version}");
+        assert_eq!(Message::decode_in(version, &bytes), Ok(full(version, Some(SECRET))));
+        assert!(Message::decode_in(25 - version, &bytes).is_err(), "{version}");
         for len in 0..bytes.len() {
             assert!(Message::decode_in(version, &bytes[..len]).is_err(), "{len} bytes");
         }
@@ -202,41 +202,55 @@ fn is_understood_version(version: u32) -> bool {
     super::is_understood(version)
 }
 
-/// The bytes that a build of version 11 sends and expects.
+/// The bytes that a build of version 12 sends and expects.
 #[test]
-fn version_11_has_not_changed() {
+fn version_12_has_not_changed() {
     let hello = [
-        &[0, 11, 3][..],
+        &[0, 12, 3][..],
         b"\x04demo\x01a\x07\x01\x02\x01\x09libc.so.6",
         &[0xff; 9],
         b"\x01\x01\x0blibssl.so.3",
         &[0xff; 9],
-        b"\x01",
+        b"\x01\x00",
     ]
     .concat();
-    assert_eq!(encoded_in(11, &full(VERSION, Some(SECRET))), hello);
+    assert_eq!(encoded_in(12, &full(VERSION, None)), hello);
     assert_eq!(
-        encoded_in(11, &Message::Beat { number: 1, echo: 2, executed: 300 }),
+        encoded_in(12, &Message::Beat { number: 1, echo: 2, executed: 300 }),
         [1, 1, 2, 0xac, 2]
     );
-    assert_eq!(encoded_in(11, &Message::Ask), encoded_in(12, &Message::Ask));
+    assert_eq!(encoded_in(12, &Message::Ask), encoded_in(13, &Message::Ask));
+}
+
+#[test]
+fn version_12_has_no_short_way() {
+    let key = DirectKey([1; crate::direct::KEY_BYTES]);
+    for message in [
+        Message::Direct { id: 1, key, port: 2 },
+        Message::DirectOk { id: 1, port: 2 },
+        Message::LogAt { position: 3 },
+        Message::FrameAt { number: 1, position: 3, records: b"record" },
+        Message::LogHeld { position: 4 },
+    ] {
+        let bytes = encoded_in(VERSION, &message);
+        assert_eq!(Message::decode_in(VERSION, &bytes), Ok(message.clone()));
+        assert!(Message::decode_in(12, &bytes).is_err(), "{message:?}");
+    }
+    assert!(format!("{key:?}").contains("secret"));
 }
 
 #[test]
 fn a_hello_says_the_version_of_its_conversation() {
-    for version in [11, 12] {
+    for version in [12, 13] {
         let mut bytes = encoded_in(version, &full(version, None));
-        bytes[1] = 23 - bytes[1];
+        bytes[1] = 25 - bytes[1];
         assert!(Message::decode_in(version, &bytes).is_err());
     }
-    // A hello of version 12, its number written in a way that is not the shortest.
-    let odd = [&[0x80][..], &encoded_in(12, &full(12, None))].concat();
-    assert!(Message::decode_in(11, &odd).is_err());
 }
 
 #[test]
 fn the_key_of_a_log_is_never_shown() {
-    let shown = format!("{:?} {:#?}", full(12, Some(SECRET)), SECRET);
+    let shown = format!("{:?} {:#?}", full(VERSION, Some(SECRET)), SECRET);
     assert!(shown.contains("secret"), "{shown}");
     for word in SECRET.0 {
         assert!(word < 10 || !shown.contains(&word.to_string()), "{shown}");
@@ -270,9 +284,8 @@ proptest! {
         let mut bytes = encoded_in(version, &full(version, Some(SECRET)));
         let at = at.index(bytes.len());
         bytes[at] = to;
-        if let Ok(Message::Hello { version: said, hash_key, .. }) = Message::decode_in(read_as, &bytes) {
+        if let Ok(Message::Hello { version: said, .. }) = Message::decode_in(read_as, &bytes) {
             prop_assert_eq!(said, read_as);
-            prop_assert!(read_as == 12 || hash_key.is_none());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What the backup's machine asks of this host.
 
-use super::{BackupDaemon, Barred, Cold, PIDFD, TAP, segment, sockets};
+use super::{BackupDaemon, Barred, Cold, DIRECT, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::dialer::LinkEvent;
+use crate::daemon::direct::Listening;
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::primary::states;
@@ -21,7 +22,7 @@ use holdfast_member::timing::primary::MINDED;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
-use holdfast_wire::message::{ConnKey, ConnRecord, Message};
+use holdfast_wire::message::{ConnKey, ConnRecord, DirectKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
 use holdfast_wire::segment;
 use holdfast_wire::seq::SeqNo;
@@ -324,9 +325,48 @@ impl FollowHost for BackupDaemon<'_, '_> {
     }
 
     fn close_peer(&mut self) {
-        self.says = None;
+        (self.says, self.direct) = (None, None);
         if let Some(link) = &mut self.link {
             link.close(Instant::now());
+        }
+    }
+
+    fn open_direct(&mut self, id: u64, key: &DirectKey, port: u16) -> Option<u16> {
+        // What a spool has written is confirmed by its own rules.
+        if self.cold.is_some() {
+            return None;
+        }
+        let (own, primary) = (self.node.me.address, self.node.other.address);
+        let opened = Listening::new(own, primary, (id, key, port));
+        let opened = opened.and_then(|it| {
+            self.node.poll.add(&it, DIRECT, Interest::Read)?;
+            Ok((it.port()?, it))
+        });
+        match opened {
+            Ok((port, listening)) => {
+                self.direct = Some(listening);
+                Some(port)
+            }
+            Err(error) => {
+                self.node.events.add("channel", format!("no datagrams from the primary: {error}"));
+                None
+            }
+        }
+    }
+
+    fn recv_direct(&mut self, each: &mut dyn FnMut(&mut Self, u64, &[u8])) {
+        if !self.node.tokens.has(DIRECT) {
+            return;
+        }
+        if let Some(mut direct) = self.direct.take() {
+            direct.recv(|position, records| each(self, position, records));
+            self.direct = Some(direct);
+        }
+    }
+
+    fn send_held(&mut self, position: u64) {
+        if let Some(direct) = &mut self.direct {
+            direct.send_held(position);
         }
     }
 
@@ -361,6 +401,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn begin_takeover(&mut self) {
+        // What nobody reads any more must not wake a real-time loop for ever.
+        self.direct = None;
         self.place.release();
         if self.cold.is_some() {
             self.build();

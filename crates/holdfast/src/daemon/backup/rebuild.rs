@@ -55,6 +55,7 @@ pub fn rebuild(node: &mut MemberContext<'_>, fallen: Fallen) -> anyhow::Result<E
         tap: Some(tap),
         drop,
         link: None,
+        direct: None,
         early: Vec::new(),
         is_peer_ready: false,
         malformed: 0,

@@ -3,6 +3,7 @@
 use super::image::{Outgoing, Request, Stop};
 use super::{CONTROL, PEER, PIDFD, PrimaryDaemon, unread};
 use crate::config::{Mode, Run};
+use crate::daemon::direct::{self, Offered};
 use crate::daemon::heed;
 use crate::daemon::member::MemberContext;
 use crate::daemon::pairing::turn_away;
@@ -12,16 +13,19 @@ use crate::poll::Interest;
 use holdfast_linux::diag::{self, DiagSocket, TcpState};
 use holdfast_linux::process;
 use holdfast_linux::spawn::{self, Server};
+use holdfast_linux::timers;
 use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::{Book, Earlier, Held, Image, PrimaryHost, Report, Unacked};
 use holdfast_member::timing::primary::REPEATS_MAX;
 use holdfast_replica::primary::{Peeked, Wanted};
+use holdfast_wire::buffering::Buffering;
 use holdfast_wire::gate::SlotView;
-use holdfast_wire::message::{ConnId, ConnKey, Message};
+use holdfast_wire::message::{ConnId, ConnKey, DirectKey, Message, VERSION_DIRECT};
 use holdfast_wire::packet::{TcpSegment, mapped};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::collections::BTreeSet;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -194,6 +198,14 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.server.may_sleep(read_to)
     }
 
+    fn announced(&self) -> u64 {
+        self.server.memory.announced()
+    }
+
+    fn may_sleep_until_announced(&mut self, read_to: u64) -> bool {
+        self.server.memory.may_sleep_until_announced(read_to)
+    }
+
     fn set_log_stable(&mut self, pos: u64) {
         self.server.memory.set_stable(pos);
     }
@@ -301,6 +313,47 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         }
     }
 
+    fn offer_direct(&mut self) -> Option<(u64, DirectKey, u16)> {
+        let group = &self.node.config.group;
+        let is_plain = group.mode == Mode::Hot && group.buffering == Buffering::Commit;
+        let peer = self.peer.as_ref().filter(|_| !self.is_peer_gone && !self.was_direct_offered)?;
+        if !is_plain || peer.version() < VERSION_DIRECT || self.server.memory.is_family() {
+            return None;
+        }
+        self.was_direct_offered = true;
+        // Of a server that was found nobody has the socket by which it would be handed over.
+        self.server.control()?;
+        let offered = Offered::new(self.node.me.address).and_then(|it| Ok((it.port()?, it)));
+        match offered {
+            Ok((port, offered)) => {
+                let said = (offered.id, offered.key, port);
+                self.direct = Some(offered);
+                Some(said)
+            }
+            Err(error) => {
+                self.node.events.add("channel", format!("no datagrams to the backup: {error}"));
+                None
+            }
+        }
+    }
+
+    fn begin_direct(&mut self, port: u16) {
+        let Some(offered) = self.direct.take() else { return };
+        let given = offered
+            .towards(self.node.other.address, port)
+            .and_then(|socket| self.server.give_direct(socket));
+        if let Err(error) = given {
+            return self.node.events.add("channel", format!("no datagrams to the backup: {error}"));
+        }
+        let round_trip = self.peer.as_ref().and_then(|peer| timers::round_trip(peer.as_fd()));
+        self.server.memory.begin_direct(offered.id, &offered.key.0, direct::wait(round_trip));
+    }
+
+    fn end_direct(&mut self) {
+        self.direct = None;
+        self.server.memory.end_direct();
+    }
+
     fn stand_beside(&mut self) {
         let Some(mut alone) = self.alone.take() else { return };
         // Not while a thread takes an image and holds the server.
@@ -320,7 +373,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn admit(&mut self) {
         self.peer = self.door.take();
         (self.is_peer_gone, self.is_peer_ready) = (self.peer.is_none(), true);
-        (self.says, self.watching_write) = (None, false);
+        (self.says, self.watching_write, self.was_direct_offered) = (None, false, false);
     }
 
     fn strangers(&mut self) -> usize {
