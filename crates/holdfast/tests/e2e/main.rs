@@ -85,6 +85,7 @@ mod syns_outlive_a_host_server;
 mod takeovers_follow_each_other;
 mod the_edge_works_without_its_daemon;
 mod the_matrix;
+mod the_thread_that_waits_sends;
 mod threads_are_replicated;
 mod tls_servers_stay_protected;
 mod transit;

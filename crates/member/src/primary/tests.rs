@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 mod book;
 mod closing;
+mod direct;
 mod joins;
 mod keeper;
 mod kept;

@@ -1,4 +1,5 @@
 mod contradicted;
+mod direct;
 mod joins;
 mod limited;
 mod refused;
@@ -25,6 +26,7 @@ enum Effect {
     FrameOk(u64),
     ConnOk(ConnId),
     Held(Vec<(ConnId, SeqNo)>),
+    LogHeld(u64),
     Need(u64, u32),
     NeedUnread(u64, u64),
     Replay(u8, Vec<u8>),
@@ -47,6 +49,7 @@ impl BackupOutput for Notes {
             Message::FrameOk { number } => Effect::FrameOk(*number),
             Message::ConnOk { conn } => Effect::ConnOk(*conn),
             Message::Held { conns } => Effect::Held(conns.clone()),
+            Message::LogHeld { position } => Effect::LogHeld(*position),
             Message::Need { frame, index } => Effect::Need(*frame, *index),
             Message::NeedUnread { conn: ID, from, until } => Effect::NeedUnread(*from, *until),
             other => panic!("a backup does not say {other:?}"),

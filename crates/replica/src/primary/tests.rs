@@ -1,4 +1,5 @@
 mod adopt;
+mod direct;
 mod unlogged;
 
 use super::*;
@@ -10,6 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Debug, PartialEq, Eq)]
 enum Effect {
     Frame(u64, Vec<u8>),
+    FrameAt(u64, u64, Vec<u8>),
     Payload(u64, u32, Vec<u8>),
     Unread(u64, Vec<u8>, bool),
     Other(Vec<u8>),
@@ -34,6 +36,9 @@ impl PrimaryOutput for Notes {
     fn send(&mut self, message: &Message<'_>) {
         self.effects.push(match message {
             Message::Frame { number, records } => Effect::Frame(*number, records.to_vec()),
+            Message::FrameAt { number, position, records } => {
+                Effect::FrameAt(*number, *position, records.to_vec())
+            }
             Message::Payload { frame, index, bytes } => {
                 Effect::Payload(*frame, *index, bytes.to_vec())
             }

@@ -2,6 +2,7 @@
 
 use super::{BackupDaemon, Cold, sockets};
 use crate::daemon::advice;
+use crate::daemon::direct::Listening;
 use crate::daemon::member::{REJOINS, RESTART_BOTH, count};
 use crate::daemon::said::{STOPPED, Said, kind_of};
 use crate::leavings::Own;
@@ -369,6 +370,9 @@ impl BackupDaemon<'_, '_> {
             ("malformed", self.malformed),
         ];
         count(&mut status.counters, "tap", &of);
+        let refused = self.direct.as_ref().map_or(0, Listening::refused);
+        let of = [("ignored", c.direct_ignored), ("cut", c.direct_cut), ("refused", refused)];
+        count(&mut status.counters, "direct", &of);
         self.count_spool();
         let status = &mut self.node.status;
         count(&mut status.counters, "tapdrop", &self.drop.counters());

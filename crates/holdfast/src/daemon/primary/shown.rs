@@ -266,6 +266,8 @@ impl PrimaryDaemon<'_, '_> {
             ("handshakes_ended", report.handshakes_ended),
         ];
         count(&mut status.counters, "log", &of);
+        let (confirmed, lost) = self.server.memory.direct_counts();
+        count(&mut status.counters, "direct", &[("confirmed", confirmed), ("lost", lost)]);
         // A server that runs alone does not wait for its daemon, so they need not share a
         // processor; and while a member joins, the daemon is busy with the image.
         if (self.alone.is_none() || self.node.is_kept()) && self.image.is_none() {

@@ -3,6 +3,8 @@
 use super::*;
 use crate::backup::Replica;
 use holdfast_replica::limits::Limits;
+use holdfast_wire::direct::KEY_BYTES;
+use holdfast_wire::message::DirectKey;
 use holdfast_wire::packet::TcpPacket;
 use std::cell::Cell;
 use std::time::Duration;
@@ -90,6 +92,9 @@ pub(super) struct Book {
     pub(super) may_come_again: Option<bool>,
     /// Whether more of the log could come unannounced.
     pub(super) stays_awake: bool,
+    /// Whether the server could send its log itself, and what of it was announced.
+    pub(super) offers: bool,
+    pub(super) announced: u64,
     /// Whether the log has ended because the server ends.
     pub(super) is_log_over: bool,
     /// What a connection's socket holds unread.
@@ -192,6 +197,8 @@ impl Book {
             refused: String::new(),
             may_come_again: None,
             stays_awake: false,
+            offers: false,
+            announced: u64::MAX,
             is_log_over: false,
             unread: None,
             own_tap: Vec::new(),
@@ -396,6 +403,20 @@ impl PrimaryHost for Book {
     }
     fn may_sleep(&mut self, _: u64) -> bool {
         !self.stays_awake
+    }
+    fn announced(&self) -> u64 {
+        self.announced
+    }
+    fn offer_direct(&mut self) -> Option<(u64, DirectKey, u16)> {
+        self.offers.then_some((7, DirectKey([0; KEY_BYTES]), 40))
+    }
+    fn begin_direct(&mut self, port: u16) {
+        self.note(format!("direct to {port}"));
+    }
+    fn end_direct(&mut self) {
+        if self.offers {
+            self.note("direct ends");
+        }
     }
     fn set_log_stable(&mut self, pos: u64) {
         self.stable = pos;
