@@ -28,8 +28,7 @@ pub use lacking::{Earlier, Unacked};
 use crate::host::{Fault, Member, STOPPED, Turn, tell_vanished};
 use crate::nanos;
 use crate::timing::primary::{
-    ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, OWED_WAIT, PROGRESS_EVERY, PROGRESS_PER_CONN,
-    REPORT_EVERY, TICK,
+    ATTACH_MAX, CLOSING_EVERY, OWED_BYTES, PROGRESS_EVERY, PROGRESS_PER_CONN, REPORT_EVERY, TICK,
 };
 use alone::Tried;
 use apart::Stage;
@@ -498,7 +497,8 @@ impl PrimaryMachine {
     fn deadline(&self, host: &mut impl PrimaryHost) -> Nanos {
         let now = host.now();
         let beat = host.member().watch.next_deadline();
-        let owed = self.tables.owed.values().min().map(|since| since.plus(nanos(OWED_WAIT)));
+        let wait = nanos(self.direct.owed_wait());
+        let owed = self.tables.owed.values().min().map(|since| since.plus(wait));
         let looks = !self.tables.conns.is_empty() || self.unattached.is_some();
         let log = (looks || self.is_in_doubt()).then(|| now.plus(nanos(TICK)));
         let keeper = self.tables.keeper.as_ref().map(Keeper::due);
@@ -508,11 +508,12 @@ impl PrimaryMachine {
 
     /// Sends owed ACKs: the kernel sent them long ago as far as it knows, and will not repeat them.
     fn pay_owed(&mut self, now: Nanos, host: &mut impl PrimaryHost) {
+        let wait = nanos(self.direct.owed_wait());
         self.tables.owed.retain(|conn, since| {
             let Some(slot) = host.slot(*conn) else { return false };
             let Some(ack) = slot.owed_ack() else { return false };
             let waited = now.since(*since);
-            if ack.since(slot.last_ack) < OWED_BYTES && waited < nanos(OWED_WAIT) {
+            if ack.since(slot.last_ack) < OWED_BYTES && waited < wait {
                 return true;
             }
             host.send_segment(&slot.acknowledgement(ack));

@@ -67,6 +67,8 @@ pub mod primary {
     /// Time for which an owed ACK waits for a reply to carry it, unless it covers
     /// more than [`OWED_BYTES`] (RFC 5681 §4.2).
     pub const OWED_WAIT: Duration = Duration::from_millis(5);
+    /// As [`OWED_WAIT`], where the server hears from the backup itself.
+    pub const DIRECT_OWED_WAIT: Duration = Duration::from_micros(500);
     /// Bytes for which an owed ACK does not wait: two segments of the usual size.
     pub const OWED_BYTES: i32 = 2 * 1448;
     /// Longest wait for the shim to run in a server, without which nothing of it is replicated.

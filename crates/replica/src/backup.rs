@@ -213,6 +213,7 @@ impl Backup {
         if self.log.waits_for(grown) {
             self.resume(now, out);
         }
+        self.resume_direct(Some(grown), out);
     }
 
     /// Takes one message from the primary. Messages of other conversations are
@@ -266,6 +267,7 @@ impl Backup {
     pub fn handle_room(&mut self, now: Nanos, out: &mut impl BackupOutput) {
         if self.phase != Phase::Broken && self.phase != Phase::Ended {
             self.resume(now, out);
+            self.resume_direct(None, out);
         }
     }
 
@@ -338,6 +340,12 @@ impl Backup {
     #[must_use]
     pub fn owes_server(&self) -> bool {
         self.phase == Phase::Following && self.log.owes_server()
+    }
+
+    /// Whether something that the server has sent itself waits for the tap.
+    #[must_use]
+    pub fn has_rest(&self) -> bool {
+        self.phase == Phase::Following && self.log.has_rest()
     }
 
     /// The position of the log to confirm to the server that has sent it, if there is a new one.

@@ -112,6 +112,8 @@ pub struct Group {
     /// Whether the primary's daemon shares one processor with its server's main
     /// thread, and the backup's runs where the primary's packets arrive.
     pub share_cpu: bool,
+    /// Whether the server's threads send their log to the backup themselves (decision 35).
+    pub direct: bool,
     /// The users' group that may read the state of a daemon; without it, root only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watchers: Option<String>,

@@ -71,7 +71,7 @@ mod tests {
             assert!(told.contains(named), "{told}");
         }
         let mut own = config();
-        (own.group.realtime, own.group.share_cpu) = (false, false);
+        (own.group.realtime, own.group.share_cpu, own.group.direct) = (false, false, true);
         own.members[0].interface = "eth7".to_owned();
         assert_eq!(other_file(&lines, &of_file(&own), "a"), None, "only that host uses it");
     }

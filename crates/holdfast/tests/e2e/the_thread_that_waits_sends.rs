@@ -4,9 +4,14 @@
 use crate::world;
 use holdfast_lab::emu::EmuSpec;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{LogLink, Plan, Role};
 use serde_json::Value;
 use std::time::Duration;
+
+fn direct() -> GroupOptions {
+    GroupOptions { direct: true, ..GroupOptions::default() }
+}
 
 /// A count of `direct.…`.
 fn count(group: &Group<'_>, role: Role, what: &str) -> u64 {
@@ -17,7 +22,7 @@ fn count(group: &Group<'_>, role: Role, what: &str) -> u64 {
 #[test]
 fn commits_need_no_daemon_of_the_primary() {
     let _limit = world::limit(Duration::from_secs(60));
-    world::with_redis_mut(|testbed, group| {
+    world::with_server(Program::Redis, 0, &Plan::default(), &direct(), |testbed, group| {
         world::finish(world::start(testbed, &world::counting(1500, 0, None)), group);
         let confirmed = || count(group, Role::Primary, "confirmed");
         world::wait_until("commits by the short way", || confirmed() > 100);
@@ -40,7 +45,7 @@ fn a_way_that_loses_datagrams_costs_time() {
     let _limit = world::limit(Duration::from_secs(60));
     let lossy = EmuSpec { loss: 0.1, ..EmuSpec::default() };
     let plan = Plan { log: LogLink::Emulated(lossy), ..Plan::default() };
-    world::with_redis_on(&plan, &GroupOptions::default(), |testbed, group| {
+    world::with_redis_on(&plan, &direct(), |testbed, group| {
         let load = world::start(testbed, &world::counting(3000, 0, None));
         world::finish(load, group);
         world::wait_until("lost commits", || count(group, Role::Primary, "lost") > 0);
@@ -51,7 +56,7 @@ fn a_way_that_loses_datagrams_costs_time() {
 #[test]
 fn a_primary_whose_daemon_is_killed_loses_nothing_that_was_confirmed() {
     let _limit = world::limit(Duration::from_secs(60));
-    world::with_redis_mut(|testbed, group| {
+    world::with_server(Program::Redis, 0, &Plan::default(), &direct(), |testbed, group| {
         let load = world::start(testbed, &world::counting(2000, 0, None));
         std::thread::sleep(Duration::from_millis(700));
         assert!(count(group, Role::Primary, "confirmed") > 0);

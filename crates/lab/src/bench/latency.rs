@@ -26,6 +26,9 @@ pub struct LatencyArgs {
     /// Use IPv6.
     #[arg(long)]
     pub ipv6: bool,
+    /// Let the server's threads send their log to the backup themselves.
+    #[arg(long)]
+    pub direct: bool,
     /// Measure only this variant.
     #[arg(long, value_enum)]
     pub variant: Option<Variant>,
@@ -90,7 +93,7 @@ pub fn run(args: &LatencyArgs) -> Result<LatencyReport> {
 
 fn measure(args: &LatencyArgs, variant: Variant, round: u64) -> Result<(Quantiles, Quantiles)> {
     let program = Program::Redis;
-    let options = GroupOptions::default();
+    let options = GroupOptions { direct: args.direct, ..GroupOptions::default() };
     with_service(variant, program, &Plan::default(), &options, 0, |service| {
         let load = |workload, seed| {
             let spec = Spec {

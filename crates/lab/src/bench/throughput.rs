@@ -31,6 +31,9 @@ pub struct ThroughputArgs {
     /// Measure only these cases.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub cases: Vec<Case>,
+    /// Let the server's threads send their log to the backup themselves.
+    #[arg(long)]
+    pub direct: bool,
     /// Measure only this variant.
     #[arg(long, value_enum)]
     pub variant: Option<Variant>,
@@ -173,7 +176,8 @@ fn measure(
     let shape =
         args.link_mbit.map_or(Shape::None, |mbit| Shape::Tbf { bits_per_second: mbit * 1_000_000 });
     let plan = Plan { shape, ..Plan::default() };
-    with_service(variant, program, &plan, &GroupOptions::default(), DOCUMENT_BYTES[1], |service| {
+    let options = GroupOptions { direct: args.direct, ..GroupOptions::default() };
+    with_service(variant, program, &plan, &options, DOCUMENT_BYTES[1], |service| {
         cases
             .map(|case| {
                 let before = service.cpu();

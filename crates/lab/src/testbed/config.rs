@@ -98,6 +98,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         + &setting("connections_max", config.options.connections_max.map(u64::from))
         + &setting("alone_after_s", config.options.alone_after_s)
         + &format!("buffering = \"{}\"\n", config.options.buffering.word())
+        + if config.options.direct { "direct = true\n" } else { "" }
         + &config
             .options
             .watchers

@@ -68,6 +68,8 @@ const LEASED_MS_MAX: u64 = 100;
 pub struct GroupOptions {
     /// What output waits for.
     pub buffering: Buffering,
+    /// Whether the server's threads send their log to the backup themselves.
+    pub direct: bool,
     /// Time between two heartbeats, in ms; `None`: the default.
     pub heartbeat_ms: Option<u64>,
     /// Most connections that are protected at once; `None`: the default.

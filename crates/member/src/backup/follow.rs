@@ -73,6 +73,10 @@ impl BackupMachine {
             log.handle_direct(position, records, &mut LogOutput { effects, host });
             held_at.get_or_insert(now.plus(nanos(HELD_AFTER)));
         });
+        if self.log.has_rest() {
+            // The server waits for the copy that is missing.
+            self.watch_tap(host);
+        }
     }
 
     /// From now on every packet of the tap wakes the member.

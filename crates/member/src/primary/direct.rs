@@ -4,9 +4,10 @@
 
 use super::{PrimaryHost, PrimaryMachine};
 use crate::nanos;
-use crate::timing::primary::DIRECT_READ_AFTER;
+use crate::timing::primary::{DIRECT_OWED_WAIT, DIRECT_READ_AFTER, OWED_WAIT};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
+use std::time::Duration;
 
 /// How far the two members have come with it.
 #[derive(Debug, Default)]
@@ -24,6 +25,12 @@ pub(super) enum Direct {
 impl Direct {
     pub(super) const fn is_on(&self) -> bool {
         matches!(self, Self::On { .. })
+    }
+
+    /// Time for which an owed ACK waits for a reply. A server that hears from the backup itself may
+    /// have sent it already.
+    pub(super) const fn owed_wait(&self) -> Duration {
+        if self.is_on() { DIRECT_OWED_WAIT } else { OWED_WAIT }
     }
 
     /// When the log is read although nobody has announced it.

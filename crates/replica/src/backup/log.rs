@@ -1,13 +1,14 @@
 //! The log at the backup: frames in, records out to the replica, each tapped
 //! read only with the bytes that the primary's server really read.
 
+mod direct;
+
 use super::{Accepted, Backup, BackupOutput, NEED_AFTER, Phase};
 use crate::{Broken, Nanos};
-use holdfast_wire::direct;
+use direct::{Direct, Rest};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{
-    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, POSITION_MAX, TAPPED,
-    read_header, record_len,
+    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, TAPPED, read_header, record_len,
 };
 use holdfast_wire::message::{ConnId, Message};
 use std::collections::VecDeque;
@@ -35,16 +36,6 @@ struct Stall {
     asked: bool,
 }
 
-/// What was confirmed of the log beside its frames.
-#[derive(Clone, Copy, Debug)]
-struct Direct {
-    /// End of what the server has sent itself. It hears of nothing behind that: the gate has to hear
-    /// of the end of a stream first, from the daemon.
-    sent: u64,
-    to_server: u64,
-    to_daemon: u64,
-}
-
 /// The queued frames and their state.
 #[derive(Debug, Default)]
 pub(super) struct Log {
@@ -60,6 +51,8 @@ pub(super) struct Log {
     /// Up to where that was confirmed to the server, and to its daemon; `None`: frames say nothing
     /// of positions.
     direct: Option<Direct>,
+    /// What the server has sent itself and could not be replayed yet.
+    rest: Option<Rest>,
     stall: Option<Stall>,
     /// The primary's answer for the first queued record.
     repair: Option<Vec<u8>>,
@@ -103,27 +96,6 @@ impl Log {
         let new = self.has_confirmable();
         self.confirmed = self.resolved;
         new.then_some(self.resolved)
-    }
-
-    /// Whether the server waits for a word on what it has sent itself.
-    pub(super) fn owes_server(&self) -> bool {
-        self.direct.is_some_and(|direct| direct.to_server < direct.sent.min(self.replayed))
-    }
-
-    /// The position to confirm to the server, if there is a new one.
-    pub(super) fn take_held(&mut self) -> Option<u64> {
-        let direct = self.direct.as_mut()?;
-        let held = direct.sent.min(self.replayed);
-        let is_new = direct.to_server < held;
-        direct.to_server = direct.to_server.max(held);
-        is_new.then_some(held)
-    }
-
-    /// The position to confirm to the server's daemon, if there is one that the frames do not tell.
-    pub(super) fn take_held_for_daemon(&mut self) -> Option<u64> {
-        let direct = self.direct.as_mut().filter(|direct| direct.to_daemon < self.replayed)?;
-        direct.to_daemon = self.replayed;
-        Some(self.replayed)
     }
 
     pub(super) fn ask_if_due(&mut self, now: Nanos, out: &mut impl BackupOutput) {
@@ -201,46 +173,6 @@ impl Backup {
             return Err(Broken::LogGap { expected, got: start });
         }
         Ok((start, start.saturating_add(len_in_log(records)?)))
-    }
-
-    /// The last frame ended here in the primary's log; those that follow say where they begin.
-    pub(super) fn handle_log_at(&mut self, position: u64, out: &mut impl BackupOutput) {
-        if !self.log.queue.is_empty() || position > POSITION_MAX {
-            return self.break_off(&Broken::LogGap { expected: self.log.end, got: position }, out);
-        }
-        (self.log.end, self.log.replayed) = (position, position);
-        self.log.direct = Some(Direct { sent: position, to_server: position, to_daemon: position });
-    }
-
-    /// Takes whole records of the primary's log from `position` on, which its server has sent itself
-    /// (decision 35). What cannot be replayed at once is left out: it comes in a frame.
-    pub fn handle_direct(&mut self, position: u64, records: &[u8], out: &mut impl BackupOutput) {
-        let replayed = self.log.replayed;
-        let fits = self.phase == Phase::Following && self.log.queue.is_empty() && !self.joins;
-        let Some(direct) = self.log.direct.as_mut().filter(|_| fits && position <= replayed) else {
-            self.counters.direct_ignored += 1;
-            return;
-        };
-        // The word on what was sent before may be lost.
-        direct.to_server = direct.to_server.min(position);
-        let (mut at, mut begins, mut is_cut) = (0, position, false);
-        while let Some((header, len)) = direct_record(&records[at..]) {
-            let ends = begins + record_len(header.payload_len as usize) as u64;
-            if ends > self.log.replayed && !is_cut {
-                let number = self.log.received;
-                is_cut =
-                    begins != self.log.replayed || self.step(number, &records[at..], out).is_err();
-                match is_cut {
-                    true => self.counters.direct_cut += 1,
-                    false => self.log.replayed = ends,
-                }
-            }
-            (at, begins) = (at + len, ends);
-        }
-        self.log.end = self.log.replayed;
-        if let Some(direct) = &mut self.log.direct {
-            direct.sent = direct.sent.max(begins);
-        }
     }
 
     fn queue(&mut self, frame: Queued, out: &mut impl BackupOutput) {
@@ -580,12 +512,4 @@ fn len_in_log(records: &[u8]) -> Result<u64, LogError> {
         (at, total) = (at + len, total + in_log);
     }
     Ok(total)
-}
-
-/// The record at the start of what a server has sent itself, with its length there; `None`: there is
-/// none that it may send.
-fn direct_record(bytes: &[u8]) -> Option<(Header, usize)> {
-    let (header, _) = read_header(bytes).ok()?;
-    let len = direct::len_of(&header)?;
-    (bytes.len() >= len).then_some((header, len))
 }

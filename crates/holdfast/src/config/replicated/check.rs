@@ -70,6 +70,7 @@ struct RawGroup {
     buffering: Option<Buffering>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
+    direct: Option<bool>,
     events_dir: Option<PathBuf>,
     events_max_kb: Option<Spanned<u64>>,
     watchers: Option<Spanned<String>>,
@@ -246,6 +247,7 @@ fn check_group(
         buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
+        direct: raw.direct.unwrap_or(false),
         watchers: check_watchers(findings, raw.watchers),
         name,
     }

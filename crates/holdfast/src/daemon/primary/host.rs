@@ -316,8 +316,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     fn offer_direct(&mut self) -> Option<(u64, DirectKey, u16)> {
         let group = &self.node.config.group;
         let is_plain = group.mode == Mode::Hot && group.buffering == Buffering::Commit;
+        let is_wanted = group.direct && is_plain;
         let peer = self.peer.as_ref().filter(|_| !self.is_peer_gone && !self.was_direct_offered)?;
-        if !is_plain || peer.version() < VERSION_DIRECT || self.server.memory.is_family() {
+        if !is_wanted || peer.version() < VERSION_DIRECT || self.server.memory.is_family() {
             return None;
         }
         self.was_direct_offered = true;

@@ -71,21 +71,42 @@ fn what_does_not_follow_is_left_to_the_daemon() {
 }
 
 #[test]
-fn what_the_tap_lacks_comes_in_a_frame() {
+fn what_the_tap_lacks_is_waited_for() {
+    for by_tap in [true, false] {
+        let mut case = Case::direct();
+        case.frames = 0;
+        let in_log = record_len(5) as u64;
+        let sent = [result(1), read(0, b"hello"), result(2)].concat();
+        assert_eq!(case.sent(FROM, &sent), Some(FROM + LEN), "as far as it can be replayed");
+        assert!(case.backup.has_rest() && case.backup.counters().direct_cut == 1);
+        case.take();
+        match by_tap {
+            true => case.tap(0, b"hello"),
+            false => {
+                // The daemon sends it, and asks nobody for what the tap brings meanwhile.
+                case.frame_at(FROM, &sent);
+                assert_eq!(case.take(), []);
+                case.tap(0, b"hello");
+            }
+        }
+        let end = Effect::Replay(Op::Result as u8, vec![]);
+        assert_eq!(case.take(), [replayed(b"hello"), end], "once, by whichever way");
+        assert_eq!(case.backup.take_held(Nanos(0)), Some(FROM + 2 * LEN + in_log));
+        assert!(!case.backup.has_rest());
+    }
+}
+
+#[test]
+fn what_the_replica_has_no_room_for_is_waited_for() {
     let mut case = Case::direct();
-    case.frames = 0;
-    let read = read(0, b"hello");
-    let in_log = record_len(5) as u64;
-    let sent = [result(1), read.clone()].concat();
-    assert_eq!(case.sent(FROM, &sent), Some(FROM + LEN), "as far as it can be replayed");
-    assert_eq!(case.backup.counters().direct_cut, 1);
-    case.take();
+    case.notes.full = true;
+    assert_eq!(case.sent(FROM, &result(1)), None);
     case.tap(0, b"hello");
-    assert_eq!(case.take(), [], "nothing waits for the tap");
-    case.frame_at(FROM, &sent);
-    assert_eq!(case.take(), [replayed(b"hello")]);
-    // The server has sent it, so it may hear of it.
-    assert_eq!(case.backup.take_held(Nanos(0)), Some(FROM + LEN + in_log));
+    assert_eq!(case.take(), []);
+    case.notes.full = false;
+    case.backup.handle_room(Nanos(0), &mut case.notes);
+    assert_eq!(case.take(), [Effect::Replay(Op::Result as u8, vec![])]);
+    assert_eq!(case.backup.take_held(Nanos(0)), Some(FROM + LEN));
 }
 
 #[test]
