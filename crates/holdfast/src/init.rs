@@ -18,7 +18,7 @@ mod ways;
 mod words;
 
 pub use begin::{Begin, Made, begin};
-pub use draft::{HostRole, Wish};
+pub use draft::{HostRole, Keys, Wish};
 pub use finish::{Applied, Changes, Settings, Started, applicable, start};
 pub use join::{Join, Joined, join};
 pub use meeting::{Code, CodeError, Lack};
@@ -30,6 +30,7 @@ use meeting::{Left, LinkError};
 use serde::Serialize;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 
 /// Port at which hosts meet.
 pub const PORT: u16 = 7709;
@@ -50,6 +51,17 @@ pub enum InitError {
     Config(ConfigErrors),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What to do where a host has lost its own key before it had its name: nobody else has it.
+#[must_use]
+pub fn lost_key(file: &Path, key: &Path) -> String {
+    let (file, key) = (file.display(), key.display());
+    format!(
+        "there, copy {file} of another host of the group; if {key} is missing, make one: (umask 077; \
+         holdfast key gen > {key}), and write what `holdfast key pub {key}` prints as that host's \
+         public_keys into {file} on each host"
+    )
 }
 
 /// Something that has happened at a meeting, for whoever waits.

@@ -99,9 +99,10 @@ pub enum Verb {
     ///
     /// holdfast init demo --service 10.9.0.100:6379 --command '/usr/bin/redis-server --bind * --save ""'
     ///
-    /// Nothing is written anywhere before all three can write it. The same file and key are then
-    /// on all of them, what a host lacks is printed with remedies, and systemd starts the daemons,
-    /// where it runs and has the unit holdfast@. Ctrl-C before that leaves nothing.
+    /// Nothing is written anywhere before all three can write it. The same file is then on all of
+    /// them, and a key that each has made for itself (--shared-key: one for all). What a host lacks
+    /// is printed with remedies, and systemd starts the daemons, where it runs and has the unit
+    /// holdfast@. Ctrl-C before that leaves nothing.
     ///
     /// The exit code is 0 if all is written, 1 if a host does not fit or lacks something, 2 if the
     /// options are wrong or a file is there already, 4 if nobody came in time.
@@ -109,7 +110,8 @@ pub enum Verb {
     /// Make this host a member of the group that `holdfast init` makes on another one.
     ///
     /// The line to type is what init prints. This host's name, address, interface and hardware
-    /// address go over, encrypted with the code; the group's file and key come back.
+    /// address go over, encrypted with the code, and the public half of a key that it makes; the
+    /// group's file comes back. With `init --shared-key` the key of all comes, too.
     ///
     /// The exit code is 0 if all is written, 1 if this host does not fit or lacks something, 2 if
     /// the code is wrong, 4 if nobody answers.

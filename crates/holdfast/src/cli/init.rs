@@ -5,9 +5,10 @@ use super::{Failure, must_be_root, print};
 use crate::check::{self, Finding, Verdict};
 use crate::config::{GroupFile, Run};
 use crate::init::{
-    self, Applied, Begin, Changes, Code, HostRole, InitError, Join, Lack, Settings, Started, Told,
-    Wish,
+    self, Applied, Begin, Changes, Code, HostRole, InitError, Join, Keys, Lack, Settings, Started,
+    Told, Wish,
 };
+use crate::key::PublicKey;
 use crate::status::exit;
 use serde_json::{Value, json};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
@@ -51,15 +52,19 @@ pub(super) fn init(args: InitArgs) -> Result<u8, Failure> {
         text: format!("{group}: {} are its members, this host is its {role}", names.join(" and ")),
         file: &made.file,
         key: &made.key,
+        public: made.public,
         more: json!({ "members": members, "unconfirmed": made.unconfirmed }),
     };
     for name in &made.unconfirmed {
-        let text = format!(
-            "{name} has not said that it has written its files\n  remedy: look there; copy {} and {} to \
-             it if they are missing",
-            made.file.display(),
-            made.key.display()
-        );
+        let remedy = match made.public {
+            Some(_) => init::lost_key(&made.file, &made.key),
+            None => format!(
+                "look there; copy {} and {} to it if they are missing",
+                made.file.display(),
+                made.key.display()
+            ),
+        };
+        let text = format!("{name} has not said that it has written its files\n  remedy: {remedy}");
         tell(Told { event: "unconfirmed", host: name.clone(), text });
     }
     let code = finish(&written, &set_up)?;
@@ -79,6 +84,7 @@ pub(super) fn join(args: JoinArgs) -> Result<u8, Failure> {
         text: format!("{}: this host is its member {}", joined.group, joined.role),
         file: &joined.file,
         key: &joined.key,
+        public: joined.public,
         more: json!({}),
     };
     finish(&written, &set_up)
@@ -118,8 +124,9 @@ fn wish(args: InitArgs) -> Result<Wish, Failure> {
     let runs = [Run::Parallel, Run::OneAtATime];
     let run = runs.into_iter().find(|it| it.word() == args.server_run).unwrap_or_default();
     let host = if args.edge { HostRole::Edge } else { HostRole::Witness };
+    let keys = if args.shared_key { Keys::Shared } else { Keys::OfEachHost };
     let (name, user, state_dirs, clients) = (args.name, args.user, args.state_dir, args.clients);
-    Ok(Wish { name, services, command, user, state_dirs, run, host, clients })
+    Ok(Wish { name, services, command, user, state_dirs, run, host, clients, keys })
 }
 
 /// The words of a command.
@@ -222,6 +229,8 @@ struct Written<'a> {
     text: String,
     file: &'a Path,
     key: &'a Path,
+    /// The public half of this host's own key; `None` where all hosts have the same.
+    public: Option<PublicKey>,
     /// More for the JSON object.
     more: Value,
 }
@@ -259,7 +268,7 @@ fn finish(written: &Written<'_>, set_up: &SetUpArgs) -> Result<u8, Failure> {
         };
         let mut all = json!({
             "event": "written", "group": written.group, "role": written.role, "file": written.file,
-            "key": written.key, "settings": changes.applied, "settings_file": changes.kept_in,
+            "key": written.key, "public_key": written.public, "settings": changes.applied, "settings_file": changes.kept_in,
             "settings_failed": changes.failed,
             "findings": report.findings, "unit": unit, "run": command, "status": status,
         });
@@ -284,9 +293,10 @@ fn finish(written: &Written<'_>, set_up: &SetUpArgs) -> Result<u8, Failure> {
 }
 
 fn shown_files(written: &Written<'_>) -> String {
-    let Written { text, file, key, .. } = written;
+    let Written { text, file, key, public, .. } = written;
+    let whose = if public.is_some() { ": this host's own, which no other has" } else { "" };
     format!(
-        "{text}\n  {} is written\n  {} is written, for root alone\n",
+        "{text}\n  {} is written\n  {} is written, for root alone{whose}\n",
         file.display(),
         key.display()
     )

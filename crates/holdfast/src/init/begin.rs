@@ -8,6 +8,7 @@ use super::neighbours::Neighbours;
 use super::party::Party;
 use super::ways::default_route;
 use super::{InitError, PORT, Told, finish};
+use crate::key::PublicKey;
 use crate::poll::{Interest, Poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub struct Made {
     pub members: Vec<(String, IpAddr)>,
     /// Members of which nobody knows whether they have written.
     pub unconfirmed: Vec<String>,
+    /// The public half of this host's own key; `None` where all hosts have the same.
+    pub public: Option<PublicKey>,
 }
 
 /// The sockets of a meeting.
@@ -128,8 +131,8 @@ pub fn begin(
         return Err(InitError::Unreachable(why));
     }
     room.leave();
-    let (members, unconfirmed) = (party.members(), party.unconfirmed());
-    Ok(Made { file: places.file, key: places.key, members, unconfirmed })
+    let (members, unconfirmed, public) = (party.members(), party.unconfirmed(), party.public());
+    Ok(Made { file: places.file, key: places.key, members, unconfirmed, public })
 }
 
 fn nobody_came(party: &Party<'_>, timeout: Duration) -> Lack {

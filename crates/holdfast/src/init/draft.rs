@@ -1,6 +1,7 @@
 //! The group's file, from what a person wants and what the hosts are.
 
 use crate::config::{Config, ConfigErrors, Run};
+use crate::key::PublicKey;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,17 @@ pub struct Wish {
     pub host: HostRole,
     /// Interfaces of an edge that face the clients, where a person has named them.
     pub clients: Vec<String>,
+    pub keys: Keys,
+}
+
+/// By which secrets the hosts are to know each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keys {
+    /// Each host makes its own, which never leaves it; the file has the public keys.
+    #[default]
+    OfEachHost,
+    /// The host where `init` runs makes one, and gives it to the others.
+    Shared,
 }
 
 /// What the host where `init` runs is to be; the two others are the members.
@@ -50,6 +62,8 @@ pub struct Draft<'a> {
     pub host: String,
     /// Where its daemon listens.
     pub listen: SocketAddr,
+    /// Its public key; `None` where all hosts have the same key.
+    pub public: Option<PublicKey>,
     /// Interfaces of an edge that face the clients.
     pub clients: Vec<String>,
     /// The bridge of an edge to which the members' ports belong.
@@ -63,6 +77,7 @@ pub struct MemberDraft {
     pub name: String,
     pub host: String,
     pub address: SocketAddr,
+    pub public: Option<PublicKey>,
     pub interface: String,
     /// Port of the edge towards it, and its hardware address.
     pub port: Option<(String, String)>,
@@ -86,6 +101,7 @@ impl Wish {
             name: name.to_owned(),
             host: name.to_owned(),
             address: at(last),
+            public: None,
             interface: "eth0".to_owned(),
             port: is_edge.then(|| (format!("port{last}"), format!("02:00:00:00:00:0{last}"))),
         };
@@ -93,6 +109,7 @@ impl Wish {
             wish: self,
             host: self.host.name().to_owned(),
             listen: at(1),
+            public: None,
             clients: vec!["eth1".to_owned()],
             l3: None,
             members: vec![member("a", 2), member("b", 3)],
@@ -133,18 +150,17 @@ impl Draft<'_> {
         };
         let services: Vec<String> =
             self.wish.services.iter().map(|it| quoted(&it.to_string())).collect();
+        let (same, beside) = match self.public {
+            Some(_) => ("file is on all three hosts", "beside this file: each host has its own"),
+            None => ("file and the same key are on all three hosts", "beside this file"),
+        };
         let mut text = format!(
             "# One service, protected by the members {} {front}.\n# Made by `holdfast init`: the same \
-             file and the same key are on all three hosts, and each finds its\n# role by its addresses. \
-             {more}\n\n[group]\n",
+             {same}, and each finds its\n# role by its addresses. {more}\n\n[group]\n",
             members.join(" and "),
         );
         push(&mut text, &format!("name = {}", quoted(name)), "");
-        push(
-            &mut text,
-            &format!("key_file = {}", quoted(&format!("{name}.key"))),
-            "beside this file",
-        );
+        push(&mut text, &format!("key_file = {}", quoted(&format!("{name}.key"))), beside);
         let services = format!("services = [{}]", services.join(", "));
         push(&mut text, &services, "where clients connect: no host has this address of its own");
         push(&mut text, "# heartbeat_ms = 18", "three missed heartbeats declare a member dead");
@@ -169,12 +185,14 @@ impl Draft<'_> {
         );
         let state_dir = format!("state_dir = {}", quoted(&format!("/var/lib/holdfast/{name}")));
         push(text, &state_dir, "what was granted, and seen of it; survives a reboot");
+        push_public(self.public, text);
     }
 
     fn push_edge(&self, text: &mut String) {
         *text += "\n[edge]\n";
         let listen = format!("listen = {}", quoted(&self.listen.to_string()));
         push(text, &listen, &format!("{}: where the members reach the edge's daemon", self.host));
+        push_public(self.public, text);
         let clients: Vec<String> = self.clients.iter().map(|it| quoted(it)).collect();
         push(
             text,
@@ -220,11 +238,12 @@ impl Draft<'_> {
 }
 
 fn push_member(member: &MemberDraft, text: &mut String) {
-    let MemberDraft { name, host, address, interface, port } = member;
+    let MemberDraft { name, host, address, public, interface, port } = member;
     *text += "\n[[member]]\n";
     push(text, &format!("name = {}", quoted(name)), if name == host { "" } else { host });
     let address = format!("address = {}", quoted(&address.to_string()));
     push(text, &address, "where the other hosts reach this one");
+    push_public(*public, text);
     push(text, &format!("interface = {}", quoted(interface)), "carries the service");
     if let Some((edge_port, mac)) = port {
         push(
@@ -233,6 +252,14 @@ fn push_member(member: &MemberDraft, text: &mut String) {
             "towards this member, on the edge",
         );
         push(text, &format!("mac = {}", quoted(mac)), "of `interface`");
+    }
+}
+
+/// The public key of the host that the lines before are about, if it has a key of its own.
+fn push_public(public: Option<PublicKey>, text: &mut String) {
+    if let Some(public) = public {
+        let line = format!("public_keys = [{}]", quoted(&public.to_string()));
+        push(text, &line, "`holdfast key pub` says it of its key_file");
     }
 }
 
@@ -255,7 +282,8 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Arbiter;
+    use crate::config::{Arbiter, Settings as _};
+    use crate::key::GroupKey;
 
     fn wish(host: HostRole, services: &[&str]) -> Wish {
         Wish {
@@ -269,6 +297,7 @@ mod tests {
             run: Run::Parallel,
             host,
             clients: Vec::new(),
+            keys: Keys::default(),
         }
     }
 
@@ -279,6 +308,7 @@ mod tests {
             name: name.to_owned(),
             host: format!("{name}.example.org"),
             address: at.parse().unwrap(),
+            public: None,
             interface: format!("{name}0"),
             port: is_edge.then(|| (format!("e{name}"), format!("02:00:00:00:00:0{name}"))),
         };
@@ -286,6 +316,7 @@ mod tests {
             wish,
             host: "gamma".to_owned(),
             listen: host.parse().unwrap(),
+            public: None,
             clients: vec!["ec".to_owned()],
             l3: is_edge.then(|| "br0".to_owned()),
             members: vec![member("a", a), member("b", b)],
@@ -336,6 +367,25 @@ mod tests {
                 config.ports().map(|it| format!("{} {}", it.edge_port, it.mac)).collect();
             assert_eq!(ports, ["ea 02:00:00:00:00:0a", "eb 02:00:00:00:00:0b"]);
             assert!(config.segment.is_none() && config.arbiter.is_none());
+        }
+    }
+
+    #[test]
+    fn each_host_has_the_public_key_that_it_has_told() {
+        for (host, role) in [(HostRole::Witness, "witness"), (HostRole::Edge, "edge")] {
+            let wish = wish(host, &["10.9.0.100:6379"]);
+            let mut draft = draft(&wish, V4);
+            let shared = draft.text();
+            assert!(shared.contains("the same file and the same key are on all"), "{shared}");
+            let publics = [(); 3].map(|()| GroupKey::generate().unwrap().public());
+            draft.public = Some(publics[0]);
+            draft.members[0].public = Some(publics[1]);
+            draft.members[1].public = Some(publics[2]);
+            let text = draft.text();
+            assert!(!text.contains("same key"), "{text}");
+            let config = parse(&draft);
+            let of = |name: &str| config.public_keys().iter().find(|it| it.0 == name).unwrap().1[0];
+            assert_eq!([role, "a", "b"].map(of), publics);
         }
     }
 

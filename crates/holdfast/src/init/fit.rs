@@ -3,6 +3,7 @@
 use super::draft::{HostRole, Wish};
 use super::facts::{Facts, LinkFacts};
 use super::meeting::Lack;
+use crate::key::PublicKey;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -18,6 +19,8 @@ pub struct Seat {
     pub local: IpAddr,
     /// How an edge reaches it.
     pub way: Option<Way>,
+    /// The public half of the key that its host has made, once it has told it.
+    pub public: Option<PublicKey>,
 }
 
 /// How an edge reaches a member.
@@ -162,6 +165,7 @@ pub fn clients(
 
 #[cfg(test)]
 mod tests {
+    use super::super::draft::Keys;
     use super::super::facts::Network;
     use super::*;
     use crate::config::Run;
@@ -176,6 +180,7 @@ mod tests {
             run: Run::Auto,
             host,
             clients: Vec::new(),
+            keys: Keys::default(),
         }
     }
 
@@ -196,7 +201,7 @@ mod tests {
 
     fn seat(facts: Facts) -> Seat {
         let local = "10.9.0.1".parse().unwrap();
-        Seat { id: 1, name: facts.host.clone(), facts, local, way: None }
+        Seat { id: 1, name: facts.host.clone(), facts, local, way: None, public: None }
     }
 
     #[test]

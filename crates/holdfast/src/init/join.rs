@@ -7,9 +7,9 @@ use super::neighbours::Neighbours;
 use super::{InitError, Told, finish};
 use crate::check::Verdict;
 use crate::check::program;
-use crate::config::{Config, Server};
+use crate::config::{Config, Server, Settings as _};
 use crate::fingerprint;
-use crate::key::GroupKey;
+use crate::key::{GroupKey, PublicKey};
 use holdfast_program::BUILD;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -42,6 +42,8 @@ pub struct Joined {
     pub role: String,
     pub file: PathBuf,
     pub key: PathBuf,
+    /// The public half of its own key; `None` where all hosts have the same.
+    pub public: Option<PublicKey>,
 }
 
 /// Connects to where `init` waits, and stays until the files are written.
@@ -78,9 +80,20 @@ impl From<Lack> for Ends {
 struct Guest {
     socket: TcpStream,
     link: Link,
+    /// This host's own, made for this meeting. It is never sent.
+    key: GroupKey,
     /// The group's name and where its files go, once they are known.
     group: Option<(String, Places)>,
-    staged: Option<(Staged, String)>,
+    staged: Option<Waiting>,
+}
+
+/// What is written and has no name yet.
+struct Waiting {
+    files: Staged,
+    /// This host's name in the file.
+    role: String,
+    /// Whether the key is this host's own.
+    is_own: bool,
 }
 
 impl Guest {
@@ -98,7 +111,8 @@ impl Guest {
         socket.set_write_timeout(Some(SILENCE))?;
         let mut out = Vec::new();
         let link = Link::guest(&asked.code, &mut out).map_err(|why| misfit(at, &why))?;
-        let mut guest = Self { socket, link, group: None, staged: None };
+        let key = GroupKey::generate()?;
+        let mut guest = Self { socket, link, key, group: None, staged: None };
         guest.socket.write_all(&out)?;
         Ok(guest)
     }
@@ -174,7 +188,9 @@ impl Guest {
             ToGuest::Here => self.say(&ToHost::Here)?,
             ToGuest::Refused { why } => return Err(why.into()),
             ToGuest::Wanted { group, text } => self.look(asked, group, &text, tell)?,
-            ToGuest::Offer { offer, role, text, key } => self.stage(offer, &role, &text, &key)?,
+            ToGuest::Offer { offer, role, text, key } => {
+                self.stage(offer, &role, &text, key.as_deref())?;
+            }
             ToGuest::Commit => return self.write().map(Some),
         }
         Ok(None)
@@ -196,7 +212,8 @@ impl Guest {
         let facts = self.facts(asked).map_err(|error| Ends::For(error.into()))?;
         lacks.extend(neighbours.against(&config.group.services, &facts));
         let taken = facts::taken(&neighbours).map_err(|error| Ends::For(error.into()))?;
-        self.say(&ToHost::Able { lacks: lacks.clone(), taken })?;
+        let public = self.key.public();
+        self.say(&ToHost::Able { lacks: lacks.clone(), taken, public })?;
         if let Some(first) = lacks.first() {
             let all: Vec<String> = lacks.iter().map(ToString::to_string).collect();
             let last = lacks.last().unwrap_or(first);
@@ -212,7 +229,7 @@ impl Guest {
     }
 
     /// Writes both files beside their places.
-    fn stage(&mut self, offer: u64, role: &str, text: &str, key: &str) -> Result<(), Ends> {
+    fn stage(&mut self, offer: u64, role: &str, text: &str, key: Option<&str>) -> Result<(), Ends> {
         // Of an earlier offer, which was not kept.
         self.staged = None;
         let Some((group, places)) = &self.group else {
@@ -221,13 +238,13 @@ impl Guest {
             );
         };
         let staged = understood(&places.file, text, group).and_then(|config| {
-            config.role(role).map_err(|what| Lack::new(what, "say init again"))?;
-            GroupKey::parse(key).map_err(|error| Lack::new(error.to_string(), "say init again"))?;
-            places.stage(text, key)
+            let key = key_of(&config, role, key, &self.key)?;
+            places.stage(text, &key)
         });
         match staged {
-            Ok(staged) => {
-                self.staged = Some((staged, role.to_owned()));
+            Ok(files) => {
+                let is_own = key.is_none();
+                self.staged = Some(Waiting { files, role: role.to_owned(), is_own });
                 self.say(&ToHost::Ready { offer })
             }
             Err(why) => {
@@ -238,21 +255,19 @@ impl Guest {
     }
 
     fn write(&mut self) -> Result<Joined, Ends> {
-        let (Some((group, places)), Some((staged, role))) = (self.group.take(), self.staged.take())
-        else {
+        let (Some((group, places)), Some(staged)) = (self.group.take(), self.staged.take()) else {
             return Err(Lack::new(
                 "a file is to be written that was not offered",
                 "say join again",
             )
             .into());
         };
-        staged.commit().map_err(|error| {
-            let what = format!("{} could not be written: {error}", places.file.display());
-            Lack::new(what, "copy the file and the key of another host of the group to this one")
-        })?;
+        let Waiting { files, role, is_own } = staged;
+        files.commit().map_err(|error| unwritten(&places, is_own, &error))?;
         // Without this word the host says that it does not know; the files are here.
         let _ = self.say(&ToHost::Done);
-        Ok(Joined { group, role, file: places.file, key: places.key })
+        let public = is_own.then(|| self.key.public());
+        Ok(Joined { group, role, file: places.file, key: places.key, public })
     }
 }
 
@@ -266,6 +281,47 @@ fn understood(path: &Path, text: &str, group: &str) -> Result<Config, Lack> {
     let is_its = config.group.name == group && config.group.key_file == path.with_extension("key");
     let other = || Lack::new("the file that init shows is another group's", "say init again");
     is_its.then_some(config).ok_or_else(other)
+}
+
+/// The text of this host's key file: what was offered, or its own key, if the file names that for
+/// its role and no other.
+fn key_of(
+    config: &Config,
+    role: &str,
+    offered: Option<&str>,
+    own: &GroupKey,
+) -> Result<String, Lack> {
+    let again =
+        |what: String| Lack::new(what, "say init again, with the same release on all hosts");
+    config.role(role).map_err(again)?;
+    let publics = config.public_keys();
+    let listed = publics.iter().find(|(name, _)| *name == role).map_or(&[][..], |(_, its)| *its);
+    match offered {
+        Some(text) if listed.is_empty() => {
+            GroupKey::parse(text).map_err(|error| again(error.to_string()))?;
+            Ok(text.to_owned())
+        }
+        Some(_) => {
+            Err(again("a key for all hosts comes with a file that names public keys".into()))
+        }
+        None if listed == [own.public()] => Ok(own.to_text()),
+        None => {
+            let what = format!(
+                "the file that init makes does not name this host's public key for `{role}`"
+            );
+            Err(again(what))
+        }
+    }
+}
+
+/// What is left to do where the files have no names here, and have them on the other hosts.
+fn unwritten(places: &Places, is_own: bool, error: &io::Error) -> Lack {
+    let (file, key) = (places.file.display(), places.key.display());
+    let remedy = match is_own {
+        true => super::lost_key(&places.file, &places.key),
+        false => "copy the file and the key of another host of the group to this one".to_owned(),
+    };
+    Lack::new(format!("{file} and {key} could not be written: {error}"), remedy)
 }
 
 /// What keeps this host from starting the server.
@@ -305,5 +361,53 @@ fn misfit(at: SocketAddr, why: &LinkError) -> InitError {
             "compare the address with the one that init prints, and the releases of holdfast",
         )),
         _ => InitError::Misfit(lack(format!("{at}: {why}"), "say join again")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../docs/example-segment.toml");
+
+    /// The example with public keys of its witness and its members, in the order of the file.
+    fn keyed(witness: &GroupKey, members: [&GroupKey; 2]) -> Config {
+        let line = |key: &GroupKey| format!("public_keys = [\"{}\"]\n", key.public());
+        let mut text = EXAMPLE.replacen("[arbiter]\n", &format!("[arbiter]\n{}", line(witness)), 1);
+        for (name, key) in ["name = \"a\"\n", "name = \"b\"\n"].into_iter().zip(members) {
+            text = text.replacen(name, &format!("{name}{}", line(key)), 1);
+        }
+        Config::parse(Path::new("/etc/holdfast/web.toml"), &text).unwrap()
+    }
+
+    #[test]
+    fn a_guest_writes_its_own_key_only_where_the_file_names_it() {
+        let [own, other, third, of_all] = [(); 4].map(|()| GroupKey::generate().unwrap());
+        let file = keyed(&third, [&own, &other]);
+        assert_eq!(key_of(&file, "a", None, &own), Ok(own.to_text()));
+        let refused = |file: &Config, role: &str, offered: Option<&str>| {
+            key_of(file, role, offered, &own).unwrap_err().what
+        };
+        let told = refused(&file, "b", None);
+        assert!(told.contains("does not name this host's public key for `b`"), "{told}");
+        assert!(refused(&keyed(&third, [&other, &of_all]), "a", None).contains("does not name"));
+        assert!(refused(&file, "a", Some(&of_all.to_text())).contains("names public keys"));
+        assert!(refused(&file, "c", None).contains("no role `c`"));
+        let shared = Config::parse(Path::new("/etc/holdfast/web.toml"), EXAMPLE).unwrap();
+        let text = of_all.to_text();
+        assert_eq!(key_of(&shared, "a", Some(&text), &own), Ok(text));
+        assert!(refused(&shared, "a", Some("x")).contains("hexadecimal"));
+        assert!(refused(&shared, "a", None).contains("does not name"), "no key at all");
+    }
+
+    #[test]
+    fn a_key_that_is_lost_is_made_again_where_it_belongs() {
+        let places = Places::new(Path::new("/etc/holdfast"), "demo", false);
+        let error = io::Error::other("no room");
+        let own = unwritten(&places, true, &error).remedy;
+        assert!(own.contains("holdfast key gen > /etc/holdfast/demo.key"), "{own}");
+        assert!(own.contains("holdfast key pub /etc/holdfast/demo.key"), "{own}");
+        assert!(!own.contains("and the key of"), "{own}");
+        assert!(unwritten(&places, false, &error).remedy.contains("and the key of another"));
     }
 }

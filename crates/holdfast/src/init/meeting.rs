@@ -9,8 +9,10 @@
 //!                                      ◀──   preamble, its part of the handshake
 //!   Hello: release, facts of this host ──▶
 //!                                      ◀──   Wanted: what the server needs (or Refused)
-//!   Able: what this host lacks, if any ──▶
-//!                                      ◀──   Offer: file, key, the guest's role   (when both are here)
+//!   Able: what this host lacks, if any,
+//!   and its public key                 ──▶
+//!                                      ◀──   Offer: file, the guest's role, and the key if all
+//!                                            hosts have the same                  (when both are here)
 //!   Ready: both can be written         ──▶         (or Unable)
 //!                                      ◀──   Commit                               (when all can)
 //!   Done                               ──▶

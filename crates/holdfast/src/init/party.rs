@@ -1,7 +1,7 @@
 //! The host's side of a meeting, between its machine and its files: who gets a seat, what the file
 //! says, and when it is written.
 
-use super::draft::{Draft, HostRole, MemberDraft, Wish};
+use super::draft::{Draft, HostRole, Keys, MemberDraft, Wish};
 use super::facts::{Facts, links, member_name};
 use super::files::Places;
 use super::fit::{self, Seat, Way, carrier, free_port, judge};
@@ -10,8 +10,9 @@ use super::neighbours::Neighbours;
 use super::ways::{default_route, way_to};
 use super::{InitError, Told};
 use crate::config::Config;
-use crate::key::GroupKey;
+use crate::key::{GroupKey, PublicKey};
 use holdfast_program::BUILD;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// The first ports that are tried.
@@ -26,6 +27,7 @@ pub struct Party<'a> {
     own: Facts,
     /// The groups that this host has already.
     neighbours: Neighbours,
+    /// This host's own key, or that of all.
     key: GroupKey,
     seats: Vec<Seat>,
     text: String,
@@ -65,6 +67,11 @@ impl<'a> Party<'a> {
         self.seats.iter().map(|it| (it.name.clone(), it.facts.address)).collect()
     }
 
+    /// The public half of this host's own key, where each host has one.
+    pub fn public(&self) -> Option<PublicKey> {
+        (self.wish.keys == Keys::OfEachHost).then(|| self.key.public())
+    }
+
     /// Whether the files are written here.
     pub fn has_written(&self) -> bool {
         self.writing.is_some()
@@ -101,13 +108,9 @@ impl<'a> Party<'a> {
                     }
                 }
             }
-            Event::Seated { id, taken } => {
-                if let Some(seat) = self.seats.iter_mut().find(|it| it.id == id) {
-                    seat.facts.taken = taken;
-                    tell(Told::joined(seat));
-                    if let Some(about) = outside(self.wish, &seat.facts) {
-                        tell(Told::warning(&seat.facts.host, &about));
-                    }
+            Event::Seated { id, taken, public } => {
+                if let Err(why) = self.settle((id, public), taken, tell) {
+                    host.refuse(id, why);
                 }
             }
             // A guest may have left since: then what it was for comes again with the next one.
@@ -150,7 +153,38 @@ impl<'a> Party<'a> {
             HostRole::Witness => None,
         };
         let name = member_name(&facts.host, &self.names());
-        self.seats.push(Seat { id, name, facts, local, way });
+        self.seats.push(Seat { id, name, facts, local, way, public: None });
+        Ok(())
+    }
+
+    /// Keeps what a guest that can be a member has told last, or frees its place again: a key that
+    /// two hosts have would let each be the other.
+    fn settle(
+        &mut self,
+        (id, public): (u64, PublicKey),
+        taken: BTreeSet<u16>,
+        tell: &mut dyn FnMut(Told),
+    ) -> Result<(), Lack> {
+        let is_known = [Some(self.key.public())]
+            .into_iter()
+            .chain(self.seats.iter().filter(|it| it.id != id).map(|it| it.public))
+            .any(|it| it == Some(public));
+        let Some(index) = self.seats.iter().position(|it| it.id == id) else { return Ok(()) };
+        if is_known {
+            let Seat { facts, .. } = self.seats.remove(index);
+            let why = Lack::new(
+                format!("{} comes with the public key of another host", facts.host),
+                "say join again there: each join makes a key of its own",
+            );
+            tell(Told::refused(&facts.host, facts.address, &why));
+            return Err(why);
+        }
+        let seat = &mut self.seats[index];
+        (seat.facts.taken, seat.public) = (taken, Some(public));
+        tell(Told::joined(seat));
+        if let Some(about) = outside(self.wish, &seat.facts) {
+            tell(Told::warning(&seat.facts.host, &about));
+        }
         Ok(())
     }
 
@@ -214,8 +248,10 @@ impl<'a> Party<'a> {
             self.dismiss(host, &why);
             InitError::Config(errors)
         })?;
+        // A host's own key never leaves it.
+        let key = (self.wish.keys == Keys::Shared).then(|| self.key.to_text());
         for seat in &self.seats {
-            host.offer(seat.id, &seat.name, &text, &self.key.to_text());
+            host.offer(seat.id, &seat.name, &text, key.as_deref());
         }
         self.text = text;
         Ok(())
@@ -240,12 +276,14 @@ impl<'a> Party<'a> {
         let listen = self.seats.first().map_or(self.own.address, |it| it.local);
         let listen = SocketAddr::from((listen, free_port(first, 1, &[&self.own.taken])));
         let mut members = Vec::new();
-        for Seat { name, facts, way, .. } in &self.seats {
+        let is_own = self.wish.keys == Keys::OfEachHost;
+        for Seat { name, facts, way, public, .. } in &self.seats {
             let link = carrier(self.wish, facts)?;
             members.push(MemberDraft {
                 name: name.clone(),
                 host: facts.host.clone(),
                 address: SocketAddr::from((facts.address, port)),
+                public: public.filter(|_| is_own),
                 interface: link.name.clone(),
                 port: way.as_ref().map(|way| (way.edge_port.clone(), link.mac_text())),
             });
@@ -256,7 +294,8 @@ impl<'a> Party<'a> {
             HostRole::Witness => Vec::new(),
         };
         let host = self.own.host.clone();
-        Ok(Draft { wish: self.wish, host, listen, clients, l3, members }.text())
+        let public = self.public();
+        Ok(Draft { wish: self.wish, host, listen, public, clients, l3, members }.text())
     }
 
     fn clients(&self) -> Result<Vec<String>, Lack> {
@@ -303,7 +342,6 @@ mod tests {
     use super::super::meeting::{ToGuest, ToHost};
     use super::*;
     use crate::config::Run;
-    use std::collections::BTreeSet;
     use std::path::PathBuf;
 
     const OWN: &str = "10.9.0.1";
@@ -321,6 +359,7 @@ mod tests {
             run: Run::Auto,
             host: HostRole::Witness,
             clients: Vec::new(),
+            keys: Keys::default(),
         }
     }
 
@@ -374,8 +413,10 @@ mod tests {
         guest
     }
 
+    /// It can be a member; its key is a new one.
     fn able() -> ToHost {
-        ToHost::Able { lacks: Vec::new(), taken: BTreeSet::new() }
+        let public = GroupKey::generate().unwrap().public();
+        ToHost::Able { lacks: Vec::new(), taken: BTreeSet::new(), public }
     }
 
     /// Two guests who are asked, and say that they can.
@@ -385,12 +426,71 @@ mod tests {
         guests
     }
 
-    /// The number and the file of the offer that a guest has got.
-    fn offered(guest: &mut Guest, room: &mut Room) -> (u64, String) {
+    /// The number and the file of the offer that a guest has got, with the key in it.
+    fn offered_with_key(guest: &mut Guest, room: &mut Room) -> (u64, String, Option<String>) {
         match guest.hear(room).pop() {
-            Some(ToGuest::Offer { offer, text, .. }) => (offer, text),
+            Some(ToGuest::Offer { offer, text, key, .. }) => (offer, text, key),
             _ => panic!("an offer is due"),
         }
+    }
+
+    /// The same of a group whose hosts have keys of their own: no key comes.
+    fn offered(guest: &mut Guest, room: &mut Room) -> (u64, String) {
+        let (offer, text, key) = offered_with_key(guest, room);
+        assert_eq!(key, None, "a host's own key never leaves it");
+        (offer, text)
+    }
+
+    #[test]
+    fn each_host_keeps_its_own_key_unless_one_for_all_is_wanted() {
+        for keys in [Keys::OfEachHost, Keys::Shared] {
+            let folder = Folder::new("keys");
+            let (wish, places) = (Wish { keys, ..wish() }, Places::new(&folder.0, "demo", false));
+            let mut party = Party::new(&wish, &places, facts(OWN)).unwrap();
+            let mut room = Room::new();
+            let mut guests = both_able(&mut party, &mut room);
+            answer(&mut party, &mut room);
+            let own = party.key.to_text();
+            for guest in &mut guests {
+                let (offer, text, key) = offered_with_key(guest, &mut room);
+                let has = |key: PublicKey| text.contains(&key.to_string());
+                assert_eq!(has(party.key.public()), keys == Keys::OfEachHost, "{text}");
+                assert_eq!(key, (keys == Keys::Shared).then(|| own.clone()));
+                assert!(!text.contains(own.lines().last().unwrap()), "no secret is in the file");
+                guest.say(&mut room, &ToHost::Ready { offer });
+            }
+            answer(&mut party, &mut room);
+            assert_eq!(std::fs::read_to_string(&places.key).unwrap(), own);
+            let file = crate::config::GroupFile::load(&places.file).unwrap();
+            let ring = file.keyring("witness").unwrap();
+            assert_eq!(ring.is_in_pairs(), keys == Keys::OfEachHost);
+        }
+    }
+
+    #[test]
+    fn two_hosts_with_one_key_are_no_group() {
+        let folder = Folder::new("twins");
+        let (wish, places) = (wish(), Places::new(&folder.0, "demo", false));
+        let mut party = Party::new(&wish, &places, facts(OWN)).unwrap();
+        let mut room = Room::new();
+        let [mut a, mut b] = [A, B].map(|at| asked(&mut party, &mut room, at));
+        let said = able();
+        a.say(&mut room, &said);
+        answer(&mut party, &mut room);
+        b.say(&mut room, &said);
+        answer(&mut party, &mut room);
+        let told = b.hear(&mut room).pop();
+        let has = |why: &Lack| why.what.contains("the public key of another host");
+        assert!(matches!(&told, Some(ToGuest::Refused { why }) if has(why)));
+        assert!(a.hear(&mut room).is_empty(), "it waits on");
+        // Nor may a guest have the key of the host itself.
+        let mut c = asked(&mut party, &mut room, C);
+        let ToHost::Able { lacks, taken, .. } = said else { panic!("{said:?}") };
+        let public = party.key.public();
+        c.say(&mut room, &ToHost::Able { lacks, taken, public });
+        answer(&mut party, &mut room);
+        assert!(matches!(c.hear(&mut room).pop(), Some(ToGuest::Refused { .. })));
+        assert_eq!(party.names(), ["host2"]);
     }
 
     #[test]

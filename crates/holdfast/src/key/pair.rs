@@ -7,14 +7,14 @@ use base64::engine::general_purpose::STANDARD;
 use blake2::digest::consts::U32;
 use blake2::digest::{FixedOutput, KeyInit, Update};
 use curve25519_dalek::montgomery::MontgomeryPoint;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// What a host is known by: the public half of its secret. As text it is base64, so that nobody
 /// takes it for a secret, which is hexadecimal.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct PublicKey([u8; KEY_BYTES]);
 
 /// Why a text is no public key.
@@ -76,6 +76,14 @@ impl fmt::Debug for PublicKey {
 impl From<PublicKey> for String {
     fn from(key: PublicKey) -> Self {
         key.to_string()
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = NotPublic;
+
+    fn try_from(text: String) -> Result<Self, NotPublic> {
+        text.parse()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Three hosts that have the program and nothing else become a protected group by `init` on one and
-//! `join` on the two others: nobody writes a file, or looks a value up.
+//! `join` on the two others: nobody writes a file, or looks a value up. Each has a key of its own
+//! then, unless one for all was wanted.
 
 use crate::client::{Redis, on_client, service};
 use crate::world;
@@ -80,7 +81,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Makes the group, and returns its daemons.
+/// Makes the group, and returns its daemons. The file has the public keys that its hosts tell, if
+/// they tell any.
 fn make(testbed: &Testbed, more: &[&str]) -> [Running; 3] {
     let hosts = [Role::Edge, Role::Primary, Role::Backup];
     hosts.into_iter().for_each(|role| alone(testbed, role));
@@ -98,6 +100,14 @@ fn make(testbed: &Testbed, more: &[&str]) -> [Running; 3] {
     let made = init.event("written");
     assert_eq!((&made["group"], &made["unconfirmed"]), (&"demo".into(), &serde_json::json!([])));
     assert_eq!(made["members"].as_array().map(Vec::len), Some(2));
+    let text = std::fs::read_to_string(testbed.host(Role::Edge).outside().join("etc/demo.toml"));
+    let text = text.expect("a file");
+    for told in written.iter().chain([&made]) {
+        match told["public_key"].as_str() {
+            Some(public) => assert!(text.contains(&format!("[\"{public}\"]")), "{told}: {text}"),
+            None => assert!(!text.contains("public_keys"), "{text}"),
+        }
+    }
     let [one, other] = members;
     [init, one, other]
 }
@@ -123,8 +133,9 @@ fn wait_protected(testbed: &Testbed, role: Role) -> Output {
     command.output().expect("status runs")
 }
 
-/// The same file on all hosts, a key for root alone, and a service that outlives a host.
-fn is_protected(testbed: &Testbed) {
+/// The same file on all hosts, a key for root alone, and a service that outlives a host. The key is
+/// another one on each host, unless `shared`.
+fn is_protected(testbed: &Testbed, shared: bool) {
     let hosts = [Role::Edge, Role::Primary, Role::Backup];
     for role in hosts {
         let done = wait_protected(testbed, role);
@@ -137,11 +148,13 @@ fn is_protected(testbed: &Testbed) {
         let mode = std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
         (std::fs::read(&path).expect("it can be read"), mode)
     };
-    for name in ["demo.toml", "demo.key"] {
-        assert_eq!(read(Role::Edge, name), read(Role::Primary, name));
-        assert_eq!(read(Role::Edge, name), read(Role::Backup, name));
+    let files = hosts.map(|role| read(role, "demo.toml"));
+    assert!(files.iter().all(|file| *file == files[0]));
+    let keys = hosts.map(|role| read(role, "demo.key"));
+    assert!(keys.iter().all(|key| key.1 == 0o600));
+    for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+        assert_eq!(keys[one] == keys[other], shared, "{one} and {other}");
     }
-    assert_eq!(read(Role::Edge, "demo.key").1, 0o600);
     let mut redis = on_client(testbed, || Redis::connect(service(Program::Redis.port())));
     assert_eq!(redis.ask(&[b"SET", b"kept", b"here"]), "+OK");
     let is_primary = |role: &Role| {
@@ -163,7 +176,15 @@ fn two_members_and_their_witness() {
     let _limit = world::limit(Duration::from_secs(60));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let _daemons = make(&testbed, &[]);
-    is_protected(&testbed);
+    is_protected(&testbed, false);
+}
+
+#[test]
+fn two_members_and_their_witness_with_one_key_for_all() {
+    let _limit = world::limit(Duration::from_secs(60));
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let _daemons = make(&testbed, &["--shared-key"]);
+    is_protected(&testbed, true);
 }
 
 #[test]
@@ -171,7 +192,7 @@ fn two_members_behind_their_edge() {
     let _limit = world::limit(Duration::from_secs(60));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
     let _daemons = make(&testbed, &["--edge"]);
-    is_protected(&testbed);
+    is_protected(&testbed, false);
 }
 
 /// What does not fit is said on both hosts, and nobody has written anything.

@@ -39,6 +39,10 @@ pub struct InitArgs {
     /// route, or the only one that leads to no member.
     #[arg(long, value_name = "INTERFACE", requires = "edge")]
     pub clients: Vec<String>,
+    /// One key for all three hosts, which this one makes and sends to the others. Without it each host
+    /// makes a key of its own, which never leaves it, and only public keys are exchanged.
+    #[arg(long)]
+    pub shared_key: bool,
     /// Where to wait for the others: an address of this host, or address and port. Without it all
     /// addresses, port 7709.
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = listen)]

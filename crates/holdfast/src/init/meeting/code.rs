@@ -133,6 +133,24 @@ mod tests {
         assert_eq!(format!("{code:?}"), "Code(secret)");
     }
 
+    /// Whoever tries what a page shows is told that nobody waits, and not that it is no code.
+    #[test]
+    fn the_codes_that_pages_show_are_codes() {
+        let pages = [
+            include_str!("../../../../../README.md"),
+            include_str!("../../../../../docs/INIT.md"),
+            include_str!("../../../../../docs/OPERATE.md"),
+        ];
+        let shown = pages.iter().flat_map(|page| page.split_whitespace());
+        let is_one =
+            |it: &&str| it.len() == LETTERS + LETTERS / PART - 1 && it.matches('-').count() == 6;
+        let codes: Vec<&str> = shown.filter(is_one).collect();
+        assert!(codes.len() >= 3, "{codes:?}");
+        for code in codes {
+            assert_eq!(code.parse::<Code>().map(|it| it.to_string()).as_deref(), Ok(code));
+        }
+    }
+
     #[test]
     fn every_single_mistake_is_noticed() {
         let Code(letters) = Code::generate().unwrap();

@@ -8,6 +8,7 @@ use super::Code;
 use super::link::{Link, LinkError, Refusal, parse, refusal};
 use super::talk::{Lack, ToGuest, ToHost};
 use crate::init::facts::{Facts, PORTS};
+use crate::key::PublicKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -90,8 +91,9 @@ pub enum Output {
 pub enum Event {
     /// Somebody has shown the code: answer with [`Host::welcome`] or [`Host::refuse`].
     Met { id: u64, build: String, facts: Facts },
-    /// A guest can be a member; `taken` are the ports of its host that the group cannot have.
-    Seated { id: u64, taken: BTreeSet<u16> },
+    /// A guest can be a member; `taken` are the ports of its host that the group cannot have, and
+    /// `public` is of its host's own key. It may still be refused.
+    Seated { id: u64, taken: BTreeSet<u16>, public: PublicKey },
     /// As many as are needed: answer with [`Host::offer`] for each, if [`Host::is_complete`] still.
     Complete,
     /// All can write: answer with [`Host::commit`], if [`Host::is_ready`] still.
@@ -233,12 +235,13 @@ impl Host {
         self.forget(id);
     }
 
-    /// Gives a seated guest everything.
-    pub fn offer(&mut self, id: u64, role: &str, text: &str, key: &str) {
+    /// Gives a seated guest everything; `key` where all hosts have the same.
+    pub fn offer(&mut self, id: u64, role: &str, text: &str, key: Option<&str>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.stage == Stage::Seated {
             connection.offered += 1;
-            let [role, text, key] = [role, text, key].map(str::to_owned);
+            let [role, text] = [role, text].map(str::to_owned);
+            let key = key.map(str::to_owned);
             let offer = ToGuest::Offer { offer: connection.offered, role, text, key };
             self.advance(id, Stage::Seated, Stage::Offered, &offer);
         }
@@ -277,12 +280,12 @@ impl Host {
             }
             (Stage::Stranger, _) => return Err(LinkError::Unknown),
             (_, ToHost::Here) => {}
-            (Stage::Asked, ToHost::Able { lacks, taken }) if lacks.is_empty() => {
+            (Stage::Asked, ToHost::Able { lacks, taken, public }) if lacks.is_empty() => {
                 if !taken.iter().all(|port| PORTS.contains(port)) {
                     return Err(LinkError::Unknown);
                 }
                 connection.stage = Stage::Seated;
-                self.events.push_back(Event::Seated { id, taken });
+                self.events.push_back(Event::Seated { id, taken, public });
                 if self.is_complete() {
                     self.events.push_back(Event::Complete);
                 }

@@ -13,7 +13,7 @@ use snow::{HandshakeState, TransportState};
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_BLAKE2s";
 const MAGIC: [u8; 4] = *b"HFMT";
 /// Version of what is said at meetings.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const PREAMBLE: usize = MAGIC.len() + 1;
 const HEADER: usize = 3;
 /// Longest frame of a handshake, in bytes: an ephemeral key and a tag.

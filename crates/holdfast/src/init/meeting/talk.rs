@@ -1,6 +1,7 @@
 //! What is said at a meeting, in both directions.
 
 use crate::init::facts::Facts;
+use crate::key::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -10,8 +11,9 @@ pub enum ToHost {
     /// Release of its program, and what its host is.
     Hello { build: String, facts: Facts },
     /// What its host lacks for the server or the files; empty if nothing. `taken` as in its facts, but
-    /// without the ports of this group, whose name it had not heard before.
-    Able { lacks: Vec<Lack>, taken: BTreeSet<u16> },
+    /// without the ports of this group, whose name it had not heard before. `public` is of the key
+    /// that its host has made for this meeting, and that is only for the file if each host has its own.
+    Able { lacks: Vec<Lack>, taken: BTreeSet<u16>, public: PublicKey },
     /// File and key of this offer can be written: only their names are still missing.
     Ready { offer: u64 },
     /// They cannot.
@@ -22,15 +24,15 @@ pub enum ToHost {
     Here,
 }
 
-/// What the host says. It holds the key, so it cannot be shown.
+/// What the host says. It can hold a key, so it cannot be shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
     /// The group's name, and its file as far as it is known: enough to look whether the server can
     /// be started.
     Wanted { group: String, text: String },
-    /// The whole file, the group's key, and the role of the guest. Its number goes up: an offer
-    /// replaces the one before.
-    Offer { offer: u64, role: String, text: String, key: String },
+    /// The whole file, the group's key where all hosts have the same, and the role of the guest. Its
+    /// number goes up: an offer replaces the one before.
+    Offer { offer: u64, role: String, text: String, key: Option<String> },
     /// Everybody is ready: write.
     Commit,
     /// The guest cannot be a member.

@@ -3,6 +3,7 @@
 use super::host::WRONG_CODES_MAX;
 use super::*;
 use crate::init::facts::Facts;
+use crate::key::{GroupKey, PublicKey};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -100,17 +101,19 @@ impl Room {
 
     fn seated(&mut self, from: &str) -> Guest {
         let mut guest = self.guest(from);
-        guest.say(self, &ToHost::Able { lacks: Vec::new(), taken: BTreeSet::new() });
-        assert!(self.events.contains(&Event::Seated { id: guest.id, taken: BTreeSet::new() }));
+        let (taken, public) = (BTreeSet::new(), public());
+        guest.say(self, &ToHost::Able { lacks: Vec::new(), taken: taken.clone(), public });
+        assert!(self.events.contains(&Event::Seated { id: guest.id, taken, public }));
         guest
     }
 
     /// Offers to all; `offer` has to be the number of it for each.
     fn offer(&mut self, guests: &mut [(&mut Guest, u64)]) {
         for (guest, offer) in guests {
-            self.host.offer(guest.id, "a", "text", "key");
+            self.host.offer(guest.id, "a", "text", Some("key"));
             self.settle();
             let [role, text, key] = ["a", "text", "key"].map(str::to_owned);
+            let key = Some(key);
             assert!(guest.hear(self) == [ToGuest::Offer { offer: *offer, role, text, key }]);
         }
     }
@@ -128,6 +131,10 @@ impl Guest {
         let messages = self.link.take(&heard, &mut Vec::new()).unwrap();
         messages.iter().map(|it| parse(it).unwrap()).collect()
     }
+}
+
+fn public() -> PublicKey {
+    GroupKey::generate().unwrap().public()
 }
 
 fn facts(address: &str) -> Facts {
@@ -188,7 +195,10 @@ fn what_a_guest_lacks_is_told_and_its_place_is_free() {
     let mut room = Room::new();
     let mut a = room.guest(A);
     let lacks = vec![Lack::new("no redis-server", "install it")];
-    a.say(&mut room, &ToHost::Able { lacks: lacks.clone(), taken: BTreeSet::new() });
+    a.say(
+        &mut room,
+        &ToHost::Able { lacks: lacks.clone(), taken: BTreeSet::new(), public: public() },
+    );
     assert_eq!(room.events, [Event::Left { id: a.id, why: Left::Lacks(lacks) }]);
     assert!(room.has_closed(a.id));
     let mut b = room.seated(B);
@@ -377,7 +387,8 @@ fn who_has_the_code_may_not_take_all_the_room() {
 fn words_out_of_turn_end_only_who_says_them() {
     let mut room = Room::new();
     let mut a = room.seated(A);
-    let able = |taken| ToHost::Able { lacks: Vec::new(), taken };
+    let public = public();
+    let able = |taken| ToHost::Able { lacks: Vec::new(), taken, public };
     let out_of_turn = [
         ToHost::Ready { offer: 0 },
         ToHost::Ready { offer: 1 },
@@ -405,19 +416,44 @@ fn words_out_of_turn_end_only_who_says_them() {
     a.say(&mut room, &ToHost::Here);
 }
 
+/// Whoever has the code may still say anything: a key with which nothing stays secret, or none.
+#[test]
+fn what_is_no_public_key_ends_only_who_says_it() {
+    let mut room = Room::new();
+    let a = room.seated(A);
+    let (weak, secret) = (format!("{}=", "A".repeat(43)), "ab".repeat(32));
+    let long = "A".repeat(30 << 10);
+    for text in [weak.as_str(), &secret, &long, "", "x"] {
+        let mut b = room.guest(B);
+        let words = serde_json::json!({ "Able": { "lacks": [], "taken": [], "public": text } });
+        let mut out = Vec::new();
+        b.link.say(&words, &mut out).unwrap();
+        room.take(b.id, &out);
+        let why = Left::Broken(LinkError::Unknown);
+        assert_eq!(room.events.pop(), Some(Event::Left { id: b.id, why }), "{text}");
+        assert!(room.has_closed(b.id) && !room.has_closed(a.id));
+    }
+    let mut c = room.guest(B);
+    let words = serde_json::json!({ "Able": { "lacks": [], "taken": [] } });
+    let mut out = Vec::new();
+    c.link.say(&words, &mut out).unwrap();
+    room.take(c.id, &out);
+    assert!(room.has_closed(c.id), "each join tells one");
+}
+
 #[test]
 fn a_length_that_cannot_be_is_not_waited_for() {
     let mut room = Room::new();
     let mut out = Vec::new();
     Link::guest(&room.code, &mut out).unwrap();
     let id = room.came(X);
-    room.take(id, b"HFMT\x01\x01\xff\xff");
+    room.take(id, b"HFMT\x02\x01\xff\xff");
     let told = |why| Event::Stranger { from: X.parse().unwrap(), why };
     assert_eq!(room.events.pop(), Some(told(LinkError::TooLong)));
     room.pass(Duration::from_secs(1));
     let other = room.came(X);
-    room.take(other, b"HFMT\x02");
-    assert_eq!(room.events.pop(), Some(told(LinkError::OtherVersion { theirs: 2 })));
+    room.take(other, b"HFMT\x01");
+    assert_eq!(room.events.pop(), Some(told(LinkError::OtherVersion { theirs: 1 })));
     room.pass(Duration::from_secs(1));
     let http = room.came(X);
     room.take(http, b"GET /");
@@ -456,7 +492,7 @@ proptest! {
     fn no_bytes_of_a_stranger_break_anything(bytes in proptest::collection::vec(any::<u8>(), 0..400), known in any::<bool>()) {
         let mut room = Room::new();
         let id = room.came(X);
-        let start: &[u8] = if known { b"HFMT\x01\x01\x30\x00" } else { b"" };
+        let start: &[u8] = if known { b"HFMT\x02\x01\x30\x00" } else { b"" };
         room.take(id, start);
         room.take(id, &bytes);
         let met = room.events.iter().any(|it| matches!(it, Event::Met { .. }));
