@@ -23,6 +23,7 @@ pub(crate) use ways::{link_trouble, no_way_back, not_forwarded};
 
 use crate::admin::watch_socket;
 use crate::config::GroupFile;
+use crate::daemon::rights::Rights;
 use crate::daemon::watchers_missing;
 use crate::mounts;
 use holdfast_linux::process;
@@ -64,6 +65,10 @@ pub struct Report {
     pub schema: &'static str,
     pub role: String,
     pub findings: Vec<Finding>,
+    /// What the daemon of this role will keep of root's rights, as `status` shows what it has kept;
+    /// absent without a role, and where it gives up nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rights: Option<Rights>,
     /// What this host alone cannot tell, or what is not looked at.
     pub not_checked: &'static [&'static str],
 }
@@ -118,7 +123,7 @@ impl Report {
     /// What was found in a file, for the given role or for any.
     pub(crate) fn of(role: Option<&str>, findings: Vec<Finding>) -> Self {
         let role = role.unwrap_or("any").to_owned();
-        Self { schema: SCHEMA, role, findings, not_checked: &[] }
+        Self { schema: SCHEMA, role, findings, rights: None, not_checked: &[] }
     }
 
     /// Verdict of the worst line.
@@ -168,6 +173,7 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
     findings.retain(|finding| is_pair && !is_witness || finding.name != OF_PAIRS);
     findings.retain(|finding| !is_witness || finding.name != OF_WAYS);
     let role = host.map_or("any", |(_, role)| role).to_owned();
+    let rights = host.and_then(|(file, role)| Rights::planned(file, role));
     let mut not_checked: &[&str] = &[];
     if let Some((file, role)) = host {
         let (more, rest) = of_host(file, role);
@@ -175,9 +181,10 @@ pub fn run(host: Option<(&GroupFile, &str)>) -> Report {
         findings.extend(socket(&file.admin_socket(role)));
         findings.push(mounts(&file.admin_socket(role)));
         findings.extend(watchers(file));
+        findings.push(kept(rights.as_ref()));
         not_checked = rest;
     }
-    Report { schema: SCHEMA, role, findings, not_checked }
+    Report { schema: SCHEMA, role, findings, rights, not_checked }
 }
 
 /// Checks the place of the daemon's socket.
@@ -188,6 +195,14 @@ fn socket(path: &Path) -> Option<Finding> {
     let found = format!("{} is too long for the path of a socket", path.display());
     let remedy = format!("choose a run_dir that is at least {} characters shorter", over + 1);
     Some(Finding::fail("run_dir", found, remedy))
+}
+
+/// Says what the daemon will keep of root's rights.
+fn kept(rights: Option<&Rights>) -> Finding {
+    // A member's server, and one that is made of another member's image, has its rights from it.
+    let all =
+        || "a member keeps all that it is given: its server gets its rights from it".to_owned();
+    Finding::ok("rights", rights.map_or_else(all, Rights::words))
 }
 
 /// Checks that this host has the group of users that may look.
@@ -259,7 +274,7 @@ mod tests {
         let spread = include_str!("../../../docs/example-spread.toml");
         let transit = include_str!("../../../docs/example-transit.toml");
         let pair = include_str!("../../../docs/example.toml");
-        let usual = ["key", "run_dir", "mounts"];
+        let usual = ["key", "run_dir", "mounts", "rights"];
         let segment = include_str!("../../../docs/example-segment.toml");
         let cases: [(&str, &str, &[&str]); 7] = [
             (
@@ -285,6 +300,7 @@ mod tests {
                 assert!(report.findings.iter().any(|it| it.name == *name), "{role}: {name}");
             }
             let is_member = text == pair && role != "edge";
+            assert_eq!(report.rights.is_none(), is_member, "{role}");
             assert_eq!(report.findings.iter().any(|it| OF_MEMBERS.contains(&it.name)), is_member);
             assert_eq!(report.findings.iter().any(|it| it.name == OF_PAIRS), text == pair);
             assert_eq!(report.findings.iter().any(|it| it.name == OF_WAYS), role != "witness");
