@@ -142,7 +142,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// The public keys of a key file, or of what comes at standard input, a line each.
+/// The public keys of a key file, or of what comes at standard input, a line each. What all hosts
+/// have is no host's, and has none.
 fn public_keys(file: Option<&Path>) -> Result<String, Failure> {
     let keys = match file {
         Some(path) => GroupKey::load(path).map_err(|error| {
@@ -152,7 +153,16 @@ fn public_keys(file: Option<&Path>) -> Result<String, Failure> {
         None => GroupKey::read(std::io::stdin())
             .map_err(|error| Failure::usage(format!("standard input: {error}"))),
     };
-    Ok(keys?.iter().map(|key| format!("{}\n", key.public())).collect())
+    let keys = keys?;
+    let own = || keys.iter().filter(|line| !line.of_all);
+    if own().next().is_none() {
+        return Err(Failure::usage(
+            "it holds no key of one host alone: all of its lines are marked `shared`\n  remedy: add one \
+             as its second line: holdfast key gen >> FILE"
+                .to_owned(),
+        ));
+    }
+    Ok(own().map(|line| format!("{}\n", line.key.public())).collect())
 }
 
 /// Checks the user before anything is touched, with a better message than that of

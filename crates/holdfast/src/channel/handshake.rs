@@ -104,7 +104,7 @@ impl Handshake {
         if opened.peer.is_some_and(|owner| owner != peer) {
             return Err(ChannelError::WrongKey);
         }
-        opened.proven.note();
+        self.identity.keyring.note(&peer);
         let secret = opened.secret;
         if self.side == Side::Responder {
             push_preamble(self.version, out);

@@ -444,7 +444,7 @@ pub enum KeyVerb {
     Gen,
     /// Print the public key of a key file, for public_keys in the group's file.
     ///
-    /// Of a file with two keys, both, in their order.
+    /// Of a file with two keys, both, in their order; one that is marked `shared` has none.
     Pub {
         /// The key file; without it, standard input.
         file: Option<PathBuf>,

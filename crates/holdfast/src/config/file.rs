@@ -7,7 +7,7 @@ use super::replicated::Config;
 use super::spread::SpreadConfig;
 use super::transit::TransitConfig;
 use super::watching::Watching;
-use crate::key::{GroupKey, Keyring};
+use crate::key::{KeyLine, Keyring};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl GroupFile {
     ///
     /// # Errors
     /// One error that points at `key_file`.
-    pub fn key_lines(&self) -> Result<Vec<GroupKey>, ConfigErrors> {
+    pub fn key_lines(&self) -> Result<Vec<KeyLine>, ConfigErrors> {
         ask!(self, config => config.key_lines())
     }
 

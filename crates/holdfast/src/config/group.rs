@@ -6,7 +6,7 @@ use super::explain::{asking, explain, suggestion};
 use super::keys::check_all;
 use super::told::{Hooks, KeptEvents};
 use super::watching::Watching;
-use crate::key::{GroupKey, KeyError, Keyring, PublicKey};
+use crate::key::{GroupKey, KeyError, KeyLine, Keyring, PublicKey};
 use holdfast_linux::address::AddressSocket;
 use holdfast_wire::packet::mapped;
 use serde::Serialize;
@@ -102,7 +102,7 @@ impl<S: Settings> Checked<S> {
     ///
     /// # Errors
     /// One error that points at `key_file`.
-    pub fn key_lines(&self) -> Result<Vec<GroupKey>, ConfigErrors> {
+    pub fn key_lines(&self) -> Result<Vec<KeyLine>, ConfigErrors> {
         let file = self.settings.common().key_file;
         GroupKey::load(file).map_err(|error| self.at_key_file(&error))
     }
@@ -114,7 +114,7 @@ impl<S: Settings> Checked<S> {
     pub fn keyring(&self, me: &str) -> Result<Keyring, ConfigErrors> {
         let (lines, publics) = (self.key_lines()?, self.settings.public_keys());
         if publics.iter().all(|(_, keys)| keys.is_empty()) {
-            return Ok(Keyring::shared(lines));
+            return Ok(Keyring::shared(KeyLine::of_all(lines)));
         }
         let ring = Keyring::in_pairs((self.settings.common().name, me), lines, &publics);
         ring.map_err(|error| self.at_key_file(&error))

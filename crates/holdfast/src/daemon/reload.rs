@@ -16,7 +16,7 @@ use crate::config::spread::SpreadConfig;
 use crate::key::Keyring;
 use crate::poll::Signals;
 use anyhow::Result;
-use changes::{NEEDS_DOWN, NEEDS_KEY, NEEDS_RIGHTS, changes, is_of_keys};
+use changes::{NEEDS_DOWN, NEEDS_KEY, NEEDS_RIGHTS, NEEDS_STEPS, changes, is_of_keys};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,9 @@ impl Plan {
         if !keyring.is_same(key) {
             let not_shown = || "(not shown)".to_owned();
             let (setting, before, now) = ("key".to_owned(), not_shown(), not_shown());
-            let needs = key.would_lose(&keyring).map(|_| NEEDS_KEY);
+            let is_of_kind = key.is_in_pairs() == keyring.is_in_pairs();
+            let needs = if is_of_kind { NEEDS_KEY } else { NEEDS_STEPS };
+            let needs = key.would_lose(&keyring).map(|_| needs);
             changes.push(Change { setting, before, now, needs });
         }
         let is_among_edges = |it: &SpreadConfig| it.edges.len() > 1 && it.edge(role).is_some();
@@ -84,7 +86,9 @@ impl Plan {
     /// Takes back what cannot be taken over, or everything, where one thing keeps the daemon from
     /// beginning anew.
     fn keep_back(&mut self, running: &GroupFile) {
-        let blocks = |change: &&Change| [NEEDS_DOWN, NEEDS_KEY].map(Some).contains(&change.needs);
+        let blocks = |change: &&Change| {
+            [NEEDS_DOWN, NEEDS_KEY, NEEDS_STEPS].map(Some).contains(&change.needs)
+        };
         if let Some(why) = self.changes.iter().find(blocks).and_then(|change| change.needs) {
             self.changes.iter_mut().for_each(|change| change.needs = change.needs.or(Some(why)));
         }

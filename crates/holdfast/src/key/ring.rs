@@ -1,6 +1,6 @@
 //! What a host shares with each of the others, and which of it is spoken with.
 
-use super::{GroupKey, KeyError, PublicKey};
+use super::{GroupKey, KeyError, KeyLine, PublicKey};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,7 +14,7 @@ pub struct Keyring(Arc<RwLock<Arc<Ring>>>);
 
 struct Ring {
     /// The lines of the key file.
-    own: Vec<GroupKey>,
+    lines: Vec<KeyLine>,
     shared: Shared,
 }
 
@@ -22,7 +22,8 @@ struct Ring {
 enum Shared {
     /// All hosts have the lines of the key file.
     ByAll(Secrets),
-    /// Each host has a key file of its own: what is shared with whom, by its role.
+    /// Each host has a key file of its own: what is shared with whom, by its role. On the way from
+    /// one key for all, or to it, that one is among the secrets of everybody.
     InPairs(BTreeMap<String, Secrets>),
 }
 
@@ -45,7 +46,6 @@ pub struct Candidate {
     pub secret: GroupKey,
     /// The only host that has it besides this one; `None`: all have it.
     pub peer: Option<String>,
-    pub proven: Proven,
 }
 
 impl Keyring {
@@ -53,38 +53,41 @@ impl Keyring {
     #[must_use]
     pub fn shared(lines: Vec<GroupKey>) -> Self {
         let all = Secrets::new(lines.iter().cloned());
-        Self::new(Ring { own: lines, shared: Shared::ByAll(all) })
+        let lines = lines.into_iter().map(KeyLine::from).collect();
+        Self::new(Ring { lines, shared: Shared::ByAll(all) })
     }
 
     /// Of the host `me` of `group`, whose key file has the `lines`, and where each role has the
     /// `publics`.
     ///
     /// # Errors
-    /// [`KeyError::NotListed`] and [`KeyError::NotHeld`]: others would not understand this host,
-    /// or it them.
+    /// [`KeyError::NoneOfItsOwn`], [`KeyError::NotListed`] and [`KeyError::NotHeld`]: others would
+    /// not understand this host, or it them.
     pub fn in_pairs(
         (group, me): (&str, &str),
-        lines: Vec<GroupKey>,
+        lines: Vec<KeyLine>,
         publics: &[(&str, &[PublicKey])],
     ) -> Result<Self, KeyError> {
         let ours = publics.iter().find(|(name, _)| *name == me).map_or(&[][..], |(_, its)| *its);
-        let spoken = lines.first().map(GroupKey::public);
-        if let Some(spoken) = spoken.filter(|it| !ours.contains(it)) {
-            return Err(KeyError::NotListed { host: me.to_owned(), ours: spoken });
+        let own = || lines.iter().filter(|it| !it.of_all).map(|it| it.key.public());
+        let host = me.to_owned();
+        let Some(spoken) = own().next() else { return Err(KeyError::NoneOfItsOwn { host }) };
+        if !ours.contains(&spoken) {
+            return Err(KeyError::NotListed { host, ours: spoken });
         }
-        if let (Some(listed), Some(ours)) = (ours.first(), spoken)
-            && !lines.iter().any(|line| line.public() == *listed)
-        {
-            return Err(KeyError::NotHeld { host: me.to_owned(), listed: *listed, ours });
+        if let Some(listed) = ours.first().filter(|listed| own().all(|it| it != **listed)) {
+            return Err(KeyError::NotHeld { host, listed: *listed, ours: spoken });
         }
         let others = publics.iter().filter(|(name, _)| *name != me);
         let agreed = others.map(|(name, its)| {
-            let all = lines.iter().flat_map(|own| its.iter().map(move |it| (own, it)));
-            let all = all.filter_map(|(own, theirs)| own.agree(*theirs, group));
-            ((*name).to_owned(), Secrets::new(all))
+            let of = |line: &KeyLine| match line.of_all {
+                true => vec![line.key.clone()],
+                false => its.iter().filter_map(|it| line.key.agree(*it, group)).collect(),
+            };
+            ((*name).to_owned(), Secrets::new(lines.iter().flat_map(of)))
         });
         let agreed = agreed.filter(|(_, secrets)| !secrets.all.is_empty());
-        Ok(Self::new(Ring { shared: Shared::InPairs(agreed.collect()), own: lines }))
+        Ok(Self::new(Ring { shared: Shared::InPairs(agreed.collect()), lines }))
     }
 
     fn new(ring: Ring) -> Self {
@@ -107,20 +110,28 @@ impl Keyring {
     #[must_use]
     pub fn candidates(&self, peers: &[String]) -> Vec<Candidate> {
         let ring = self.ring();
-        let of = |secrets: Secrets, peer: Option<&String>| {
-            let of = |secret: &GroupKey| Candidate {
-                secret: secret.clone(),
-                peer: peer.cloned(),
-                proven: secrets.proven.clone(),
-            };
-            secrets.iter().map(of).collect::<Vec<_>>()
+        let nobody = [String::new()];
+        let (peers, in_pairs) = match &ring.shared {
+            Shared::ByAll(_) => (&nobody[..], false),
+            Shared::InPairs(_) => (peers, true),
         };
-        match &ring.shared {
-            Shared::ByAll(all) => of(all.clone(), None),
-            Shared::InPairs(_) => {
-                peers.iter().flat_map(|peer| of(ring.with(peer), Some(peer))).collect()
+        let mut found: Vec<Candidate> = Vec::new();
+        for peer in peers {
+            for secret in ring.with(peer).iter() {
+                let is_pairs = in_pairs && !ring.is_of_all(secret);
+                // What all have is tried once.
+                if is_pairs || found.iter().all(|it| it.secret != *secret) {
+                    let peer = is_pairs.then(|| peer.clone());
+                    found.push(Candidate { secret: secret.clone(), peer });
+                }
             }
         }
+        found
+    }
+
+    /// Notes that the host of role `peer` has shown that it has one of the secrets.
+    pub fn note(&self, peer: &str) {
+        self.with(peer).proven.note();
     }
 
     /// Whether each host has a key of its own.
@@ -132,14 +143,20 @@ impl Keyring {
     /// A secret of the whole group, or where there is none, of this host alone.
     #[must_use]
     pub fn own(&self) -> GroupKey {
-        self.ring().nobodys(b"holdfast own 1")
+        let ring = self.ring();
+        let first = ring.lines.first();
+        let of_all = matches!(ring.shared, Shared::ByAll(_));
+        match first.filter(|it| of_all || it.of_all) {
+            Some(first) => first.key.clone(),
+            None => GroupKey(first.map_or([0; 32], |it| it.key.derive(b"holdfast own 1"))),
+        }
     }
 
     /// Whether both hold the same.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let (one, two) = (self.ring(), other.ring());
-        one.own == two.own && one.shared == two.shared
+        one.lines == two.lines && one.shared == two.shared
     }
 
     /// Holds from now on what `next` does.
@@ -150,8 +167,18 @@ impl Keyring {
                 let proven = before.iter().filter(|(_, its)| its.proven.is_noted());
                 proven.for_each(|(name, _)| next.with(name).proven.note());
             }
-            _ if now.with("").proven.is_noted() => next.with("").proven.note(),
-            _ => {}
+            // Whoever was heard is one of those, and nobody knows which.
+            (Shared::ByAll(all), Shared::InPairs(after)) if all.proven.is_noted() => {
+                after.values().for_each(|its| its.proven.note());
+            }
+            (Shared::InPairs(before), Shared::ByAll(all)) => {
+                let proven = before.values().filter(|its| its.proven.is_noted());
+                proven.for_each(|_| all.proven.note());
+            }
+            (Shared::ByAll(before), Shared::ByAll(all)) if before.proven.is_noted() => {
+                all.proven.note();
+            }
+            (Shared::ByAll(_), _) => {}
         }
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
@@ -172,10 +199,12 @@ impl Keyring {
             (Shared::InPairs(before), Shared::InPairs(after)) => {
                 before.keys().find(|name| after.contains_key(*name) && is_lost(name)).cloned()
             }
-            (Shared::InPairs(before), Shared::ByAll(_)) => {
-                before.iter().find(|(_, its)| its.proven.is_noted()).map(|(name, _)| name.clone())
+            (Shared::InPairs(of), Shared::ByAll(_)) | (Shared::ByAll(_), Shared::InPairs(of)) => {
+                of.keys().find(|name| is_lost(name)).cloned()
             }
-            (Shared::ByAll(_), _) => is_lost("").then(|| "every other host".to_owned()),
+            (Shared::ByAll(_), Shared::ByAll(_)) => {
+                is_lost("").then(|| "every other host".to_owned())
+            }
         }
     }
 }
@@ -187,16 +216,18 @@ impl Ring {
             Shared::InPairs(pairs) => pairs
                 .get(peer)
                 .cloned()
-                .unwrap_or_else(|| Secrets::new([self.nobodys(b"holdfast nobody 1")].into_iter())),
+                .unwrap_or_else(|| Secrets::new([self.nobodys()].into_iter())),
         }
     }
 
-    /// A secret of the first line, for what is not said to anybody.
-    fn nobodys(&self, label: &[u8]) -> GroupKey {
-        match (&self.shared, self.own.first()) {
-            (Shared::ByAll(_), Some(first)) => first.clone(),
-            (_, first) => GroupKey(first.map_or([0; 32], |first| first.derive(label))),
-        }
+    /// A secret that nobody else knows, of a line that is this host's alone.
+    fn nobodys(&self) -> GroupKey {
+        let own = self.lines.iter().find(|it| !it.of_all);
+        GroupKey(own.map_or([0; 32], |own| own.key.derive(b"holdfast nobody 1")))
+    }
+
+    fn is_of_all(&self, secret: &GroupKey) -> bool {
+        self.lines.iter().any(|it| it.of_all && it.key == *secret)
     }
 }
 

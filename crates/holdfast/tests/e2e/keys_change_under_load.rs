@@ -1,12 +1,14 @@
 //! The keys by which the hosts of a group know each other are changed in three steps while clients
-//! are served: no channel is opened anew, nobody takes over, and the next takeover works. A host
-//! whose public key is not the one in another host's file is called so by both.
+//! are served: no channel is opened anew, nobody takes over, and the next takeover works. So a group
+//! also goes from one key of all hosts to one of each, and back. A host whose public key is not the
+//! one in another host's file is called so by both.
 
 use crate::world::{self, holdfast, limit};
 use holdfast_lab::load::Action;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
+use holdfast_wire::segment::Mode;
 use serde_json::Value;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -41,7 +43,7 @@ fn give_key(testbed: &Testbed, role: Role, text: &str) {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// Writes the public keys of edge, `a` and `b` into a host's file, in place of those there.
+/// Writes the public keys of edge or witness, `a` and `b` into a host's file, in place of those there.
 fn list(testbed: &Testbed, role: Role, keys: [&[&str]; 3]) {
     let file = path(testbed, role, "holdfast.toml");
     let text = std::fs::read_to_string(&file).expect("a file");
@@ -50,7 +52,9 @@ fn list(testbed: &Testbed, role: Role, keys: [&[&str]; 3]) {
         .filter(|line| !line.starts_with("public_keys"))
         .map(|it| format!("{it}\n"))
         .collect();
-    for (head, keys) in ["[edge]\n", "name = \"a\"\n", "name = \"b\"\n"].into_iter().zip(keys) {
+    let front = if text.contains("[edge]\n") { "[edge]\n" } else { "[arbiter]\n" };
+    let heads = [front, "name = \"a\"\n", "name = \"b\"\n"];
+    for (head, keys) in heads.into_iter().zip(keys).filter(|(_, keys)| !keys.is_empty()) {
         assert!(text.contains(head), "{text}");
         text = text.replacen(head, &format!("{head}public_keys = {keys:?}\n"), 1);
     }
@@ -158,4 +162,79 @@ fn a_key_of_each_host() {
     world::finish(load, &group);
     assert_eq!(meetings(&group), before, "{}", group.log_tails());
     dies(testbed, &group);
+}
+
+/// The keys of a group on the way from one for all hosts to one of each.
+struct Keys {
+    of_all: String,
+    /// Of edge or witness, `a` and `b`.
+    own: [String; 3],
+}
+
+impl Keys {
+    /// Gives a host what it has after so many steps.
+    fn give(&self, testbed: &Testbed, role: Role, step: usize) {
+        let index = HOSTS.iter().position(|it| *it == role).expect("a host");
+        let own = &self.own[index];
+        let marked = format!("shared {}\n", self.of_all.lines().last().expect("a key"));
+        let text = match step {
+            0 => self.of_all.clone(),
+            1 => format!("{marked}{own}"),
+            2 => format!("{own}{marked}"),
+            _ => own.clone(),
+        };
+        give_key(testbed, role, &text);
+        let publics = self.own.each_ref().map(|it| public(it));
+        let publics = publics.each_ref().map(|it| [it.as_str()]);
+        let publics = publics.each_ref().map(|it| if step == 0 { &[] } else { &it[..] });
+        list(testbed, role, publics);
+    }
+}
+
+/// All hosts go a step further, one after the other, while clients are served.
+fn go(testbed: &Testbed, group: &mut Group<'_>, keys: &Keys, steps: [usize; 3]) {
+    let before = meetings(group);
+    let load = world::start(testbed, &world::counting(2500, 0, None));
+    for step in steps {
+        for role in HOSTS {
+            keys.give(testbed, role, step);
+            assert!(reloads(group, role), "{step}: {}", group.log_tails());
+        }
+        group.ensure_protected().expect("it stays so");
+    }
+    world::finish(load, group);
+    assert_eq!(meetings(group), before, "{}", group.log_tails());
+}
+
+fn from_one_key_of_all_to_one_of_each_and_back(testbed: &Testbed, group: &mut Group<'_>) {
+    let of_all = std::fs::read_to_string(path(testbed, Role::Edge, "group.key")).expect("a key");
+    let keys = Keys { of_all, own: [(); 3].map(|()| secret()) };
+    for step in [3, 2] {
+        keys.give(testbed, Role::Primary, step);
+        let said = group.verb(Role::Primary, &["reload"]).expect("the verb runs");
+        let told = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(told.contains("the one of all marked `shared`"), "the others have none: {told}");
+    }
+    go(testbed, group, &keys, [1, 2, 3]);
+    // Whoever is met from now on has only keys of hosts.
+    world::each_dies_and_joins(group);
+    go(testbed, group, &keys, [2, 1, 0]);
+    let current = group.wait_primary().expect("a primary");
+    let server = group.server_pid(current).expect("a server");
+    let fault = Some(vec![(0, Action::Kill(server))]);
+    world::finish(world::start(testbed, &world::counting(500, 200, fault)), group);
+}
+
+#[test]
+fn one_key_of_all_hosts_becomes_one_of_each() {
+    let _limit = limit(Duration::from_secs(90));
+    world::with_redis_mut(from_one_key_of_all_to_one_of_each_and_back);
+}
+
+#[test]
+fn one_key_of_all_hosts_becomes_one_of_each_beside_a_witness() {
+    let _limit = limit(Duration::from_secs(90));
+    let options = GroupOptions { segment: Some(Mode::Flood), ..GroupOptions::default() };
+    let work = from_one_key_of_all_to_one_of_each_and_back;
+    world::with_server(Program::Redis, 0, &Plan::default(), &options, work);
 }

@@ -1,6 +1,7 @@
 //! Which secrets open a channel.
 
 use super::*;
+use crate::key::KeyLine;
 
 /// Of a group in which each host has keys of its own, the one called `me`.
 fn in_pairs(me: &str, keys: &[(&str, &str)]) -> Identity {
@@ -11,7 +12,8 @@ fn in_pairs(me: &str, keys: &[(&str, &str)]) -> Identity {
         .collect();
     let publics: Vec<_> = publics.iter().map(|(name, its)| (*name, &its[..])).collect();
     let mine = keys.iter().find(|(name, _)| *name == me).unwrap().1;
-    let keyring = Keyring::in_pairs(("demo", me), own(mine), &publics).unwrap();
+    let lines = own(mine).into_iter().map(KeyLine::from).collect();
+    let keyring = Keyring::in_pairs(("demo", me), lines, &publics).unwrap();
     let others = keys.iter().map(|(name, _)| (*name).to_owned()).filter(|name| name != me);
     Identity { keyring, peers: others.collect(), ..identity(me) }
 }
@@ -68,4 +70,35 @@ fn a_host_with_a_key_of_its_own_is_nobody_else() {
     let (_, b) = drive(&mut near, &mut far, |_, _| false);
     let (reason, remedy) = b.unwrap_err().distrust("a").unwrap();
     assert!(reason.contains("the public key of `a`") && remedy.contains("holdfast key pub"));
+}
+
+/// On the way from one key for all to one of each: hosts that are a step behind open channels with
+/// those ahead, and who has the key of all may still say any name.
+#[test]
+fn the_key_of_all_opens_channels_until_it_is_removed() {
+    let of_all = KeyLine { key: secret('1'), of_all: true };
+    let publics = [("edge", [secret('7').public()]), ("b", [secret('9').public()])];
+    let publics = publics.each_ref().map(|(name, its)| (*name, &its[..]));
+    let of = |me: &str, own: char, at: usize| {
+        let (own, of_all) = (KeyLine::from(secret(own)), of_all.clone());
+        let lines = [vec![of_all.clone(), own.clone()], vec![own.clone(), of_all], vec![own]];
+        let in_pairs = || Keyring::in_pairs(("demo", me), lines[at - 1].clone(), &publics).unwrap();
+        let keyring = if at == 0 { shared("1") } else { in_pairs() };
+        let peers = vec![if me == "edge" { "b" } else { "edge" }.to_owned()];
+        Identity { keyring, peers, ..identity(me) }
+    };
+    let open = |n: &Channel, f: &Channel| n.is_open() && f.is_open();
+    for (at_b, at_edge) in [(0, 0), (0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (3, 3)] {
+        let (b, edge) = (of("b", '9', at_b), of("edge", '7', at_edge));
+        let (mut near, mut far) = ends(&b, &edge);
+        let (one, two) = drive(&mut near, &mut far, open);
+        one.and(two).unwrap_or_else(|error| panic!("{at_b} {at_edge}: {error}"));
+        assert_eq!((near.peer(), far.peer()), ("edge", "b"));
+        assert_eq!(near.secret() == Some(&secret('1')), at_b < 2, "{at_b} {at_edge}");
+    }
+    for (at_b, at_edge) in [(0, 3), (3, 0)] {
+        let (mut near, mut far) = ends(&of("b", '9', at_b), &of("edge", '7', at_edge));
+        let (one, two) = drive(&mut near, &mut far, open);
+        assert!(one.and(two).is_err(), "{at_b} {at_edge}: a step is left out");
+    }
 }

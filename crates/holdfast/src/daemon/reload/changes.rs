@@ -43,6 +43,12 @@ pub const NEEDS_KEY: &str = "the same on the other hosts first, or they and this
      hosts add the new key as the second one (in key_file, or in public_keys), and say `holdfast reload`; then on all \
      put it first, and reload; then on all remove the earlier one, and reload. Without that, a restart of all daemons \
      of the group";
+/// The same for a step from one key of all hosts to a key of each, or back, that leaves one out.
+pub const NEEDS_STEPS: &str = "the steps between one key of all hosts and a key of each, on all hosts one after the other, \
+     with `holdfast reload` after each: in key_file the key that is spoken with stays the first line, the other is the \
+     second, the one of all marked `shared`, and every file has the public_keys; then the other one first; then without \
+     the earlier one (and without public_keys, if one key of all is what stays). Without that, a restart of all daemons \
+     of the group";
 /// The same for what this daemon has given up the rights to.
 pub const NEEDS_RIGHTS: &str =
     "a restart of this daemon: at its start it has given up all rights that its file did not need";
