@@ -19,6 +19,7 @@ mod namespace;
 mod reload;
 mod report;
 mod support;
+mod version;
 mod watch;
 mod when;
 
@@ -138,6 +139,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Verb::Man { directory } => man::write(&directory),
         Verb::Edge(verb) => edge::run(&verb),
+        Verb::Version { json } => version::run(json),
     }?;
     Ok(ExitCode::from(code))
 }

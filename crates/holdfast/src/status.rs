@@ -37,8 +37,10 @@ pub const REJOINS: &str = "it joins again by itself";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub schema: String,
-    /// The program's release.
+    /// The program's release; and its build, which has the commit, too.
     pub version: String,
+    #[serde(default)]
+    pub build: String,
     pub group: String,
     /// The member's name, or `edge`.
     pub member: String,
@@ -209,6 +211,7 @@ impl Status {
         Self {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: holdfast_program::BUILD.to_owned(),
             group: group.to_owned(),
             member: member.to_owned(),
             role: Role::None,
@@ -538,7 +541,7 @@ mod tests {
     fn the_schema_is_what_it_was() {
         let mut status = Status::new("demo", "a");
         status.at = "2026-11-21T00:00:00.000000Z".to_owned();
-        status.version = "0".to_owned();
+        (status.version, status.build) = ("0".to_owned(), "0 (1)".to_owned());
         status.rights = Rights::default();
         status.role = Role::Primary;
         status.state = State::Unprotected;
@@ -549,7 +552,7 @@ mod tests {
         assert_eq!(
             json,
             concat!(
-                r#"{"schema":"holdfast.status/1","version":"0","group":"demo","member":"a","role":"primary","#,
+                r#"{"schema":"holdfast.status/1","version":"0","build":"0 (1)","group":"demo","member":"a","role":"primary","#,
                 r#""mode":"","buffering":"","arbiter":"","epoch":0,"state":"unprotected","reason":"","remedy":"","rebuild":"","server_pid":0,"connections":0,"at_risk":0,"one_at_a_time":false,"overlaps":0,"#,
                 r#""lag":{"frames":0,"bytes":0,"executed":0},"#,
                 r#""peers":[{"name":"b","connected":true,"note":""}],"members":[],"counters":{"gate.acks_clamped":3},"#,

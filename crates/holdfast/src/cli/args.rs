@@ -259,6 +259,15 @@ pub enum Verb {
     /// Look at an edge: what it serves, and where a packet would go.
     #[command(subcommand)]
     Edge(EdgeVerb),
+    /// Which build is this? Its release and commit, and the versions of what it says to others.
+    ///
+    /// Hosts whose messages have a version in common understand each other; both members need the
+    /// same log and image (docs/OPERATE.md, upgrade).
+    Version {
+        /// One JSON object of the schema holdfast.version/1.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Which group and which daemon of it.
