@@ -69,6 +69,7 @@ mod nobody_decides;
 mod nonsense_in_the_config_is_explained;
 mod one_client_ends_nobodys_takeover;
 mod one_file_for_all_hosts;
+mod one_way_has_everything;
 mod packets_can_be_watched;
 mod racing_threads_run_one_at_a_time;
 mod redis_files;

@@ -6,6 +6,7 @@ pub mod config;
 pub mod edges;
 pub mod etcd;
 mod host;
+pub mod journey;
 pub mod ours;
 mod overhear;
 pub mod power;
@@ -26,6 +27,7 @@ use reaper::Reaper;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -98,7 +100,7 @@ pub struct Plan {
 pub struct Testbed {
     id: String,
     directory: PathBuf,
-    hosts: [Host; 4],
+    hosts: [Arc<Host>; 4],
     log_separate: bool,
     _links: Vec<emu::Link>,
     // The reaper is the last field, so that it runs after the others are gone.
@@ -126,7 +128,7 @@ impl Testbed {
         Ok(Self {
             id,
             directory,
-            hosts,
+            hosts: hosts.map(Arc::new),
             log_separate: !matches!(plan.log, LogLink::Shared),
             _links: links,
             _reaper: reaper,
@@ -136,6 +138,11 @@ impl Testbed {
     /// One of the hosts.
     pub fn host(&self, role: Role) -> &Host {
         &self.hosts[role as usize]
+    }
+
+    /// One of the hosts, for a testbed that is joined to this one.
+    fn shared_host(&self, role: Role) -> Arc<Host> {
+        Arc::clone(&self.hosts[role as usize])
     }
 
     /// Prefix of this testbed's namespaces, `hf-<pid>-<n>`.

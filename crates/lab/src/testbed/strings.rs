@@ -6,9 +6,9 @@ mod wires;
 
 pub use wires::{address, interface};
 
-use super::host::Host;
+use super::host::{Host, Role};
 use super::reaper::Reaper;
-use super::{SETUP_LIMIT, make_directory, ours};
+use super::{SETUP_LIMIT, Testbed, make_directory, ours};
 use crate::command::{self, descendants_running, wait_for};
 use crate::emu::{self, EmuSpec};
 use anyhow::{Context as _, Result, ensure};
@@ -18,6 +18,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -110,10 +111,10 @@ impl Default for StringsPlan {
 /// The running hosts, and the edges' daemons once they are started.
 pub struct Strings {
     daemons: Vec<(Edge, Child)>,
-    client: Host,
+    client: Arc<Host>,
     near: Host,
     far: Host,
-    server: Host,
+    server: Arc<Host>,
     strings: Vec<Host>,
     plan: StringsPlan,
     _links: Vec<emu::Link>,
@@ -138,19 +139,40 @@ impl Strings {
     /// When the kernel or a tool refuses a step, in most cases for want of
     /// root; whatever was built until then is removed.
     pub fn build(plan: &StringsPlan) -> Result<Self> {
+        Self::assemble(plan, None)
+    }
+
+    /// Builds edges and strings between the client of a pair and the pair's edge, in place of the
+    /// link between these two.
+    ///
+    /// # Errors
+    /// As [`Strings::build`].
+    pub(super) fn in_front_of(pair: &Testbed, plan: &StringsPlan) -> Result<Self> {
+        let ends = [Role::Client, Role::Edge].map(|role| pair.shared_host(role));
+        Self::assemble(plan, Some(ends))
+    }
+
+    /// `pair`: client and edge of the pair behind the strings, if there is one.
+    fn assemble(plan: &StringsPlan, pair: Option<[Arc<Host>; 2]>) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("hfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let (directory, reaper) = make_directory(&id)?;
-        let mut number = 0;
+        // The hosts of a pair have the clocks before.
+        let mut number = if pair.is_some() { Role::ALL.len() as u64 } else { 0 };
         let mut host = |name: &str| {
             number += 1;
             Host::start(&id, &directory, name, number)
         };
-        let (client, near, far, server) =
-            (host("client")?, host("near")?, host("far")?, host("server")?);
+        let is_pair = pair.is_some();
+        let [client, server] = match pair {
+            Some(ends) => ends,
+            None => [Arc::new(host("client")?), Arc::new(host("server")?)],
+        };
+        let (near, far) = (host("near")?, host("far")?);
         let strings = (1..=plan.strings.len()).map(|n| host(&format!("string{n}")));
         let strings = strings.collect::<Result<Vec<_>>>()?;
-        let links = wires::connect([&client, &near, &far, &server], &strings, plan)?;
+        let connect = if is_pair { wires::connect_pair } else { wires::connect };
+        let links = connect([&client, &near, &far, &server], &strings, plan)?;
         Ok(Self {
             daemons: Vec::new(),
             client,
@@ -169,7 +191,8 @@ impl Strings {
         &self.client
     }
 
-    /// The host with the service addresses of [`super::addresses`].
+    /// The host behind the far edge: the one with the service addresses of [`super::addresses`], or
+    /// the edge of the pair that has them.
     pub fn server(&self) -> &Host {
         &self.server
     }
@@ -268,16 +291,39 @@ impl Strings {
     pub fn start_daemons(&mut self) -> Result<()> {
         let key =
             command::output(&crate::holdfast_binary()?.display().to_string(), &["key", "gen"])?;
-        let text = self.config_text();
         for edge in Edge::BOTH {
             let outside = self.edge(edge).outside();
             fs::create_dir_all(outside.join("run"))?;
-            fs::write(outside.join("holdfast.toml"), &text)?;
             fs::write(outside.join("group.key"), &key)?;
             fs::set_permissions(outside.join("group.key"), fs::Permissions::from_mode(0o600))?;
+        }
+        self.write_config()?;
+        for edge in Edge::BOTH {
             self.start_daemon(edge)?;
         }
         self.wait_ready().with_context(|| self.log_tails())
+    }
+
+    /// Has both edges go on with other [`StringsPlan::tables`], as an operator would: a changed file,
+    /// and `holdfast reload`. Waits until they hear each other on every string again.
+    ///
+    /// # Errors
+    /// When an edge refuses; the error has its words.
+    pub fn reload(&mut self, tables: &str) -> Result<()> {
+        tables.clone_into(&mut self.plan.tables);
+        self.write_config()?;
+        for edge in Edge::BOTH {
+            self.ask(edge, &["reload"])?;
+        }
+        self.wait_ready().with_context(|| self.log_tails())
+    }
+
+    fn write_config(&self) -> Result<()> {
+        let text = self.config_text();
+        for edge in Edge::BOTH {
+            fs::write(self.edge(edge).outside().join("holdfast.toml"), &text)?;
+        }
+        Ok(())
     }
 
     /// Starts one daemon; the config must have been written by

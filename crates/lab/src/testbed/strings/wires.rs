@@ -1,5 +1,6 @@
 //! The wires of a testbed with strings: client 10.8.0.2 - 10.8.0.1 near edge, string n 10.11.n.0/24
-//! towards the near edge and 10.12.n.0/24 towards the far one, far edge 10.9.0.1 - 10.9.0.2 server,
+//! towards the near edge and 10.12.n.0/24 towards the far one, far edge 10.9.0.1 - 10.9.0.2 server
+//! (or, in front of a pair, far edge 10.13.0.1 - 10.13.0.2 the pair's edge),
 //! and the same in IPv6. An edge is .1 and a string .2. Neighbours are static, so no measurement
 //! contains an address resolution.
 
@@ -7,7 +8,7 @@ use super::{Edge, StringPlan, StringsPlan};
 use crate::command;
 use crate::emu::Link;
 use crate::testbed::host::Host;
-use crate::testbed::topology::{addresses, believes_addresses, forwards, wire};
+use crate::testbed::topology::{self, addresses, believes_addresses, forwards, wire};
 use anyhow::Result;
 
 /// Names of the interfaces.
@@ -112,6 +113,8 @@ struct Outside {
 
 const CLIENTS: Outside = Outside { v4: "10.8.0", v6: "fd08::", mac: "02:68:66:08:00" };
 const SERVERS: Outside = Outside { v4: "10.9.0", v6: "fd09::", mac: "02:68:66:09:00" };
+/// Between the far edge and the edge of a pair, which has the servers' network behind it.
+const PAIR: Outside = Outside { v4: "10.13.0", v6: "fd13::", mac: "02:68:66:13:00" };
 
 impl Outside {
     fn configure(&self, device: &str, own: u8, other: u8) -> String {
@@ -143,18 +146,11 @@ pub(super) fn connect(
     strings: &[Host],
     plan: &StringsPlan,
 ) -> Result<Vec<Link>> {
-    for host in [client, near, far, server].into_iter().chain(strings) {
+    for host in [client, server] {
         believes_addresses(host)?;
     }
-    for router in [near, far].into_iter().chain(strings) {
-        forwards(router)?;
-    }
-    let mut links = Vec::new();
-    let (c, s) = ((client, interface::CLIENT), (server, interface::SERVER));
-    wire(&mut links, c, (near, interface::NEAR_OUTSIDE), plan.client_path.as_ref())?;
-    wire(&mut links, s, (far, interface::FAR_OUTSIDE), None)?;
-    outside(c, (near, interface::NEAR_OUTSIDE), &CLIENTS)?;
-    outside(s, (far, interface::FAR_OUTSIDE), &SERVERS)?;
+    let s = (server, interface::SERVER);
+    let links = connect_between((client, near), (far, s, &SERVERS), strings, plan)?;
     server.ip(&format!(
         "addr add {}/32 dev {device}\naddr add {}/128 dev {device} nodad\n",
         addresses::SERVICE_V4,
@@ -169,6 +165,50 @@ pub(super) fn connect(
         mac = SERVERS.mac,
         device = interface::FAR_OUTSIDE,
     ))?;
+    if plan.single_segments {
+        server.ip(&format!("link set {} gso_max_segs 1\n", interface::SERVER))?;
+    }
+    Ok(links)
+}
+
+/// Connects the client of a pair with the pair's edge through the strings, where its own testbed
+/// has connected them directly.
+pub(super) fn connect_pair(
+    [client, near, far, edge]: [&Host; 4],
+    strings: &[Host],
+    plan: &StringsPlan,
+) -> Result<Vec<Link>> {
+    client.ip(&format!("link del {}\n", topology::interface::CLIENT))?;
+    let e = (edge, topology::interface::EDGE_CLIENT);
+    let links = connect_between((client, near), (far, e, &PAIR), strings, plan)?;
+    far.ip(&format!(
+        "route add {servers}.0/24 via {pair}.2\nroute add {servers6}/64 via {pair6}2\n",
+        servers = SERVERS.v4,
+        pair = PAIR.v4,
+        servers6 = SERVERS.v6,
+        pair6 = PAIR.v6,
+    ))?;
+    Ok(links)
+}
+
+/// Connects client, near edge, strings, far edge, and what is behind that by its interface, over a
+/// network of its own.
+fn connect_between(
+    (client, near): (&Host, &Host),
+    (far, behind, net): (&Host, (&Host, &str), &Outside),
+    strings: &[Host],
+    plan: &StringsPlan,
+) -> Result<Vec<Link>> {
+    for host in [near, far].into_iter().chain(strings) {
+        believes_addresses(host)?;
+        forwards(host)?;
+    }
+    let mut links = Vec::new();
+    let c = (client, interface::CLIENT);
+    wire(&mut links, c, (near, interface::NEAR_OUTSIDE), plan.client_path.as_ref())?;
+    wire(&mut links, behind, (far, interface::FAR_OUTSIDE), None)?;
+    outside(c, (near, interface::NEAR_OUTSIDE), &CLIENTS)?;
+    outside(behind, (far, interface::FAR_OUTSIDE), net)?;
     for (index, (host, string)) in strings.iter().zip(&plan.strings).enumerate() {
         connect_string(&mut links, (near, far), host, index + 1)?;
         if string.limited {
@@ -176,9 +216,7 @@ pub(super) fn connect(
         }
     }
     if plan.single_segments {
-        for (host, device) in [c, s] {
-            host.ip(&format!("link set {device} gso_max_segs 1\n"))?;
-        }
+        client.ip(&format!("link set {} gso_max_segs 1\n", c.1))?;
     }
     Ok(links)
 }
