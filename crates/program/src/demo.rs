@@ -10,8 +10,9 @@ pub struct DemoArgs {
     /// Where the plot goes; its name ends in .html or .svg.
     #[arg(long, default_value = "holdfast-demo.html", value_parser = plot)]
     pub output: PathBuf,
-    /// The whole story: a member also comes back, the edge resends what an outage has swallowed,
-    /// and flows share what a lost string has left. About two minutes.
+    /// The whole story in one run with the same connections: the primary dies, edges resend what an
+    /// outage has swallowed, flows share what a lost string has left, and the dead member comes
+    /// back. About a minute.
     #[arg(long)]
     pub all: bool,
     /// Determines the moments of death; drawn if not given.

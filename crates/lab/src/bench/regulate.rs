@@ -76,25 +76,6 @@ pub struct RegulateArgs {
     pub congestion: Vec<String>,
 }
 
-impl RegulateArgs {
-    /// The defaults with other numbers of flows and of seconds that are watched.
-    #[must_use]
-    pub fn short(flows: usize, seconds: u64) -> Self {
-        Self {
-            json: false,
-            pairs: 1,
-            flows,
-            seconds,
-            mbit: 100,
-            queue_packets: 750,
-            round_trip_ms: 100,
-            receive_buffer: 0,
-            utilization_percent: 98,
-            congestion: vec!["cubic".to_owned()],
-        }
-    }
-}
-
 /// Results of one failure.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Run {
@@ -198,10 +179,7 @@ struct Flows {
 }
 
 /// Measures one failure on fresh hosts.
-///
-/// # Errors
-/// When they cannot be built, or a flow cannot begin.
-pub fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
+fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
     let string = StringPlan {
         bits_per_second: args.mbit * 1_000_000,
         limited: true,

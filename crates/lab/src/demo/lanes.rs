@@ -19,8 +19,8 @@ const SPARE: f64 = 0.12;
 const FLOW_MS: f64 = 0.6;
 
 /// Size of the texts and height of their rows.
-const FONT: f64 = 12.0;
-const ROW: f64 = 16.0;
+pub(super) const FONT: f64 = 12.0;
+pub(super) const ROW: f64 = 16.0;
 
 /// Colours for light and for dark, of drawings and of the page around them.
 pub const COLOURS: &str = ":root{--paper:#fff;--ink:#1d2330;--muted:#5d6678;--grid:#e2e6ed;--lane:#f2f4f8;\
@@ -37,12 +37,12 @@ pub const CLASSES: &str = "svg text{font:12px system-ui,sans-serif;fill:var(--in
 /// How wide a drawing is, and where its texts stand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    width: f64,
+    pub(super) width: f64,
     /// Where the lanes begin and end.
-    lanes: (f64, f64),
-    lane_height: f64,
+    pub(super) lanes: (f64, f64),
+    pub(super) lane_height: f64,
     /// Height above a lane for its texts; 0: they stand beside it.
-    text_height: f64,
+    pub(super) text_height: f64,
 }
 
 impl View {
@@ -53,7 +53,7 @@ impl View {
     pub const NARROW: Self =
         Self { width: 360.0, lanes: (4.0, 356.0), lane_height: 10.0, text_height: 15.0 };
 
-    fn lane_step(self) -> f64 {
+    pub(super) fn lane_step(self) -> f64 {
         self.lane_height + self.text_height + if self.text_height > 0.0 { 6.0 } else { 5.0 }
     }
 }
@@ -75,9 +75,13 @@ pub fn document(deaths: &[Death]) -> String {
         );
         top += height + TITLE;
     }
-    let width = view.width;
+    paper(&body, (view.width, top))
+}
+
+/// A drawing as an SVG document of its own.
+pub(super) fn paper(body: &str, (width, height): (f64, f64)) -> String {
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {top:.0}\" width=\"{width}\" height=\"{top:.0}\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height:.0}\" width=\"{width}\" height=\"{height:.0}\">\n\
          <style>{COLOURS}{CLASSES}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"var(--paper)\"/>\n{body}</svg>\n"
     )
 }
@@ -291,6 +295,17 @@ fn draw_lane_texts(
     } else {
         ("ba", "cut off".to_owned())
     };
+    lane_texts(out, view, y, name, (class, &fate));
+}
+
+/// A name at the left of a lane, and at its right a text with its class.
+pub(super) fn lane_texts(
+    out: &mut String,
+    view: View,
+    y: f64,
+    name: &str,
+    (class, fate): (&str, &str),
+) {
     let (left, right, line) = match view.text_height {
         0.0 => (4.0, view.width - 4.0, y + view.lane_height - 3.0),
         height => (view.lanes.0, view.lanes.1, y + height - 4.0),

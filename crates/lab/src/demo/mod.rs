@@ -1,17 +1,17 @@
 //! The demonstration: a real redis-server under load dies as it is, and all its clients are cut off;
 //! then it dies three times behind Holdfast, in three ways and at random moments, and every byte of
-//! every client is checked. It tells the story, draws it, and is successful only if all was right.
+//! every client is checked. With `--all` the connections of one load live through everything instead
+//! (`whole`). It tells the story, draws it, and is successful only if all was right.
 
-mod acts;
 mod death;
 mod lanes;
 mod page;
 mod screen;
 mod story;
+mod whole;
 mod words;
 
 use crate::bench::faults::FaultKind;
-use acts::Act;
 use anyhow::{Context as _, Result};
 use death::{Death, names, protected, unprotected};
 use holdfast_program::DemoArgs;
@@ -20,7 +20,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use words::{Headline, moment, summary};
+use words::{Headline, moment, pause, summary};
 
 /// Number of columns of the line on which a death's moments stand.
 const TIMELINE_COLUMNS: f64 = 24.0;
@@ -42,39 +42,73 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let drawn = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |it| it.subsec_nanos());
     let seed = args.seed.unwrap_or_else(|| u64::from(drawn()));
     let screen = Screen::start();
+    let (text, is_good) = match args.all {
+        true => whole(args, seed, &screen)?,
+        false => deaths(args, seed, &screen)?,
+    };
+    std::fs::write(&args.output, text)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    let verdict =
+        if is_good { "Every byte of every client was right." } else { "NOT all was right." };
+    screen.say(&format!("{verdict} The drawing: {}", args.output.display()));
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the drawing is to stand alone.
+fn is_svg(args: &DemoArgs) -> bool {
+    args.output.extension().is_some_and(|it| it == "svg")
+}
+
+/// All deaths; returns what is to be written, and whether all was right.
+fn deaths(args: &DemoArgs, seed: u64, screen: &Screen) -> Result<(String, bool)> {
     screen.say(&format!(
         "{} clients count, upload, download, publish and wait at a redis-server that nobody changed.\n\
          It dies: first as it is, then three times behind Holdfast. (seed {seed})",
         names().len()
     ));
-    let mut deaths =
-        vec![told(&screen, 0, DEATHS[0].1, || unprotected(DEATHS[0].1, seed, &screen))?];
+    let mut deaths = vec![bare(seed, screen)?];
     for (index, (kind, title)) in DEATHS.into_iter().enumerate() {
         let own_seed = seed.wrapping_add(index as u64);
-        let death = || protected(kind, title, own_seed, &screen);
-        deaths.push(told(&screen, index + 1, title, death)?);
+        let death = || protected(kind, title, own_seed, screen);
+        deaths.push(told(screen, index + 1, title, death)?);
     }
-    let mut acts = Vec::new();
-    if args.all {
-        acts = acts::all(seed, &screen, |act| screen.say(&numbers(&screen, act)))?;
-    }
-    let all = if args.all { "--all " } else { "" };
-    let again = format!("holdfast demo {all}--seed {seed}");
-    let is_svg = args.output.extension().is_some_and(|it| it == "svg");
-    let text = if is_svg {
-        lanes::document(&deaths)
-    } else {
-        page::page(&deaths, &acts, &screen.journal(), &again)
+    let again = format!("holdfast demo --seed {seed}");
+    let text = match is_svg(args) {
+        true => lanes::document(&deaths),
+        false => page::page(&deaths, &screen.journal(), &again),
     };
-    std::fs::write(&args.output, text)
-        .with_context(|| format!("cannot write {}", args.output.display()))?;
-    screen.say(&result(&screen, &Headline::of(&deaths)));
-    let is_good = deaths.iter().all(|death| death.failure.is_none())
-        && acts.iter().all(|act| act.failure.is_none());
-    let verdict =
-        if is_good { "Every byte of every client was right." } else { "NOT all was right." };
-    screen.say(&format!("{verdict} The drawing: {}", args.output.display()));
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    screen.say(&result(screen, &Headline::of(&deaths)));
+    Ok((text, deaths.iter().all(|death| death.failure.is_none())))
+}
+
+/// The death without Holdfast, and then all acts with the connections of one load; returns as
+/// [`deaths`].
+fn whole(args: &DemoArgs, seed: u64, screen: &Screen) -> Result<(String, bool)> {
+    let names = whole::names();
+    screen.say(&format!(
+        "First a redis-server dies as it is. Then {} clients of another one live through everything that \
+         Holdfast is for,\non one way and in one run. (seed {seed})",
+        names.len()
+    ));
+    let bare = bare(seed, screen)?;
+    screen.title("The run: one way, one load");
+    screen.lanes(&names);
+    let whole = whole::play(seed, screen, |act| screen.say(&numbers(screen, act)))?;
+    screen.leave_lanes();
+    let again = format!("holdfast demo --all --seed {seed}");
+    let text = match is_svg(args) {
+        true => whole::document(&whole),
+        false => whole::page(&whole, &bare, &again),
+    };
+    screen.say(&result(screen, &whole.headline(&bare)));
+    screen.say(&whole.summary());
+    Ok((text, whole.failure().is_none()))
+}
+
+/// The death without Holdfast.
+fn bare(seed: u64, screen: &Screen) -> Result<Death> {
+    let title = DEATHS[0].1;
+    told(screen, 0, title, || unprotected(title, seed, screen))
 }
 
 /// Runs one death and tells it.
@@ -110,8 +144,9 @@ fn story(screen: &Screen, death: &Death) -> String {
 }
 
 /// An act in numbers, without Holdfast's part and with it.
-fn numbers(screen: &Screen, act: &Act) -> String {
-    let mut lines = vec![format!("  {}", act.story)];
+fn numbers(screen: &Screen, act: &whole::Act) -> String {
+    let pause = format!("  Longest wait of any connection: {}.", pause(act.pause_ms));
+    let mut lines = vec![format!("  {}", act.story), screen.paint(Ink::Good, &pause)];
     if !act.rows.is_empty() {
         lines.push(format!("  {:<72} {:>10} {:>10}", "", "without", "with"));
     }
@@ -137,7 +172,7 @@ fn result(screen: &Screen, it: &Headline) -> String {
         lines.push(format!("  {left}{:pad$}{right}", ""));
     }
     let ((lived, all), (lived_without, all_without)) = (it.with, it.without);
-    let first = format!("With Holdfast: {lived} of {all} {}", it.with_words());
+    let first = format!("With Holdfast: {lived} of {all} {}", it.words);
     let second = format!("Without: {lived_without} of {all_without} connections lived");
     lines.push(String::new());
     lines.push(format!("  {}", screen.paint(Ink::Bold, &first)));

@@ -1,7 +1,6 @@
 //! The demonstration as a page that needs nothing else: what happened, in large words and in
 //! drawings, for a phone and for a screen, light and dark.
 
-use super::acts::Act;
 use super::death::Death;
 use super::lanes::{CLASSES, COLOURS, View, svg, title};
 use super::story::{self, Event};
@@ -10,6 +9,7 @@ use holdfast_program::BUILD;
 use holdfast_report::plot::escape;
 use std::fmt::Write as _;
 
+/// Rules of the page around its drawings.
 const STYLE: &str = "*{box-sizing:border-box}body{margin:0 auto;max-width:920px;padding:1.2em 1em 3em;\
     background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,sans-serif;overflow-wrap:break-word}\
     h1{font-size:clamp(1.7em,6vw,2.5em);line-height:1.15;margin:.4em 0 .5em}h2{margin:2.2em 0 .3em;font-size:1.25em}\
@@ -25,22 +25,16 @@ const STYLE: &str = "*{box-sizing:border-box}body{margin:0 auto;max-width:920px;
     font-variant-numeric:tabular-nums;color:var(--muted)}dd{margin:0}.key span{white-space:nowrap;margin-right:1.2em}\
     .key i{display:inline-block;width:1.3em;height:.8em;border-radius:2px;margin-right:.4em}\
     table{border-collapse:collapse;width:100%}td,th{padding:.3em .6em;border-bottom:1px solid var(--grid);\
-    text-align:right}td:first-child{text-align:left}td.o,p.o{color:var(--bad)}td.w{color:var(--good)}\
+    text-align:right}td:first-child,th:first-child{text-align:left}td.o,p.o{color:var(--bad)}td.w{color:var(--good)}\
     small,.key{color:var(--muted)}code{background:var(--lane);padding:.1em .35em;border-radius:.3em}\
     @media(max-width:640px){svg.screen{display:none}svg.phone{display:block}.counts{grid-template-columns:1fr}}";
 
-/// The page of these deaths and acts, with what happened on one time axis; `again` repeats them.
-pub fn page(deaths: &[Death], acts: &[Act], events: &[Event], again: &str) -> String {
+/// The page of these deaths, with what happened on one time axis; `again` repeats them.
+pub fn page(deaths: &[Death], events: &[Event], again: &str) -> String {
     let headline = Headline::of(deaths);
     let clients = headline.with.1;
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <title>Holdfast: a server dies, its connections live</title>\n\
-         <style>{COLOURS}{CLASSES}{STYLE}</style></head>\n<body><main>\n\
-         <h1>A server dies. Its connections live.</h1>\n\
+        "<h1>A server dies. Its connections live.</h1>\n\
          <p>{clients} connections lead to a redis-server that nobody changed; on a second machine its backup \
          runs the same program in step, and an edge in front of both copies to it what clients send. \
          When the primary dies, the backup rebuilds every TCP connection exactly where its client \
@@ -57,18 +51,26 @@ pub fn page(deaths: &[Death], acts: &[Act], events: &[Event], again: &str) -> St
     for (index, death) in deaths.iter().enumerate() {
         section(&mut out, index, death);
     }
-    acts.iter().for_each(|act| numbers(&mut out, act));
-    let _ = writeln!(
-        out,
-        "<p><small>All machines are network namespaces of one, with links of 1 Gb/s; times are those of \
-         this run. Again: <code>{}</code>. Version {BUILD}.</small></p>\n</main></body></html>",
+    framed(&out, "links of 1 Gb/s", again)
+}
+
+/// A whole page around what it says; `links`: those between its machines.
+pub fn framed(body: &str, links: &str, again: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <title>Holdfast: a server dies, its connections live</title>\n\
+         <style>{COLOURS}{CLASSES}{STYLE}</style></head>\n<body><main>\n{body}\
+         <p><small>All machines are network namespaces of one, with {links}; times are those of \
+         this run. Again: <code>{}</code>. Version {BUILD}.</small></p>\n</main></body></html>\n",
         escape(again)
-    );
-    out
+    )
 }
 
 /// The result, in large words.
-fn counts(out: &mut String, it: &Headline) {
+pub fn counts(out: &mut String, it: &Headline) {
     // Writing to a string cannot fail, here and below.
     let _ = writeln!(
         out,
@@ -76,13 +78,14 @@ fn counts(out: &mut String, it: &Headline) {
          <div class=\"o\">without<b>{} of {}</b>connections lived</div></div>",
         it.with.0,
         it.with.1,
-        escape(&it.with_words()),
+        escape(&it.words),
         it.without.0,
         it.without.1
     );
 }
 
-fn section(out: &mut String, index: usize, death: &Death) {
+/// A death with its drawing and its moments.
+pub fn section(out: &mut String, index: usize, death: &Death) {
     let _ = writeln!(
         out,
         "<section><h2>{}</h2><p>{}</p>\n<figure>{}{}</figure>\n<dl>",
@@ -97,44 +100,9 @@ fn section(out: &mut String, index: usize, death: &Death) {
     out.push_str("</dl></section>\n");
 }
 
-/// An act in numbers.
-fn numbers(out: &mut String, act: &Act) {
-    let title = act.title.chars().next().map(|it| it.to_uppercase().collect::<String>());
-    let title = title.unwrap_or_default() + act.title.get(1..).unwrap_or_default();
-    let _ = writeln!(out, "<section><h2>{}</h2><p>{}</p>", escape(&title), escape(&act.story));
-    if let Some(failure) = &act.failure {
-        let _ = writeln!(out, "<p class=\"o\">WRONG: {}</p>", escape(failure));
-    }
-    if !act.rows.is_empty() {
-        out.push_str("<table><tr><th><th>without<th>with</tr>\n");
-        for (what, without, with) in &act.rows {
-            let (what, without, with) = (escape(what), escape(without), escape(with));
-            let _ =
-                writeln!(out, "<tr><td>{what}<td class=\"o\">{without}<td class=\"w\">{with}</tr>");
-        }
-        out.push_str("</table>\n");
-    }
-    out.push_str("</section>\n");
-}
-
 /// Where everything is.
 fn place() -> String {
-    let host = |x: f64, y: f64, name: &str, what: &str, class: &str| {
-        format!(
-            "<rect x=\"{x}\" y=\"{y}\" width=\"92\" height=\"44\" rx=\"8\" class=\"la\" style=\"stroke:var(--{class});stroke-width:1.5\"/>\
-             <text x=\"{0}\" y=\"{1}\" text-anchor=\"middle\" class=\"h\">{name}</text>\
-             <text x=\"{0}\" y=\"{2}\" text-anchor=\"middle\" class=\"mu\">{what}</text>",
-            x + 46.0,
-            y + 19.0,
-            y + 35.0
-        )
-    };
-    let wire = |from: (f64, f64), to: (f64, f64), extra: &str| {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        format!(
-            "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" style=\"stroke:var(--line);stroke-width:1.5{extra}\"/>"
-        )
-    };
+    let host = |x, y, name, what, class| host((x, y, 92.0), name, what, class);
     [
         "<svg viewBox=\"0 0 360 132\" role=\"img\" aria-label=\"Clients reach the edge, which forwards to the primary and copies to the backup\">".to_owned(),
         wire((96.0, 66.0), (134.0, 66.0), ""),
@@ -150,10 +118,28 @@ fn place() -> String {
     .concat()
 }
 
+/// A host in a drawing of where everything is: left, top and width of its box.
+pub fn host((x, y, width): (f64, f64, f64), name: &str, what: &str, class: &str) -> String {
+    format!(
+        "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"44\" rx=\"8\" class=\"la\" style=\"stroke:var(--{class});stroke-width:1.5\"/>\
+         <text x=\"{0}\" y=\"{1}\" text-anchor=\"middle\" class=\"h\">{name}</text>\
+         <text x=\"{0}\" y=\"{2}\" text-anchor=\"middle\" class=\"mu\">{what}</text>",
+        x + width / 2.0,
+        y + 19.0,
+        y + 35.0
+    )
+}
+
+/// A wire in such a drawing; `extra`: more of its style.
+pub fn wire((x1, y1): (f64, f64), (x2, y2): (f64, f64), extra: &str) -> String {
+    format!(
+        "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" style=\"stroke:var(--line);stroke-width:1.5{extra}\"/>"
+    )
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::demo::acts::tests::act;
     use crate::demo::death::tests::death;
     use crate::demo::story::tests::events;
     use std::process::{Command, Output};
@@ -161,7 +147,7 @@ mod tests {
     #[test]
     fn the_page_fits_every_window_and_says_the_result_first() {
         let deaths = [death(false), death(true), death(true)];
-        let page = page(&deaths, &[act()], &events(), "holdfast demo --seed 7");
+        let page = page(&deaths, &events(), "holdfast demo --seed 7");
         assert!(page.contains("<meta name=\"viewport\" content=\"width=device-width"));
         assert!(page.contains("prefers-color-scheme:dark"));
         let counts = page.find("<b>14 of 14</b>").expect("what lived");
@@ -170,9 +156,6 @@ mod tests {
         // The story and each death have a drawing for a screen and one for a phone.
         let count = |what| page.matches(what).count();
         assert_eq!((count("class=\"screen\""), count("class=\"phone\"")), (4, 4));
-        let table =
-            "<td>packets lost &lt;in&gt; the queue<td class=\"o\">210<td class=\"w\">0</tr>";
-        assert!(page.contains("<h2>A string is lost</h2>") && page.contains(table));
         assert!(page.contains("holdfast demo --seed 7") && !page.contains("NaN"));
         for enum_name in ["IdleSubscriber", "Incr", "Pubsub", "FirstByte", "HandedOver"] {
             assert!(!page.contains(enum_name), "{enum_name}");
@@ -182,14 +165,14 @@ mod tests {
     /// First the socket, then its first byte, then the end.
     #[test]
     fn moments_stand_in_their_order() {
-        let page = page(&[death(true)], &[], &[], "");
+        let page = page(&[death(true)], &[], "");
         let at = |words: &str| page.rfind(words).expect("a sentence");
         assert!(at("stands again on the backup") < at("The first byte from the backup"));
         assert!(at("The first byte from the backup") < at("has been told to go on"));
     }
 
     /// What scripts/page-check says of a page; `None` where no Chromium is installed.
-    fn checked(name: &str, page: &str) -> Option<Output> {
+    pub fn checked(name: &str, page: &str) -> Option<Output> {
         let file =
             std::env::temp_dir().join(format!("holdfast-{name}-{}.html", std::process::id()));
         std::fs::write(&file, page).expect("a file");
@@ -208,7 +191,7 @@ mod tests {
     #[test]
     fn a_browser_finds_nothing_wrong_with_the_page() {
         let deaths = [death(false), death(true), death(true)];
-        let page = page(&deaths, &[act()], &events(), "holdfast demo --all --seed 7");
+        let page = page(&deaths, &events(), "holdfast demo --seed 7");
         let Some(said) = checked("good", &page) else { return };
         let told = [&said.stdout[..], &said.stderr].concat();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&told));

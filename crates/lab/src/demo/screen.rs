@@ -78,7 +78,7 @@ pub struct Screen {
     scene: Arc<Mutex<Scene>>,
     drawer: Option<JoinHandle<()>>,
     style: Style,
-    started: Instant,
+    started_ns: u64,
 }
 
 /// How stdout may be written to.
@@ -117,7 +117,7 @@ impl Screen {
                 std::thread::sleep(DRAW_EVERY);
             }
         });
-        Self { scene, drawer: Some(drawer), style, started: Instant::now() }
+        Self { scene, drawer: Some(drawer), style, started_ns: crate::monotonic_ns() }
     }
 
     /// A text in an ink, if there is colour.
@@ -139,8 +139,13 @@ impl Screen {
         look(&self.scene).journal.clone()
     }
 
+    /// When the axis begins, by CLOCK_MONOTONIC, in ns.
+    pub fn started_ns(&self) -> u64 {
+        self.started_ns
+    }
+
     fn note(&self, kind: Kind, what: &str) -> f64 {
-        let at_s = self.started.elapsed().as_secs_f64();
+        let at_s = crate::monotonic_ns().saturating_sub(self.started_ns) as f64 / 1e9;
         look(&self.scene).journal.push(Event { at_s, kind, what: what.to_owned() });
         at_s
     }

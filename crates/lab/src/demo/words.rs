@@ -1,17 +1,18 @@
 //! The demonstration in plain words: what its clients do, and what happens in a death.
 
 use super::death::{Death, Moment};
-use crate::load::Workload;
+use crate::load::{Group, Workload};
 
-/// What the connections of a workload do, in the order in which the load makes them, for a lane
-/// of `connections`.
-pub fn clients(workload: Workload, connections: usize) -> Vec<String> {
+/// What the connections of a group do, in the order in which the load makes them.
+pub fn clients(group: &Group) -> Vec<String> {
+    let &Group { workload, connections, size_bytes, .. } = group;
     let numbered = |what: &str| {
         let name = |number| format!("{what} {number}");
         (1..=connections).map(name).collect()
     };
     let only = |what: &str| vec![what.to_owned(); connections];
     match workload {
+        Workload::Download if connections > 1 => numbered("downloads"),
         Workload::Download => only("downloads 1 MB values"),
         Workload::IdleSubscriber => only("waits, and says nothing"),
         Workload::Incr => numbered("counts for itself"),
@@ -20,7 +21,7 @@ pub fn clients(workload: Workload, connections: usize) -> Vec<String> {
             let pair = ["hears every message", "publishes messages"].map(str::to_owned);
             std::iter::repeat_n(pair, connections).flatten().collect()
         }
-        Workload::Upload => only("uploads 256 kB values"),
+        Workload::Upload => only(&format!("uploads {} kB values", size_bytes >> 10)),
         Workload::Churn => only("connects anew each time"),
         other => only(&format!("{other:?}").to_lowercase()),
     }
@@ -86,7 +87,8 @@ pub fn pause(ms: f64) -> String {
     match ms {
         0.0 => "none".to_owned(),
         ms if ms < 9.95 => format!("{ms:.1} ms"),
-        ms => format!("{ms:.0} ms"),
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms => format!("{:.2} s", ms / 1e3),
     }
 }
 
@@ -94,10 +96,8 @@ pub fn pause(ms: f64) -> String {
 pub struct Headline {
     /// Connections that lived, and all, in the death that fewest survived.
     pub with: (usize, usize),
-    /// Number of deaths with Holdfast.
-    pub deaths: usize,
-    /// Longest pause of any connection in any of them, in ms.
-    pub pause_ms: f64,
+    /// What is said of them after the counts.
+    pub words: String,
     /// Connections that lived, and all, without Holdfast.
     pub without: (usize, usize),
 }
@@ -108,20 +108,15 @@ impl Headline {
         let counts = |death: &Death| (death.lived(), death.report.connections.len());
         let (with, without): (Vec<&Death>, Vec<&Death>) =
             deaths.iter().partition(|death| death.is_protected);
-        Self {
-            with: with.iter().map(|it| counts(it)).min().unwrap_or_default(),
-            deaths: with.len(),
-            pause_ms: with.iter().map(|it| it.pause_ms()).fold(0.0, f64::max),
-            without: without.iter().map(|it| counts(it)).min().unwrap_or_default(),
-        }
-    }
-
-    /// What is said of the side with Holdfast, after the counts.
-    pub fn with_words(&self) -> String {
-        let deaths = match self.deaths {
+        let each = match with.len() {
             1 => String::new(),
             count => format!(" in each of {count} deaths"),
         };
-        format!("connections lived{deaths}; worst pause {}", pause(self.pause_ms))
+        let pause_ms = with.iter().map(|it| it.pause_ms()).fold(0.0, f64::max);
+        Self {
+            with: with.iter().map(|it| counts(it)).min().unwrap_or_default(),
+            words: format!("connections lived{each}; worst pause {}", pause(pause_ms)),
+            without: without.iter().map(|it| counts(it)).min().unwrap_or_default(),
+        }
     }
 }

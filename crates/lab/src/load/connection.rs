@@ -69,6 +69,8 @@ pub(super) struct Connection {
     bytes_total: u64,
     point_ns: u64,
     keep_points: bool,
+    /// The longest gap since the last snapshot, and when it began.
+    recent_gap_ns: (u64, u64),
 }
 
 impl Connection {
@@ -111,6 +113,7 @@ impl Connection {
             bytes_total: 0,
             point_ns: 0,
             keep_points,
+            recent_gap_ns: (0, 0),
         }
     }
 
@@ -340,6 +343,7 @@ impl Connection {
 
     fn count_gap(&mut self, common: &Common, since_ns: u64, now_ns: u64) {
         let gap_ns = now_ns.saturating_sub(since_ns);
+        self.recent_gap_ns = self.recent_gap_ns.max((gap_ns, since_ns));
         let (counts, later) = match common.fault_ns {
             Some(fault_ns) => (now_ns >= fault_ns, since_ns > fault_ns + FAULT_WINDOW_NS),
             None => (common.measuring, false),
@@ -371,12 +375,17 @@ impl Connection {
         now_ns.saturating_sub(self.last_progress_ns.max(self.waiting_since_ns))
     }
 
-    /// What it has seen by `now_ns`.
-    pub(super) fn snapshot(&self, has_fault: bool, now_ns: u64) -> LaneNow {
-        let waiting_ns = if has_fault { self.waiting_ns(now_ns) } else { 0 };
+    /// What it has seen by `now_ns`; the gaps of the next snapshot begin anew.
+    pub(super) fn snapshot(&mut self, has_fault: bool, now_ns: u64) -> LaneNow {
+        let waiting_ns = self.waiting_ns(now_ns);
+        let present_ns = (waiting_ns, now_ns - waiting_ns);
+        let (gap_ns, gap_start_ns) = std::mem::take(&mut self.recent_gap_ns).max(present_ns);
         LaneNow {
             replies: self.replies,
-            pause_ns: self.report.stall_ns.max(waiting_ns),
+            bytes_in: self.bytes_total,
+            pause_ns: self.report.stall_ns.max(if has_fault { waiting_ns } else { 0 }),
+            gap_ns,
+            gap_start_ns,
             has_ended: self.report.error.is_some(),
         }
     }

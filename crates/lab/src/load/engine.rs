@@ -211,8 +211,8 @@ impl<'a> Engine<'a> {
         }
         self.tell_ns = Some(now_ns + TELL_EVERY_NS);
         let fault_ns = self.common.fault_ns;
-        let one = |it: &Connection| it.snapshot(fault_ns.is_some(), now_ns);
-        let lanes = self.connections.iter().map(one).collect();
+        let one = |it: &mut Connection| it.snapshot(fault_ns.is_some(), now_ns);
+        let lanes = self.connections.iter_mut().map(one).collect();
         println!("{}", serde_json::to_string(&Snapshot { at_ns: now_ns, fault_ns, lanes })?);
         Ok(())
     }

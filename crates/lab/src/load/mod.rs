@@ -224,8 +224,15 @@ pub struct Snapshot {
 pub struct LaneNow {
     /// Number of replies.
     pub replies: u64,
+    /// Application bytes received and checked.
+    pub bytes_in: u64,
     /// Longest time without progress that overlaps the fault, in ns, the present one included.
     pub pause_ns: u64,
+    /// Longest time without progress while something was outstanding, of those that ended since the
+    /// last snapshot or have not ended, in ns.
+    pub gap_ns: u64,
+    /// When that began, by CLOCK_MONOTONIC, in ns.
+    pub gap_start_ns: u64,
     /// Whether it has failed.
     pub has_ended: bool,
 }

@@ -141,18 +141,6 @@ pub fn run(args: &RecoverArgs) -> Result<RecoverReport> {
     Ok(RecoverReport { bench: "recover", options: args.clone(), cells: found, memory })
 }
 
-/// One outage, in s, between edges with this policy: how long flows stood still beyond its end, and
-/// how many packets were resent.
-///
-/// # Errors
-/// When a testbed cannot be built or a load cannot begin.
-pub fn once(kind: Kind, outage_s: f64, policy: &str) -> Result<(Side, u64)> {
-    let testbed = testbed(0, &format!("policy = \"{policy}\""))?;
-    let mut stalls = outage(&testbed, kind, outage_s)?;
-    stalls.sort_by(f64::total_cmp);
-    Ok((side(&stalls), resent(&testbed)?))
-}
-
 fn testbed(round_trip_ms: u64, recover: &str) -> Result<Strings> {
     let delay = format!("{}us", round_trip_ms * 500);
     let client_path = match round_trip_ms {
