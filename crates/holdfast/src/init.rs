@@ -56,11 +56,13 @@ pub enum InitError {
 /// What to do where a host has lost its own key before it had its name: nobody else has it.
 #[must_use]
 pub fn lost_key(file: &Path, key: &Path) -> String {
+    let name = key.file_name().unwrap_or_default().display();
     let (file, key) = (file.display(), key.display());
     format!(
-        "there, copy {file} of another host of the group; if {key} is missing, make one: (umask 077; \
-         holdfast key gen > {key}), and write what `holdfast key pub {key}` prints as that host's \
-         public_keys into {file} on each host"
+        "copy {file} of another host of the group; if {key} is missing, or an earlier one, look for \
+         .{name}.new beside it, and rename that; else make one: (umask 077; holdfast key gen > {key}), \
+         and write what `holdfast key pub {key}` prints as that host's public_keys into {file} on each \
+         host, with `holdfast reload` where a daemon runs"
     )
 }
 

@@ -64,7 +64,16 @@ pub enum KeyError {
          holds another key"
     )]
     NotHeld { host: String, listed: PublicKey, ours: PublicKey },
+    #[error(
+        "the key that is marked `shared` is among the public_keys: whoever has it could be that \
+         host for ever"
+    )]
+    ListedOfAll,
 }
+
+/// What to do with a file that no keys can be read from: it may hold the only copy of one.
+const MEND: &str = "mend the line that is wrong: 64 hexadecimal digits, two lines at most, and \
+    `shared ` before one that all hosts have";
 
 impl KeyError {
     /// The remedy.
@@ -86,24 +95,25 @@ impl KeyError {
             Self::OtherOwner { .. } => {
                 format!("chown root: {path}, and make a new key if a stranger may have read it")
             }
-            Self::Malformed(_) => {
-                format!(
-                    "make a new one for all hosts of the group: (umask 077; holdfast key gen > {path})"
-                )
-            }
-            Self::NoneOfItsOwn { host } => {
-                format!(
-                    "add one as its second line: holdfast key gen >> {path}, and write what `holdfast key \
-                     pub {path}` prints as public_keys of `{host}` into the file of every host"
-                )
-            }
-            Self::NotListed { host, ours } | Self::NotHeld { host, ours, .. } => {
-                format!(
-                    "write public_keys = [\"{ours}\"] for `{host}` in the file of every host, which \
-                     is what `holdfast key pub {path}` prints; or put the key file back that belongs \
-                     to this host"
-                )
-            }
+            Self::Malformed(_) => format!(
+                "{MEND}. Only if it is lost, make a new one for all hosts of the group: (umask 077; \
+                 holdfast key gen > {path})"
+            ),
+            Self::NoneOfItsOwn { host } => format!(
+                "add one as its second line: holdfast key gen >> {path}, and write what `holdfast key \
+                 pub {path}` prints as public_keys of `{host}` into the file of every host; or take all \
+                 public_keys out of the file first, if all hosts shall have one key again"
+            ),
+            Self::NotListed { host, ours } | Self::NotHeld { host, ours, .. } => format!(
+                "if that is the key of all hosts, write `shared ` before it in {path}, and add one of \
+                 this host's own below. If it is this host's own: public_keys = [\"{ours}\"] for \
+                 `{host}` in the file of every host, which is what `holdfast key pub {path}` prints, and \
+                 `holdfast reload` there; or put the key file back that belongs to this host"
+            ),
+            Self::ListedOfAll => format!(
+                "make a key of its own on each host (holdfast key gen >> {path}), and write what \
+                 `holdfast key pub {path}` prints there into the file of every host"
+            ),
         }
     }
 }
@@ -113,13 +123,17 @@ impl KeyError {
     #[must_use]
     pub fn remedy_in_pairs(&self, path: &Path) -> String {
         let is_missing = matches!(self, Self::Unreadable(e) if e.kind() == io::ErrorKind::NotFound);
-        if !is_missing && !matches!(self, Self::Malformed(_)) {
+        let is_malformed = matches!(self, Self::Malformed(_));
+        if !is_missing && !is_malformed {
             return self.remedy(path);
         }
         let path = path.display();
+        let mend =
+            if is_malformed { format!("{MEND}. Only if it is lost, ") } else { String::new() };
         format!(
-            "make one on this host: (umask 077; holdfast key gen > {path}), and write what `holdfast key \
-             pub {path}` prints as its public_keys into the file of every host"
+            "{mend}make one on this host: (umask 077; holdfast key gen > {path}), and write what \
+             `holdfast key pub {path}` prints as its public_keys into the file of every host, with \
+             `holdfast reload` there"
         )
     }
 }

@@ -205,6 +205,8 @@ fn who_says_what_cannot_be_is_not_joined() {
         for seed in 0..SEEDS {
             let mut plan = calm(seed, 3000);
             plan.joins.out_bytes_said = Some(said);
+            // By that way the lied about is over in one of the seeds when the image is taken.
+            plan.direct = None;
             plan.faults = comes_back();
             let outcome = run(&plan);
             assert_eq!((outcome.takeovers, outcome.service_ended), (0, false), "{said}\n{plan}");

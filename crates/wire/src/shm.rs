@@ -190,7 +190,7 @@ pub struct Header {
 }
 
 /// The short way of the log to the backup (see [`crate::direct`]). A shim of a release without it
-/// leaves it alone.
+/// leaves it alone: it never takes a key.
 #[repr(C)]
 pub struct Direct {
     /// Which key counts; 0: none, and the daemon sends the log.
@@ -201,6 +201,8 @@ pub struct Direct {
     pub counter: AtomicU64,
     /// Time in ns after which an unanswered datagram counts as lost.
     pub wait_ns: AtomicU64,
+    /// The key whose socket the shim has taken.
+    pub taken: AtomicU64,
     /// End of the log when the daemon was last told of it.
     pub announced: AtomicU64,
     /// How often what was sent was confirmed in time, and how often it was not.

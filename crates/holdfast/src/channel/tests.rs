@@ -483,8 +483,7 @@ fn hello_between(near: &mut Channel, far: &mut Channel) -> String {
     receive(far, 1).unwrap().remove(0)
 }
 
-/// Of two releases the older one's version is spoken, whoever connects, and a key that it does
-/// not know stays at home.
+/// Of two releases the older one's version is spoken, whoever connects.
 #[test]
 fn neighbouring_releases_speak_the_older_ones_version() {
     const OLD: u32 = VERSION_OLDEST;
@@ -495,10 +494,9 @@ fn neighbouring_releases_speak_the_older_ones_version() {
         let (a, b) = drive(&mut near, &mut far, |n, f| n.is_open() && f.is_open());
         a.and(b).unwrap();
         assert_eq!((near.version(), far.version()), (says, says));
-        let tells = says == VERSION;
         for said in [hello_between(&mut near, &mut far), hello_between(&mut far, &mut near)] {
             assert!(said.contains(&format!("version: {says},")), "{said}");
-            assert_eq!(said.contains("LogKey"), tells, "{said}");
+            assert!(said.contains("LogKey"), "{said}");
         }
     }
 }

@@ -102,7 +102,8 @@ pub enum Verb {
     /// Nothing is written anywhere before all three can write it. The same file is then on all of
     /// them, and a key that each has made for itself (--shared-key: one for all). What a host lacks
     /// is printed with remedies, and systemd starts the daemons, where it runs and has the unit
-    /// holdfast@. Ctrl-C before that leaves nothing.
+    /// holdfast@. Ctrl-C before that leaves nothing but hidden files
+    /// (`.demo.toml.new`), which the next one removes.
     ///
     /// The exit code is 0 if all is written, 1 if a host does not fit or lacks something, 2 if the
     /// options are wrong or a file is there already, 4 if nobody came in time.

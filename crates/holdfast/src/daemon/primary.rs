@@ -102,8 +102,9 @@ struct PrimaryDaemon<'n, 'a> {
     kept: Option<Kept>,
     /// What the backup was offered of the log's short way.
     direct: Option<Offered>,
-    /// Whether it was offered to this backup, whatever came of it.
+    /// Whether it was offered to this backup, whatever came of it; and whether the server has it.
     was_direct_offered: bool,
+    is_direct: bool,
 }
 
 /// Waits for the backup, then serves until server, backup or daemon end.
@@ -294,6 +295,7 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             kept: None,
             direct: None,
             was_direct_offered: false,
+            is_direct: false,
             node,
         })
     }

@@ -212,6 +212,8 @@ pub fn take_up(
     let settings = node.settings(mode::SOLO)?;
     let process = (found.pid, found.process.as_fd());
     let server = Server::found(process, &settings, found.standard.clone())?;
+    // The backup that it sent its log to went with its daemon.
+    server.memory.end_direct();
     match server.memory.mode() {
         // A member that was joining, or a backup that the edge has barred, went with the daemon.
         mode::RECORD => server.memory.go_solo(),

@@ -103,6 +103,7 @@ impl Facts {
         let is_link = |it: &LinkFacts| {
             !it.name.is_empty()
                 && is_text(&it.name, LINK_BYTES_MAX)
+                && !it.name.contains(['/', ':'])
                 && it.networks.len() <= NETWORKS_MAX
                 && it.networks.iter().all(Network::is_possible)
         };

@@ -62,7 +62,7 @@ impl Keyring {
     ///
     /// # Errors
     /// [`KeyError::NoneOfItsOwn`], [`KeyError::NotListed`] and [`KeyError::NotHeld`]: others would
-    /// not understand this host, or it them.
+    /// not understand this host, or it them. [`KeyError::ListedOfAll`].
     pub fn in_pairs(
         (group, me): (&str, &str),
         lines: Vec<KeyLine>,
@@ -74,6 +74,12 @@ impl Keyring {
         let Some(spoken) = own().next() else { return Err(KeyError::NoneOfItsOwn { host }) };
         if !ours.contains(&spoken) {
             return Err(KeyError::NotListed { host, ours: spoken });
+        }
+        // Whoever has that one could be this host, also after its mark is gone.
+        let of_all = || lines.iter().filter(|it| it.of_all).map(|it| it.key.public());
+        let listed = publics.iter().flat_map(|(_, its)| its.iter());
+        if listed.into_iter().any(|it| of_all().any(|all| all == *it)) {
+            return Err(KeyError::ListedOfAll);
         }
         if let Some(listed) = ours.first().filter(|listed| own().all(|it| it != **listed)) {
             return Err(KeyError::NotHeld { host, listed: *listed, ours: spoken });

@@ -3,7 +3,7 @@
 
 use super::SharedMemory;
 use holdfast_wire::direct::KEY_BYTES;
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl SharedMemory {
             to.store(u64::from_ne_bytes(word.try_into().unwrap_or_default()), Relaxed);
         }
         // What was logged until now is announced, whoever sends it.
-        direct.announced.store(self.tail(), Relaxed);
+        direct.announced.fetch_max(self.tail(), Relaxed);
         self.set_direct_wait(wait);
         direct.id.store(id, Release);
     }
@@ -42,7 +42,12 @@ impl SharedMemory {
     /// Where the log ended when the shim last woke the daemon.
     #[must_use]
     pub fn announced(&self) -> u64 {
-        self.header().direct.announced.load(SeqCst)
+        let direct = &self.header().direct;
+        // A shim that has not taken its socket, perhaps of a release that never will, announces
+        // nothing of its own. What lies behind the end is nonsense, and would keep the daemon awake.
+        let takes_part = direct.taken.load(Acquire) == direct.id.load(Acquire);
+        let tail = self.tail();
+        if takes_part { direct.announced.load(SeqCst).min(tail) } else { tail }
     }
 
     /// As [`Self::may_sleep`], where log that the shim has not announced may wait.
@@ -51,7 +56,7 @@ impl SharedMemory {
         let h = self.header();
         h.daemon_waiting.0.store(1, SeqCst);
         fence(SeqCst);
-        if h.direct.announced.load(SeqCst) <= seen_tail {
+        if self.announced() <= seen_tail {
             return true;
         }
         self.awake();

@@ -54,7 +54,7 @@ impl Server {
         // The memory itself is known by its file.
         let [control, _, wake] = self.memory.header().handed.each_ref().map(|fd| fd.load(Relaxed));
         let direct = self.memory.header().direct.fd.load(Relaxed);
-        let handed = [control, wake].into_iter().chain((direct > 0).then_some(direct));
+        let handed = [control, wake].into_iter().chain((direct >= FIRST_OWN).then_some(direct));
         let descriptors = handed.map(i32::cast_unsigned).chain(self.inherited()).collect();
         // The shim knows what its sets watch, and arms them at promotion.
         let memory = vec![(file.dev(), file.ino())];

@@ -134,7 +134,8 @@ impl BackupMachine {
                 return;
             }
             if let Message::Direct { id, key, port } = message {
-                if let Some(port) = host.open_direct(*id, key, *port) {
+                let opened = promoting.is_none().then(|| host.open_direct(*id, key, *port));
+                if let Some(port) = opened.flatten() {
                     LogOutput { effects, host }.send(&Message::DirectOk { id: *id, port });
                 }
                 return;

@@ -168,10 +168,13 @@ impl Backup {
     /// ended, where the server has sent some of it itself.
     fn place(&self, position: Option<u64>, records: &[u8]) -> Result<(u64, u64), Broken> {
         let expected = self.log.end;
-        let start = position.unwrap_or(expected);
-        if start > expected || position.is_some() && self.log.direct.is_none() {
-            return Err(Broken::LogGap { expected, got: start });
-        }
+        let start = match (position, self.log.direct.is_some()) {
+            (None, false) => return Ok((0, 0)),
+            (Some(start), true) if start <= expected => start,
+            (position, _) => {
+                return Err(Broken::LogGap { expected, got: position.unwrap_or_default() });
+            }
+        };
         Ok((start, start.saturating_add(len_in_log(records)?)))
     }
 
@@ -229,22 +232,12 @@ impl Backup {
         out: &mut impl BackupOutput,
     ) -> bool {
         while *at < records.len() {
-            let stepped = match lens(&records[*at..]) {
-                Err(error) => Err(error.into()),
-                // The server has sent it itself.
-                Ok((len, in_log)) if frame.position + in_log <= self.log.replayed => {
-                    Ok((len, in_log))
-                }
-                Ok((_, in_log)) => {
-                    self.step(frame.number, &records[*at..], out).map(|len| (len, in_log))
-                }
-            };
-            match stepped {
-                Ok((len, in_log)) => {
+            match self.step_of(frame, &records[*at..], out) {
+                Ok((len, position)) => {
                     *at += len;
                     frame.index += 1;
-                    frame.position += in_log;
-                    self.log.replayed = self.log.replayed.max(frame.position);
+                    frame.position = position;
+                    self.log.replayed = self.log.replayed.max(position);
                     self.log.stall = None;
                 }
                 Err(stop) => {
@@ -254,6 +247,25 @@ impl Backup {
             }
         }
         true
+    }
+
+    /// Replays a frame's next record, unless the server has sent it itself; returns its length in
+    /// the frame, and where it ends in the primary's log, if frames tell.
+    fn step_of(
+        &mut self,
+        frame: &Queued,
+        bytes: &[u8],
+        out: &mut impl BackupOutput,
+    ) -> Result<(usize, u64), Stop> {
+        if self.log.direct.is_none() {
+            return Ok((self.step(frame.number, bytes, out)?, 0));
+        }
+        let (len, in_log) = lens(bytes)?;
+        let ends = frame.position + in_log;
+        if ends > self.log.replayed {
+            self.step(frame.number, bytes, out)?;
+        }
+        Ok((len, ends))
     }
 
     fn stop(

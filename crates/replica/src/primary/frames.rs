@@ -112,7 +112,7 @@ impl Primary {
         if at > 0 {
             self.framed += at as u64;
             assert!(self.framed <= self.produced, "L2: more is held than the server has logged");
-            passed.fins.iter().for_each(|id| out.allow_fin(*id));
+            self.allow_fins(&passed.fins, out);
             self.release_to(self.framed, out);
         }
         Ok(at)
@@ -148,7 +148,8 @@ impl Primary {
         record: &[u8],
     ) -> Result<(), Broken> {
         if op == Op::Pad {
-            return Ok(());
+            // Its length would be in no frame, and the backup would count wrongly.
+            return if self.is_direct { Err(LogError::UnknownOp(op as u8).into()) } else { Ok(()) };
         }
         if header.flags & TAPPED != 0 {
             if i64::from(header.payload_len) != header.ret.max(0) {
@@ -241,21 +242,26 @@ impl Primary {
             return;
         }
         self.held_to = self.held_to.max(position);
-        self.release_to(position.min(self.framed), out);
+        // The ring is freed by whole frames: of one that the backup has in part it may ask for a
+        // record, which is found from the frame's start on.
+        let in_part = self.unconfirmed.iter().find(|frame| frame.end > position);
+        let whole = in_part.map_or(self.framed, |frame| frame.start);
+        self.release_to(position.min(whole), out);
         if let Err(reason) = self.pump(self.limits.frames_unconfirmed_max, out) {
             self.break_off(&reason, out);
         }
+    }
+
+    fn allow_fins(&self, fins: &[ConnId], out: &mut impl PrimaryOutput) {
+        let known = fins.iter().filter(|id| self.conns.contains_key(id));
+        known.for_each(|id| out.allow_fin(*id));
     }
 
     /// The backup holds everything before `pos`: first the ends of streams may leave, then the
     /// writers may go on.
     fn release_to(&mut self, pos: u64, out: &mut impl PrimaryOutput) {
         while let Some(frame) = self.unconfirmed.pop_front_if(|frame| frame.end <= pos) {
-            frame
-                .fins
-                .iter()
-                .filter(|id| self.conns.contains_key(id))
-                .for_each(|id| out.allow_fin(*id));
+            self.allow_fins(&frame.fins, out);
         }
         assert!(pos <= self.framed, "L2: nothing is released that the backup was not sent");
         if pos > self.confirmed {

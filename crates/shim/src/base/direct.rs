@@ -49,6 +49,7 @@ pub fn commit(need: u64) -> bool {
 
 /// Forgets the way, in a process that is not the one that opened it.
 pub fn forget() {
+    header().direct.fd.store(0, Relaxed);
     let fd = DIRECT_FD.swap(-1, Relaxed);
     if fd >= 0 {
         sys!(SYS_close, fd);
@@ -62,7 +63,7 @@ impl End {
             return false;
         }
         if self.seal.as_ref().is_none_or(|seal| seal.id() != id) && !self.open(id) {
-            self.rest = LOST_MAX;
+            self.rest = REST;
             return false;
         }
         let tail = log::close();
@@ -93,6 +94,7 @@ impl End {
         }
         self.seal = Some(Seal::new(id, &key));
         self.lost = 0;
+        direct.taken.store(id, Release);
         true
     }
 
@@ -110,7 +112,8 @@ impl End {
             (at, pos) = (at + len, pos + record_len(record.payload_len as usize) as u64);
         }
         fence(Acquire);
-        let is_whole = ring::tail() - from <= state::ring_bytes();
+        // Nobody had room to write over them.
+        let is_whole = header().head.0.load(Acquire) <= from;
         (pos == tail && is_whole).then_some((from, at))
     }
 
@@ -182,8 +185,13 @@ fn advance(position: u64) {
 /// makes a descriptor.
 fn take_socket() -> Option<i32> {
     let _held = log::hold();
-    let (mark, fd) = handed::receive()?;
-    let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, CONTROL_FD.load(Relaxed));
-    sys!(SYS_close, fd);
-    (mark == DIRECT && high >= 0).then_some(high as i32)
+    let mut last = None;
+    // Those before the last one lead to backups that have gone before the server took them.
+    while let Some((mark, fd)) = handed::receive() {
+        let earlier = if mark == DIRECT { last.replace(fd) } else { Some(fd) };
+        earlier.map(|fd| sys!(SYS_close, fd));
+    }
+    let high = sys!(SYS_fcntl, last?, libc::F_DUPFD_CLOEXEC, CONTROL_FD.load(Relaxed));
+    sys!(SYS_close, last?);
+    (high >= 0).then_some(high as i32)
 }

@@ -280,6 +280,7 @@ pub fn renumber_pair(fds: [i32; 2], want: [i32; 2], cloexec: bool) {
 #[inline]
 pub fn is_shim(fd: i32) -> bool {
     state::mode() != Mode::Pass
+        && fd >= 0
         && [
             &state::CONTROL_FD,
             &state::MEMORY_FD,

@@ -28,7 +28,7 @@ pub fn kick() {
     let h = header();
     let end = tail();
     state::group().kicked_at.0.store(end, Relaxed);
-    h.direct.announced.store(end, Relaxed);
+    h.direct.announced.fetch_max(end, Relaxed);
     fence(SeqCst);
     if h.daemon_waiting.0.load(Relaxed) != 0 && h.daemon_waiting.0.swap(0, AcqRel) != 0 {
         let one = 1u64;

@@ -108,6 +108,11 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
 }
 
 impl PrimaryDaemon<'_, '_> {
+    /// Time after which what the server has sent the backup itself counts as lost.
+    pub(super) fn direct_wait(&self) -> Duration {
+        direct::wait(self.peer.as_ref().and_then(|peer| timers::round_trip(peer.as_fd())))
+    }
+
     /// Whether the server's threads may be made to run one at a time: it has several, and the
     /// configuration leaves that to us. Not if a spool keeps the log: nothing follows it, and so
     /// nothing differs before it is needed.
@@ -346,12 +351,12 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         if let Err(error) = given {
             return self.node.events.add("channel", format!("no datagrams to the backup: {error}"));
         }
-        let round_trip = self.peer.as_ref().and_then(|peer| timers::round_trip(peer.as_fd()));
-        self.server.memory.begin_direct(offered.id, &offered.key.0, direct::wait(round_trip));
+        self.server.memory.begin_direct(offered.id, &offered.key.0, self.direct_wait());
+        self.is_direct = true;
     }
 
     fn end_direct(&mut self) {
-        self.direct = None;
+        (self.direct, self.is_direct) = (None, false);
         self.server.memory.end_direct();
     }
 

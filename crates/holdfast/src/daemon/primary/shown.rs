@@ -266,6 +266,10 @@ impl PrimaryDaemon<'_, '_> {
             ("handshakes_ended", report.handshakes_ended),
         ];
         count(&mut status.counters, "log", &of);
+        if self.is_direct {
+            self.server.memory.set_direct_wait(self.direct_wait());
+        }
+        let status = &mut self.node.status;
         let (confirmed, lost) = self.server.memory.direct_counts();
         count(&mut status.counters, "direct", &[("confirmed", confirmed), ("lost", lost)]);
         // A server that runs alone does not wait for its daemon, so they need not share a

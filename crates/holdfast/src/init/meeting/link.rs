@@ -139,7 +139,7 @@ impl Link {
 
     fn step(&mut self, out: &mut Vec<u8>) -> Result<Step, LinkError> {
         if !self.preamble_seen {
-            return self.read_preamble();
+            return self.read_preamble(out);
         }
         let Some(header) = self.input.first_chunk::<HEADER>() else { return Ok(Step::Wait) };
         let [kind, length @ ..] = *header;
@@ -164,14 +164,18 @@ impl Link {
         }
     }
 
-    fn read_preamble(&mut self) -> Result<Step, LinkError> {
+    /// Who comes with another version is told this one, so that both hosts can say what differs.
+    fn read_preamble(&mut self, out: &mut Vec<u8>) -> Result<Step, LinkError> {
         let shared = self.input.len().min(MAGIC.len());
         if self.input[..shared] != MAGIC[..shared] {
             return Err(LinkError::OtherProgram);
         }
-        let Some(preamble) = self.input.first_chunk::<PREAMBLE>() else { return Ok(Step::Wait) };
-        let theirs = preamble[MAGIC.len()];
+        let Some(theirs) = self.input.first_chunk::<PREAMBLE>() else { return Ok(Step::Wait) };
+        let theirs = theirs[MAGIC.len()];
         if theirs != VERSION {
+            if !self.is_guest {
+                out.extend(preamble());
+            }
             return Err(LinkError::OtherVersion { theirs });
         }
         self.input.drain(..PREAMBLE);

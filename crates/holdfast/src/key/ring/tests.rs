@@ -196,3 +196,20 @@ fn the_key_of_all_is_nobodys_own_and_is_tried_once() {
     let remedy = error.remedy(std::path::Path::new("/k"));
     assert!(remedy.contains("holdfast key gen >> /k"), "{remedy}");
 }
+
+/// Whoever has it could be that host, also when its mark is gone.
+#[test]
+fn the_key_of_all_is_no_hosts_own() {
+    let [all, a, b] = [(); 3].map(|()| key());
+    let publics = |a: &GroupKey, b: &GroupKey| [[a.public()], [b.public()]];
+    let ring = |publics: &[[PublicKey; 1]; 2]| {
+        let lines = vec![
+            KeyLine { key: all.clone(), of_all: true },
+            KeyLine { key: b.clone(), of_all: false },
+        ];
+        let publics = [("a", &publics[0][..]), ("b", &publics[1][..])];
+        Keyring::in_pairs(("demo", "b"), lines, &publics).map(|_| ())
+    };
+    assert!(ring(&publics(&a, &b)).is_ok());
+    assert!(matches!(ring(&publics(&all, &b)), Err(KeyError::ListedOfAll)));
+}

@@ -56,6 +56,20 @@ fn the_end_of_a_stream_is_allowed_before_its_record_is_stable() {
 }
 
 #[test]
+fn of_a_frame_that_is_held_in_part_nothing_is_freed() {
+    let (mut primary, mut notes, from) = direct();
+    notes.append(Op::Read, 1, TAPPED, 5, b"hello");
+    notes.append(Op::Read, 1, TAPPED, 5, b"world");
+    notes.feed(&mut primary, from as usize);
+    assert!(matches!(notes.take()[..], [Effect::FrameAt(2, _, _)]));
+    let one = record_len(5) as u64;
+    assert_eq!(held(&mut primary, &mut notes, from + one), [], "its second read may be asked for");
+    primary.handle_message(Nanos(0), &Message::Need { frame: 2, index: 1 }, &mut notes);
+    assert_eq!(notes.take(), [Effect::Payload(2, 1, b"world".to_vec())]);
+    assert_eq!(held(&mut primary, &mut notes, from + 2 * one), [Effect::Stable(from + 2 * one)]);
+}
+
+#[test]
 fn half_a_record_is_not_held() {
     let (mut primary, mut notes, from) = direct();
     notes.append(Op::Result, 0, 0, 1, b"");
