@@ -7,16 +7,19 @@ use holdfast_sim::{Fault, Mutation, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
 
-/// A plan whose backup follows from its start.
-fn follows(seed: u64) -> Plan {
-    Plan { cold: None, ..Plan::draw(seed) }
+/// A plan whose backup follows from its start. The log goes the short way only for who looks at
+/// that: the others' seeds found what they find without it.
+fn follows(seed: u64, mutation: Mutation) -> Plan {
+    let plan = Plan { cold: None, ..Plan::draw(seed) };
+    let direct = plan.direct.filter(|_| mutation == Mutation::HeldUnseen);
+    Plan { direct, ..plan }
 }
 
 /// The laws that any of `seeds` breaks.
 fn broken(seeds: u64, mutation: Mutation, faults: &[(When, Fault)]) -> Vec<&'static str> {
     (0..seeds)
         .flat_map(|seed| {
-            let mut plan = follows(seed);
+            let mut plan = follows(seed, mutation);
             plan.mutation = Some(mutation);
             plan.faults = faults.to_vec();
             simulate(plan, false).violations
@@ -34,7 +37,7 @@ fn sees_in(seeds: u64, law: &str, mutation: Mutation, faults: &[(When, Fault)]) 
     let laws = broken(seeds, mutation, faults);
     assert!(laws.contains(&law), "{mutation:?}: {laws:?}");
     for seed in 0..seeds {
-        let mut plan = follows(seed);
+        let mut plan = follows(seed, mutation);
         plan.faults = faults.to_vec();
         let outcome = simulate(plan, false);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
@@ -115,7 +118,7 @@ fn l5_other_bytes_than_the_server_would_have_read_are_seen() {
 
 #[test]
 fn l6_a_table_without_a_limit_is_seen() {
-    sees_in(2 * SEEDS, "L6", Mutation::NoLimit, &[]);
+    sees("L6", Mutation::NoLimit, &[]);
 }
 
 #[test]

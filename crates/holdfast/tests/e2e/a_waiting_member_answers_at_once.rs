@@ -22,6 +22,7 @@ const ASKED_FOR: Duration = Duration::from_secs(6);
 const PRIORITY: i32 = 10;
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn beside_a_lone_survivor() {
     let _limit = world::limit(Duration::from_secs(60));
     world::binary();

@@ -266,6 +266,7 @@ fn memcached_with_four_workers_is_joined() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn mosquitto_is_joined() {
     is_joined(Program::Mosquitto, Workload::Mqtt, 2);
 }
@@ -276,6 +277,7 @@ fn nginx_is_joined() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn lighttpd_is_joined() {
     is_joined(Program::Lighttpd, Workload::HttpKeepalive, 3);
 }

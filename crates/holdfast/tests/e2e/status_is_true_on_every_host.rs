@@ -193,8 +193,9 @@ fn a_takeover_that_waits_for_the_edge_says_so() {
 fn servers_that_have_ended_are_not_called_unprotected() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&patient(), |testbed, group| {
-        let mut quit = testbed.host(Role::Client).command("redis-cli");
-        quit.args(["-h", addresses::SERVICE_V4, "shutdown", "nosave"]);
+        // It connects again when the server has gone, and waits for an answer that does not come.
+        let mut quit = testbed.host(Role::Client).command("timeout");
+        quit.args(["10", "redis-cli", "-h", addresses::SERVICE_V4, "shutdown", "nosave"]);
         quit.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("redis-cli starts");
         expect(group, &HOSTS.map(|role| (role, "ended", "ended")));
         for role in HOSTS {
@@ -351,6 +352,7 @@ fn a_member_whose_answers_find_no_way_to_clients_protects_nobody() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&patient(), |testbed, group| {
@@ -381,6 +383,7 @@ fn a_port_that_a_stranger_holds_on_the_backups_host_is_named() {
 
 /// Nothing else may listen at any address that the server binds.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_port_of_another_address_that_a_wildcard_server_needs_is_named() {
     let _limit = world::limit(Duration::from_secs(60));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
