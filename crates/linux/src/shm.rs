@@ -323,14 +323,18 @@ impl SharedMemory {
     /// false if more has come meanwhile: then it must not sleep.
     #[must_use]
     pub fn may_sleep(&self, seen_tail: u64) -> bool {
-        let h = self.header();
-        h.daemon_waiting.0.store(1, SeqCst);
+        self.may_sleep_if(|| self.header().tail.0.load(SeqCst) == seen_tail)
+    }
+
+    /// Has the shim signal what comes from now on, and then looks whether it has come already.
+    fn may_sleep_if(&self, has_seen_all: impl FnOnce() -> bool) -> bool {
+        self.header().daemon_waiting.0.store(1, SeqCst);
         fence(SeqCst);
-        if h.tail.0.load(SeqCst) == seen_tail {
-            return true;
+        let may = has_seen_all();
+        if !may {
+            self.awake();
         }
-        self.awake();
-        false
+        may
     }
 
     /// The daemon runs again: the shim need not signal it.

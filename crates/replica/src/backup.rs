@@ -361,15 +361,13 @@ impl Backup {
             return;
         }
         self.admit_waiting(now, out);
-        if !self.is_behind(now)
-            && let Some(number) = self.log.take_confirmable()
-        {
-            out.send(&Message::FrameOk { number });
-        }
-        if !self.is_behind(now)
-            && let Some(position) = self.log.take_held_for_daemon()
-        {
-            out.send(&Message::LogHeld { position });
+        if !self.is_behind(now) {
+            if let Some(number) = self.log.take_confirmable() {
+                out.send(&Message::FrameOk { number });
+            }
+            if let Some(position) = self.log.take_held_for_daemon() {
+                out.send(&Message::LogHeld { position });
+            }
         }
         let conns = &self.conns;
         let held: Vec<_> = self

@@ -8,7 +8,7 @@
 //! Lost datagrams, repeated ones and those in another order are harmless: a position says what is
 //! new, and what is missing comes over the channel.
 
-use crate::log::{HEADER_LEN, Header, Op, TAPPED, record_len};
+use crate::log::{Header, Op};
 use chacha20poly1305::aead::AeadInPlace;
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
 
@@ -128,15 +128,14 @@ fn nonce(speaker: Speaker, counter: u64) -> [u8; 12] {
 pub fn len_of(header: &Header) -> Option<usize> {
     match Op::from_u8(header.op)? {
         Op::Accept | Op::Close | Op::Shutdown | Op::Exit | Op::Death | Op::Pad => None,
-        _ if header.flags & TAPPED != 0 => Some(HEADER_LEN),
-        _ => Some(record_len(header.payload_len as usize)),
+        _ => Some(header.len_sent()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::AcceptInfo;
+    use crate::log::{AcceptInfo, HEADER_LEN, TAPPED, record_len};
     use proptest::prelude::*;
     use zerocopy::IntoBytes;
 

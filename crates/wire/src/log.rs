@@ -47,6 +47,20 @@ pub struct Header {
     pub hash: u64,
 }
 
+impl Header {
+    /// Bytes that the record takes in the log.
+    #[must_use]
+    pub const fn len_in_log(&self) -> usize {
+        record_len(self.payload_len as usize)
+    }
+
+    /// Bytes of the record that are sent: of a tapped one, the header alone.
+    #[must_use]
+    pub const fn len_sent(&self) -> usize {
+        if self.flags & TAPPED != 0 { HEADER_LEN } else { self.len_in_log() }
+    }
+}
+
 /// Size of [`Header`] in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
 

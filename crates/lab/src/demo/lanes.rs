@@ -21,6 +21,8 @@ const FLOW_MS: f64 = 0.6;
 /// Size of the texts and height of their rows.
 pub(super) const FONT: f64 = 12.0;
 pub(super) const ROW: f64 = 16.0;
+/// Distance between ticks of an axis, at least.
+pub(super) const TICK: f64 = 60.0;
 
 /// Colours for light and for dark, of drawings and of the page around them.
 pub const COLOURS: &str = ":root{--paper:#fff;--ink:#1d2330;--muted:#5d6678;--grid:#e2e6ed;--lane:#f2f4f8;\
@@ -161,7 +163,9 @@ fn draw(death: &Death, view: View) -> (String, f64) {
     let bottom = top + view.lane_step() * death.clients.len() as f64 + 4.0;
     // Texts lie above everything else.
     let (mut out, mut texts) = (String::new(), String::new());
-    draw_axis(&mut out, axis, view, (top, bottom));
+    let ticks = ticks(axis.ms, (view.lanes.1 - view.lanes.0) / TICK);
+    let ticks = ticks.into_iter().map(|tick| (axis.x(tick), tick));
+    draw_axis(&mut out, ticks, view, (top, bottom), "milliseconds after the death");
     for (index, (name, connection)) in
         death.clients.iter().zip(&death.report.connections).enumerate()
     {
@@ -184,10 +188,15 @@ fn draw(death: &Death, view: View) -> (String, f64) {
     (out, bottom + 2.0 * ROW + 6.0)
 }
 
-fn draw_axis(out: &mut String, axis: Axis, view: View, (top, bottom): (f64, f64)) {
-    let count = (view.lanes.1 - view.lanes.0) / 60.0;
-    for tick in ticks(axis.ms, count) {
-        let x = axis.x(tick);
+/// An axis under the lanes, with ticks at these places, each with its number.
+pub(super) fn draw_axis(
+    out: &mut String,
+    ticks: impl Iterator<Item = (f64, f64)>,
+    view: View,
+    (top, bottom): (f64, f64),
+    unit: &str,
+) {
+    for (x, tick) in ticks {
         let anchor = match x {
             x if x < 12.0 => "start",
             x if x > view.width - 12.0 => "end",
@@ -203,7 +212,7 @@ fn draw_axis(out: &mut String, axis: Axis, view: View, (top, bottom): (f64, f64)
     }
     let _ = writeln!(
         out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" class=\"mu\">milliseconds after the death</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" class=\"mu\">{unit}</text>",
         (view.lanes.0 + view.lanes.1) / 2.0,
         bottom + FONT + ROW + 2.0
     );

@@ -4,7 +4,6 @@
 use super::SharedMemory;
 use holdfast_wire::direct::KEY_BYTES;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
 use std::time::Duration;
 
 impl SharedMemory {
@@ -53,13 +52,6 @@ impl SharedMemory {
     /// As [`Self::may_sleep`], where log that the shim has not announced may wait.
     #[must_use]
     pub fn may_sleep_until_announced(&self, seen_tail: u64) -> bool {
-        let h = self.header();
-        h.daemon_waiting.0.store(1, SeqCst);
-        fence(SeqCst);
-        if self.announced() <= seen_tail {
-            return true;
-        }
-        self.awake();
-        false
+        self.may_sleep_if(|| self.announced() <= seen_tail)
     }
 }

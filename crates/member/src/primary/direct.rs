@@ -99,11 +99,11 @@ impl PrimaryMachine {
 
     /// Reads what the backup has.
     pub(super) fn read_held(&mut self, host: &mut impl PrimaryHost) {
-        let held_to = self.log.held_to().min(host.tail());
-        if let Direct::On { since } = &mut self.direct
-            && held_to > self.log_at
-        {
-            *since = (held_to < host.tail()).then(|| host.now());
+        let Direct::On { since } = &mut self.direct else { return };
+        let tail = host.tail();
+        let held_to = self.log.held_to().min(tail);
+        if held_to > self.log_at {
+            *since = (held_to < tail).then(|| host.now());
             self.take_log_to(held_to, host);
         }
     }

@@ -8,7 +8,7 @@ use crate::{Broken, Nanos};
 use direct::{Direct, Rest};
 use holdfast_wire::hash::{hash, hash_pieces};
 use holdfast_wire::log::{
-    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, TAPPED, read_header, record_len,
+    AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PEEKED, TAPPED, read_header,
 };
 use holdfast_wire::message::{ConnId, Message};
 use std::collections::VecDeque;
@@ -314,7 +314,7 @@ impl Backup {
             self.step_tapped(&header, out)?;
             return Ok(HEADER_LEN);
         }
-        let len = record_len(header.payload_len as usize);
+        let len = header.len_in_log();
         let record = bytes.get(..len).ok_or(LogError::Truncated)?;
         let payload = &record[HEADER_LEN..HEADER_LEN + header.payload_len as usize];
         let accepted = self.check_accept(&header, op, payload)?;
@@ -512,8 +512,7 @@ impl Backup {
 /// Lengths of the record at the start of `bytes`: here, and in the primary's log.
 fn lens(bytes: &[u8]) -> Result<(usize, u64), LogError> {
     let (header, _) = read_header(bytes)?;
-    let whole = record_len(header.payload_len as usize);
-    Ok((if header.flags & TAPPED != 0 { HEADER_LEN } else { whole }, whole as u64))
+    Ok((header.len_sent(), header.len_in_log() as u64))
 }
 
 /// Length in the primary's log of all of these records.

@@ -5,7 +5,7 @@ use super::{Primary, PrimaryOutput};
 use crate::Broken;
 use holdfast_wire::log::{
     AcceptInfo, HEADER_LEN, Header, LogError, NO_CONN, Op, PAYLOAD_MAX, POSITION_MAX, TAPPED,
-    read_header, record_len,
+    read_header,
 };
 use holdfast_wire::message::{ConnId, ConnKey, Message};
 use zerocopy::{FromBytes, IntoBytes};
@@ -30,6 +30,9 @@ pub(super) enum Walk {
     Whole,
     Partial,
 }
+
+/// A record of the ring, with its payload.
+type Record<'a> = (Header, Op, &'a [u8]);
 
 /// A frame in the making.
 struct Builder {
@@ -68,10 +71,7 @@ impl Primary {
         let mut frame = Builder::new(self.framed);
         frame.records.reserve(bytes.len().min(self.limits.frame_bytes_max));
         while at < bytes.len() && self.unconfirmed.len() < frames_max {
-            let (header, op, record) = match split(&bytes[at..]) {
-                Err(LogError::Truncated) if walk == Walk::Partial => break,
-                other => other?,
-            };
+            let Some((header, op, record)) = next_record(&bytes[at..], walk)? else { break };
             let stripped = stripped_len(&header, op);
             if !frame.records.is_empty()
                 && frame.records.len() + stripped > self.limits.frame_bytes_max
@@ -98,10 +98,7 @@ impl Primary {
     ) -> Result<usize, Broken> {
         let (mut passed, mut at) = (Builder::new(self.framed), 0);
         while at < bytes.len() && self.framed + (at as u64) < self.held_to {
-            let (header, op, record) = match split(&bytes[at..]) {
-                Err(LogError::Truncated) if walk == Walk::Partial => break,
-                other => other?,
-            };
+            let Some((header, op, record)) = next_record(&bytes[at..], walk)? else { break };
             if self.framed + (at + record.len()) as u64 > self.held_to {
                 break;
             }
@@ -291,7 +288,7 @@ impl Primary {
                 passed += 1;
             }
             // The server may have written over the record meanwhile.
-            pos = pos.saturating_add(record_len(header.payload_len as usize) as u64);
+            pos = pos.saturating_add(header.len_in_log() as u64);
         }
         self.counters.needs_ignored += 1;
     }
@@ -314,18 +311,22 @@ impl Primary {
     }
 }
 
+/// The record at the start of `bytes`; `None`: only a part of it is there, as may be.
+fn next_record(bytes: &[u8], walk: Walk) -> Result<Option<Record<'_>>, LogError> {
+    match split(bytes) {
+        Err(LogError::Truncated) if walk == Walk::Partial => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// The record at the start of `bytes`.
-fn split(bytes: &[u8]) -> Result<(Header, Op, &[u8]), LogError> {
+fn split(bytes: &[u8]) -> Result<Record<'_>, LogError> {
     let (header, op) = read_header(bytes)?;
-    let record = bytes.get(..record_len(header.payload_len as usize)).ok_or(LogError::Truncated)?;
+    let record = bytes.get(..header.len_in_log()).ok_or(LogError::Truncated)?;
     Ok((header, op, record))
 }
 
 /// Length of the part of a record that is sent.
 fn stripped_len(header: &Header, op: Op) -> usize {
-    match op {
-        Op::Pad => 0,
-        _ if header.flags & TAPPED != 0 => HEADER_LEN,
-        _ => record_len(header.payload_len as usize),
-    }
+    if op == Op::Pad { 0 } else { header.len_sent() }
 }

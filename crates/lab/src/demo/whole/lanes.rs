@@ -2,12 +2,12 @@
 //! the acts, and across them what broke.
 
 use super::{Act, DOWNLOADS, Whole};
-use crate::demo::lanes::{FONT, ROW, View, lane_texts, paper};
+use crate::demo::lanes::{FONT, ROW, TICK, View, draw_axis, lane_texts, paper};
 use crate::demo::story::Kind;
 use crate::demo::words::pause;
 use crate::load::{LaneNow, Snapshot};
 use holdfast_report::layout::{Label, Placed, place, text_width};
-use holdfast_report::plot::{escape, number, ticks};
+use holdfast_report::plot::{escape, ticks};
 use std::fmt::Write as _;
 
 /// Snapshots that a step of a lane covers.
@@ -15,9 +15,6 @@ const STEP: usize = 2;
 
 /// Shortest pause that is drawn, in ms: on this axis a shorter one is a hair.
 pub(super) const PAUSE_MS: u64 = 100;
-
-/// Distance between ticks of the axis, at least.
-const TICK: f64 = 60.0;
 
 /// The drawing as an SVG document that needs nothing else.
 pub fn document(whole: &Whole) -> String {
@@ -79,7 +76,9 @@ fn draw(whole: &Whole, view: View) -> (String, f64) {
     let top = rows * ROW + 8.0;
     let bottom = top + view.lane_step() * whole.names.len() as f64 + 4.0;
     let (mut out, mut texts) = (String::new(), String::new());
-    draw_axis(&mut out, axis, view, (top, bottom));
+    let ticks = ticks(axis.seconds, (view.lanes.1 - view.lanes.0) / TICK);
+    let ticks = ticks.into_iter().map(|tick| (axis.x(tick), tick));
+    draw_axis(&mut out, ticks, view, (top, bottom), "seconds after the demonstration's start");
     let largest = most(whole, 0..DOWNLOADS.min(whole.names.len()), |it| it.bytes_in);
     for (index, name) in whole.names.iter().enumerate() {
         let y = top + view.lane_step() * index as f64 + 4.0;
@@ -115,30 +114,6 @@ fn draw(whole: &Whole, view: View) -> (String, f64) {
     }
     out.push_str(&texts);
     (out, bottom + 2.0 * ROW + 6.0)
-}
-
-fn draw_axis(out: &mut String, axis: Axis, view: View, (top, bottom): (f64, f64)) {
-    for tick in ticks(axis.seconds, (view.lanes.1 - view.lanes.0) / TICK) {
-        let x = axis.x(tick);
-        let anchor = match x {
-            x if x < 12.0 => "start",
-            x if x > view.width - 12.0 => "end",
-            _ => "middle",
-        };
-        let _ = writeln!(
-            out,
-            "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" class=\"gr\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" class=\"mu\">{}</text>",
-            bottom + FONT + 2.0,
-            number(tick)
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" class=\"mu\">seconds after the demonstration's start</text>",
-        (view.lanes.0 + view.lanes.1) / 2.0,
-        bottom + FONT + ROW + 2.0
-    );
 }
 
 /// What a connection got from step to step: the second at its end, and how much.

@@ -4,7 +4,7 @@ use super::{Log, Stop};
 use crate::Broken;
 use crate::backup::{Backup, BackupOutput, Phase};
 use holdfast_wire::direct::{RECORDS_MAX, len_of};
-use holdfast_wire::log::{Header, POSITION_MAX, read_header, record_len};
+use holdfast_wire::log::{Header, POSITION_MAX, read_header};
 use holdfast_wire::message::ConnId;
 
 /// What was confirmed of the log beside its frames.
@@ -84,7 +84,7 @@ impl Backup {
     fn replay_direct(&mut self, position: u64, records: &[u8], out: &mut impl BackupOutput) {
         let (mut at, mut begins, mut rest) = (0, position, None);
         while let Some((header, len)) = direct_record(&records[at..]) {
-            let ends = begins + record_len(header.payload_len as usize) as u64;
+            let ends = begins + header.len_in_log() as u64;
             if ends > self.log.replayed && rest.is_none() {
                 match self.step_direct(begins, &records[at..], out) {
                     Ok(()) => self.log.replayed = ends,
