@@ -251,13 +251,11 @@ fn reuse(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
 /// its descriptors stands for a connection, and any other socket must not get options
 /// that only root may set.
 fn ensure_blank(fd: BorrowedFd<'_>) -> Result<(), RepairError> {
-    let told = |name| {
-        sockopt::get::<c_int>(fd, libc::SOL_SOCKET, name).map_err(step("SO_TYPE", NEEDS_CLOSED))
-    };
-    let is_tcp =
-        told(libc::SO_TYPE)? == libc::SOCK_STREAM && told(libc::SO_PROTOCOL)? == libc::IPPROTO_TCP;
-    // The first byte of TCP_INFO is the state; of another kind of socket there is none.
-    let closed = is_tcp
+    let protocol = sockopt::get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
+        .map_err(step("SO_PROTOCOL", NEEDS_CLOSED))?;
+    // The first byte of TCP_INFO is the state; of another kind of socket, as a raw one for TCP,
+    // there is none.
+    let closed = protocol == libc::IPPROTO_TCP
         && sockopt::get::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
             .is_ok_and(|state| state == TCP_CLOSE);
     if closed {

@@ -4,7 +4,7 @@
 
 mod settle;
 
-pub use settle::{Closing, Discarded, Restore, Why};
+pub use settle::{Closing, Discarded, Restore, Tell, Why};
 
 use crate::earlier::Earlier;
 use crate::limits::Limits;
@@ -20,7 +20,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// Longest time for which a connection waits for its client's answer and the
 /// edge's bounds.
 pub const PROBE_WAIT: Nanos = Nanos::from_ms(20);
-/// Round trip assumed for a client that has not answered in time, in ms.
+/// Additional time for each connection of which the edge's bounds may say that nothing is under way:
+/// an edge reads, seals and sends them in a fifth of that.
+pub const BOUNDS_WAIT_PER_CONN: Nanos = Nanos(10_000);
+/// Round trip assumed for a client that was not asked, or has not answered in time, in ms.
 pub const RTT_UNKNOWN_MS: u32 = 100;
 /// Margin added to every TSval, in ms, so that it is above whatever the primary
 /// sent.
@@ -105,6 +108,8 @@ pub(crate) struct Planned {
     /// this one up.
     pub(crate) replaced: bool,
     pub(crate) in_bytes: u64,
+    /// How much the server wrote, by its log.
+    pub(crate) out_bytes: u64,
     pub(crate) closed: bool,
     pub(crate) snd_una: u64,
     /// Stream offset before which the client will not send anything again.
@@ -119,15 +124,27 @@ pub(crate) struct Planned {
 struct Conn {
     planned: Planned,
     bounds: Option<FlowBounds>,
+    asked: Asked,
     /// Time until the first answer in ms, once it is here.
     answered_ms: Option<u32>,
     settled: bool,
 }
 
+/// Whether a client is asked how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Not if it has all that was written, which the edge's bounds may say.
+    Perhaps,
+    /// Nothing is under way in either direction.
+    Never,
+    At(Nanos),
+}
+
 /// The machine of a promotion; see the module.
 ///
 /// # Contract
-/// * Send [`probes`](Self::probes) once the edge has granted; all go out at once.
+/// * Send [`probes`](Self::probes) once the edge has granted; all go out at once. Send
+///   [`further_probes`](Self::further_probes) after everything that is fed.
 /// * Then feed `handle_segment` (every client packet that now arrives, pure
 ///   ACKs included), `handle_bounds` (from the edge) and `handle_manifest` (once
 ///   the replica is parked), in any order. Verdicts leave through `out`
@@ -142,8 +159,12 @@ pub struct Promotion {
     by_key: BTreeMap<ConnKey, ConnId>,
     manifest: Option<BTreeMap<u32, ManifestConn>>,
     bounds_complete: bool,
+    /// When the first were asked.
+    begun: Option<Nanos>,
     deadline: Option<Nanos>,
     waited: bool,
+    /// Clients that are to be asked besides.
+    further: Vec<ConnId>,
     diverged: bool,
     /// A client that holds what the replica did not write loses its connection alone.
     may_lose: bool,
@@ -159,7 +180,8 @@ impl Promotion {
         let conns = planned
             .into_iter()
             .map(|planned| {
-                (planned.id, Conn { planned, bounds: None, answered_ms: None, settled: false })
+                let (bounds, asked, answered_ms) = (None, Asked::Perhaps, None);
+                (planned.id, Conn { planned, bounds, asked, answered_ms, settled: false })
             })
             .collect();
         Self {
@@ -167,8 +189,10 @@ impl Promotion {
             by_key,
             manifest: None,
             bounds_complete: false,
+            begun: None,
             deadline: None,
             waited: false,
+            further: Vec::new(),
             diverged: false,
             may_lose: false,
             late: VecDeque::new(),
@@ -191,19 +215,41 @@ impl Promotion {
         self
     }
 
-    /// The packets that ask every client at once; the wait starts now.
+    /// The packets that ask clients at once, but for those who may have nothing to tell; the wait
+    /// starts now.
     pub fn probes(&mut self, now: Nanos) -> Vec<Probe> {
-        self.deadline = Some(now.plus(PROBE_WAIT));
         // From here on only answers count: what was acknowledged before may have
         // been forged, and `snd_una` has what the kernel took of it. An earlier
         // RST had the next number of the stream held here, which need not have
         // been that of the primary's kernel; a client that has reset says so
         // again.
         for conn in self.conns.values_mut() {
-            conn.planned.tap.acked = conn.planned.snd_una;
+            let Planned { tap, out_bytes, .. } = &conn.planned;
+            conn.asked = match conn.planned.may_be_at_rest() {
+                false => Asked::At(now),
+                true if tap.acked == *out_bytes => Asked::Never,
+                true => Asked::Perhaps,
+            };
+            if conn.asked != Asked::Never {
+                conn.planned.tap.acked = conn.planned.snd_una;
+            }
             conn.planned.tap.reset = false;
         }
-        self.conns.values().filter(|conn| !conn.is_over()).map(|conn| conn.probe(now)).collect()
+        self.begun = Some(now);
+        let waits = self.conns.values().filter(|conn| conn.asked == Asked::Perhaps).count() as u64;
+        self.deadline = Some(now.plus(PROBE_WAIT).plus(Nanos(waits * BOUNDS_WAIT_PER_CONN.0)));
+        let asked = |conn: &&Conn| !conn.is_over() && conn.asked == Asked::At(now);
+        self.conns.values().filter(asked).map(|conn| conn.probe(now)).collect()
+    }
+
+    /// The packets that ask clients of whom it has turned out by now that they have something to
+    /// tell; the wait for all starts anew if there are any.
+    pub fn further_probes(&mut self, now: Nanos) -> Vec<Probe> {
+        let further = std::mem::take(&mut self.further);
+        if !further.is_empty() {
+            self.deadline = Some(now.plus(PROBE_WAIT));
+        }
+        further.iter().filter_map(|id| Some(self.conns.get(id)?.probe(now))).collect()
     }
 
     /// A client's packet: an answer, data that is still missing, or something
@@ -232,8 +278,11 @@ impl Promotion {
         }
         let verdict = conn.planned.tap.accept(now, segment);
         if verdict.is_acceptable() && segment.is_ack() {
-            let probed = self.deadline.map_or(now, |deadline| Nanos(deadline.0 - PROBE_WAIT.0));
-            conn.answered_ms.get_or_insert(now.since(probed).as_ms() as u32 + 1);
+            let took_ms = match conn.asked {
+                Asked::At(at) => now.since(at).as_ms() as u32 + 1,
+                Asked::Never | Asked::Perhaps => RTT_UNKNOWN_MS,
+            };
+            conn.answered_ms.get_or_insert(took_ms);
         }
         if conn.has_answered() || verdict == Verdict::Reset {
             let id = conn.planned.id;
@@ -249,6 +298,7 @@ impl Promotion {
         last: bool,
         out: &mut impl PromotionOutput,
     ) {
+        let mut told = Vec::new();
         for bounds in flows {
             // Bounds of an earlier life of the four-tuple say nothing about this
             // one.
@@ -256,10 +306,31 @@ impl Promotion {
                 && bounds.iss.is_none_or(|iss| iss == conn.planned.record.iss)
             {
                 conn.bounds = Some(*bounds);
+                self.further.extend(conn.find_rest(now));
+                told.push(conn.planned.id);
             }
         }
-        self.bounds_complete |= last;
-        self.settle_all(now, out);
+        if last {
+            self.bounds_complete = true;
+            let rest = self.conns.values_mut().filter_map(|conn| conn.find_rest(now));
+            self.further.extend(rest);
+            self.deadline = self.last_asked().map(|at| at.plus(PROBE_WAIT));
+            return self.settle_all(now, out);
+        }
+        // Of ten thousand connections they come in many parts.
+        self.deadline = self.deadline.map(|deadline| deadline.max(now.plus(PROBE_WAIT)));
+        for id in told {
+            self.settle_one(now, id, out);
+        }
+    }
+
+    /// When somebody was asked for the last time, if anybody could be by now.
+    fn last_asked(&self) -> Option<Nanos> {
+        let asked = |conn: &Conn| match conn.asked {
+            Asked::At(at) => Some(at),
+            Asked::Perhaps | Asked::Never => None,
+        };
+        self.conns.values().filter_map(asked).chain(self.begun).max()
     }
 
     /// Accept numbers of all connections that the server has accepted.
@@ -285,10 +356,17 @@ impl Promotion {
         self.deadline.filter(|_| !self.waited)
     }
 
-    /// Restores clients that did not answer from the bounds.
+    /// Restores clients that did not answer from the bounds; asks those of whom the edge says
+    /// nothing.
     pub fn handle_timeout(&mut self, now: Nanos, out: &mut impl PromotionOutput) {
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            self.waited = true;
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let unknown = self.conns.values_mut().filter_map(|conn| conn.find_rest(now));
+        let unknown: Vec<ConnId> = unknown.collect();
+        self.waited = unknown.is_empty();
+        self.further.extend(unknown);
+        if self.waited {
             self.settle_all(now, out);
         }
     }
@@ -347,7 +425,8 @@ impl Promotion {
         };
         let known = conn.is_over()
             || conn.has_ended(manifest)
-            || (conn.has_answered() && (conn.bounds.is_some() || self.bounds_complete));
+            || ((conn.has_answered() || conn.rests(manifest))
+                && (conn.bounds.is_some() || self.bounds_complete));
         if conn.settled || !(known || self.waited) {
             return;
         }
@@ -365,10 +444,49 @@ impl Promotion {
     }
 }
 
+impl Planned {
+    /// Whether nothing is under way if the client has all that was written: the server has read all
+    /// that came, and neither has ended.
+    fn may_be_at_rest(&self) -> bool {
+        self.accept.is_some()
+            && !self.closed
+            && self.tap.acked <= self.out_bytes
+            && self.tap.holds(self.told)
+            && self.tap.is_at_rest(self.in_bytes)
+    }
+}
+
 impl Conn {
     /// Whether the client has given the connection up.
     fn is_over(&self) -> bool {
         self.planned.replaced || self.planned.tap.reset
+    }
+
+    /// Whether the client need not be asked, by the replica's table too.
+    fn rests(&self, manifest: &BTreeMap<u32, ManifestConn>) -> bool {
+        let replica = self.planned.accept.and_then(|accept| manifest.get(&accept));
+        self.asked == Asked::Never
+            && replica.is_some_and(|r| !r.has_ended() && r.out_bytes == self.planned.out_bytes)
+    }
+
+    /// Decides whether the client is asked after all, and says so if it is. The edge has seen
+    /// acknowledgements that the primary's kernel tells of only with its next segment. A stranger
+    /// who would forge the one that matters has to hit one number of four thousand million in the
+    /// moment of a takeover (RFC 5961 §5).
+    fn find_rest(&mut self, now: Nanos) -> Option<ConnId> {
+        if self.asked != Asked::Perhaps || self.is_over() {
+            return None;
+        }
+        let Planned { id, tap, out_bytes, snd_una, .. } = &self.planned;
+        let (id, written) = (*id, *out_bytes);
+        let has = |bounds: &FlowBounds| bounds.client_ack.offset_near(tap.snd_origin, *snd_una);
+        if self.whole_bounds().is_some_and(|bounds| has(bounds) == written) {
+            self.asked = Asked::Never;
+            self.planned.tap.acked = written;
+            return None;
+        }
+        self.asked = Asked::At(now);
+        Some(id)
     }
 
     fn has_answered(&self) -> bool {

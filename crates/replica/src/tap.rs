@@ -89,6 +89,8 @@ pub(crate) struct Tap {
     snd_shift: u8,
     timestamps: bool,
     ts_recent: Option<(u32, Nanos)>,
+    /// When the client was last heard.
+    heard_at: Option<Nanos>,
     /// Bytes that the server is known to have handed to its kernel.
     snd_nxt: u64,
     /// Highest acceptable ACK of the client, as an offset of the server's stream.
@@ -119,6 +121,7 @@ impl Tap {
             snd_shift: shift(record.snd_wscale),
             timestamps: record.tsval.is_some(),
             ts_recent: None,
+            heard_at: None,
             snd_nxt: 0,
             acked: 0,
             // A SYN's window is not scaled; the client may always take this much.
@@ -216,6 +219,18 @@ impl Tap {
         (until > self.held_offset()).then(|| (self.stream.end(), until))
     }
 
+    /// Whether the client's stream goes on, the server has `read` all of it, nothing of it is known
+    /// to be under way, and the client takes output.
+    pub(crate) fn is_at_rest(&self, read: u64) -> bool {
+        let has_read_all = self.stream.end() == read && self.missing().is_none();
+        has_read_all && self.fin.is_none() && !self.reset && self.peer_window > 0
+    }
+
+    /// Whether nothing was heard of the client for so long.
+    pub(crate) fn is_silent(&self, now: Nanos, span: Nanos) -> bool {
+        self.heard_at.is_some_and(|at| now.since(at) >= span)
+    }
+
     /// Takes `bytes` that the primary's kernel holds at `from`, followed by the
     /// client's FIN if they are the `last` ones. True if more is held now.
     pub(crate) fn note_unread(&mut self, from: u64, bytes: &[u8], last: bool) -> bool {
@@ -276,6 +291,7 @@ impl Tap {
     }
 
     pub(crate) fn accept_in(&mut self, now: Nanos, segment: &TcpPacket<'_>, room: Room) -> Verdict {
+        self.heard_at = Some(now);
         let held = self.held_offset();
         // 64-bit positions; a segment may start before the stream does.
         let start = held as i64 + i64::from(segment.seq.since(self.rcv_origin.plus(held)));

@@ -3,8 +3,9 @@
 //! another process of its user answers for (FUSE), whose last close waits for that answer.
 
 use super::pidfd_getfd;
+use crate::sockopt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,8 +33,13 @@ pub fn take_descriptor(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd
     Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a socket nor memory"))
 }
 
-/// Whether closing a file asks no file system. Neither question asks one, either.
+/// Whether closing a file asks no file system. No question asks one, either. The first is the one
+/// for clients' connections, of which a takeover takes thousands: a link of `/proc` costs it a
+/// fifth of all that it does for one.
 fn closes_at_once(file: &OwnedFd) -> io::Result<bool> {
+    if sockopt::get::<libc::c_int>(file.as_fd(), libc::SOL_SOCKET, libc::SO_TYPE).is_ok() {
+        return Ok(true);
+    }
     // SAFETY: plain numbers. Only files in memory have seals.
     let is_memory = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) } >= 0;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
@@ -58,7 +64,6 @@ fn close_aside(file: OwnedFd) {
 mod tests {
     use super::super::{EventFd, pidfd_open};
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn only_what_closes_at_once_is_taken_from_a_server() {

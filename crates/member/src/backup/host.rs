@@ -155,8 +155,10 @@ pub trait BackupHost: FollowHost {
     fn find_interface(&mut self) -> Result<(), String>;
     /// Those of the connections with these accept numbers that the parked replica has.
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn>;
-    /// Rebuilds a connection in the kernel, which does not speak yet.
+    /// Takes a connection over from the replica, to be rebuilt.
     fn restore(&mut self, restore: &Restore<'_>);
+    /// Rebuilds the connections taken since in the kernel, which does not speak yet.
+    fn rebuild(&mut self);
     /// A connection that is not carried over, and why.
     fn lost(&mut self, lost: &Discarded);
     fn revive_listeners(&mut self);

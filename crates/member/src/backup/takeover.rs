@@ -10,14 +10,14 @@ use crate::nanos;
 use crate::request::EpochRequest;
 use crate::timing::takeover::{
     ASK_EVERY, BUILD_LOOK, BUILD_MAX, BUILD_PER_IMAGE_MB, BUILD_PER_LOG_MB, DRAIN_LOOK, GRANT_LOOK,
-    IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCH,
+    IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCH, TAP_BATCHES,
 };
 use holdfast_cluster::Nanos;
 use holdfast_replica::promotion::{
     Discarded, Diverged, Probe, Promotion, PromotionOutput, Restore, Why,
 };
 use holdfast_wire::message::ConnId;
-use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
 use std::time::Duration;
 
 /// Reason of a replica that does not park.
@@ -254,7 +254,8 @@ impl Takeover {
             let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_manifest(now, &manifest, &mut out);
         }
-        host.drain_tap(TAP_BATCH, &mut |host, segment| {
+        // All that has come: who has answered must not be taken for silent.
+        empty_tap(host, &mut |host, segment| {
             let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_segment(now, segment, &mut out);
         });
@@ -263,6 +264,12 @@ impl Takeover {
             promotion.handle_bounds(now, &flows, last, &mut out);
         }
         promotion.handle_timeout(now, &mut out);
+        let begun = host.now();
+        host.rebuild();
+        phases.repair = phases.repair.plus(host.now().since(begun));
+        for probe in promotion.further_probes(now) {
+            host.send_segment(&probe_segment(&probe));
+        }
     }
 }
 
@@ -451,11 +458,21 @@ fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHos
     Ok(Step::Live)
 }
 
+/// Takes what waits in the tap; of a flood, a part.
+fn empty_tap<H: BackupHost>(host: &mut H, each: &mut dyn FnMut(&mut H, &TcpPacket<'_>)) {
+    for _ in 0..TAP_BATCHES {
+        if !host.drain_tap(TAP_BATCH, each) {
+            break;
+        }
+    }
+}
+
 /// Re-injects what came since each connection's verdict, in order; SYNs after
-/// the listener lives (decision 17).
+/// the listener lives (decision 17). What a thousand clients have sent in the
+/// time that their sockets took is many batches.
 fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
     let (mut repair, mut farewells, mut diverged) = (Nanos(0), Vec::new(), None);
-    host.drain_tap(TAP_BATCH, &mut |host, segment| {
+    empty_tap(host, &mut |host, segment| {
         let now = host.now();
         let (repair, farewells) = (&mut repair, &mut farewells);
         let mut out = TakeoverOutput { host, repair, farewells, diverged: &mut diverged };

@@ -359,6 +359,7 @@ impl Backup {
             accept: conn.accept,
             replaced: conn.replaced,
             in_bytes: accepted.in_bytes,
+            out_bytes: accepted.out_bytes,
             closed: accepted.closed,
             snd_una: conn.snd_una.unwrap_or(0),
             told: conn.told,

@@ -1,7 +1,7 @@
 //! The verdict on one connection: where its socket must continue, or why it must
 //! not.
 
-use super::{Conn, Diverged, ManifestConn, Planned, Probe, PromotionOutput, RTT_UNKNOWN_MS};
+use super::{Asked, Conn, Diverged, ManifestConn, Planned, Probe, PromotionOutput, RTT_UNKNOWN_MS};
 use crate::Nanos;
 use holdfast_wire::message::{ConnId, ConnKey, ConnRecord, FlowBounds};
 use holdfast_wire::seq::SeqNo;
@@ -79,6 +79,20 @@ pub struct Closing {
     pub orphan: bool,
 }
 
+/// When a client is sent an ACK of what has arrived from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// At once: something is under way, or was.
+    Now,
+    /// After all others: it lacks one only if the last that the primary sent was lost.
+    Soon,
+    /// Never: it would have sent again what it lacks an ACK of.
+    Nothing,
+}
+
+/// Silence after which a client lacks no ACK: the least retransmission time-out (RFC 6298 §2.4).
+const LACKS_NO_ACK: Nanos = Nanos::from_ms(1000);
+
 /// Everything that a repaired socket needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore<'a> {
@@ -120,6 +134,8 @@ pub struct Restore<'a> {
     /// [`RTT_UNKNOWN_MS`](super::RTT_UNKNOWN_MS).
     pub rtt_ms: u32,
     pub closing: Closing,
+    /// When the client is sent an ACK.
+    pub tell: Tell,
     /// Set while there is no sign that the client got a SYN-ACK: the probe was
     /// one, and must be repeated whenever the client repeats its SYN.
     pub half_open: Option<Probe>,
@@ -221,7 +237,8 @@ impl Conn {
         if held > written {
             return Err(Diverged::Output { conn: planned.id, held, written });
         }
-        let answer = self.has_answered().then_some(tap.acked);
+        let answers = self.has_answered() || self.asked == Asked::Never;
+        let answer = answers.then_some(tap.acked);
         let Some(seen) = seen else {
             // Any byte may be on its way: the rebuilt socket must not take an ACK of
             // it for one of data never sent (RFC 9293 §3.10.7.4).
@@ -273,6 +290,15 @@ impl Conn {
             .max(held)
     }
 
+    fn tell(&self, now: Nanos) -> Tell {
+        let tap = &self.planned.tap;
+        match self.asked == Asked::Never && tap.is_at_rest(self.planned.in_bytes) {
+            true if tap.is_silent(now, LACKS_NO_ACK) => Tell::Nothing,
+            true => Tell::Soon,
+            false => Tell::Now,
+        }
+    }
+
     fn restored(&self, now: Nanos, replica: &ManifestConn, sent: &Sent) -> Restore<'_> {
         let planned = &self.planned;
         let tap = &planned.tap;
@@ -308,6 +334,7 @@ impl Conn {
                 server_fin_acked: sent.acked > replica.out_bytes,
                 orphan: !replica.open,
             },
+            tell: self.tell(now),
             half_open: (planned.accept.is_none() && !self.is_established())
                 .then(|| self.probe(now)),
             reinject: tap.raws().collect(),

@@ -1,3 +1,5 @@
+mod rest;
+
 use super::*;
 use crate::limits::Limits;
 use holdfast_wire::message::ConnProgress;
@@ -46,6 +48,7 @@ fn planned(accept: Option<u32>) -> Planned {
         accept,
         replaced: false,
         in_bytes: 0,
+        out_bytes: 100,
         closed: false,
         snd_una: 0,
         told: 0,
@@ -105,6 +108,7 @@ struct Notes {
     tsval: Option<u32>,
     peer_window: u32,
     rtt_ms: Option<u32>,
+    tell: Option<Tell>,
     reinject: Vec<Vec<u8>>,
 }
 
@@ -126,6 +130,7 @@ impl PromotionOutput for Notes {
         self.tsval = r.tsval;
         self.peer_window = r.peer_window_bytes;
         self.rtt_ms = Some(r.rtt_ms);
+        self.tell = Some(r.tell);
         self.reinject = r.reinject.iter().map(|raw| raw.to_vec()).collect();
     }
     fn discard(&mut self, lost: &Discarded, _: Option<Probe>) {

@@ -12,7 +12,7 @@ use holdfast_cluster::Nanos;
 use holdfast_member::backup::{BackupHost, FollowHost, Kept, Replica, Report};
 use holdfast_member::host::Context as _;
 use holdfast_member::primary::Held;
-use holdfast_replica::promotion::{Discarded, ManifestConn, Restore, Why};
+use holdfast_replica::promotion::{Discarded, ManifestConn, Restore, Tell, Why};
 use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnKey, ConnRecord, DirectKey, Message};
@@ -27,6 +27,7 @@ pub struct RestoredSocket {
     socket: Socket,
     reinject: Vec<Vec<u8>>,
     queued: bool,
+    tell: Tell,
 }
 
 /// What is inconsistent in the description of a socket to rebuild; `None`: nothing.
@@ -464,7 +465,12 @@ impl BackupHost for AtHost<'_> {
             socket: Socket::restore(r, &kept, Truth::default(), buffer, now),
             reinject: r.reinject.iter().map(|raw| raw.to_vec()).collect(),
             queued: r.accept.is_none(),
+            tell: r.tell,
         });
+    }
+
+    fn rebuild(&mut self) {
+        // `restore` has.
     }
 
     fn lost(&mut self, lost: &Discarded) {
@@ -532,10 +538,12 @@ impl BackupHost for AtHost<'_> {
     fn kick(&mut self) {
         let now = self.world.time_at(self.d.at);
         let (mut out, mut inject) = (Vec::new(), Vec::new());
-        for RestoredSocket { mut socket, reinject, .. } in std::mem::take(&mut self.d.carried) {
+        for RestoredSocket { mut socket, reinject, tell, .. } in std::mem::take(&mut self.d.carried)
+        {
             let mut own = Vec::new();
             socket.push(now, &mut own);
-            if own.is_empty() {
+            // Later ones are no more than an insurance, which is not to be relied upon.
+            if own.is_empty() && tell == Tell::Now {
                 own.push(socket.ack(now));
             }
             out.extend(own);

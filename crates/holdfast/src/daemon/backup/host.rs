@@ -1,5 +1,6 @@
 //! What the backup's machine asks of this host.
 
+use super::sockets::Adoption;
 use super::{BackupDaemon, Barred, Cold, DIRECT, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::dialer::LinkEvent;
@@ -20,7 +21,6 @@ use holdfast_member::host::{ConnState, Hosted, MemberEvent, MemberHost};
 use holdfast_member::primary::Held;
 use holdfast_member::timing::primary::MINDED;
 use holdfast_replica::promotion::{Discarded, ManifestConn, Restore};
-use holdfast_wire::gate::Adopted;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{ConnKey, ConnRecord, DirectKey, Message};
 use holdfast_wire::packet::{TcpPacket, TcpSegment, complete_checksum, mapped};
@@ -74,37 +74,6 @@ impl BackupDaemon<'_, '_> {
     /// The memory that the replica shares with this daemon.
     fn memory(&self) -> Option<&SharedMemory> {
         self.replica.as_ref().map(|replica| &replica.memory)
-    }
-
-    /// Makes the gate know a connection that the takeover carries over, which a member that
-    /// joins later needs.
-    fn adopt(&mut self, restore: &Restore<'_>, socket: u64) {
-        let Restore { record, closing, .. } = *restore;
-        let fin_seen = u64::from(closing.client_fin);
-        let adopted = Adopted {
-            record: *record,
-            snd_una: restore.snd_una,
-            snd_nxt: restore.snd_una.plus(restore.in_flight_end - restore.snd_una_offset),
-            rcv_nxt: restore.rcv_nxt.plus(fin_seen),
-            right_edge: restore.right_edge,
-            tsval: restore.tsval.unwrap_or(0),
-            tsecr: restore.client_tsval.unwrap_or(0),
-            fin_allowed: closing.server_fin,
-        };
-        if let Some((accept, memory)) = restore.accept.zip(self.memory()) {
-            memory.entry(accept).socket.store(socket, Relaxed);
-        }
-        match self.gate.adopt(&adopted) {
-            Ok(conn) => {
-                // Its clock begins anew here.
-                let record = ConnRecord { tsval: restore.tsval, ..*record };
-                self.conns.push(Held { conn, socket, record });
-            }
-            Err(error) => {
-                let what = format!("{}: {error}; no later takeover keeps it", record.key);
-                self.node.events.add("gate", what);
-            }
-        }
     }
 }
 
@@ -205,8 +174,7 @@ impl FollowHost for BackupDaemon<'_, '_> {
         if let Some(tap) = &self.tap {
             heed("poll", self.node.poll.remove(&tap.fd()));
         }
-        // Kept parts of clients' streams are of no more use.
-        self.restorer.sockets = Vec::new();
+        self.restorer.forget();
     }
 
     fn replica(&self) -> Replica {
@@ -418,14 +386,34 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn manifest(&mut self, accepts: &[u32]) -> Vec<ManifestConn> {
+        self.restorer.reserve(accepts.len());
         self.memory().map_or_else(Vec::new, |memory| sockets::manifest(memory, accepts))
     }
 
     fn restore(&mut self, restore: &Restore<'_>) {
         tracing::debug!("connection {:?} restored", restore.conn);
-        let Some(replica) = &self.replica else { return };
-        if let Some(socket) = self.restorer.restore(restore, replica) {
-            self.adopt(restore, socket);
+        if let Some(replica) = &self.replica {
+            self.restorer.take(restore, replica);
+        }
+    }
+
+    fn rebuild(&mut self) {
+        let Self { restorer, replica, gate, conns, node, .. } = self;
+        let memory = replica.as_ref().map(|replica| &replica.memory);
+        for Adoption { accept, adopted, tsval, socket } in restorer.rebuild() {
+            if let Some((accept, memory)) = accept.zip(memory) {
+                memory.entry(accept).socket.store(*socket, Relaxed);
+            }
+            match gate.adopt(adopted) {
+                Ok(conn) => {
+                    let record = ConnRecord { tsval: *tsval, ..adopted.record };
+                    conns.push(Held { conn, socket: *socket, record });
+                }
+                Err(error) => {
+                    let key = adopted.record.key;
+                    node.events.add("gate", format!("{key}: {error}; no later takeover keeps it"));
+                }
+            }
         }
     }
 

@@ -2,6 +2,10 @@
 //! and rebuilds each connection, as the machine decides, in the socket that the replica holds
 //! for it (TCP_REPAIR).
 
+mod rebuild;
+
+pub use rebuild::Adoption;
+
 use crate::daemon::heed;
 use holdfast_linux::listeners::Place;
 use holdfast_linux::process;
@@ -11,12 +15,13 @@ use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
 use holdfast_linux::unread;
 use holdfast_member::backup::probe_segment;
-use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore};
+use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore, Tell};
 use holdfast_wire::message::{ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::{ConnEntry, KEEP_BYTES_MAX, Listener, conn_state};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -35,6 +40,9 @@ const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 /// Time without progress after which a client is left to the kernel's own retransmission timer:
 /// it is gone or does not read, and no member may join while clients are still being nudged.
 const NUDGE_IDLE: Duration = Duration::from_secs(1);
+
+/// Most ACKs sent in one look to clients that hardly lack them.
+const ACKS_PER_LOOK: usize = 256;
 
 /// Time until a SYN-ACK is repeated for the first time: TCP's initial timeout (RFC 6298 §2).
 const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
@@ -60,10 +68,12 @@ pub struct RestoredSocket {
     /// Whether the replica's next `accept` returns it.
     queued: bool,
     reinject: Vec<Vec<u8>>,
+    tell: Tell,
     /// SYN-ACK to resend with every SYN of the client, until the client sends anything else.
     syn_ack: Option<Vec<u8>>,
     /// When to resend it without a SYN.
     syn_ack_at: Instant,
+    adoption: Adoption,
     /// Resends what may be lost, until the client has acknowledged all of it.
     nudge: Option<Nudge>,
     /// Most payload of a segment that leaves on this host's link.
@@ -72,13 +82,20 @@ pub struct RestoredSocket {
     nudged_at: Instant,
     /// When the client last made progress.
     moved_at: Instant,
+    /// When its clock began with `tsval`.
     born: Instant,
+    /// What was not done for it last.
+    error: Option<String>,
 }
 
 /// Carries out the verdicts of a promotion.
 #[derive(Default)]
 pub struct SocketRestorer {
+    /// Those that are taken from the replica and not rebuilt.
+    taken: Vec<RestoredSocket>,
     pub sockets: Vec<RestoredSocket>,
+    /// Their places, once they live.
+    by_key: HashMap<ConnKey, usize>,
     pub errors: Vec<String>,
     /// Bytes of retained output that may still be copied from the replica, over all connections.
     room: Option<u64>,
@@ -220,34 +237,37 @@ fn is_ipv6(l: &Listener) -> bool {
 }
 
 impl SocketRestorer {
-    /// Rebuilds a connection in the replica's own socket, which sends nothing yet. Returns the
-    /// kernel's cookie of the socket; `None` if there is none, or the rebuild failed (see
-    /// `errors`).
-    pub fn restore(&mut self, restore: &Restore<'_>, replica: &Server) -> Option<u64> {
-        let done = self.carry(restore, replica).and_then(|carried| {
-            let unread = [carried.unread.as_slice()];
-            let restored = carried
-                .fd
-                .as_ref()
-                .map_or(Ok(()), |fd| repair::restore(fd.as_fd(), &carried.spec(&unread)));
-            restored.map(|()| carried.key).map_err(|e| format!("{}: {e}", carried.key))?;
-            Ok(carried)
-        });
-        match done {
-            Ok(carried) => {
-                let socket = carried.fd.as_ref().and_then(|fd| unread::cookie(fd.as_fd()).ok());
-                self.sockets.push(carried);
-                socket
-            }
-            Err(error) => {
-                self.errors.push(error);
-                None
-            }
+    /// Room for so many connections: growing on the way would move megabytes while clients wait.
+    pub fn reserve(&mut self, connections: usize) {
+        self.taken.reserve(connections);
+        self.sockets.reserve(connections);
+    }
+
+    /// Takes a connection's socket and what is kept of its streams from the replica.
+    pub fn take(&mut self, restore: &Restore<'_>, replica: &Server) {
+        match self.carry(restore, replica) {
+            Ok(carried) => self.taken.push(carried),
+            Err(error) => self.errors.push(error),
         }
     }
 
+    /// Rebuilds the connections that were taken since, in the replica's own sockets, which send
+    /// nothing yet. Returns those for which that was done; what failed is in `errors`.
+    pub fn rebuild(&mut self) -> impl Iterator<Item = &Adoption> {
+        rebuild::for_each(&mut self.taken, RestoredSocket::rebuild);
+        let begin = self.sockets.len();
+        for mut c in self.taken.drain(..) {
+            match c.error.take() {
+                None => self.sockets.push(c),
+                Some(error) => self.errors.push(error),
+            }
+        }
+        self.sockets[begin..].iter().map(|c| &c.adoption).filter(|adoption| adoption.socket != 0)
+    }
+
     /// Tells each socket the last timestamp of its client (RFC 7323 `TS.Recent`), before the
-    /// sockets receive anything from clients.
+    /// sockets receive anything from clients: hence one after the other, for what a thread on
+    /// another processor injects may wait there.
     pub fn show_clocks(&mut self, raw: &RawSender) {
         let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
         for c in &self.sockets {
@@ -280,13 +300,16 @@ impl SocketRestorer {
         }
     }
 
-    /// Sends every client an ACK of what has arrived, brings half-closed connections into their
-    /// states, delivers segments that lay beyond holes, and resends what may be lost. Then the
-    /// descriptors are closed: for a connection that the server has closed this is the last
-    /// descriptor, and the kernel ends the connection.
+    /// Sends every client that may lack one an ACK of what has arrived, brings half-closed
+    /// connections into their states, delivers segments that lay beyond holes, and resends what may
+    /// be lost. Then the descriptors are closed: for a connection that the server has closed this
+    /// is the last descriptor, and the kernel ends the connection.
     pub fn kick(&mut self, raw: &RawSender) {
+        self.by_key = self.sockets.iter().enumerate().map(|(at, c)| (c.key, at)).collect();
         for c in &mut self.sockets {
-            let _ = c.ack().map(|packet| raw.send(&packet));
+            if c.tell == Tell::Now {
+                c.send_ack(raw);
+            }
             c.finish(raw, &mut self.errors);
             for packet in &mut c.reinject {
                 if complete_checksum(packet).is_ok() {
@@ -307,7 +330,9 @@ impl SocketRestorer {
 
     #[must_use]
     pub fn has_nudges(&self) -> bool {
-        self.sockets.iter().any(|c| c.nudge.is_some() || c.syn_ack.is_some())
+        let waits =
+            |c: &RestoredSocket| c.nudge.is_some() || c.syn_ack.is_some() || c.tell == Tell::Soon;
+        self.sockets.iter().any(waits)
     }
 
     /// Connections whose clients have not been heard since their SYN-ACK.
@@ -316,9 +341,14 @@ impl SocketRestorer {
         self.sockets.iter().filter(|c| c.syn_ack.is_some()).map(|c| c.key).collect()
     }
 
+    /// Forgets all of them: what is kept of clients' streams is of no more use.
+    pub fn forget(&mut self) {
+        (self.sockets, self.by_key) = (Vec::new(), HashMap::new());
+    }
+
     /// Resends what may be lost, driven by a client's ACK.
     pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
-        if let Some(c) = self.sockets.iter_mut().find(|c| c.key == *key) {
+        if let Some(c) = self.by_key.get(key).and_then(|at| self.sockets.get_mut(*at)) {
             c.syn_ack = None;
             c.nudge(raw, ack);
         }
@@ -328,15 +358,20 @@ impl SocketRestorer {
     /// lost, and the rebuilt socket, which counts as established, does not know
     /// that it was ever sent.
     pub fn repeat_syn_ack(&self, raw: &RawSender, key: &ConnKey) {
-        let of_key = self.sockets.iter().filter(|c| c.key == *key);
-        for packet in of_key.filter_map(|c| c.syn_ack.as_ref()) {
+        let of_key = self.by_key.get(key).and_then(|at| self.sockets.get(*at));
+        if let Some(packet) = of_key.and_then(|c| c.syn_ack.as_ref()) {
             heed("a packet to a client", raw.send(packet));
         }
     }
 
     /// Resends once more to clients that have made no progress. Without timestamps the kernel
-    /// has no sample of the round-trip time, and its retransmission timer stands at seconds.
+    /// has no sample of the round-trip time, and its retransmission timer stands at seconds. And
+    /// sends ACKs to some of those whom a takeover has not told anything yet.
     pub fn nudge_again(&mut self, raw: &RawSender, now: Instant) {
+        let untold = self.sockets.iter_mut().filter(|c| c.tell == Tell::Soon);
+        for c in untold.take(ACKS_PER_LOOK) {
+            c.send_ack(raw);
+        }
         for c in self.sockets.iter_mut().filter(|c| now >= c.syn_ack_at) {
             let Some(packet) = &c.syn_ack else { continue };
             // Exponential back-off, steeper than a kernel's (RFC 6298 §5.5: 1, 3, 7, 15 s):
@@ -359,6 +394,19 @@ impl SocketRestorer {
 }
 
 impl RestoredSocket {
+    /// Rebuilds the connection in its socket.
+    fn rebuild(&mut self) {
+        // From here on the kernel counts its clock, and this daemon must not be ahead of it: a client
+        // would drop the server's next segment (RFC 7323 §5).
+        self.born = Instant::now();
+        let Some(fd) = &self.fd else { return };
+        let unread = [self.unread.as_slice()];
+        let restored = repair::restore(fd.as_fd(), &self.spec(&unread));
+        // Without a cookie no later takeover keeps it.
+        self.adoption.socket = unread::cookie(fd.as_fd()).unwrap_or(0);
+        self.error = restored.err().map(|error| format!("{}: {error}", self.key));
+    }
+
     fn spec<'s>(&'s self, unread: &'s [&'s [u8]]) -> RestoreSpec<'s> {
         RestoreSpec {
             key: self.key,
@@ -407,6 +455,13 @@ impl RestoredSocket {
         }
         .build()
         .ok()
+    }
+
+    fn send_ack(&mut self, raw: &RawSender) {
+        self.tell = Tell::Nothing;
+        if let Some(packet) = self.ack() {
+            heed("a packet to a client", raw.send(&packet));
+        }
     }
 
     fn finish(&self, raw: &RawSender, errors: &mut Vec<String>) {
@@ -486,8 +541,11 @@ impl SocketRestorer {
             closing: closing_state(&r.closing),
             queued: r.accept.is_none(),
             reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
+            tell: r.tell,
             syn_ack: r.half_open.as_ref().and_then(probe_packet),
             syn_ack_at: Instant::now() + SYN_ACK_AFTER,
+            adoption: Adoption::of(r),
+            error: None,
             nudge: None,
             segment_bytes: usize::MAX,
             acked: r.snd_una.plus(behind_fin),

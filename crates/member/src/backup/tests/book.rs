@@ -79,6 +79,8 @@ pub(super) struct Book {
     /// who runs them.
     pub(super) drains: u32,
     pub(super) manifests: u32,
+    /// Connections that are taken over and not rebuilt.
+    taken: u32,
     pub(super) feeds: u32,
     /// Whether a takeover has begun that is not over.
     pub(super) takes_over: bool,
@@ -130,6 +132,7 @@ impl Book {
             stopped: false,
             drains: 0,
             manifests: 0,
+            taken: 0,
             feeds: 0,
             takes_over: false,
         }
@@ -341,13 +344,18 @@ impl BackupHost for Book {
     }
     fn restore(&mut self, restore: &Restore<'_>) {
         self.note(format!("restore {}", restore.record.key.client_port));
+        self.taken += 1;
         self.takes_time();
+    }
+    fn rebuild(&mut self) {
+        self.taken = 0;
     }
     fn lost(&mut self, lost: &Discarded) {
         self.losses.push(lost.why);
         self.note("lost");
     }
     fn revive_listeners(&mut self) {
+        assert_eq!(self.taken, 0, "a listener on their port would forbid them their place");
         self.note("listeners");
     }
     fn take_address(&mut self) -> Result<(), String> {

@@ -22,12 +22,12 @@ impl Bed {
 
     /// A takeover that waits for its replica, with the edge's grant and a client that answers not.
     fn unparked() -> Self {
-        let mut bed = Self::accepted();
+        let mut bed = Self::requested();
         bed.book.is_lost = true;
         bed.turn();
         bed.grant();
         bed.turn();
-        assert!(bed.book.has("segment 1000"), "{:?}", bed.book.lines);
+        assert!(bed.book.has("segment 1001"), "{:?}", bed.book.lines);
         bed.book.take();
         bed
     }

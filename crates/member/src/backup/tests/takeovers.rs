@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::timing::backup::LOOK_AFTER;
+use crate::timing::takeover::{TAP_BATCH, TAP_BATCHES};
 use holdfast_replica::promotion::Why;
 use holdfast_wire::message::ConnProgress;
 
@@ -11,6 +12,14 @@ impl Bed {
         let mut bed = Self::served();
         bed.connect();
         bed.book.peer.push(Message::Frame { number: 1, records: accept_record() });
+        bed.turn();
+        bed
+    }
+
+    /// One whose client waits for an answer, so that a takeover asks it.
+    pub(super) fn requested() -> Self {
+        let mut bed = Self::accepted();
+        bed.book.tap.push(TcpPacket { payload: b"x", ..segment(0, b"request") });
         bed.turn();
         bed
     }
@@ -203,17 +212,27 @@ fn a_dead_servers_log_that_makes_no_sense_ends_the_takeover() {
     assert_eq!(bed.gave_up().as_deref(), Some("gave up: Diverged"));
 }
 
-/// What came from a client since its socket was rebuilt goes there, in order.
+/// What came from a client since its socket was rebuilt goes there, in order, however much it is.
 #[test]
 fn what_clients_send_meanwhile_is_not_lost() {
-    let mut bed = Bed::asked(&[]);
-    (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
-    bed.book.tap = vec![segment(0, b"")];
-    bed.book.tap_later = vec![TcpPacket { payload: b"x", ..segment(0, b"late") }, syn()];
-    assert_eq!(bed.turn(), Turn::Busy);
-    let lines = bed.book.take();
-    let injected: Vec<_> = lines.iter().filter(|line| line.starts_with("inject")).collect();
-    assert_eq!(injected, ["inject late", "inject SYN"]);
+    let injected = |later: usize| {
+        let mut bed = Bed::asked(&[]);
+        (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
+        bed.book.tap = vec![segment(0, b"")];
+        bed.book.tap_later = vec![TcpPacket { payload: b"x", ..segment(0, b"late") }; later];
+        bed.book.tap_later.push(syn());
+        assert_eq!(bed.turn(), Turn::Busy);
+        let mut lines = bed.book.take();
+        lines.retain(|line| line.starts_with("inject"));
+        (lines, bed.book.tap.len())
+    };
+    for later in [1, 2 * TAP_BATCH] {
+        let expected = [vec!["inject late"; later], vec!["inject SYN"]].concat();
+        assert_eq!(injected(later), (expected.iter().map(ToString::to_string).collect(), 0));
+    }
+    let most = TAP_BATCHES * TAP_BATCH;
+    let (lines, left) = injected(most + 1);
+    assert_eq!((lines.len(), left), (most, 2), "a flood does not hold up everybody else");
 }
 
 /// A grant may be lost with the channel that it was sent through.
@@ -227,7 +246,7 @@ fn an_edge_that_does_not_answer_is_asked_again() {
 impl Bed {
     /// One that takes over, has come to its log's end, and asks its one client.
     fn asks_a_client() -> Self {
-        let mut bed = Self::accepted();
+        let mut bed = Self::requested();
         (bed.book.replica, bed.book.manifest) = (Replica::Parked, true);
         bed.book.is_lost = true;
         bed.turn();

@@ -1,5 +1,6 @@
 use super::*;
 use holdfast_linux::shm::Settings;
+use holdfast_wire::gate::Adopted;
 use holdfast_wire::shm::mode;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::SeqCst;
@@ -37,6 +38,72 @@ fn only_services_get_the_daemons_rights() {
     assert!(may(&ipv4([0; 4], 22), true));
     assert!(!may(&[], true) && !may(&[1, 0, 1, 187], true));
     assert!(!may(&[10, 0, 1, 187, 0, 0, 0, 0], true));
+}
+
+/// A connection whose socket is taken and not rebuilt.
+fn taken() -> RestoredSocket {
+    let key = ConnKey { server: [1; 16], client: [2; 16], server_port: 80, client_port: 5000 };
+    let record = ConnRecord {
+        key,
+        iss: SeqNo(100),
+        irs: SeqNo(1000),
+        mss: 1460,
+        peer_mss: 1460,
+        rcv_wscale: 7,
+        snd_wscale: 7,
+        sack: true,
+        tsval: Some(5),
+        window: 60000,
+    };
+    let adopted = Adopted {
+        record,
+        snd_una: SeqNo(101),
+        snd_nxt: SeqNo(101),
+        rcv_nxt: SeqNo(1001),
+        right_edge: SeqNo(61_001),
+        tsval: 0,
+        tsecr: 0,
+        fin_allowed: false,
+    };
+    RestoredSocket {
+        fd: None,
+        key,
+        record,
+        rcv_nxt: SeqNo(1001),
+        unread: Vec::new(),
+        snd_una: SeqNo(101),
+        in_flight: Vec::new(),
+        retained: Vec::new(),
+        peer_window_bytes: 1000,
+        right_edge: SeqNo(61_001),
+        receive_window_bytes: 60_000,
+        tsval: Some(70_000),
+        client_clock: None,
+        closing: ClosingState::Established,
+        queued: false,
+        reinject: Vec::new(),
+        tell: Tell::Now,
+        syn_ack: None,
+        syn_ack_at: Instant::now(),
+        adoption: Adoption { accept: Some(1), adopted, tsval: Some(70_000), socket: 0 },
+        nudge: None,
+        segment_bytes: usize::MAX,
+        acked: SeqNo(101),
+        nudged_at: Instant::now(),
+        moved_at: Instant::now(),
+        born: Instant::now(),
+        error: None,
+    }
+}
+
+/// What a client has seen from the daemon must not make the kernel's next segment an old one.
+#[test]
+fn a_clock_begins_when_the_kernel_has_it() {
+    let mut socket = taken();
+    socket.born = Instant::now().checked_sub(Duration::from_secs(50)).expect("an uptime");
+    assert!(socket.timestamps().is_some_and(|(own, _)| own >= 120_000));
+    socket.rebuild();
+    assert!(socket.timestamps().is_some_and(|(own, _)| (70_000..100_000).contains(&own)));
 }
 
 proptest! {
