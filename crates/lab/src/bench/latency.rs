@@ -1,6 +1,7 @@
 //! `holdfast-lab bench latency`: one lone 64-byte request at a time, and
 //! handshakes.
 
+use super::busy;
 use super::service::{Variant, address, variants, with_service};
 use crate::load::{Group, Quantiles, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
@@ -46,6 +47,15 @@ pub struct Times {
     pub connect_p50_us: Summary,
     /// 99th percentile of the handshakes' times, in µs.
     pub connect_p99_us: Summary,
+    /// Share of each processor's time in which it worked, 0 to 1.
+    pub busy: Vec<Summary>,
+}
+
+/// One measurement of a variant.
+struct Measured {
+    round_trips: Quantiles,
+    handshakes: Quantiles,
+    busy: Vec<f64>,
 }
 
 /// What the bench found.
@@ -68,7 +78,7 @@ pub struct LatencyReport {
 pub fn run(args: &LatencyArgs) -> Result<LatencyReport> {
     let variants = variants(args.variant);
     let progress = progress("latency", args.rounds * variants.len() as u64);
-    let mut measured: Vec<Vec<(Quantiles, Quantiles)>> = vec![Vec::new(); variants.len()];
+    let mut measured: Vec<Vec<Measured>> = variants.iter().map(|_| Vec::new()).collect();
     for round in 0..args.rounds {
         for (variant, measured) in variants.iter().zip(&mut measured) {
             measured.push(measure(args, *variant, round)?);
@@ -91,7 +101,7 @@ pub fn run(args: &LatencyArgs) -> Result<LatencyReport> {
     })
 }
 
-fn measure(args: &LatencyArgs, variant: Variant, round: u64) -> Result<(Quantiles, Quantiles)> {
+fn measure(args: &LatencyArgs, variant: Variant, round: u64) -> Result<Measured> {
     let program = Program::Redis;
     let options = GroupOptions { direct: args.direct, ..GroupOptions::default() };
     with_service(variant, program, &Plan::default(), &options, 0, |service| {
@@ -109,22 +119,25 @@ fn measure(args: &LatencyArgs, variant: Variant, round: u64) -> Result<(Quantile
             ensure!(report.all_survived(), "a reply was wrong: {:?}", report.connections[0].error);
             Ok(report)
         };
+        let ticks = busy::read();
         let round_trips = load(Workload::Pingpong, 2 * round)?.latency_ns;
         let handshakes = load(Workload::Churn, 2 * round + 1)?.connect_ns;
-        Ok((round_trips, handshakes))
+        let busy = busy::shares(&ticks, &busy::read());
+        Ok(Measured { round_trips, handshakes, busy })
     })
 }
 
-fn sum_up(variant: Variant, measured: &[(Quantiles, Quantiles)]) -> Times {
-    let of = |pick: fn(&(Quantiles, Quantiles)) -> u64| {
+fn sum_up(variant: Variant, measured: &[Measured]) -> Times {
+    let of = |pick: fn(&Measured) -> u64| {
         Summary::of(&measured.iter().map(|it| pick(it) as f64 / 1e3).collect::<Vec<_>>())
     };
     Times {
         variant,
-        round_trip_p50_us: of(|it| it.0.p50),
-        round_trip_p99_us: of(|it| it.0.p99),
-        connect_p50_us: of(|it| it.1.p50),
-        connect_p99_us: of(|it| it.1.p99),
+        round_trip_p50_us: of(|it| it.round_trips.p50),
+        round_trip_p99_us: of(|it| it.round_trips.p99),
+        connect_p50_us: of(|it| it.handshakes.p50),
+        connect_p99_us: of(|it| it.handshakes.p99),
+        busy: busy::sum_up(measured.iter().map(|it| &it.busy)),
     }
 }
 
@@ -133,12 +146,13 @@ impl LatencyReport {
     pub fn print(&self) {
         for times in &self.variants {
             println!(
-                "{:?}: round trip p50 {:.1} us, p99 {:.1} us; connect p50 {:.1} us, p99 {:.1} us",
+                "{:?}: round trip p50 {:.1} us, p99 {:.1} us; connect p50 {:.1} us, p99 {:.1} us; processors busy {} %",
                 times.variant,
                 times.round_trip_p50_us.median,
                 times.round_trip_p99_us.median,
                 times.connect_p50_us.median,
-                times.connect_p99_us.median
+                times.connect_p99_us.median,
+                busy::percent(&times.busy)
             );
         }
         if let (Some(trip), Some(connect)) = (self.round_trip_added_us, self.connect_added_us) {

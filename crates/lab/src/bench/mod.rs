@@ -3,6 +3,7 @@
 
 mod beside;
 mod built;
+mod busy;
 mod check;
 mod codec;
 mod concurrency;

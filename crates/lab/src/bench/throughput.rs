@@ -2,6 +2,7 @@
 //! servers, by the lab's checking load where bytes are counted and by
 //! redis-benchmark and wrk where requests are.
 
+use super::busy;
 use super::service::{CpuSeconds, Service, Variant, address, variants, with_service};
 use crate::load::{Group, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
@@ -90,11 +91,12 @@ impl Case {
 }
 
 /// Results of one measurement.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sample {
     rate: f64,
     requests: f64,
     cpu: CpuSeconds,
+    busy: Vec<f64>,
 }
 
 /// Results of a case in one variant.
@@ -106,6 +108,8 @@ pub struct Side {
     pub primary_cpu_us_per_request: Summary,
     /// CPU time per request of replica and daemon on the backup, in µs.
     pub backup_cpu_us_per_request: Summary,
+    /// Share of each processor's time in which it worked, 0 to 1.
+    pub busy: Vec<Summary>,
 }
 
 /// Results of a case in both variants.
@@ -120,6 +124,11 @@ pub struct CaseReport {
     pub ours: Option<Side>,
     /// Median rate with Holdfast divided by that without.
     pub ratio: Option<f64>,
+    /// What the ratio would be at most if each member had processors of its own and the primary's
+    /// were the limit with Holdfast and without: CPU time per request without it, divided by that
+    /// with it. Left out are the kernel's work for packets, which no process is charged for, and
+    /// the time that a commit spends between the members, which other connections fill.
+    pub projected_ratio_max: Option<f64>,
 }
 
 /// What the bench found.
@@ -180,7 +189,7 @@ fn measure(
     with_service(variant, program, &plan, &options, DOCUMENT_BYTES[1], |service| {
         cases
             .map(|case| {
-                let before = service.cpu();
+                let (before, ticks) = (service.cpu(), busy::read());
                 let (rate, requests) = match case {
                     Case::Upload => checked(args, service, stream_of_sets(), round)?,
                     Case::UploadP1 => checked(args, service, usual(Workload::Upload), round)?,
@@ -192,12 +201,13 @@ fn measure(
                     Case::Nginx256k => wrk(args, service, DOCUMENT_BYTES[1])?,
                 };
                 let after = service.cpu();
+                let busy = busy::shares(&ticks, &busy::read());
                 service.ensure_protected().with_context(|| format!("after {case:?}"))?;
                 let cpu = CpuSeconds {
                     primary: after.primary - before.primary,
                     backup: after.backup - before.backup,
                 };
-                Ok((case, Sample { rate, requests, cpu }))
+                Ok((case, Sample { rate, requests, cpu, busy }))
             })
             .collect()
     })
@@ -297,42 +307,64 @@ fn wrk(args: &ThroughputArgs, service: &Service<'_>, size: u64) -> Result<(f64, 
 
 fn sum_up(case: Case, samples: &[(Variant, Case, Sample)]) -> CaseReport {
     let side = |variant| {
-        let of: Vec<Sample> = samples
+        let of: Vec<&Sample> = samples
             .iter()
             .filter(|sample| sample.0 == variant && sample.1 == case)
-            .map(|sample| sample.2)
+            .map(|sample| &sample.2)
             .collect();
-        let all = |pick: fn(&Sample) -> f64| Summary::of(&of.iter().map(pick).collect::<Vec<_>>());
+        let all = |pick: fn(&Sample) -> f64| {
+            Summary::of(&of.iter().map(|sample| pick(sample)).collect::<Vec<_>>())
+        };
         (!of.is_empty()).then(|| Side {
             rate: all(|it| it.rate),
             primary_cpu_us_per_request: all(|it| it.cpu.primary * 1e6 / it.requests.max(1.0)),
             backup_cpu_us_per_request: all(|it| it.cpu.backup * 1e6 / it.requests.max(1.0)),
+            busy: busy::sum_up(of.iter().map(|sample| &sample.busy)),
         })
     };
     let (clean, ours) = (side(Variant::Clean), side(Variant::Ours));
-    let ratio = match (&clean, &ours) {
-        (Some(clean), Some(ours)) => Some(ours.rate.median / clean.rate.median),
-        _ => None,
-    };
-    CaseReport { case, unit: case.unit(), clean, ours, ratio }
+    let both = clean.as_ref().zip(ours.as_ref());
+    let ratio = both.map(|(clean, ours)| ours.rate.median / clean.rate.median);
+    let projected_ratio_max = both.and_then(|(clean, ours)| {
+        let [clean, ours] = [clean, ours].map(|side| side.primary_cpu_us_per_request.median);
+        (ours > 0.0).then(|| (clean / ours).min(1.0))
+    });
+    CaseReport { case, unit: case.unit(), clean, ours, ratio, projected_ratio_max }
 }
 
 impl ThroughputReport {
     /// A table for people.
     pub fn print(&self) {
-        println!("{:<10} {:>12} {:>12} {:>6}", "case", "clean", "ours", "ratio");
-        let show = |side: &Option<Side>| {
-            side.as_ref().map_or("-".to_owned(), |side| format!("{:.0}", side.rate.median))
-        };
+        println!(
+            "{:<10} {:>12} {:>12} {:>6} {:>13}  {:>15} {:>6} {:>15}",
+            "case", "clean", "ours", "ratio", "unit", "us per request", "at most", "busy %"
+        );
         for case in &self.cases {
-            let ratio = case.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-            println!(
-                "{:<10} {:>12} {:>12} {ratio:>6} {}",
-                format!("{:?}", case.case),
-                show(&case.clean),
-                show(&case.ours),
-                case.unit
-            );
+            case.print();
         }
+        println!(
+            "us per request: CPU time of server and daemon on the primary, clean and ours; at most: the \
+             ratio if that were the limit, on hosts of their own; busy: each processor of this machine, \
+             which carries all hosts, clean and ours"
+        );
+    }
+}
+
+impl CaseReport {
+    fn print(&self) {
+        let of = |pick: &dyn Fn(&Side) -> String| {
+            [&self.clean, &self.ours].map(|side| side.as_ref().map_or("-".to_owned(), pick))
+        };
+        let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
+        let [clean, ours] = of(&|side| format!("{:.0}", side.rate.median));
+        let cost = of(&|side| format!("{:.1}", side.primary_cpu_us_per_request.median)).join(" ");
+        let busy = of(&|side| busy::percent(&side.busy)).join(" | ");
+        println!(
+            "{:<10} {clean:>12} {ours:>12} {:>6} {:>13}  {cost:>15} {:>6} {busy:>15}",
+            format!("{:?}", self.case),
+            ratio(self.ratio),
+            self.unit,
+            ratio(self.projected_ratio_max),
+        );
     }
 }
