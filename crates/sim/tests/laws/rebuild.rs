@@ -1,9 +1,7 @@
 //! A server that falls while it has no backup is rebuilt on its own host (docs/REPLICATION.md,
 //! 31), and judged by the same laws: its clients live, and each reads what it would have.
 
-mod calm;
-
-use calm::{MS, calm, run};
+use crate::calm::{MS, calm, run};
 use holdfast_sim::{
     ColdPlan, Fault, How, Limits, Mutation, Plan, Rebuild, Rng, Step, When, simulate, trace_tail,
 };

@@ -1,9 +1,7 @@
 //! Members that come back join the one that speaks alone, and whichever member dies
 //! meanwhile, the survivors do what docs/REPLICATION.md says.
 
-mod calm;
-
-use calm::{MS, calm, run};
+use crate::calm::{MS, calm, run};
 use holdfast_sim::{Fault, How, JoinPlan, Plan, Step, Ways, When, simulate, trace_tail};
 
 /// Number of runs of each named plan.

@@ -1,9 +1,7 @@
 //! A cold backup (docs/REPLICATION.md, 30) is judged by the same laws as one that runs a
 //! replica, whoever dies and whenever.
 
-mod calm;
-
-use calm::{MS, calm, run};
+use crate::calm::{MS, calm, run};
 use holdfast_sim::{ColdPlan, Fault, How, Plan, Step, Ways, When, simulate, trace_tail};
 
 /// Number of runs of each named plan.
