@@ -50,6 +50,7 @@ const LOG_FORMAT: &str = "HOLDFAST_LOG_FORMAT";
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
+    holdfast_program::abort_on_panic();
     let cli = Cli::try_parse().unwrap_or_else(|error| with_tip(error).exit());
     let lines = match lines(&cli.verb) {
         Ok(lines) => lines,

@@ -111,6 +111,7 @@ enum Verb {
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
+    holdfast_program::abort_on_panic();
     run(Cli::parse().verb).unwrap_or_else(|error| {
         let _ = writeln!(io::stderr(), "{LAB}: {error:#}");
         ExitCode::from(code_of(&error))

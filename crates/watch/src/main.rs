@@ -37,6 +37,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    holdfast_program::abort_on_panic();
     let done = match Cli::parse().verb {
         Verb::Top(args) => top::run(&args).map(ExitCode::from),
         Verb::Serve(args) => serve::run(&args).map(|()| ExitCode::SUCCESS),
