@@ -15,7 +15,9 @@ pub use takeover::{Cause, Phases, probe_segment};
 use crate::host::{End, Fault, Member, MemberEvent, STOPPED, Turn, hear_out_of_step, stand_alone};
 use crate::nanos;
 use crate::standing::CurrentMember;
-use crate::timing::backup::{PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE};
+use crate::timing::backup::{
+    PROVEN_AFTER, REJOIN_PAUSE, REJOIN_PAUSE_MAX, START_PATIENCE, TAP_BATCH,
+};
 use crate::timing::doubled;
 use crate::timing::takeover::IDLE_LOOK;
 use holdfast_cluster::Nanos;
@@ -26,6 +28,7 @@ use holdfast_replica::limits::Limits;
 use holdfast_wire::hash::HashKey;
 use holdfast_wire::log::Header;
 use holdfast_wire::message::{Message, clip};
+use holdfast_wire::packet::TcpPacket;
 use join::{Joining, Said};
 use renewal::Renewals;
 use takeover::{Takeover, nudges};
@@ -450,6 +453,19 @@ fn say_builds(host: &mut impl FollowHost) {
 fn say_in_step(yes: bool, host: &mut impl FollowHost) {
     let epoch = host.member().epoch;
     host.tell_edge(&Message::InStep { epoch, yes });
+}
+
+/// Takes what waits in the tap; of a flood, so many batches.
+fn empty_tap<H: FollowHost>(
+    host: &mut H,
+    batches: usize,
+    each: &mut dyn FnMut(&mut H, &TcpPacket<'_>),
+) {
+    for _ in 0..batches {
+        if !host.drain_tap(TAP_BATCH, each) {
+            break;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -226,9 +226,7 @@ pub mod takeover {
     pub const NUDGE_LOOK: Duration = Duration::from_millis(20);
     /// Time between two looks of a survivor that has nothing left to do.
     pub const IDLE_LOOK: Duration = Duration::from_millis(500);
-    /// Most packets taken from the tap at a time.
-    pub const TAP_BATCH: usize = 256;
-    /// Most times in a row: a flood must not keep the takeover from its end.
+    /// Most batches taken from the tap in a row: a flood must not keep the takeover from its end.
     pub const TAP_BATCHES: usize = 256;
 }
 

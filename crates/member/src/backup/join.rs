@@ -3,11 +3,9 @@
 //! announces that it is in step when it has executed everything from before output waits
 //! for it.
 
-use super::{BackupMachine, Cause, FollowHost, Replica, Stage, part, say_in_step};
+use super::{BackupMachine, Cause, FollowHost, Replica, Stage, empty_tap, part, say_in_step};
 use crate::host::{End, Fault, MemberEvent, STOPPED, Turn, hear_out_of_step};
-use crate::timing::backup::{
-    CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, TAP_BATCH, UNACCEPTED_MAX,
-};
+use crate::timing::backup::{CLOSING_MAX, COPY_LOOK, LOOK_AFTER, STREAMS_MAX, UNACCEPTED_MAX};
 use crate::timing::primary::JOINER_SILENT;
 use crate::{nanos, percent};
 use holdfast_cluster::Nanos;
@@ -99,11 +97,7 @@ impl BackupMachine {
         say_in_step(false, host);
         // Packets that came before the primary let this member in are older than any
         // image, and fill the tap.
-        for _ in 0..STALE_BATCHES {
-            if !host.drain_tap(TAP_BATCH, &mut |_, _| {}) {
-                break;
-            }
-        }
+        empty_tap(host, STALE_BATCHES, &mut |_, _| {});
         let log = Backup::joining(key, limits);
         Self { stage: Stage::Joining(Joining::default()), ..Self::of(log, now) }
     }

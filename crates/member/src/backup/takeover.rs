@@ -4,20 +4,23 @@
 //! builds its replica from what it keeps, and asks the edge when that has run all of its
 //! log: until then a primary that lives may go on alone (decision 30).
 
-use super::{BackupHost, BackupMachine, Kept, Replica, Stage, is_of, say_builds, went_on};
+use super::{
+    BackupHost, BackupMachine, Kept, Replica, Stage, empty_tap, is_of, say_builds, went_on,
+};
 use crate::host::{Fault, MemberEvent, Turn, ask_for};
 use crate::nanos;
 use crate::request::EpochRequest;
+use crate::timing::backup::TAP_BATCH;
 use crate::timing::takeover::{
     ASK_EVERY, BUILD_LOOK, BUILD_MAX, BUILD_PER_IMAGE_MB, BUILD_PER_LOG_MB, DRAIN_LOOK, GRANT_LOOK,
-    IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCH, TAP_BATCHES,
+    IDLE_LOOK, NUDGE_LOOK, NUDGE_MAX, PARK_MAX, PROBE_LOOK, TAP_BATCHES,
 };
 use holdfast_cluster::Nanos;
 use holdfast_replica::promotion::{
     Discarded, Diverged, Probe, Promotion, PromotionOutput, Restore, Why,
 };
 use holdfast_wire::message::ConnId;
-use holdfast_wire::packet::{Flags, TcpOptions, TcpPacket, TcpSegment};
+use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment};
 use std::time::Duration;
 
 /// Reason of a replica that does not park.
@@ -255,7 +258,7 @@ impl Takeover {
             promotion.handle_manifest(now, &manifest, &mut out);
         }
         // All that has come: who has answered must not be taken for silent.
-        empty_tap(host, &mut |host, segment| {
+        empty_tap(host, TAP_BATCHES, &mut |host, segment| {
             let mut out = TakeoverOutput { host, repair, farewells, diverged };
             promotion.handle_segment(now, segment, &mut out);
         });
@@ -458,21 +461,12 @@ fn go_live(t: &mut Takeover, mut promotion: Promotion, host: &mut impl BackupHos
     Ok(Step::Live)
 }
 
-/// Takes what waits in the tap; of a flood, a part.
-fn empty_tap<H: BackupHost>(host: &mut H, each: &mut dyn FnMut(&mut H, &TcpPacket<'_>)) {
-    for _ in 0..TAP_BATCHES {
-        if !host.drain_tap(TAP_BATCH, each) {
-            break;
-        }
-    }
-}
-
 /// Re-injects what came since each connection's verdict, in order; SYNs after
 /// the listener lives (decision 17). What a thousand clients have sent in the
 /// time that their sockets took is many batches.
 fn reinject(promotion: &mut Promotion, host: &mut impl BackupHost) {
     let (mut repair, mut farewells, mut diverged) = (Nanos(0), Vec::new(), None);
-    empty_tap(host, &mut |host, segment| {
+    empty_tap(host, TAP_BATCHES, &mut |host, segment| {
         let now = host.now();
         let (repair, farewells) = (&mut repair, &mut farewells);
         let mut out = TakeoverOutput { host, repair, farewells, diverged: &mut diverged };

@@ -91,9 +91,9 @@ pub struct RestoredSocket {
 /// Carries out the verdicts of a promotion.
 #[derive(Default)]
 pub struct SocketRestorer {
-    /// Those that are taken from the replica and not rebuilt.
-    taken: Vec<RestoredSocket>,
     pub sockets: Vec<RestoredSocket>,
+    /// How many of them are rebuilt; the others are taken from the replica.
+    rebuilt: usize,
     /// Their places, once they live.
     by_key: HashMap<ConnKey, usize>,
     pub errors: Vec<String>,
@@ -239,14 +239,13 @@ fn is_ipv6(l: &Listener) -> bool {
 impl SocketRestorer {
     /// Room for so many connections: growing on the way would move megabytes while clients wait.
     pub fn reserve(&mut self, connections: usize) {
-        self.taken.reserve(connections);
         self.sockets.reserve(connections);
     }
 
     /// Takes a connection's socket and what is kept of its streams from the replica.
     pub fn take(&mut self, restore: &Restore<'_>, replica: &Server) {
         match self.carry(restore, replica) {
-            Ok(carried) => self.taken.push(carried),
+            Ok(carried) => self.sockets.push(carried),
             Err(error) => self.errors.push(error),
         }
     }
@@ -254,14 +253,11 @@ impl SocketRestorer {
     /// Rebuilds the connections that were taken since, in the replica's own sockets, which send
     /// nothing yet. Returns those for which that was done; what failed is in `errors`.
     pub fn rebuild(&mut self) -> impl Iterator<Item = &Adoption> {
-        rebuild::for_each(&mut self.taken, RestoredSocket::rebuild);
-        let begin = self.sockets.len();
-        for mut c in self.taken.drain(..) {
-            match c.error.take() {
-                None => self.sockets.push(c),
-                Some(error) => self.errors.push(error),
-            }
-        }
+        let begin = self.rebuilt;
+        rebuild::for_each(&mut self.sockets[begin..], RestoredSocket::rebuild);
+        let failed = self.sockets.extract_if(begin.., |c| c.error.is_some());
+        self.errors.extend(failed.filter_map(|c| c.error));
+        self.rebuilt = self.sockets.len();
         self.sockets[begin..].iter().map(|c| &c.adoption).filter(|adoption| adoption.socket != 0)
     }
 
@@ -343,7 +339,7 @@ impl SocketRestorer {
 
     /// Forgets all of them: what is kept of clients' streams is of no more use.
     pub fn forget(&mut self) {
-        (self.sockets, self.by_key) = (Vec::new(), HashMap::new());
+        (self.sockets, self.rebuilt, self.by_key) = (Vec::new(), 0, HashMap::new());
     }
 
     /// Resends what may be lost, driven by a client's ACK.

@@ -1,8 +1,8 @@
 //! Connections, from what clients have of them to their takeover.
 
 use super::*;
-use crate::timing::backup::LOOK_AFTER;
-use crate::timing::takeover::{TAP_BATCH, TAP_BATCHES};
+use crate::timing::backup::{LOOK_AFTER, TAP_BATCH};
+use crate::timing::takeover::TAP_BATCHES;
 use holdfast_replica::promotion::Why;
 use holdfast_wire::message::ConnProgress;
 
