@@ -150,6 +150,7 @@ impl SharedMemory {
         if settings.options & option::ONE_AT_A_TIME != 0 {
             self.take_turns();
         }
+        self.set_spares_hashes(true);
         self.header().mode.0.store(settings.mode, SeqCst);
     }
 
@@ -436,6 +437,12 @@ impl SharedMemory {
         h.stable.0.store(u64::MAX, SeqCst);
         h.logs.fetch_add(1, SeqCst);
         self.change_mode(mode::SOLO, mode::RECORD).then_some(at)
+    }
+
+    /// Whether the replica understands intents without a hash of all bytes (decision 36). So it is
+    /// from the beginning.
+    pub fn set_spares_hashes(&self, is_understood: bool) {
+        self.header().spares_hashes.store(u32::from(is_understood), Relaxed);
     }
 
     /// End of the log of a server whose threads stand still: a last record that they could extend

@@ -32,7 +32,8 @@ pub struct Header {
     pub payload_len: u32,
     /// What was called: an [`Op`] as a number.
     pub op: u8,
-    /// Bits: [`TAPPED`] | [`PEEKED`] | [`LAZY`].
+    /// Bits: [`TAPPED`] | [`PEEKED`] | [`LAZY`] | [`BY_FILE`] |
+    /// [`LATER`].
     pub flags: u8,
     /// Thread that made the call, numbered in order of creation; the main
     /// thread is 0.
@@ -70,6 +71,12 @@ pub const TAPPED: u8 = 1;
 pub const PEEKED: u8 = 2;
 /// A result that no output depends on yet: it need not be confirmed first.
 pub const LAZY: u8 = 4;
+/// An intent to send a part of a file: `hash` is of the parts of the file in which it lies, and the
+/// payload is the file's size, a little-endian u64 (decision 36).
+pub const BY_FILE: u8 = 8;
+/// An intent to write more than a socket may take: it has no hash. The hash is in the result's
+/// record, of what the kernel has taken (decision 36).
+pub const LATER: u8 = 16;
 
 /// Bytes that a record with this payload takes in the log.
 #[must_use]

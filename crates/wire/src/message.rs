@@ -18,12 +18,15 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Newest version of the conversation.
-pub const VERSION: u32 = 13;
-/// Oldest version that is understood: the one before, so that a group goes from one release to the
+pub const VERSION: u32 = 14;
+/// Oldest version that is understood: before the last, so that a group goes from one release to the
 /// next without ending a connection.
 pub const VERSION_OLDEST: u32 = 12;
 /// First version with the messages of the log's short way.
 pub const VERSION_DIRECT: u32 = 13;
+/// First version whose replicas understand intents that have [`BY_FILE`](crate::log::BY_FILE) or
+/// [`LATER`](crate::log::LATER).
+pub const VERSION_SPARES_HASHES: u32 = 14;
 /// Largest encoded message, in bytes; a long one takes several channel records.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// Most parts of a fingerprint in [`Message::Hello`]; more is malformed.

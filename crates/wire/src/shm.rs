@@ -187,6 +187,9 @@ pub struct Header {
     pub listeners_len: AtomicU32,
     pub listeners: [Listener; LISTENERS_MAX],
     pub direct: Direct,
+    /// Not 0 if the replica understands intents that have [`BY_FILE`](crate::log::BY_FILE) or
+    /// [`LATER`](crate::log::LATER).
+    pub spares_hashes: AtomicU32,
 }
 
 /// The short way of the log to the backup (see [`crate::direct`]). A shim of a release without it

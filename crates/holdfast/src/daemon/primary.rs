@@ -33,7 +33,7 @@ use holdfast_linux::spawn::Server;
 use holdfast_member::host::{End, MemberHost as _};
 use holdfast_member::primary::{Held, PrimaryMachine};
 use holdfast_replica::limits::PrimaryLimits;
-use holdfast_wire::message::{ConnId, ConnKey};
+use holdfast_wire::message::{ConnId, ConnKey, VERSION_SPARES_HASHES};
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::mode;
 pub use host::states;
@@ -146,6 +146,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.poll.add(&server.pidfd(), PIDFD, Interest::Read)?;
     let linger_max = node.config.group.connections_max as usize / 2;
     let mut this = PrimaryDaemon::new(node, listener, gate, server, Some(peer))?;
+    this.heed_release();
     this.hear_control()?;
     let mut machine = PrimaryMachine::new(linger_max, &mut this);
     let remedy = "look at the server's log";
@@ -298,6 +299,13 @@ impl<'n, 'a> PrimaryDaemon<'n, 'a> {
             is_direct: false,
             node,
         })
+    }
+
+    /// Lets the server log nothing that the backup's release does not know. An image of the server
+    /// knows what the server does.
+    fn heed_release(&self) {
+        let is_new = self.peer.as_ref().is_none_or(|peer| peer.version() >= VERSION_SPARES_HASHES);
+        self.server.memory.set_spares_hashes(is_new);
     }
 
     /// Makes server, gate and a joining member wake the loop.

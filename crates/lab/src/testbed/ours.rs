@@ -137,10 +137,11 @@ impl<'a> Group<'a> {
     /// carries the tails of the daemons' logs.
     pub fn start(testbed: &'a Testbed, recipe: &Recipe, options: &GroupOptions) -> Result<Self> {
         let mut group = Self::launch(testbed, recipe, options)?;
-        let protected = group.wait_protected();
-        protected.map_err(|error| anyhow!("{error:#}\n{}", group.log_tails()))?;
         let (port, primary) = (recipe.port, testbed.host(Role::Primary).holder());
-        wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))?;
+        let serves = group.wait_protected().and_then(|()| {
+            wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))
+        });
+        serves.map_err(|error| anyhow!("{error}\n{}", group.log_tails()))?;
         Ok(group)
     }
 

@@ -188,5 +188,11 @@ pub fn keep(conn: u32, bytes: &[u8]) {
     kept::keep(entry(conn), bytes);
 }
 
+/// The same for `len` bytes that `fill` puts where they are retained: `n` of them, from the byte `at`
+/// on.
+pub fn keep_with(conn: u32, len: usize, fill: impl FnMut(usize, *mut u8, usize)) {
+    kept::keep_with(entry(conn), len, fill);
+}
+
 #[cfg(all(test, not(miri)))]
 mod tests;

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use holdfast_wire::log::NO_CONN;
 
 /// Most bytes that may be deferred for one connection.
-const FD_BYTES_MAX: usize = 8 << 10;
+pub const FD_BYTES_MAX: usize = 8 << 10;
 /// Bytes of a send buffer that a segment takes beside its payload, at most.
 const SEGMENT_BYTES: usize = 1280;
 /// Places in what SO_MEMINFO tells (`linux/sock_diag.h`).

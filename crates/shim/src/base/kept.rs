@@ -33,32 +33,40 @@ static REGION: Region = Region::new(0x2000_0000_0000, 1 << 42);
 /// Retains output of the replica until the client has acknowledged it. What the client has
 /// acknowledged already, because the replica is behind, is not even copied.
 pub fn keep(e: &ConnEntry, bytes: &[u8]) {
+    keep_with(e, bytes.len(), |at, to, n| {
+        // SAFETY: a part of `bytes`, and room for as many.
+        unsafe { copy::for_keeping(bytes[at..at + n].as_ptr(), to, n) };
+    });
+}
+
+/// The same for `len` bytes that `fill` puts into the ring: `n` of them, from the byte `at` on.
+pub fn keep_with(e: &ConnEntry, len: usize, mut fill: impl FnMut(usize, *mut u8, usize)) {
     let out = e.out_bytes.load(Relaxed);
-    let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(bytes.len() as u64);
+    let acked = e.acked_bytes.load(Acquire).saturating_sub(out).min(len as u64);
     if acked > 0 {
         e.keep_from.store(out + acked, Relaxed);
         e.out_bytes.store(out + acked, Release);
     }
-    let mut bytes = &bytes[acked as usize..];
-    while !bytes.is_empty() {
-        let room = make_room(e, bytes.len() as u64);
-        let n = room.min(bytes.len() as u64);
-        copy_in(e, &bytes[..n as usize]);
-        bytes = &bytes[n as usize..];
+    let mut done = acked as usize;
+    while done < len {
+        let room = make_room(e, (len - done) as u64);
+        let n = room.min((len - done) as u64) as usize;
+        take_in(e, done, n, &mut fill);
+        done += n;
     }
 }
 
-fn copy_in(e: &ConnEntry, bytes: &[u8]) {
+fn take_in(e: &ConnEntry, done: usize, n: usize, fill: &mut impl FnMut(usize, *mut u8, usize)) {
     let (base, cap) = (e.keep_addr.load(Relaxed) as *mut u8, e.keep_cap.load(Relaxed));
     let out = e.out_bytes.load(Relaxed);
     let at = (out % cap) as usize;
-    let first = bytes.len().min(cap as usize - at);
+    let first = n.min(cap as usize - at);
     // SAFETY: the ring at `base` has `cap` bytes and make_room left space.
-    unsafe {
-        copy::for_keeping(bytes.as_ptr(), base.add(at), first);
-        copy::for_keeping(bytes.as_ptr().add(first), base, bytes.len() - first);
+    fill(done, unsafe { base.add(at) }, first);
+    if first < n {
+        fill(done + first, base, n - first);
     }
-    e.out_bytes.store(out + bytes.len() as u64, Release);
+    e.out_bytes.store(out + n as u64, Release);
 }
 
 /// Drops acknowledged output, then grows the ring until `want` bytes fit. At the ring's size limit

@@ -32,8 +32,8 @@ calls! {
     getpeername Replayed "";
     // Reading and writing
     read Replayed "read, readv, recv, recvfrom, recvmsg, eventfd_read and their checked forms; all flags, MSG_TRUNC too";
-    write Replayed "write, writev, send, sendto, sendmsg, eventfd_write; hash of the whole buffer; MSG_OOB to a client is refused with EOPNOTSUPP";
-    sendfile Replayed "content hashed; at most 512 KiB a call";
+    write Replayed "write, writev, send, sendto, sendmsg, eventfd_write; hash of the whole buffer, and of more than 64 KiB of what the kernel took; MSG_OOB to a client is refused with EOPNOTSUPP";
+    sendfile Replayed "content hashed, of a regular file that has not changed for two seconds once for each part; at most 512 KiB a call";
     pread Passed "pread, preadv: regular files are the member's own";
     pwrite Passed "pwrite, pwritev: regular files are the member's own";
     splice Refused "splice and tee on sockets and pipes; use sendfile or read and write";

@@ -5,34 +5,45 @@ use crate::base::commit;
 use crate::base::fds::{self, Kind};
 use crate::base::log::{self, Entry};
 use crate::base::state::{self, Mode, header, mode, threaded};
-use crate::base::sys::{self, libc_result, sys, syscall};
+use crate::base::sys::{self, libc_result, syscall};
 use crate::base::table::Call;
 use crate::base::{conns, defer, park, quiet, report, robust, token};
 use crate::calls::{children, family, inherited, signals};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
-use holdfast_wire::hash::{hash, hash_pieces};
-use holdfast_wire::log::{LAZY, NO_CONN, Op};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use holdfast_wire::hash::hash_pieces;
+use holdfast_wire::log::{Header, LATER, LAZY, NO_CONN, Op};
 
-/// Most bytes of one `sendfile`: its content is read into memory to be hashed.
-const SENDFILE_MAX: usize = 512 << 10;
 /// Most pieces of one vectored write; the kernel takes no more.
 const IOV_MAX: usize = 1024;
+
+/// Bytes from which on a write is compared by what the kernel has taken of it. A server that has
+/// megabytes to send offers all of it again and again.
+const LATER_BYTES: usize = 64 << 10;
 
 /// Flags of a send that do not change what is sent.
 const PLAIN: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-type Iov = libc::iovec;
+pub(super) type Iov = libc::iovec;
 
 fn total(parts: &[Iov]) -> usize {
     parts.iter().map(|p| p.iov_len).sum()
 }
 
-fn hash_of(parts: &[Iov]) -> u64 {
-    let pieces = parts.iter().filter(|p| p.iov_len > 0).map(|part| {
-        // SAFETY: the caller handed these buffers to a write call.
-        unsafe { core::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) }
+/// Hash of the first `len` bytes.
+fn hash_of(parts: &[Iov], len: usize) -> u64 {
+    let mut left = len;
+    let pieces = parts.iter().map(|part| {
+        let n = part.iov_len.min(left);
+        left -= n;
+        // SAFETY: the caller handed these buffers to a write call; an empty one may have no address.
+        if n == 0 { &[] } else { unsafe { core::slice::from_raw_parts(part.iov_base.cast(), n) } }
     });
     hash_pieces(&header().hash_key, pieces)
+}
+
+/// Whether the replica understands intents without a hash of all bytes.
+pub(super) fn spares_hashes() -> bool {
+    header().spares_hashes.load(Relaxed) != 0
 }
 
 /// Makes a write; every write passes here. `raw` is the system call. A `plain` write consists of
@@ -61,10 +72,10 @@ fn record(
     signals::deliver();
     let (len, conn) = (total(parts), conns::of_fd(fd));
     let _writing = hold_stream(call, conn)?;
-    let write = Write { fd, conn, len };
-    let intent = write.intend(|| hash_of(parts));
+    let mut write = Write { fd, conn, len, is_later: false };
+    let intent = write.intend(parts);
     if plain && conn != NO_CONN && defer::try_keep(fd, parts, len) {
-        write.written(len as isize);
+        write.written(len as isize, |taken| hash_of(parts, taken));
         return Some(len as isize);
     }
     if fds::kind(fd) != Kind::Local {
@@ -86,15 +97,15 @@ fn record(
     };
     // If a log has begun meanwhile, it has no intent of this write yet.
     if log::which() != intent {
-        write.intend(|| hash_of(parts));
+        write.intend(parts);
     }
-    write.written(r);
+    write.written(r, |taken| hash_of(parts, taken));
     Some(r)
 }
 
 /// Locks a stream to which several threads may write: the writes must reach the client in the
 /// log's order. `None`: the server's call starts over.
-fn hold_stream(call: &quiet::Call, conn: u32) -> Option<Writing> {
+pub(super) fn hold_stream(call: &quiet::Call, conn: u32) -> Option<Writing> {
     if state::is_family() && conn != NO_CONN && threaded() {
         let word = &conns::entry(conn).writer;
         if !robust::try_lock(word) {
@@ -112,7 +123,7 @@ fn hold_stream(call: &quiet::Call, conn: u32) -> Option<Writing> {
 }
 
 /// A stream's lock, shared by this process's threads, or by all threads of a family.
-enum Writing {
+pub(super) enum Writing {
     /// No lock is needed: no other thread writes.
     Free,
     Process(&'static AtomicU32),
@@ -130,26 +141,40 @@ impl Drop for Writing {
 }
 
 /// A write and its two records.
-struct Write {
-    fd: i32,
-    conn: u32,
-    len: usize,
+pub(super) struct Write {
+    pub fd: i32,
+    pub conn: u32,
+    pub len: usize,
+    /// Whether the hash is in the result's record.
+    pub is_later: bool,
 }
 
 impl Write {
     /// Logs the intent; returns the number of the log.
-    fn intend(&self, hash: impl FnOnce() -> u64) -> u32 {
+    fn intend(&mut self, parts: &[Iov]) -> u32 {
         let which = log::which();
         if which != 0 {
-            let (fd, conn, ret, hash) = (self.fd, self.conn, self.len as i64, hash());
-            log::append(Entry { op: Op::Intent, flags: LAZY, fd, conn, ret, hash }, &[]);
+            self.is_later = self.conn != NO_CONN && self.len > LATER_BYTES && spares_hashes();
+            match self.is_later {
+                true => self.intent(LATER, 0, &[]),
+                false => self.intent(0, hash_of(parts, self.len), &[]),
+            }
         }
         which
     }
 
-    fn written(&self, r: isize) {
-        let Self { fd, conn, len } = *self;
-        let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash: 0 };
+    /// The intent's record, with what says which hash it is.
+    pub fn intent(&self, flags: u8, hash: u64, payload: &[u8]) {
+        let (fd, conn, ret, flags) = (self.fd, self.conn, self.len as i64, LAZY | flags);
+        let entry = Entry { op: Op::Intent, flags, fd, conn, ret, hash };
+        log::append(entry, &[(payload.as_ptr(), payload.len())]);
+    }
+
+    /// Logs the result. `hash` gets the number of bytes that the kernel has taken.
+    pub fn written(&self, r: isize, hash: impl FnOnce(usize) -> u64) {
+        let Self { fd, conn, len, is_later } = *self;
+        let hash = if is_later && r > 0 && log::is_on() { hash(r as usize) } else { 0 };
+        let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash };
         let runs_on = matches!(fds::kind(fd), Kind::Conn | Kind::Local);
         log::append(entry.lazy_if(runs_on && r == len as isize), &[]);
         if conn != NO_CONN && r > 0 {
@@ -167,7 +192,12 @@ fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> Option<isize> {
             keep(conn, parts, accepted);
         }
     };
-    let accepted = match replay_result(fd, len, || hash_of(parts), intended, accept) {
+    let compared = |intent: &Header, _: &[u8]| match intent.flags & LATER {
+        0 => hash_of(parts, len),
+        _ => intent.hash,
+    };
+    let taken = |taken| hash_of(parts, taken);
+    let accepted = match replay_result(fd, len, compared, taken, intended, accept) {
         Some(r) => r,
         None if is_made => len as isize,
         None => {
@@ -197,24 +227,31 @@ fn has_room(fd: i32, len: usize) -> bool {
         && unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) } == 1
 }
 
-/// The answer of the primary's kernel, after what was to be written has been compared. `intended`
-/// and `accept` run while the log stands at the intent and at the result. `None`: the log ended
-/// before the result.
-fn replay_result(
+/// The answer of the primary's kernel, after what was to be written has been compared: `hash` gets
+/// the intent, with its payload, and `taken` the number of bytes that the kernel took of a write
+/// that is compared later. `intended` and `accept` run while the log stands at the intent and at the
+/// result. `None`: the log ended before the result.
+pub(super) fn replay_result(
     fd: i32,
     len: usize,
-    hash: impl FnOnce() -> u64,
+    hash: impl FnOnce(&Header, &[u8]) -> u64,
+    taken: impl FnOnce(usize) -> u64,
     intended: impl FnOnce(),
     accept: impl FnOnce(isize),
 ) -> Option<isize> {
     let intent = log::take(Op::Intent, Call::none, fd)?;
-    if intent.header.ret != len as i64 || intent.header.hash != hash() {
-        report::diverged_write(fd, &intent.header, len);
+    let said = intent.header;
+    if said.ret != len as i64 || said.hash != hash(&said, intent.payload()) {
+        report::diverged_write(fd, &said, len);
     }
     intended();
     intent.done();
     let result = log::take(Op::Written, Call::none, fd)?;
     let r = result.ret();
+    let is_later = said.flags & LATER != 0 && r > 0;
+    if is_later && result.header.hash != taken((r as usize).min(len)) {
+        report::diverged_write(fd, &said, len);
+    }
     accept(r);
     result.done();
     Some(r)
@@ -223,7 +260,7 @@ fn replay_result(
 /// Called when the log ended before the result of this write. On a connection the replica runs on
 /// and retains its output, until its first call that needs an answer from the world; also on a
 /// pipe that has room. Any other write is such a call. `None`: this write starts over.
-fn at_end(fd: i32, len: usize) -> Option<isize> {
+pub(super) fn at_end(fd: i32, len: usize) -> Option<isize> {
     let runs_on = match fds::kind(fd) {
         Kind::Conn => park::draining(),
         Kind::Local => park::draining() && has_room(fd, len),
@@ -244,7 +281,7 @@ fn keep(conn: u32, parts: &[Iov], accepted: isize) {
     }
 }
 
-fn one(buffer: *const u8, len: usize) -> [Iov; 1] {
+pub(super) fn one(buffer: *const u8, len: usize) -> [Iov; 1] {
     [Iov { iov_base: buffer as *mut _, iov_len: len }]
 }
 
@@ -342,156 +379,4 @@ fn is_urgent(fd: i32, flags: i32) -> bool {
 fn refuse_urgent() -> isize {
     report::refused("send with MSG_OOB", "send without urgent data");
     -(libc::EOPNOTSUPP as isize)
-}
-
-/// A part of a file, read to be hashed (primary) or retained (replica). The buffer is reused:
-/// mapping half a megabyte for each call would cost more than reading it.
-struct Chunk {
-    at: *mut u8,
-    len: usize,
-}
-
-static SPARE: AtomicUsize = AtomicUsize::new(0);
-
-impl Chunk {
-    /// Reads up to `n` bytes of `file` from an offset on.
-    fn read(file: i32, from: i64, n: usize) -> Result<Self, isize> {
-        let at = match SPARE.swap(0, Relaxed) {
-            0 => sys::map_anonymous(SENDFILE_MAX),
-            spare => spare as *mut u8,
-        };
-        if at.is_null() {
-            return Err(-(libc::ENOMEM as isize));
-        }
-        // SAFETY: a mapping of at least this size.
-        let r = unsafe { syscall!(SYS_pread64, file, at, n.min(SENDFILE_MAX), from) };
-        let chunk = Self { at, len: r.max(0) as usize };
-        if r < 0 { Err(r) } else { Ok(chunk) }
-    }
-
-    fn hash(&self) -> u64 {
-        hash(&header().hash_key, self.bytes())
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of the mapping were filled by pread.
-        unsafe { core::slice::from_raw_parts(self.at, self.len) }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        let other = SPARE.swap(self.at as usize, Relaxed);
-        if other != 0 {
-            sys::unmap(other as *mut u8, SENDFILE_MAX);
-        }
-    }
-}
-
-/// Where a `sendfile` begins: at `offset`, or at the file's own position.
-fn place(file: i32, offset: *const i64) -> i64 {
-    // SAFETY: the caller's off_t, or null.
-    unsafe { offset.as_ref() }
-        .copied()
-        .unwrap_or_else(|| sys!(SYS_lseek, file, 0, libc::SEEK_CUR) as i64)
-}
-
-fn advance(file: i32, offset: *mut i64, n: isize) {
-    if n <= 0 {
-        return;
-    }
-    if offset.is_null() {
-        sys!(SYS_lseek, file, n, libc::SEEK_CUR);
-    } else {
-        // SAFETY: the caller's off_t.
-        unsafe { *offset += n as i64 };
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendfile(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
-    // SAFETY: the server's own call, with its own arguments.
-    let raw = |n: usize| unsafe { syscall!(SYS_sendfile, out, file, offset, n) };
-    if !fds::is_virtual(out) || matches!(mode(), Mode::Pass) {
-        children::touch(out);
-        family::touch(out, "sendfile");
-        return libc_result(raw(count));
-    }
-    libc_result(quiet::call(|call| match mode() {
-        Mode::Pass => Some(raw(count)),
-        Mode::Record => sendfile_record(call, (out, file, offset), count, raw),
-        Mode::Replay => match Chunk::read(file, place(file, offset), count) {
-            Ok(chunk) => sendfile_replay(out, file, offset, &chunk),
-            Err(errno) => Some(errno),
-        },
-    }))
-}
-
-/// `sendfile` on the primary. Without a log the file's content is not read.
-fn sendfile_record(
-    call: &quiet::Call,
-    (out, file, offset): (i32, i32, *mut i64),
-    count: usize,
-    raw: impl Fn(usize) -> isize,
-) -> Option<isize> {
-    signals::deliver();
-    let conn = conns::of_fd(out);
-    let _writing = hold_stream(call, conn)?;
-    let from = place(file, offset);
-    let mut write = Write { fd: out, conn, len: count.min(SENDFILE_MAX) };
-    let mut intent = 0;
-    if log::is_on() {
-        let chunk = match Chunk::read(file, from, count) {
-            Ok(chunk) => chunk,
-            Err(errno) => return Some(errno),
-        };
-        write.len = chunk.len;
-        intent = write.intend(|| chunk.hash());
-        if conn != NO_CONN && defer::try_keep(out, &one(chunk.at, chunk.len), chunk.len) {
-            advance(file, offset, chunk.len as isize);
-            write.written(chunk.len as isize);
-            return Some(chunk.len as isize);
-        }
-    }
-    defer::flush_fd(out);
-    commit::commit();
-    let r = match inherited::outside_reset(out) {
-        Some(r) => r,
-        None => token::apart_if(token::may_block(out), || match intent {
-            0 => call.sleep(|| raw(write.len)),
-            _ => Some(token::lend(|| raw(write.len))),
-        })?,
-    };
-    if log::which() != intent
-        && let Ok(chunk) = Chunk::read(file, from, count)
-    {
-        write.len = chunk.len;
-        write.intend(|| chunk.hash());
-    }
-    write.written(r);
-    Some(r)
-}
-
-fn sendfile_replay(out: i32, file: i32, offset: *mut i64, chunk: &Chunk) -> Option<isize> {
-    let accept = |r: isize| {
-        if conns::of_fd(out) != NO_CONN && r > 0 {
-            conns::keep(conns::of_fd(out), &chunk.bytes()[..r as usize]);
-        }
-    };
-    let r = match replay_result(out, chunk.len, || chunk.hash(), || {}, accept) {
-        Some(r) => r,
-        None => {
-            let r = at_end(out, chunk.len)?;
-            accept(r);
-            r
-        }
-    };
-    advance(file, offset, r);
-    Some(r)
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendfile64(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
-    // SAFETY: the same call on a 64-bit system.
-    unsafe { sendfile(out, file, offset, count) }
 }

@@ -4,7 +4,7 @@
 
 use crate::calls::{
     attributes, clocks, controls, descriptors, file_locks, files, identity, input, limits, local,
-    masks, output, paths, processes, random, ready, refusals, replace, sockets, turns,
+    masks, output, paths, processes, random, ready, refusals, replace, sendfile, sockets, turns,
 };
 
 macro_rules! routes {
@@ -45,7 +45,7 @@ unsafe fn streams(n: i64, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
         SYS_sendto => output::sendto(a, b, c, d, e, f);
         SYS_sendmsg => output::sendmsg(a, b, c);
         SYS_sendmmsg => refusals::sendmmsg(a, b, c, d, e, f);
-        SYS_sendfile => output::sendfile(a, b, c, d);
+        SYS_sendfile => sendfile::sendfile(a, b, c, d);
         SYS_splice => refusals::splice(a, b, c, d, e, f);
         SYS_tee => refusals::tee(a, b, c, d, e, f);
         SYS_close => descriptors::close(a);

@@ -1,7 +1,8 @@
 //! How messages become bytes and are read again, in every version that this build understands.
 //!
 //! All versions number the messages alike. Version 12 has all that 13 has, in the same form, but for
-//! those of the log's short way: who would send one asks for the channel's version first.
+//! those of the log's short way: who would send one asks for the channel's version first. Version 14
+//! has those of 13; it says what its replicas understand of a log.
 
 use super::{
     ADOPTED_MAX, FINGERPRINT_NAME_BYTES_MAX, FINGERPRINT_PARTS_MAX, FLOWS_MAX, IMAGE_BYTES_MAX,

@@ -380,6 +380,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         self.peer = self.door.take();
         (self.is_peer_gone, self.is_peer_ready) = (self.peer.is_none(), true);
         (self.says, self.watching_write, self.was_direct_offered) = (None, false, false);
+        self.heed_release();
     }
 
     fn strangers(&mut self) -> usize {
