@@ -150,6 +150,7 @@ fn of_python_with_a_thread_for_each_connection() {
 
 /// The files of its state folders are put in place when the server is built.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn of_a_server_that_appends_to_files() {
     let _limit = world::limit(Duration::from_secs(120));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
@@ -241,6 +242,7 @@ fn with_damaged_spool(work: impl FnOnce(&Testbed, &mut Group<'_>, &mut Redis)) {
 
 /// What it kept is damaged, and the primary was only cut off: that one goes on.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn and_leaves_the_service_to_a_primary_that_lives() {
     let _limit = world::limit(Duration::from_secs(90));
     with_damaged_spool(|testbed, group, old| {

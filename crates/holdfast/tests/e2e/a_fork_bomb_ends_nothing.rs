@@ -101,6 +101,7 @@ fn beside_a_hot_backup() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn beside_a_cold_backup() {
     let _limit = world::limit(Duration::from_secs(120));
     is_borne(&GroupOptions { cold: Some(ColdOptions::default()), ..options() });

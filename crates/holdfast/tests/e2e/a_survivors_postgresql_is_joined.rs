@@ -215,6 +215,7 @@ fn balances_are_right_after_takeovers_joins_and_another_takeover() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_cold_backup_builds_it() {
     let cold = Some(ColdOptions::default());
     lives_through(&GroupOptions { cold, ..options() }, &PAIR, members_die);

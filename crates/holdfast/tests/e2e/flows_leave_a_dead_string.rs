@@ -41,6 +41,7 @@ fn has_timeline(strings: &Strings, edge: Edge) {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn active_and_backup() {
     let _limit = world::limit(Duration::from_secs(90));
     transit::with_strings(&transit::plan(&[100, 100], ""), |strings| {

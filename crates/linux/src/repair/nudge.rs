@@ -6,7 +6,7 @@
 //! one ACK does not help either: the RTO stayed as long after part of the output
 //! had been acknowledged. So the daemon sends the lost output itself, clocked by
 //! the client's ACKs, which reach the rebuilt socket as well and empty its queue.
-//! `tests/linux_nudge.rs` measures all of this.
+//! `tests/kernel/nudge.rs` measures all of this.
 //!
 //! Better still is to have nothing in flight: output that the fence has kept
 //! from the client belongs in [`super::live_send`] and leaves at once.
