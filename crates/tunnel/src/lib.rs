@@ -15,6 +15,8 @@ mod config;
 mod endpoint;
 pub mod plan;
 mod report;
+#[cfg(feature = "secure")]
+pub mod secure;
 
 pub use config::{
     Budgets, Class, Config, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, INNER_MTU_MAX, Limits,
