@@ -11,18 +11,31 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod api;
+mod assembly;
 mod config;
+mod decoder;
 mod endpoint;
+mod frame;
+mod inner;
+mod item;
+mod loss;
+mod outbound;
 pub mod plan;
+mod queue;
+mod rate;
 mod report;
+mod resequence;
+mod rtt;
 #[cfg(feature = "secure")]
 pub mod secure;
+mod stream;
+mod wire;
 
+pub use api::{Ecn, Inside, Malformed, Outgoing, Refused, StreamError, StreamEvent, StreamId};
 pub use config::{
     Budgets, Class, Config, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, INNER_MTU_MAX, Limits,
     PathLoss, Rule,
 };
-pub use endpoint::{
-    Ecn, Endpoint, Inside, Malformed, Outgoing, Refused, StreamError, StreamEvent, StreamId,
-};
+pub use endpoint::Endpoint;
 pub use report::{Receiving, Redundancy, Report, Sending};

@@ -10,8 +10,9 @@ pub struct Report {
     pub sending: Sending,
     /// From the peer.
     pub receiving: Receiving,
-    /// Shortest and smoothed round trip, in ms; 0 before the first measurement.
+    /// Shortest round trip of the last seconds, in ms; 0 before the first measurement.
     pub rtt_min_ms: f64,
+    /// Smoothed round trip, in ms; 0 before the first measurement.
     pub rtt_ms: f64,
 }
 
@@ -32,25 +33,30 @@ pub struct Sending {
     pub rate_bytes_per_s: f64,
     /// Bytes that wait for being sent.
     pub queue_bytes: usize,
-    /// Datagrams and bytes of plaintext sent.
+    /// Datagrams sent.
     pub datagrams: u64,
+    /// Bytes of plaintext in them.
     pub bytes: u64,
-    /// Bytes of packets, of first-flight redundancy, of retransmissions, and of
-    /// acknowledgements among them.
+    /// Bytes of symbols that were sent for the first time.
     pub data_bytes: u64,
+    /// Bytes of redundancy.
     pub redundant_bytes: u64,
+    /// Bytes sent again because they were lost.
     pub retransmitted_bytes: u64,
+    /// Bytes of acknowledgements.
     pub ack_bytes: u64,
     /// Symbols given up because their time was over.
     pub given_up: u64,
-    /// Packets dropped by the own queue, and marked instead (ECN).
+    /// Packets dropped by the own queue.
     pub dropped: u64,
+    /// Packets marked by it instead (ECN).
     pub marked: u64,
 }
 
 /// The redundancy of one class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Redundancy {
+    /// The class.
     pub class: Class,
     /// Bytes of redundancy per byte of data, lately.
     pub share: f64,
@@ -63,11 +69,13 @@ pub struct Redundancy {
 pub struct Receiving {
     /// Share of datagrams that did not arrive.
     pub loss: f64,
-    /// Datagrams lost in a row, on average, and for how many ms.
+    /// Datagrams lost in a row, on average.
     pub burst_packets: f64,
+    /// How long such a run is, in ms.
     pub burst_ms: f64,
-    /// Datagrams and bytes of plaintext received.
+    /// Datagrams received.
     pub datagrams: u64,
+    /// Bytes of plaintext in them.
     pub bytes: u64,
     /// Symbols that were lost and decoded from redundancy that was sent ahead.
     pub recovered_ahead: u64,

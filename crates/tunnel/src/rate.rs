@@ -1,0 +1,404 @@
+//! How fast the tunnel sends: a model of the path (the highest delivery rate of the last rounds,
+//! the least round trip), as BBR has it (draft-cardwell-iccrg-bbr), because a rate that is halved
+//! at every loss is none at 10 % loss.
+//!
+//! What BBR does not have: loss of the *path* divides the pacing rate. A probe of 1.25 times the
+//! rate that loses 20 % delivers the rate again, finds nothing, and the rate decays; sent at
+//! 1 / (1 - loss), it does not. Which part of the loss belongs to the path is measured: for two
+//! rounds less is sent, and what is lost then is not congestion. The rest is, and the rate gives
+//! way to it.
+
+use crate::PathLoss;
+use crate::rtt::Rtt;
+use crate::wire::completed;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Rounds for which a delivery rate counts.
+const RATE_ROUNDS: u64 = 10;
+/// 2 / ln 2: doubles the delivery rate each round.
+const STARTUP_GAIN: f64 = 2.885;
+/// Growth below which a round of the start has found nothing, and so many such rounds end it.
+const STARTUP_GROWTH: f64 = 1.25;
+const STARTUP_ROUNDS: u32 = 3;
+/// Gains of a cycle, a round each.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The gain of the two rounds in which the path's own loss is measured.
+const LOW_GAIN: f64 = 0.6;
+const LOW_ROUNDS: std::ops::RangeInclusive<usize> = 1..=2;
+/// Most cycles from one such measurement to the next.
+const LOW_EVERY_MAX: u32 = 8;
+/// Loss below which there is nothing to tell apart.
+const LOSS_MIN: f64 = 0.003;
+/// Standard deviations, and a share, by which loss must exceed the path's to be congestion.
+const EXCESS_DEVIATIONS: f64 = 2.0;
+const EXCESS_MIN: f64 = 0.005;
+/// Answer to congestion, and growth per cycle without.
+const CAP_FALLS: f64 = 0.8;
+const CAP_GROWS: f64 = 1.04;
+/// Weight of older cycles in what is known of losses.
+const CYCLE_WEIGHT: f64 = 0.7;
+/// Highest path loss that is made good for by sending more.
+const COMPENSATED_MAX: f64 = 0.5;
+/// A round trip so much longer than the least is a queue: then nothing is sent beyond the rate.
+const QUEUE_RTT: f64 = 1.3;
+/// Datagrams per round trip before anything was measured.
+const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
+/// The window, in products of rate and least round trip.
+const WINDOW_GAIN: f64 = 2.0;
+/// Time for which unused credit counts: wake-ups are late.
+const CREDIT: Duration = Duration::from_millis(2);
+/// Bytes, and the time at most, that urgent datagrams may be ahead of the rate.
+const URGENT_BYTES: f64 = 64.0 * 1024.0;
+const URGENT_AHEAD: Duration = Duration::from_millis(50);
+/// Least rate: one datagram each 25 ms.
+const RATE_MIN: f64 = 60_000.0;
+/// Datagrams whose sending is remembered.
+const LOG_MAX: usize = 32_768;
+/// Bits of the received bytes' count.
+const BYTES_BITS: u32 = 32;
+
+/// A datagram on its way.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Duration,
+    bytes: u64,
+    /// Bytes delivered, and the time of that news, when it was sent.
+    delivered: u64,
+    delivered_at: Duration,
+    /// There was not enough to send: the rate of its round says little.
+    is_limited: bool,
+    is_low: bool,
+}
+
+/// Losses of some rounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    settled: f64,
+    lost: f64,
+}
+
+impl Tally {
+    fn share(&self) -> f64 {
+        if self.settled > 0.0 { (self.lost / self.settled).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    fn age(&mut self) {
+        self.settled *= CYCLE_WEIGHT;
+        self.lost *= CYCLE_WEIGHT;
+    }
+}
+
+/// What one acknowledgement says about the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct News {
+    pub highest: u64,
+    pub held: Duration,
+    /// Bytes of datagrams received, truncated.
+    pub bytes: Option<u32>,
+    /// Datagrams newly settled and newly lost among them.
+    pub settled: f64,
+    pub lost: f64,
+    /// Loss on average.
+    pub loss: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rate {
+    mode: PathLoss,
+    log: VecDeque<Sent>,
+    /// Number of the first datagram in the log.
+    first: u64,
+    inflight: u64,
+    delivered: u64,
+    delivered_at: Duration,
+    /// Rounds and delivery rates in bytes per second, the rates falling.
+    rates: VecDeque<(u64, f64)>,
+    round: u64,
+    round_ends: u64,
+    /// The best rate of the start, and the rounds since; `None` when it is over.
+    startup: Option<(f64, u32)>,
+    cycle_at: usize,
+    cycle_since: Duration,
+    cycles: u32,
+    low_every: u32,
+    low_in: u32,
+    low: Tally,
+    high: Tally,
+    path_loss: f64,
+    loss: f64,
+    cap: f64,
+    next_at: Duration,
+    rtt: Rtt,
+    is_limited: bool,
+}
+
+impl Rate {
+    pub fn new(mode: PathLoss, now: Duration) -> Self {
+        Self {
+            mode,
+            log: VecDeque::new(),
+            first: 0,
+            inflight: 0,
+            delivered: 0,
+            delivered_at: now,
+            rates: VecDeque::new(),
+            round: 0,
+            round_ends: 0,
+            startup: Some((0.0, 0)),
+            cycle_at: 2,
+            cycle_since: now,
+            cycles: 0,
+            low_every: 1,
+            low_in: 1,
+            low: Tally::default(),
+            high: Tally::default(),
+            path_loss: 0.0,
+            loss: 0.0,
+            cap: f64::INFINITY,
+            next_at: now,
+            rtt: Rtt::default(),
+            is_limited: true,
+        }
+    }
+
+    pub fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// The loss that does not vanish when less is sent.
+    pub fn path_loss(&self) -> f64 {
+        match self.mode {
+            PathLoss::Assume => self.loss,
+            PathLoss::Measure => self.path_loss.min(self.loss),
+        }
+    }
+
+    /// Bytes per second that the path delivers.
+    pub fn delivery(&self) -> f64 {
+        self.rates.front().map_or(0.0, |rate| rate.1).min(self.cap)
+    }
+
+    fn is_low(&self) -> bool {
+        self.startup.is_none() && self.low_in == 0 && LOW_ROUNDS.contains(&self.cycle_at)
+    }
+
+    /// Bytes per second to send now.
+    pub fn pacing(&self) -> f64 {
+        let delivery = self.delivery();
+        if delivery == 0.0 {
+            return (INITIAL_WINDOW_BYTES / self.rtt.smoothed().as_secs_f64()).max(RATE_MIN);
+        }
+        let initial = INITIAL_WINDOW_BYTES / self.rtt.least().as_secs_f64().max(1e-3);
+        let gain = match self.startup {
+            Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
+            None if self.is_low() => LOW_GAIN,
+            None => CYCLE[self.cycle_at],
+        };
+        (delivery * gain * self.compensation()).max(RATE_MIN)
+    }
+
+    /// The factor that makes good for the path's loss.
+    fn compensation(&self) -> f64 {
+        let least = self.rtt.least().as_secs_f64();
+        if self.rtt.smoothed().as_secs_f64() > QUEUE_RTT * least {
+            return 1.0;
+        }
+        1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
+    }
+
+    fn window(&self) -> f64 {
+        let product = self.delivery() * self.rtt.least().as_secs_f64();
+        let gain = if self.startup.is_some() { STARTUP_GAIN } else { WINDOW_GAIN };
+        let compensated = gain * product / (1.0 - self.path_loss().min(COMPENSATED_MAX));
+        compensated.max(2.0 * INITIAL_WINDOW_BYTES)
+    }
+
+    /// Whether another datagram fits into the window.
+    pub fn is_open(&self) -> bool {
+        (self.inflight as f64) < self.window()
+    }
+
+    /// When the next datagram may leave, as far as the rate is concerned.
+    pub fn next_at(&self) -> Duration {
+        self.next_at
+    }
+
+    /// When an urgent datagram may leave: it may be ahead of the rate, and what follows pays for it.
+    pub fn urgent_at(&self) -> Duration {
+        self.next_at.saturating_sub(self.urgent_ahead())
+    }
+
+    fn urgent_ahead(&self) -> Duration {
+        Duration::from_secs_f64(URGENT_BYTES / self.pacing()).min(URGENT_AHEAD)
+    }
+
+    /// Whether there was too little to send lately.
+    pub fn note_backlog(&mut self, has_backlog: bool) {
+        self.is_limited = !has_backlog;
+    }
+
+    /// Notes the datagram that is sent next, of `bytes` bytes on the wire.
+    pub fn sent(&mut self, bytes: u64, now: Duration) {
+        if self.log.is_empty() {
+            // Nothing was on its way: no time has passed for deliveries.
+            self.delivered_at = now;
+        }
+        self.log.push_back(Sent {
+            at: now,
+            bytes,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            is_limited: self.is_limited,
+            is_low: self.is_low(),
+        });
+        self.inflight += bytes;
+        if self.log.len() > LOG_MAX {
+            self.forget_first();
+        }
+        let takes = Duration::from_secs_f64(bytes as f64 / self.pacing());
+        self.next_at = self.next_at.max(now.saturating_sub(CREDIT)) + takes;
+        // What urgent datagrams took must be paid back, but not without end.
+        self.next_at = self.next_at.min(now + takes + self.urgent_ahead());
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(sent) = self.log.pop_front() {
+            self.inflight -= sent.bytes;
+            self.first += 1;
+        }
+    }
+
+    /// Takes an acknowledgement.
+    pub fn acknowledged(&mut self, news: &News, now: Duration) {
+        self.loss = news.loss;
+        let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
+        self.rtt.sample(now.saturating_sub(sent.at).saturating_sub(news.held), now);
+        let tally = if sent.is_low { &mut self.low } else { &mut self.high };
+        tally.settled += news.settled;
+        tally.lost += news.lost;
+        if let Some(bytes) = news.bytes {
+            self.note_delivery(u64::from(bytes), &sent, now);
+        }
+        while self.first <= news.highest && !self.log.is_empty() {
+            self.forget_first();
+        }
+        if news.highest >= self.round_ends {
+            self.round += 1;
+            self.round_ends = self.first + self.log.len() as u64;
+            self.end_round();
+        }
+        if self.startup.is_none() {
+            self.turn_cycle(now);
+        }
+    }
+
+    fn note_delivery(&mut self, bytes: u64, sent: &Sent, now: Duration) {
+        let delivered = completed(bytes, BYTES_BITS, self.delivered);
+        if delivered <= self.delivered {
+            return;
+        }
+        (self.delivered, self.delivered_at) = (delivered, now);
+        // A burst that was held up says nothing about the rate: no faster than it was sent over.
+        let took = now.saturating_sub(sent.delivered_at).max(self.rtt.least() / 2);
+        if took.is_zero() {
+            return;
+        }
+        let rate = delivered.saturating_sub(sent.delivered) as f64 / took.as_secs_f64();
+        if sent.is_limited && rate <= self.rates.front().map_or(0.0, |best| best.1) {
+            return;
+        }
+        while self.rates.back().is_some_and(|(_, lower)| *lower <= rate) {
+            self.rates.pop_back();
+        }
+        self.rates.push_back((self.round, rate));
+        while self.rates.len() > 1
+            && self.rates.front().is_some_and(|(round, _)| round + RATE_ROUNDS < self.round)
+        {
+            self.rates.pop_front();
+        }
+    }
+
+    fn end_round(&mut self) {
+        let delivery = self.delivery();
+        if let Some((best, rounds)) = &mut self.startup {
+            if self.is_limited {
+                *rounds = 0;
+            } else if delivery > *best * STARTUP_GROWTH {
+                (*best, *rounds) = (delivery, 0);
+            } else {
+                *rounds += 1;
+            }
+            if *rounds >= STARTUP_ROUNDS {
+                self.startup = None;
+                // The queue that the start has built is emptied first.
+                self.cycle_at = 1;
+                self.cycle_since = self.delivered_at;
+                self.low_in = 0;
+            }
+        }
+    }
+
+    fn turn_cycle(&mut self, now: Duration) {
+        if now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
+            return;
+        }
+        self.cycle_since = now;
+        self.cycle_at = (self.cycle_at + 1) % CYCLE.len();
+        if self.cycle_at != 0 {
+            return;
+        }
+        self.cycles += 1;
+        self.judge();
+    }
+
+    /// Once per cycle: which loss is the path's, and whether to give way.
+    fn judge(&mut self) {
+        if self.mode == PathLoss::Assume {
+            return;
+        }
+        let was_low = self.low_in == 0;
+        if was_low && self.low.settled > 0.0 {
+            self.path_loss = self.low.share();
+        }
+        let samples = 1.0 / self.low.settled.max(1.0) + 1.0 / self.high.settled.max(1.0);
+        let high = self.high.share();
+        let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
+        let excess = high - self.path_loss;
+        let is_congested = excess > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
+        if is_congested {
+            self.cap = self.delivery() * CAP_FALLS;
+            // What the rate was is no longer the measure of what it may be.
+            (self.low_every, self.low_in) = (1, 0);
+            self.high = Tally::default();
+        } else if self.cap.is_finite() {
+            self.cap *= CAP_GROWS;
+            let best = self.rates.front().map_or(0.0, |rate| rate.1);
+            if self.cap > best * STARTUP_GROWTH {
+                self.cap = f64::INFINITY;
+            }
+        }
+        if !is_congested && self.loss > LOSS_MIN {
+            if was_low {
+                self.low_every = (self.low_every * 2).min(LOW_EVERY_MAX);
+                self.low_in = self.low_every;
+            }
+            self.low_in -= u32::from(self.low_in > 0);
+        } else if !is_congested {
+            // Nothing is lost: nothing to measure.
+            (self.path_loss, self.low_every, self.low_in) = (0.0, 1, 1);
+        }
+        self.low.age();
+        self.high.age();
+    }
+}
+
+/// The counts that are new in `counts`, as [`News`] wants them.
+pub(crate) fn settled_and_lost(before: (u64, u64), after: (u64, u64)) -> (f64, f64) {
+    let difference = |after: u64, before: u64| after as f64 - before as f64;
+    (difference(after.0, before.0).max(0.0), difference(after.1, before.1))
+}
+
+#[cfg(test)]
+mod tests;
