@@ -9,7 +9,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suite {
+    /// Fast where the processor has instructions for it.
     Aes256Gcm,
+    /// Fast everywhere.
     Chacha20Poly1305,
 }
 
@@ -93,7 +95,8 @@ fn has_aes() -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn has_aes() -> bool {
-    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
+    std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull")
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -6,11 +6,11 @@
 //! sender's address under a secret that it changes, and takes messages only whose second MAC is keyed
 //! with it: whoever gets that far receives at the address that he claims.
 
+use super::Random;
 use super::error::NoRandom;
 use super::keys::PublicKey;
 use super::layout::{self, COOKIE_BYTES, COOKIE_NONCE_BYTES, Index, MAC_BYTES};
 use super::timing::COOKIE_LASTS;
-use super::Random;
 use blake2::digest::consts::{U16, U32};
 use blake2::digest::{Digest, Mac};
 use blake2::{Blake2s256, Blake2sMac};

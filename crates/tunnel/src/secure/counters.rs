@@ -16,16 +16,27 @@ pub struct Counters {
     pub roamed: u64,
     /// How often the peer was started again.
     pub peer_restarts: u64,
+    /// Datagrams that were dropped, by the reason: see [`Dropped`].
     pub dropped_malformed: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_unknown_session: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_replayed: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_forged: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_wrong_mac: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_wrong_key: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_stale: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_flood: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_not_awaited: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_no_cipher: u64,
+    #[expect(missing_docs, reason = "as above")]
     pub dropped_no_random: u64,
 }
 

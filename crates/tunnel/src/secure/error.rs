@@ -2,6 +2,7 @@
 
 /// Why a datagram was not taken. All of them are counted, and none is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what they are")]
 pub enum Dropped {
     #[error("it is no datagram of a tunnel")]
     Malformed,

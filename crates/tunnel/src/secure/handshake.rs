@@ -1,10 +1,10 @@
 //! One Noise IK handshake: what each end says in it, and the two keys that come out.
 
+use super::Random;
 use super::cipher::{Cipher, Suite, Suites};
 use super::error::{Dropped, NoRandom};
 use super::keys::{KEY_BYTES, PublicKey, SecretKey};
 use super::layout::{HELLO_BYTES, Index, WELCOME_BYTES};
-use super::Random;
 use snow::HandshakeState;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -135,8 +135,7 @@ pub(super) fn read(
     if noise.get_remote_static() != Some(peer.bytes()) {
         return Err(Dropped::WrongKey);
     }
-    let hello: &[u8; HELLO_BYTES] =
-        payload[..length].try_into().map_err(|_| Dropped::WrongKey)?;
+    let hello: &[u8; HELLO_BYTES] = payload[..length].try_into().map_err(|_| Dropped::WrongKey)?;
     Ok(Question { noise: Box::new(noise), hello: Hello::read(hello) })
 }
 

@@ -5,7 +5,9 @@ use super::error::Dropped;
 use super::handshake::{Agreed, Life};
 use super::layout::{self, CONTROL, DATA, HEADER_BYTES, Index};
 use super::number::{self, Window};
-use super::timing::{CONFIRMED_WITHIN, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_OF_ANSWERER};
+use super::timing::{
+    AT_ONCE, CONFIRMED_WITHIN, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_OF_ANSWERER,
+};
 use std::time::Duration;
 
 /// Keys, windows and age.
@@ -70,6 +72,11 @@ impl Session {
         (self.is_initiator || self.is_confirmed)
             && !self.is_over(now)
             && self.sealed < self.suite.sealed_max().saturating_mul(2)
+    }
+
+    /// Whether this end has begun it, a moment ago.
+    pub(super) fn is_begun_here_at_once(&self, now: Duration) -> bool {
+        self.is_initiator && now < self.begun + AT_ONCE
     }
 
     /// When there should be a new one.

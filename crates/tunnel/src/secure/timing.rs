@@ -17,6 +17,8 @@ pub(super) const COOKIE_LASTS: Duration = Duration::from_secs(120);
 pub(super) const RETRY_FIRST: Duration = Duration::from_millis(300);
 /// Longest pause before an initiation is sent again.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Time between two handshakes that were begun at once.
+pub(super) const AT_ONCE: Duration = Duration::from_secs(5);
 /// How long an answered session waits for its first datagram.
 pub(super) const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 

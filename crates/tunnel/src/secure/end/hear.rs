@@ -1,7 +1,7 @@
 //! What an end does with what comes.
 
 use super::super::error::{Dropped, NoRandom};
-use super::super::handshake::{self, Agreed};
+use super::super::handshake::{self, Agreed, Life};
 use super::super::layout::{self, DATA, Datagram, Index};
 use super::super::mtu::Search;
 use super::super::session::{Names, Session};
@@ -146,7 +146,8 @@ impl Secure {
         let opened = session.open(kind, number, datagram)?;
         let is_first = !session.is_confirmed;
         session.is_confirmed = true;
-        if is_first && self.current != Some(receiver) {
+        let peer_life = session.peer_life;
+        if is_first && self.current != Some(receiver) && !self.keeps_current(peer_life, now) {
             self.take_up(receiver, from, now);
         }
         self.heard_at = Some(now);
@@ -162,7 +163,12 @@ impl Secure {
         Ok(Heard::Own)
     }
 
-    fn hear_control(&mut self, plaintext: &[u8], bytes: usize, now: Duration) -> Result<(), Dropped> {
+    fn hear_control(
+        &mut self,
+        plaintext: &[u8],
+        bytes: usize,
+        now: Duration,
+    ) -> Result<(), Dropped> {
         let (kind, rest) = plaintext.split_first().ok_or(Dropped::Malformed)?;
         match *kind {
             PING => self.say(&[PONG], now),
@@ -196,6 +202,16 @@ impl Secure {
             let oldest = self.sessions.iter().position(|it| Some(it.index) != self.current);
             oldest.map(|at| self.sessions.remove(at));
         }
+    }
+
+    /// Whether the session that is sent with is kept although another one was proved: both ends have
+    /// begun at once, and both take that of the end with the greater key. Else both would go on to
+    /// begin all later ones, too.
+    fn keeps_current(&self, peer_life: Life, now: Duration) -> bool {
+        let is_greater = self.settings.key.public() > self.settings.peer;
+        self.current().is_some_and(|current| {
+            is_greater && current.is_begun_here_at_once(now) && current.peer_life == peer_life
+        })
     }
 
     /// A session is proved: it is sent with from now on. Older ones still open what comes late, but

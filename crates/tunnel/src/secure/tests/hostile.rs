@@ -41,7 +41,8 @@ fn datagrams_may_come_in_any_order_within_the_window() {
     world.run(SECOND);
     let from = world.addresses[A];
     let first = world.seal(A, b"first");
-    let mut others: Vec<Vec<u8>> = (0..4095u32).map(|it| world.seal(A, &it.to_be_bytes())).collect();
+    let mut others: Vec<Vec<u8>> =
+        (0..4095u32).map(|it| world.seal(A, &it.to_be_bytes())).collect();
     others.reverse();
     for datagram in others {
         assert_eq!(world.give(B, from, datagram), Ok(()));
@@ -118,6 +119,8 @@ fn answers_and_cookies_that_nobody_waits_for_are_dropped() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn nothing_that_comes_panics(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..40),

@@ -1,6 +1,8 @@
 //! The two ends, and what is between them.
 
-use crate::secure::{Dropped, Heard, HEADER_BYTES, NoRandom, Random, Secure, SecretKey, Settings, Suites, ToSend};
+use crate::secure::{
+    Dropped, HEADER_BYTES, Heard, NoRandom, Random, SecretKey, Secure, Settings, Suites, ToSend,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -146,7 +148,12 @@ impl World {
     }
 
     /// Hands a datagram to an end.
-    pub fn give(&mut self, end: usize, from: SocketAddr, mut bytes: Vec<u8>) -> Result<(), Dropped> {
+    pub fn give(
+        &mut self,
+        end: usize,
+        from: SocketAddr,
+        mut bytes: Vec<u8>,
+    ) -> Result<(), Dropped> {
         if self.silent[end] {
             return Ok(());
         }
@@ -172,7 +179,8 @@ impl World {
     /// Puts on their way what an end has to say by itself.
     pub fn flush(&mut self, end: usize) {
         let is_silent = self.silent[end] && self.ends[end].wake_at() != Some(Duration::ZERO);
-        while !is_silent && let Some(ToSend { to, bytes }) = self.ends[end].poll(self.now, BEGUN + self.now)
+        while !is_silent
+            && let Some(ToSend { to, bytes }) = self.ends[end].poll(self.now, BEGUN + self.now)
         {
             self.fly(end, to, bytes);
             if self.silent[end] {
@@ -223,7 +231,11 @@ impl World {
             for (end, other) in [(A, B), (B, A)] {
                 self.say(end, &turn.to_be_bytes());
                 self.run(ONE_WAY + self.jitter + Duration::from_millis(1));
-                assert_eq!(self.heard(other), [turn.to_be_bytes().to_vec()], "turn {turn} of {end}");
+                assert_eq!(
+                    self.heard(other),
+                    [turn.to_be_bytes().to_vec()],
+                    "turn {turn} of {end}"
+                );
             }
         }
     }
