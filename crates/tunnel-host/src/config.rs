@@ -13,7 +13,7 @@ pub use forward::{Allow, Forward, Transport};
 use crate::keyfile;
 use error::{Findings, explain, of_file};
 use holdfast_tunnel::secure::PublicKey;
-use holdfast_tunnel::{DATAGRAM_BYTES_MIN, PathLoss, Rule};
+use holdfast_tunnel::{DATAGRAM_BYTES_MIN, INNER_MTU_MAX, PathLoss, Rule};
 use raw::RawFile;
 use std::fs::File;
 use std::io::Read as _;
@@ -145,7 +145,11 @@ impl Config {
             overhead_max: self.overhead_max,
             path_loss: self.path_loss,
             datagram_bytes_max: DATAGRAM_BYTES_MIN,
-            inner_mtu: usize::from(self.inner_mtu),
+            inner_mtu: match self.mode {
+                Mode::Tun => usize::from(self.inner_mtu),
+                // A datagram of a port has any length.
+                Mode::Udp | Mode::Forward => INNER_MTU_MAX,
+            },
             rules: self.rules.clone(),
             ..holdfast_tunnel::Config::default()
         }

@@ -17,7 +17,7 @@ const QUESTION: &[u8] = b"status\n";
 /// Most clients at once; further ones wait.
 const CLIENTS_MAX: usize = 16;
 /// How long the answer waits for the peer's.
-const PROBED_WITHIN: Duration = Duration::from_millis(1200);
+pub const PROBED_WITHIN: Duration = Duration::from_millis(1200);
 /// How long a client may take for its question.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
 /// Most bytes of an answer.

@@ -1,16 +1,14 @@
 //! What a tunnel says of itself.
 
 use crate::config::{Config, Mode};
+use crate::control::PROBED_WITHIN;
 use crate::{inside, outside};
 use holdfast_tunnel::secure;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 pub const SCHEMA: &str = "holdfast.tunnel-status/1";
-/// Age of the last word of the peer up to which it is there. It was asked a moment before.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Whether the tunnel works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +70,8 @@ pub fn judge(
     standing: &secure::Standing,
     counters: &secure::Counters,
 ) -> (State, Option<String>, Option<String>) {
-    let is_heard = standing.heard_age.is_some_and(|age| age <= HEARD_WITHIN);
+    // It was asked so long ago, or has said something since.
+    let is_heard = standing.heard_age.is_some_and(|age| age < PROBED_WITHIN);
     if standing.suite.is_some() && is_heard {
         return (State::Up, None, None);
     }

@@ -13,7 +13,7 @@ fn the_peer_is_where_it_was_heard_last() {
     // B does not know where A is.
     bed.write(B, &bed.tun(B, ""), "");
     bed.start_both();
-    assert_eq!(ping(&bed, INSIDE[B], 5, &[]), 5);
+    assert_eq!(ping(&bed, INSIDE[B], 5, 56), 5);
     let told =
         |bed: &Bed| bed.status(B).and_then(|it| it["peer"]["address"].as_str().map(str::to_owned));
     assert_eq!(told(&bed), Some(at(OUTSIDE[A])));
@@ -25,8 +25,8 @@ fn the_peer_is_where_it_was_heard_last() {
         .command(A, "ip")
         .args(["address", "replace", &format!("{ELSEWHERE}/24"), "dev", "w0"])
         .output();
-    wait("a ping from elsewhere", Duration::from_secs(10), || ping(&bed, INSIDE[B], 3, &[]) > 0);
-    assert_eq!(ping(&bed, INSIDE[B], 10, &[]), 10);
+    wait("a ping from elsewhere", Duration::from_secs(10), || ping(&bed, INSIDE[B], 3, 56) > 0);
+    assert_eq!(ping(&bed, INSIDE[B], 10, 56), 10);
     assert_eq!(told(&bed), Some(at(ELSEWHERE)));
     tcp(&bed, INSIDE[B], 1 << 20);
     let status = bed.status(B).expect("an answer");

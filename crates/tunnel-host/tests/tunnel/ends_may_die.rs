@@ -18,7 +18,7 @@ fn either_end_may_be_started_again() {
         assert_eq!(other["reason"], "the peer said that it ends");
         bed.start(end);
         bed.wait_up();
-        assert_eq!(ping(&bed, INSIDE[B], 10, &[]), 10);
+        assert_eq!(ping(&bed, INSIDE[B], 10, 56), 10);
         tcp(&bed, INSIDE[B], 1 << 20);
     }
     assert_eq!(bed.status(B).expect("an answer")["security"]["peer_restarts"], 2);
@@ -36,7 +36,7 @@ fn kill_9_leaves_nothing_in_the_way() {
         assert_eq!(other["state"], "waiting", "it was asked, and did not answer");
         bed.start(end);
         bed.wait_up();
-        assert_eq!(ping(&bed, INSIDE[B], 10, &[]), 10);
+        assert_eq!(ping(&bed, INSIDE[B], 10, 56), 10);
     }
 }
 
@@ -49,7 +49,7 @@ fn a_second_one_is_refused_while_the_first_one_runs() {
     let said = String::from_utf8_lossy(&second.stderr);
     assert_eq!(second.status.code(), Some(1), "{said}");
     assert!(said.contains("runs already (pid ") && said.contains("remedy: "), "{said}");
-    assert_eq!(ping(&bed, INSIDE[B], 5, &[]), 5, "the first one goes on");
+    assert_eq!(ping(&bed, INSIDE[B], 5, 56), 5, "the first one goes on");
     bed.stop(A, Signal::INT);
     wait("no socket", SOON, || !bed.folder.join("run/tunnel-a.sock").exists());
     assert!(bed.folder.join("run/tunnel-b.sock").exists());

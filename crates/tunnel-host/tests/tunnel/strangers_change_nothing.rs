@@ -26,7 +26,7 @@ fn garbage_and_replays_are_counted_and_dropped() {
         bed.write(end, &listen, &format!("address = \"{}\"", at(RELAY)));
     }
     bed.start_both();
-    assert_eq!(ping(&bed, INSIDE[B], 20, &[]), 20);
+    assert_eq!(ping(&bed, INSIDE[B], 20, 56), 20);
     tcp(&bed, INSIDE[B], 1 << 20);
     let before = bed.status(A).expect("an answer");
     switches.ends.store(true, Ordering::Relaxed);
@@ -51,7 +51,7 @@ fn garbage_and_replays_are_counted_and_dropped() {
     let again = used.clone();
     let relay = bed.inside(B, move || relay::run(listen, ends, Duration::from_millis(1), &again));
     bed.wait_up();
-    assert_eq!(ping(&bed, INSIDE[B], 20, &[]), 20);
+    assert_eq!(ping(&bed, INSIDE[B], 20, 56), 20);
     let after = bed.status(A).expect("an answer");
     let count = |status: &serde_json::Value, name: &str| {
         status["security"][name].as_u64().unwrap_or_else(|| panic!("{name} in {status}"))

@@ -25,7 +25,7 @@ pub(super) const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 /// Silence after something was sent, before the peer is asked whether it is there.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(2);
 /// Pause between two such questions.
-pub(super) const ASK_PAUSE: Duration = Duration::from_millis(400);
+pub(super) const ASK_PAUSE: Duration = Duration::from_millis(200);
 /// Most of them in a row.
 pub(super) const ASK_TIMES: u32 = 5;
 /// Silence after something was sent, before a new session is begun.
