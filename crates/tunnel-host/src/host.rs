@@ -227,6 +227,8 @@ impl Host {
                 batch.extend_from_slice(&bytes);
                 true
             });
+            // A question that is too large for the path takes nobody along.
+            self.outside.flush();
         }
         self.follow_path();
     }

@@ -174,6 +174,8 @@ impl Outside {
                 self.counters.sent += count;
                 self.counters.sent_bytes += bytes;
             }
+            // A question about the path's size, which is answered by that.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
             // An interface that is down, a route that is not there: lost, as on any path. The own
             // address may be another one by now.
             Err(_) => {
@@ -204,7 +206,11 @@ impl Outside {
         let first = self.state.try_send((&self.socket).into(), &transmit);
         match first {
             // That address is not this host's any more.
-            Err(error) if source.is_some() && error.kind() != ErrorKind::WouldBlock => {
+            Err(error)
+                if source.is_some()
+                    && error.kind() != ErrorKind::WouldBlock
+                    && error.raw_os_error() != Some(libc::EMSGSIZE) =>
+            {
                 transmit.src_ip = None;
                 self.state.try_send((&self.socket).into(), &transmit)
             }

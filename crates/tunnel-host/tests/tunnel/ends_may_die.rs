@@ -21,7 +21,8 @@ fn either_end_may_be_started_again() {
         assert_eq!(ping(&bed, INSIDE[B], 10, 56), 10);
         tcp(&bed, INSIDE[B], 1 << 20);
     }
-    assert_eq!(bed.status(B).expect("an answer")["security"]["peer_restarts"], 2);
+    // B itself was started in between.
+    assert_eq!(bed.status(B).expect("an answer")["security"]["peer_restarts"], 1);
 }
 
 #[test]

@@ -100,24 +100,29 @@ pub fn ask_from(
     let client = bed.inside(end, move || {
         let socket = UdpSocket::bind(own).expect("a port");
         socket.connect(address).expect("a way");
-        socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a time");
         let mut waiting: Vec<Vec<u8>> = Vec::new();
         for (number, size) in sizes.iter().enumerate() {
             let datagram = pattern(*size, number as u64 + 10);
             socket.send(&datagram).expect("to send");
             waiting.push(datagram);
-            std::thread::sleep(Duration::from_millis(1));
+            take_answers(&socket, &mut waiting, Duration::from_millis(1));
         }
-        let mut buffer = vec![0; 65_536];
-        while !waiting.is_empty()
-            && let Ok(length) = socket.recv(&mut buffer)
-        {
-            let place = waiting.iter().position(|it| *it == buffer[..length]);
-            waiting.swap_remove(place.expect("it was sent so, and came back once"));
-        }
+        take_answers(&socket, &mut waiting, Duration::from_secs(1));
         waiting.len()
     });
     client.join().expect("a client")
+}
+
+/// Takes answers off the list of those that are waited for, until none has come for `idle`.
+fn take_answers(socket: &UdpSocket, waiting: &mut Vec<Vec<u8>>, idle: Duration) {
+    socket.set_read_timeout(Some(idle)).expect("a time");
+    let mut buffer = vec![0; 65_536];
+    while !waiting.is_empty()
+        && let Ok(length) = socket.recv(&mut buffer)
+    {
+        let place = waiting.iter().position(|it| *it == buffer[..length]);
+        waiting.swap_remove(place.expect("it was sent so, and came back once"));
+    }
 }
 
 /// Pings from A with so many bytes, 20 ms apart; how many of `count` were answered.
