@@ -61,7 +61,7 @@ pub enum StreamEvent {
     Readable,
     /// There is room for writing again.
     Writable,
-    /// The peer reset it; it is gone.
+    /// It is gone: the peer reset it, or bytes of it were lost for good.
     Reset,
 }
 

@@ -71,7 +71,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Symbols of one class that may be unacknowledged, and that a receiver keeps
-    /// for decoding.
+    /// for decoding. If a receiver has less than its peer, streams may be reset.
     pub window_symbols: usize,
     /// Bytes of symbols and rows that a receiver keeps per class.
     pub window_bytes: usize,

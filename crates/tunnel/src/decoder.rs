@@ -129,6 +129,8 @@ pub(crate) struct DecoderCounts {
     pub limited: u64,
     /// Symbols that were neither received nor decoded when the window left them.
     pub missed: u64,
+    /// Those of them that the sender has not given up: its window is longer than this one.
+    pub overrun: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -200,9 +202,22 @@ impl Decoder {
         self.cumulative < seq.min(self.top())
     }
 
-    /// The next symbol that became known.
+    /// The next symbol that became known. Symbols that were told are kept as long as repairs may
+    /// cover them and the limits allow; so ask until there is none.
     pub fn poll(&mut self) -> Option<(u64, How)> {
-        self.learned.pop_front()
+        let next = self.learned.pop_front();
+        if next.is_none() {
+            self.prune();
+        }
+        next
+    }
+
+    fn prune(&mut self) {
+        self.forget_before(self.cumulative.saturating_sub(KEPT_BEHIND));
+        while self.bytes > self.limits.bytes && !self.slots.is_empty() {
+            self.counts.limited += 1;
+            self.forget_before(self.base + 1);
+        }
     }
 
     fn slot(&self, seq: u64) -> Option<&Slot> {
@@ -283,7 +298,11 @@ impl Decoder {
         while self.base < seq {
             match self.slots.pop_front() {
                 Some(Slot::Known(symbol)) => self.bytes -= symbol.len(),
-                Some(_) => self.counts.missed += 1,
+                Some(Slot::GivenUp) => self.counts.missed += 1,
+                Some(Slot::Missing) => {
+                    self.counts.missed += 1;
+                    self.counts.overrun += 1;
+                }
                 None => break,
             }
             self.base += 1;
@@ -367,7 +386,7 @@ impl Decoder {
         }
     }
 
-    /// Takes what rows with a single symbol say, moves on, and keeps to the limits.
+    /// Takes what rows with a single symbol say, and moves on.
     fn settle(&mut self) {
         while let Some(at) = self.rows.iter().position(|row| row.terms.len() == 1) {
             let row = self.rows.swap_remove(at);
@@ -384,11 +403,6 @@ impl Decoder {
             && *self.slot(self.cumulative).unwrap_or(&Slot::GivenUp) != Slot::Missing
         {
             self.cumulative += 1;
-        }
-        self.forget_before(self.cumulative.saturating_sub(KEPT_BEHIND));
-        while self.bytes > self.limits.bytes && !self.slots.is_empty() {
-            self.counts.limited += 1;
-            self.forget_before(self.base + 1);
         }
     }
 }

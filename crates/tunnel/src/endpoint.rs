@@ -35,7 +35,7 @@ use std::time::Duration;
 const ANSWER_SLACK: Duration = Duration::from_millis(1);
 /// Age of a packet, in halves of a round trip and beyond them, at which it is not sent again.
 const GIVE_UP_HALF_ROUNDS: u32 = 5;
-const GIVE_UP_SLACK: Duration = Duration::from_millis(5);
+const GIVE_UP_SLACK: Duration = Duration::from_millis(100);
 /// How long a TCP packet waits for an earlier one before anything was measured, and at most.
 const RESEQUENCE_INITIAL: Duration = Duration::from_millis(100);
 const RESEQUENCE_MAX: Duration = Duration::from_millis(400);
@@ -59,6 +59,8 @@ pub struct Endpoint {
     repair: Duration,
     /// Since when each lane has had a hole.
     hole_since: [Option<Duration>; LANES],
+    /// Symbols that each lane's window has left behind, as far as streams were told.
+    overrun: [u64; LANES],
     received: Received,
     is_closed_by_peer: bool,
 }
@@ -105,6 +107,7 @@ impl Endpoint {
             inside_bytes: 0,
             repair: Duration::ZERO,
             hole_since: [None; LANES],
+            overrun: [0; LANES],
             received: Received::default(),
             is_closed_by_peer: false,
             config,
@@ -376,7 +379,8 @@ impl Sender {
         let rtt = self.rate.rtt();
         Patience {
             answer: rtt.overdue() + ANSWER_SLACK + acks::ACK_EVERY,
-            delay: acks::PATIENT_DELAY,
+            // The first acknowledgement may be lost.
+            delay: acks::PATIENT_DELAY * 2,
             give_up: rtt.smoothed() * GIVE_UP_HALF_ROUNDS / 2 + GIVE_UP_SLACK,
         }
     }

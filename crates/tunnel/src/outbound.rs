@@ -366,7 +366,7 @@ impl Outbound {
         (self.first > self.floor_told).then_some(self.first)
     }
 
-    /// A row must not be longer than a datagram: the longest symbol that is open.
+    /// The longest of these symbols: a row over them must fit into a datagram.
     pub fn longest(&self, first: u64, count: u64) -> usize {
         (first..first + count)
             .filter_map(|seq| self.symbol(seq))

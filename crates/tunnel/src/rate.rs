@@ -21,6 +21,8 @@ const STARTUP_GAIN: f64 = 2.885;
 /// Growth below which a round of the start has found nothing, and so many such rounds end it.
 const STARTUP_GROWTH: f64 = 1.25;
 const STARTUP_ROUNDS: u32 = 3;
+/// Rounds in which the queue that the start has built is emptied, at most.
+const DRAIN_ROUNDS: u32 = 3;
 /// Gains of a cycle, a round each.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// The gain of the two rounds in which the path's own loss is measured.
@@ -118,6 +120,8 @@ pub(crate) struct Rate {
     round_ends: u64,
     /// The best rate of the start, and the rounds since; `None` when it is over.
     startup: Option<(f64, u32)>,
+    /// Until when the queue that the start has built is emptied.
+    drains_until: Option<Duration>,
     cycle_at: usize,
     cycle_since: Duration,
     cycles: u32,
@@ -146,6 +150,7 @@ impl Rate {
             round: 0,
             round_ends: 0,
             startup: Some((0.0, 0)),
+            drains_until: None,
             cycle_at: 2,
             cycle_since: now,
             cycles: 0,
@@ -180,7 +185,10 @@ impl Rate {
     }
 
     fn is_low(&self) -> bool {
-        self.startup.is_none() && self.low_in == 0 && LOW_ROUNDS.contains(&self.cycle_at)
+        self.startup.is_none()
+            && self.drains_until.is_none()
+            && self.low_in == 0
+            && LOW_ROUNDS.contains(&self.cycle_at)
     }
 
     /// Bytes per second to send now.
@@ -192,6 +200,7 @@ impl Rate {
         let initial = INITIAL_WINDOW_BYTES / self.rtt.least().as_secs_f64().max(1e-3);
         let gain = match self.startup {
             Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
+            None if self.drains_until.is_some() => 1.0 / STARTUP_GAIN,
             None if self.is_low() => LOW_GAIN,
             None => CYCLE[self.cycle_at],
         };
@@ -287,7 +296,7 @@ impl Rate {
         if news.highest >= self.round_ends {
             self.round += 1;
             self.round_ends = self.first + self.log.len() as u64;
-            self.end_round();
+            self.end_round(now);
         }
         if self.startup.is_none() {
             self.turn_cycle(now);
@@ -320,7 +329,7 @@ impl Rate {
         }
     }
 
-    fn end_round(&mut self) {
+    fn end_round(&mut self, now: Duration) {
         let delivery = self.delivery();
         if let Some((best, rounds)) = &mut self.startup {
             if self.is_limited {
@@ -332,15 +341,20 @@ impl Rate {
             }
             if *rounds >= STARTUP_ROUNDS {
                 self.startup = None;
-                // The queue that the start has built is emptied first.
-                self.cycle_at = 1;
-                self.cycle_since = self.delivered_at;
-                self.low_in = 0;
+                self.drains_until = Some(now + self.rtt.smoothed() * DRAIN_ROUNDS);
             }
         }
     }
 
     fn turn_cycle(&mut self, now: Duration) {
+        if let Some(until) = self.drains_until {
+            let product = self.delivery() * self.rtt.least().as_secs_f64();
+            if (self.inflight as f64) > product && now < until {
+                return;
+            }
+            self.drains_until = None;
+            (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
+        }
         if now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
             return;
         }

@@ -410,9 +410,7 @@ impl Streams {
         let before = (receiving.next, receiving.is_at_end());
         let was_empty = receiving.ready.is_empty();
         if !receiving.takes(offset, bytes, end) {
-            self.all.remove(&id);
-            self.control[class.index()].push_back(Piece { stream: id, kind: PieceKind::Reset });
-            self.events.push_back((StreamId(id), StreamEvent::Reset));
+            self.break_off(id, class);
             return;
         }
         let has_news = was_empty && receiving.next > before.0;
@@ -427,6 +425,23 @@ impl Streams {
             stream.sending.credit = stream.sending.credit.max(offset);
             self.take_turn(id);
         }
+    }
+
+    /// Bytes of some stream of this class are lost for good.
+    pub fn reset_all(&mut self, class: Class) {
+        let of_class = self.all.iter().filter(|(_, stream)| stream.class == class);
+        let mut ids: Vec<u64> = of_class.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.break_off(id, class);
+        }
+    }
+
+    /// Resets a stream at both ends.
+    fn break_off(&mut self, id: u64, class: Class) {
+        self.all.remove(&id);
+        self.control[class.index()].push_back(Piece { stream: id, kind: PieceKind::Reset });
+        self.events.push_back((StreamId(id), StreamEvent::Reset));
     }
 
     pub fn reset_by_peer(&mut self, class: Class, id: u64) {

@@ -162,3 +162,14 @@ fn a_leap_of_the_sender_leaves_the_past_behind() {
     assert_eq!(decoder.top(), 5_000_001);
     assert!(decoder.cumulative() > 5_000_000 - 513);
 }
+
+#[test]
+fn a_hole_that_is_filled_late_is_told_of() {
+    let mut decoder = Decoder::new(LIMITS);
+    for seq in 1..400 {
+        decoder.symbol_arrives(seq, b"x");
+        while decoder.poll().is_some() {}
+    }
+    decoder.symbol_arrives(0, b"first");
+    assert_eq!((decoder.poll(), decoder.symbol(0)), (Some((0, How::Plain)), Some(&b"first"[..])));
+}

@@ -12,7 +12,9 @@ use std::time::Duration;
 /// Least time between acknowledgements.
 pub(super) const ACK_EVERY: Duration = Duration::from_millis(2);
 /// How long an acknowledgement waits that the sender does not wait for.
-pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(25);
+pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(100);
+/// Datagrams after which it is due all the same.
+const PATIENT_DATAGRAMS: u32 = 256;
 /// How long redundancy that is on its way may take to fill a gap.
 const GAP_PATIENCE: Duration = Duration::from_micros(2500);
 /// How often news of a lane are told.
@@ -29,6 +31,8 @@ pub(super) struct Acks {
     /// How often the news of each lane are still to be told.
     news: [u8; LANES],
     told: LossCounts,
+    /// Datagrams since the last acknowledgement.
+    datagrams: u32,
     /// When the datagram with the highest number came.
     pub highest_at: Duration,
 }
@@ -41,7 +45,9 @@ impl Acks {
     /// A datagram with symbols or rows of a lane came.
     pub fn elicited(&mut self, lane: usize, patient: bool, now: Duration) {
         self.news[lane] = TOLD;
-        let at = if patient { now + PATIENT_DELAY } else { now.max(self.last + ACK_EVERY) };
+        self.datagrams += 1;
+        let may_wait = patient && self.datagrams < PATIENT_DATAGRAMS;
+        let at = if may_wait { now + PATIENT_DELAY } else { now.max(self.last + ACK_EVERY) };
         Self::want(&mut self.due, at);
     }
 
@@ -87,7 +93,7 @@ impl Acks {
 
     /// Notes what was told.
     pub fn told(&mut self, counts: Option<LossCounts>, now: Duration) {
-        (self.due, self.gap_due, self.last) = (None, None, now);
+        (self.due, self.gap_due, self.last, self.datagrams) = (None, None, now, 0);
         self.told = counts.unwrap_or(self.told);
         for news in &mut self.news {
             *news = news.saturating_sub(1);

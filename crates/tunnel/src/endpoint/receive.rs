@@ -111,6 +111,11 @@ impl Endpoint {
 
     /// Takes the symbols that became known.
     fn learn(&mut self, lane: usize, ecn: Ecn, now: Duration) {
+        if self.decoders[lane].counts.overrun > self.overrun[lane] {
+            // Whatever was in it: a stream of which bytes are missing must not go on.
+            self.overrun[lane] = self.decoders[lane].counts.overrun;
+            self.streams.reset_all(Class::ALL[lane]);
+        }
         while let Some((seq, how)) = self.decoders[lane].poll() {
             let symbol = self.decoders[lane].symbol(seq).map(<[u8]>::to_vec);
             self.received.ahead += u64::from(how == How::Decoded);

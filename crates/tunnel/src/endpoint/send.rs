@@ -165,7 +165,7 @@ impl Endpoint {
         if is_alone && !must_ack && self.sender.echo.is_none() {
             return None;
         }
-        let mut room = self.config.datagram_bytes_max - main.len(&self.sender);
+        let mut room = self.config.datagram_bytes_max.saturating_sub(main.len(&self.sender));
         if let Some(token) = self.sender.echo.take() {
             Frame::Echo { token }.put(out, false);
         }
@@ -204,7 +204,7 @@ impl Endpoint {
             }
             while let Some(due) = self.sender.lanes[lane].due(now) {
                 self.sender.lanes[lane].pop_due();
-                if let Some(main) = self.sender.main_of(lane, due) {
+                if let Some(main) = self.sender.main_of(lane, due, symbol_bytes_max(&self.config)) {
                     return main;
                 }
             }
@@ -399,7 +399,7 @@ impl Sender {
         }
     }
 
-    fn main_of(&mut self, lane: usize, due: Due) -> Option<Main> {
+    fn main_of(&mut self, lane: usize, due: Due, symbol_max: usize) -> Option<Main> {
         let outbound = &mut self.lanes[lane];
         let is_redundant = due.is_redundant;
         if outbound.is_stale(due.job) {
@@ -418,7 +418,7 @@ impl Sender {
                 let end = (first..end).rfind(|seq| outbound.is_open(*seq))? + 1;
                 let count = (end - first) as u8;
                 let len = outbound.longest(first, end - first);
-                if is_redundant && !self.can_afford(len) {
+                if len > symbol_max || is_redundant && !self.can_afford(len) {
                     return None;
                 }
                 let (row, coded) = self.lanes[lane].encode(first, count)?;

@@ -7,7 +7,7 @@
 use crate::world::{World, independent, ms, us};
 use holdfast_chance::Rng;
 use holdfast_netsim::net::loss::LossModel;
-use holdfast_tunnel::{Class, Config, Inside};
+use holdfast_tunnel::{Class, Config, Inside, Report};
 use std::time::Duration;
 
 const FLOOR: Duration = ms(10);
@@ -46,6 +46,7 @@ struct Outcome {
     plain_bytes: f64,
     wireguard_bytes: f64,
     loss: f64,
+    report: Report,
 }
 
 impl Outcome {
@@ -78,6 +79,16 @@ impl Outcome {
             self.overhead() * 100.0,
             self.of_wireguard(),
         );
+        let sending = &self.report.sending;
+        let share = |bytes: u64| bytes as f64 / sending.data_bytes as f64 * 100.0;
+        println!(
+            "    of the data: redundant {:.1} %, again {:.1} %, given up {}, loss seen {:.2} %, bursts {:.2}",
+            share(sending.redundant_bytes),
+            share(sending.retransmitted_bytes),
+            sending.given_up,
+            sending.loss * 100.0,
+            sending.burst_packets,
+        );
     }
 }
 
@@ -101,7 +112,7 @@ fn run(config: &Config, load: Load, losses: LossModel, count: usize, seed: u64) 
 
 fn run_in(world: &mut World, load: Load, count: usize, seed: u64) -> Outcome {
     // The estimator has seen a thousand datagrams before anything is counted.
-    let warmup = 1500 / load.at_once.min(4);
+    let warmup = (1500 / load.at_once.min(4)).max((2.0 * load.per_s) as usize);
     let (mut rng, mut at) = (Rng::new(seed, 8), ms(1));
     let mut sent: Vec<Duration> = Vec::new();
     let mut got: Vec<Duration> = Vec::new();
@@ -152,6 +163,7 @@ fn run_in(world: &mut World, load: Load, count: usize, seed: u64) -> Outcome {
         plain_bytes: messages * (load.bytes + 54) as f64,
         wireguard_bytes: messages * wireguard_bytes(load.bytes) as f64,
         loss,
+        report: world.ends[0].report(),
     }
 }
 
