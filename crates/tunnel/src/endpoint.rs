@@ -9,6 +9,7 @@
 mod acks;
 mod behaviour;
 mod guard;
+mod pack;
 mod receive;
 mod send;
 
@@ -17,6 +18,7 @@ use crate::assembly::Assembly;
 use crate::config::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, INNER_MTU_MAX};
 use crate::decoder::{Decoder, DecoderLimits};
 use crate::frame::LANES;
+use crate::header::Learned;
 use crate::inner::{Inner, message_flow};
 use crate::loss::{Estimate, Observer};
 use crate::outbound::Patience;
@@ -50,6 +52,7 @@ pub struct Endpoint {
     seen: Estimate,
     acks: Acks,
     assembly: Assembly,
+    headers: Learned,
     resequencer: Resequencer,
     streams: Streams,
     behaviour: Behaviour,
@@ -99,6 +102,7 @@ impl Endpoint {
             observer: Observer::default(),
             seen: Estimate::default(),
             acks: Acks::default(),
+            headers: Learned::default(),
             assembly: Assembly::new(limits.assembly_bytes),
             resequencer: Resequencer::new(limits.resequence_bytes),
             streams: Streams::new(limits.streams, limits.stream_bytes),
@@ -378,9 +382,7 @@ impl Sender {
     fn patience(&self) -> Patience {
         let rtt = self.rate.rtt();
         Patience {
-            answer: rtt.overdue() + ANSWER_SLACK + acks::ACK_EVERY,
-            // The first acknowledgement may be lost.
-            delay: acks::PATIENT_DELAY * 2,
+            answer: rtt.overdue() + ANSWER_SLACK,
             give_up: rtt.smoothed() * GIVE_UP_HALF_ROUNDS / 2 + GIVE_UP_SLACK,
         }
     }

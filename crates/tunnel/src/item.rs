@@ -7,6 +7,8 @@
 //! MESSAGE = flow varint | [length varint] | message
 //! CELL    = id 2 | index 1 | last index 1 | [length varint] | part of an encoded PACKET or MESSAGE
 //! DATA    = stream varint | offset varint | [length varint] | bytes        (END: nothing follows)
+//! DEFINE  = number varint | [length varint] | packet     (its header has this number from now on)
+//! SHORT   = number varint | [identification 2] | [checksum 2] | [length varint] | packet's rest
 //! CREDIT  = stream varint | offset varint
 //! RESET   = stream varint
 //! ```
@@ -21,9 +23,13 @@ const CELL: u8 = 3;
 const DATA: u8 = 4;
 const CREDIT: u8 = 5;
 const RESET: u8 = 6;
+const DEFINE: u8 = 7;
+const SHORT: u8 = 8;
 
 const LAST: u8 = 0x08;
 const END: u8 = 0x04;
+const HAS_ID: u8 = 0x02;
+const HAS_CHECKSUM: u8 = 0x01;
 const KIND_SHIFT: u32 = 4;
 
 /// Bytes of a CELL around its body when it is the last item.
@@ -38,6 +44,8 @@ pub(crate) enum Item<'a> {
     Data { stream: u64, offset: u64, end: bool, bytes: &'a [u8] },
     Credit { stream: u64, offset: u64 },
     Reset { stream: u64 },
+    Define { number: u64, packet: &'a [u8] },
+    Short { number: u64, id: Option<u16>, checksum: Option<u16>, rest: &'a [u8] },
 }
 
 impl Item<'_> {
@@ -82,6 +90,21 @@ impl Item<'_> {
                 out.push(RESET << KIND_SHIFT);
                 put_varint(out, stream);
             }
+            Self::Define { number, packet } => {
+                out.push(head(DEFINE, 0));
+                put_varint(out, number);
+                body(out, packet);
+            }
+            Self::Short { number, id, checksum, rest } => {
+                let has_id = if id.is_some() { HAS_ID } else { 0 };
+                let has_checksum = if checksum.is_some() { HAS_CHECKSUM } else { 0 };
+                out.push(head(SHORT, has_id | has_checksum));
+                put_varint(out, number);
+                for field in id.into_iter().chain(checksum) {
+                    out.extend_from_slice(&field.to_be_bytes());
+                }
+                body(out, rest);
+            }
         }
     }
 
@@ -97,6 +120,11 @@ impl Item<'_> {
             }
             Self::Credit { stream, offset } => varint_len(stream) + varint_len(offset),
             Self::Reset { stream } => varint_len(stream),
+            Self::Define { number, packet } => varint_len(number) + body(packet),
+            Self::Short { number, id, checksum, rest } => {
+                let fields = 2 * (usize::from(id.is_some()) + usize::from(checksum.is_some()));
+                varint_len(number) + fields + body(rest)
+            }
         }
     }
 }
@@ -127,8 +155,7 @@ impl<'a> Items<'a> {
                 Item::Message { flow, bytes: self.body(is_last)? }
             }
             CELL => {
-                let id = self.0.take(2)?;
-                let id = u16::from_be_bytes([id[0], id[1]]);
+                let id = self.0.u16()?;
                 let (index, last) = (self.0.u8()?, self.0.u8()?);
                 if index > last {
                     return None;
@@ -141,6 +168,13 @@ impl<'a> Items<'a> {
             }
             CREDIT => Item::Credit { stream: self.0.varint()?, offset: self.0.varint()? },
             RESET => Item::Reset { stream: self.0.varint()? },
+            DEFINE => Item::Define { number: self.0.varint()?, packet: self.body(is_last)? },
+            SHORT => {
+                let number = self.0.varint()?;
+                let id = if kind & HAS_ID == 0 { None } else { Some(self.0.u16()?) };
+                let checksum = if kind & HAS_CHECKSUM == 0 { None } else { Some(self.0.u16()?) };
+                Item::Short { number, id, checksum, rest: self.body(is_last)? }
+            }
             _ => return None,
         })
     }
@@ -177,6 +211,11 @@ mod tests {
             2 => Item::Cell { id: a as u16, index: b as u8 / 2, last: b as u8, part: bytes },
             3 => Item::Data { stream: a, offset: b, end: a % 2 == 0, bytes },
             4 => Item::Credit { stream: a, offset: b },
+            5 => Item::Define { number: a, packet: bytes },
+            6 => {
+                let field = |value: u64| (value % 3 > 0).then_some(value as u16);
+                Item::Short { number: a, id: field(a), checksum: field(b), rest: bytes }
+            }
             _ => Item::Reset { stream: a },
         }
     }
@@ -185,7 +224,7 @@ mod tests {
         #[test]
         fn items_are_read_as_they_were_written(
             raw in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..200), 0u8..6, 0u64..1 << 62, 0u64..1 << 62),
+                (prop::collection::vec(any::<u8>(), 0..200), 0u8..8, 0u64..1 << 62, 0u64..1 << 62),
                 1..6,
             ),
             is_last: bool,

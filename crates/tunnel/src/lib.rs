@@ -17,6 +17,7 @@ mod config;
 mod decoder;
 mod endpoint;
 mod frame;
+mod header;
 mod inner;
 mod item;
 mod loss;

@@ -19,18 +19,25 @@ const BACKOFF_MAX: u32 = 6;
 /// Symbols that are sent again per timeout: without any news they only ask for some.
 const RESENT_PER_TIMEOUT: usize = 4;
 
-/// A piece of a stream inside a symbol.
+/// Something inside a symbol of which one wants to know whether it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
+    /// The stream's number, or the header's.
     pub stream: u64,
     pub kind: PieceKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PieceKind {
-    Data { offset: u64, len: usize, end: bool },
+    Data {
+        offset: u64,
+        len: usize,
+        end: bool,
+    },
     Credit,
     Reset,
+    /// The definition of a header.
+    Header,
 }
 
 /// A symbol that was made and is not known to be there.
@@ -44,8 +51,8 @@ pub(crate) struct Symbol {
     /// The last datagram that carried it, alone or in a row.
     last_number: u64,
     state: State,
-    /// The acknowledgement may come late: it was asked for with patience.
-    patient: bool,
+    /// Time that its acknowledgement may take beyond a round trip.
+    slack: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +85,8 @@ pub(crate) struct Due {
 /// What a lane waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// From sending to the answer, when it is asked for at once.
+    /// From sending to the answer, when it is given at once.
     pub answer: Duration,
-    /// Beyond it, when the receiver may take its time.
-    pub delay: Duration,
     /// Age at which a symbol without pieces of streams is given up.
     pub give_up: Duration,
 }
@@ -159,7 +164,7 @@ impl Outbound {
         bytes: Vec<u8>,
         pieces: Vec<Piece>,
         number: u64,
-        patient: bool,
+        slack: Duration,
         now: Duration,
     ) -> u64 {
         let seq = self.next();
@@ -171,7 +176,7 @@ impl Outbound {
             last_at: now,
             last_number: number,
             state: State::Sent,
-            patient,
+            slack,
         });
         seq
     }
@@ -281,7 +286,8 @@ impl Outbound {
 
     fn is_too_old(&self, at: usize, patience: Patience, now: Duration) -> bool {
         let symbol = &self.symbols[at];
-        symbol.pieces.is_empty() && now > symbol.born + patience.give_up
+        let is_lossy = symbol.pieces.iter().all(|piece| piece.kind == PieceKind::Header);
+        is_lossy && now > symbol.born + patience.give_up
     }
 
     fn give_up(&mut self, at: usize) {
@@ -328,9 +334,8 @@ impl Outbound {
                 continue;
             }
             let symbol = &self.symbols[at];
-            let delay = if symbol.patient { patience.delay } else { Duration::ZERO };
-            let until =
-                symbol.last_at + (patience.answer + delay) * (1 << self.backoff.min(BACKOFF_MAX));
+            let until = symbol.last_at
+                + (patience.answer + symbol.slack) * (1 << self.backoff.min(BACKOFF_MAX));
             if until > now {
                 next = Some(next.map_or(until, |next: Duration| next.min(until)));
             } else if self.is_too_old(at, patience, now) {
@@ -355,9 +360,8 @@ impl Outbound {
     }
 
     /// Makes sure that there will be a look at what is sent now.
-    pub fn expect_answer(&mut self, patience: Patience, patient: bool, now: Duration) {
-        let delay = if patient { patience.delay } else { Duration::ZERO };
-        let until = now + patience.answer + delay;
+    pub fn expect_answer(&mut self, patience: Patience, slack: Duration, now: Duration) {
+        let until = now + patience.answer + slack;
         self.check_at = Some(self.check_at.map_or(until, |at| at.min(until)));
     }
 

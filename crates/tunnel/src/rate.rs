@@ -25,6 +25,12 @@ const STARTUP_ROUNDS: u32 = 3;
 const DRAIN_ROUNDS: u32 = 3;
 /// Gains of a cycle, a round each.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The round of a cycle in which the queue of the one before is emptied.
+const DRAIN_AT: usize = 1;
+/// A round trip that is no longer than this part of the least has met no queue.
+const EMPTY_RTT: f64 = 1.05;
+/// The gain while that takes longer than a round.
+const DRAIN_GAIN: f64 = 0.9;
 /// The gain of the two rounds in which the path's own loss is measured.
 const LOW_GAIN: f64 = 0.6;
 const LOW_ROUNDS: std::ops::RangeInclusive<usize> = 1..=2;
@@ -122,6 +128,8 @@ pub(crate) struct Rate {
     startup: Option<(f64, u32)>,
     /// Until when the queue that the start has built is emptied.
     drains_until: Option<Duration>,
+    /// Rounds for which the present draining was prolonged.
+    drained: u32,
     cycle_at: usize,
     cycle_since: Duration,
     cycles: u32,
@@ -151,6 +159,7 @@ impl Rate {
             round_ends: 0,
             startup: Some((0.0, 0)),
             drains_until: None,
+            drained: 0,
             cycle_at: 2,
             cycle_since: now,
             cycles: 0,
@@ -201,6 +210,7 @@ impl Rate {
         let gain = match self.startup {
             Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
             None if self.drains_until.is_some() => 1.0 / STARTUP_GAIN,
+            None if self.drained > 0 => DRAIN_GAIN,
             None if self.is_low() => LOW_GAIN,
             None => CYCLE[self.cycle_at],
         };
@@ -214,6 +224,10 @@ impl Rate {
             return 1.0;
         }
         1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
+    }
+
+    fn has_queue(&self) -> bool {
+        self.rtt.latest().as_secs_f64() > EMPTY_RTT * self.rtt.least().as_secs_f64()
     }
 
     fn window(&self) -> f64 {
@@ -355,9 +369,17 @@ impl Rate {
             self.drains_until = None;
             (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
         }
-        if now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
+        let is_drained = self.drained > 0 && !self.has_queue();
+        if !is_drained && now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
             return;
         }
+        if self.has_queue() && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS {
+            // The rate is a maximum, a little above the truth: what it adds to the queue leaves here.
+            self.drained += 1;
+            self.cycle_since = now;
+            return;
+        }
+        self.drained = 0;
         self.cycle_since = now;
         self.cycle_at = (self.cycle_at + 1) % CYCLE.len();
         if self.cycle_at != 0 {

@@ -18,12 +18,14 @@ const DEVIATIONS: u32 = 4;
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
     deviation: Duration,
+    latest: Duration,
     /// Times and round trips, both rising.
     least: VecDeque<(Duration, Duration)>,
 }
 
 impl Rtt {
     pub fn sample(&mut self, rtt: Duration, now: Duration) {
+        self.latest = rtt;
         self.smoothed = Some(match self.smoothed {
             None => {
                 self.deviation = rtt / 8;
@@ -51,6 +53,10 @@ impl Rtt {
 
     pub fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or(INITIAL)
+    }
+
+    pub fn latest(&self) -> Duration {
+        self.latest
     }
 
     /// The least of the last ten seconds.

@@ -364,6 +364,9 @@ impl Streams {
 
     /// A piece must be sent anew.
     pub fn again(&mut self, piece: Piece) {
+        if piece.kind == PieceKind::Header {
+            return;
+        }
         let Some(stream) = self.all.get_mut(&piece.stream) else {
             if piece.kind == PieceKind::Reset {
                 self.control[Class::Bulk.index()].push_back(piece);
@@ -379,7 +382,10 @@ impl Streams {
                 }
                 self.take_turn(piece.stream);
             }
-            _ => self.control[stream.class.index()].push_back(piece),
+            PieceKind::Credit | PieceKind::Reset => {
+                self.control[stream.class.index()].push_back(piece);
+            }
+            PieceKind::Header => {}
         }
     }
 

@@ -36,6 +36,12 @@ impl<'a> Reader<'a> {
         Some(*first)
     }
 
+    pub fn u16(&mut self) -> Option<u16> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u16::from_be_bytes(*bytes))
+    }
+
     pub fn u24(&mut self) -> Option<u32> {
         let bytes = self.take(3)?;
         Some(u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]))

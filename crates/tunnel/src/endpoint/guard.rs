@@ -22,12 +22,14 @@ const BURST_PART: u32 = 4;
 /// Symbols that are a message if they come together.
 const BURST_MIN: u8 = 4;
 /// Longest symbol that rides again in the next datagram.
-pub(super) const RIDER_BYTES_MAX: usize = 256;
+pub(super) const RIDER_BYTES_MAX: usize = 128;
 /// Rows per symbol on a bulk lane with spare capacity, in multiples of the loss, and at most.
 const SPARE_FACTOR: f64 = 2.5;
 const SPARE_MAX: f64 = 0.5;
 /// Symbols that such a row covers.
 const SPARE_WINDOW: u64 = 40;
+/// Symbols that follow each other within this time share acknowledgements.
+const BUSY_GAP: Duration = Duration::from_millis(5);
 /// Bytes of redundancy that may be saved up.
 pub(super) const TOKENS_MAX: f64 = 65_536.0;
 /// And that a new tunnel has.
@@ -40,8 +42,6 @@ pub(super) struct Guard {
     count: u8,
     since: Duration,
     latest: Duration,
-    /// When the last symbol before the group was sent.
-    before: Option<Duration>,
     /// Rows owed on a bulk lane.
     credit: f64,
 }
@@ -49,6 +49,11 @@ pub(super) struct Guard {
 impl Guard {
     fn closes_at(&self, budget: Duration) -> Duration {
         self.since + budget.saturating_sub(MARGIN)
+    }
+
+    /// Whether something was sent on the lane just before.
+    pub(super) fn is_busy(&self, now: Duration) -> bool {
+        self.latest + BUSY_GAP > now
     }
 
     pub(super) fn wake_at(&self, budget: Duration) -> Option<Duration> {
@@ -84,7 +89,7 @@ impl Sender {
         }
         let guard = &mut self.guards[class.index()];
         if guard.count == 0 {
-            (guard.first, guard.since, guard.before) = (seq, now, Some(was));
+            (guard.first, guard.since) = (seq, now);
         }
         guard.count = (seq - guard.first + 1).min(u64::from(u8::MAX)) as u8;
         if guard.count >= GROUP_MAX {
@@ -205,13 +210,19 @@ impl Sender {
         let lane = &self.lanes[class.index()];
         let symbol = lane.symbol(before).filter(|_| lane.is_open(before))?;
         let budget = match class {
-            Class::Soon => self.rate.rtt().smoothed() + config.budgets.soon,
+            Class::Soon => self.rider_gap_max(config),
             _ => return None,
         };
         let is_fit = symbol.bytes.len() <= RIDER_BYTES_MAX
             && now.saturating_sub(symbol.born) <= budget
             && self.path().loss >= LOSS_MIN;
         is_fit.then_some(before)
+    }
+
+    /// The longest gap between messages for which riding is sooner than a retransmission, which is
+    /// dearer by an acknowledgement and has the better tail.
+    fn rider_gap_max(&self, config: &Config) -> Duration {
+        self.rate.rtt().smoothed() / 2 + config.budgets.soon
     }
 
     /// Whether the next symbol of the lane is likely to come soon enough to carry this one.
@@ -226,7 +237,7 @@ impl Sender {
         let gap = now.saturating_sub(guard.latest);
         class == Class::Soon
             && len <= RIDER_BYTES_MAX
-            && gap <= self.rate.rtt().smoothed() + config.budgets.soon
+            && gap <= self.rider_gap_max(config)
             && self.can_afford(len)
     }
 

@@ -7,6 +7,7 @@ use crate::decoder::How;
 use crate::frame::{Ack, Fault, Frame, Frames, LANES};
 use crate::inner::Inner;
 use crate::item::{Item, Items};
+use crate::outbound::PieceKind;
 use crate::queue::decapsulated;
 use crate::rate::{News, settled_and_lost};
 use crate::resequence::Origin;
@@ -156,6 +157,16 @@ impl Endpoint {
         let class = Class::ALL[origin.lane];
         match item {
             Item::Packet(packet) => self.packet(origin, packet, ecn, now),
+            Item::Define { number, packet } => {
+                self.headers.learn(number, packet);
+                self.packet(origin, packet, ecn, now);
+            }
+            Item::Short { number, id, checksum, rest } => {
+                match self.headers.restore(number, id, checksum, rest) {
+                    Some(packet) => self.packet(origin, &packet, ecn, now),
+                    None => self.received.limited += 1,
+                }
+            }
             Item::Message { flow, bytes } => {
                 self.hand_in(Inside::Message { flow, bytes: bytes.to_vec() });
             }
@@ -235,7 +246,10 @@ impl Endpoint {
             let lane = &mut sender.lanes[class.index()];
             let verdict = lane.acknowledged(&of_lane, settled, is_new, patience, now);
             for piece in verdict.arrived {
-                self.streams.arrived(piece);
+                match piece.kind {
+                    PieceKind::Header => sender.headers.confirm(piece.stream),
+                    _ => self.streams.arrived(piece),
+                }
             }
             sender.repair(class, &verdict.lost, verdict.rows, &self.config, now);
         }

@@ -2,14 +2,16 @@
 
 use super::Endpoint;
 use super::acks::bitmap;
+use super::acks::{ACK_EVERY, PATIENT_DELAY};
 use super::guard::{Guard, TOKENS_FIRST, TOKENS_MAX};
+use super::pack::Ready;
 use crate::api::{Ecn, Outgoing};
 use crate::frame::{Ack, CODED_LENGTH_BYTES, DATA_BYTES, Frame, LANES, LaneAck, REPAIR_BYTES};
-use crate::item::{CELL_BYTES, Item};
+use crate::header::Defined;
 use crate::loss::Estimate;
 use crate::outbound::{Due, Job, Outbound, Piece};
 use crate::plan::{Condition, LOSS_MIN, Planner};
-use crate::queue::{Content, Queue};
+use crate::queue::Queue;
 use crate::rate::Rate;
 use crate::stream::Streams;
 use crate::wire::{truncated, varint_len};
@@ -22,22 +24,10 @@ use std::time::Duration;
 pub(super) const WIRE_BYTES: usize = 52;
 /// Room that an acknowledgement without bitmaps needs.
 const ACK_ROOM: usize = 48;
-/// A symbol's rest below this is not worth another item.
-const REST_MIN: usize = 24;
-/// Cells of one packet, whose index is a byte.
-const CELLS_MAX: usize = 256;
+/// The part of what may be late that retransmissions may use up; acknowledgements get lost too.
+const AGAIN_LATE_SHARE: f64 = 0.8;
 /// Bytes of packets that may wait as cells of a lane.
 const BACKLOG_BYTES: usize = 3000;
-
-/// A symbol that is made and not yet sent: a cell.
-#[derive(Clone, Debug)]
-struct Ready {
-    bytes: Vec<u8>,
-    /// The last cell of a packet that was cut for its protection: cells, and rows beyond them.
-    closes: Option<(u8, usize)>,
-    /// It belongs to such a packet.
-    is_cut: bool,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -63,8 +53,10 @@ pub(super) struct Sender {
     /// Bytes of redundancy that the cap allows.
     pub tokens: f64,
     pub counts: Counts,
-    ready: [VecDeque<Ready>; LANES],
-    cell_id: u16,
+    pub ready: [VecDeque<Ready>; LANES],
+    /// Headers that the peer knows, or will.
+    pub headers: Defined,
+    pub cell_id: u16,
     /// Whose turn it is on a lane that has both.
     streams_next: bool,
     pub echo: Option<u32>,
@@ -98,6 +90,7 @@ impl Sender {
             tokens: TOKENS_FIRST,
             counts: Counts::default(),
             ready: Default::default(),
+            headers: Defined::default(),
             cell_id: 0,
             streams_next: false,
             echo: None,
@@ -232,7 +225,7 @@ impl Endpoint {
         }
         sender.streams_next = true;
         if sender.ready[lane].is_empty() {
-            sender.pack(class, &self.config, &mut symbol, now);
+            sender.pack(class, &self.config, &mut symbol, &mut pieces, now);
         }
         if symbol.is_empty() {
             let ready = sender.ready[lane].pop_front()?;
@@ -330,9 +323,10 @@ impl Endpoint {
         let allowed = self.config.overhead_max * (symbol.len() + WIRE_BYTES) as f64;
         sender.tokens = (sender.tokens + allowed).min(TOKENS_MAX);
         let number = sender.next_number;
-        sender.lanes[lane].push(symbol, pieces, number, patient, now);
+        let slack = sender.slack(class, patient, now);
+        sender.lanes[lane].push(symbol, pieces, number, slack, now);
         let patience = sender.patience();
-        sender.lanes[lane].expect_answer(patience, patient, now);
+        sender.lanes[lane].expect_answer(patience, slack, now);
     }
 
     /// What follows a new symbol.
@@ -361,6 +355,18 @@ impl Sender {
         match class {
             Class::Bulk => self.rate.next_at() <= now,
             Class::Now | Class::Soon => self.rate.urgent_at() <= now,
+        }
+    }
+
+    /// How much later than at once an acknowledgement may come: a patient one twice as late and
+    /// more, for the first may be lost; others when the lane is busy, for they are not sent one by
+    /// one. A lone message is answered at once.
+    fn slack(&self, class: Class, patient: bool, now: Duration) -> Duration {
+        let is_busy = class == Class::Bulk || self.guards[class.index()].is_busy(now);
+        match (patient, is_busy) {
+            (true, _) => PATIENT_DELAY * 5 / 2,
+            (false, true) => ACK_EVERY * 2,
+            (false, false) => Duration::ZERO,
         }
     }
 
@@ -450,8 +456,9 @@ impl Sender {
         let (len, patient) = (symbol.bytes.len(), is_redundant && Class::ALL[lane] == Class::Now);
         Frame::Data { lane, patient, seq: truncated(seq), symbol: &symbol.bytes }.put(out, true);
         self.note_spent(lane, len, is_redundant);
+        let slack = self.slack(Class::ALL[lane], patient, now);
         let patience = self.patience();
-        self.lanes[lane].expect_answer(patience, patient, now);
+        self.lanes[lane].expect_answer(patience, slack, now);
     }
 
     fn put_rider(&mut self, lane: usize, seq: u64, room: usize, out: &mut Vec<u8>, now: Duration) {
@@ -489,7 +496,9 @@ impl Sender {
             let extra = if class == Class::Bulk || path.loss < LOSS_MIN {
                 None
             } else {
-                self.planner.extra(path, needed, config.budgets.late_max, Condition::Symbol)
+                // Late is what was lost and whose repair fails.
+                let eps = (config.budgets.late_max / path.loss * AGAIN_LATE_SHARE).min(1.0);
+                self.planner.extra(path, needed, eps, Condition::Symbol)
             };
             let extra =
                 extra.map_or(0, |extra| extra.rows + usize::from(self.rng.chance(extra.one_more)));
@@ -507,65 +516,6 @@ impl Sender {
             for _ in 0..extra {
                 lane.schedule(Due { at: now, job, is_redundant: true });
             }
-        }
-    }
-
-    /// Fills a symbol with what is ready now, or makes cells of a packet that is longer.
-    fn pack(&mut self, class: Class, config: &Config, symbol: &mut Vec<u8>, now: Duration) {
-        let symbol_max = symbol_bytes_max(config);
-        let mut contents: Vec<Content> = Vec::new();
-        let mut used = 0;
-        while let Some(len) = self.queue.peek_len(class) {
-            // Flow and length of a message take at most eight bytes more.
-            let needs = len + 1 + 8;
-            let is_first = contents.is_empty();
-            if !is_first && (used + needs > symbol_max || symbol_max - used < REST_MIN) {
-                break;
-            }
-            let Some((content, _)) = self.queue.pop(class, now) else { break };
-            let is_lone = is_first && self.queue.peek_len(class).is_none();
-            let cut = if is_lone { self.cut(class, content.len(), config, now) } else { None };
-            let needs = content.len() + 1 + 8;
-            if let Some(cells) = cut {
-                self.make_cells(class, &content, Some(cells), symbol_max);
-                return;
-            }
-            if used + needs > symbol_max {
-                // Only a first packet is longer than a symbol: others were peeked at.
-                self.make_cells(class, &content, None, symbol_max);
-                break;
-            }
-            used += needs;
-            contents.push(content);
-        }
-        let count = contents.len();
-        for (at, content) in contents.iter().enumerate() {
-            item_of(content).put(symbol, at + 1 == count);
-        }
-    }
-
-    fn make_cells(
-        &mut self,
-        class: Class,
-        content: &Content,
-        cut: Option<crate::plan::Cells>,
-        symbol_max: usize,
-    ) {
-        let mut encoded = Vec::new();
-        item_of(content).put(&mut encoded, true);
-        let part_max = symbol_max - CELL_BYTES;
-        let part =
-            cut.map_or(part_max, |cells| encoded.len().div_ceil(cells.needed).clamp(1, part_max));
-        let parts: Vec<&[u8]> = encoded.chunks(part).collect();
-        let last = (parts.len().min(CELLS_MAX) - 1) as u8;
-        let id = self.cell_id;
-        self.cell_id = id.wrapping_add(1);
-        for (index, part) in parts.iter().enumerate() {
-            let mut bytes = Vec::new();
-            Item::Cell { id, index: index as u8, last, part }.put(&mut bytes, true);
-            let is_end = index == usize::from(last);
-            let closes = cut.filter(|_| is_end).map(|cells| (last + 1, cells.extra));
-            self.ready[class.index()].push_back(Ready { bytes, closes, is_cut: cut.is_some() });
         }
     }
 
@@ -616,12 +566,5 @@ impl Sender {
             self.echo.is_some() || self.probe.is_some() || self.closing == Closing::Wanted;
         want(is_special.then_some(Duration::ZERO));
         at
-    }
-}
-
-fn item_of(content: &Content) -> Item<'_> {
-    match content {
-        Content::Packet(packet) => Item::Packet(packet),
-        Content::Message { flow, bytes } => Item::Message { flow: *flow, bytes },
     }
 }
