@@ -99,6 +99,8 @@ impl Host {
     /// Says goodbye to the peer, and removes what would stay.
     pub fn end(&mut self) {
         let now = self.now();
+        // Whoever is connected through the tunnel sees that it has not ended well.
+        self.door.forget_peer();
         self.machine.close();
         self.send_of_machine(now);
         self.secure.close(now);
@@ -118,12 +120,12 @@ impl Host {
             true => PollFlags::IN | PollFlags::OUT,
             false => PollFlags::IN,
         };
-        let mut fds = vec![
-            PollFd::new(&self.outside, outside),
-            PollFd::new(&self.door, PollFlags::IN),
-            PollFd::new(signals, PollFlags::IN),
-        ];
-        fds.extend(self.control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let mut fds =
+            vec![PollFd::new(&self.outside, outside), PollFd::new(signals, PollFlags::IN)];
+        let door = self.door.fds().into_iter().flatten();
+        fds.extend(
+            door.chain(self.control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+        );
         let sleep = wake.map_or(SLEEP_MAX, |at| at.saturating_sub(self.now()).min(SLEEP_MAX));
         let timeout = Timespec {
             tv_sec: sleep.as_secs().cast_signed(),

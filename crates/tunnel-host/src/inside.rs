@@ -1,12 +1,16 @@
 //! What a tunnel carries: the packets of an interface, or the datagrams and bytes of ports.
 
+mod datagrams;
 mod device;
 mod ports;
+mod splice;
+mod target;
 
 pub use device::Device;
 pub use ports::Ports;
 
-use holdfast_tunnel::{Endpoint, Inside};
+use crate::config::Transport;
+use holdfast_tunnel::{Class, Endpoint, Inside, Rule};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -23,11 +27,13 @@ pub struct Counters {
     pub refused: u64,
     /// Those that the inside did not take.
     pub undelivered: u64,
-    /// Flows of ports that are open, were ended because nothing came, and were refused because there
-    /// were too many.
+    /// Flows and connections of ports that are open, were ended because nothing came, and were refused
+    /// because there were too many.
     pub flows: u64,
     pub flows_idle: u64,
     pub flows_refused: u64,
+    /// Connections that were reset: an end of them was lost.
+    pub resets: u64,
     /// What the peer wanted to send to an address that `allow` does not name.
     pub not_allowed: u64,
 }
@@ -60,14 +66,19 @@ impl Door {
     pub fn give(&mut self, inside: Inside, machine: &mut Endpoint, now: Duration) {
         match (self, inside) {
             (Self::Device(device), Inside::Packet(packet)) => device.give(&packet),
-            (Self::Ports(ports), Inside::Message { flow, bytes }) => ports.give(flow, &bytes, now),
-            (Self::Ports(_), Inside::Stream(id, _)) => {
-                // Nothing is lost by it: nobody forwards TCP yet.
-                let _gone = machine.stream_reset(id, now);
+            (Self::Ports(ports), Inside::Message { flow, bytes }) => {
+                ports.datagrams.give(flow, &bytes, now);
+            }
+            (Self::Ports(ports), Inside::Stream(id, event)) => {
+                ports.splice.hear(id, event, machine, now);
             }
             // A peer in another mode.
+            (Self::Device(device), Inside::Stream(id, _)) => {
+                device.counters.undelivered += 1;
+                let _gone = machine.stream_reset(id, now);
+            }
             (Self::Device(device), _) => device.counters.undelivered += 1,
-            (Self::Ports(ports), _) => ports.counters.undelivered += 1,
+            (Self::Ports(ports), _) => ports.datagrams.counters.undelivered += 1,
         }
     }
 
@@ -81,7 +92,7 @@ impl Door {
     /// Does what is due.
     pub fn do_due(&mut self, now: Duration) {
         if let Self::Ports(ports) = self {
-            ports.end_idle(now);
+            ports.datagrams.end_idle(now);
         }
     }
 
@@ -89,7 +100,7 @@ impl Door {
     pub fn wake_at(&self) -> Option<Duration> {
         match self {
             Self::Device(_) => None,
-            Self::Ports(ports) => ports.wake_at(),
+            Self::Ports(ports) => ports.datagrams.wake_at(),
         }
     }
 
@@ -97,6 +108,14 @@ impl Door {
     pub fn forget_peer(&mut self) {
         if let Self::Ports(ports) = self {
             ports.forget_peer();
+        }
+    }
+
+    /// What is to be watched.
+    pub fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        match self {
+            Self::Device(device) => [Some(device.as_fd()), None],
+            Self::Ports(ports) => ports.fds().map(Some),
         }
     }
 
@@ -109,11 +128,17 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Device(device) => device.as_fd(),
-            Self::Ports(ports) => ports.as_fd(),
-        }
-    }
+/// The class of what goes to a port: what the file's rules say. Else datagrams are `now`, for they are
+/// worth nothing late, and connections `bulk`.
+fn class_of(rules: &[Rule], transport: Transport, port: u16) -> Class {
+    let fits = |rule: &&Rule| {
+        rule.dscp.is_none()
+            && rule.protocol.is_none_or(|it| it == transport.protocol())
+            && rule.port.is_none_or(|it| it == port)
+    };
+    let usual = match transport {
+        Transport::Udp => Class::Now,
+        Transport::Tcp => Class::Bulk,
+    };
+    rules.iter().find(fits).map_or(usual, |rule| rule.class)
 }

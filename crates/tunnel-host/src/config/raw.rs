@@ -163,9 +163,10 @@ fn check_mode(findings: &mut Findings, tunnel: &RawTunnel) {
         let message = format!("mode = \"{}\" has no interface", mode.word());
         findings.add(address.span(), message, remedy);
     }
-    if let Some(tcp) = ports.clone().find(is_tcp) {
-        let remedy = "carry it by mode = \"tun\", which takes any connection";
-        findings.add(tcp.span(), "TCP ports cannot be forwarded yet, only UDP ports", remedy);
+    if mode == Mode::Udp
+        && let Some(tcp) = ports.clone().find(is_tcp)
+    {
+        findings.add(tcp.span(), "mode = \"udp\" carries no TCP", "write mode = \"forward\"");
     }
     if ports.count() == 0 {
         let remedy = "add forward = [\"udp 127.0.0.1:5300 -> 10.0.0.5:53\"] at one end, and allow = \

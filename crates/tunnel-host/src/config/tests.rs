@@ -111,7 +111,11 @@ fn forwards_that_cannot_be_are_told() {
         assert!(told(&udp(), forward, wrong).contains("is no forward"), "{wrong}");
     }
     let tcp = told(&udp(), forward, "tcp 127.0.0.1:5432 -> 10.0.0.5:5432");
-    assert!(tcp.contains("TCP ports cannot be forwarded yet") && tcp.contains("mode = \"tun\""));
+    assert!(tcp.contains("carries no TCP") && tcp.contains("mode = \"forward\""), "{tcp}");
+    let both = udp()
+        .replace("\"udp\"", "\"forward\"")
+        .replace("[\"udp", "[\"tcp [::1]:1 -> [fd09::1]:1\", \"udp");
+    assert_eq!(parse(&both).expect("a good file").forwards.len(), 2);
     let none = told(&udp(), &format!("forward = [\"{forward}\"]\n"), "");
     assert!(none.contains("nothing is forwarded and nothing allowed"), "{none}");
     let allow = told(&udp(), "forward = ", "allow = [\"udp dns\"]\nforward = ");

@@ -9,6 +9,7 @@ mod traffic;
 mod a_path_may_lose_packets;
 mod an_end_may_move;
 mod any_traffic_goes_through;
+mod connections_are_spliced;
 mod ends_may_die;
 mod mistakes_are_told;
 mod ports_need_no_root;
