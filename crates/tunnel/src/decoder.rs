@@ -60,7 +60,8 @@ impl Row {
         loop {
             let (seq, coefficient) = match (a.peek().copied(), b.peek().copied()) {
                 (Some(x), Some(y)) if x.0 == y.0 => {
-                    (a.next(), b.next());
+                    a.next();
+                    b.next();
                     (x.0, x.1 ^ product(factor, y.1))
                 }
                 (Some(x), y) if y.is_none_or(|y| x.0 < y.0) => {

@@ -209,11 +209,11 @@ mod tests {
             0 => Item::Packet(bytes),
             1 => Item::Message { flow: a as u32, bytes },
             2 => Item::Cell { id: a as u16, index: b as u8 / 2, last: b as u8, part: bytes },
-            3 => Item::Data { stream: a, offset: b, end: a % 2 == 0, bytes },
+            3 => Item::Data { stream: a, offset: b, end: a.is_multiple_of(2), bytes },
             4 => Item::Credit { stream: a, offset: b },
             5 => Item::Define { number: a, packet: bytes },
             6 => {
-                let field = |value: u64| (value % 3 > 0).then_some(value as u16);
+                let field = |value: u64| (value > 1 << 20).then_some(value as u16);
                 Item::Short { number: a, id: field(a), checksum: field(b), rest: bytes }
             }
             _ => Item::Reset { stream: a },

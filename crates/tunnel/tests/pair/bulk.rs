@@ -43,13 +43,19 @@ impl Transfer {
     }
 }
 
-/// Bytes per second of a stream between two times, as a share of the link's rate.
-pub fn goodput(world: &mut World, from: Duration, until: Duration) -> f64 {
+/// Bytes of a stream that arrive between two times; at the first, `look` is called.
+pub fn goodput_of(
+    world: &mut World,
+    from: Duration,
+    until: Duration,
+    mut look: impl FnMut(&World),
+) -> f64 {
     let mut transfer = Transfer::default();
     let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
     let mut at_start = 0;
     for stop in [from, until] {
         at_start = transfer.read;
+        look(world);
         transfer.write(&mut world.ends[0], id, world.now);
         let transfer = &mut transfer;
         world.run_until(stop, |end, _, inside, now| match inside {
@@ -58,7 +64,12 @@ pub fn goodput(world: &mut World, from: Duration, until: Duration) -> f64 {
             _ => {}
         });
     }
-    (transfer.read - at_start) as f64 / (until - from).as_secs_f64() / RATE
+    (transfer.read - at_start) as f64
+}
+
+/// What a stream gets of a link of [`RATE`].
+fn goodput(world: &mut World, from: Duration, until: Duration) -> f64 {
+    goodput_of(world, from, until, |_| {}) / (until - from).as_secs_f64() / RATE
 }
 
 fn world(loss: f64, queue: usize, seed: u64) -> World {

@@ -2,6 +2,8 @@
 //! that is shipped. A test prints its seed; the same seed gives the same run.
 
 mod bulk;
+mod competitor;
+mod fair;
 mod hostile;
 mod messages;
 mod world;

@@ -1,5 +1,6 @@
 //! Two endpoints and a path between them, in virtual time.
 
+use crate::competitor::{Competitor, PACKET_BYTES};
 use holdfast_chance::Rng;
 use holdfast_netsim::net::loss::{Loss, LossModel};
 use holdfast_tunnel::{Config, Ecn, Endpoint, Inside};
@@ -108,7 +109,13 @@ impl Link {
 /// A datagram on its way: when it arrives, the order of equals, to whom, its number.
 type Flight = Reverse<(Duration, u64, usize, u64, Vec<u8>)>;
 
+/// The first of the numbers that stand for competitors; each has one for its packets' arrival and
+/// one for that of the acknowledgement.
+const COMPETITORS: usize = 2;
+
 pub struct World {
+    /// Plain TCP flows that share the link from end 0 to end 1.
+    pub competitors: Vec<Competitor>,
     pub now: Duration,
     pub ends: [Endpoint; 2],
     /// From end 0 to end 1, and back.
@@ -131,6 +138,7 @@ impl World {
             flying: BinaryHeap::new(),
             order: 0,
             buffer: Vec::new(),
+            competitors: Vec::new(),
             tamper: None,
             tampering: Rng::new(seed, 3),
         }
@@ -155,13 +163,37 @@ impl World {
             };
             let bytes = self.buffer.len() + WIRE_BYTES;
             if let Some(at) = self.links[end].pass(bytes, self.now) {
-                self.order += 1;
                 let mut plaintext = self.buffer.clone();
                 if let Some(tamper) = self.tamper {
                     tamper(&mut plaintext, &mut self.tampering);
                 }
-                self.flying.push(Reverse((at, self.order, 1 - end, outgoing.number, plaintext)));
+                self.fly(at, 1 - end, outgoing.number, plaintext);
             }
+        }
+    }
+
+    fn flush_competitors(&mut self) {
+        for at in 0..self.competitors.len() {
+            while let Some(seq) = self.competitors[at].poll(self.now) {
+                if let Some(time) = self.links[0].pass(PACKET_BYTES, self.now) {
+                    self.fly(time, COMPETITORS + 2 * at, seq, Vec::new());
+                }
+            }
+        }
+    }
+
+    fn fly(&mut self, at: Duration, to: usize, number: u64, plaintext: Vec<u8>) {
+        self.order += 1;
+        self.flying.push(Reverse((at, self.order, to, number, plaintext)));
+    }
+
+    fn competitor_arrives(&mut self, to: usize, seq: u64, at: Duration) {
+        let competitor = (to - COMPETITORS) / 2;
+        if to.is_multiple_of(2) {
+            self.competitors[competitor].received += 1;
+            self.fly(at + self.links[1].delay, to + 1, seq, Vec::new());
+        } else {
+            self.competitors[competitor].acknowledged(seq, at);
         }
     }
 
@@ -180,9 +212,12 @@ impl World {
                 }
                 self.flush(end);
             }
+            self.flush_competitors();
             let next = self.flying.peek().map(|Reverse(flight)| flight.0);
             let wakes = self.ends.iter().filter_map(Endpoint::wake_at);
-            let at = next.into_iter().chain(wakes).min().unwrap_or(until).max(self.now);
+            let timeouts = self.competitors.iter().map(Competitor::timeout_at);
+            let at =
+                next.into_iter().chain(wakes).chain(timeouts).min().unwrap_or(until).max(self.now);
             if at >= until {
                 self.now = until;
                 return;
@@ -202,6 +237,10 @@ impl World {
                 let Some(Reverse((_, _, end, number, plaintext))) = self.flying.pop() else {
                     break;
                 };
+                if end >= COMPETITORS {
+                    self.competitor_arrives(end, number, at);
+                    continue;
+                }
                 let result =
                     self.ends[end].handle_datagram(number, &plaintext, Ecn::NotCapable, at);
                 assert!(result.is_ok() || self.tamper.is_some(), "{result:?}");
