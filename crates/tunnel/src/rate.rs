@@ -41,9 +41,15 @@ const LOSS_MIN: f64 = 0.003;
 /// Standard deviations, and a share, by which loss must exceed the path's to be congestion.
 const EXCESS_DEVIATIONS: f64 = 2.0;
 const EXCESS_MIN: f64 = 0.005;
-/// Answer to congestion, and growth per cycle without.
-const CAP_FALLS: f64 = 0.8;
-const CAP_GROWS: f64 = 1.04;
+/// CUBIC's constants (RFC 9438 §4.6 and §5), and the packets in which it counts.
+const CUBIC_BETA: f64 = 0.7;
+const CUBIC_C: f64 = 0.4;
+/// The pacing rate in windows per round trip: the window is the limit (as Linux does in congestion
+/// avoidance).
+const CAP_GAIN: f64 = 1.2;
+/// A window of so many products of rate and round trip is none.
+const CAP_ENDS: f64 = 1.6;
+const PACKET_BYTES: f64 = 1500.0;
 /// Weight of older cycles in what is known of losses.
 const CYCLE_WEIGHT: f64 = 0.7;
 /// Highest path loss that is made good for by sending more.
@@ -77,6 +83,16 @@ struct Sent {
     /// There was not enough to send: the rate of its round says little.
     is_limited: bool,
     is_low: bool,
+}
+
+/// The tunnel's share of a path that others use too.
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    /// Bytes that were on their way when the path was full.
+    window_max: f64,
+    since: Duration,
+    /// Bytes that may be on their way now.
+    window: f64,
 }
 
 /// Losses of some rounds.
@@ -136,10 +152,16 @@ pub(crate) struct Rate {
     low_every: u32,
     low_in: u32,
     low: Tally,
+    /// Whether the path's loss was measured at a low rate.
+    has_low: bool,
+    /// Losses while nothing waited in the path's queues.
+    quiet: Tally,
     high: Tally,
     path_loss: f64,
     loss: f64,
-    cap: f64,
+    cap: Option<Cap>,
+    /// Losses of datagrams before this number were answered.
+    answered: u64,
     next_at: Duration,
     rtt: Rtt,
     is_limited: bool,
@@ -166,10 +188,13 @@ impl Rate {
             low_every: 1,
             low_in: 1,
             low: Tally::default(),
+            has_low: false,
+            quiet: Tally::default(),
             high: Tally::default(),
             path_loss: 0.0,
             loss: 0.0,
-            cap: f64::INFINITY,
+            cap: None,
+            answered: 0,
             next_at: now,
             rtt: Rtt::default(),
             is_limited: true,
@@ -188,9 +213,16 @@ impl Rate {
         }
     }
 
-    /// Bytes per second that the path delivers.
+    /// Bytes per second that the path delivers, or that are the tunnel's share of it.
     pub fn delivery(&self) -> f64 {
-        self.rates.front().map_or(0.0, |rate| rate.1).min(self.cap)
+        let best = self.best();
+        let round = self.rtt.smoothed().as_secs_f64();
+        self.cap.map_or(best, |cap| (cap.window / round).min(best * STARTUP_GROWTH))
+    }
+
+    /// The highest rate of the last rounds.
+    fn best(&self) -> f64 {
+        self.rates.front().map_or(0.0, |rate| rate.1)
     }
 
     fn is_low(&self) -> bool {
@@ -209,6 +241,7 @@ impl Rate {
         let initial = INITIAL_WINDOW_BYTES / self.rtt.least().as_secs_f64().max(1e-3);
         let gain = match self.startup {
             Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
+            None if self.cap.is_some() && !self.is_low() => CAP_GAIN,
             None if self.drains_until.is_some() => 1.0 / STARTUP_GAIN,
             None if self.drained > 0 => DRAIN_GAIN,
             None if self.is_low() => LOW_GAIN,
@@ -226,11 +259,15 @@ impl Rate {
         1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
     }
 
-    fn has_queue(&self) -> bool {
-        self.rtt.latest().as_secs_f64() > EMPTY_RTT * self.rtt.least().as_secs_f64()
+    /// Whether the last round trip was so many times the least.
+    fn has_queue_of(&self, factor: f64) -> bool {
+        self.rtt.latest().as_secs_f64() > factor * self.rtt.least().as_secs_f64()
     }
 
     fn window(&self) -> f64 {
+        if let Some(cap) = self.cap {
+            return cap.window;
+        }
         let product = self.delivery() * self.rtt.least().as_secs_f64();
         let gain = if self.startup.is_some() { STARTUP_GAIN } else { WINDOW_GAIN };
         let compensated = gain * product / (1.0 - self.path_loss().min(COMPENSATED_MAX));
@@ -298,9 +335,7 @@ impl Rate {
         let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
         self.rtt.sample(now.saturating_sub(sent.at).saturating_sub(news.held), now);
-        let tally = if sent.is_low { &mut self.low } else { &mut self.high };
-        tally.settled += news.settled;
-        tally.lost += news.lost;
+        self.tally(news, sent.is_low);
         if let Some(bytes) = news.bytes {
             self.note_delivery(u64::from(bytes), &sent, now);
         }
@@ -312,8 +347,65 @@ impl Rate {
             self.round_ends = self.first + self.log.len() as u64;
             self.end_round(now);
         }
+        let is_overflow = self.has_queue_of(QUEUE_RTT) && self.path_loss() < LOSS_MIN;
+        if news.lost > 0.0 && is_overflow && news.highest >= self.answered {
+            self.give_way(now);
+        }
+        self.regrow(now);
         if self.startup.is_none() {
             self.turn_cycle(now);
+        }
+    }
+
+    /// Sorts losses. What is lost while no queue delays anything is lost by the path; what is lost
+    /// while one does may be overflow.
+    fn tally(&mut self, news: &News, is_low: bool) {
+        let has_queue = self.has_queue_of(QUEUE_RTT);
+        let mut note = |tally: &mut Tally| {
+            tally.settled += news.settled;
+            tally.lost += news.lost;
+        };
+        if !has_queue {
+            note(&mut self.quiet);
+        }
+        match (is_low, has_queue) {
+            (true, false) => note(&mut self.low),
+            (true, true) => {}
+            (false, _) => note(&mut self.high),
+        }
+        if !self.has_low && self.quiet.settled > 0.0 {
+            self.path_loss = self.quiet.share();
+        }
+    }
+
+    /// Answers congestion as CUBIC does (RFC 9438 §4.6), once per round trip, so that the tunnel
+    /// gets what one plain flow gets.
+    fn give_way(&mut self, now: Duration) {
+        if self.mode == PathLoss::Assume {
+            return;
+        }
+        let rate = self.delivery();
+        let round = self.rtt.smoothed().as_secs_f64();
+        let window_max = rate * round;
+        self.cap = Some(Cap { window_max, since: now, window: window_max * CUBIC_BETA });
+        self.answered = self.first + self.log.len() as u64;
+        (self.startup, self.drains_until) = (None, None);
+    }
+
+    /// Grows as CUBIC does (RFC 9438 §4.2 and §4.3), until the path takes more than it ever did.
+    fn regrow(&mut self, now: Duration) {
+        let best = self.best();
+        let Some(cap) = &mut self.cap else { return };
+        let round = self.rtt.smoothed().as_secs_f64();
+        let packets = cap.window_max / PACKET_BYTES;
+        let time = now.saturating_sub(cap.since).as_secs_f64();
+        let k = (packets * (1.0 - CUBIC_BETA) / CUBIC_C).cbrt();
+        let cubic = CUBIC_C * (time + round - k).powi(3) + packets;
+        let reno =
+            packets * CUBIC_BETA + 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA) * time / round;
+        cap.window = (cubic.max(reno) * PACKET_BYTES).max(2.0 * PACKET_BYTES);
+        if cap.window > best * round * CAP_ENDS {
+            self.cap = None;
         }
     }
 
@@ -369,11 +461,12 @@ impl Rate {
             self.drains_until = None;
             (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
         }
-        let is_drained = self.drained > 0 && !self.has_queue();
+        let is_drained = self.drained > 0 && !self.has_queue_of(EMPTY_RTT);
         if !is_drained && now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
             return;
         }
-        if self.has_queue() && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS {
+        if self.has_queue_of(EMPTY_RTT) && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS
+        {
             // The rate is a maximum, a little above the truth: what it adds to the queue leaves here.
             self.drained += 1;
             self.cycle_since = now;
@@ -386,17 +479,18 @@ impl Rate {
             return;
         }
         self.cycles += 1;
-        self.judge();
+        self.judge(now);
     }
 
     /// Once per cycle: which loss is the path's, and whether to give way.
-    fn judge(&mut self) {
+    fn judge(&mut self, now: Duration) {
         if self.mode == PathLoss::Assume {
             return;
         }
         let was_low = self.low_in == 0;
         if was_low && self.low.settled > 0.0 {
             self.path_loss = self.low.share();
+            self.has_low = true;
         }
         let samples = 1.0 / self.low.settled.max(1.0) + 1.0 / self.high.settled.max(1.0);
         let high = self.high.share();
@@ -404,16 +498,13 @@ impl Rate {
         let excess = high - self.path_loss;
         let is_congested = excess > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
         if is_congested {
-            self.cap = self.delivery() * CAP_FALLS;
-            // What the rate was is no longer the measure of what it may be.
+            self.give_way(now);
             (self.low_every, self.low_in) = (1, 0);
             self.high = Tally::default();
-        } else if self.cap.is_finite() {
-            self.cap *= CAP_GROWS;
-            let best = self.rates.front().map_or(0.0, |rate| rate.1);
-            if self.cap > best * STARTUP_GROWTH {
-                self.cap = f64::INFINITY;
-            }
+        }
+        if was_low && !is_congested && self.path_loss > LOSS_MIN {
+            // What was taken for overflow was the path's loss.
+            self.cap = None;
         }
         if !is_congested && self.loss > LOSS_MIN {
             if was_low {
@@ -424,8 +515,10 @@ impl Rate {
         } else if !is_congested {
             // Nothing is lost: nothing to measure.
             (self.path_loss, self.low_every, self.low_in) = (0.0, 1, 1);
+            self.has_low = false;
         }
         self.low.age();
+        self.quiet.age();
         self.high.age();
     }
 }
