@@ -28,6 +28,8 @@ pub const CELLS_MAX: usize = 12;
 pub const CUT_BYTES_MIN: usize = 300;
 /// Loss below which nothing is sent ahead.
 pub const LOSS_MIN: f64 = 0.001;
+/// The part of what may be late that repairs may use up; acknowledgements get lost too.
+const LOST_LATE_SHARE: f64 = 0.8;
 /// Redundancy beyond this many rows per symbol is no use: the path is dead, not lossy.
 const EXTRA_PER_SYMBOL_MAX: usize = 6;
 /// Most rows that are considered.
@@ -103,6 +105,9 @@ pub enum Condition {
     Symbol,
     /// All symbols together: cells of one packet, packets of one frame.
     Message,
+    /// Each symbol for itself, all of which were lost before: late is what was lost and whose
+    /// repair fails.
+    Lost,
 }
 
 /// So many rows, and one more with some probability: the mix that misses the deadline exactly as
@@ -132,6 +137,7 @@ pub fn extra(path: Path, k: usize, eps: f64, condition: Condition) -> Option<Ext
     let late = |alpha| match condition {
         Condition::Symbol => path.symbol_late(k, alpha),
         Condition::Message => path.message_late(k, alpha),
+        Condition::Lost => path.loss * path.symbol_late(k, alpha) / LOST_LATE_SHARE,
     };
     let most = (k * EXTRA_PER_SYMBOL_MAX).min(EXTRA_MAX);
     let mut before: Option<f64> = None;
@@ -180,7 +186,7 @@ pub fn cells(path: Path, bytes: usize, eps: f64) -> Option<Cells> {
     (1..=most).filter_map(with).min_by_key(|cells| cells.wire_bytes(bytes))
 }
 
-/// Plans that were made for the present state of a path.
+/// Plans that were made for the present state of a path, all for the same share of late ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Planner {
     /// Loss and burst in units of [`Planner::quantum`].

@@ -298,21 +298,23 @@ impl Rate {
         self.is_limited = !has_backlog;
     }
 
-    /// Notes the datagram that is sent next, of `bytes` bytes on the wire.
-    pub fn sent(&mut self, bytes: u64, now: Duration) {
+    /// Notes the datagram that is sent next, of `bytes` bytes on the wire. One that nobody
+    /// acknowledges is not under way for ever.
+    pub fn sent(&mut self, bytes: u64, is_answered: bool, now: Duration) {
         if self.log.is_empty() {
             // Nothing was on its way: no time has passed for deliveries.
             self.delivered_at = now;
         }
+        let counted = if is_answered { bytes } else { 0 };
         self.log.push_back(Sent {
             at: now,
-            bytes,
+            bytes: counted,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             is_limited: self.is_limited,
             is_low: self.is_low(),
         });
-        self.inflight += bytes;
+        self.inflight += counted;
         if self.log.len() > LOG_MAX {
             self.forget_first();
         }
@@ -503,7 +505,8 @@ impl Rate {
             self.high = Tally::default();
         }
         if was_low && !is_congested && self.path_loss > LOSS_MIN {
-            // What was taken for overflow was the path's loss.
+            // All of it is the path's, also what was taken for overflow before.
+            self.path_loss = self.loss;
             self.cap = None;
         }
         if !is_congested && self.loss > LOSS_MIN {

@@ -229,7 +229,10 @@ impl Streams {
         if receiving.end.is_none() && granted >= receiving.granted + CREDIT_INITIAL {
             receiving.granted = granted;
             let piece = Piece { stream: id, kind: PieceKind::Credit };
-            self.control[stream.class.index()].push_back(piece);
+            let control = &mut self.control[stream.class.index()];
+            if !control.contains(&piece) {
+                control.push_back(piece);
+            }
         }
     }
 

@@ -24,8 +24,6 @@ use std::time::Duration;
 pub(super) const WIRE_BYTES: usize = 52;
 /// Room that an acknowledgement without bitmaps needs.
 const ACK_ROOM: usize = 48;
-/// The part of what may be late that retransmissions may use up; acknowledgements get lost too.
-const AGAIN_LATE_SHARE: f64 = 0.8;
 /// Bytes of packets that may wait as cells of a lane.
 const BACKLOG_BYTES: usize = 3000;
 
@@ -150,7 +148,7 @@ impl Endpoint {
         out.clear();
         self.tick(now);
         if self.sender.put_special(out) {
-            return Some(self.sender.leave(out, now));
+            return Some(self.sender.leave(out, false, now));
         }
         let main = self.choose(now);
         let is_alone = matches!(main, Main::Nothing);
@@ -168,7 +166,7 @@ impl Endpoint {
         room = room.saturating_sub(out.len());
         self.sender.put_floors(room, out);
         self.put_main(main, out, now);
-        Some(self.sender.leave(out, now))
+        Some(self.sender.leave(out, !is_alone, now))
     }
 
     /// What time alone brings about.
@@ -386,11 +384,11 @@ impl Sender {
         true
     }
 
-    fn leave(&mut self, out: &[u8], now: Duration) -> Outgoing {
+    fn leave(&mut self, out: &[u8], is_answered: bool, now: Duration) -> Outgoing {
         let number = self.next_number;
         self.next_number += 1;
         self.counts.bytes += out.len() as u64;
-        self.rate.sent((out.len() + WIRE_BYTES) as u64, now);
+        self.rate.sent((out.len() + WIRE_BYTES) as u64, is_answered, now);
         // The tunnel answers marks itself: they reach it in the peer's acknowledgements as loss
         // does. Until they do, its datagrams do not claim to understand them (RFC 6040 §4.1).
         Outgoing { number, ecn: Ecn::NotCapable }
@@ -496,9 +494,7 @@ impl Sender {
             let extra = if class == Class::Bulk || path.loss < LOSS_MIN {
                 None
             } else {
-                // Late is what was lost and whose repair fails.
-                let eps = (config.budgets.late_max / path.loss * AGAIN_LATE_SHARE).min(1.0);
-                self.planner.extra(path, needed, eps, Condition::Symbol)
+                self.planner.extra(path, needed, config.budgets.late_max, Condition::Lost)
             };
             let extra =
                 extra.map_or(0, |extra| extra.rows + usize::from(self.rng.chance(extra.one_more)));

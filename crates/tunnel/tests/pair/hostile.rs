@@ -139,3 +139,55 @@ fn random_datagrams_with_random_numbers() {
     }
     println!("{:?}", end.report());
 }
+
+/// Share of lone messages later than a time, with what was lost counted as late.
+fn late(path: &str, change: fn(&mut World), is_coded: bool, later_than: Duration) -> f64 {
+    let config = Config { overhead_max: if is_coded { 2.0 } else { 0.0 }, ..World::config() };
+    let mut world = World::new(&config, independent(0.0), 500);
+    change(&mut world);
+    let (mut arrived, mut sent) = (0, 0);
+    for id in 0..6000u64 {
+        let at = ms(5 * id);
+        world.run_until(at, |_, _, inside, now| {
+            if let Inside::Message { bytes, .. } = inside {
+                let sent_at = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+                arrived += usize::from(sent_at > ms(5000) && now - sent_at <= later_than);
+            }
+        });
+        sent += usize::from(at > ms(5000));
+        let stamp = (at.as_nanos() as u64).to_be_bytes();
+        world.ends[0].handle_message(1, Class::Now, &stamp, at).unwrap();
+    }
+    world.run_until(world.now + ms(1000), |_, _, inside, now| {
+        if let Inside::Message { bytes, .. } = inside {
+            let sent_at = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+            arrived += usize::from(sent_at > ms(5000) && now - sent_at <= later_than);
+        }
+    });
+    let share = 1.0 - arrived as f64 / sent as f64;
+    println!(
+        "{path}: {:.2} % later than {later_than:?}, lost {:.2} % of datagrams",
+        share * 100.0,
+        world.links[0].lost as f64 / world.links[0].sent as f64 * 100.0
+    );
+    share
+}
+
+#[test]
+fn messages_are_never_later_than_without_the_tunnel() {
+    // What plain UDP has: the share that is lost, or delayed by the path itself.
+    let paths: [(&str, fn(&mut World), f64); 7] = [
+        ("1 % lost", |world| world.set_losses(independent(0.01)), 0.01),
+        ("3 % lost", |world| world.set_losses(independent(0.03)), 0.03),
+        ("30 % lost", |world| world.set_losses(independent(0.3)), 0.3),
+        ("10 % lost in runs of 3", |world| world.set_losses(runs(0.1, 3.0)), 0.1),
+        ("10 % lost in runs of 10", |world| world.set_losses(runs(0.1, 10.0)), 0.1),
+        ("5 % out of order", |world| world.links[0].reordered = 0.05, 0.0),
+        ("jitter of 5 ms", |world| world.links[0].jitter = ms(5), 0.0),
+    ];
+    for (name, change, plain) in paths {
+        let share = late(name, change, true, ms(17));
+        // A part in a hundred is chance.
+        assert!(share <= plain * 1.01 + 0.001, "{name}: {share} instead of {plain}");
+    }
+}

@@ -149,6 +149,13 @@ impl World {
         Config { datagram_bytes_max: 1500 - WIRE_BYTES, ..Config::default() }
     }
 
+    /// Both directions lose in this way from now on.
+    pub fn set_losses(&mut self, model: LossModel) {
+        for link in &mut self.links {
+            link.losses = Loss::new(model);
+        }
+    }
+
     /// Bytes on the wire, both directions.
     pub fn wire_bytes(&self) -> u64 {
         self.links.iter().map(|link| link.bytes).sum()
