@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigErrors};
 use crate::status::{self, State};
-use crate::{control, keyfile, plan, up};
+use crate::{control, keyfile, plan, test, up};
 use clap::{Args, Parser, Subcommand};
 use holdfast_program::exit;
 use std::fmt;
@@ -47,6 +47,8 @@ enum Verb {
     Check(FileArgs),
     /// Is the peer there, what does the path lose, and what is done about it?
     Status(StatusArgs),
+    /// Send messages and then bulk through a tunnel that runs, and tell how they fared.
+    Test(test::TestArgs),
     /// What is possible on a path, before anything is installed: the redundancy that a deadline costs.
     Plan(plan::PlanArgs),
 }
@@ -130,6 +132,7 @@ pub fn main() -> ExitCode {
         Verb::Up(args) => up::run(&args.config),
         Verb::Check(args) => check(&args.config),
         Verb::Status(args) => tell_status(&args),
+        Verb::Test(args) => test::run(&args),
         Verb::Plan(args) => plan::run(&args),
     };
     match done {

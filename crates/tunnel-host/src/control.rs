@@ -6,14 +6,16 @@ use crate::config::Config;
 use crate::status::Status;
 use anyhow::{Context as _, Result};
 use holdfast_program::exit;
+use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const QUESTION: &[u8] = b"status\n";
+/// Longest question.
+const QUESTION_BYTES_MAX: usize = 32;
 /// Most clients at once; further ones wait.
 const CLIENTS_MAX: usize = 16;
 /// How long the answer waits for the peer's.
@@ -34,6 +36,25 @@ struct Client {
     stream: UnixStream,
     came: Duration,
     question: Vec<u8>,
+    asks: Option<Question>,
+}
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    Status,
+    /// A trial with so many seconds of each kind.
+    Test(u32),
+}
+
+impl Question {
+    fn read(line: &[u8]) -> Option<Self> {
+        match std::str::from_utf8(line).ok()?.split_once(' ') {
+            None => (line == b"status").then_some(Self::Status),
+            Some(("test", seconds)) => seconds.parse().ok().map(Self::Test),
+            Some(_) => None,
+        }
+    }
 }
 
 impl Control {
@@ -63,58 +84,60 @@ impl Control {
         listener.into_iter().chain(waiting.map(|client| client.stream.as_fd()))
     }
 
-    /// Takes new clients and questions; whether a new question has come.
-    pub fn take(&mut self, now: Duration) -> bool {
+    /// Takes new clients and questions; those that have come.
+    pub fn take(&mut self, now: Duration) -> Vec<Question> {
         while self.clients.len() < CLIENTS_MAX
             && let Ok((stream, _)) = self.listener.accept()
         {
             if stream.set_nonblocking(true).is_ok() {
-                self.clients.push(Client { stream, came: now, question: Vec::new() });
+                self.clients.push(Client { stream, came: now, question: Vec::new(), asks: None });
             }
         }
-        let mut is_asked = false;
+        let mut questions = Vec::new();
         self.clients.retain_mut(|client| {
             let had = client.has_asked();
             let stays = client.read() && (client.has_asked() || now < client.came + ASKED_WITHIN);
-            is_asked |= !had && client.has_asked();
+            questions.extend(client.asks.filter(|_| !had));
             stays
         });
-        is_asked
+        questions
     }
 
-    /// Since when the client that has waited longest waits for the peer.
-    pub fn asked_at(&self) -> Option<Duration> {
-        self.clients.iter().filter(|client| client.has_asked()).map(|client| client.came).min()
+    /// Whether somebody waits for the state.
+    pub fn is_asked_for_status(&self) -> bool {
+        self.clients.iter().any(|client| client.asks == Some(Question::Status))
     }
 
     /// When somebody has waited long enough.
     pub fn wake_at(&self) -> Option<Duration> {
-        let until = |client: &Client| {
-            client.came + if client.has_asked() { PROBED_WITHIN } else { ASKED_WITHIN }
+        let until = |client: &Client| match client.asks {
+            Some(Question::Status) => Some(client.came + PROBED_WITHIN),
+            Some(Question::Test(_)) => None,
+            None => Some(client.came + ASKED_WITHIN),
         };
-        self.clients.iter().map(until).min()
+        self.clients.iter().filter_map(until).min()
     }
 
-    /// Answers whoever has waited long enough, or whose question the peer has answered since.
-    pub fn answer(
-        &mut self,
-        heard_at: Option<Duration>,
-        now: Duration,
-        answer: impl Fn() -> String,
-    ) {
-        let is_due = |client: &Client| {
-            client.has_asked()
-                && (now >= client.came + PROBED_WITHIN
-                    || heard_at.is_some_and(|it| it >= client.came))
-        };
-        if !self.clients.iter().any(is_due) {
-            return;
-        }
-        let text = answer();
+    /// Answers whoever has waited for the state long enough, or whose question the peer has answered
+    /// since.
+    pub fn answer(&mut self, heard_at: Option<Duration>, now: Duration, answer: &str) {
+        self.answer_those(answer, |client| {
+            let is_heard = heard_at.is_some_and(|it| it >= client.came);
+            client.asks == Some(Question::Status)
+                && (is_heard || now >= client.came + PROBED_WITHIN)
+        });
+    }
+
+    /// Answers all who wait for a trial.
+    pub fn answer_tests(&mut self, answer: &str) {
+        self.answer_those(answer, |client| matches!(client.asks, Some(Question::Test(_))));
+    }
+
+    fn answer_those(&mut self, answer: &str, is_due: impl Fn(&Client) -> bool) {
         self.clients.retain_mut(|client| {
             if is_due(client) {
                 // It fits the socket's buffer; who reads too slowly asks again.
-                let _ = client.stream.write_all(text.as_bytes());
+                let _ = client.stream.write_all(answer.as_bytes());
                 return false;
             }
             true
@@ -129,7 +152,7 @@ impl Control {
 
 impl Client {
     fn has_asked(&self) -> bool {
-        self.question == QUESTION
+        self.asks.is_some()
     }
 
     /// Reads its question; whether it still can be one.
@@ -137,27 +160,43 @@ impl Client {
         if self.has_asked() {
             return true;
         }
-        let mut bytes = [0; QUESTION.len()];
+        let mut bytes = [0; QUESTION_BYTES_MAX];
         let room = bytes.len() - self.question.len();
         match self.stream.read(&mut bytes[..room]) {
             Ok(0) => false,
             Ok(length) => {
                 self.question.extend_from_slice(&bytes[..length]);
-                QUESTION.starts_with(&self.question)
+                let Some(line) = self.question.strip_suffix(b"\n") else {
+                    return self.question.len() < QUESTION_BYTES_MAX;
+                };
+                self.asks = Question::read(line);
+                self.has_asked()
             }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
     }
 }
 
-/// Asks the running tunnel of a file.
+/// Asks the running tunnel of a file for its state.
 ///
 /// # Errors
 /// If none answers, with the remedy.
 pub fn ask(config: &Config) -> Result<Status, Failure> {
+    talk(config, "status\n", PROBED_WITHIN + Duration::from_secs(3))
+}
+
+/// Asks the running tunnel of a file something.
+///
+/// # Errors
+/// If none answers, with the remedy.
+pub fn talk<T: DeserializeOwned>(
+    config: &Config,
+    question: &str,
+    takes: Duration,
+) -> Result<T, Failure> {
     let path = config.socket();
     let shown = path.display();
-    let answer = talk(&path).map_err(|error| match error.kind() {
+    let answer = exchange(&path, question, takes).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => Failure::new(
             exit::NOT_PERMITTED,
             format!("{shown}: {error}\n  remedy: ask as the tunnel's user, probably root"),
@@ -177,10 +216,10 @@ pub fn ask(config: &Config) -> Result<Status, Failure> {
     })
 }
 
-fn talk(path: &std::path::Path) -> io::Result<String> {
+fn exchange(path: &Path, question: &str, takes: Duration) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PROBED_WITHIN + Duration::from_secs(3)))?;
-    stream.write_all(QUESTION)?;
+    stream.set_read_timeout(Some(takes))?;
+    stream.write_all(question.as_bytes())?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
     if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }

@@ -1,14 +1,15 @@
 //! The loop of one end: one thread that sleeps until something comes or is due.
 
 use crate::config::{Config, Mode};
-use crate::control::Control;
+use crate::control::{Control, Question};
 use crate::inside::Door;
 use crate::outside::Outside;
 use crate::signals::Signals;
 use crate::status::{self, Peer, SessionState, Status};
+use crate::trial::{self, Trial};
 use anyhow::{Context as _, Result};
 use holdfast_tunnel::secure::{HEADER_BYTES, Heard, Secure, ToSend};
-use holdfast_tunnel::{Ecn, Endpoint};
+use holdfast_tunnel::{Ecn, Endpoint, Inside};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub struct Host {
     outside: Outside,
     door: Door,
     control: Control,
+    trial: Trial,
     begun: Instant,
     seed: u64,
     plaintext: Vec<u8>,
@@ -71,6 +73,7 @@ impl Host {
             outside,
             door,
             control,
+            trial: Trial::default(),
             begun,
             seed,
             plaintext: Vec::new(),
@@ -144,7 +147,8 @@ impl Host {
             true => self.machine.wake_at(),
             false => None,
         };
-        let others = [self.secure.wake_at(), self.door.wake_at(), self.control.wake_at()];
+        let (secure, door) = (self.secure.wake_at(), self.door.wake_at());
+        let others = [secure, door, self.control.wake_at(), self.trial.wake_at()];
         others.into_iter().flatten().chain(machine).min()
     }
 
@@ -157,6 +161,7 @@ impl Host {
         let is_ready = self.secure.is_ready(now);
         is_more |= self.door.take(&mut self.machine, is_ready, now).context("the inside")?;
         self.door.do_due(now);
+        self.trial.go(&mut self.machine, now);
         self.give_inside();
         self.send_of_secure(now);
         if !is_stuck {
@@ -212,7 +217,12 @@ impl Host {
     fn give_inside(&mut self) {
         let now = self.now();
         while let Some(inside) = self.machine.poll_inside(now) {
-            self.door.give(inside, &mut self.machine, now);
+            match inside {
+                Inside::Message { flow: trial::FLOW, bytes } => {
+                    self.trial.hear(&bytes, &mut self.machine, now);
+                }
+                other => self.door.give(other, &mut self.machine, now),
+            }
         }
         self.door.flush();
     }
@@ -262,17 +272,21 @@ impl Host {
 
     fn serve_control(&mut self) {
         let now = self.now();
-        if self.control.take(now) {
-            self.secure.probe(now);
+        for question in self.control.take(now) {
+            match question {
+                Question::Status => self.secure.probe(now),
+                Question::Test(seconds) => self.trial.begin(seconds, &self.machine, now),
+            }
             self.send_of_secure(now);
-            self.outside.flush();
         }
-        let standing = self.secure.standing(now);
-        let heard_at = standing.heard_age.map(|age| now.saturating_sub(age));
-        let answer = || serde_json::to_string(&self.status()).unwrap_or_default();
-        if self.control.asked_at().is_some() {
-            let text = answer();
-            self.control.answer(heard_at, now, || text.clone());
+        if let Some(found) = self.trial.take_found() {
+            self.control.answer_tests(&serde_json::to_string(&found).unwrap_or_default());
+        }
+        if self.control.is_asked_for_status() {
+            let heard_age = self.secure.standing(now).heard_age;
+            let heard_at = heard_age.map(|age| now.saturating_sub(age));
+            let answer = serde_json::to_string(&self.status()).unwrap_or_default();
+            self.control.answer(heard_at, now, &answer);
         }
     }
 

@@ -14,6 +14,8 @@ mod rights;
 mod run_dir;
 mod signals;
 mod status;
+mod test;
+mod trial;
 mod up;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@
 use super::target::{self, WITH_TARGET};
 use super::{Counters, class_of};
 use crate::config::{Allow, Config, Forward, Transport};
+use crate::trial;
 use holdfast_tunnel::{Class, Endpoint, Rule};
 use rustix::event::epoll;
 use std::collections::HashMap;
@@ -211,7 +212,7 @@ impl Datagrams {
             return None;
         }
         let mut flow = self.next_flow;
-        while self.ours.contains_key(&flow) {
+        while flow == trial::FLOW || self.ours.contains_key(&flow) {
             flow = flow.wrapping_add(1);
         }
         self.next_flow = flow.wrapping_add(1);

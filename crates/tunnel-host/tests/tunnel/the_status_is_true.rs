@@ -60,3 +60,24 @@ fn of_ends_whose_keys_do_not_fit() {
     });
     assert_eq!(bed.status(A).expect("an answer")["state"], "waiting");
 }
+
+#[test]
+fn a_trial_tells_how_messages_and_bulk_fare() {
+    let Some(mut bed) = Bed::new() else { return };
+    bed.write_tun(OUTSIDE);
+    bed.start_both();
+    let svg = bed.folder.join("trial.svg").to_string_lossy().into_owned();
+    let file = bed.path(A, "toml");
+    let words = ["test", "--config", &file, "--seconds", "2", "--output", &svg, "--json"];
+    let done = bed.verb(A, &words);
+    assert!(done.status.success(), "{done:?}");
+    let found: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(found["schema"], "holdfast.tunnel-test/1");
+    let number = |key: &str| found[key].as_f64().unwrap_or_else(|| panic!("{key} in {found}"));
+    assert!(number("messages_sent") > 350.0 && number("messages_answered") > 340.0, "{found}");
+    assert!((0.01..100.0).contains(&number("rtt_p50_ms")), "{found}");
+    assert!(number("bulk_bits_per_s") > 1e6, "{found}");
+    assert!(number("bulk_bytes_per_byte") > 0.9, "{found}");
+    assert!(std::fs::read_to_string(&svg).expect("a picture").starts_with("<svg"));
+    assert!(bed.is_up(A));
+}
