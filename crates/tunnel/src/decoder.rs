@@ -203,17 +203,14 @@ impl Decoder {
         self.cumulative < seq.min(self.top())
     }
 
-    /// The next symbol that became known. Symbols that were told are kept as long as repairs may
-    /// cover them and the limits allow; so ask until there is none.
-    pub fn poll(&mut self) -> Option<(u64, How)> {
-        let next = self.learned.pop_front();
-        if next.is_none() {
-            self.prune();
-        }
-        next
+    /// The next symbol that became known. Ask until there is none, take the symbols, then
+    /// [`Decoder::prune`].
+    pub fn poll_learned(&mut self) -> Option<(u64, How)> {
+        self.learned.pop_front()
     }
 
-    fn prune(&mut self) {
+    /// Forgets what neither a repair that still comes nor the limits want to be kept.
+    pub fn prune(&mut self) {
         self.forget_before(self.cumulative.saturating_sub(KEPT_BEHIND));
         while self.bytes > self.limits.bytes && !self.slots.is_empty() {
             self.counts.limited += 1;

@@ -22,8 +22,9 @@
 
 use crate::wire::{Reader, put_u24, put_varint};
 
-/// Most bytes of an acknowledgement's bitmap: 1,024 symbols beyond the cumulative one.
-pub(crate) const BITMAP_BYTES_MAX: usize = 128;
+/// Most bytes of an acknowledgement's bitmap: 2,040 symbols beyond the cumulative one. Nothing is said
+/// of later ones.
+pub(crate) const BITMAP_BYTES_MAX: usize = 255;
 /// Most symbols that one repair covers: half of the field's elements name rows, the other half
 /// columns.
 pub(crate) const REPAIR_COUNT_MAX: usize = 128;
@@ -196,9 +197,6 @@ impl<'a> Frames<'a> {
             if flags & ACK_LANES & (1 << lane) != 0 {
                 let (cumulative, rows) = (reader.u24()?, reader.u8()?);
                 let len = usize::from(reader.u8()?);
-                if len > BITMAP_BYTES_MAX {
-                    return None;
-                }
                 *of_lane = Some(LaneAck { cumulative, rows, bitmap: reader.take(len)? });
             }
         }

@@ -8,7 +8,7 @@
 //! is counted per window.
 
 use crate::decoder::{add_symbol, divisor};
-use crate::frame::{LaneAck, REPAIR_COUNT_MAX, ROW_MIN};
+use crate::frame::{BITMAP_BYTES_MAX, LaneAck, REPAIR_COUNT_MAX, ROW_MIN};
 use crate::wire::completed_24;
 use holdfast_code::Kernel;
 use std::collections::VecDeque;
@@ -269,7 +269,8 @@ impl Outbound {
         }
         self.floor_told = self.floor_told.max(cumulative);
         if is_new {
-            for at in 0..self.symbols.len() {
+            let told = (cumulative + 1).saturating_sub(self.first) as usize + BITMAP_BYTES_MAX * 8;
+            for at in 0..self.symbols.len().min(told) {
                 let symbol = &self.symbols[at];
                 if symbol.state == State::Sent && symbol.last_number < settled {
                     if self.is_too_old(at, patience, now) {

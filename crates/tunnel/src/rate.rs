@@ -494,17 +494,17 @@ impl Rate {
             self.path_loss = self.low.share();
             self.has_low = true;
         }
+        let base = if self.low.settled > 0.0 { self.low.share() } else { self.path_loss };
         let samples = 1.0 / self.low.settled.max(1.0) + 1.0 / self.high.settled.max(1.0);
         let high = self.high.share();
         let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
-        let excess = high - self.path_loss;
-        let is_congested = excess > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
+        let is_congested = high - base > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
         if is_congested {
             self.give_way(now);
             (self.low_every, self.low_in) = (1, 0);
             self.high = Tally::default();
         }
-        if was_low && !is_congested && self.path_loss > LOSS_MIN {
+        if self.has_low && !is_congested && self.path_loss > LOSS_MIN {
             // All of it is the path's, also what was taken for overflow before.
             self.path_loss = self.loss;
             self.cap = None;

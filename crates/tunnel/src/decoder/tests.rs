@@ -24,13 +24,14 @@ fn coded(symbols: &[Vec<u8>], first: u64, count: u64, row: u8) -> Vec<u8> {
 /// All that became known, checked byte by byte.
 fn check_all(decoder: &mut Decoder, symbols: &[Vec<u8>]) -> Vec<u64> {
     let mut known = Vec::new();
-    while let Some((seq, _)) = decoder.poll() {
+    while let Some((seq, _)) = decoder.poll_learned() {
         if let Some(symbol) = decoder.symbol(seq) {
             assert_eq!(symbol, symbols[seq as usize], "symbol {seq}");
         }
         known.push(seq);
     }
     known.sort_unstable();
+    decoder.prune();
     known
 }
 
@@ -112,7 +113,8 @@ proptest! {
                 1 => decoder.give_up_before(seq),
                 _ => { decoder.row_arrives(seq, count, row, &bytes); }
             }
-            while decoder.poll().is_some() {}
+            while decoder.poll_learned().is_some() {}
+            decoder.prune();
             prop_assert!(decoder.slots.len() <= 50 && decoder.rows.len() <= 5);
             prop_assert!(decoder.bytes() <= 500);
         }
@@ -151,7 +153,7 @@ fn a_row_that_contradicts_is_counted_and_tells_nothing() {
     wrong[5] ^= 1;
     assert!(!decoder.row_arrives(0, 4, 130, &wrong));
     assert_eq!(decoder.counts.contradictory, 1);
-    assert_eq!(decoder.poll(), None);
+    assert_eq!(decoder.poll_learned(), None);
 }
 
 #[test]
@@ -168,8 +170,12 @@ fn a_hole_that_is_filled_late_is_told_of() {
     let mut decoder = Decoder::new(LIMITS);
     for seq in 1..400 {
         decoder.symbol_arrives(seq, b"x");
-        while decoder.poll().is_some() {}
+        while decoder.poll_learned().is_some() {}
+        decoder.prune();
     }
     decoder.symbol_arrives(0, b"first");
-    assert_eq!((decoder.poll(), decoder.symbol(0)), (Some((0, How::Plain)), Some(&b"first"[..])));
+    assert_eq!(
+        (decoder.poll_learned(), decoder.symbol(0)),
+        (Some((0, How::Plain)), Some(&b"first"[..]))
+    );
 }

@@ -117,13 +117,18 @@ impl Endpoint {
             self.overrun[lane] = self.decoders[lane].counts.overrun;
             self.streams.reset_all(Class::ALL[lane]);
         }
-        while let Some((seq, how)) = self.decoders[lane].poll() {
+        // In their order: what was decoded together is not a hole any more for what follows it.
+        let mut learned: Vec<_> =
+            std::iter::from_fn(|| self.decoders[lane].poll_learned()).collect();
+        learned.sort_unstable_by_key(|(seq, _)| *seq);
+        for (seq, how) in learned {
             let symbol = self.decoders[lane].symbol(seq).map(<[u8]>::to_vec);
             self.received.ahead += u64::from(how == How::Decoded);
             if let Some(symbol) = symbol {
                 self.symbol(Origin { lane, seq }, &symbol, ecn, now);
             }
         }
+        self.decoders[lane].prune();
         let has_hole = self.decoders[lane].cumulative() < self.decoders[lane].top();
         match (has_hole, self.hole_since[lane]) {
             (true, None) => self.hole_since[lane] = Some(now),

@@ -240,12 +240,13 @@ impl Endpoint {
         let counts = self.acks.counts(self.observer.counts());
         let with_bytes = self.acks.has_news(Class::Bulk.index()) || counts.is_some();
         let mut maps: [Vec<u8>; LANES] = Default::default();
-        let mut left = room - ACK_ROOM;
-        for (lane, map) in maps.iter_mut().enumerate().filter(|(lane, _)| self.acks.has_news(*lane))
-        {
-            *map = bitmap(&self.decoders[lane]);
-            map.truncate(left);
-            left -= map.len();
+        let lanes = (0..LANES).filter(|lane| self.acks.has_news(*lane));
+        for lane in lanes {
+            maps[lane] = bitmap(&self.decoders[lane]);
+        }
+        // A bitmap that is cut short would say that the rest is lost.
+        if maps.iter().map(Vec::len).sum::<usize>() > room - ACK_ROOM {
+            return;
         }
         let next = self.observer.next();
         let mut ack = Ack {

@@ -2,7 +2,7 @@
 
 use crate::world::{World, independent, ms};
 use holdfast_chance::Rng;
-use holdfast_tunnel::{Class, Config, Endpoint, Inside, StreamEvent, StreamId};
+use holdfast_tunnel::{Class, Endpoint, Inside, StreamEvent, StreamId};
 use std::time::Duration;
 
 /// 50 Mbit/s, in bytes per second.
@@ -67,43 +67,70 @@ pub fn goodput_of(
     (transfer.read - at_start) as f64
 }
 
-/// What a stream gets of a link of [`RATE`].
-fn goodput(world: &mut World, from: Duration, until: Duration) -> f64 {
-    goodput_of(world, from, until, |_| {}) / (until - from).as_secs_f64() / RATE
-}
-
-fn world(loss: f64, queue: usize, seed: u64) -> World {
-    let config = Config { ..World::config() };
-    let mut world = World::new(&config, independent(loss), seed);
+fn world(rate: f64, loss: f64, queue: usize, seed: u64) -> World {
+    let mut world = World::new(&World::config(), independent(loss), seed);
     for link in &mut world.links {
-        link.rate = Some((RATE, queue));
+        link.rate = Some((rate, queue));
     }
     world
 }
 
-#[test]
-fn a_stream_fills_a_lossy_link() {
-    for (loss, least) in [(0.0, 0.90), (0.1, 0.80), (0.2, 0.65), (0.3, 0.50)] {
-        let mut world = world(loss, 300_000, 11);
-        let share = goodput(&mut world, ms(2000), ms(5000));
+/// The stream's bytes in full datagrams as a share of the link, at the least.
+fn check_goodput(rate: f64, loses_behind: bool, least: &[(f64, f64)]) {
+    for (loss, least) in least {
+        // A queue of two round trips.
+        let mut world = world(rate, *loss, (rate * 0.04) as usize, 11);
+        for link in &mut world.links {
+            link.loses_behind = loses_behind;
+        }
+        let (from, until) = (ms(2000), ms(6000));
+        let bytes = goodput_of(&mut world, from, until, |_| {});
+        let share = bytes / (until - from).as_secs_f64() / rate;
         let report = world.ends[0].report();
         println!(
-            "stream at {:.0} %: {:.3} of the link, {:.3} with framing; loss {:.3}, of the path {:.3}, rtt {:.1} of {:.1} ms",
+            "stream on {:.0} Mbit/s at {:.0} %, lost {} the queue: {share:.3} of the link, {:.3} \
+             with framing; loss seen {:.3}, of the path {:.3}, round trip {:.1} of {:.1} ms",
+            rate * 8e-6,
             loss * 100.0,
-            share,
+            if loses_behind { "behind" } else { "before" },
             share * FRAMING,
             report.sending.loss,
             report.sending.path_loss,
             report.rtt_ms,
             report.rtt_min_ms,
         );
-        assert!(share >= least, "{loss}: {share}");
+        assert!(share * FRAMING >= *least, "{loss}: {share}");
     }
 }
 
 #[test]
+fn a_stream_fills_a_link_that_loses_before_its_queue() {
+    let least = [
+        (0.0, 0.985),
+        (0.001, 0.96),
+        (0.01, 0.94),
+        (0.05, 0.93),
+        (0.1, 0.93),
+        (0.2, 0.85),
+        (0.3, 0.75),
+    ];
+    check_goodput(RATE, false, &least);
+    check_goodput(
+        2.0 * RATE,
+        false,
+        &[(0.0, 0.985), (0.01, 0.94), (0.1, 0.93), (0.2, 0.85), (0.3, 0.75)],
+    );
+}
+
+#[test]
+fn a_stream_fills_a_link_that_loses_behind_its_queue() {
+    // What is lost there has used the link: 1 - loss is possible.
+    check_goodput(RATE, true, &[(0.01, 0.94), (0.1, 0.82), (0.3, 0.58)]);
+}
+
+#[test]
 fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it() {
-    let mut world = world(0.1, 300_000, 12);
+    let mut world = world(RATE, 0.1, 300_000, 12);
     world.links[0].outage = Some((ms(200), ms(900)));
     let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
     let data: Vec<u8> = (0..2_000_000).map(byte_at).collect();
@@ -127,7 +154,7 @@ fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it(
 
 #[test]
 fn messages_beside_a_stream_do_not_wait_for_it() {
-    let mut world = world(0.0, 750_000, 13);
+    let mut world = world(RATE, 0.0, 750_000, 13);
     let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
     let mut transfer = Transfer::default();
     let mut delays = Vec::new();

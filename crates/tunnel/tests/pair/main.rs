@@ -6,4 +6,5 @@ mod competitor;
 mod fair;
 mod hostile;
 mod messages;
+mod order;
 mod world;
