@@ -363,7 +363,7 @@ impl Rate {
     /// while one does may be overflow.
     fn tally(&mut self, news: &News, is_low: bool) {
         let has_queue = self.has_queue_of(QUEUE_RTT);
-        let mut note = |tally: &mut Tally| {
+        let note = |tally: &mut Tally| {
             tally.settled += news.settled;
             tally.lost += news.lost;
         };

@@ -8,6 +8,8 @@ use std::time::Duration;
 const TCP: u8 = 6;
 /// Share of the path's rate that a UDP flow may have and still count as urgent.
 const THIN_SHARE: f64 = 0.1;
+/// Part of these limits below which a flow that was a bulk transfer is none any more.
+const THIN_AGAIN: f64 = 0.25;
 /// What is taken for the path's rate before it is known, in bytes per second: 10 Mbit/s.
 const RATE_UNKNOWN: f64 = 1.25e6;
 /// Packets per round trip up to which a TCP flow is a dialogue, not a bulk transfer.
@@ -23,6 +25,7 @@ struct Use {
     at: Duration,
     bytes: f64,
     packets: f64,
+    is_bulk: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -70,16 +73,17 @@ impl Behaviour {
         }
         let usage = self.note(inner.flow, len, now);
         let per_second = 1.0 / MEMORY.as_secs_f64();
-        let is_thin = if inner.protocol == TCP {
-            usage.packets * per_second * rtt.as_secs_f64() <= THIN_PACKETS
+        let part = if inner.protocol == TCP {
+            usage.packets * per_second * rtt.as_secs_f64() / THIN_PACKETS
         } else {
-            let rate = if rate > 0.0 { rate } else { RATE_UNKNOWN };
-            usage.bytes * per_second <= THIN_SHARE * rate.max(RATE_UNKNOWN)
+            usage.bytes * per_second / (THIN_SHARE * rate.max(RATE_UNKNOWN))
         };
-        if is_thin { Class::Now } else { Class::Bulk }
+        // A flow that left the bulk queue at once would overtake itself.
+        usage.is_bulk = part > if usage.is_bulk { THIN_AGAIN } else { 1.0 };
+        if usage.is_bulk { Class::Bulk } else { Class::Now }
     }
 
-    fn note(&mut self, flow: u64, len: usize, now: Duration) -> Use {
+    fn note(&mut self, flow: u64, len: usize, now: Duration) -> &mut Use {
         if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, usage| usage.at + MEMORY > now);
             if self.flows.len() >= FLOWS_MAX {
@@ -91,7 +95,7 @@ impl Behaviour {
         usage.bytes = usage.bytes * kept + len as f64;
         usage.packets = usage.packets * kept + 1.0;
         usage.at = now;
-        *usage
+        usage
     }
 }
 
