@@ -171,11 +171,7 @@ fn run_in(world: &mut World, load: Load, count: usize, seed: u64) -> Outcome {
             }
         }
         let gap = 1.0 / load.per_s;
-        let factor = if load.is_poisson {
-            -(1.0 - rng.below(1 << 53) as f64 / (1u64 << 53) as f64).ln()
-        } else {
-            1.0
-        };
+        let factor = if load.is_poisson { exponential(&mut rng) } else { 1.0 };
         at += Duration::from_secs_f64(gap * factor);
     }
     let wire_bytes = (world.wire_bytes() - start_bytes) as f64;
@@ -200,6 +196,11 @@ fn run_in(world: &mut World, load: Load, count: usize, seed: u64) -> Outcome {
         loss,
         report: world.ends[0].report(),
     }
+}
+
+/// A number with mean 1, as the gaps of independent events have.
+fn exponential(rng: &mut Rng) -> f64 {
+    -(1.0 - rng.below(1 << 53) as f64 / (1u64 << 53) as f64).ln()
 }
 
 /// Runs on, checks every byte, and notes when groups are complete.
@@ -329,5 +330,33 @@ fn without_loss_nothing_is_spent() {
         outcome.print(&format!("{name} without loss"));
         assert_eq!(outcome.later_than(FLOOR + us(100)), 0.0);
         assert!(outcome.overhead() < 0.3, "{}", outcome.messages);
+    }
+}
+
+/// The rows at other losses: asked is what the table of the tunnel's targets says.
+#[test]
+fn other_losses() {
+    let lone = Load { is_packet: true, ..LONE };
+    let long = Load { bytes: 1200, ..LONE };
+    let rider = Load { class: Class::Soon, per_s: 200.0, is_packet: true, ..LONE };
+    let dense = Load { per_s: 5000.0, bytes: 1200, is_poisson: true, ..LONE };
+    let dense_soon = Load { class: Class::Soon, ..dense };
+    let rows: [(&str, Load, LossModel, f64); 11] = [
+        ("lone now 1 % (1 %, 1.0 x)", lone, independent(0.01), 0.015),
+        ("lone now 30 % (2.7 %, 2.9 x)", lone, independent(0.3), 0.03),
+        ("lone now runs of 3 (7 %)", lone, runs(0.1, 3.0), 0.075),
+        ("lone 1.2 kB 30 % (1 %, +183 %)", long, independent(0.3), 0.02),
+        ("riders 1 %", rider, independent(0.01), 0.015),
+        ("riders 30 % (p99 21)", rider, independent(0.3), 0.32),
+        ("dense now 1 % (+3 %)", dense, independent(0.01), 0.015),
+        ("dense now 30 % (p99 12.2, +100 %)", dense, independent(0.3), 0.03),
+        ("dense now runs of 3 (impossible below +100 %)", dense, runs(0.1, 3.0), 0.03),
+        ("dense soon 30 % (p99 33, +92 %)", dense_soon, independent(0.3), 0.32),
+        ("dense soon runs of 3 (p99.9 43, +36 %)", dense_soon, runs(0.1, 3.0), 0.12),
+    ];
+    for (name, load, losses, late_max) in rows {
+        let outcome = run(&config_for(load, 4.0), load, losses, 6000, 40);
+        outcome.print(name);
+        assert!(outcome.later_than(FLOOR + us(2200)) <= late_max, "{name}");
     }
 }
