@@ -180,7 +180,7 @@ impl Secure {
 
     /// Seals a datagram of the coding machine: what lies in `buffer` behind `at` and
     /// [`super::HEADER_BYTES`] of room, up to its end. To whom it goes; `None` if there is no session
-    /// any more. No number may be given twice in one life of this end.
+    /// any more, or the number is not higher than all before it in this session.
     #[must_use]
     pub fn seal(
         &mut self,

@@ -28,6 +28,8 @@ pub(super) struct Session {
     data: Window,
     control: Window,
     control_sent: u64,
+    /// The least number that data may be sealed with: no key sees one twice, whatever the caller does.
+    data_next: u64,
     sealed: u64,
     forged: u64,
 }
@@ -56,6 +58,7 @@ impl Session {
             data: Window::new(expected),
             control: Window::new(0),
             control_sent: 0,
+            data_next: 0,
             sealed: 0,
             forged: 0,
         }
@@ -99,6 +102,10 @@ impl Session {
 
     /// Seals what lies in `buffer` behind `at` and the room for the header.
     pub(super) fn seal_data(&mut self, number: u64, buffer: &mut Vec<u8>, at: usize) -> bool {
+        let Some(next) = number.checked_add(1).filter(|_| number >= self.data_next) else {
+            return false;
+        };
+        self.data_next = next;
         self.seal_kind(DATA, number, buffer, at)
     }
 

@@ -27,6 +27,16 @@ fn two_ends_agree_in_one_round_trip_and_understand_each_other() {
 }
 
 #[test]
+fn no_number_is_sealed_twice() {
+    let mut world = World::new(16);
+    world.run(SECOND);
+    let now = world.now;
+    let mut seal = |number| world.ends[A].seal(number, &mut vec![0; 20], 0, now).is_some();
+    let taken = [5, 5, 4, 6, u64::MAX, 7].map(&mut seal);
+    assert_eq!(taken, [true, false, false, true, false, true]);
+}
+
+#[test]
 fn an_end_without_the_instructions_makes_both_use_the_portable_cipher() {
     let mut world = World::with(2, |settings| settings[B].suites = Suites::PORTABLE);
     world.run(SECOND);
