@@ -4,7 +4,7 @@
 //! acknowledgements included, against those of WireGuard for the same packets, or of this tunnel
 //! without redundancy.
 
-use crate::world::{World, independent, ms, us};
+use crate::world::{World, independent, ms, runs, us};
 use holdfast_chance::Rng;
 use holdfast_netsim::net::loss::LossModel;
 use holdfast_tunnel::{Class, Config, Inside, Report, Rule};
