@@ -51,6 +51,8 @@ pub(crate) struct Symbol {
     /// The last datagram that carried it, alone or in a row.
     last_number: u64,
     state: State,
+    /// It was lost once, and is repaired.
+    is_again: bool,
     /// Time that its acknowledgement may take beyond a round trip.
     slack: Duration,
 }
@@ -176,6 +178,7 @@ impl Outbound {
             last_at: now,
             last_number: number,
             state: State::Sent,
+            is_again: false,
             slack,
         });
         seq
@@ -282,6 +285,14 @@ impl Outbound {
             }
         }
         self.forget();
+        // Rows that wait for symbols which are on their way again help no others.
+        let is_repaired =
+            |it: &&Symbol| it.is_again && matches!(it.state, State::Sent | State::Queued);
+        let repaired = self.symbols.iter().filter(is_repaired).count();
+        let lost_again =
+            verdict.lost.iter().filter(|seq| self.symbol(**seq).is_some_and(|it| it.is_again));
+        let on_the_way = repaired - lost_again.count();
+        verdict.rows = verdict.rows.saturating_sub(on_the_way);
         verdict
     }
 
@@ -317,7 +328,7 @@ impl Outbound {
     pub fn queue(&mut self, lost: &[u64]) {
         for seq in lost {
             if let Some(symbol) = self.symbol_mut(*seq) {
-                symbol.state = State::Queued;
+                (symbol.state, symbol.is_again) = (State::Queued, true);
             }
         }
     }

@@ -8,7 +8,7 @@
 
 use super::send::Sender;
 use crate::frame::{CODED_LENGTH_BYTES, REPAIR_BYTES, REPAIR_COUNT_MAX};
-use crate::outbound::{Due, Job};
+use crate::outbound::{Due, Job, Symbol};
 use crate::plan::{CUT_BYTES_MIN, Cells, Condition, Extra, LOSS_MIN};
 use crate::{Class, Config};
 use std::time::Duration;
@@ -198,25 +198,25 @@ impl Sender {
         }
     }
 
-    /// Whether the symbol before `seq` is to ride in the datagram of `seq`.
-    pub(super) fn rider(
-        &self,
-        class: Class,
-        seq: u64,
-        config: &Config,
-        now: Duration,
-    ) -> Option<u64> {
-        let before = seq.checked_sub(1)?;
+    /// How many of the symbols before `seq` are to ride in its datagram at most.
+    pub(super) fn riders(&mut self, class: Class, config: &Config) -> u64 {
+        let path = self.path();
+        if class != Class::Soon || path.loss < LOSS_MIN {
+            return 0;
+        }
+        let extra = self.planner.extra(path, 1, config.budgets.late_max, Condition::Symbol);
+        // At least one: without any, an acknowledgement would have to be asked for, which is dearer.
+        extra.map_or(0, |extra| self.draw(extra).max(1) as u64)
+    }
+
+    /// Whether a symbol is small, young and missing.
+    pub(super) fn may_ride(&self, class: Class, seq: u64, config: &Config, now: Duration) -> bool {
         let lane = &self.lanes[class.index()];
-        let symbol = lane.symbol(before).filter(|_| lane.is_open(before))?;
-        let budget = match class {
-            Class::Soon => self.rider_gap_max(config),
-            _ => return None,
+        let is_fit = |symbol: &Symbol| {
+            symbol.bytes.len() <= RIDER_BYTES_MAX
+                && now.saturating_sub(symbol.born) <= self.rider_gap_max(config)
         };
-        let is_fit = symbol.bytes.len() <= RIDER_BYTES_MAX
-            && now.saturating_sub(symbol.born) <= budget
-            && self.path().loss >= LOSS_MIN;
-        is_fit.then_some(before)
+        lane.is_open(seq) && lane.symbol(seq).is_some_and(is_fit)
     }
 
     /// The longest gap between messages for which riding is sooner than a retransmission, which is

@@ -314,8 +314,10 @@ impl Endpoint {
                 && (sender.path().loss < LOSS_MIN
                     || sender.expects_rider(class, symbol.len(), &self.config, now));
         let room = self.config.datagram_bytes_max - DATA_BYTES - symbol.len();
-        if let Some(before) = sender.rider(class, seq, &self.config, now) {
-            sender.put_rider(lane, before, room.saturating_sub(out.len()), out, now);
+        for before in seq.saturating_sub(sender.riders(class, &self.config))..seq {
+            if sender.may_ride(class, before, &self.config, now) {
+                sender.put_rider(lane, before, room.saturating_sub(out.len()), out, now);
+            }
         }
         Frame::Data { lane, patient, seq: truncated(seq), symbol: &symbol }.put(out, true);
         sender.counts.data_bytes[lane] += symbol.len() as u64;
