@@ -40,3 +40,8 @@ pub use config::{
 };
 pub use endpoint::Endpoint;
 pub use report::{Receiving, Redundancy, Report, Sending};
+
+/// The example in the read-me is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

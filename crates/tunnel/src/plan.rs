@@ -29,7 +29,7 @@ pub const CUT_BYTES_MIN: usize = 300;
 /// Loss below which nothing is sent ahead.
 pub const LOSS_MIN: f64 = 0.001;
 /// The part of what may be late that repairs may use up; acknowledgements get lost too.
-const LOST_LATE_SHARE: f64 = 0.8;
+const LOST_LATE_SHARE: f64 = 0.6;
 /// Redundancy beyond this many rows per symbol is no use: the path is dead, not lossy.
 const EXTRA_PER_SYMBOL_MAX: usize = 6;
 /// Most rows that are considered.
