@@ -28,6 +28,8 @@ pub const CELLS_MAX: usize = 12;
 pub const CUT_BYTES_MIN: usize = 300;
 /// Loss below which nothing is sent ahead.
 pub const LOSS_MIN: f64 = 0.001;
+/// Loss above which nothing is planned: the path is down.
+pub const LOSS_MAX: f64 = 0.6;
 /// The part of what may be late that repairs may use up; acknowledgements get lost too.
 const LOST_LATE_SHARE: f64 = 0.6;
 /// Redundancy beyond this many rows per symbol is no use: the path is dead, not lossy.
@@ -59,42 +61,74 @@ impl Path {
         self.burst_packets * (1.0 - self.loss) > INDEPENDENT_BURST
     }
 
-    /// The probabilities of losing exactly 0, 1, … of `n` datagrams (Gilbert 1960: a channel that
-    /// loses all or nothing and changes between two datagrams with fixed probabilities).
-    fn losses(&self, n: usize) -> Vec<f64> {
-        let rate = self.loss.clamp(0.0, 0.99);
-        let leave = if self.is_bursty() { 1.0 / self.burst_packets } else { 1.0 - rate };
-        let enter = (leave * rate / (1.0 - rate)).min(1.0);
-        // By losses so far: the last datagram arrived, the last one was lost.
-        let (mut good, mut bad) = (vec![0.0; n + 1], vec![0.0; n + 1]);
-        (good[0], bad[0]) = (1.0 - rate, rate);
-        for sent in 0..n {
-            let (mut next_good, mut next_bad) = (vec![0.0; n + 1], vec![0.0; n + 1]);
-            for lost in 0..=sent {
-                // The first one meets the channel in its stationary state.
-                let (to_bad, to_good) = if sent == 0 { (0.0, 0.0) } else { (enter, leave) };
-                let is_bad = good[lost] * to_bad + bad[lost] * (1.0 - to_good);
-                next_good[lost] += good[lost] * (1.0 - to_bad) + bad[lost] * to_good;
-                next_bad[lost + 1] += is_bad;
-            }
-            (good, bad) = (next_good, next_bad);
+    /// The losses of `n` datagrams.
+    fn losses(&self, n: usize) -> Losses {
+        let mut losses = Losses::new(self);
+        for _ in 0..n {
+            losses.step();
         }
-        good.iter().zip(&bad).map(|(good, bad)| good + bad).collect()
+        losses
     }
 
     /// The chance that a symbol of `k` with `alpha` rows is late.
     #[must_use]
     pub fn symbol_late(&self, k: usize, alpha: usize) -> f64 {
-        let n = k + alpha;
-        let losses = self.losses(n);
-        let late = losses.iter().enumerate().skip(alpha + 1);
-        late.map(|(lost, chance)| chance * lost as f64 / n as f64).sum()
+        self.losses(k + alpha).symbol_late(alpha)
     }
 
     /// The chance that not all of `k` symbols with `alpha` rows are there.
     #[must_use]
     pub fn message_late(&self, k: usize, alpha: usize) -> f64 {
-        self.losses(k + alpha).iter().skip(alpha + 1).sum()
+        self.losses(k + alpha).message_late(alpha)
+    }
+}
+
+/// The probabilities of losing exactly 0, 1, … of some datagrams (Gilbert 1960: a channel that loses
+/// all or nothing and changes between two datagrams with fixed probabilities).
+struct Losses {
+    enter: f64,
+    leave: f64,
+    /// By losses so far: the last datagram arrived, the last one was lost.
+    good: Vec<f64>,
+    bad: Vec<f64>,
+    sent: usize,
+}
+
+impl Losses {
+    fn new(path: &Path) -> Self {
+        let rate = path.loss.clamp(0.0, 0.99);
+        let leave = if path.is_bursty() { 1.0 / path.burst_packets } else { 1.0 - rate };
+        let enter = (leave * rate / (1.0 - rate)).min(1.0);
+        // The channel is in its stationary state when the first one comes.
+        Self { enter, leave, good: vec![1.0 - rate], bad: vec![rate], sent: 0 }
+    }
+
+    /// One datagram more.
+    fn step(&mut self) {
+        let (to_bad, to_good) = if self.sent == 0 { (0.0, 0.0) } else { (self.enter, self.leave) };
+        self.sent += 1;
+        self.good.push(0.0);
+        self.bad.push(0.0);
+        for lost in (0..self.sent).rev() {
+            let (good, bad) = (self.good[lost], self.bad[lost]);
+            self.good[lost] = good * (1.0 - to_bad) + bad * to_good;
+            self.bad[lost + 1] = good * to_bad + bad * (1.0 - to_good);
+        }
+        self.bad[0] = 0.0;
+    }
+
+    /// The chances of more than `alpha` losses, and their numbers.
+    fn more_than(&self, alpha: usize) -> impl Iterator<Item = (f64, f64)> {
+        let all = self.good.iter().zip(&self.bad).enumerate().skip(alpha + 1);
+        all.map(|(lost, (good, bad))| (lost as f64, good + bad))
+    }
+
+    fn symbol_late(&self, alpha: usize) -> f64 {
+        self.more_than(alpha).map(|(lost, chance)| chance * lost).sum::<f64>() / self.sent as f64
+    }
+
+    fn message_late(&self, alpha: usize) -> f64 {
+        self.more_than(alpha).map(|(_, chance)| chance).sum()
     }
 }
 
@@ -134,15 +168,19 @@ impl Extra {
 /// no sensible amount.
 #[must_use]
 pub fn extra(path: Path, k: usize, eps: f64, condition: Condition) -> Option<Extra> {
-    let late = |alpha| match condition {
-        Condition::Symbol => path.symbol_late(k, alpha),
-        Condition::Message => path.message_late(k, alpha),
-        Condition::Lost => path.loss * path.symbol_late(k, alpha) / LOST_LATE_SHARE,
-    };
+    if path.loss > LOSS_MAX || k == 0 {
+        return None;
+    }
+    let mut losses = path.losses(k);
     let most = (k * EXTRA_PER_SYMBOL_MAX).min(EXTRA_MAX);
     let mut before: Option<f64> = None;
     for alpha in 0..=most {
-        let now = late(alpha);
+        let now = match condition {
+            Condition::Symbol => losses.symbol_late(alpha),
+            Condition::Message => losses.message_late(alpha),
+            Condition::Lost => path.loss * losses.symbol_late(alpha) / LOST_LATE_SHARE,
+        };
+        losses.step();
         if now <= eps {
             let Some(before) = before else {
                 return Some(Extra { rows: 0, one_more: 0.0, late: now });
@@ -177,6 +215,9 @@ impl Cells {
 /// The cheapest way to have a lone packet of `bytes` bytes complete but for the share `eps`.
 #[must_use]
 pub fn cells(path: Path, bytes: usize, eps: f64) -> Option<Cells> {
+    if path.loss > LOSS_MAX {
+        return None;
+    }
     let most = if bytes < CUT_BYTES_MIN { 1 } else { CELLS_MAX };
     let with = |needed: usize| {
         let most = EXTRA_PER_SYMBOL_MAX * needed;

@@ -290,7 +290,11 @@ impl Streams {
             return Ok(None);
         }
         let count = receiving.ready.len().min(bytes_max);
-        out.extend(receiving.ready.drain(..count));
+        let (front, back) = receiving.ready.as_slices();
+        let of_front = count.min(front.len());
+        out.extend_from_slice(&front[..of_front]);
+        out.extend_from_slice(&back[..count - of_front]);
+        receiving.ready.drain(..count);
         self.grant(id.0);
         Ok(Some(count))
     }

@@ -48,8 +48,9 @@ fn bursts_need_more_and_the_losses_are_a_distribution() {
     for n in [1, 7, 40] {
         for path in [bursty, Path::independent(0.1)] {
             let losses = path.losses(n);
-            let mean: f64 = losses.iter().enumerate().map(|(lost, p)| lost as f64 * p).sum();
-            assert!((losses.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+            let all: Vec<f64> = losses.good.iter().zip(&losses.bad).map(|(a, b)| a + b).collect();
+            let mean: f64 = all.iter().enumerate().map(|(lost, p)| lost as f64 * p).sum();
+            assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9);
             assert!((mean - 0.1 * n as f64).abs() < 1e-9);
         }
     }
