@@ -422,3 +422,6 @@ fn know(symbol: &mut Symbol, arrived: &mut Vec<Piece>) {
         arrived.append(&mut symbol.pieces);
     }
 }
+
+#[cfg(test)]
+mod tests;

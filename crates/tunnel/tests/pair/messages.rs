@@ -360,3 +360,18 @@ fn other_losses() {
         assert!(outcome.later_than(FLOOR + us(2200)) <= late_max, "{name}");
     }
 }
+
+#[test]
+fn the_cap_on_redundancy_is_hard() {
+    for (class, bytes, cap) in
+        [(Class::Now, 92, 0.35), (Class::Now, 1200, 0.2), (Class::Soon, 92, 0.1)]
+    {
+        let load = Load { class, bytes, per_s: 200.0, ..LONE };
+        let outcome = run(&config(cap), load, independent(0.2), 6000, 41);
+        outcome.print(&format!("{class:?} {bytes} B with a cap of {cap}"));
+        let sending = &outcome.report.sending;
+        // What is around a symbol counts on both sides; a new tunnel may spend a little in advance.
+        let data = sending.data_bytes as f64 + (6000 + 1500) as f64 * 52.0;
+        assert!(sending.redundant_bytes as f64 <= cap * data + 5000.0);
+    }
+}
