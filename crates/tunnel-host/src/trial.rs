@@ -2,7 +2,7 @@
 //! carries. The other end sends messages back, and counts the bulk.
 //!
 //! What is said has a flow of its own, and begins with a kind and a number: 0 asks, 1 answers with the
-//! same bytes, 2 is bulk, 3 asks how much bulk has come, 4 tells it.
+//! same bytes, 2 is bulk, 3 asks how much bulk has come, 4 tells it. The number of bulk is the trial's.
 
 use holdfast_tunnel::{Class, Endpoint};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 const BULK_PAUSE: Duration = Duration::from_millis(1);
 /// How long the last answers are waited for.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// Pause between two questions how much has come: question and answer may be lost.
+const AGAIN: Duration = Duration::from_millis(300);
 /// Points of the distribution that are told.
 const POINTS: usize = 200;
 
@@ -73,15 +75,24 @@ struct Running {
     rtts: Vec<Duration>,
     /// Bytes of datagrams at the begin of the phase.
     wire_begun: u64,
+    /// What the peer knows it by.
+    number: u32,
+}
+
+/// Bulk of a trial of the peer's: bytes, and when the first and the last of them came.
+#[derive(Default)]
+struct Heard {
+    number: u32,
+    bytes: u64,
+    begun: Duration,
+    last: Duration,
 }
 
 /// A trial of this end's, and what is counted for one of the peer's.
 #[derive(Default)]
 pub struct Trial {
     running: Option<Running>,
-    /// Bulk of the peer, in bytes, and when the first and the last of it came.
-    heard_bytes: u64,
-    heard: Option<(Duration, Duration)>,
+    heard: Heard,
     done: Option<Found>,
     message: Vec<u8>,
 }
@@ -105,6 +116,7 @@ impl Trial {
             sent_at: Vec::new(),
             rtts: Vec::new(),
             wire_begun: machine.report().sending.bytes,
+            number: now.subsec_nanos(),
         });
     }
 
@@ -128,18 +140,21 @@ impl Trial {
                 let _full = machine.handle_message(FLOW, Class::Now, &self.message, now);
             }
             BULK => {
-                let begun = self.heard.map_or(now, |(begun, _)| begun);
-                self.heard = Some((begun, now));
-                self.heard_bytes += message.len() as u64;
+                let number = rest.first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
+                if self.heard.number != number {
+                    self.heard = Heard { number, begun: now, ..Heard::default() };
+                }
+                self.heard.bytes += message.len() as u64;
+                self.heard.last = now;
             }
             HOW_MUCH => {
-                let took = self.heard.take().map_or(Duration::ZERO, |(begun, last)| last - begun);
+                let took = self.heard.last.saturating_sub(self.heard.begun);
                 let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
                 self.message.clear();
                 self.message.push(SO_MUCH);
-                self.message.extend(std::mem::take(&mut self.heard_bytes).to_be_bytes());
+                self.message.extend(self.heard.bytes.to_be_bytes());
                 self.message.extend(micros.to_be_bytes());
-                let _full = machine.handle_message(FLOW, Class::Soon, &self.message, now);
+                let _full = machine.handle_message(FLOW, Class::Now, &self.message, now);
             }
             ANSWER => self.hear_answer(rest, now),
             SO_MUCH => self.hear_much(rest),
@@ -197,6 +212,7 @@ impl Trial {
             Phase::LastAnswers => running.at = running.until,
             Phase::Bulk => {
                 self.message.push(BULK);
+                self.message.extend(running.number.to_be_bytes());
                 self.message.resize(BULK_BYTES, 0);
                 running.at = now + BULK_PAUSE;
                 let waits = machine.report().sending.queue_bytes;
@@ -210,8 +226,8 @@ impl Trial {
             }
             Phase::HowMuch => {
                 self.message.push(HOW_MUCH);
-                running.at = running.until;
-                let _full = machine.handle_message(FLOW, Class::Bulk, &self.message, now);
+                running.at = now + AGAIN;
+                let _full = machine.handle_message(FLOW, Class::Now, &self.message, now);
             }
         }
     }
@@ -238,6 +254,8 @@ impl Trial {
                 running.found.loss_sending = report.sending.loss;
                 running.found.loss_receiving = report.receiving.loss;
                 (running.phase, running.until) = (Phase::HowMuch, now + 5 * LAST_ANSWERS);
+                // What is on its way comes first.
+                running.at = now + AGAIN;
             }
             Phase::HowMuch => {
                 // Nobody has said how much has come: nothing of it is told.
