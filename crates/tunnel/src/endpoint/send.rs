@@ -309,10 +309,13 @@ impl Endpoint {
     ) {
         let (lane, sender) = (class.index(), &mut self.sender);
         let seq = sender.lanes[lane].next();
-        let patient = class == Class::Now
-            || class == Class::Soon
-                && (sender.path().loss < LOSS_MIN
-                    || sender.expects_rider(class, symbol.len(), &self.config, now));
+        let is_protected = match class {
+            // What the cap leaves without redundancy needs its acknowledgement.
+            Class::Now => sender.can_afford(symbol.len()),
+            Class::Soon => sender.expects_rider(class, symbol.len(), &self.config, now),
+            Class::Bulk => false,
+        };
+        let patient = is_protected || class != Class::Bulk && sender.path().loss < LOSS_MIN;
         let room = self.config.datagram_bytes_max - DATA_BYTES - symbol.len();
         for before in seq.saturating_sub(sender.riders(class, &self.config))..seq {
             if sender.may_ride(class, before, &self.config, now) {
