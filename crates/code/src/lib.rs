@@ -41,6 +41,7 @@ mod field;
 pub mod fuzz;
 mod inverse;
 mod kernel;
+mod single;
 
 pub mod planner;
 
@@ -49,6 +50,7 @@ pub use code::{
 };
 pub use decoder::{Decoder, InsertError, Progress};
 pub use kernel::Kernel;
+pub use single::{product, quotient};
 
 /// The example of the README is run as a test too.
 #[cfg(doctest)]

@@ -114,6 +114,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
             must_be_root()?;
             match beside::demo(&args)? {}
         }
+        Verb::Tunnel(args) => match beside::tunnel(args)? {},
         Verb::Lab { words } => Err(beside::moved(&words)),
         Verb::Run(args) => run_daemon(&args.group),
         Verb::Witness(args) => run_witness(&args),

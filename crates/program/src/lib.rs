@@ -1,14 +1,16 @@
-//! What the programs `holdfast`, `holdfast-lab` and `holdfast-watch` share at the command line: the
-//! name of their build, the meaning of their exit codes, and the options of verbs for which
+//! What the programs `holdfast`, `holdfast-lab`, `holdfast-watch` and `holdfast-tunnel` share at the
+//! command line: the name of their build, the meaning of their exit codes, and the options of verbs for which
 //! `holdfast` starts one of the others.
 #![forbid(unsafe_code)]
 
 mod demo;
 pub mod exit;
 mod top;
+mod tunnel;
 
 pub use demo::DemoArgs;
 pub use top::TopArgs;
+pub use tunnel::TunnelArgs;
 
 /// Version and commit of these programs, which are needed to replay a run.
 pub const BUILD: &str = env!("HOLDFAST_BUILD");
@@ -28,6 +30,9 @@ pub const LAB: &str = "holdfast-lab";
 
 /// File name of the program that looks at groups, which is there, too.
 pub const WATCH: &str = "holdfast-watch";
+
+/// File name of the program that is one end of a tunnel, which is there, too.
+pub const TUNNEL: &str = "holdfast-tunnel";
 
 #[cfg(test)]
 mod tests {

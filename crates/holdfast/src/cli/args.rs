@@ -11,7 +11,7 @@ use crate::admin::Level;
 use crate::config::Run;
 use crate::status::State;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use holdfast_program::{DemoArgs, TopArgs};
+use holdfast_program::{DemoArgs, TopArgs, TunnelArgs};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -232,6 +232,9 @@ pub enum Verb {
     /// Runs `holdfast-lab demo`, which stands beside this program.
     /// The exit code is 0 only if every byte of every client was right.
     Demo(DemoArgs),
+    /// Carry traffic between two hosts over a path that loses packets; it has verbs of its own.
+    #[command(disable_help_flag = true)]
+    Tunnel(TunnelArgs),
     /// The laboratory is a program of its own: holdfast-lab.
     #[command(hide = true, disable_help_flag = true)]
     Lab {

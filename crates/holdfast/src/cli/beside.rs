@@ -1,9 +1,9 @@
 //! Verbs of the programs beside this one: `demo` is the laboratory's, `top` that of the program
-//! that looks at groups. They are programs of their own, so that the one that serves clients
+//! that looks at groups, `tunnel` a program by itself. They are programs of their own, so that the one that serves clients
 //! contains nothing of them.
 
 use super::Failure;
-use holdfast_program::{DemoArgs, LAB, TopArgs, WATCH};
+use holdfast_program::{DemoArgs, LAB, TUNNEL, TopArgs, TunnelArgs, WATCH};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
@@ -13,18 +13,23 @@ use std::process::Command;
 
 /// Becomes `holdfast-lab demo`.
 pub fn demo(args: &DemoArgs) -> Result<Infallible, Failure> {
-    become_program(LAB, "demo", args.words())
+    become_program(LAB, "demo", [vec!["demo".into()], args.words()].concat())
 }
 
 /// Becomes `holdfast-watch top`.
 pub fn top(args: &TopArgs) -> Result<Infallible, Failure> {
-    become_program(WATCH, "top", args.words())
+    become_program(WATCH, "top", [vec!["top".into()], args.words()].concat())
+}
+
+/// Becomes `holdfast-tunnel`, whose verbs are those behind `tunnel`.
+pub fn tunnel(args: TunnelArgs) -> Result<Infallible, Failure> {
+    become_program(TUNNEL, "tunnel", args.words)
 }
 
 /// Becomes the program beside this one, which was built with it.
 fn become_program(name: &str, verb: &str, words: Vec<OsString>) -> Result<Infallible, Failure> {
     let program = std::env::current_exe()?.with_file_name(name);
-    let error = Command::new(&program).arg(verb).args(words).exec();
+    let error = Command::new(&program).args(words).exec();
     Err(explain(&program, name, verb, error))
 }
 

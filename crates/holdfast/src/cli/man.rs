@@ -30,11 +30,12 @@ const FILES: [(&str, &str); 6] = [
     ("/var/lib/holdfast/NAME.spool/", "What a cold backup builds the server of (spool_dir)."),
 ];
 /// Verbs that have to do with no host's daemon.
-const WITHOUT_FILES: [&str; 6] = [
+const WITHOUT_FILES: [&str; 7] = [
     "holdfast-support",
     "holdfast-completions",
     "holdfast-man",
     "holdfast-demo",
+    "holdfast-tunnel",
     "holdfast-key",
     "holdfast-key-gen",
 ];

@@ -1,0 +1,216 @@
+//! The verbs. Data goes to standard output, everything else to standard error.
+
+use crate::config::{Config, ConfigErrors};
+use crate::status::{self, State};
+use crate::{control, keyfile, plan, test, up};
+use clap::{Args, Parser, Subcommand};
+use holdfast_program::exit;
+use std::fmt;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  fine; for status: the tunnel is up, and the peer was heard
+  1  it works, but not as it should: the peer is not there, or the tunnel could not start
+  2  wrong usage or configuration
+  3  not permitted: run it as root
+  4  no tunnel answers";
+
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Sequence that erases the screen and goes to its corner.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// A tunnel over a path that loses packets: what is lost is there before it is missed.
+///
+/// Two hosts have a key each and a file each. In between goes any IP traffic, or chosen UDP ports.
+/// docs/TUNNEL.md has both files to start from.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast tunnel", bin_name = "holdfast tunnel", version = holdfast_program::BUILD,
+          after_help = EXIT_CODES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make keys, and tell public keys.
+    #[command(subcommand)]
+    Key(KeyVerb),
+    /// Run this end of a tunnel until SIGTERM or Ctrl-C.
+    Up(FileArgs),
+    /// Read a file and its key; every mistake comes with its place and a remedy.
+    Check(FileArgs),
+    /// Is the peer there, what does the path lose, and what is done about it?
+    Status(StatusArgs),
+    /// Send messages and then bulk through a tunnel that runs, and tell how they fared.
+    Test(test::TestArgs),
+    /// What is possible on a path, before anything is installed: the redundancy that a deadline costs.
+    Plan(plan::PlanArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyVerb {
+    /// Make a new secret key in FILE, for its owner alone, and print its public key.
+    ///
+    /// A file that is there already is left alone.
+    Gen { file: PathBuf },
+    /// Print the public key of a key file, for [peer] in the other end's file.
+    Pub {
+        /// The key file; `-` is standard input.
+        file: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct FileArgs {
+    /// This end's file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct StatusArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// One JSON object of the schema holdfast.tunnel-status/1 per answer.
+    #[arg(long)]
+    json: bool,
+    /// Show it again every second until interrupted.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Why a verb failed.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// A failure with an exit code of [`exit`].
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::new(exit::USAGE, format!("the configuration is not usable\n{errors}"))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(exit::of(&error), error.to_string())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        let code = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>().map(exit::of));
+        Self::new(code.unwrap_or(exit::DEGRADED), format!("{error:#}"))
+    }
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Key(KeyVerb::Gen { file }) => generate(&file),
+        Verb::Key(KeyVerb::Pub { file }) => tell_public(&file),
+        Verb::Up(args) => up::run(&args.config),
+        Verb::Check(args) => check(&args.config),
+        Verb::Status(args) => tell_status(&args),
+        Verb::Test(args) => test::run(&args),
+        Verb::Plan(args) => plan::run(&args),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            let _nobody_reads = writeln!(io::stderr(), "holdfast tunnel: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Prints; whether anybody still reads.
+pub fn say(text: &str) -> Result<bool, Failure> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn generate(file: &std::path::Path) -> Result<u8, Failure> {
+    let key = keyfile::generate(file).map_err(|error| of_key(file, &error))?;
+    say(&format!("{}\n", key.public()))?;
+    Ok(exit::OK)
+}
+
+fn tell_public(file: &std::path::Path) -> Result<u8, Failure> {
+    let key = if file.as_os_str() == "-" {
+        let mut text = String::new();
+        io::stdin().take(4096).read_to_string(&mut text)?;
+        holdfast_tunnel::secure::SecretKey::parse(&text)
+            .map_err(|error| Failure::new(exit::USAGE, format!("standard input {error}")))?
+    } else {
+        keyfile::load(file).map_err(|error| of_key(file, &error))?
+    };
+    say(&format!("{}\n", key.public()))?;
+    Ok(exit::OK)
+}
+
+fn of_key(file: &std::path::Path, error: &keyfile::KeyFileError) -> Failure {
+    let message = format!("{}: {error}\n  remedy: {}", file.display(), error.remedy(file));
+    Failure::new(exit::USAGE, message)
+}
+
+fn check(file: &std::path::Path) -> Result<u8, Failure> {
+    let config = Config::load(file)?;
+    config.secret()?;
+    let to = config.peer_address.map_or("wherever it comes from".to_owned(), |it| it.to_string());
+    say(&format!("{}: a tunnel of mode {} to {to}\n", config.path.display(), config.mode.word()))?;
+    Ok(exit::OK)
+}
+
+fn tell_status(args: &StatusArgs) -> Result<u8, Failure> {
+    let config = Config::load(&args.file.config)?;
+    if !args.watch {
+        let status = control::ask(&config)?;
+        say(&shown(&status, args.json)?)?;
+        return Ok(if status.state == State::Up { exit::OK } else { exit::DEGRADED });
+    }
+    let clear = if io::stdout().is_terminal() && !args.json { CLEAR } else { "" };
+    loop {
+        let text = match control::ask(&config) {
+            Ok(status) => shown(&status, args.json)?,
+            // A tunnel that is restarted is watched again.
+            Err(failure) if failure.code == exit::UNREACHABLE => format!("{failure}\n"),
+            Err(failure) => return Err(failure),
+        };
+        if !say(&format!("{clear}{text}"))? {
+            return Ok(exit::OK);
+        }
+        sleep(WATCH_PERIOD);
+    }
+}
+
+fn shown(status: &status::Status, json: bool) -> Result<String, Failure> {
+    if !json {
+        return Ok(status.render());
+    }
+    let text = serde_json::to_string(status).map_err(io::Error::from)?;
+    Ok(text + "\n")
+}

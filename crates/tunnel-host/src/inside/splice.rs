@@ -1,0 +1,251 @@
+//! TCP ports that lead through the tunnel. A connection ends at this host and another one begins at the
+//! other: what is in between is a stream of the machine, so no congestion control of the ends sees what
+//! the path loses. An acknowledgement therefore means that this host has the bytes, not that the far
+//! end has them. When one end is lost the other one is reset, never silently closed.
+//!
+//! A stream begins with the target, as `target` writes it.
+
+mod connection;
+
+use super::target::{self, WITH_TARGET};
+use super::{Counters, class_of};
+use crate::config::{Allow, Config, Forward, Transport};
+use anyhow::Context as _;
+use connection::{Connection, Goes};
+use holdfast_tunnel::{Class, Endpoint, StreamEvent, StreamId};
+use rustix::event::epoll;
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Connections that are accepted in a turn.
+const ACCEPTED_PER_TURN: usize = 16;
+/// Sockets that are looked at in a turn.
+const READY_PER_TURN: usize = 32;
+/// Tokens of listening sockets; those of connections are the numbers of their streams.
+const LISTENERS: u64 = 1 << 63;
+
+/// The TCP ports of one tunnel, and the connections through it.
+pub struct Splice {
+    epoll: OwnedFd,
+    listeners: Vec<Listener>,
+    allowed: Vec<Allow>,
+    connections: HashMap<u64, Connection>,
+    connections_max: usize,
+    buffer: Vec<u8>,
+    counters: Counters,
+}
+
+struct Listener {
+    socket: TcpListener,
+    target: SocketAddr,
+    class: Class,
+}
+
+impl Splice {
+    /// Listens at all TCP ports of a file.
+    ///
+    /// # Errors
+    /// With the port that could not be had.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        let mut listeners = Vec::new();
+        let is_tcp = |it: &&Forward| it.transport == Transport::Tcp;
+        for Forward { listen, target, .. } in config.forwards.iter().filter(is_tcp) {
+            let socket = TcpListener::bind(listen).with_context(|| format!("tcp {listen}"))?;
+            socket.set_nonblocking(true).with_context(|| format!("tcp {listen}"))?;
+            let token = epoll::EventData::new_u64(LISTENERS + listeners.len() as u64);
+            epoll::add(&epoll, &socket, token, epoll::EventFlags::IN)?;
+            let class = class_of(&config.rules, Transport::Tcp, target.port());
+            listeners.push(Listener { socket, target: *target, class });
+        }
+        Ok(Self {
+            epoll,
+            listeners,
+            allowed: config.allowed.clone(),
+            connections: HashMap::new(),
+            connections_max: config.flows_max,
+            buffer: vec![0; connection::PIECE_BYTES],
+            counters: Counters::default(),
+        })
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters { flows: self.connections.len() as u64, ..self.counters }
+    }
+
+    /// Moves what local sockets have or take; whether there may be more at once.
+    ///
+    /// # Errors
+    /// As `epoll_wait`.
+    pub fn take(
+        &mut self,
+        machine: &mut Endpoint,
+        is_ready: bool,
+        now: Duration,
+    ) -> io::Result<bool> {
+        if !is_ready {
+            // Nobody has heard the peer for minutes, or it has said that it ends.
+            self.reset_all();
+        }
+        let mut ready = Vec::with_capacity(READY_PER_TURN);
+        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&at_once)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_more = ready.len() == READY_PER_TURN;
+        for event in ready {
+            let token = event.data.u64();
+            match token.checked_sub(LISTENERS) {
+                Some(listener) => self.accept(listener as usize, machine, is_ready, now),
+                None => self.wake(token, event.flags, machine, now),
+            }
+        }
+        Ok(is_more)
+    }
+
+    fn accept(&mut self, listener: usize, machine: &mut Endpoint, is_ready: bool, now: Duration) {
+        for _ in 0..ACCEPTED_PER_TURN {
+            let Some(Listener { socket, target, class }) = self.listeners.get(listener) else {
+                return;
+            };
+            let (to, class) = (*target, *class);
+            let Ok((socket, _)) = socket.accept() else { return };
+            let has_room = self.connections.len() < self.connections_max;
+            let stream = match has_room && is_ready {
+                true => machine.stream_open(class, now).ok(),
+                false => None,
+            };
+            let Some(stream) = stream else {
+                connection::refuse(&socket);
+                self.counters.flows_refused += 1;
+                continue;
+            };
+            match Connection::of_client(socket, stream) {
+                Ok(mut connection) => {
+                    target::push(connection.begin(), to);
+                    self.connections.insert(stream.0, connection);
+                    self.go(stream, machine, now);
+                }
+                Err(_) => drop(machine.stream_reset(stream, now)),
+            }
+        }
+    }
+
+    /// A socket has something, or room.
+    fn wake(
+        &mut self,
+        token: u64,
+        flags: epoll::EventFlags,
+        machine: &mut Endpoint,
+        now: Duration,
+    ) {
+        let stream = StreamId(token);
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if !connection.has_come(flags) {
+            let _gone = machine.stream_reset(stream, now);
+            self.lose(stream);
+            return;
+        }
+        self.go(stream, machine, now);
+    }
+
+    /// Takes news of a stream.
+    pub fn hear(
+        &mut self,
+        stream: StreamId,
+        event: StreamEvent,
+        machine: &mut Endpoint,
+        now: Duration,
+    ) {
+        match event {
+            StreamEvent::Opened if self.connections.len() >= self.connections_max => {
+                self.counters.flows_refused += 1;
+                let _gone = machine.stream_reset(stream, now);
+            }
+            StreamEvent::Opened => {
+                self.connections.insert(stream.0, Connection::of_peer(stream));
+            }
+            StreamEvent::Readable | StreamEvent::Writable => {
+                if self.name_target(stream, machine, now) {
+                    self.go(stream, machine, now);
+                } else {
+                    let _gone = machine.stream_reset(stream, now);
+                    self.connections.remove(&stream.0);
+                }
+            }
+            StreamEvent::Reset => self.lose(stream),
+        }
+    }
+
+    /// Reads where a stream of the peer leads, and connects it; whether that may be.
+    fn name_target(&mut self, stream: StreamId, machine: &mut Endpoint, now: Duration) -> bool {
+        let Some(connection) = self.connections.get_mut(&stream.0) else { return true };
+        let Some(head) = connection.head() else { return true };
+        loop {
+            let wanted = head.first().map_or(1, |flags| 1 + target::bytes(*flags));
+            if head.len() == wanted {
+                break;
+            }
+            match machine.stream_read(stream, head, wanted - head.len(), now) {
+                Ok(Some(0)) => return true,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return false,
+            }
+        }
+        let named = head.split_first().filter(|(flags, _)| **flags & WITH_TARGET != 0);
+        let Some((target, _)) = named.and_then(|(flags, rest)| target::read(*flags, rest)) else {
+            return false;
+        };
+        if !self.allowed.contains(&Allow { transport: Transport::Tcp, target }) {
+            self.counters.not_allowed += 1;
+            return false;
+        }
+        connection.connect(target).is_ok()
+    }
+
+    /// Moves what can be moved, both ways.
+    fn go(&mut self, stream: StreamId, machine: &mut Endpoint, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&stream.0) else { return };
+        match connection.go(machine, &mut self.buffer, &mut self.counters, now) {
+            Goes::On => {
+                if connection.watch(&self.epoll).is_err() {
+                    let _gone = machine.stream_reset(stream, now);
+                    self.lose(stream);
+                }
+            }
+            Goes::Done => {
+                self.connections.remove(&stream.0);
+            }
+            Goes::Lost => {
+                let _gone = machine.stream_reset(stream, now);
+                self.lose(stream);
+            }
+        }
+    }
+
+    /// Resets a connection whose other end is lost.
+    fn lose(&mut self, stream: StreamId) {
+        if let Some(connection) = self.connections.remove(&stream.0) {
+            connection.reset();
+            self.counters.resets += 1;
+        }
+    }
+
+    /// The peer is gone, and its ends of all connections.
+    pub fn reset_all(&mut self) {
+        for (_, connection) in self.connections.drain() {
+            connection.reset();
+            self.counters.resets += 1;
+        }
+    }
+}
+
+impl AsFd for Splice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,260 @@
+//! One connection: a socket of this host, and a stream of the machine.
+
+use crate::inside::Counters;
+use holdfast_tunnel::{Endpoint, StreamId};
+use rustix::event::epoll::{self, EventFlags};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Bytes that are moved at once.
+pub const PIECE_BYTES: usize = 64 << 10;
+/// Pieces each way in a turn.
+const PIECES_PER_TURN: usize = 8;
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
+    On,
+    /// Both directions have ended.
+    Done,
+    /// One end is lost, so the other one has to be reset.
+    Lost,
+}
+
+/// A connection of a local client, or one to a target of the peer.
+pub struct Connection {
+    stream: StreamId,
+    /// Not there before the target is known.
+    socket: Option<TcpStream>,
+    is_connected: bool,
+    /// What the peer has said of the target so far.
+    head: Vec<u8>,
+    to_peer: Way,
+    to_socket: Way,
+    watched: Option<EventFlags>,
+}
+
+/// One direction: what was taken at its begin, and not yet given at its end.
+#[derive(Default)]
+struct Way {
+    bytes: Vec<u8>,
+    given: usize,
+    /// Its begin has ended, and that was told to its end.
+    has_ended: bool,
+    is_told: bool,
+}
+
+impl Way {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.given..).unwrap_or_default()
+    }
+
+    /// So many bytes were given; what is empty makes room.
+    fn give(&mut self, count: usize) {
+        self.given += count;
+        if self.given >= self.bytes.len() {
+            self.bytes.clear();
+            self.given = 0;
+        }
+    }
+}
+
+/// Resets a connection that is not wanted.
+pub fn refuse(socket: &TcpStream) {
+    let _closed = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
+
+impl Connection {
+    /// That of a client which was accepted.
+    ///
+    /// # Errors
+    /// If its socket is of no use.
+    pub fn of_client(socket: TcpStream, stream: StreamId) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        SockRef::from(&socket).set_keepalive(true)?;
+        Ok(Self { socket: Some(socket), is_connected: true, ..Self::of_peer(stream) })
+    }
+
+    /// That of a stream which the peer has opened.
+    pub fn of_peer(stream: StreamId) -> Self {
+        Self {
+            stream,
+            socket: None,
+            is_connected: false,
+            head: Vec::new(),
+            to_peer: Way::default(),
+            to_socket: Way::default(),
+            watched: None,
+        }
+    }
+
+    /// What the peer is told first.
+    pub fn begin(&mut self) -> &mut Vec<u8> {
+        &mut self.to_peer.bytes
+    }
+
+    /// What the peer has said of the target, as long as it is not connected.
+    pub fn head(&mut self) -> Option<&mut Vec<u8>> {
+        self.socket.is_none().then_some(&mut self.head)
+    }
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn connect(&mut self, target: SocketAddr) -> io::Result<()> {
+        let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_keepalive(true)?;
+        match socket.connect(&target.into()) {
+            Ok(()) => self.is_connected = true,
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        self.socket = Some(socket.into());
+        Ok(())
+    }
+
+    /// Takes what `epoll` says; whether the socket is still good.
+    pub fn has_come(&mut self, flags: EventFlags) -> bool {
+        let Some(socket) = &self.socket else { return true };
+        if flags.contains(EventFlags::ERR) || !matches!(socket.take_error(), Ok(None)) {
+            return false;
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.is_connected = true;
+        }
+        true
+    }
+
+    /// Moves what can be moved.
+    pub fn go(
+        &mut self,
+        machine: &mut Endpoint,
+        buffer: &mut [u8],
+        counters: &mut Counters,
+        now: Duration,
+    ) -> Goes {
+        if !self.is_connected {
+            return Goes::On;
+        }
+        let there = self.go_to_peer(machine, buffer, counters, now);
+        let back = self.go_to_socket(machine, counters, now);
+        if there.is_err() || back.is_err() {
+            return Goes::Lost;
+        }
+        if self.to_peer.is_told && self.to_socket.is_told { Goes::Done } else { Goes::On }
+    }
+
+    fn go_to_peer(
+        &mut self,
+        machine: &mut Endpoint,
+        buffer: &mut [u8],
+        counters: &mut Counters,
+        now: Duration,
+    ) -> Result<(), ()> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let way = &mut self.to_peer;
+        for _ in 0..PIECES_PER_TURN {
+            if way.rest().is_empty() && !way.has_ended {
+                match socket.read(buffer) {
+                    Ok(0) => way.has_ended = true,
+                    Ok(count) => {
+                        way.bytes.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                        counters.taken_bytes += count as u64;
+                    }
+                    Err(error) if is_for_later(&error) => return Ok(()),
+                    Err(_) => return Err(()),
+                }
+            }
+            if !way.rest().is_empty() {
+                let written = machine.stream_write(self.stream, way.rest(), now).map_err(drop)?;
+                way.give(written);
+                if !way.rest().is_empty() {
+                    // The machine says when it has room again.
+                    return Ok(());
+                }
+            }
+            if way.has_ended {
+                if !way.is_told {
+                    machine.stream_finish(self.stream, now).map_err(drop)?;
+                    way.is_told = true;
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn go_to_socket(
+        &mut self,
+        machine: &mut Endpoint,
+        counters: &mut Counters,
+        now: Duration,
+    ) -> Result<(), ()> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let way = &mut self.to_socket;
+        while !way.is_told {
+            if way.rest().is_empty() && !way.has_ended {
+                let read = machine.stream_read(self.stream, &mut way.bytes, PIECE_BYTES, now);
+                match read.map_err(drop)? {
+                    Some(0) => return Ok(()),
+                    Some(_) => {}
+                    None => way.has_ended = true,
+                }
+            }
+            if !way.rest().is_empty() {
+                match socket.write(way.rest()) {
+                    Ok(count) => {
+                        way.give(count);
+                        counters.given_bytes += count as u64;
+                    }
+                    Err(error) if is_for_later(&error) => return Ok(()),
+                    Err(_) => return Err(()),
+                }
+            }
+            if way.has_ended && way.rest().is_empty() {
+                socket.shutdown(Shutdown::Write).map_err(drop)?;
+                way.is_told = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches for what it waits for, and nothing else: what is not waited for would wake the loop again
+    /// and again.
+    pub fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        let reads = self.is_connected && !self.to_peer.has_ended && self.to_peer.rest().is_empty();
+        let writes = !self.is_connected || !self.to_socket.rest().is_empty();
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, reads);
+        flags.set(EventFlags::OUT, writes);
+        let wanted = (!flags.is_empty()).then_some(flags);
+        let data = epoll::EventData::new_u64(self.stream.0);
+        match (self.watched, wanted) {
+            (had, wanted) if had == wanted => {}
+            (None, Some(flags)) => epoll::add(epoll, socket, data, flags)?,
+            (Some(_), Some(flags)) => epoll::modify(epoll, socket, data, flags)?,
+            (_, None) => epoll::delete(epoll, socket)?,
+        }
+        self.watched = wanted;
+        Ok(())
+    }
+
+    /// Ends it so that its other end sees that bytes may be missing.
+    pub fn reset(self) {
+        if let Some(socket) = &self.socket {
+            refuse(socket);
+        }
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

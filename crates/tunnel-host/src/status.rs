@@ -1,0 +1,266 @@
+//! What a tunnel says of itself.
+
+use crate::config::{Config, Mode};
+use crate::control::PROBED_WITHIN;
+use crate::{inside, outside};
+use holdfast_tunnel::secure;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+pub const SCHEMA: &str = "holdfast.tunnel-status/1";
+
+/// Whether the tunnel works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The peer was heard a moment ago.
+    Up,
+    /// It was not.
+    Waiting,
+}
+
+/// The peer, as it is seen from here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Peer {
+    pub key: String,
+    pub address: Option<String>,
+    /// How long ago it was heard, in s.
+    pub heard_s: Option<f64>,
+    /// Whether it said that it ends.
+    pub is_closed: bool,
+}
+
+/// The keys that are used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionState {
+    pub cipher: String,
+    pub age_s: f64,
+}
+
+/// All of it. Fields are added, and not renamed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    pub schema: String,
+    pub name: String,
+    pub mode: Mode,
+    pub interface: Option<String>,
+    pub pid: u32,
+    pub uptime_s: f64,
+    pub state: State,
+    pub reason: Option<String>,
+    pub remedy: Option<String>,
+    pub peer: Peer,
+    pub session: Option<SessionState>,
+    /// Largest UDP payload that the path is known to take.
+    pub udp_bytes_max: usize,
+    pub overhead_max: f64,
+    pub security: secure::Counters,
+    /// Datagrams of the peer that its machine could not have made.
+    pub malformed: u64,
+    pub outside: outside::Counters,
+    pub inside: inside::Counters,
+    /// The machine's own report, in both directions.
+    pub machine: Value,
+}
+
+/// The state, and where it is not good the reason and the remedy.
+pub fn judge(
+    config: &Config,
+    standing: &secure::Standing,
+    counters: &secure::Counters,
+) -> (State, Option<String>, Option<String>) {
+    // It was asked so long ago, or has said something since.
+    let is_heard = standing.heard_age.is_some_and(|age| age < PROBED_WITHIN);
+    if standing.suite.is_some() && is_heard {
+        return (State::Up, None, None);
+    }
+    let (reason, remedy) = explain(config, standing, counters);
+    (State::Waiting, Some(reason), Some(remedy))
+}
+
+fn explain(
+    config: &Config,
+    standing: &secure::Standing,
+    counters: &secure::Counters,
+) -> (String, String) {
+    let start = "start it there: holdfast tunnel up --config FILE";
+    if standing.is_closed_by_peer {
+        return ("the peer said that it ends".to_owned(), start.to_owned());
+    }
+    if let Some(age) = standing.heard_age {
+        let reason = format!("nothing of the peer was heard for {} s", age.as_secs());
+        let remedy = "look whether its host runs and the network in between passes UDP; this end \
+                      calls it again by itself";
+        return (reason, remedy.to_owned());
+    }
+    let keys = "compare the keys: [peer] key here must be what `holdfast tunnel key pub FILE` prints \
+                there, and the other way round";
+    if counters.dropped_wrong_key + counters.dropped_wrong_mac > 0 {
+        return ("handshakes come that do not fit the keys".to_owned(), keys.to_owned());
+    }
+    if counters.dropped_stale > 0 {
+        let remedy =
+            "look at the clocks: the peer's has gone back, or somebody sends old handshakes";
+        return ("handshakes come that are older than one before".to_owned(), remedy.to_owned());
+    }
+    if counters.dropped_no_cipher > 0 {
+        return (
+            "the ends have no cipher in common".to_owned(),
+            "upgrade the older one".to_owned(),
+        );
+    }
+    match standing.peer_address {
+        Some(address) => (
+            format!("{address} does not answer"),
+            format!(
+                "look whether the tunnel is up there, and whether what is in between passes UDP; a \
+                 peer that does not know this end's key gives no answer either: {keys}"
+            ),
+        ),
+        None => (
+            "the peer has not come yet, and where it is is not known".to_owned(),
+            match config.listen {
+                Some(listen) => format!(
+                    "{start}, with this host's address and port {} as [peer] address",
+                    listen.port()
+                ),
+                None => start.to_owned(),
+            },
+        ),
+    }
+}
+
+impl Status {
+    /// As people read it.
+    pub fn render(&self) -> String {
+        let state = match self.state {
+            State::Up => "up",
+            State::Waiting => "waiting",
+        };
+        let interface =
+            self.interface.as_ref().map_or(String::new(), |it| format!("   interface {it}"));
+        let mut text =
+            format!("tunnel {}   {state}   mode {}{interface}\n", self.name, self.mode.word());
+        if let Some(reason) = &self.reason {
+            let _ = writeln!(text, "  reason     {reason}");
+        }
+        if let Some(remedy) = &self.remedy {
+            let _ = writeln!(text, "  remedy     {remedy}");
+        }
+        let at = self.peer.address.as_deref().unwrap_or("an unknown address");
+        let heard =
+            self.peer.heard_s.map_or("never heard".to_owned(), |s| format!("heard {s:.1} s ago"));
+        let _ = writeln!(text, "  peer       {} at {at}, {heard}", self.peer.key);
+        if let Some(SessionState { cipher, age_s }) = &self.session {
+            let _ = writeln!(
+                text,
+                "  keys       {cipher}, {age_s:.0} s old; datagrams of up to {} bytes",
+                self.udp_bytes_max
+            );
+        }
+        self.render_path(&mut text);
+        let inside = &self.inside;
+        let _ = writeln!(
+            text,
+            "  inside     {} in ({}), {} out ({}); {} refused, {} not delivered",
+            inside.taken,
+            bytes(inside.taken_bytes as f64),
+            inside.given,
+            bytes(inside.given_bytes as f64),
+            inside.refused,
+            inside.undelivered
+        );
+        if self.mode != Mode::Tun {
+            let _ = writeln!(
+                text,
+                "  flows      {} open, {} ended idle, {} refused, {} datagrams to what is not allowed",
+                inside.flows, inside.flows_idle, inside.flows_refused, inside.not_allowed
+            );
+        }
+        let outside = &self.outside;
+        let _ = writeln!(
+            text,
+            "  wire       {} sent ({}), {} received ({})",
+            outside.sent,
+            bytes(outside.sent_bytes as f64),
+            outside.received,
+            bytes(outside.received_bytes as f64)
+        );
+        text
+    }
+
+    /// Both directions, as the machine sees them.
+    fn render_path(&self, text: &mut String) {
+        let number =
+            |place: &str| self.machine.pointer(place).and_then(Value::as_f64).unwrap_or(0.0);
+        let _ = writeln!(
+            text,
+            "  path       round trip {:.1} ms, at best {:.1} ms",
+            number("/rtt_ms"),
+            number("/rtt_min_ms")
+        );
+        let _ = writeln!(
+            text,
+            "  sending    loss {:.1} % ({:.1} % of the path), in runs of {:.1}; {} bit/s, {} wait; \
+             {} sent again, {} ahead, {} given up",
+            number("/sending/loss") * 100.0,
+            number("/sending/path_loss") * 100.0,
+            number("/sending/burst_packets"),
+            scaled(number("/sending/rate_bytes_per_s") * 8.0),
+            bytes(number("/sending/queue_bytes")),
+            bytes(number("/sending/retransmitted_bytes")),
+            bytes(number("/sending/redundant_bytes")),
+            number("/sending/given_up")
+        );
+        let classes = self.machine.pointer("/sending/classes").and_then(Value::as_array);
+        for class in classes.into_iter().flatten() {
+            let word = |key: &str| class.get(key).and_then(Value::as_str).unwrap_or_default();
+            let share = class.get("share").and_then(Value::as_f64).unwrap_or(0.0) * 100.0;
+            let _ = writeln!(text, "    {:<8} {share:.0} % more: {}", word("class"), word("why"));
+        }
+        let _ = writeln!(
+            text,
+            "  receiving  loss {:.1} %, in runs of {:.1}; recovered {} ahead and {} behind, {} missed; \
+             {} came for nothing",
+            number("/receiving/loss") * 100.0,
+            number("/receiving/burst_packets"),
+            number("/receiving/recovered_ahead"),
+            number("/receiving/recovered_behind"),
+            number("/receiving/missed"),
+            bytes(number("/receiving/wasted_bytes"))
+        );
+    }
+}
+
+/// A number of bytes, as people read it.
+fn bytes(count: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut count, mut unit) = (count, 0);
+    while count >= 1024.0 && unit + 1 < units.len() {
+        (count, unit) = (count / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{count:.0} B") } else { format!("{count:.1} {}", units[unit]) }
+}
+
+/// A number with a prefix of a thousand.
+fn scaled(value: f64) -> String {
+    let (value, prefix) = match value {
+        it if it >= 1e9 => (it / 1e9, "G"),
+        it if it >= 1e6 => (it / 1e6, "M"),
+        it if it >= 1e3 => (it / 1e3, "k"),
+        it => (it, ""),
+    };
+    format!("{value:.1} {prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([bytes(7.0), bytes(1536.0), bytes(5e9)], ["7 B", "1.5 KiB", "4.7 GiB"]);
+        assert_eq!([scaled(12.0), scaled(46.5e6)], ["12.0 ", "46.5 M"]);
+    }
+}

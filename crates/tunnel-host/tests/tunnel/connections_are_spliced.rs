@@ -1,0 +1,106 @@
+//! A TCP port here leads to a server there; what is lost is never called an end.
+
+use crate::bed::{A, B, Bed, OUTSIDE, PORT, SOON, at, wait};
+use crate::traffic::pattern;
+use rustix::process::Signal;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const HERE: &str = "127.0.0.1:5400";
+const THERE: &str = "127.0.0.1:5401";
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn begin(bed: &mut Bed) {
+    let listen = |end: usize| format!("mode = \"forward\"\nlisten = \"{}:{PORT}\"\n", OUTSIDE[end]);
+    let peer = |end: usize| format!("address = \"{}\"", at(OUTSIDE[1 - end]));
+    let near = format!(
+        "forward = [\"tcp {HERE} -> {THERE}\", \"tcp 127.0.0.1:5500 -> 127.0.0.1:5501\"]\n"
+    );
+    bed.write(A, &(listen(A) + &near), &peer(A));
+    bed.write(B, &(listen(B) + &format!("allow = [\"tcp {THERE}\"]\n")), &peer(B));
+    bed.start_both();
+}
+
+/// A server that reads to the end and sends the same back, for so many connections.
+fn server(bed: &Bed, connections: usize) -> JoinHandle<()> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let server = bed.inside(B, move || {
+        let listener = TcpListener::bind(THERE).expect("a port");
+        ready.send(()).expect("somebody waits");
+        let each: Vec<JoinHandle<()>> = (0..connections)
+            .map(|_| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                std::thread::spawn(move || {
+                    stream.set_read_timeout(Some(LIMIT)).expect("a time");
+                    let mut came = Vec::new();
+                    stream.read_to_end(&mut came).expect("all of it");
+                    stream.write_all(&came).expect("to answer");
+                })
+            })
+            .collect();
+        each.into_iter().for_each(|it| it.join().expect("a connection that went well"));
+    });
+    is_ready.recv().expect("a server");
+    server
+}
+
+#[test]
+fn bytes_and_ends_go_through_both_ways() {
+    let Some(mut bed) = Bed::new() else { return };
+    begin(&mut bed);
+    let sizes = [0usize, 1, 100_000, 16 << 20, 3 << 20];
+    let server = server(&bed, sizes.len());
+    let clients: Vec<JoinHandle<()>> = sizes
+        .into_iter()
+        .map(|size| {
+            bed.inside(A, move || {
+                let mut stream = TcpStream::connect(HERE).expect("a connection");
+                stream.set_read_timeout(Some(LIMIT)).expect("a time");
+                let sent = pattern(size, size as u64 + 1);
+                stream.write_all(&sent).expect("to send");
+                stream.shutdown(Shutdown::Write).expect("to end");
+                let mut came = Vec::new();
+                stream.read_to_end(&mut came).expect("an answer");
+                assert!(came == sent, "{size} bytes come back as they were");
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|it| it.join().expect("a client"));
+    server.join().expect("a server");
+    let flows = |end: usize| bed.status(end).expect("an answer")["inside"]["flows"].clone();
+    wait("no connections", SOON, || flows(A) == 0 && flows(B) == 0);
+    for end in [A, B] {
+        assert_eq!(bed.status(end).expect("an answer")["inside"]["resets"], 0);
+    }
+}
+
+/// Connects here, and waits for how that ends.
+fn ends(bed: &Bed, port: &'static str) -> JoinHandle<Option<ErrorKind>> {
+    bed.inside(A, move || {
+        let mut stream = TcpStream::connect(port).expect("a connection");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time");
+        let _ = stream.write_all(b"a question");
+        stream.read(&mut [0; 10]).err().map(|error| error.kind())
+    })
+}
+
+#[test]
+fn what_is_lost_is_reset_and_not_closed() {
+    let Some(mut bed) = Bed::new() else { return };
+    begin(&mut bed);
+    // Nobody listens there; and what nobody allowed.
+    assert_eq!(ends(&bed, HERE).join().expect("a client"), Some(ErrorKind::ConnectionReset));
+    let other = ends(&bed, "127.0.0.1:5500");
+    assert_eq!(other.join().expect("a client"), Some(ErrorKind::ConnectionReset));
+    assert_eq!(bed.status(B).expect("an answer")["inside"]["not_allowed"], 1);
+    // The other end's program dies while a connection is open.
+    let _server = server(&bed, 1);
+    let client = ends(&bed, HERE);
+    wait("a connection", SOON, || bed.status(B).expect("an answer")["inside"]["flows"] == 1);
+    bed.stop(B, Signal::KILL);
+    bed.start(B);
+    bed.wait_up();
+    assert_eq!(client.join().expect("a client"), Some(ErrorKind::ConnectionReset));
+}

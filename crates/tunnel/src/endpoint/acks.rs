@@ -1,0 +1,116 @@
+//! When to acknowledge, and what.
+//!
+//! An acknowledgement of its own for every small message costs half as much as the message. So it
+//! rides on what is sent anyway; a sender that has time for a retransmission asks for it at once, one
+//! that has sent redundancy instead lets it wait, and a loss that redundancy did not cover is told
+//! without being asked.
+
+use crate::decoder::Decoder;
+use crate::frame::{BITMAP_BYTES_MAX, LANES, LossCounts};
+use std::time::Duration;
+
+/// Least time between acknowledgements.
+pub(super) const ACK_EVERY: Duration = Duration::from_millis(2);
+/// How long an acknowledgement waits that the sender does not wait for.
+pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(100);
+/// Datagrams after which it is due all the same.
+const PATIENT_DATAGRAMS: u32 = 256;
+/// How long redundancy that is on its way may take to fill a gap.
+const GAP_PATIENCE: Duration = Duration::from_micros(2500);
+/// How often news of a lane are told.
+const TOLD: u8 = 2;
+/// Settled datagrams after which the counts are told again though nothing was lost.
+const COUNTS_EVERY: u32 = 32;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Acks {
+    due: Option<Duration>,
+    /// When to tell of symbols that are still missing then.
+    gap_due: Option<Duration>,
+    last: Duration,
+    /// How often the news of each lane are still to be told.
+    news: [u8; LANES],
+    told: LossCounts,
+    /// Datagrams since the last acknowledgement.
+    datagrams: u32,
+    /// When the datagram with the highest number came.
+    pub highest_at: Duration,
+}
+
+impl Acks {
+    fn want(due: &mut Option<Duration>, at: Duration) {
+        *due = Some(due.map_or(at, |due| due.min(at)));
+    }
+
+    /// A datagram with symbols or rows of a lane came.
+    pub fn elicited(&mut self, lane: usize, patient: bool, now: Duration) {
+        self.news[lane] = TOLD;
+        self.datagrams += 1;
+        let may_wait = patient && self.datagrams < PATIENT_DATAGRAMS;
+        let at = if may_wait { now + PATIENT_DELAY } else { now.max(self.last + ACK_EVERY) };
+        Self::want(&mut self.due, at);
+    }
+
+    /// A datagram turned out to be lost.
+    pub fn gap(&mut self, patient: bool, now: Duration) {
+        if patient {
+            Self::want(&mut self.gap_due, now.max(self.last + ACK_EVERY) + GAP_PATIENCE);
+        } else {
+            Self::want(&mut self.due, now);
+        }
+    }
+
+    /// Whether an acknowledgement must be sent now, alone if need be.
+    pub fn is_due(&mut self, decoders: &[Decoder; LANES], now: Duration) -> bool {
+        if self.gap_due.is_some_and(|at| at <= now) {
+            self.gap_due = None;
+            if decoders.iter().any(|it| it.cumulative() < it.top()) {
+                self.due = Some(now);
+            }
+        }
+        self.due.is_some_and(|at| at <= now)
+    }
+
+    /// Whether there is anything worth riding on a datagram that is sent anyway.
+    pub fn may_ride(&self, now: Duration) -> bool {
+        self.news.iter().any(|news| *news > 0) && now >= self.last + ACK_EVERY
+    }
+
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.due.into_iter().chain(self.gap_due).min()
+    }
+
+    /// Whether the lane has news.
+    pub fn has_news(&self, lane: usize) -> bool {
+        self.news[lane] > 0
+    }
+
+    /// The counts, if they say something new.
+    pub fn counts(&self, counts: LossCounts) -> Option<LossCounts> {
+        let passed = counts.settled.wrapping_sub(self.told.settled);
+        (counts.lost != self.told.lost || passed >= COUNTS_EVERY).then_some(counts)
+    }
+
+    /// Notes what was told.
+    pub fn told(&mut self, counts: Option<LossCounts>, now: Duration) {
+        (self.due, self.gap_due, self.last, self.datagrams) = (None, None, now, 0);
+        self.told = counts.unwrap_or(self.told);
+        for news in &mut self.news {
+            *news = news.saturating_sub(1);
+        }
+    }
+}
+
+/// The bitmap behind the cumulative symbol, without the zeros at its end.
+pub(super) fn bitmap(decoder: &Decoder) -> Vec<u8> {
+    let start = decoder.cumulative() + 1;
+    let count = (decoder.top().saturating_sub(start) as usize).min(BITMAP_BYTES_MAX * 8);
+    let mut bitmap = vec![0; count.div_ceil(8)];
+    for at in (0..count).filter(|at| decoder.is_known(start + *at as u64)) {
+        bitmap[at / 8] |= 1 << (at % 8);
+    }
+    while bitmap.last() == Some(&0) {
+        bitmap.pop();
+    }
+    bitmap
+}

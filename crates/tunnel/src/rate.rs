@@ -1,0 +1,536 @@
+//! How fast the tunnel sends: a model of the path (the highest delivery rate of the last rounds,
+//! the least round trip), as BBR has it (draft-cardwell-iccrg-bbr), because a rate that is halved
+//! at every loss is none at 10 % loss.
+//!
+//! What BBR does not have: loss of the *path* divides the pacing rate. A probe of 1.25 times the
+//! rate that loses 20 % delivers the rate again, finds nothing, and the rate decays; sent at
+//! 1 / (1 - loss), it does not. Which part of the loss belongs to the path is measured: for two
+//! rounds less is sent, and what is lost then is not congestion. The rest is, and the rate gives
+//! way to it.
+
+use crate::PathLoss;
+use crate::rtt::Rtt;
+use crate::wire::completed;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Rounds for which a delivery rate counts.
+const RATE_ROUNDS: u64 = 10;
+/// 2 / ln 2: doubles the delivery rate each round.
+const STARTUP_GAIN: f64 = 2.885;
+/// Growth below which a round of the start has found nothing, and so many such rounds end it.
+const STARTUP_GROWTH: f64 = 1.25;
+const STARTUP_ROUNDS: u32 = 3;
+/// Rounds in which the queue that the start has built is emptied, at most.
+const DRAIN_ROUNDS: u32 = 3;
+/// Gains of a cycle, a round each.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The round of a cycle in which the queue of the one before is emptied.
+const DRAIN_AT: usize = 1;
+/// A round trip that is no longer than this part of the least has met no queue.
+const EMPTY_RTT: f64 = 1.05;
+/// The gain while that takes longer than a round.
+const DRAIN_GAIN: f64 = 0.9;
+/// The gain of the two rounds in which the path's own loss is measured.
+const LOW_GAIN: f64 = 0.6;
+const LOW_ROUNDS: std::ops::RangeInclusive<usize> = 1..=2;
+/// Most cycles from one such measurement to the next.
+const LOW_EVERY_MAX: u32 = 8;
+/// Loss below which there is nothing to tell apart.
+const LOSS_MIN: f64 = 0.003;
+/// Standard deviations, and a share, by which loss must exceed the path's to be congestion.
+const EXCESS_DEVIATIONS: f64 = 2.0;
+const EXCESS_MIN: f64 = 0.005;
+/// CUBIC's constants (RFC 9438 §4.6 and §5), and the packets in which it counts.
+const CUBIC_BETA: f64 = 0.7;
+const CUBIC_C: f64 = 0.4;
+/// The pacing rate in windows per round trip: the window is the limit (as Linux does in congestion
+/// avoidance).
+const CAP_GAIN: f64 = 1.2;
+/// A window of so many products of rate and round trip is none.
+const CAP_ENDS: f64 = 1.6;
+const PACKET_BYTES: f64 = 1500.0;
+/// Weight of older cycles in what is known of losses.
+const CYCLE_WEIGHT: f64 = 0.7;
+/// Highest path loss that is made good for by sending more.
+const COMPENSATED_MAX: f64 = 0.5;
+/// A round trip so much longer than the least is a queue: then nothing is sent beyond the rate.
+const QUEUE_RTT: f64 = 1.3;
+/// Datagrams per round trip before anything was measured.
+const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
+/// The window, in products of rate and least round trip.
+const WINDOW_GAIN: f64 = 2.0;
+/// Time for which unused credit counts: wake-ups are late.
+const CREDIT: Duration = Duration::from_millis(2);
+/// Bytes, and the time at most, that urgent datagrams may be ahead of the rate.
+const URGENT_BYTES: f64 = 64.0 * 1024.0;
+const URGENT_AHEAD: Duration = Duration::from_millis(50);
+/// Least rate: one datagram each 25 ms.
+const RATE_MIN: f64 = 60_000.0;
+/// Datagrams whose sending is remembered.
+const LOG_MAX: usize = 32_768;
+/// Bits of the received bytes' count.
+const BYTES_BITS: u32 = 32;
+
+/// A datagram on its way.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Duration,
+    bytes: u64,
+    /// Bytes delivered, and the time of that news, when it was sent.
+    delivered: u64,
+    delivered_at: Duration,
+    /// There was not enough to send: the rate of its round says little.
+    is_limited: bool,
+    is_low: bool,
+}
+
+/// The tunnel's share of a path that others use too.
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    /// Bytes that were on their way when the path was full.
+    window_max: f64,
+    since: Duration,
+    /// Bytes that may be on their way now.
+    window: f64,
+}
+
+/// Losses of some rounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    settled: f64,
+    lost: f64,
+}
+
+impl Tally {
+    fn share(&self) -> f64 {
+        if self.settled > 0.0 { (self.lost / self.settled).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    fn age(&mut self) {
+        self.settled *= CYCLE_WEIGHT;
+        self.lost *= CYCLE_WEIGHT;
+    }
+}
+
+/// What one acknowledgement says about the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct News {
+    pub highest: u64,
+    pub held: Duration,
+    /// Bytes of datagrams received, truncated.
+    pub bytes: Option<u32>,
+    /// Datagrams newly settled and newly lost among them.
+    pub settled: f64,
+    pub lost: f64,
+    /// Loss on average.
+    pub loss: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rate {
+    mode: PathLoss,
+    log: VecDeque<Sent>,
+    /// Number of the first datagram in the log.
+    first: u64,
+    inflight: u64,
+    delivered: u64,
+    delivered_at: Duration,
+    /// Rounds and delivery rates in bytes per second, the rates falling.
+    rates: VecDeque<(u64, f64)>,
+    round: u64,
+    round_ends: u64,
+    /// The best rate of the start, and the rounds since; `None` when it is over.
+    startup: Option<(f64, u32)>,
+    /// Until when the queue that the start has built is emptied.
+    drains_until: Option<Duration>,
+    /// Rounds for which the present draining was prolonged.
+    drained: u32,
+    cycle_at: usize,
+    cycle_since: Duration,
+    cycles: u32,
+    low_every: u32,
+    low_in: u32,
+    low: Tally,
+    /// Whether the path's loss was measured at a low rate.
+    has_low: bool,
+    /// Losses while nothing waited in the path's queues.
+    quiet: Tally,
+    high: Tally,
+    path_loss: f64,
+    loss: f64,
+    cap: Option<Cap>,
+    /// Losses of datagrams before this number were answered.
+    answered: u64,
+    next_at: Duration,
+    rtt: Rtt,
+    is_limited: bool,
+}
+
+impl Rate {
+    pub fn new(mode: PathLoss, now: Duration) -> Self {
+        Self {
+            mode,
+            log: VecDeque::new(),
+            first: 0,
+            inflight: 0,
+            delivered: 0,
+            delivered_at: now,
+            rates: VecDeque::new(),
+            round: 0,
+            round_ends: 0,
+            startup: Some((0.0, 0)),
+            drains_until: None,
+            drained: 0,
+            cycle_at: 2,
+            cycle_since: now,
+            cycles: 0,
+            low_every: 1,
+            low_in: 1,
+            low: Tally::default(),
+            has_low: false,
+            quiet: Tally::default(),
+            high: Tally::default(),
+            path_loss: 0.0,
+            loss: 0.0,
+            cap: None,
+            answered: 0,
+            next_at: now,
+            rtt: Rtt::default(),
+            is_limited: true,
+        }
+    }
+
+    pub fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// The loss that does not vanish when less is sent.
+    pub fn path_loss(&self) -> f64 {
+        match self.mode {
+            PathLoss::Assume => self.loss,
+            PathLoss::Measure => self.path_loss.min(self.loss),
+        }
+    }
+
+    /// Bytes per second that the path delivers, or that are the tunnel's share of it.
+    pub fn delivery(&self) -> f64 {
+        let best = self.best();
+        let round = self.rtt.smoothed().as_secs_f64();
+        self.cap.map_or(best, |cap| (cap.window / round).min(best * STARTUP_GROWTH))
+    }
+
+    /// The highest rate of the last rounds.
+    fn best(&self) -> f64 {
+        self.rates.front().map_or(0.0, |rate| rate.1)
+    }
+
+    fn is_low(&self) -> bool {
+        self.startup.is_none()
+            && self.drains_until.is_none()
+            && self.low_in == 0
+            && LOW_ROUNDS.contains(&self.cycle_at)
+    }
+
+    /// Bytes per second to send now.
+    pub fn pacing(&self) -> f64 {
+        let delivery = self.delivery();
+        if delivery == 0.0 {
+            return (INITIAL_WINDOW_BYTES / self.rtt.smoothed().as_secs_f64()).max(RATE_MIN);
+        }
+        let initial = INITIAL_WINDOW_BYTES / self.rtt.least().as_secs_f64().max(1e-3);
+        let gain = match self.startup {
+            Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
+            None if self.cap.is_some() && !self.is_low() => CAP_GAIN,
+            None if self.drains_until.is_some() => 1.0 / STARTUP_GAIN,
+            None if self.drained > 0 => DRAIN_GAIN,
+            None if self.is_low() => LOW_GAIN,
+            None => CYCLE[self.cycle_at],
+        };
+        (delivery * gain * self.compensation()).max(RATE_MIN)
+    }
+
+    /// The factor that makes good for the path's loss.
+    fn compensation(&self) -> f64 {
+        let least = self.rtt.least().as_secs_f64();
+        if self.rtt.smoothed().as_secs_f64() > QUEUE_RTT * least {
+            return 1.0;
+        }
+        1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
+    }
+
+    /// Whether the last round trip was so many times the least.
+    fn has_queue_of(&self, factor: f64) -> bool {
+        self.rtt.latest().as_secs_f64() > factor * self.rtt.least().as_secs_f64()
+    }
+
+    fn window(&self) -> f64 {
+        if let Some(cap) = self.cap {
+            return cap.window;
+        }
+        let product = self.delivery() * self.rtt.least().as_secs_f64();
+        let gain = if self.startup.is_some() { STARTUP_GAIN } else { WINDOW_GAIN };
+        let compensated = gain * product / (1.0 - self.path_loss().min(COMPENSATED_MAX));
+        compensated.max(2.0 * INITIAL_WINDOW_BYTES)
+    }
+
+    /// Whether another datagram fits into the window.
+    pub fn is_open(&self) -> bool {
+        (self.inflight as f64) < self.window()
+    }
+
+    /// When the next datagram may leave, as far as the rate is concerned.
+    pub fn next_at(&self) -> Duration {
+        self.next_at
+    }
+
+    /// When an urgent datagram may leave: it may be ahead of the rate, and what follows pays for it.
+    pub fn urgent_at(&self) -> Duration {
+        self.next_at.saturating_sub(self.urgent_ahead())
+    }
+
+    fn urgent_ahead(&self) -> Duration {
+        Duration::from_secs_f64(URGENT_BYTES / self.pacing()).min(URGENT_AHEAD)
+    }
+
+    /// Whether there was too little to send lately.
+    pub fn note_backlog(&mut self, has_backlog: bool) {
+        self.is_limited = !has_backlog;
+    }
+
+    /// Notes the datagram that is sent next, of `bytes` bytes on the wire. One that nobody
+    /// acknowledges is not under way for ever.
+    pub fn sent(&mut self, bytes: u64, is_answered: bool, now: Duration) {
+        if self.log.is_empty() {
+            // Nothing was on its way: no time has passed for deliveries.
+            self.delivered_at = now;
+        }
+        let counted = if is_answered { bytes } else { 0 };
+        self.log.push_back(Sent {
+            at: now,
+            bytes: counted,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            is_limited: self.is_limited,
+            is_low: self.is_low(),
+        });
+        self.inflight += counted;
+        if self.log.len() > LOG_MAX {
+            self.forget_first();
+        }
+        let takes = Duration::from_secs_f64(bytes as f64 / self.pacing());
+        self.next_at = self.next_at.max(now.saturating_sub(CREDIT)) + takes;
+        // What urgent datagrams took must be paid back, but not without end.
+        self.next_at = self.next_at.min(now + takes + self.urgent_ahead());
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(sent) = self.log.pop_front() {
+            self.inflight -= sent.bytes;
+            self.first += 1;
+        }
+    }
+
+    /// Takes an acknowledgement.
+    pub fn acknowledged(&mut self, news: &News, now: Duration) {
+        self.loss = news.loss;
+        let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
+        self.rtt.sample(now.saturating_sub(sent.at).saturating_sub(news.held), now);
+        self.tally(news, sent.is_low);
+        if let Some(bytes) = news.bytes {
+            self.note_delivery(u64::from(bytes), &sent, now);
+        }
+        while self.first <= news.highest && !self.log.is_empty() {
+            self.forget_first();
+        }
+        if news.highest >= self.round_ends {
+            self.round += 1;
+            self.round_ends = self.first + self.log.len() as u64;
+            self.end_round(now);
+        }
+        let is_overflow = self.has_queue_of(QUEUE_RTT) && self.path_loss() < LOSS_MIN;
+        if news.lost > 0.0 && is_overflow && news.highest >= self.answered {
+            self.give_way(now);
+        }
+        self.regrow(now);
+        if self.startup.is_none() {
+            self.turn_cycle(now);
+        }
+    }
+
+    /// Sorts losses. What is lost while no queue delays anything is lost by the path; what is lost
+    /// while one does may be overflow.
+    fn tally(&mut self, news: &News, is_low: bool) {
+        let has_queue = self.has_queue_of(QUEUE_RTT);
+        let note = |tally: &mut Tally| {
+            tally.settled += news.settled;
+            tally.lost += news.lost;
+        };
+        if !has_queue {
+            note(&mut self.quiet);
+        }
+        match (is_low, has_queue) {
+            (true, false) => note(&mut self.low),
+            (true, true) => {}
+            (false, _) => note(&mut self.high),
+        }
+        if !self.has_low && self.quiet.settled > 0.0 {
+            self.path_loss = self.quiet.share();
+        }
+    }
+
+    /// Answers congestion as CUBIC does (RFC 9438 §4.6), once per round trip, so that the tunnel
+    /// gets what one plain flow gets.
+    fn give_way(&mut self, now: Duration) {
+        if self.mode == PathLoss::Assume {
+            return;
+        }
+        let rate = self.delivery();
+        let round = self.rtt.smoothed().as_secs_f64();
+        let window_max = rate * round;
+        self.cap = Some(Cap { window_max, since: now, window: window_max * CUBIC_BETA });
+        self.answered = self.first + self.log.len() as u64;
+        (self.startup, self.drains_until) = (None, None);
+    }
+
+    /// Grows as CUBIC does (RFC 9438 §4.2 and §4.3), until the path takes more than it ever did.
+    fn regrow(&mut self, now: Duration) {
+        let best = self.best();
+        let Some(cap) = &mut self.cap else { return };
+        let round = self.rtt.smoothed().as_secs_f64();
+        let packets = cap.window_max / PACKET_BYTES;
+        let time = now.saturating_sub(cap.since).as_secs_f64();
+        let k = (packets * (1.0 - CUBIC_BETA) / CUBIC_C).cbrt();
+        let cubic = CUBIC_C * (time + round - k).powi(3) + packets;
+        let reno =
+            packets * CUBIC_BETA + 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA) * time / round;
+        cap.window = (cubic.max(reno) * PACKET_BYTES).max(2.0 * PACKET_BYTES);
+        if cap.window > best * round * CAP_ENDS {
+            self.cap = None;
+        }
+    }
+
+    fn note_delivery(&mut self, bytes: u64, sent: &Sent, now: Duration) {
+        let delivered = completed(bytes, BYTES_BITS, self.delivered);
+        if delivered <= self.delivered {
+            return;
+        }
+        (self.delivered, self.delivered_at) = (delivered, now);
+        // A burst that was held up says nothing about the rate: no faster than it was sent over.
+        let took = now.saturating_sub(sent.delivered_at).max(self.rtt.least() / 2);
+        if took.is_zero() {
+            return;
+        }
+        let rate = delivered.saturating_sub(sent.delivered) as f64 / took.as_secs_f64();
+        if sent.is_limited && rate <= self.rates.front().map_or(0.0, |best| best.1) {
+            return;
+        }
+        while self.rates.back().is_some_and(|(_, lower)| *lower <= rate) {
+            self.rates.pop_back();
+        }
+        self.rates.push_back((self.round, rate));
+        while self.rates.len() > 1
+            && self.rates.front().is_some_and(|(round, _)| round + RATE_ROUNDS < self.round)
+        {
+            self.rates.pop_front();
+        }
+    }
+
+    fn end_round(&mut self, now: Duration) {
+        let delivery = self.delivery();
+        if let Some((best, rounds)) = &mut self.startup {
+            if self.is_limited {
+                *rounds = 0;
+            } else if delivery > *best * STARTUP_GROWTH {
+                (*best, *rounds) = (delivery, 0);
+            } else {
+                *rounds += 1;
+            }
+            if *rounds >= STARTUP_ROUNDS {
+                self.startup = None;
+                self.drains_until = Some(now + self.rtt.smoothed() * DRAIN_ROUNDS);
+            }
+        }
+    }
+
+    fn turn_cycle(&mut self, now: Duration) {
+        if let Some(until) = self.drains_until {
+            let product = self.delivery() * self.rtt.least().as_secs_f64();
+            if (self.inflight as f64) > product && now < until {
+                return;
+            }
+            self.drains_until = None;
+            (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
+        }
+        let is_drained = self.drained > 0 && !self.has_queue_of(EMPTY_RTT);
+        if !is_drained && now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
+            return;
+        }
+        if self.has_queue_of(EMPTY_RTT) && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS
+        {
+            // The rate is a maximum, a little above the truth: what it adds to the queue leaves here.
+            self.drained += 1;
+            self.cycle_since = now;
+            return;
+        }
+        self.drained = 0;
+        self.cycle_since = now;
+        self.cycle_at = (self.cycle_at + 1) % CYCLE.len();
+        if self.cycle_at != 0 {
+            return;
+        }
+        self.cycles += 1;
+        self.judge(now);
+    }
+
+    /// Once per cycle: which loss is the path's, and whether to give way.
+    fn judge(&mut self, now: Duration) {
+        if self.mode == PathLoss::Assume {
+            return;
+        }
+        let was_low = self.low_in == 0;
+        if was_low && self.low.settled > 0.0 {
+            self.path_loss = self.low.share();
+            self.has_low = true;
+        }
+        let base = if self.low.settled > 0.0 { self.low.share() } else { self.path_loss };
+        let samples = 1.0 / self.low.settled.max(1.0) + 1.0 / self.high.settled.max(1.0);
+        let high = self.high.share();
+        let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
+        let is_congested = high - base > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
+        if is_congested {
+            self.give_way(now);
+            (self.low_every, self.low_in) = (1, 0);
+            self.high = Tally::default();
+        }
+        if self.has_low && !is_congested && self.path_loss > LOSS_MIN {
+            // All of it is the path's, also what was taken for overflow before.
+            self.path_loss = self.loss;
+            self.cap = None;
+        }
+        if !is_congested && self.loss > LOSS_MIN {
+            if was_low {
+                self.low_every = (self.low_every * 2).min(LOW_EVERY_MAX);
+                self.low_in = self.low_every;
+            }
+            self.low_in -= u32::from(self.low_in > 0);
+        } else if !is_congested {
+            // Nothing is lost: nothing to measure.
+            (self.path_loss, self.low_every, self.low_in) = (0.0, 1, 1);
+            self.has_low = false;
+        }
+        self.low.age();
+        self.quiet.age();
+        self.high.age();
+    }
+}
+
+/// The counts that are new in `counts`, as [`News`] wants them.
+pub(crate) fn settled_and_lost(before: (u64, u64), after: (u64, u64)) -> (f64, f64) {
+    let difference = |after: u64, before: u64| after as f64 - before as f64;
+    (difference(after.0, before.0).max(0.0), difference(after.1, before.1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Goodput of streams over a path with a rate.
+
+use crate::world::{World, independent, ms};
+use holdfast_chance::Rng;
+use holdfast_tunnel::{Class, Endpoint, Inside, StreamEvent, StreamId};
+use std::time::Duration;
+
+/// 50 Mbit/s, in bytes per second.
+const RATE: f64 = 50e6 / 8.0;
+/// Bytes on the wire per byte of a stream in a full datagram of 1500.
+const FRAMING: f64 = 1500.0 / 1432.0;
+
+/// The byte of a stream at a place.
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+#[derive(Default)]
+struct Transfer {
+    written: u64,
+    read: u64,
+}
+
+impl Transfer {
+    fn write(&mut self, end: &mut Endpoint, id: StreamId, now: Duration) {
+        loop {
+            let chunk: Vec<u8> = (self.written..self.written + 16_384).map(byte_at).collect();
+            let taken = end.stream_write(id, &chunk, now).unwrap();
+            self.written += taken as u64;
+            if taken < chunk.len() {
+                return;
+            }
+        }
+    }
+
+    fn read(&mut self, end: &mut Endpoint, id: StreamId, now: Duration) {
+        let mut out = Vec::new();
+        while let Ok(Some(1..)) = end.stream_read(id, &mut out, 1 << 20, now) {}
+        for byte in out {
+            assert_eq!(byte, byte_at(self.read), "a wrong byte at {}", self.read);
+            self.read += 1;
+        }
+    }
+}
+
+/// Bytes of a stream that arrive between two times; at the first, `look` is called.
+pub fn goodput_of(
+    world: &mut World,
+    from: Duration,
+    until: Duration,
+    mut look: impl FnMut(&World),
+) -> f64 {
+    let mut transfer = Transfer::default();
+    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let mut at_start = 0;
+    for stop in [from, until] {
+        at_start = transfer.read;
+        look(world);
+        transfer.write(&mut world.ends[0], id, world.now);
+        let transfer = &mut transfer;
+        world.run_until(stop, |end, _, inside, now| match inside {
+            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id, now),
+            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id, now),
+            _ => {}
+        });
+    }
+    (transfer.read - at_start) as f64
+}
+
+fn world(rate: f64, loss: f64, queue: usize, seed: u64) -> World {
+    let mut world = World::new(&World::config(), independent(loss), seed);
+    for link in &mut world.links {
+        link.rate = Some((rate, queue));
+    }
+    world
+}
+
+/// The stream's bytes in full datagrams as a share of the link, at the least.
+fn check_goodput(rate: f64, loses_behind: bool, least: &[(f64, f64)]) {
+    for (loss, least) in least {
+        // A queue of two round trips.
+        let mut world = world(rate, *loss, (rate * 0.04) as usize, 11);
+        for link in &mut world.links {
+            link.loses_behind = loses_behind;
+        }
+        let (from, until) = (ms(2000), ms(6000));
+        let bytes = goodput_of(&mut world, from, until, |_| {});
+        let share = bytes / (until - from).as_secs_f64() / rate;
+        let report = world.ends[0].report();
+        println!(
+            "stream on {:.0} Mbit/s at {:.0} %, lost {} the queue: {share:.3} of the link, {:.3} \
+             with framing; loss seen {:.3}, of the path {:.3}, round trip {:.1} of {:.1} ms",
+            rate * 8e-6,
+            loss * 100.0,
+            if loses_behind { "behind" } else { "before" },
+            share * FRAMING,
+            report.sending.loss,
+            report.sending.path_loss,
+            report.rtt_ms,
+            report.rtt_min_ms,
+        );
+        assert!(share * FRAMING >= *least, "{loss}: {share}");
+    }
+}
+
+#[test]
+fn a_stream_fills_a_link_that_loses_before_its_queue() {
+    let least = [
+        (0.0, 0.985),
+        (0.001, 0.96),
+        (0.01, 0.94),
+        (0.05, 0.93),
+        (0.1, 0.93),
+        (0.2, 0.85),
+        (0.3, 0.75),
+    ];
+    check_goodput(RATE, false, &least);
+    check_goodput(
+        2.0 * RATE,
+        false,
+        &[(0.0, 0.985), (0.01, 0.94), (0.1, 0.93), (0.2, 0.85), (0.3, 0.75)],
+    );
+}
+
+#[test]
+fn a_stream_fills_a_link_that_loses_behind_its_queue() {
+    // What is lost there has used the link: 1 - loss is possible.
+    check_goodput(RATE, true, &[(0.01, 0.94), (0.1, 0.82), (0.3, 0.58)]);
+}
+
+#[test]
+fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it() {
+    let mut world = world(RATE, 0.1, 300_000, 12);
+    world.links[0].outage = Some((ms(200), ms(900)));
+    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let data: Vec<u8> = (0..2_000_000).map(byte_at).collect();
+    let mut rng = Rng::new(12, 0);
+    let (mut written, mut read, mut ended) = (0, Vec::new(), false);
+    for step in 1..4000 {
+        written += world.ends[0].stream_write(id, &data[written..], world.now).unwrap_or(0);
+        if written == data.len() {
+            let _ = world.ends[0].stream_finish(id, world.now);
+        }
+        world.run_until(ms(step), |_, _, _, _| {});
+        let most = rng.below(1 << 20) as usize;
+        if let Ok(None) = world.ends[1].stream_read(StreamId(1), &mut read, most, world.now) {
+            ended = true;
+            break;
+        }
+    }
+    assert!(ended && read == data, "{} of {} bytes", read.len(), data.len());
+    println!("2 MB with an outage of 0.7 s took {:?}", world.now);
+}
+
+#[test]
+fn messages_beside_a_stream_do_not_wait_for_it() {
+    let mut world = world(RATE, 0.0, 750_000, 13);
+    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let mut transfer = Transfer::default();
+    let mut delays = Vec::new();
+    for step in 1..250u64 {
+        let at = ms(20 * step);
+        transfer.write(&mut world.ends[0], id, world.now);
+        let transfer = &mut transfer;
+        world.run_until(at, |end, _, inside, now| match inside {
+            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id, now),
+            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id, now),
+            Inside::Message { bytes, .. } => {
+                let sent = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+                if sent > ms(1000) {
+                    delays.push(now - sent);
+                }
+            }
+            _ => {}
+        });
+        let stamp = (world.now.as_nanos() as u64).to_be_bytes();
+        world.ends[0].handle_message(1, Class::Now, &stamp, world.now).unwrap();
+    }
+    delays.sort_unstable();
+    let (p50, p99) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
+    let share = transfer.read as f64 / 5.0 / RATE;
+    println!("messages beside bulk: p50 {p50:?}, p99 {p99:?} (asked: 20 ms); bulk {share:.3}");
+    assert!(p99 <= ms(20));
+    assert!(share > 0.85);
+}
