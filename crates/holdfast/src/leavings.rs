@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the end of all killed processes; only a disk that does not answer
 /// delays one for longer.
-const KILLED_MAX: Duration = Duration::from_secs(5);
+const KILLED_MAX: Duration = Duration::from_secs(30);
 
 /// Something that was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
