@@ -32,8 +32,7 @@ pub struct Header {
     pub payload_len: u32,
     /// What was called: an [`Op`] as a number.
     pub op: u8,
-    /// Bits: [`TAPPED`] | [`PEEKED`] | [`LAZY`] | [`BY_FILE`] |
-    /// [`LATER`].
+    /// Bits: [`TAPPED`] | [`PEEKED`] | [`LAZY`] | [`BY_FILE`] | [`LATER`].
     pub flags: u8,
     /// Thread that made the call, numbered in order of creation; the main
     /// thread is 0.

@@ -19,8 +19,8 @@ use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 
 /// Newest version of the conversation.
 pub const VERSION: u32 = 14;
-/// Oldest version that is understood: before the last, so that a group goes from one release to the
-/// next without ending a connection.
+/// Oldest version that is understood: a group goes from one release to the next without ending a
+/// connection.
 pub const VERSION_OLDEST: u32 = 12;
 /// First version with the messages of the log's short way.
 pub const VERSION_DIRECT: u32 = 13;

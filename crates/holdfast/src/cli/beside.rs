@@ -1,24 +1,25 @@
 //! Verbs of the programs beside this one: `demo` is the laboratory's, `top` that of the program
-//! that looks at groups, `tunnel` a program by itself. They are programs of their own, so that the one that serves clients
-//! contains nothing of them.
+//! that looks at groups, `tunnel` a program by itself. They are programs of their own, so that the one
+//! that serves clients contains nothing of them.
 
 use super::Failure;
 use holdfast_program::{DemoArgs, LAB, TUNNEL, TopArgs, TunnelArgs, WATCH};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
+use std::iter::once;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
 /// Becomes `holdfast-lab demo`.
 pub fn demo(args: &DemoArgs) -> Result<Infallible, Failure> {
-    become_program(LAB, "demo", [vec!["demo".into()], args.words()].concat())
+    become_program(LAB, "demo", once("demo".into()).chain(args.words()))
 }
 
 /// Becomes `holdfast-watch top`.
 pub fn top(args: &TopArgs) -> Result<Infallible, Failure> {
-    become_program(WATCH, "top", [vec!["top".into()], args.words()].concat())
+    become_program(WATCH, "top", once("top".into()).chain(args.words()))
 }
 
 /// Becomes `holdfast-tunnel`, whose verbs are those behind `tunnel`.
@@ -27,7 +28,11 @@ pub fn tunnel(args: TunnelArgs) -> Result<Infallible, Failure> {
 }
 
 /// Becomes the program beside this one, which was built with it.
-fn become_program(name: &str, verb: &str, words: Vec<OsString>) -> Result<Infallible, Failure> {
+fn become_program(
+    name: &str,
+    verb: &str,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<Infallible, Failure> {
     let program = std::env::current_exe()?.with_file_name(name);
     let error = Command::new(&program).args(words).exec();
     Err(explain(&program, name, verb, error))

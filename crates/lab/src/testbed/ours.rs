@@ -141,7 +141,7 @@ impl<'a> Group<'a> {
         let serves = group.wait_protected().and_then(|()| {
             wait_for("a listening server", SETUP_LIMIT, || listens(primary, port).then_some(()))
         });
-        serves.map_err(|error| anyhow!("{error}\n{}", group.log_tails()))?;
+        serves.map_err(|error| anyhow!("{error:#}\n{}", group.log_tails()))?;
         Ok(group)
     }
 

@@ -279,6 +279,20 @@ fn map(at: usize, bytes: usize, flags: i32) -> isize {
     unsafe { syscall!(SYS_mmap, at, bytes, may, flags, -1isize, 0usize) }
 }
 
+/// What the kernel says of an open file.
+pub fn stat(fd: i32) -> Option<libc::stat> {
+    // SAFETY: all-zero is a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: memory of ours, of the size that is said.
+    let r = unsafe { syscall!(SYS_fstat, fd, &raw mut stat) };
+    (r == 0).then_some(stat)
+}
+
+/// Whether that is a regular file.
+pub fn is_regular(stat: &libc::stat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
 pub fn unmap(at: *mut u8, bytes: usize) {
     // SAFETY: the server's own call, with its own arguments.
     unsafe { syscall!(SYS_munmap, at, bytes) };

@@ -6,6 +6,7 @@ use crate::base::state::{Mode, header, mode};
 use crate::base::sys::{self, syscall};
 use crate::base::{conns, report};
 use core::ffi::CStr;
+use core::ops::Range;
 use holdfast_wire::hash::{Secrets, StreamHash};
 
 /// Most bytes of a file that are compared; of a longer file only these first bytes and its length
@@ -60,30 +61,25 @@ fn is_of_the_machine(path: *const u8) -> bool {
 /// Hash of an open file's content; `None` if it is no regular file. The
 /// position in the file stays. A failed read is part of the hash.
 pub fn of(fd: i32) -> Content {
-    // SAFETY: all-zero is a valid stat.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: memory of ours, of the sizes that are said.
-    let known = unsafe { syscall!(SYS_fstat, fd, &raw mut stat) } == 0;
-    if !known || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return None;
-    }
+    let stat = sys::stat(fd).filter(sys::is_regular)?;
     let secrets = Secrets::new(&header().hash_key);
     let mut hash = StreamHash::new(&secrets);
-    let end = feed(fd, FILE_BYTES_MAX.min(stat.st_size as u64), |bytes| hash.update(bytes));
+    let end = feed(fd, 0..FILE_BYTES_MAX.min(stat.st_size as u64), |bytes| hash.update(bytes));
     hash.update(&stat.st_size.to_le_bytes());
     hash.update(&(end as i64).to_le_bytes());
     Some(hash.finish().to_le_bytes())
 }
 
-/// Passes the first `len` bytes of a file to `take`. Returns 0, or `-errno` of a failed read.
-fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
+/// Passes the bytes of a file in `range`, as far as there are any, to `take`. Returns 0, or `-errno` of
+/// a failed read.
+pub(super) fn feed(fd: i32, range: Range<u64>, mut take: impl FnMut(&[u8])) -> isize {
     let chunk = sys::map_anonymous(CHUNK_BYTES);
     if chunk.is_null() {
         return -(libc::ENOMEM as isize);
     }
-    let mut at = 0;
+    let Range { start: mut at, end: last } = range;
     let end = loop {
-        if at == len {
+        if at >= last {
             break 0;
         }
         // SAFETY: a mapping of this size.
@@ -94,7 +90,7 @@ fn feed(fd: i32, len: u64, mut take: impl FnMut(&[u8])) -> isize {
         if r <= 0 {
             break r;
         }
-        let n = (r as u64).min(len - at);
+        let n = (r as u64).min(last - at);
         // SAFETY: pread has filled at least `n` bytes of the mapping.
         take(unsafe { core::slice::from_raw_parts(chunk, n as usize) });
         at += n;

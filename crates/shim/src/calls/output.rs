@@ -75,7 +75,7 @@ fn record(
     let mut write = Write { fd, conn, len, is_later: false };
     let intent = write.intend(parts);
     if plain && conn != NO_CONN && defer::try_keep(fd, parts, len) {
-        write.written(len as isize, |taken| hash_of(parts, taken));
+        write.written(len as isize, 0);
         return Some(len as isize);
     }
     if fds::kind(fd) != Kind::Local {
@@ -99,7 +99,8 @@ fn record(
     if log::which() != intent {
         write.intend(parts);
     }
-    write.written(r, |taken| hash_of(parts, taken));
+    let hash = if write.is_later && r > 0 { hash_of(parts, r as usize) } else { 0 };
+    write.written(r, hash);
     Some(r)
 }
 
@@ -170,10 +171,9 @@ impl Write {
         log::append(entry, &[(payload.as_ptr(), payload.len())]);
     }
 
-    /// Logs the result. `hash` gets the number of bytes that the kernel has taken.
-    pub fn written(&self, r: isize, hash: impl FnOnce(usize) -> u64) {
-        let Self { fd, conn, len, is_later } = *self;
-        let hash = if is_later && r > 0 && log::is_on() { hash(r as usize) } else { 0 };
+    /// Logs the result, with the hash of what the kernel has taken if the intent has none.
+    pub fn written(&self, r: isize, hash: u64) {
+        let Self { fd, conn, len, .. } = *self;
         let entry = Entry { op: Op::Written, flags: 0, fd, conn, ret: r as i64, hash };
         let runs_on = matches!(fds::kind(fd), Kind::Conn | Kind::Local);
         log::append(entry.lazy_if(runs_on && r == len as isize), &[]);
@@ -196,8 +196,14 @@ fn replay(fd: i32, parts: &[Iov], raw: impl Fn() -> isize) -> Option<isize> {
         0 => hash_of(parts, len),
         _ => intent.hash,
     };
-    let taken = |taken| hash_of(parts, taken);
-    let accepted = match replay_result(fd, len, compared, taken, intended, accept) {
+    let resulted = |intent: &Header, result: &Header| {
+        let is_later = intent.flags & LATER != 0 && result.ret > 0;
+        if is_later && result.hash != hash_of(parts, result.ret as usize) {
+            report::diverged_write(fd, intent, len);
+        }
+        accept(result.ret as isize);
+    };
+    let accepted = match replay_result(fd, len, compared, intended, resulted) {
         Some(r) => r,
         None if is_made => len as isize,
         None => {
@@ -228,16 +234,14 @@ fn has_room(fd: i32, len: usize) -> bool {
 }
 
 /// The answer of the primary's kernel, after what was to be written has been compared: `hash` gets
-/// the intent, with its payload, and `taken` the number of bytes that the kernel took of a write
-/// that is compared later. `intended` and `accept` run while the log stands at the intent and at the
-/// result. `None`: the log ended before the result.
+/// the intent, with its payload. `intended` and `resulted` run while the log stands at the intent and
+/// at the result; `resulted` gets both. `None`: the log ended before the result.
 pub(super) fn replay_result(
     fd: i32,
     len: usize,
     hash: impl FnOnce(&Header, &[u8]) -> u64,
-    taken: impl FnOnce(usize) -> u64,
     intended: impl FnOnce(),
-    accept: impl FnOnce(isize),
+    resulted: impl FnOnce(&Header, &Header),
 ) -> Option<isize> {
     let intent = log::take(Op::Intent, Call::none, fd)?;
     let said = intent.header;
@@ -248,11 +252,7 @@ pub(super) fn replay_result(
     intent.done();
     let result = log::take(Op::Written, Call::none, fd)?;
     let r = result.ret();
-    let is_later = said.flags & LATER != 0 && r > 0;
-    if is_later && result.header.hash != taken((r as usize).min(len)) {
-        report::diverged_write(fd, &said, len);
-    }
-    accept(r);
+    resulted(&said, &result.header);
     result.done();
     Some(r)
 }

@@ -4,6 +4,7 @@
 use crate::base::report;
 use crate::base::state::header;
 use crate::base::sys::{self, syscall};
+use crate::calls::content;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use holdfast_wire::hash::{Secrets, StreamHash, hash};
 
@@ -12,8 +13,6 @@ use holdfast_wire::hash::{Secrets, StreamHash, hash};
 const PART_BYTES: u64 = 256 << 10;
 /// Parts whose hash is remembered: 2 GiB of files.
 const KNOWN: usize = 8192;
-/// Bytes that are read at once to be hashed, few enough to stay in the processor's cache.
-const READ_BYTES: u64 = 64 << 10;
 /// Age of a file's last change, in seconds, from which on another change is certain to have another
 /// time: a kernel's times advance in steps, and a clock may be set.
 const SETTLED_S: i64 = 2;
@@ -55,11 +54,10 @@ impl Range {
     /// Up to `count` bytes of `file`, from an offset on; `None` if there are none, or it is no
     /// regular file.
     pub fn of(file: i32, from: i64, count: usize) -> Option<Self> {
-        let stat = stat(file)?;
+        let stat = sys::stat(file).filter(sys::is_regular)?;
         let left = u64::try_from(stat.st_size.checked_sub(from)?).ok()?;
         let len = left.min(count as u64) as usize;
-        let is_regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        (is_regular && from >= 0 && len > 0).then_some(Self { file, from: from as u64, len, stat })
+        (from >= 0 && len > 0).then_some(Self { file, from: from as u64, len, stat })
     }
 
     pub fn len(&self) -> usize {
@@ -103,25 +101,15 @@ impl Range {
         if let Some(hash) = Known::get(tag) {
             return Some(hash);
         }
-        let mut hash = StreamHash::new(secrets);
-        let buffer = sys::map_anonymous(READ_BYTES as usize);
-        if buffer.is_null() {
-            return None;
-        }
-        let mut at = start;
-        let mut is_read = true;
-        while at < end && is_read {
-            let n = READ_BYTES.min(end - at) as usize;
-            is_read = read(self.file, at, buffer, n);
-            // SAFETY: `n` bytes of the mapping, which are filled if they are used.
-            hash.update(unsafe { core::slice::from_raw_parts(buffer, n) });
-            at += n as u64;
-        }
-        sys::unmap(buffer, READ_BYTES as usize);
-        let hash = is_read.then(|| hash.finish())?;
+        let (mut hash, mut left) = (StreamHash::new(secrets), end.saturating_sub(start));
+        content::feed(self.file, start..end, |bytes| {
+            hash.update(bytes);
+            left -= bytes.len() as u64;
+        });
+        let hash = (left == 0).then(|| hash.finish())?;
         // What changed while it was read, or may change again unnoticed, is not remembered.
         if self.is_settled()
-            && stat(self.file).is_some_and(|it| identity(&it) == identity(&self.stat))
+            && sys::stat(self.file).is_some_and(|it| identity(&it) == identity(&self.stat))
         {
             Known::put(tag, hash);
         }
@@ -139,9 +127,20 @@ impl Range {
     }
 
     /// Copies `n` bytes, from the range's byte `at` on, to `to`, where there is room for them.
-    pub fn fill(&self, at: usize, to: *mut u8, n: usize) {
-        if !read(self.file, self.from + at as u64, to, n) {
-            report::diverged("a file that is being sent has become shorter on the backup");
+    pub fn fill(&self, at: usize, mut to: *mut u8, mut n: usize) {
+        let mut from = self.from + at as u64;
+        while n > 0 {
+            // SAFETY: the caller has room for `n` bytes at `to`.
+            let r = unsafe { syscall!(SYS_pread64, self.file, to, n, from) };
+            if r == -(libc::EINTR as isize) {
+                continue;
+            }
+            if r <= 0 {
+                report::diverged("a file that is being sent has become shorter on the backup");
+            }
+            // SAFETY: the kernel has written `r` bytes of `n`.
+            to = unsafe { to.add(r as usize) };
+            (n, from) = (n - r as usize, from + r as u64);
         }
     }
 }
@@ -151,36 +150,10 @@ pub fn file_bytes_in(payload: &[u8]) -> Option<u64> {
     payload.try_into().map(u64::from_le_bytes).ok()
 }
 
-fn stat(file: i32) -> Option<libc::stat> {
-    // SAFETY: all-zero is a valid stat.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: memory of ours, of the size that is said.
-    let r = unsafe { syscall!(SYS_fstat, file, &raw mut stat) };
-    (r == 0).then_some(stat)
-}
-
 /// What is another one after each change of a file.
 fn identity(stat: &libc::stat) -> [u64; 5] {
     let times = [stat.st_ctime as u64, stat.st_ctime_nsec as u64];
     [stat.st_dev, stat.st_ino, stat.st_size as u64, times[0], times[1]]
-}
-
-/// Reads `n` bytes of a file; false if there are fewer.
-fn read(file: i32, mut from: u64, mut to: *mut u8, mut n: usize) -> bool {
-    while n > 0 {
-        // SAFETY: the caller has room for `n` bytes at `to`.
-        let r = unsafe { syscall!(SYS_pread64, file, to, n, from) };
-        if r == -(libc::EINTR as isize) {
-            continue;
-        }
-        if r <= 0 {
-            return false;
-        }
-        // SAFETY: the kernel has written `r` bytes of `n`.
-        to = unsafe { to.add(r as usize) };
-        (n, from) = (n - r as usize, from + r as u64);
-    }
-    true
 }
 
 #[cfg(all(test, not(miri)))]

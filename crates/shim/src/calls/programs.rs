@@ -2,7 +2,7 @@
 //! loader must load the shim into them, so they must be dynamically linked and gain no privileges
 //! by being run.
 
-use crate::base::sys::{sys, syscall};
+use crate::base::sys::{self, sys, syscall};
 
 /// Longest chain of interpreters that is followed: a script's interpreter may be a script itself.
 const INTERPRETERS_MAX: u32 = 4;
@@ -154,14 +154,11 @@ fn is_dynamic(fd: i32, head: &[u8]) -> bool {
 
 /// Whether running the file gives another user's rights, or capabilities.
 fn gains_rights(fd: i32) -> bool {
-    // SAFETY: all-zero is a valid stat.
-    let mut found: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: memory of ours, of the sizes that are said.
-    let r = unsafe { syscall!(SYS_fstat, fd, &raw mut found) };
+    let gives = |found: libc::stat| found.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0;
     let name = c"security.capability".as_ptr();
     // SAFETY: a string of ours, and no room to fill.
     let capabilities = unsafe { syscall!(SYS_fgetxattr, fd, name, 0usize, 0usize) };
-    r < 0 || found.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0 || capabilities >= 0
+    sys::stat(fd).is_none_or(gives) || capabilities >= 0
 }
 
 #[cfg(all(test, not(miri)))]

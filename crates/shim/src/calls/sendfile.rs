@@ -130,7 +130,7 @@ fn record(
             && defer::try_keep(out, &output::one(chunk.at, chunk.len), chunk.len)
         {
             advance(file, offset, chunk.len as isize);
-            write.written(chunk.len as isize, |_| 0);
+            write.written(chunk.len as isize, 0);
             return Some(chunk.len as isize);
         }
     }
@@ -147,14 +147,14 @@ fn record(
     if log::which() != intent && log::is_on() {
         let _unreadable = intend(&mut write, file, from, count);
     }
-    write.written(r, |_| 0);
+    write.written(r, 0);
     Some(r)
 }
 
 /// Logs the intent to send what lies in the file, with the hash of the file's parts if it has them
 /// and the backup understands that, and otherwise with that of the bytes, which are returned.
 fn intend(write: &mut Write, file: i32, from: i64, count: usize) -> Result<Option<Chunk>, isize> {
-    let range = (output::spares_hashes())
+    let range = output::spares_hashes()
         .then(|| Range::of(file, from, count.min(SENDFILE_MAX)))
         .flatten()
         .filter(|range| range.len() > SMALL && range.is_settled());
@@ -213,7 +213,8 @@ fn replay((out, file, offset): (i32, i32, *mut i64), count: usize) -> Option<isi
             (None, None) => {}
         }
     };
-    let r = match output::replay_result(out, len, hash, |_| 0, || {}, keep) {
+    let resulted = |_: &Header, result: &Header| keep(result.ret as isize);
+    let r = match output::replay_result(out, len, hash, || {}, resulted) {
         Some(r) => r,
         None => {
             let r = output::at_end(out, len)?;

@@ -1,24 +1,18 @@
 //! A replica that differs says where, and what a person can do about it.
 
-use crate::harness::{compiled, observe_edited, wait_for};
-use holdfast_wire::log::{Header, Op, record_len};
+use crate::harness::{compiled, headers, observe_edited, wait_for};
+use holdfast_wire::log::{Header, Op};
 use holdfast_wire::shm::mode;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
-use zerocopy::{FromBytes as _, IntoBytes as _};
+use zerocopy::IntoBytes as _;
 
 /// Changes the first record of this kind.
 fn change(log: &mut [u8], op: Op, change: impl FnOnce(&mut Header)) {
-    let mut at = 0;
-    while let Ok((mut header, _)) = Header::read_from_prefix(&log[at..]) {
-        if header.op == op as u8 {
-            change(&mut header);
-            log[at..][..size_of::<Header>()].copy_from_slice(header.as_bytes());
-            return;
-        }
-        at += record_len(header.payload_len as usize);
-    }
-    panic!("no {} in the log", op.name());
+    let found = headers(log).find(|(_, header)| header.op == op as u8);
+    let (at, mut header) = found.unwrap_or_else(|| panic!("no {} in the log", op.name()));
+    change(&mut header);
+    log[at..][..size_of::<Header>()].copy_from_slice(header.as_bytes());
 }
 
 /// What the replica says of a log that was changed.

@@ -1,12 +1,11 @@
 //! What `sendfile` sends is compared by the file's parts, once the file has been left alone for a
 //! while: it is not read again each time, and a file that differs is still found out.
 
-use crate::harness::{Outcome, observe_edited, scratch, sh, wait_for, write};
-use holdfast_wire::log::{BY_FILE, Header, Op, record_len};
+use crate::harness::{Outcome, headers, observe_edited, scratch, sh, wait_for, write};
+use holdfast_wire::log::{BY_FILE, Header, Op};
 use holdfast_wire::shm::mode;
 use std::path::Path;
 use std::time::Duration;
-use zerocopy::FromBytes as _;
 
 /// Longer than a file must have been left alone.
 const SETTLED: Duration = Duration::from_millis(3100);
@@ -46,13 +45,8 @@ fn replayed(name: &str, port: u16, between: impl FnOnce(&Path)) -> (usize, Outco
 }
 
 fn count(log: &[u8]) -> usize {
-    let (mut at, mut found) = (0, 0);
-    while let Ok((header, _)) = Header::read_from_prefix(&log[at..]) {
-        let is_it = header.op == Op::Intent as u8 && header.flags & BY_FILE != 0;
-        found += usize::from(is_it);
-        at += record_len(header.payload_len as usize);
-    }
-    found
+    let is_it = |header: Header| header.op == Op::Intent as u8 && header.flags & BY_FILE != 0;
+    headers(log).filter(|(_, header)| is_it(*header)).count()
 }
 
 #[test]

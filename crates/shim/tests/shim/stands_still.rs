@@ -6,9 +6,11 @@
 use crate::harness::copy::{copy_of, image_of, promote_copy};
 use crate::harness::count::{Counts, Killed, counting};
 use crate::harness::freeze::{Frozen, Still, freeze, freeze_while, told};
-use crate::harness::{StopAtEnd, ask_at, compiled, eventually, record, scratch, start, wait_for};
+use crate::harness::{
+    StopAtEnd, ask_at, compiled, eventually, headers, record, scratch, start, wait_for,
+};
 use holdfast_linux::spawn::Server;
-use holdfast_wire::log::{NO_CONN, Op, read_header, record_len};
+use holdfast_wire::log::{NO_CONN, Op};
 use holdfast_wire::quiet::{Resume, state};
 use holdfast_wire::shm::{ConnEntry, conn_state, mode};
 use std::collections::BTreeMap;
@@ -63,10 +65,8 @@ fn assert_all_wait(frozen: &Frozen<'_>) {
 
 /// A write whose log has begun while it stood has its intent in it all the same.
 fn assert_intents(log: &[u8]) {
-    let (mut at, mut intents, mut writes) = (0, BTreeMap::new(), 0);
-    while at < log.len() {
-        let (header, _) = read_header(&log[at..]).expect("a log");
-        at += record_len(header.payload_len as usize);
+    let (mut intents, mut writes) = (BTreeMap::new(), 0);
+    for (_, header) in headers(log) {
         match Op::from_u8(header.op) {
             Some(Op::Intent) => *intents.entry(header.fd).or_insert(0) += 1,
             Some(Op::Written) => {
@@ -241,10 +241,7 @@ fn logs_of_books(of: Counts, port: u16, name: &str) {
 }
 
 fn with_log(mut books: Books, log: &[u8]) -> Books {
-    let mut at = 0;
-    while at < log.len() {
-        let (header, _) = read_header(&log[at..]).expect("a log");
-        at += record_len(header.payload_len as usize);
+    for (_, header) in headers(log) {
         let bytes = header.ret.max(0) as u64;
         if (header.op, header.conn != NO_CONN) == (Op::Accept as u8, true) {
             books.insert(header.conn, (0, 0));

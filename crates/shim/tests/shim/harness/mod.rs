@@ -166,6 +166,18 @@ fn feed(server: &Server, log: &[u8]) -> (usize, usize) {
     (at, records)
 }
 
+/// Where each record of a log begins, and its header.
+pub fn headers(log: &[u8]) -> impl Iterator<Item = (usize, Header)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let at = next;
+        let (header, _) =
+            log.get(at..).filter(|rest| !rest.is_empty()).map(read_header)?.expect("a log");
+        next = at + record_len(header.payload_len as usize);
+        Some((at, header))
+    })
+}
+
 /// Plays the client's kernel: all output has arrived.
 fn acknowledge(server: &Server) {
     for accept in 0..256 {
