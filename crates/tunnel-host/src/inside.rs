@@ -3,6 +3,7 @@
 mod datagrams;
 mod device;
 mod ports;
+mod sockets;
 mod splice;
 mod target;
 
@@ -70,12 +71,12 @@ impl Door {
                 ports.datagrams.give(flow, &bytes, now);
             }
             (Self::Ports(ports), Inside::Stream(id, event)) => {
-                ports.splice.hear(id, event, machine, now);
+                ports.splice.hear(id, event, machine);
             }
             // A peer in another mode.
             (Self::Device(device), Inside::Stream(id, _)) => {
                 device.counters.undelivered += 1;
-                let _gone = machine.stream_reset(id, now);
+                let _gone = machine.stream_reset(id);
             }
             (Self::Device(device), _) => device.counters.undelivered += 1,
             (Self::Ports(ports), _) => ports.datagrams.counters.undelivered += 1,

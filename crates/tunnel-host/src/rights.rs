@@ -10,14 +10,8 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, PathBeneath, PathFd,
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope,
 };
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
-};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::set_no_new_privs;
 
 /// Gives up all that this process does not need any more.
 ///
@@ -27,11 +21,7 @@ pub fn give_up(config: &Config) -> Result<()> {
     // Keys are in its memory.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).context("no dumps")?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("no dumps")?;
-    clear_ambient_capability_set().context("capabilities")?;
-    let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    set_capabilities(None, none).context("capabilities")?;
+    holdfast_confine::give_up_capabilities()?;
     set_no_new_privs(true).context("no new privileges")?;
     forbid_places(config).context("Landlock")?;
     forbid_calls().context("the filter of system calls")
@@ -103,27 +93,7 @@ fn forbid_calls() -> Result<()> {
         libc::SYS_write,
         libc::SYS_writev,
     ];
-    let mut rules: Vec<(i64, Vec<SeccompRule>)> =
-        allowed.into_iter().chain(of_this_processor()).map(|call| (call, Vec::new())).collect();
-    // Memory, but none that could be run.
-    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        let code = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-        let no_code = SeccompCondition::new(2, SeccompCmpArgLen::Dword, code, 0)?;
-        rules.push((call, vec![SeccompRule::new(vec![no_code])?]));
-    }
-    let (other, listed) = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
-    let processor = std::env::consts::ARCH.try_into()?;
-    let filter = SeccompFilter::new(rules.into_iter().collect(), other, listed, processor)?;
-    let program: BpfProgram = filter.try_into()?;
-    match seccompiler::apply_filter(&program) {
-        // A kernel without it, or a container that does not offer it.
-        Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error))
-            if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) =>
-        {
-            Ok(())
-        }
-        applied => Ok(applied?),
-    }
+    holdfast_confine::allow_calls(allowed.into_iter().chain(of_this_processor()))
 }
 
 /// Older forms of calls, which only this processor has.

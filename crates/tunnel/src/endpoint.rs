@@ -233,8 +233,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If there are too many.
-    pub fn stream_open(&mut self, class: Class, now: Duration) -> Result<StreamId, StreamError> {
-        let _ = now;
+    pub fn stream_open(&mut self, class: Class) -> Result<StreamId, StreamError> {
         self.streams.open(class)
     }
 
@@ -243,13 +242,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If there is no such stream, or it was finished.
-    pub fn stream_write(
-        &mut self,
-        id: StreamId,
-        bytes: &[u8],
-        now: Duration,
-    ) -> Result<usize, StreamError> {
-        let _ = now;
+    pub fn stream_write(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, StreamError> {
         self.streams.write(id, bytes)
     }
 
@@ -257,8 +250,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If there is no such stream.
-    pub fn stream_finish(&mut self, id: StreamId, now: Duration) -> Result<(), StreamError> {
-        let _ = now;
+    pub fn stream_finish(&mut self, id: StreamId) -> Result<(), StreamError> {
         self.streams.finish(id)
     }
 
@@ -266,8 +258,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If there is no such stream.
-    pub fn stream_reset(&mut self, id: StreamId, now: Duration) -> Result<(), StreamError> {
-        let _ = now;
+    pub fn stream_reset(&mut self, id: StreamId) -> Result<(), StreamError> {
         self.streams.reset(id)
     }
 
@@ -281,9 +272,7 @@ impl Endpoint {
         id: StreamId,
         out: &mut Vec<u8>,
         bytes_max: usize,
-        now: Duration,
     ) -> Result<Option<usize>, StreamError> {
-        let _ = now;
         self.streams.read(id, out, bytes_max)
     }
 

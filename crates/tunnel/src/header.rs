@@ -8,19 +8,17 @@
 //! depends on the packet before, and a number is never given to another header. A sender restores
 //! each packet first and sends it whole if that does not give the same bytes.
 
+use crate::inner::{IPV4_HEADER, IPV6_HEADER, TCP, UDP, u16_at};
 use crate::item::Item;
+use holdfast_wire::packet::internet_checksum;
 use std::collections::{HashMap, VecDeque};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
 const PORTS: usize = 4;
 const UDP_HEADER: usize = 8;
 /// Where the fields lie that are computed or sent (RFC 791 §3.1, RFC 8200 §3, RFC 768).
 const IPV4_LENGTH: std::ops::Range<usize> = 2..4;
 const IPV4_ID: std::ops::Range<usize> = 4..6;
-const IPV4_FRAGMENT: std::ops::Range<usize> = 6..8;
+const IPV4_FRAGMENT: usize = 6;
 const IPV4_PROTOCOL: usize = 9;
 const IPV4_CHECKSUM: std::ops::Range<usize> = 10..12;
 const IPV6_LENGTH: std::ops::Range<usize> = 4..6;
@@ -42,13 +40,9 @@ struct Parts<'a> {
     rest: &'a [u8],
 }
 
-fn u16_in(bytes: &[u8], at: std::ops::Range<usize>) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(at)?.try_into().ok()?))
-}
-
 fn take_apart(packet: &[u8]) -> Option<Parts<'_>> {
     let (header, protocol) = match packet.first()? {
-        0x45 if u16_in(packet, IPV4_FRAGMENT)? & IS_FRAGMENT == 0 => {
+        0x45 if u16_at(packet, IPV4_FRAGMENT)? & IS_FRAGMENT == 0 => {
             (IPV4_HEADER, *packet.get(IPV4_PROTOCOL)?)
         }
         first if first >> 4 == 6 => (IPV6_HEADER, *packet.get(IPV6_PROTOCOL)?),
@@ -57,7 +51,7 @@ fn take_apart(packet: &[u8]) -> Option<Parts<'_>> {
     let mut fixed = packet.get(..header + PORTS)?.to_vec();
     let mut id = 0;
     if header == IPV4_HEADER {
-        id = u16_in(packet, IPV4_ID)?;
+        id = u16_at(packet, IPV4_ID.start)?;
         for field in [IPV4_LENGTH, IPV4_ID, IPV4_CHECKSUM] {
             fixed[field].fill(0);
         }
@@ -67,7 +61,7 @@ fn take_apart(packet: &[u8]) -> Option<Parts<'_>> {
     let transport = &packet[header..];
     let (checksum, rest) = match protocol {
         UDP => {
-            let checksum = u16_in(transport, 6..8)?;
+            let checksum = u16_at(transport, 6)?;
             ((checksum != 0).then_some(checksum), &transport[UDP_HEADER..])
         }
         TCP => (None, &transport[PORTS..]),
@@ -92,22 +86,13 @@ fn put_together(fixed: &[u8], id: u16, checksum: Option<u16>, rest: &[u8]) -> Op
         let len = u16::try_from(packet.len()).ok()?;
         packet[IPV4_LENGTH].copy_from_slice(&len.to_be_bytes());
         packet[IPV4_ID].copy_from_slice(&id.to_be_bytes());
-        let checksum = checksum_of(&packet[..IPV4_HEADER]);
+        let checksum = internet_checksum(&packet[..IPV4_HEADER]);
         packet[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
     } else {
         let len = u16::try_from(packet.len() - header).ok()?;
         packet[IPV6_LENGTH].copy_from_slice(&len.to_be_bytes());
     }
     Some(packet)
-}
-
-/// The checksum of an IPv4 header whose own field is 0 (RFC 1071).
-fn checksum_of(header: &[u8]) -> u16 {
-    let words =
-        header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-    let sum: u32 = words.sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
 /// How a packet is sent.

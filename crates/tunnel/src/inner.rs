@@ -6,10 +6,10 @@
 
 use crate::Ecn;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const IPV4_HEADER: usize = 20;
+pub(crate) const IPV6_HEADER: usize = 40;
 const TCP_HEADER: usize = 20;
 const TCP_FIN: u8 = 0x01;
 const TCP_SYN: u8 = 0x02;
@@ -44,7 +44,7 @@ impl TcpOrder {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
@@ -151,6 +151,7 @@ pub(crate) fn mark_congestion(packet: &mut [u8]) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use holdfast_wire::packet::internet_checksum;
     use proptest::prelude::*;
 
     /// An IPv4 packet with a right header checksum.
@@ -159,17 +160,10 @@ pub(crate) mod tests {
         let mut packet = vec![0x45, traffic_class];
         packet.extend_from_slice(&total.to_be_bytes());
         packet.extend_from_slice(&[0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        let sum = checksum(&packet);
+        let sum = internet_checksum(&packet);
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet.extend_from_slice(transport);
         packet
-    }
-
-    fn checksum(header: &[u8]) -> u16 {
-        let words = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-        let sum = words.sum::<u32>();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        !(sum as u16 + (sum >> 16) as u16)
     }
 
     /// A UDP datagram between two ports.
@@ -211,7 +205,7 @@ pub(crate) mod tests {
             let mut packet = ipv4(UDP, traffic_class, &udp(1, 2, b"x"));
             let could = mark_congestion(&mut packet);
             assert_eq!(could, traffic_class & 3 != 0);
-            assert_eq!(checksum(&packet[..20]), 0, "{traffic_class:x}");
+            assert_eq!(internet_checksum(&packet[..20]), 0, "{traffic_class:x}");
             assert_eq!(packet[1] & 3, if could { 3 } else { 0 });
         }
         let mut six = vec![0x60, 0x20, 0, 0, 0, 0, 59, 64];

@@ -101,8 +101,8 @@ pub(crate) fn truncated(number: u64) -> u32 {
 pub(crate) fn completed(low: u64, bits: u32, near: u64) -> u64 {
     let span = 1u64 << bits;
     let candidate = (near & !(span - 1)) | (low & (span - 1));
-    if candidate + span / 2 <= near && candidate.checked_add(span).is_some() {
-        candidate + span
+    if candidate.checked_add(span / 2).is_some_and(|it| it <= near) {
+        candidate.checked_add(span).unwrap_or(candidate)
     } else if candidate > near.saturating_add(span / 2) && candidate >= span {
         candidate - span
     } else {

@@ -6,7 +6,7 @@
 //! something of the flow, since before that the other end may not know it.
 
 use super::target::{self, WITH_TARGET};
-use super::{Counters, class_of};
+use super::{Counters, class_of, sockets};
 use crate::config::{Allow, Config, Forward, Transport};
 use crate::trial;
 use holdfast_tunnel::{Class, Endpoint, Rule};
@@ -23,8 +23,6 @@ const TO_OPENER: u8 = 1;
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Datagrams that are taken in a turn before the other side has its turn.
 const TAKEN_PER_TURN: usize = 64;
-/// Sockets that are looked at in a turn.
-const READY_PER_TURN: usize = 32;
 /// Tokens of listening sockets; those of flows are their numbers.
 const LISTENERS: u64 = 1 << 32;
 
@@ -81,7 +79,7 @@ impl Datagrams {
         for Forward { listen, target, .. } in config.forwards.iter().filter(is_udp) {
             let socket = UdpSocket::bind(listen).with_context(|| format!("udp {listen}"))?;
             socket.set_nonblocking(true).with_context(|| format!("udp {listen}"))?;
-            watch(&epoll, &socket, LISTENERS + listeners.len() as u64)?;
+            sockets::watch(&epoll, &socket, LISTENERS + listeners.len() as u64)?;
             let class = class_of(&config.rules, Transport::Udp, target.port());
             listeners.push(Listener { socket, target: *target, class });
         }
@@ -113,14 +111,7 @@ impl Datagrams {
         is_ready: bool,
         now: Duration,
     ) -> io::Result<bool> {
-        let mut ready = Vec::with_capacity(READY_PER_TURN);
-        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&at_once)) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-        let mut is_more = ready.len() == READY_PER_TURN;
+        let (ready, mut is_more) = sockets::ready(&self.epoll)?;
         for event in ready {
             let token = event.data.u64();
             is_more |= match token.checked_sub(LISTENERS) {
@@ -282,7 +273,7 @@ impl Datagrams {
         let socket = UdpSocket::bind((any, 0)).ok()?;
         socket.connect(target).ok()?;
         socket.set_nonblocking(true).ok()?;
-        watch(&self.epoll, &socket, u64::from(flow)).ok()?;
+        sockets::watch(&self.epoll, &socket, u64::from(flow)).ok()?;
         let class = class_of(&self.rules, Transport::Udp, target.port());
         self.theirs.insert(flow, Theirs { socket, target, class, used: now });
         Some(())
@@ -330,9 +321,4 @@ impl AsFd for Datagrams {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
-}
-
-fn watch(epoll: &OwnedFd, socket: &UdpSocket, token: u64) -> io::Result<()> {
-    let data = epoll::EventData::new_u64(token);
-    Ok(epoll::add(epoll, socket, data, epoll::EventFlags::IN)?)
 }

@@ -31,7 +31,7 @@ impl Ports {
         now: Duration,
     ) -> io::Result<bool> {
         let is_more = self.datagrams.take(machine, is_ready, now)?;
-        Ok(self.splice.take(machine, is_ready, now)? || is_more)
+        Ok(self.splice.take(machine, is_ready)? || is_more)
     }
 
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {

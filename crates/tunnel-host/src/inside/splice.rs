@@ -8,7 +8,7 @@
 mod connection;
 
 use super::target::{self, WITH_TARGET};
-use super::{Counters, class_of};
+use super::{Counters, class_of, sockets};
 use crate::config::{Allow, Config, Forward, Transport};
 use anyhow::Context as _;
 use connection::{Connection, Goes};
@@ -18,12 +18,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 /// Connections that are accepted in a turn.
 const ACCEPTED_PER_TURN: usize = 16;
-/// Sockets that are looked at in a turn.
-const READY_PER_TURN: usize = 32;
 /// Tokens of listening sockets; those of connections are the numbers of their streams.
 const LISTENERS: u64 = 1 << 63;
 
@@ -56,8 +53,7 @@ impl Splice {
         for Forward { listen, target, .. } in config.forwards.iter().filter(is_tcp) {
             let socket = TcpListener::bind(listen).with_context(|| format!("tcp {listen}"))?;
             socket.set_nonblocking(true).with_context(|| format!("tcp {listen}"))?;
-            let token = epoll::EventData::new_u64(LISTENERS + listeners.len() as u64);
-            epoll::add(&epoll, &socket, token, epoll::EventFlags::IN)?;
+            sockets::watch(&epoll, &socket, LISTENERS + listeners.len() as u64)?;
             let class = class_of(&config.rules, Transport::Tcp, target.port());
             listeners.push(Listener { socket, target: *target, class });
         }
@@ -80,34 +76,23 @@ impl Splice {
     ///
     /// # Errors
     /// As `epoll_wait`.
-    pub fn take(
-        &mut self,
-        machine: &mut Endpoint,
-        is_ready: bool,
-        now: Duration,
-    ) -> io::Result<bool> {
+    pub fn take(&mut self, machine: &mut Endpoint, is_ready: bool) -> io::Result<bool> {
         if !is_ready {
             // Nobody has heard the peer for minutes, or it has said that it ends.
             self.reset_all();
         }
-        let mut ready = Vec::with_capacity(READY_PER_TURN);
-        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&at_once)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let is_more = ready.len() == READY_PER_TURN;
+        let (ready, is_more) = sockets::ready(&self.epoll)?;
         for event in ready {
             let token = event.data.u64();
             match token.checked_sub(LISTENERS) {
-                Some(listener) => self.accept(listener as usize, machine, is_ready, now),
-                None => self.wake(token, event.flags, machine, now),
+                Some(listener) => self.accept(listener as usize, machine, is_ready),
+                None => self.wake(token, event.flags, machine),
             }
         }
         Ok(is_more)
     }
 
-    fn accept(&mut self, listener: usize, machine: &mut Endpoint, is_ready: bool, now: Duration) {
+    fn accept(&mut self, listener: usize, machine: &mut Endpoint, is_ready: bool) {
         for _ in 0..ACCEPTED_PER_TURN {
             let Some(Listener { socket, target, class }) = self.listeners.get(listener) else {
                 return;
@@ -116,7 +101,7 @@ impl Splice {
             let Ok((socket, _)) = socket.accept() else { return };
             let has_room = self.connections.len() < self.connections_max;
             let stream = match has_room && is_ready {
-                true => machine.stream_open(class, now).ok(),
+                true => machine.stream_open(class).ok(),
                 false => None,
             };
             let Some(stream) = stream else {
@@ -128,52 +113,40 @@ impl Splice {
                 Ok(mut connection) => {
                     target::push(connection.begin(), to);
                     self.connections.insert(stream.0, connection);
-                    self.go(stream, machine, now);
+                    self.go(stream, machine);
                 }
-                Err(_) => drop(machine.stream_reset(stream, now)),
+                Err(_) => drop(machine.stream_reset(stream)),
             }
         }
     }
 
     /// A socket has something, or room.
-    fn wake(
-        &mut self,
-        token: u64,
-        flags: epoll::EventFlags,
-        machine: &mut Endpoint,
-        now: Duration,
-    ) {
+    fn wake(&mut self, token: u64, flags: epoll::EventFlags, machine: &mut Endpoint) {
         let stream = StreamId(token);
         let Some(connection) = self.connections.get_mut(&token) else { return };
         if !connection.has_come(flags) {
-            let _gone = machine.stream_reset(stream, now);
+            let _gone = machine.stream_reset(stream);
             self.lose(stream);
             return;
         }
-        self.go(stream, machine, now);
+        self.go(stream, machine);
     }
 
     /// Takes news of a stream.
-    pub fn hear(
-        &mut self,
-        stream: StreamId,
-        event: StreamEvent,
-        machine: &mut Endpoint,
-        now: Duration,
-    ) {
+    pub fn hear(&mut self, stream: StreamId, event: StreamEvent, machine: &mut Endpoint) {
         match event {
             StreamEvent::Opened if self.connections.len() >= self.connections_max => {
                 self.counters.flows_refused += 1;
-                let _gone = machine.stream_reset(stream, now);
+                let _gone = machine.stream_reset(stream);
             }
             StreamEvent::Opened => {
                 self.connections.insert(stream.0, Connection::of_peer(stream));
             }
             StreamEvent::Readable | StreamEvent::Writable => {
-                if self.name_target(stream, machine, now) {
-                    self.go(stream, machine, now);
+                if self.name_target(stream, machine) {
+                    self.go(stream, machine);
                 } else {
-                    let _gone = machine.stream_reset(stream, now);
+                    let _gone = machine.stream_reset(stream);
                     self.connections.remove(&stream.0);
                 }
             }
@@ -182,7 +155,7 @@ impl Splice {
     }
 
     /// Reads where a stream of the peer leads, and connects it; whether that may be.
-    fn name_target(&mut self, stream: StreamId, machine: &mut Endpoint, now: Duration) -> bool {
+    fn name_target(&mut self, stream: StreamId, machine: &mut Endpoint) -> bool {
         let Some(connection) = self.connections.get_mut(&stream.0) else { return true };
         let Some(head) = connection.head() else { return true };
         loop {
@@ -190,7 +163,7 @@ impl Splice {
             if head.len() == wanted {
                 break;
             }
-            match machine.stream_read(stream, head, wanted - head.len(), now) {
+            match machine.stream_read(stream, head, wanted - head.len()) {
                 Ok(Some(0)) => return true,
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return false,
@@ -208,12 +181,12 @@ impl Splice {
     }
 
     /// Moves what can be moved, both ways.
-    fn go(&mut self, stream: StreamId, machine: &mut Endpoint, now: Duration) {
+    fn go(&mut self, stream: StreamId, machine: &mut Endpoint) {
         let Some(connection) = self.connections.get_mut(&stream.0) else { return };
-        match connection.go(machine, &mut self.buffer, &mut self.counters, now) {
+        match connection.go(machine, &mut self.buffer, &mut self.counters) {
             Goes::On => {
                 if connection.watch(&self.epoll).is_err() {
-                    let _gone = machine.stream_reset(stream, now);
+                    let _gone = machine.stream_reset(stream);
                     self.lose(stream);
                 }
             }
@@ -221,7 +194,7 @@ impl Splice {
                 self.connections.remove(&stream.0);
             }
             Goes::Lost => {
-                let _gone = machine.stream_reset(stream, now);
+                let _gone = machine.stream_reset(stream);
                 self.lose(stream);
             }
         }

@@ -190,7 +190,7 @@ impl Endpoint {
     fn choose(&mut self, now: Duration) -> Main {
         for class in Class::ALL {
             let lane = class.index();
-            if !self.sender.may_send(class, now) {
+            if self.sender.may_send_at(class) > now {
                 continue;
             }
             while let Some(due) = self.sender.lanes[lane].due(now) {
@@ -354,11 +354,11 @@ impl Endpoint {
 }
 
 impl Sender {
-    /// Whether the rate lets this class send.
-    fn may_send(&self, class: Class, now: Duration) -> bool {
+    /// From when on the rate lets this class send.
+    fn may_send_at(&self, class: Class) -> Duration {
         match class {
-            Class::Bulk => self.rate.next_at() <= now,
-            Class::Now | Class::Soon => self.rate.urgent_at() <= now,
+            Class::Bulk => self.rate.next_at(),
+            Class::Now | Class::Soon => self.rate.urgent_at(),
         }
     }
 
@@ -553,8 +553,7 @@ impl Sender {
         let mut want = |time: Option<Duration>| at = at.into_iter().chain(time).min();
         for class in Class::ALL {
             let lane = &self.lanes[class.index()];
-            let may =
-                if class == Class::Bulk { self.rate.next_at() } else { self.rate.urgent_at() };
+            let may = self.may_send_at(class);
             want(lane.due_at().map(|due| due.max(may)));
             want(lane.check_at());
             let has_new = self.queue.peek_len(class).is_some()

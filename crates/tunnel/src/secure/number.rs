@@ -1,5 +1,7 @@
 //! Numbers of datagrams: all of their 64 bits from the lower 32, and none of them twice.
 
+use crate::wire::completed;
+
 /// Numbers behind the highest one that may still come. Past that a datagram is too old to tell
 /// whether it has come before.
 pub(super) const WINDOW: u64 = 4096;
@@ -9,16 +11,7 @@ const WORDS: usize = (WINDOW / WORD_BITS) as usize + 1;
 
 /// The number nearest to the one that is expected next whose lower 32 bits these are (RFC 9000 A.3).
 pub(super) fn recover(lower: u32, expected: u64) -> u64 {
-    const SPAN: u64 = 1 << 32;
-    const HALF: u64 = SPAN / 2;
-    let candidate = (expected & !(SPAN - 1)) | u64::from(lower);
-    if candidate.checked_add(HALF).is_some_and(|it| it <= expected) {
-        candidate.checked_add(SPAN).unwrap_or(candidate)
-    } else if candidate > expected.saturating_add(HALF) && candidate >= SPAN {
-        candidate - SPAN
-    } else {
-        candidate
-    }
+    completed(u64::from(lower), u32::BITS, expected)
 }
 
 /// Which numbers have come: a ring of bits (RFC 6479).

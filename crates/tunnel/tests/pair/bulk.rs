@@ -22,10 +22,10 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn write(&mut self, end: &mut Endpoint, id: StreamId, now: Duration) {
+    fn write(&mut self, end: &mut Endpoint, id: StreamId) {
         loop {
             let chunk: Vec<u8> = (self.written..self.written + 16_384).map(byte_at).collect();
-            let taken = end.stream_write(id, &chunk, now).unwrap();
+            let taken = end.stream_write(id, &chunk).unwrap();
             self.written += taken as u64;
             if taken < chunk.len() {
                 return;
@@ -33,9 +33,9 @@ impl Transfer {
         }
     }
 
-    fn read(&mut self, end: &mut Endpoint, id: StreamId, now: Duration) {
+    fn read(&mut self, end: &mut Endpoint, id: StreamId) {
         let mut out = Vec::new();
-        while let Ok(Some(1..)) = end.stream_read(id, &mut out, 1 << 20, now) {}
+        while let Ok(Some(1..)) = end.stream_read(id, &mut out, 1 << 20) {}
         for byte in out {
             assert_eq!(byte, byte_at(self.read), "a wrong byte at {}", self.read);
             self.read += 1;
@@ -51,16 +51,16 @@ pub fn goodput_of(
     mut look: impl FnMut(&World),
 ) -> f64 {
     let mut transfer = Transfer::default();
-    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let id = world.ends[0].stream_open(Class::Bulk).unwrap();
     let mut at_start = 0;
     for stop in [from, until] {
         at_start = transfer.read;
         look(world);
-        transfer.write(&mut world.ends[0], id, world.now);
+        transfer.write(&mut world.ends[0], id);
         let transfer = &mut transfer;
-        world.run_until(stop, |end, _, inside, now| match inside {
-            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id, now),
-            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id, now),
+        world.run_until(stop, |end, _, inside, _| match inside {
+            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id),
+            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id),
             _ => {}
         });
     }
@@ -132,18 +132,18 @@ fn a_stream_fills_a_link_that_loses_behind_its_queue() {
 fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it() {
     let mut world = world(RATE, 0.1, 300_000, 12);
     world.links[0].outage = Some((ms(200), ms(900)));
-    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let id = world.ends[0].stream_open(Class::Bulk).unwrap();
     let data: Vec<u8> = (0..2_000_000).map(byte_at).collect();
     let mut rng = Rng::new(12, 0);
     let (mut written, mut read, mut ended) = (0, Vec::new(), false);
     for step in 1..4000 {
-        written += world.ends[0].stream_write(id, &data[written..], world.now).unwrap_or(0);
+        written += world.ends[0].stream_write(id, &data[written..]).unwrap_or(0);
         if written == data.len() {
-            let _ = world.ends[0].stream_finish(id, world.now);
+            let _ = world.ends[0].stream_finish(id);
         }
         world.run_until(ms(step), |_, _, _, _| {});
         let most = rng.below(1 << 20) as usize;
-        if let Ok(None) = world.ends[1].stream_read(StreamId(1), &mut read, most, world.now) {
+        if let Ok(None) = world.ends[1].stream_read(StreamId(1), &mut read, most) {
             ended = true;
             break;
         }
@@ -155,16 +155,16 @@ fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it(
 #[test]
 fn messages_beside_a_stream_do_not_wait_for_it() {
     let mut world = world(RATE, 0.0, 750_000, 13);
-    let id = world.ends[0].stream_open(Class::Bulk, world.now).unwrap();
+    let id = world.ends[0].stream_open(Class::Bulk).unwrap();
     let mut transfer = Transfer::default();
     let mut delays = Vec::new();
     for step in 1..250u64 {
         let at = ms(20 * step);
-        transfer.write(&mut world.ends[0], id, world.now);
+        transfer.write(&mut world.ends[0], id);
         let transfer = &mut transfer;
         world.run_until(at, |end, _, inside, now| match inside {
-            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id, now),
-            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id, now),
+            Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id),
+            Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id),
             Inside::Message { bytes, .. } => {
                 let sent = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
                 if sent > ms(1000) {

@@ -9,16 +9,10 @@ use landlock::{
     Scope,
 };
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, getuid, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit,
+    Resource, Rlimit, Signal, getuid, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, set_capabilities,
-    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
+    Gid, Uid, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 /// The user who owns nothing, and its group.
@@ -47,13 +41,9 @@ pub fn give_up_rights(parent: u32) -> Result<()> {
         ensure!(!getuid().is_root(), "this is still root");
     }
     // Another user may have been given some.
-    clear_ambient_capability_set().context("capabilities")?;
-    let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    set_capabilities(None, none).context("capabilities")?;
-    // The change of the user has undone these two.
+    holdfast_confine::give_up_capabilities()?;
+    // The change of the user has undone this.
     set_parent_process_death_signal(Some(Signal::KILL)).context("the end with the daemon")?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("no dumps")?;
     ensure!(std::os::unix::process::parent_id() == parent, "the daemon has ended");
     set_no_new_privs(true).context("no new privileges")?;
     forbid_places().context("Landlock")?;
@@ -117,29 +107,5 @@ fn forbid_calls() -> Result<()> {
         libc::SYS_write,
         libc::SYS_writev,
     ];
-    let mut rules: Vec<(i64, Vec<SeccompRule>)> =
-        allowed.into_iter().map(|call| (call, Vec::new())).collect();
-    // Memory, but none that could be run.
-    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        let code = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-        let no_code = SeccompCondition::new(2, SeccompCmpArgLen::Dword, code, 0)?;
-        rules.push((call, vec![SeccompRule::new(vec![no_code])?]));
-    }
-    let (other, listed) = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
-    let filter = SeccompFilter::new(
-        rules.into_iter().collect(),
-        other,
-        listed,
-        std::env::consts::ARCH.try_into()?,
-    )?;
-    let program: BpfProgram = filter.try_into()?;
-    match seccompiler::apply_filter(&program) {
-        // A kernel without it, or a container that does not offer it.
-        Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error))
-            if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) =>
-        {
-            Ok(())
-        }
-        applied => Ok(applied?),
-    }
+    holdfast_confine::allow_calls(allowed)
 }

@@ -138,13 +138,12 @@ impl Connection {
         machine: &mut Endpoint,
         buffer: &mut [u8],
         counters: &mut Counters,
-        now: Duration,
     ) -> Goes {
         if !self.is_connected {
             return Goes::On;
         }
-        let there = self.go_to_peer(machine, buffer, counters, now);
-        let back = self.go_to_socket(machine, counters, now);
+        let there = self.go_to_peer(machine, buffer, counters);
+        let back = self.go_to_socket(machine, counters);
         if there.is_err() || back.is_err() {
             return Goes::Lost;
         }
@@ -156,7 +155,6 @@ impl Connection {
         machine: &mut Endpoint,
         buffer: &mut [u8],
         counters: &mut Counters,
-        now: Duration,
     ) -> Result<(), ()> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let way = &mut self.to_peer;
@@ -173,7 +171,7 @@ impl Connection {
                 }
             }
             if !way.rest().is_empty() {
-                let written = machine.stream_write(self.stream, way.rest(), now).map_err(drop)?;
+                let written = machine.stream_write(self.stream, way.rest()).map_err(drop)?;
                 way.give(written);
                 if !way.rest().is_empty() {
                     // The machine says when it has room again.
@@ -182,7 +180,7 @@ impl Connection {
             }
             if way.has_ended {
                 if !way.is_told {
-                    machine.stream_finish(self.stream, now).map_err(drop)?;
+                    machine.stream_finish(self.stream).map_err(drop)?;
                     way.is_told = true;
                 }
                 return Ok(());
@@ -191,17 +189,12 @@ impl Connection {
         Ok(())
     }
 
-    fn go_to_socket(
-        &mut self,
-        machine: &mut Endpoint,
-        counters: &mut Counters,
-        now: Duration,
-    ) -> Result<(), ()> {
+    fn go_to_socket(&mut self, machine: &mut Endpoint, counters: &mut Counters) -> Result<(), ()> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let way = &mut self.to_socket;
         while !way.is_told {
             if way.rest().is_empty() && !way.has_ended {
-                let read = machine.stream_read(self.stream, &mut way.bytes, PIECE_BYTES, now);
+                let read = machine.stream_read(self.stream, &mut way.bytes, PIECE_BYTES);
                 match read.map_err(drop)? {
                     Some(0) => return Ok(()),
                     Some(_) => {}
