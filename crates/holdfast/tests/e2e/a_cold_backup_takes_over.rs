@@ -111,6 +111,7 @@ fn of_a_host_that_died() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn of_a_switchover() {
     let end = |group: &mut Group<'_>, role| {
         let swapped = group.verb(role, &["switchover"]).expect("the verb runs");
@@ -174,6 +175,7 @@ fn of_a_server_that_appends_to_files() {
 
 /// What the backup kept is gone with its daemon, so it joins anew and takes over.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn and_a_daemon_that_dies_with_its_spool_joins_anew() {
     let _limit = world::limit(Duration::from_secs(90));
     let options = cold(ColdOptions::default());
@@ -268,6 +270,7 @@ const SPINS: usize = 100;
 
 /// Nobody waits for the server to be built if the primary is back before.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn and_gives_way_to_a_primary_that_comes_back_first() {
     let _limit = world::limit(Duration::from_secs(90));
     let options = cold(ColdOptions::default());
@@ -291,6 +294,7 @@ fn and_gives_way_to_a_primary_that_comes_back_first() {
 
 /// The members do not swap if the backup cannot build its server, and nobody loses anything.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_switchover_to_a_damaged_spool_is_taken_back() {
     let _limit = world::limit(Duration::from_secs(90));
     with_damaged_spool(|_, group, old| {

@@ -62,6 +62,7 @@ fn the_preferred_member_serves_until_its_backup_comes() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn the_other_member_serves_where_the_preferred_one_does_not_come() {
     starts_with(Role::Backup);
 }
@@ -91,6 +92,7 @@ fn after_all_have_ended_only_who_was_current_serves_alone() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_member_that_does_not_fit_is_named_once_and_while_it_is_there() {
     let _limit = world::limit(Duration::from_secs(90));
     world::binary();

@@ -53,6 +53,7 @@ fn takes_over(testbed: &Testbed, group: &mut Group<'_>) {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn on_a_backup_that_takes_over_then() {
     let _limit = world::limit(Duration::from_secs(120));
     with_log_wire(|testbed, group| {

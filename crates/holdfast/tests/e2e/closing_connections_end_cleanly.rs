@@ -18,6 +18,7 @@ fn responses_that_end_with_the_connection_are_whole() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn connections_that_come_and_go_are_served() {
     let _limit = world::limit(Duration::from_secs(240));
     world::all_survive(

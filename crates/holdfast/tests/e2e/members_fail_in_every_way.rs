@@ -105,6 +105,7 @@ fn says(group: &Group<'_>, role: Role, name: &str) -> String {
 
 /// A supervisor knows nothing of takeovers: it restarts what has died with the config that it has.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn an_old_primary_that_is_started_again_is_a_backup() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_mut(|testbed, group| {
@@ -145,6 +146,7 @@ fn an_edge_that_has_forgotten_everything_is_opened_by_its_member() {
 /// The members' own channel leads through the edge's host, too, and does not outlive its reboot,
 /// which silences all: the primary stays.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn an_edge_that_is_rebooted_with_the_members_wire_replaces_nobody() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_mut(|testbed, group| {

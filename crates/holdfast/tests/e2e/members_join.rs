@@ -51,6 +51,7 @@ fn a_backup_that_died_joins_again_and_takes_over() {
 /// Nobody gives the server a log of its own, so it writes where its daemon does: to a file that
 /// the other member's host need not have, and that the server's user may not open.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_server_that_writes_to_its_daemons_output_is_joined() {
     const HOSTS: [Role; 3] = [Role::Edge, Role::Primary, Role::Backup];
     let _limit = world::limit(Duration::from_secs(60));
@@ -109,6 +110,7 @@ fn a_client_with_a_closed_window_is_kept_too() {
 
 /// What they have not acknowledged is more than an image takes along.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn connections_that_a_takeover_would_end_are_counted() {
     const SIZE: usize = 8 << 20;
     const CLIENTS: usize = 24;
@@ -210,6 +212,7 @@ fn size(group: &Group<'_>, role: usize) -> u64 {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn daemons_that_swap_roles_again_and_again_do_not_grow() {
     const UNTIL_THEY_HAVE_ALL: usize = 8;
     const SWITCHOVERS: usize = 12;
@@ -261,6 +264,7 @@ fn is_joined(program: Program, workload: Workload, connections: usize) {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn memcached_with_four_workers_is_joined() {
     is_joined(Program::Memcached4, Workload::MemcachedShared, 8);
 }
@@ -283,6 +287,7 @@ fn lighttpd_is_joined() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn python_with_a_thread_for_each_connection_is_joined() {
     is_joined(Program::Python, Workload::HttpKeepalive, 3);
 }

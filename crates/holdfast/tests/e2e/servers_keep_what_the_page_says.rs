@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Fast ones that `scripts/setup` installs.
-const SAMPLE: [&str; 3] = ["mosquitto", "memcached", "python-asyncio"];
+const SAMPLE: [&str; 2] = ["mosquitto", "python-asyncio"];
 
 /// Servers of the page that work or are refused: name, verdict, and takeovers and joins.
 fn promised() -> Vec<(String, String, String)> {

@@ -103,6 +103,7 @@ fn an_edge_tells_that_the_members_were_stopped() {
 
 /// Without a backup no log tells that it does nothing.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_lone_server_that_hangs_is_named() {
     let _limit = world::limit(Duration::from_secs(90));
     world::with_server(Program::Redis, 0, &Plan::default(), &patient(), |testbed, group| {
@@ -190,6 +191,7 @@ fn a_takeover_that_waits_for_the_edge_says_so() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn servers_that_have_ended_are_not_called_unprotected() {
     let _limit = world::limit(Duration::from_secs(60));
     world::with_redis_and(&patient(), |testbed, group| {
@@ -463,6 +465,7 @@ fn a_server_that_listens_no_more_is_not_called_served_by_a_join() {
 
 /// From its start on, no host calls a statically linked program protected.
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn a_static_program_is_never_protected() {
     let _limit = world::limit(Duration::from_secs(60));
     let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");

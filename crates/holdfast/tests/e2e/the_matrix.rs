@@ -39,7 +39,7 @@ const PATHS: [&str; 5] =
     ["", "--client-path wan", "--tap-loss 1%", "--primary-loss 1%", "--slow-log 5ms"];
 
 /// Number of takeovers in a sample.
-const SAMPLE: usize = 20;
+const SAMPLE: usize = 15;
 
 /// Longest time for all combinations.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);

@@ -18,6 +18,7 @@ fn memcached_with_one_worker_survives() {
 }
 
 #[test]
+#[ignore = "others of its kind run; `make soak` runs all"]
 fn memcached_with_four_workers_survives() {
     let _limit = world::limit(Duration::from_secs(300));
     world::all_survive(

@@ -2,12 +2,16 @@
 //! meanwhile, the survivors do what docs/REPLICATION.md says.
 
 use crate::calm::{MS, calm, run};
+use crate::scope;
 use holdfast_sim::{Fault, How, JoinPlan, Plan, Step, Ways, When, simulate, trace_tail};
 
 /// Number of runs of each named plan.
 const SEEDS: u64 = 8;
+
 /// Seeds of drawn plans, beyond those of other tests.
-const DRAWN: std::ops::Range<u64> = 100_000..100_600;
+fn drawn() -> std::ops::Range<u64> {
+    100_000..scope::of(100_250, 100_600)
+}
 
 /// The backup dies, and comes back.
 fn comes_back() -> Vec<(When, Fault)> {
@@ -80,7 +84,9 @@ fn who_joins_dies_in_every_step() {
 }
 
 fn all(hows: &[How]) -> impl Iterator<Item = (Step, How, u64)> + '_ {
-    let each = |step| hows.iter().flat_map(move |how| (0..SEEDS).map(move |n| (step, *how, n)));
+    let each = |step| {
+        hows.iter().flat_map(move |how| (0..scope::of(5, SEEDS)).map(move |n| (step, *how, n)))
+    };
     Step::ALL.into_iter().flat_map(each)
 }
 
@@ -217,7 +223,7 @@ fn who_says_what_cannot_be_is_not_joined() {
 #[test]
 fn no_drawn_join_breaks_a_law() {
     let (mut runs, mut joins, mut takeovers) = (0, 0, 0);
-    for seed in DRAWN {
+    for seed in drawn() {
         let plan = Plan::draw(seed);
         if !plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Starts { .. })) {
             continue;

@@ -8,7 +8,7 @@ use holdfast_sim::lease::{Fault, Outcome, Plan, Reached, simulate};
 use std::collections::BTreeMap;
 
 /// About three seconds of one processor for each kind of arbiter.
-const SEEDS: u64 = 30_000;
+const SEEDS: u64 = 15_000;
 
 /// What was seen of one kind of fault.
 #[derive(Default)]

@@ -15,6 +15,7 @@ mod manners;
 mod mutations;
 mod no_cause;
 mod rebuild;
+mod scope;
 mod seeds;
 mod spread_mutations;
 mod spread_seeds;

@@ -1,5 +1,6 @@
 //! No member is taken for dead, and none takes over, without a cause.
 
+use crate::scope;
 use holdfast_sim::{DiskPlan, Fault, Plan, Ways, When, simulate};
 
 const MS: u64 = 1_000_000;
@@ -23,7 +24,7 @@ fn what_is_no_cause_leads_to_no_takeover() {
         Some(Fault::EdgeDaemon { lasts: 400 * MS }),
     ];
     for fault in no_causes {
-        for seed in 0..SEEDS {
+        for seed in 0..scope::of(30, SEEDS) {
             let faults: Vec<(When, Fault)> =
                 fault.map(|fault| (When::At(300 * MS), fault)).into_iter().collect();
             // A server without a shim is a cause by itself.

@@ -5,7 +5,7 @@
 use holdfast_sim::{Plan, Reached, simulate, trace_tail};
 
 /// About half a minute of one processor.
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = 1_000;
 /// Seeds that have found something rare: a handshake that its kernel had forgotten and
 /// whose client was told nothing, an old timestamp behind a withheld FIN, and another one
 /// where the edge had learnt the flow anew; and a primary that heard nothing, whose

@@ -5,7 +5,7 @@
 use holdfast_sim::spread::{Plan, Reached, simulate};
 
 /// About twenty seconds of one processor.
-const SEEDS: u64 = 800;
+const SEEDS: u64 = 400;
 
 #[test]
 fn no_seed_breaks_a_law() {

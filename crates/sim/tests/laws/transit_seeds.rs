@@ -5,7 +5,7 @@
 use holdfast_sim::transit::{Plan, Reached, simulate};
 
 /// About twenty seconds of one processor.
-const SEEDS: u64 = 1500;
+const SEEDS: u64 = 700;
 
 #[test]
 fn no_seed_breaks_a_law() {
