@@ -30,8 +30,9 @@ pub use group::{Checked, Common, Settings};
 pub(crate) use group::{admin_socket, pin_dir};
 pub use kind::Kind;
 pub use replicated::{
-    Arbiter, ArbiterKind, CONNECTIONS_MAX, Cold, Config, Edge, Etcd, FLOWS_MAX, Group, Mac, Member,
-    Mode, Port, PowerOff, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment, Server,
+    Arbiter, ArbiterKind, CONNECTIONS_MAX, ChannelWay, Cold, Config, Edge, Etcd, FLOWS_MAX, Group,
+    Mac, Member, Mode, Port, PowerOff, RING_BYTES, Replicated, Role, Run, SERVICES_MAX, Segment,
+    Server,
 };
 pub use told::{Hooks, KeptEvents};
 pub use watching::{Listen, Watching};

@@ -2,8 +2,10 @@
 
 mod advice;
 pub mod backup;
+mod child;
 mod clients;
 mod clock;
+pub(crate) mod coded;
 pub mod dialer;
 mod direct;
 mod distrust;

@@ -257,6 +257,13 @@ impl GroupKey {
         self.derive(b"holdfast pulse 1")
     }
 
+    /// What the host `name` proves itself with to the other one that shares this, at its end of a
+    /// tunnel between them (decision 37).
+    #[must_use]
+    pub fn tunnel_key(&self, name: &str) -> Self {
+        Self(self.derive(&[b"holdfast tunnel 1 ", name.as_bytes()].concat()))
+    }
+
     /// Authenticates heartbeats through strings.
     #[must_use]
     pub fn strings_key(&self) -> [u8; KEY_BYTES] {

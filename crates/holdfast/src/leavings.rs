@@ -4,6 +4,7 @@
 use crate::config::spread::{SpreadConfig, SpreadEdge};
 use crate::config::transit::TransitConfig;
 use crate::config::{Config, GroupFile, Mac, Member, Role, Server, pin_dir};
+use crate::daemon::coded;
 use crate::fingerprint;
 use crate::lock;
 use anyhow::{Context as _, Result};
@@ -23,6 +24,7 @@ use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::mapped;
 use serde::Serialize;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -145,8 +147,19 @@ fn remove_member_and(config: &Config, me: &Member, left: &Left) -> Result<Vec<Re
     }
     removed.extend(filters(left.detach()?));
     removed.extend(old_layout(run_dir, &me.name)?);
+    removed.extend(channel_files(run_dir, &me.name)?);
     removed.extend(kernel_objects(&pins)?);
     Ok(removed)
+}
+
+/// Removes the files of the tunnel that carried the members' channel, of a daemon that was killed.
+fn channel_files(run_dir: &Path, name: &str) -> Result<Option<Removed>> {
+    let folder = coded::folder(run_dir, name);
+    match std::fs::remove_dir_all(&folder) {
+        Ok(()) => Ok(Some(Removed { kind: Kind::File, what: folder.display().to_string() })),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot remove {}", folder.display())),
+    }
 }
 
 /// Has the interface take no more frames to a hardware address that no host has.

@@ -42,7 +42,7 @@ enum Verb {
     #[command(subcommand)]
     Key(KeyVerb),
     /// Run this end of a tunnel until SIGTERM or Ctrl-C.
-    Up(FileArgs),
+    Up(UpArgs),
     /// Read a file and its key; every mistake comes with its place and a remedy.
     Check(FileArgs),
     /// Is the peer there, what does the path lose, and what is done about it?
@@ -71,6 +71,15 @@ struct FileArgs {
     /// This end's file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct UpArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// End with this process, which has started it.
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -129,7 +138,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Key(KeyVerb::Gen { file }) => generate(&file),
         Verb::Key(KeyVerb::Pub { file }) => tell_public(&file),
-        Verb::Up(args) => up::run(&args.config),
+        Verb::Up(args) => up::run(&args.file.config, args.with_parent),
         Verb::Check(args) => check(&args.config),
         Verb::Status(args) => tell_status(&args),
         Verb::Test(args) => test::run(&args),

@@ -13,7 +13,7 @@ pub use forward::{Allow, Forward, Transport};
 use crate::keyfile;
 use error::{Findings, explain, of_file};
 use holdfast_tunnel::secure::PublicKey;
-use holdfast_tunnel::{DATAGRAM_BYTES_MIN, INNER_MTU_MAX, PathLoss, Rule};
+use holdfast_tunnel::{Budgets, DATAGRAM_BYTES_MIN, INNER_MTU_MAX, PathLoss, Rule};
 use raw::RawFile;
 use std::fs::File;
 use std::io::Read as _;
@@ -67,6 +67,8 @@ pub struct Config {
     pub addresses: Vec<InsideAddress>,
     pub inner_mtu: u16,
     pub overhead_max: f64,
+    /// Share of the datagrams of class `now` that may be later than it allows.
+    pub late_max: f64,
     pub path_loss: PathLoss,
     pub rules: Vec<Rule>,
     pub forwards: Vec<Forward>,
@@ -144,6 +146,7 @@ impl Config {
         holdfast_tunnel::Config {
             overhead_max: self.overhead_max,
             path_loss: self.path_loss,
+            budgets: Budgets { late_max: self.late_max, ..Budgets::default() },
             datagram_bytes_max: DATAGRAM_BYTES_MIN,
             inner_mtu: match self.mode {
                 Mode::Tun => usize::from(self.inner_mtu),

@@ -10,6 +10,7 @@ use crate::signals::Signals;
 use crate::{rights, run_dir};
 use holdfast_program::exit;
 use holdfast_tunnel::secure::{NoRandom, Random, Secure, Settings, Suites};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,11 +24,21 @@ impl Random for Kernel {
     }
 }
 
-/// Runs one end until a signal comes.
+/// Ends when `parent` does, which has started it: nobody else would.
+fn end_with(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    let is_there = getppid().is_some_and(|it| it.as_raw_nonzero().get().cast_unsigned() == parent);
+    if is_there { Ok(()) } else { Err(io::Error::other("who has started it is gone")) }
+}
+
+/// Runs one end until a signal comes, or `parent` ends.
 ///
 /// # Errors
 /// If it cannot start, or has to end.
-pub fn run(file: &Path) -> Result<u8, Failure> {
+pub fn run(file: &Path, parent: Option<u32>) -> Result<u8, Failure> {
+    if let Some(parent) = parent {
+        end_with(parent)?;
+    }
     let config = Config::load(file)?;
     let key = config.secret()?;
     let mut signals = Signals::take()?;

@@ -3,7 +3,7 @@
 
 use super::Finding;
 use crate::config::spread::SpreadEdge;
-use crate::config::{Arbiter, Config, Member, Role};
+use crate::config::{Arbiter, ChannelWay, Config, Member, Role};
 use crate::leavings;
 use holdfast_linux::listeners::{ListenerSocket, Listening};
 use holdfast_linux::process;
@@ -23,6 +23,8 @@ enum Need {
     /// What the members of a pair without an edge say to each other, or ask a witness; without the
     /// port the daemon does not start.
     Lease,
+    /// The coded channel of the members; without the port there is no channel.
+    Tunnel,
     /// Clients come here, now or after a takeover.
     Service,
 }
@@ -97,6 +99,9 @@ fn needs(config: &Config, member: Option<&Member>) -> Vec<(&'static str, SocketA
         if config.segment.is_some() {
             all.push(("address", crate::daemon::lease_address(member), Need::Lease));
         }
+        if config.group.channel == ChannelWay::Coded {
+            all.push(("address", crate::daemon::coded::address(member), Need::Tunnel));
+        }
         let services = config.group.services.iter();
         all.extend(services.map(|service| ("services", *service, Need::Service)));
     }
@@ -118,7 +123,7 @@ impl Ports {
 
     fn judge(&self, key: &str, at: SocketAddr, need: Need) -> Finding {
         let (all, kind) = match need {
-            Need::Datagrams | Need::Lease => (&self.udp, "UDP"),
+            Need::Datagrams | Need::Lease | Need::Tunnel => (&self.udp, "UDP"),
             Need::Channel | Need::Service => (&self.tcp, "TCP"),
         };
         let shown = format!("{key} = {at} ({kind})");
@@ -142,7 +147,7 @@ fn taken(shown: &str, it: &Listening, holder: Option<u32>, need: Need) -> Findin
     let stop = stop(holder);
     let found = format!("{shown} is taken: {who}");
     match need {
-        Need::Channel | Need::Lease => Finding::fail(
+        Need::Channel | Need::Lease | Need::Tunnel => Finding::fail(
             "port",
             found,
             format!("{stop}, or choose another port in the file of every host"),

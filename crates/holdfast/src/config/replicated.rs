@@ -114,6 +114,8 @@ pub struct Group {
     pub share_cpu: bool,
     /// Whether the server's threads send their log to the backup themselves (decision 35).
     pub direct: bool,
+    /// How the members' channel goes.
+    pub channel: ChannelWay,
     /// The users' group that may read the state of a daemon; without it, root only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watchers: Option<String>,
@@ -226,6 +228,17 @@ impl Run {
     pub const fn is_family(self) -> bool {
         !matches!(self, Self::Auto)
     }
+}
+
+/// How the bytes of the members' channel go from one to the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChannelWay {
+    /// Over TCP.
+    #[default]
+    Plain,
+    /// Over a coded tunnel, for paths that lose packets (decision 37).
+    Coded,
 }
 
 /// A hardware (Ethernet) address.

@@ -163,7 +163,7 @@ pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<Ended> {
     node.excuse_start();
     let (drop, gate, tap) = open_tap(node)?;
     node.seek_primary();
-    let mut link = Dialer::new(node.other.address, node.pair_identity(), PEER, Instant::now());
+    let mut link = Dialer::new(node.way_to_other(), node.pair_identity(), PEER, Instant::now());
     let Some((runs, early)) = reach_primary(node, &mut link)? else {
         return Ok(Ended::Over(End::Stopped));
     };

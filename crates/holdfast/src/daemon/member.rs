@@ -7,6 +7,7 @@ mod lives;
 mod traces;
 mod words;
 
+use super::coded::Coded;
 use super::dialer::{Dialer, LinkEvent};
 use super::front::{self, Front, Own};
 use super::intact::Trouble;
@@ -42,7 +43,7 @@ use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,8 @@ pub struct MemberContext<'a> {
     kept: Kept,
     /// What serves the counters and the page.
     viewer: Option<Viewer>,
+    /// What carries the channel to the other member, if it is not TCP alone.
+    coded: Option<Coded>,
     /// What this member's earlier life has left, as its pins told when this one began.
     left: Left,
     /// Reason and remedy if this host's answers do not reach clients.
@@ -216,6 +219,7 @@ impl<'a> MemberContext<'a> {
             Some(edge) => Front::Edge(Box::new(Dialer::new(edge.listen, identity, EDGE, now))),
             None => Front::Own(Box::new(Own::begin(config, me, &key, now)?)),
         };
+        let coded = Coded::start(config, me, &key);
         let node = Self {
             config,
             me,
@@ -255,6 +259,7 @@ impl<'a> MemberContext<'a> {
             lacking: None,
             kept: Kept::default(),
             viewer: Viewer::start(&[(config.common(), &me.name)]),
+            coded,
             left: Left::default(),
             way_lost: None,
             changes,
@@ -437,6 +442,8 @@ impl<'a> MemberContext<'a> {
     /// How late this process was, for the status.
     pub fn report_lateness(&mut self) {
         count(&mut self.status.counters, "pulse", &self.pulse.counters());
+        let coded = self.coded.as_ref().map(Coded::counters).unwrap_or_default();
+        count(&mut self.status.counters, "channel", &coded);
         let of = [
             ("overslept", self.member.watch.overslept()),
             ("deafened", self.member.watch.deafened()),
@@ -473,6 +480,19 @@ impl<'a> MemberContext<'a> {
             me: self.me.name.clone(),
             kind: Kind::Pair,
         }
+    }
+
+    /// Where the other member's daemon is reached for that channel.
+    #[must_use]
+    pub fn way_to_other(&self) -> SocketAddr {
+        self.coded.as_ref().map_or(self.other.address, Coded::door)
+    }
+
+    /// The address from which the other member's channel comes.
+    #[must_use]
+    pub fn comes_from(&self) -> IpAddr {
+        let it = if self.coded.is_some() { self.me } else { self.other };
+        it.address.ip()
     }
 
     /// Addresses and ports that clients connect to.

@@ -128,7 +128,7 @@ impl Doorway {
                 self.candidate.is_some()
             }
             // Failed handshakes from elsewhere are strangers', and are not reported.
-            Err(ChannelError::Refused { from, why, .. }) if from == node.other.address.ip() => {
+            Err(ChannelError::Refused { from, why, .. }) if from == node.comes_from() => {
                 let distrust = why.distrust(&node.other.name);
                 node.doubt(distrust);
                 false

@@ -114,7 +114,7 @@ struct PrimaryDaemon<'n, 'a> {
 pub fn run(node: &mut MemberContext<'_>) -> anyhow::Result<End> {
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity())?;
-    listener.prefer([node.other.address.ip()]);
+    listener.prefer([node.comes_from()]);
     node.poll.add(&listener, LISTENER, Interest::Read)?;
     node.other_says = None;
     let alone_after_s = node.config.group.alone_after_s;
@@ -225,7 +225,7 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
         Some(listener) => listener,
         None => Listener::bind(node.me.address, node.pair_identity())?,
     };
-    listener.prefer([node.other.address.ip()]);
+    listener.prefer([node.comes_from()]);
     heed(
         "the earlier role's program",
         TapDrop::detach_stale(&node.me.interface, &node.config.served(), &node.pin_dir()),

@@ -300,7 +300,7 @@ pub fn run(
     node.member.speaks = true;
     let mut listener = Listener::bind(node.me.address, node.pair_identity()).ok();
     if let Some(listener) = &mut listener {
-        listener.prefer([node.other.address.ip()]);
+        listener.prefer([node.comes_from()]);
         node.poll.add(&*listener, LISTENER, Interest::Read)?;
     }
     node.poll.add(server, PIDFD, Interest::Read)?;

@@ -4,6 +4,7 @@
 
 mod a_bgp_session_survives;
 mod a_changed_file_counts;
+mod a_channel_may_lose_packets;
 mod a_clean_start_accuses_nobody;
 mod a_client_may_do_what_tcp_allows;
 mod a_cold_backup_takes_over;

@@ -4,6 +4,7 @@
 mod beside;
 mod built;
 mod busy;
+mod channel;
 mod check;
 mod codec;
 mod concurrency;
@@ -54,6 +55,8 @@ pub enum BenchCommand {
     Throughput(throughput::ThroughputArgs),
     /// Round trips and handshakes, protected and clean.
     Latency(latency::LatencyArgs),
+    /// The members' channel over a path that loses packets, plain and coded: who stays protected?
+    Channel(channel::ChannelArgs),
     /// Clients of 50 KB/s are added until the link is full.
     Concurrency(concurrency::ConcurrencyArgs),
     /// Servers of several processes under their own tools' load, protected and clean.
@@ -128,6 +131,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = latency::run(&args)?;
             show(args.json, &report, latency::LatencyReport::print)?;
             Ok(ExitCode::SUCCESS)
+        }
+        BenchCommand::Channel(args) => {
+            let report = channel::run(&args)?;
+            show(args.json, &report, channel::ChannelReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Concurrency(args) => {
             let report = concurrency::run(&args)?;

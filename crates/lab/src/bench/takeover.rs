@@ -110,8 +110,11 @@ pub struct TakeoverArgs {
     #[arg(long)]
     pub slow_log: Option<String>,
     /// Share of the packets on the members' own wire that is lost, such as 5%.
-    #[arg(long, conflicts_with = "slow_log")]
+    #[arg(long)]
     pub channel_loss: Option<String>,
+    /// Let the members' channel go over a coded tunnel.
+    #[arg(long)]
+    pub coded: bool,
     /// Fence the primary this long before the fault, ms.
     #[arg(long)]
     pub fence_before_ms: Option<u64>,
@@ -260,11 +263,11 @@ impl TakeoverArgs {
         if self.faults().any(FaultKind::needs_log_link) {
             plan.log = LogLink::Separate;
         }
-        if let Some(delay) = &self.slow_log {
-            plan.log = LogLink::Emulated(spec(format!("delay {delay} seed {seed}"))?);
-        }
-        if let Some(loss) = &self.channel_loss {
-            plan.log = LogLink::Emulated(spec(format!("loss {loss} seed {seed}"))?);
+        let word = |name, value: &Option<String>| value.as_ref().map(|it| format!("{name} {it} "));
+        let disturbed = [word("delay", &self.slow_log), word("loss", &self.channel_loss)];
+        let disturbed: String = disturbed.into_iter().flatten().collect();
+        if !disturbed.is_empty() {
+            plan.log = LogLink::Emulated(spec(format!("{disturbed}seed {seed}"))?);
         }
         let switches = [
             (self.no_sack, "net.ipv4.tcp_sack=0"),
@@ -314,7 +317,8 @@ impl TakeoverArgs {
 pub fn one_takeover(args: &TakeoverArgs, seed: u64) -> Result<Outcome> {
     let mut rng = Rng::of_state(seed);
     let (buffering, segment, arbiter) = (args.buffering, args.segment, args.arbiter);
-    let options = GroupOptions { buffering, segment, arbiter, ..GroupOptions::default() };
+    let coded = args.coded;
+    let options = GroupOptions { buffering, segment, arbiter, coded, ..GroupOptions::default() };
     let (program, plan) = (args.program(), args.plan(seed)?);
     with_service(Variant::Ours, program, &plan, &options, args.documents(), |service| {
         let testbed = service.testbed;

@@ -99,6 +99,7 @@ pub fn text(testbed: &Testbed, config: &GroupConfig<'_>) -> String {
         + &setting("alone_after_s", config.options.alone_after_s)
         + &format!("buffering = \"{}\"\n", config.options.buffering.word())
         + if config.options.direct { "direct = true\n" } else { "" }
+        + if config.options.coded { "channel = \"coded\"\n" } else { "" }
         + &config
             .options
             .watchers

@@ -70,6 +70,8 @@ pub struct GroupOptions {
     pub buffering: Buffering,
     /// Whether the server's threads send their log to the backup themselves.
     pub direct: bool,
+    /// Whether the members' channel goes over a coded tunnel.
+    pub coded: bool,
     /// Time between two heartbeats, in ms; `None`: the default.
     pub heartbeat_ms: Option<u64>,
     /// Most connections that are protected at once; `None`: the default.

@@ -27,9 +27,10 @@ const FLOWS_DEFAULT: u64 = 1024;
 const IDLE_S: RangeInclusive<u64> = 1..=86_400;
 /// NATs forget UDP flows after 120 s at the earliest (RFC 4787 REQ-5).
 const IDLE_DEFAULT_S: u64 = 120;
-const OVERHEAD_DEFAULT: f64 = 0.35;
-/// Most redundancy per byte: beyond three whole copies it is a mistake.
-const OVERHEAD_MAX: f64 = 4.0;
+/// Redundancy per byte, usually and at most: beyond three whole copies it is a mistake.
+const OVERHEAD: (f64, f64) = (0.35, 4.0);
+/// Late datagrams of class `now`, usually and at most.
+const LATE: (f64, f64) = (0.01, 0.5);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +52,7 @@ struct RawTunnel {
     address: Vec<Spanned<String>>,
     inner_mtu: Option<Spanned<u64>>,
     overhead_max: Option<Spanned<String>>,
+    late_max: Option<Spanned<String>>,
     path_loss: Option<RawPathLoss>,
     #[serde(default)]
     forward: Vec<Spanned<String>>,
@@ -121,7 +123,8 @@ impl RawFile {
             interface,
             addresses,
             inner_mtu,
-            overhead_max: check_share(findings, tunnel.overhead_max),
+            overhead_max: check_share(findings, "overhead_max", tunnel.overhead_max, OVERHEAD),
+            late_max: check_share(findings, "late_max", tunnel.late_max, LATE),
             path_loss: match tunnel.path_loss {
                 Some(RawPathLoss::Assume) => PathLoss::Assume,
                 Some(RawPathLoss::Measure) | None => PathLoss::Measure,
@@ -296,17 +299,23 @@ fn check_peer_key(findings: &mut Findings, text: &Spanned<String>) -> Option<Pub
 }
 
 /// `"35%"`, or nothing for the default.
-fn check_share(findings: &mut Findings, raw: Option<Spanned<String>>) -> f64 {
-    let Some(raw) = raw else { return OVERHEAD_DEFAULT };
+/// A share in percent, of the setting `name`.
+fn check_share(
+    findings: &mut Findings,
+    name: &str,
+    raw: Option<Spanned<String>>,
+    (default, most): (f64, f64),
+) -> f64 {
+    let Some(raw) = raw else { return default };
     let percent = raw.get_ref().strip_suffix('%').and_then(|it| it.trim().parse::<f64>().ok());
-    let share = percent.map(|it| it / 100.0).filter(|it| (0.0..=OVERHEAD_MAX).contains(it));
+    let share = percent.map(|it| it / 100.0).filter(|it| (0.0..=most).contains(it));
     share.unwrap_or_else(|| {
         findings.add(
             raw.span(),
-            format!("overhead_max = \"{}\" is not a share", raw.get_ref()),
-            format!("write \"35%\"; \"0%\" to \"{}%\" are possible", OVERHEAD_MAX * 100.0),
+            format!("{name} = \"{}\" is not a share", raw.get_ref()),
+            format!("write \"{}%\"; \"0%\" to \"{}%\" are possible", default * 100.0, most * 100.0),
         );
-        OVERHEAD_DEFAULT
+        default
     })
 }
 

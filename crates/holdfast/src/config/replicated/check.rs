@@ -17,7 +17,7 @@ use super::cold::{self, Mode, RawCold};
 use super::front::{self, Front, RawEdge, RawFront, RawSegment};
 use super::state_dirs::{self, Kept};
 use super::{ALONE_AFTER_S, CONNECTIONS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
-use super::{Group, Mac, Member, Port, Replicated, Run, Server};
+use super::{ChannelWay, Group, Mac, Member, Port, Replicated, Run, Server};
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_wire::buffering::Buffering;
 use serde::Deserialize;
@@ -70,7 +70,8 @@ struct RawGroup {
     buffering: Option<Buffering>,
     realtime: Option<bool>,
     share_cpu: Option<bool>,
-    direct: Option<bool>,
+    direct: Option<Spanned<bool>>,
+    channel: Option<ChannelWay>,
     events_dir: Option<PathBuf>,
     events_max_kb: Option<Spanned<u64>>,
     watchers: Option<Spanned<String>>,
@@ -232,6 +233,7 @@ fn check_group(
         ALONE_AFTER_S,
         "seconds",
     );
+    let channel = raw.channel.unwrap_or_default();
     let name = raw.name.into_inner();
     Group {
         key_file: check_key_file(findings, raw.key_file, folder),
@@ -247,10 +249,28 @@ fn check_group(
         buffering: raw.buffering.unwrap_or_default(),
         realtime: raw.realtime.unwrap_or(true),
         share_cpu: raw.share_cpu.unwrap_or(true),
-        direct: raw.direct.unwrap_or(false),
+        direct: check_direct(findings, raw.direct, channel),
+        channel,
         watchers: check_watchers(findings, raw.watchers),
         name,
     }
+}
+
+/// What a server's threads send themselves does not go the members' channel's way.
+fn check_direct(
+    findings: &mut Findings,
+    direct: Option<Spanned<bool>>,
+    channel: ChannelWay,
+) -> bool {
+    let Some(direct) = direct.filter(|it| *it.get_ref()) else { return false };
+    if channel == ChannelWay::Coded {
+        findings.add(
+            direct.span(),
+            "direct = true sends commits past the coded channel",
+            "remove it, or channel = \"coded\": what is lost on the short way waits for the other one",
+        );
+    }
+    true
 }
 
 /// Checks a service address, which belongs to no host: whichever member is

@@ -56,6 +56,8 @@ const NEEDS_RESTART: &str = "a restart of this daemon. On the member that is the
      primary say `holdfast switchover` first";
 const NEEDS_BOTH: &str = "a restart of both members, stopped before either is started: they must be equal in it. This \
      ends the connections, and what the server holds in its memory only is lost";
+const NEEDS_CHANNEL: &str = "restarts of both members' daemons, the backup's first and the primary's after a \
+     `holdfast switchover`: until both have the new file they do not reach each other, and the server is not protected";
 const NEEDS_OTHERS: &str = "nothing on this host: it is another host's; reload the daemon there";
 
 /// Settings that are compared between the members before they pair, or that the server was started
@@ -149,6 +151,7 @@ fn needs(setting: &str, stays: bool, reader: Reader<'_>) -> Option<&'static str>
         _ if begins(&OF_BOTH) => Some(NEEDS_BOTH),
         _ if setting.ends_with(".edge_port") || setting.ends_with(".mac") => Some(NEEDS_OTHERS),
         "edge.listen" => Some(NEEDS_RESTART),
+        "group.channel" => Some(NEEDS_CHANNEL),
         _ if begins(&["edge.", "recover."]) => Some(NEEDS_OTHERS),
         _ if setting.starts_with("member.") && !setting.starts_with(&own) => Some(NEEDS_RESTART),
         _ => Some(NEEDS_RESTART),

@@ -1,0 +1,355 @@
+//! The channel between the members over a path that loses packets (`channel = "coded"`, decision 37):
+//! a `holdfast-tunnel` beside each daemon carries its bytes, coded. The daemon that dials connects to
+//! a port of its own host, where its tunnel listens; the other one's tunnel connects to its daemon.
+//!
+//! What the ends of the channel prove to each other is not changed by that: a tunnel has keys of its
+//! own, derived of the same secret, so that strangers cannot disturb it.
+
+use super::child::{self, Care, Child};
+use crate::config::{ChannelWay, Config, Member};
+use crate::key::{GroupKey, Keyring};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs::{DirBuilder, File, Permissions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The tunnel's name, in its folder.
+const NAME: &str = "channel";
+/// Ports above a member's own, which its lease may have one above.
+const PORTS_ABOVE: u16 = 2;
+/// Redundancy per byte and share of late datagrams: a commit waits for both directions, so that of a
+/// hundred less than one is late; and there are few bytes, for what clients send does not go this way.
+const OVERHEAD_MAX: &str = "300%";
+const LATE_MAX: &str = "0.3%";
+/// Time between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// How long an end without its peer keeps to one of two secrets, by the member's place: they must not
+/// change at once, or they would never meet.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(9)];
+
+/// Where a member's tunnel is reached by the other one's, by UDP.
+#[must_use]
+pub fn address(member: &Member) -> SocketAddr {
+    let mut address = member.address;
+    address.set_port(member.address.port().wrapping_add(PORTS_ABOVE));
+    address
+}
+
+/// Where a member keeps its tunnel's files.
+#[must_use]
+pub fn folder(run_dir: &Path, me: &str) -> PathBuf {
+    run_dir.join(format!("{me}-channel"))
+}
+
+/// The tunnel of this daemon's channel, for as long as this lives.
+#[derive(Debug)]
+pub struct Coded {
+    _child: Option<Child>,
+    door: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What its tunnel has last said.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    counters: Vec<(&'static str, u64)>,
+}
+
+impl Coded {
+    /// Starts it, if the file says so.
+    #[must_use]
+    pub fn start(config: &Config, me: &Member, keyring: &Keyring) -> Option<Self> {
+        if config.group.channel != ChannelWay::Coded {
+            return None;
+        }
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (other, door) = (config.other(me), door(config, me));
+        let place = config.members.iter().position(|it| it.name == me.name).unwrap_or(0);
+        let plan = Plan {
+            folder: folder(&config.group.run_dir, &me.name),
+            names: [me.name.clone(), other.name.clone()],
+            tunnels: [address(me), address(other)],
+            daemons: [me.address, other.address],
+            door,
+            keyring: keyring.clone(),
+            patience: PATIENCE[place.min(1)],
+            spoken: None,
+            attempt: 0,
+            up_at: Instant::now(),
+            is_up: false,
+            asked: None,
+            ask_at: Instant::now(),
+            seen: Arc::clone(&seen),
+        };
+        Some(Self { _child: Child::start(plan), door, seen })
+    }
+
+    /// Where the other member's daemon is reached, on this host.
+    #[must_use]
+    pub fn door(&self) -> SocketAddr {
+        self.door
+    }
+
+    /// Counters for the status, by name: whether the tunnel is up, what the path loses each way in
+    /// thousandths, and what was sent for it, in bytes.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).counters.clone()
+    }
+}
+
+/// An address of this host that nobody else has: 127.0.0.0/8 is all its own.
+fn door(config: &Config, me: &Member) -> SocketAddr {
+    let mut hasher = DefaultHasher::new();
+    (&config.group.name, &config.group.run_dir, &me.name).hash(&mut hasher);
+    let [a, b, c, ..] = hasher.finish().to_be_bytes();
+    let ip = Ipv4Addr::new(127, a, b, c.clamp(1, 254));
+    SocketAddr::from((ip, config.other(me).address.port()))
+}
+
+/// One end of the tunnel; of two things the first is this member's.
+#[derive(Debug)]
+struct Plan {
+    folder: PathBuf,
+    names: [String; 2],
+    tunnels: [SocketAddr; 2],
+    daemons: [SocketAddr; 2],
+    door: SocketAddr,
+    keyring: Keyring,
+    patience: Duration,
+    /// The secret that its keys are derived of, and which of those that count it was.
+    spoken: Option<GroupKey>,
+    attempt: usize,
+    /// When it was last up, or began.
+    up_at: Instant,
+    is_up: bool,
+    /// Who was asked and has not answered, and what has come of the answer.
+    asked: Option<(UnixStream, Vec<u8>)>,
+    ask_at: Instant,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Care for Plan {
+    const PROGRAM: &'static str = "holdfast-tunnel";
+    const WITHOUT: &'static str = "the members' channel is not there (channel = \"coded\")";
+
+    fn is_due(&mut self) -> bool {
+        true
+    }
+
+    fn spawn(&mut self) -> io::Result<Process> {
+        self.clear();
+        let secrets = self.keyring.with(&self.names[1]);
+        let secret = secrets.iter().nth(self.attempt % secrets.iter().count().max(1));
+        let secret = secret.unwrap_or_else(|| secrets.first()).clone();
+        self.write(&secret)?;
+        self.spoken = Some(secret);
+        (self.up_at, self.is_up, self.asked) = (Instant::now(), false, None);
+        let mut command = Command::new(child::beside(Self::PROGRAM));
+        command.arg("up").arg("--config").arg(self.file());
+        command.arg("--with-parent").arg(std::process::id().to_string());
+        command.env_clear().current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+    }
+
+    fn look(&mut self) -> bool {
+        self.ask();
+        let secrets = self.keyring.with(&self.names[1]);
+        let counts = secrets.iter().any(|it| Some(it) == self.spoken.as_ref());
+        if !counts {
+            self.attempt = 0;
+            return false;
+        }
+        // One of two hosts may be a step ahead in a change of keys.
+        let is_alone = secrets.iter().count() > 1 && self.up_at.elapsed() > self.patience;
+        self.attempt += usize::from(is_alone);
+        !is_alone
+    }
+
+    fn clear(&mut self) {
+        let _absent = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Plan {
+    fn file(&self) -> PathBuf {
+        self.folder.join(format!("{NAME}.toml"))
+    }
+
+    /// Makes the tunnel's folder, its file and its key.
+    fn write(&self, secret: &GroupKey) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        std::fs::set_permissions(&self.folder, Permissions::from_mode(0o700))?;
+        let mut options = File::options();
+        let mut key = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.folder.join(format!("{NAME}.key")))?;
+        key.write_all(secret.tunnel_key(&self.names[0]).to_text().as_bytes())?;
+        std::fs::write(self.file(), self.text(secret))
+    }
+
+    /// The tunnel's file.
+    fn text(&self, secret: &GroupKey) -> String {
+        let [own, other] = self.daemons;
+        let [listen, peer] = self.tunnels;
+        let key = secret.tunnel_key(&self.names[1]).public();
+        let mut text = String::new();
+        let _ = write!(
+            text,
+            "[tunnel]\nkey = \"{NAME}.key\"\nlisten = \"{listen}\"\nmode = \"forward\"\nrun_dir = \".\"\n\
+             forward = [\"tcp {door} -> {other}\"]\nallow = [\"tcp {own}\"]\n\
+             overhead_max = \"{OVERHEAD_MAX}\"\nlate_max = \"{LATE_MAX}\"\n\
+             \n[peer]\nkey = \"{key}\"\naddress = \"{peer}\"\n\
+             \n[class.now]\nmatch = [\"tcp\"]\n",
+            door = self.door,
+        );
+        text
+    }
+
+    /// Asks the tunnel how it is, and hears what it answers, without waiting.
+    fn ask(&mut self) {
+        let now = Instant::now();
+        if self.asked.is_none() && now >= self.ask_at {
+            self.ask_at = now + ASK_EVERY;
+            self.asked = question(&self.folder).ok().map(|stream| (stream, Vec::new()));
+        }
+        let Some((stream, answer)) = &mut self.asked else { return };
+        let room = ANSWER_BYTES_MAX.saturating_sub(answer.len() as u64);
+        match stream.take(room).read_to_end(answer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Ok(_) => self.hear(),
+            Err(_) => {}
+        }
+        self.asked = None;
+    }
+
+    fn hear(&mut self) {
+        let Some((_, answer)) = &self.asked else { return };
+        let Ok(said) = serde_json::from_slice::<Value>(answer) else { return };
+        let is_up = said["state"] == "up";
+        if is_up {
+            self.up_at = Instant::now();
+        } else if self.is_up || self.seen().counters.is_empty() {
+            let of = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+            tracing::info!("the tunnel of the members' channel waits: {}", of("reason"));
+        }
+        if is_up && !self.is_up {
+            tracing::info!("the members' channel has its tunnel");
+        }
+        self.is_up = is_up;
+        self.seen().counters = counters(&said, is_up);
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn question(folder: &Path) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(folder.join(format!("tunnel-{NAME}.sock")))?;
+    stream.set_nonblocking(true)?;
+    stream.write_all(b"status\n")?;
+    Ok(stream)
+}
+
+fn counters(said: &Value, is_up: bool) -> Vec<(&'static str, u64)> {
+    let number = |place: &str| said.pointer(place).and_then(Value::as_f64).unwrap_or(0.0);
+    vec![
+        ("up", u64::from(is_up)),
+        ("round_trip_us", (number("/machine/rtt_ms") * 1e3) as u64),
+        ("sending_loss_permille", (number("/machine/sending/loss") * 1e3) as u64),
+        ("receiving_loss_permille", (number("/machine/receiving/loss") * 1e3) as u64),
+        ("redundant_bytes", number("/machine/sending/redundant_bytes") as u64),
+        ("resent_bytes", number("/machine/sending/retransmitted_bytes") as u64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(me: usize) -> Plan {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let at = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
+        let (mut names, mut tunnels, mut daemons) =
+            (names, [at(1, 7003), at(2, 7003)], [at(1, 7001), at(2, 7001)]);
+        if me == 1 {
+            names.reverse();
+            tunnels.reverse();
+            daemons.reverse();
+        }
+        Plan {
+            folder: std::env::temp_dir().join(format!("hf-coded-{}-{me}", std::process::id())),
+            names,
+            tunnels,
+            daemons,
+            door: "127.1.2.3:7001".parse().unwrap(),
+            keyring: Keyring::shared(vec![GroupKey::parse(&"5".repeat(64)).unwrap()]),
+            patience: PATIENCE[me],
+            spoken: None,
+            attempt: 0,
+            up_at: Instant::now(),
+            is_up: false,
+            asked: None,
+            ask_at: Instant::now(),
+            seen: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn each_end_knows_the_others_public_key_and_both_differ() {
+        let secret = GroupKey::parse(&"7".repeat(64)).unwrap();
+        let texts = [plan(0).text(&secret), plan(1).text(&secret)];
+        let own = ["a", "b"].map(|name| secret.tunnel_key(name).public().to_string());
+        assert_ne!(own[0], own[1]);
+        assert!(texts[0].contains(&own[1]) && texts[1].contains(&own[0]));
+        assert!(texts[0].contains("forward = [\"tcp 127.1.2.3:7001 -> 10.0.0.2:7001\"]"));
+        assert!(texts[1].contains("allow = [\"tcp 10.0.0.2:7001\"]"));
+    }
+
+    #[test]
+    fn its_key_is_its_owners_alone_and_goes_with_it() {
+        let mut plan = plan(0);
+        plan.write(&GroupKey::parse(&"7".repeat(64)).unwrap()).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&plan.folder), 0o700);
+        assert_eq!(mode(&plan.folder.join("channel.key")), 0o600);
+        plan.clear();
+        assert!(!plan.folder.exists());
+    }
+
+    #[test]
+    fn a_secret_that_counts_no_more_is_given_up_and_of_two_the_other_is_tried() {
+        let [one, two] = ["5", "6"].map(|it| GroupKey::parse(&it.repeat(64)).unwrap());
+        let mut plan = plan(0);
+        plan.spoken = Some(two.clone());
+        assert!(!plan.look(), "it is not in the ring");
+        plan.spoken = Some(one.clone());
+        assert!(plan.look());
+        plan.up_at = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        assert!(plan.look(), "there is no other one");
+        plan.keyring.take_over(&Keyring::shared(vec![one, two]));
+        assert!(!plan.look() && plan.attempt == 1, "the other one is tried");
+    }
+
+    #[test]
+    fn what_a_tunnel_says_is_counted() {
+        let said = serde_json::json!({"machine": {"rtt_ms": 20.5, "sending": {"loss": 0.1}}});
+        let counted = counters(&said, true);
+        assert!(counted.contains(&("round_trip_us", 20_500)));
+        assert!(counted.contains(&("sending_loss_permille", 100)));
+        assert_eq!(counters(&Value::Null, false)[0], ("up", 0), "of another release");
+    }
+}
