@@ -1,10 +1,12 @@
 //! The signals that end a tunnel, as something that a loop can wait for.
 
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, and SIGQUIT, which comes when the parent dies: a daemon blocks the others, and
+/// its child inherits that.
 pub struct Signals(UnixStream);
 
 impl Signals {
@@ -15,7 +17,7 @@ impl Signals {
     pub fn take() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        for signal in [SIGTERM, SIGINT, SIGQUIT] {
             signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
         }
         Ok(Self(reader))

@@ -26,7 +26,7 @@ impl Random for Kernel {
 
 /// Ends when `parent` does, which has started it: nobody else would.
 fn end_with(parent: u32) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::TERM))?;
+    set_parent_process_death_signal(Some(Signal::QUIT))?;
     let is_there = getppid().is_some_and(|it| it.as_raw_nonzero().get().cast_unsigned() == parent);
     if is_there { Ok(()) } else { Err(io::Error::other("who has started it is gone")) }
 }

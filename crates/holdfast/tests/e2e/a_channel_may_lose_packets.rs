@@ -4,10 +4,9 @@
 
 use crate::world;
 use holdfast_lab::emu::EmuSpec;
-use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::Program;
-use holdfast_lab::testbed::{LogLink, Plan, Role};
-use rustix::process::{Pid, kill_process};
+use holdfast_lab::testbed::{LogLink, Plan, Role, Testbed};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -24,11 +23,12 @@ fn count(group: &Group<'_>, role: Role, what: &str) -> u64 {
     status["counters"][format!("channel.{what}")].as_u64().unwrap_or_default()
 }
 
-/// The processes of this host that are tunnels.
-fn tunnels(testbed: &holdfast_lab::testbed::Testbed, role: Role) -> Vec<u32> {
+/// The processes of this host that are tunnels, without those that have ended.
+fn tunnels(testbed: &Testbed, role: Role) -> Vec<u32> {
     let all = testbed.host(role).processes().expect("processes");
-    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    all.into_iter().filter(|pid| name(pid).trim() == "holdfast-tunnel").collect()
+    let line = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_tunnel = |pid: &u32| String::from_utf8_lossy(&line(pid)).contains("holdfast-tunnel");
+    all.into_iter().filter(is_tunnel).collect()
 }
 
 #[test]
@@ -57,8 +57,7 @@ fn the_tunnel_lives_and_dies_with_its_daemon() {
         let tunnel = |role| tunnels(testbed, role);
         let before = tunnel(Role::Backup);
         assert_eq!(before.len(), 1, "one for each daemon");
-        let pid = Pid::from_raw(before[0].cast_signed()).expect("a process");
-        kill_process(pid, Signal::KILL).expect("it is there");
+        world::signal(before[0], "KILL");
         world::wait_until("another tunnel", || {
             let now = tunnel(Role::Backup);
             now.len() == 1 && now != before
