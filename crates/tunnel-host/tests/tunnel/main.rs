@@ -6,6 +6,7 @@ mod bed;
 mod relay;
 mod traffic;
 
+mod a_flood_keeps_nobody_out;
 mod a_path_may_lose_packets;
 mod an_end_may_move;
 mod any_traffic_goes_through;
